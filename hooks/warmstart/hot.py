@@ -27,7 +27,7 @@ NAME = "hot.code"
 ROOTS = (
     "warmstart.entry.prolog",
     "warmstart.entry.epilog",
-    "warmstart.policy.refresh",
+    "warmstart.policy.current",
     "warmstart.run_end",
     "warmstart.seed.overlay",
     "warmstart.slurm.spec",

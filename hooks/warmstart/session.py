@@ -19,8 +19,8 @@ from warmstart.errors import ResourceError, StoreError, UserError, WarmstartErro
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_path, read_small
 from warmstart.paths import Installation, NodePaths
-from warmstart.policy import refresh
 from warmstart.policy.compiled import Policy
+from warmstart.policy.current import current_policy
 from warmstart.record import using_state
 from warmstart.repack.merge import RepackSettings
 from warmstart.repack.transfer import Item
@@ -141,7 +141,7 @@ def maintenance_session(installation: Installation, hook: str, node: str = "") -
     """
     require_root(hook)
     os.umask(0o022)
-    policy, _ = refresh.current(installation)
+    policy = current_policy(installation, keep=True).policy
     node = node or os.uname().nodename.partition(".")[0]
     paths = installation.node(node)
     with using_state(paths.root):

@@ -21,7 +21,7 @@ from warmstart.doctor.finding import run as run_checks
 from warmstart.doctor.node import Node
 from warmstart.host import linux, loops
 from warmstart.images import scratch
-from warmstart.policy.refresh import current
+from warmstart.policy.current import current_policy
 from warmstart.seed import overlay
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -32,7 +32,7 @@ def here() -> Iterator[Node]:
     """Yield a node with a workspace of root's, below directories that only root can change."""
     base = Path(tempfile.mkdtemp(prefix="ws-doc-", dir="/var/tmp"))
     installation = installed(base)
-    policy, _ = current(installation)
+    policy = current_policy(installation, keep=True).policy
     workspace = base / "workspace"
     workspace.mkdir()
     limited = policy.limits._replace(workspace=1 << 30)

@@ -31,7 +31,7 @@ from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.paths import NodePaths
-from warmstart.policy import refresh
+from warmstart.policy.current import current_policy
 from warmstart.record import Record, Seeded
 from warmstart.seed import node_cache
 from warmstart.steps import harvest as step
@@ -187,7 +187,7 @@ def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
     file = Path(record.run_directory, "cache", "numba", f"{ENTRY}.nbi")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"x" * 1000)
-    policy = refresh.current(node.site.installation)[0]
+    policy = current_policy(node.site.installation, keep=True).policy
     policy = policy._replace(paths=policy.paths._replace(store=store))
     with StoreClient(node.site.owner, store, "n1-0a1b2c3d") as client:
         audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
@@ -258,7 +258,7 @@ def test_a_harvest_of_a_blocked_user_is_not_spooled(node: Node, monkeypatch: pyt
 def test_the_next_epilog_publishes_the_spool(node: Node) -> None:
     """As its last step, within seconds. If the store is still away it gives the reason, and the bundle stays."""
     spooled(node, "a")
-    policy = refresh.current(node.site.installation)[0]
+    policy = current_policy(node.site.installation, keep=True).policy
     audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
     away = policy._replace(paths=policy.paths._replace(store=str(node.base / "not mounted")))
     with StoreClient(node.site.owner, away.paths.store, "n1-0a1b2c3d") as gone:

@@ -13,7 +13,7 @@ from warmstart.audit.journal import Journal
 from warmstart.harvest import deferred
 from warmstart.host.deadline import after
 from warmstart.paths import NodePaths
-from warmstart.policy import refresh
+from warmstart.policy.current import current_policy
 from warmstart.record import Record, Seeded
 from warmstart.steps import harvest, release
 from warmstart.steps.contract import Context
@@ -61,7 +61,7 @@ class LateNode:
 
     def epilog(self, record: Record, budget: float = 0.0) -> list[str]:
         """Run the steps of an epilog. Return the codes of its non-fatal errors."""
-        policy = refresh.current(self.site.installation)[0]
+        policy = current_policy(self.site.installation, keep=True).policy
         audit = Journal(self.paths.journal, {"hook": "epilog", "run_id": record.run_id, "node": self.name})
         locked = records.job_lock(self.paths.state, record.job_id, after(1))
         with StoreClient(self.site.owner, policy.paths.store, record.run_name) as store, locked:

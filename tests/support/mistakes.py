@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warmstart.paths import Installation
-from warmstart.policy.refresh import current
+from warmstart.policy.current import current_policy
 
 PAGE = Path(__file__).parents[2] / "docs/operations/mistakes.md"
 CHECK, DOCTOR = "policy check", "doctor"
@@ -82,7 +82,7 @@ class Site(NamedTuple):
         (base / "auth.json").chmod(0o600)
         (base / "slurm.conf").write_text(SLURM.replace("@", str(site.libexec)))
         Path(site.installation.policy).write_text(POLICY.format(base=base))
-        current(site.installation)
+        current_policy(site.installation, keep=True)
         for name in ("maintained", "id"):
             (site.store / "artifacts" / name).write_text("0123456789abcdef" if name == "id" else "")
         Path(site.installation.store_id).write_text("0123456789abcdef")

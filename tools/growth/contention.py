@@ -16,7 +16,7 @@ from warmstart.entry import prolog
 from warmstart.images.imports import background, requests
 from warmstart.images.store import eviction, published  # loaded before all fork
 from warmstart.paths import Installation
-from warmstart.policy import refresh
+from warmstart.policy.current import current_policy
 
 POLICY = """\
 version: 1
@@ -53,7 +53,7 @@ def contention(sizes: Sequence[int]) -> Iterator[Point]:
                 registry.push(built, "latest", image)
                 text = POLICY.format(base=site.base, registry=registry.url, image=image)
                 installation.write_policy(site.prefix, text)
-                refresh.current(Installation(str(site.prefix)))  # else each process would compile the policy
+                current_policy(Installation(str(site.prefix)), keep=True)  # else each process would compile the policy
                 yield _flight(site, registry, image, size)
 
 

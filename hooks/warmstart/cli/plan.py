@@ -17,6 +17,7 @@ from warmstart import plan as planning
 from warmstart.cli.output import duration, fail, json_option, say, show_json, show_table, warn
 from warmstart.cli.policy import written
 from warmstart.errors import Fields, PolicyError, UserError, WarmstartError
+from warmstart.host.wire import Json
 from warmstart.images import reference as references
 from warmstart.job import Job
 from warmstart.paths import Installation
@@ -84,7 +85,7 @@ class Preview(TypedDict):
     scopes: Scopes
     environment: dict[str, str]
     override: list[str]
-    rendezvous: dict[str, object] | None
+    rendezvous: Json | None
     keep: int | None
     limits: dict[str, object]
     steps: dict[str, list[str]]
@@ -319,7 +320,8 @@ def _print_parts(found: Preview) -> None:
     if found["rendezvous"]:
         rule = found["rendezvous"]
         where = "also on shared nodes" if rule["shared_nodes"] else "if the first node is exclusive to the job"
-        say(f"Multi-node jobs get MASTER_ADDR and MASTER_PORT ({rule['low']}-{rule['high']}), {where}.")
+        low, high = rule["ports"]
+        say(f"Multi-node jobs get MASTER_ADDR and MASTER_PORT ({low}-{high}), {where}.")
     if found["environment"]:
         show_table(("variable", "value set by the policy"), list(found["environment"].items()))
     if found["keep"]:

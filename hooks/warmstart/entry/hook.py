@@ -151,18 +151,18 @@ def _is_observed(installation: Installation, policy: Policy | None, job: Job | N
 
 def _policy(installation: Installation, journal: Journal) -> Policy:
     from warmstart.policy import trust
-    from warmstart.policy.refresh import current
+    from warmstart.policy.current import current_policy
 
     try:
-        policy, rejected = current(installation, os.environ.get("SLURM_CONF", ""))
+        found = current_policy(installation, keep=True, slurm_conf=os.environ.get("SLURM_CONF", ""))
     except PolicyError as error:
         journal.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
         raise
-    if rejected is not None:
-        journal.emit(events.POLICY_REJECTED, error=rejected.as_audit(), in_force="the last good one")
-    for problem in trust.problems(policy, installation.enforcement):
+    if found.problem is not None:
+        journal.emit(events.POLICY_REJECTED, error=found.problem.as_audit(), in_force="the last good one")
+    for problem in trust.problems(found.policy, installation.enforcement):
         journal.emit(events.TRUST_UNPROVEN, error=problem.as_audit())
-    return policy
+    return found.policy
 
 
 def _brake(installation: Installation, journal: Journal | None, error: BaseException) -> bool:

@@ -43,7 +43,7 @@ def _qos(run: ControllerRun) -> tuple[str, str]:
     from warmstart.slurm.facts import Access
     from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
 
-    access = Access(run.policy.paths.scontrol, run.keys.conf, run.pyslurm, run.keys.user)
+    access = Access(run.policy.paths.scontrol, run.keys.conf or "", run.pyslurm, run.keys.user)
     slurmctld = Slurmctld(access)
     job = slurmctld.job(run.job.id, run.deadline)
     if job is None:

@@ -21,7 +21,7 @@ from warmstart.host.identity import Identity
 from warmstart.job import Job, from_environment
 from warmstart.paths import Controller
 from warmstart.policy.compiled import Policy, Slurmctld
-from warmstart.policy.refresh import current
+from warmstart.policy.current import current_policy
 from warmstart.slurm.client import SlurmClient
 from warmstart.slurm.spec import SpecUnusable, path_of
 
@@ -76,9 +76,9 @@ def _audited(name: str, installation: Controller, job: Job, work: Callable[[Cont
 
 
 def _work(installation: Controller, job: Job, journal: Journal, work: Callable[[ControllerRun], None]) -> None:
-    policy, rejected = current(installation)
-    if rejected is not None:
-        journal.emit(events.POLICY_REJECTED, error=rejected.as_audit(), in_force="the last good one")
+    policy, _, _, problem = current_policy(installation, keep=True)
+    if problem is not None:
+        journal.emit(events.POLICY_REJECTED, error=problem.as_audit(), in_force="the last good one")
     keys = policy.slurmctld
     if keys is None:
         return

@@ -16,7 +16,7 @@ from warmstart.policy.document import Fault, Loc, dotted, nearest
 from warmstart.policy.schema import DefinedProfile, Match, PolicyModel, Rule
 from warmstart.profiles.defined import FILES
 
-_ACCOUNTS = ("store_user", "import_user", "validate_user")
+ACCOUNTS = ("store_user", "import_user", "validate_user")
 _NEVER_INSIDE = (
     ("workspace", "store"),
     ("store", "workspace"),
@@ -93,7 +93,7 @@ def _within(path: str, directory: str) -> bool:
 
 def _accounts(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
     seen: dict[int, str] = {}
-    for key in _ACCOUNTS:
+    for key in ACCOUNTS:
         name = getattr(model, key)
         found = find_user(name)
         if found is None:

@@ -1,6 +1,6 @@
 """The compiled policy that hooks read: NamedTuples, resolved for this node, stored as JSON. Hot path.
 
-`policy.refresh` keeps it in root's directory and checks with a few stat calls that the site's files have not changed.
+`policy.current` keeps it in root's directory and checks with a few stat calls that the site's files have not changed.
 It is valid only for the release of warmstart and the version of Python that wrote it, because its patterns are regular
 expressions of that Python.
 """
@@ -71,8 +71,8 @@ class Keep(NamedTuple):
     low: int  # percent
     floor: int  # percent
     lease: int  # seconds
-    user: int  # bytes; 0: no quota
-    account: int  # bytes; 0: no quota
+    user: int | None  # bytes; None: no quota
+    account: int | None  # bytes; None: no quota
 
 
 class PrivateRepository(NamedTuple):
@@ -101,14 +101,14 @@ class Images(NamedTuple):
     remember_failures: int  # seconds
     verify: str
     lock: str
-    names: str  # a directory, or ""
+    names: str | None  # a directory
     adopt: tuple[Adopt, ...]
     keep: Keep
     credentials: Credentials | None
     max_size: int  # bytes
     max_files: int
     hosts: tuple[str, ...]
-    proxy: str  # "" if there is none
+    proxy: str | None
     import_deadline: int  # seconds
     parallel: int
     keep_layers: int  # bytes
@@ -166,7 +166,7 @@ class Slurmctld(NamedTuple):
     spec_directory: str
     user: Identity  # owner of the specs
     deadline: int  # seconds
-    conf: str  # path of slurm.conf, or ""
+    conf: str | None  # path of slurm.conf
     attributes: tuple[str, ...]  # those that rules match on and that nodes may have to read from a spec
 
 
@@ -188,8 +188,7 @@ class User(NamedTuple):
 class Rendezvous(NamedTuple):
     """Which ports a rule offers."""
 
-    low: int  # included
-    high: int  # included
+    ports: tuple[int, int]  # the first and the last one
     per_job: int
     per_user: int
     shared_nodes: bool
@@ -205,12 +204,12 @@ class Rule(NamedTuple):
     match: tuple[Condition, ...]
     images: tuple[str, ...]
     profiles: tuple[str, ...]
-    scope: str  # "" if the rule sets none
+    scope: str | None
     publishers: tuple[User, ...]
     env: dict[str, str]
     rendezvous: Rendezvous | None
     override: tuple[str, ...]
-    mode: str = ""  # observe | enforce; "" if the rule sets none
+    mode: str | None = None  # observe | enforce
 
 
 class Policy(NamedTuple):
@@ -286,82 +285,33 @@ def read_own_json(path: str) -> Json:
 
 def encode(policy: Policy) -> bytes:
     """Return the JSON of the policy."""
-    return dumps({"made_by": MADE_BY, **_plain(policy)}).encode()
+    return dumps({"made_by": MADE_BY, "policy": _plain(policy)}).encode()
 
 
 def _plain(value: object) -> Json:
-    """Convert NamedTuples to dicts by field name, and other tuples to lists."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {key: _plain(item) for key, item in value._asdict().items()}
-    return list(map(_plain, value)) if isinstance(value, tuple) else value
+    """Return JSON in which a NamedTuple is an object with the key "", which no mapping of a policy has."""
+    if isinstance(value, tuple):
+        items = list(map(_plain, value))
+        return {"": [type(value).__name__, *items]} if hasattr(value, "_fields") else items
+    return value
 
 
 def decode(data: Json) -> Policy:
-    """Return the policy from what `encode` wrote. Raises `KeyError` or `TypeError` for anything else.
+    """Return the policy from what `encode` wrote. Raises `KeyError`, `TypeError` or `ValueError` for anything else.
 
-    Checks only field names: the file is root's own, and every hook reads it. Turns every list into a tuple, so that
-    only values that are named tuples are listed here.
+    Checks no types but the whole's: the file is root's own, and every hook reads it.
     """
-    data = _tuples(data)
-    return Policy(
-        signature=data["signature"],
-        paths=Paths(**data["paths"]),
-        store_user=Identity(**data["store_user"]),
-        import_user=Identity(**data["import_user"]),
-        validate_user=Identity(**data["validate_user"]),
-        site_label=data["site_label"],
-        constant_path=data["constant_path"],
-        audit=Audit(**data["audit"]),
-        images=_images(**data["images"]),
-        seed=Seed(**data["seed"]),
-        harvest=Harvest(**data["harvest"]),
-        maintenance=Maintenance(**data["maintenance"]),
-        limits=Limits(**data["limits"]),
-        trust=Trust(**data["trust"]),
-        on_error=OnError(**data["on_error"]),
-        rules=tuple(_rule(**item) for item in data["rules"]),
-        slurmctld=_slurmctld(**data["slurmctld"]) if data["slurmctld"] else None,
-        profiles=tuple(DefinedProfile(**item) for item in data["profiles"]),
-        mode=data["mode"],
-    )
+    classes = {name: value for name, value in globals().items() if hasattr(value, "_fields")}
 
+    def decoded(value: Json) -> Json:
+        if isinstance(value, list):
+            return tuple(map(decoded, value))
+        if isinstance(value, dict) and "" in value:
+            name, *fields = value[""]
+            return classes[name](*map(decoded, fields))
+        return value
 
-def _tuples(data: Json) -> Json:
-    if isinstance(data, list):
-        return tuple(map(_tuples, data))
-    return {key: _tuples(value) for key, value in data.items()} if isinstance(data, dict) else data
-
-
-def _images(adopt: Json, keep: Json, credentials: Json, **others: Json) -> Images:
-    return Images(
-        adopt=tuple(Adopt(**item) for item in adopt),
-        keep=Keep(**keep),
-        credentials=_credentials(**credentials) if credentials else None,
-        **others,
-    )
-
-
-def _credentials(file: str, repositories: Json) -> Credentials:
-    private = [
-        PrivateRepository(item["name"], Pattern(**item["pattern"]), _conditions(item["match"])) for item in repositories
-    ]
-    return Credentials(file, tuple(private))
-
-
-def _conditions(data: Json) -> tuple[Condition, ...]:
-    return tuple(
-        Condition(item["attribute"], tuple(Pattern(**pattern) for pattern in item["patterns"])) for item in data
-    )
-
-
-def _slurmctld(user: Json, **others: Json) -> Slurmctld:
-    return Slurmctld(user=Identity(**user), **others)
-
-
-def _rule(match: Json, publishers: Json, rendezvous: Json, **others: Json) -> Rule:
-    return Rule(
-        match=_conditions(match),
-        publishers=tuple(User(**user) for user in publishers),
-        rendezvous=Rendezvous(**rendezvous) if rendezvous else None,
-        **others,
-    )
+    policy = decoded(data["policy"])
+    if not isinstance(policy, Policy):
+        raise TypeError("not a policy")
+    return policy

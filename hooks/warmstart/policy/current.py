@@ -1,22 +1,26 @@
-"""The policy in force, for the command line. Reads as root or as a user, and writes nothing."""
+"""The policy in force: the compiled one, or the site's files if they have changed since. Hot path.
+
+A broken edit never breaks a job: the last good policy stays in force, and every call tells the error. Hooks keep what
+they compile, and remember an error in a file next to it, so that not every hook compiles the broken policy again. After
+a minute the policy is compiled again even if unchanged, because the cause may be outside the files, e.g. a missing
+user. Any number of hooks may do this concurrently: files are replaced atomically, and the last writer wins.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
-from typing import NamedTuple
+import stat
+import time
 
 from warmstart.errors import PolicyError
+from warmstart.host import files, wire
+from warmstart.lean import NamedTuple, dumps, suppress
 from warmstart.paths import Installation
 from warmstart.policy import compiled, trust
-from warmstart.policy.compiled import Policy
-from warmstart.policy.invalid import PolicyUnreadable
+from warmstart.policy.compiled import MADE_BY, Policy, Signature
 
-
-def hint_for(error: PolicyError) -> str:
-    """Return the hint for a policy that could not be read. Users get another one than root."""
-    if isinstance(error, PolicyUnreadable) and os.geteuid() != 0:
-        return "run the command as root, or ask the administrators to make the policy readable for all"
-    return error.hint
+RETRY_S = 60.0
 
 
 class CurrentPolicy(NamedTuple):
@@ -25,28 +29,126 @@ class CurrentPolicy(NamedTuple):
     policy: Policy
     origin: str  # the file from which it was read
     changed: bool  # whether the site's files are newer than the readable compiled form
-    problem: PolicyError | None  # why newer files are not in force
+    problem: PolicyError | None  # why newer files are not in force, or `PolicyUnsaved`
 
 
-def current_policy(installation: Installation) -> CurrentPolicy:
-    """Return the policy in force, its `trust` as far as it is proven. Raises `PolicyError` if there is no valid one.
+class _Refusal(NamedTuple):
+    """A remembered error of the site's files."""
 
-    For a user who may not read the hooks' compiled form the site's files are compiled in memory.
+    made_by: str
+    signature: Signature
+    at: float  # epoch seconds
+    code: str
+    fields: dict[str, str | int]
+
+
+class PolicyUnsaved(PolicyError):
+    """The policy is valid and in force, but its compiled form could not be written."""
+
+    code = "policy-unsaved"
+    template = "{path}: {problem}"
+    hint = "make the file writable; until then every hook compiles the policy again"
+
+
+def current_policy(installation: Installation, *, keep: bool = False, slurm_conf: str | None = None) -> CurrentPolicy:
+    """Return the policy in force, its `trust` as far as it is proven (`policy.trust`). Ignores the file `off`.
+
+    Writes nothing, unless what is compiled is to be kept, as hooks do; with `slurm_conf` ("" where Slurm finds it) the
+    running configuration is then read, too. Raises `PolicyError` if there is no valid policy at all.
     """
-    found = _current(installation)
+    found = _current(installation, keep, slurm_conf)
     return found._replace(policy=trust.proven(found.policy, installation.enforcement))
 
 
-def _current(installation: Installation) -> CurrentPolicy:
-    compiled_policy = compiled.read(installation.compiled_policy)
-    if compiled_policy is not None and compiled.is_current(compiled_policy):
-        return CurrentPolicy(compiled_policy, installation.compiled_policy, changed=False, problem=None)
+def hint_for(error: PolicyError) -> str:
+    """Return the hint for a policy that could not be read. Users get another one than root."""
+    from warmstart.policy.invalid import PolicyUnreadable
+
+    if isinstance(error, PolicyUnreadable) and os.geteuid() != 0:
+        return "run the command as root, or ask the administrators to make the policy readable for all"
+    return error.hint
+
+
+def _current(installation: Installation, keep: bool, slurm_conf: str | None) -> CurrentPolicy:
+    last = compiled.read(installation.compiled_policy)
+    if last is not None and compiled.is_current(last):
+        return CurrentPolicy(last, installation.compiled_policy, changed=False, problem=None)
+    try:
+        policy, unsaved = _kept(installation, slurm_conf) if keep else (_compile(installation), None)
+    except PolicyError as error:
+        if last is None:
+            raise
+        return CurrentPolicy(last, installation.compiled_policy, changed=True, problem=error)
+    return CurrentPolicy(policy, installation.policy, changed=last is not None, problem=unsaved)
+
+
+def _compile(installation: Installation) -> Policy:
     from warmstart.policy import load
 
+    # Other users may compile a policy of their own. Root trusts only root's files.
+    return load.compile_policy(installation.policy, owners={0, os.geteuid()})
+
+
+def _kept(installation: Installation, slurm_conf: str | None) -> tuple[Policy, PolicyUnsaved | None]:
+    """Compile the policy and keep the result, also an error; raise a remembered error instead."""
+    from warmstart.policy import source
+
+    signature = source.signature(installation.policy)  # before reading: a file that is repaired meanwhile has another
+    if error := _remembered(installation, signature):
+        raise error
     try:
-        fresh = load.compile_policy(installation.policy, owners={0, os.geteuid()})
-    except PolicyError as error:
-        if compiled_policy is None:
-            raise
-        return CurrentPolicy(compiled_policy, installation.compiled_policy, changed=True, problem=error)
-    return CurrentPolicy(fresh, installation.policy, changed=compiled_policy is not None, problem=None)
+        policy = _compile(installation)
+    except PolicyError as refused:
+        fields = {key: value if isinstance(value, int) else str(value) for key, value in refused.fields.items()}
+        refusal = _Refusal(MADE_BY, signature, time.time(), refused.code, fields)
+        # If this cannot be written, the next hook only takes longer.
+        _write(_rejected(installation), dumps(refusal._asdict()).encode())
+        raise
+    mode = _mode(installation, policy.signature)
+    unsaved = _write(installation.compiled_policy, compiled.encode(policy), mode)
+    if slurm_conf is not None:
+        with suppress(OSError):  # then nothing is proven, and that is said
+            trust.remember(policy, installation, slurm_conf)
+    return policy, unsaved
+
+
+def _mode(installation: Installation, signature: Signature) -> int:
+    """Return the compiled form's mode: readable for all if all its sources are. The pyxis importer reads it."""
+    paths = [os.path.dirname(installation.policy), *(str(known[0]) for known in signature if len(known) > 1)]
+    try:
+        for_all = all(os.stat(path, follow_symlinks=False).st_mode & stat.S_IROTH for path in paths)
+    except OSError:  # gone meanwhile: the next hook compiles again
+        return 0o600
+    return 0o644 if for_all else 0o600
+
+
+def _remembered(installation: Installation, signature: Signature) -> PolicyError | None:
+    try:
+        refusal = wire.from_object(_Refusal, compiled.read_own_json(_rejected(installation)))
+    except wire.WireMismatch:
+        return None
+    if refusal.made_by != MADE_BY or refusal.signature != signature or not 0 <= time.time() - refusal.at < RETRY_S:
+        return None
+    from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, PolicyUntrusted
+
+    for cls in (PolicyInvalid, PolicyUnreadable, PolicyUntrusted):
+        if cls.code == refusal.code:
+            return cls(**refusal.fields)
+    return None
+
+
+def _rejected(installation: Installation) -> str:
+    return f"{installation.compiled_policy}.rejected"
+
+
+def _write(path: str, data: bytes, mode: int = 0o600) -> PolicyUnsaved | None:
+    directory, name = os.path.split(path)
+    try:
+        files.ensure_path(directory, 0o755)
+        with files.opened_dir(directory) as fd:
+            files.replace_file(fd, name, data, mode)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM):  # only root can write it; other users compile for themselves
+            return None
+        return PolicyUnsaved(path=path, problem=os.strerror(error.errno or 0))
+    return None

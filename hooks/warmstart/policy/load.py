@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeVar
 
 from warmstart.host import files
 from warmstart.host.identity import Identity
-from warmstart.host.wire import Json
 from warmstart.policy import checks, compiled, source
 from warmstart.policy.compiled import Policy
 from warmstart.policy.document import Document, Fault
 from warmstart.policy.invalid import PolicyUnreadable, Problem, invalid
-from warmstart.policy.schema import Credentials, Images, Match, PolicyModel, Rendezvous, Rule, Section, check_shape
+from warmstart.policy.schema import Credentials, Images, Match, PolicyModel, Rule, Section, check_shape
 from warmstart.profiles.contract import Fact
 from warmstart.profiles.defined import FILES, DefinedProfile
 
+T = TypeVar("T")
 _FROM_SPEC = ("qos", "job_name", "array")  # attributes that nodes may have to read from the controller's spec
 
 
@@ -46,26 +47,15 @@ def compile_policy(
 
 def resolve(model: PolicyModel, users: checks.FindUser, place: Callable[[int], str]) -> Policy:
     """Return the compiled form of a policy without faults; `place` returns the FILE:LINE of a rule by its number."""
-    return Policy(
+    return _form(
+        Policy,
+        model,
         signature=(),
-        paths=compiled.Paths(**_values(model.paths)),
-        store_user=_existing(users, model.store_user),
-        import_user=_existing(users, model.import_user),
-        validate_user=_existing(users, model.validate_user),
-        site_label=model.site_label,
-        constant_path=model.constant_path,
-        audit=compiled.Audit(tuple(model.audit.services)),
+        **{key: _existing(users, getattr(model, key)) for key in checks.ACCOUNTS},
         images=_images(model.images, users),
-        seed=compiled.Seed(**_values(model.seed)),
-        harvest=compiled.Harvest(**_values(model.harvest)),
-        maintenance=compiled.Maintenance(**_values(model.maintenance)),
-        limits=compiled.Limits(**_values(model.limits)),
-        trust=compiled.Trust(**_values(model.trust)),
-        on_error=compiled.OnError(**_values(model.on_error)),
         rules=tuple(_rule(rule, place(number), users) for number, rule in enumerate(model.rules)),
         slurmctld=_slurmctld(model, users),
         profiles=tuple(_profiles(model)),
-        mode=model.mode,
     )
 
 
@@ -117,74 +107,52 @@ def default_images() -> compiled.Images:
     return _images(Images(), node_user)
 
 
+def _form(form: Callable[..., T], section: Section, **given: object) -> T:
+    """Return a section as the NamedTuple that hooks read; `given` are the fields that are not what an admin writes."""
+    fields = form._fields  # type: ignore[attr-defined]
+    return form(**given, **{key: _value(item) for key, item in section if key in fields and key not in given})
+
+
+def _value(value: object) -> object:
+    if isinstance(value, Match):
+        return tuple(condition(attribute, globs) for attribute, globs in value if globs is not None)
+    if isinstance(value, Section):
+        return _form(getattr(compiled, type(value).__name__), value)
+    return tuple(map(_value, value)) if isinstance(value, list) else value
+
+
 def _images(images: Images, users: checks.FindUser) -> compiled.Images:
-    keep = {key: value or 0 for key, value in images.keep.model_dump().items()}  # 0 bytes: no quota
     adopt = [
         compiled.Adopt(item.directory, tuple(_existing(users, name).uid for name in item.owners))
         for item in images.adopt
     ]
-    return compiled.Images(
-        **_values(images, "names", "proxy", "adopt", "keep", "credentials"),
-        names=images.names or "",
-        proxy=images.proxy or "",
-        adopt=tuple(adopt),
-        keep=compiled.Keep(**keep),
-        credentials=_credentials(images.credentials),
-    )
-
-
-def _values(section: Section, *but: str) -> Json:
-    """Return a section's values by their keys, lists as tuples, without those that have another form in hooks."""
-    values = section.model_dump(exclude=set(but))
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return _form(compiled.Images, images, adopt=tuple(adopt), credentials=_credentials(images.credentials))
 
 
 def _credentials(credentials: Credentials | None) -> compiled.Credentials | None:
     if credentials is None:
         return None
     repositories = [
-        compiled.PrivateRepository(item.name, _pattern(item.repository), _conditions(item.match))
-        for item in credentials.repositories
+        _form(compiled.PrivateRepository, item, pattern=_pattern(item.repository)) for item in credentials.repositories
     ]
     return compiled.Credentials(credentials.file, tuple(repositories))
 
 
 def _slurmctld(model: PolicyModel, users: checks.FindUser) -> compiled.Slurmctld | None:
-    keys = model.slurmctld
-    if keys.spec_directory is None:
+    if model.slurmctld.spec_directory is None:
         return None
     credentials = model.images.credentials
     matches = [rule.match for rule in model.rules]
     matches += [item.match for item in credentials.repositories] if credentials else []
-    return compiled.Slurmctld(
-        **_values(keys, "user", "conf"),
-        user=_existing(users, keys.user),
-        conf=keys.conf or "",
-        attributes=tuple(key for key in _FROM_SPEC if any(getattr(match, key) for match in matches)),
-    )
+    attributes = tuple(key for key in _FROM_SPEC if any(getattr(match, key) for match in matches))
+    user = _existing(users, model.slurmctld.user)
+    return _form(compiled.Slurmctld, model.slurmctld, user=user, attributes=attributes)
 
 
 def _rule(rule: Rule, place: str, users: checks.FindUser) -> compiled.Rule:
     publishers = [_existing(users, name) for name in (rule.publish.users if rule.publish else [])]
-    return compiled.Rule(
-        **_values(rule, "match", "mode", "scope", "publish", "rendezvous"),
-        place=place,
-        match=_conditions(rule.match),
-        mode=rule.mode or "",
-        scope=rule.scope or "",
-        publishers=tuple(compiled.User(user.name, user.uid) for user in publishers),
-        rendezvous=_rendezvous(rule.rendezvous) if rule.rendezvous else None,
-    )
-
-
-def _rendezvous(given: Rendezvous) -> compiled.Rendezvous:
-    low, high = given.ports
-    return compiled.Rendezvous(**_values(given, "ports"), low=low, high=high)
-
-
-def _conditions(match: Match) -> tuple[compiled.Condition, ...]:
-    given: dict[str, list[str] | None] = match.model_dump()
-    return tuple(condition(attribute, globs) for attribute, globs in given.items() if globs is not None)
+    named = tuple(compiled.User(user.name, user.uid) for user in publishers)
+    return _form(compiled.Rule, rule, place=place, publishers=named)
 
 
 def condition(attribute: str, globs: Sequence[str]) -> compiled.Condition:
@@ -196,19 +164,14 @@ def _pattern(glob: str) -> compiled.Pattern:
     return compiled.Pattern(glob, fnmatch.translate(glob) if re.search(r"[?\[]", glob) else "")
 
 
-def _profiles(model: PolicyModel) -> list[DefinedProfile]:
-    """Return the profiles that the policy defines, and `files`."""
-    own = [
-        DefinedProfile(
-            **_values(profile, "facts", "only_successful"),
-            name=name,
-            facts=_distinct("image", *profile.facts),
-            after_success=profile.only_successful,
-        )
-        for name, profile in model.profiles.items()
-    ]
-    files_profile = DefinedProfile(
-        **_values(model.files, "include", "facts", "only_successful"),
+def _profiles(model: PolicyModel) -> Iterator[DefinedProfile]:
+    """Yield the profiles that the policy defines, and `files`."""
+    for name, profile in model.profiles.items():
+        facts = _distinct("image", *profile.facts)
+        yield _form(DefinedProfile, profile, name=name, facts=facts, after_success=profile.only_successful)
+    yield _form(
+        DefinedProfile,
+        model.files,
         name=FILES,
         variables={"WARMSTART_FILES": "{dir}"},
         relocation="relocatable",
@@ -219,7 +182,6 @@ def _profiles(model: PolicyModel) -> list[DefinedProfile]:
         after_success=model.files.only_successful,
         sidecars=True,
     )
-    return [*own, files_profile]
 
 
 def _distinct(*names: Fact) -> tuple[Fact, ...]:

@@ -158,38 +158,37 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_default=True)
 
 
-def _default(written: str, description: str) -> Any:  # noqa: ANN401 - text here, a number after validation
+def _key(default: object, meaning: str, **limits: int) -> Any:  # noqa: ANN401 - often text here, a number when checked
     """Return a field with a default in the form that an admin writes."""
-    return Field(default=written, description=description)
+    return Field(default=default, description=meaning, **limits)  # type: ignore[call-overload]
 
 
 class Paths(Section):
     """Where things are. Each path is absolute and normal, and not below `/tmp`, `/dev`, `/proc` or `/sys`."""
 
-    workspace: Path = Field(
-        default="/var/tmp/warmstart",
-        description="Node-local disk for the jobs' workspaces. Its parents must belong to root.",
+    workspace: Path = _key(
+        "/var/tmp/warmstart", "Node-local disk for the jobs' workspaces. Its parents must belong to root."
     )
     store: Path = Field(
         description="Directory on the shared file system that holds images and bundles. `store_user` owns it."
     )
-    audit: Path = Field(
-        default="/var/log/warmstart/audit.jsonl",
-        description="This node's audit log: one JSON line for every decision ([audit.md](audit.md)).",
+    audit: Path = _key(
+        "/var/log/warmstart/audit.jsonl",
+        "This node's audit log: one JSON line for every decision ([audit.md](audit.md)).",
     )
-    cache: Path = Field(
-        default="/var/cache/warmstart",
-        description="The constant path: where jobs see their cache, in containers and where `constant_path` says so "
+    cache: Path = _key(
+        "/var/cache/warmstart",
+        "The constant path: where jobs see their cache, in containers and where `constant_path` says so "
         "([inside-the-job.md](../start/inside-the-job.md)). An empty directory that belongs to root.",
     )
-    metrics: Path | None = Field(
-        default=None,
-        description="Directory of node_exporter's textfile collector, in which maintenance writes metrics "
+    metrics: Path | None = _key(
+        None,
+        "Directory of node_exporter's textfile collector, in which maintenance writes metrics "
         "([monitoring.md](../operations/monitoring.md)); root's, and nobody else's to write. `null`: none are written.",
     )
-    scontrol: Path = Field(
-        default="/usr/bin/scontrol",
-        description="Slurm's `scontrol`. It sets the reason of a node that must drain, and shows what slurmctld runs "
+    scontrol: Path = _key(
+        "/usr/bin/scontrol",
+        "Slurm's `scontrol`. It sets the reason of a node that must drain, and shows what slurmctld runs "
         "with. `squeue`, in the same directory, tells how a job ended, whether it is over, and on the controller its "
         "QOS. Of several Slurms on a node `warmstart doctor` judges the one that it belongs to.",
     )
@@ -198,39 +197,29 @@ class Paths(Section):
 class Audit(Section):
     """Where audit events go besides the file `paths.audit`, which has all of them ([audit.md](audit.md))."""
 
-    services: list[Literal["journald", "syslog"]] = Field(
-        default=[],
-        description="Log services of this host that get each line, too: systemd's journal, syslog's `/dev/log`, or "
-        "both.",
+    services: list[Literal["journald", "syslog"]] = _key(
+        [], "Log services of this host that get each line, too: systemd's journal, syslog's `/dev/log`, or both."
     )
 
 
 class Match(Section):
     """Which jobs a rule is for. All keys must match; of a list, one pattern is enough. Patterns are case-sensitive."""
 
-    partition: Globs | None = Field(default=None, description="The job's partition. Verified.")
-    account: Globs | None = Field(
-        default=None, description="The job's account. Claimed, unless `trust.account` is `enforced`."
-    )
-    user: Globs | None = Field(default=None, description="The job's user name. Verified.")
-    group: Globs | None = Field(
-        default=None, description="Any group that the user is in according to the node's own NSS. Verified."
-    )
-    node: Globs | None = Field(default=None, description="The node's Slurm name. Verified.")
-    constraint: Globs | None = Field(
-        default=None, description="The job's `--constraint` as submitted, such as `a100&nvme`. Claimed."
-    )
-    qos: Globs | None = Field(
-        default=None,
-        description="The job's QOS. Before Slurm 26.05 it comes from the controller's spec "
+    partition: Globs | None = _key(None, "The job's partition. Verified.")
+    account: Globs | None = _key(None, "The job's account. Claimed, unless `trust.account` is `enforced`.")
+    user: Globs | None = _key(None, "The job's user name. Verified.")
+    group: Globs | None = _key(None, "Any group that the user is in according to the node's own NSS. Verified.")
+    node: Globs | None = _key(None, "The node's Slurm name. Verified.")
+    constraint: Globs | None = _key(None, "The job's `--constraint` as submitted, such as `a100&nvme`. Claimed.")
+    qos: Globs | None = _key(
+        None,
+        "The job's QOS. Before Slurm 26.05 it comes from the controller's spec "
         "([slurmctld-hooks.md](../operations/slurmctld-hooks.md)). Claimed, unless `trust.qos` is `enforced`.",
     )
-    job_name: Globs | None = Field(
-        default=None, description="The job's name, from the controller's spec. Needs `slurmctld`. Claimed."
-    )
-    array: Globs | None = Field(
-        default=None,
-        description="`JOBID_TASKID` of an array's task, from the controller's spec; `*` matches any task of any array. "
+    job_name: Globs | None = _key(None, "The job's name, from the controller's spec. Needs `slurmctld`. Claimed.")
+    array: Globs | None = _key(
+        None,
+        "`JOBID_TASKID` of an array's task, from the controller's spec; `*` matches any task of any array. "
         "Needs `slurmctld`. Claimed.",
     )
 
@@ -247,19 +236,18 @@ class Adopt(Section):
 class Keep(Section):
     """How much of the store's file system images may use; which are evicted first ([images.md](images.md), Space)."""
 
-    high: Percent = _default("85%", "Share of the store's file system in use above which images are evicted.")
-    low: Percent = _default("70%", "Share in use at which eviction ends. Least recently used images go first.")
-    floor: Percent = _default("2%", "Share that stays free. An import that would use it fails with `store-full`.")
-    lease: Duration = _default(
-        "7d",
-        "How long a node's last use protects an image from eviction. Set it longer than your longest job.",
+    high: Percent = _key("85%", "Share of the store's file system in use above which images are evicted.")
+    low: Percent = _key("70%", "Share in use at which eviction ends. Least recently used images go first.")
+    floor: Percent = _key("2%", "Share that stays free. An import that would use it fails with `store-full`.")
+    lease: Duration = _key(
+        "7d", "How long a node's last use protects an image from eviction. Set it longer than your longest job."
     )
-    user: Size | None = Field(
-        default=None,
-        description="Bytes of images that one user's jobs may have brought in. Beyond that the user's own oldest "
+    user: Size | None = _key(
+        None,
+        "Bytes of images that one user's jobs may have brought in. Beyond that the user's own oldest "
         "images are evicted; if none of them can go, the import is refused.",
     )
-    account: Size | None = Field(default=None, description="The same for an account. Needs `trust.account: enforced`.")
+    account: Size | None = _key(None, "The same for an account. Needs `trust.account: enforced`.")
 
 
 class PrivateRepository(Section):
@@ -289,100 +277,85 @@ class Credentials(Section):
 class Images(Section):
     """Which images may be imported, and how ([images.md](images.md))."""
 
-    importer: Literal["auto", "enroot", "oci"] = Field(
-        default="auto",
-        description="What imports images. `oci` is skopeo, umoci and mksquashfs; `auto` is enroot if `/usr/bin/enroot` "
+    importer: Literal["auto", "enroot", "oci"] = _key(
+        "auto",
+        "What imports images. `oci` is skopeo, umoci and mksquashfs; `auto` is enroot if `/usr/bin/enroot` "
         "exists, otherwise oci.",
     )
-    registries: list[Registry] = Field(
-        default=[],
-        description="Allow-list, for images of the policy and for those that jobs ask for. Docker Hub is `docker.io`.",
+    registries: list[Registry] = _key(
+        [], "Allow-list, for images of the policy and for those that jobs ask for. Docker Hub is `docker.io`."
     )
-    insecure: list[Registry] = Field(
-        default=[],
-        description="Those of `registries` that are reached over plain http. For test registries only.",
+    insecure: list[Registry] = _key(
+        [], "Those of `registries` that are reached over plain http. For test registries only."
     )
-    hosts: list[Destination] = Field(
-        default=[],
-        description="Other hosts of the site that a registry may redirect an import to: mirrors, token services, "
+    hosts: list[Destination] = _key(
+        [],
+        "Other hosts of the site that a registry may redirect an import to: mirrors, token services, "
         "storage. Without a port, 80 and 443. Public addresses need no entry; private, loopback and link-local "
         "addresses are refused without one ([images.md](images.md), Where imports may go).",
     )
-    proxy: Proxy | None = Field(
-        default=None,
-        description="The site's HTTP proxy, for imports. Hooks inherit no proxy variables.",
-    )
-    max_size: Size = _default(
+    proxy: Proxy | None = _key(None, "The site's HTTP proxy, for imports. Hooks inherit no proxy variables.")
+    max_size: Size = _key(
         "100GiB",
         "Bytes that one import may use on a node: its layers, what they expand to, and the result. A larger one fails "
         "with `image-too-large`.",
     )
-    max_files: int = Field(
-        default=1_000_000,
+    max_files: int = _key(
+        1_000_000,
+        "Files and directories that one import may create on a node. More fail with `image-too-large`.",
         ge=1000,
-        description="Files and directories that one import may create on a node. More fail with `image-too-large`.",
     )
-    keep_layers: Size = _default(
+    keep_layers: Size = _key(
         "100GiB",
         "Bytes of layers that a node keeps, so that later imports on it do not fetch them again; never more than a "
         "quarter of the disk; with `1B` none stays after its import. Only with importer `oci` ([images.md](images.md), "
         "Layers that are kept).",
     )
-    tag_ttl: Duration = _default("24h", "How long a tag is trusted before the registry is asked again.")
-    wait: Duration = _default(
+    tag_ttl: Duration = _key("24h", "How long a tag is trusted before the registry is asked again.")
+    wait: Duration = _key(
         "4m",
         "How long a job waits while its image is imported; the import goes on without it. Together with "
         "`seed.fetch_budget` it must be below Slurm's `PrologEpilogTimeout`.",
     )
-    import_deadline: Duration = _default(
+    import_deadline: Duration = _key(
         "2h", "How long an import may take, from when the first job asked for the image; with all its attempts."
     )
-    parallel: int = Field(
-        default=2,
-        ge=1,
-        le=64,
-        description="Imports that run on a node at a time. More wait, in an order that is fair to all users.",
+    parallel: int = _key(
+        2, "Imports that run on a node at a time. More wait, in an order that is fair to all users.", ge=1, le=64
     )
-    prefetch: list[Reference] = Field(
-        default=[],
-        description="Images that `warmstart images prefetch` keeps in the store, before any job asks for them "
+    prefetch: list[Reference] = _key(
+        [],
+        "Images that `warmstart images prefetch` keeps in the store, before any job asks for them "
         "([images.md](images.md), Prefetch). They count in no quota.",
     )
-    requeues: int = Field(
-        default=3,
-        ge=1,
-        le=100,
-        description="How often a job is requeued with `on_error.image: requeue`; then it fails.",
-    )
-    remember_failures: Duration = _default(
+    requeues: int = _key(3, "How often a job is requeued with `on_error.image: requeue`; then it fails.", ge=1, le=100)
+    remember_failures: Duration = _key(
         "30s",
         "How long these are remembered: a registry's definitive answer (no such image, no access), and its silence "
         "about a tag whose last digest is in the store.",
     )
-    verify: Literal["superblock", "full"] = Field(
-        default="superblock",
-        description="What is checked when an image is used: 96 bytes and the size, or every byte against the recorded "
+    verify: Literal["superblock", "full"] = _key(
+        "superblock",
+        "What is checked when an image is used: 96 bytes and the size, or every byte against the recorded "
         "SHA-256, once per file ([images.md](images.md), Validity).",
     )
-    lock: Literal["private", "beside"] = Field(
-        default="private",
-        description="`beside`: an import also holds `NAME.sqsh.lock` in `names` for part of its time, as launchers "
+    lock: Literal["private", "beside"] = _key(
+        "private",
+        "`beside`: an import also holds `NAME.sqsh.lock` in `names` for part of its time, as launchers "
         "that use `flock(1)` do. Needs `names`.",
     )
-    names: Path | None = Field(
-        default=None,
-        description="Directory where other launchers look for `NAME.sqsh`. warmstart keeps links there if only "
+    names: Path | None = _key(
+        None,
+        "Directory where other launchers look for `NAME.sqsh`. warmstart keeps links there if only "
         "`store_user` and root can write it.",
     )
-    adopt: list[Adopt] = Field(
-        default=[],
-        description="Directories whose images, made by other launchers, are copied into the store, for references by "
-        "tag.",
+    adopt: list[Adopt] = _key(
+        [], "Directories whose images, made by other launchers, are copied into the store, for references by tag."
     )
     keep: Keep = Field(default_factory=Keep)
-    credentials: Credentials | None = Field(
-        default=None,
-        description="The site's own credentials, and the private images that they fetch "
+    credentials: Credentials | None = _key(
+        None,
+        "The site's own credentials, and the private images that they fetch "
         "([private-images.md](../guides/private-images.md)).",
     )
 
@@ -390,9 +363,9 @@ class Images(Section):
 class Seed(Section):
     """Bounds on what the prolog brings into a job's cache ([seeding.md](seeding.md))."""
 
-    fetch_budget: Duration = _default("10s", "Time for fetching bundles to the node, per job.")
-    max_fetch: Size = _default("1GiB", "Bytes of bundles fetched to the node, per job. No larger bundle is ever made.")
-    keep: Size = _default(
+    fetch_budget: Duration = _key("10s", "Time for fetching bundles to the node, per job.")
+    max_fetch: Size = _key("1GiB", "Bytes of bundles fetched to the node, per job. No larger bundle is ever made.")
+    keep: Size = _key(
         "20GiB", "Copies of bundles that `warmstart maintain` leaves on a node. Least recently used copies go first."
     )
 
@@ -400,27 +373,26 @@ class Seed(Section):
 class Harvest(Section):
     """Bounds on what the epilog takes out of a job's cache."""
 
-    budget: Duration = _default("30s", "How long an epilog may hold the node for the harvest.")
-    max_size: Size = _default(
+    budget: Duration = _key("30s", "How long an epilog may hold the node for the harvest.")
+    max_size: Size = _key(
         "5GiB",
         "Bytes harvested from one job; from one profile at most `seed.max_fetch`. Later jobs bring what was left out.",
     )
-    max_entries: int = Field(default=50_000, ge=1, description="Entries harvested from one job.")
-    spool: Size = _default(
+    max_entries: int = _key(50_000, "Entries harvested from one job.", ge=1)
+    spool: Size = _key(
         "5GiB",
         "Bytes that a node keeps of bundles that the store did not take. Beyond that, those of the user "
         "who has most go first ([maintenance.md](../operations/maintenance.md)).",
     )
-    deferred: int = Field(
-        default=8,
+    deferred: int = _key(
+        8,
+        "Deferred harvests on a node: runs whose epilogs had no time, and whose caches wait there for `warmstart "
+        "maintain` ([maintenance.md](../operations/maintenance.md)). 0: what is not done within `budget` is lost.",
         ge=0,
-        description="Deferred harvests on a node: runs whose epilogs had no time, and whose caches wait there for "
-        "`warmstart maintain` ([maintenance.md](../operations/maintenance.md)). 0: what is not done within `budget` is "
-        "lost.",
     )
-    only_successful: bool = Field(
-        default=False,
-        description="Harvest only jobs that ended well ([below](#which-jobs-count-as-successful)). Each epilog then "
+    only_successful: bool = _key(
+        False,
+        "Harvest only jobs that ended well ([below](#which-jobs-count-as-successful)). Each epilog then "
         "asks the controller once. If false, complete entries are harvested however the job ended.",
     )
 
@@ -428,87 +400,77 @@ class Harvest(Section):
 class Maintenance(Section):
     """Which bundles `warmstart maintain --store` keeps ([maintenance.md](../operations/maintenance.md))."""
 
-    keep: Duration = _default("90d", "Bundles that no node has used for this long are removed.")
-    per_user: Size = _default(
+    keep: Duration = _key("90d", "Bundles that no node has used for this long are removed.")
+    per_user: Size = _key(
         "50GiB",
         "Bytes in one user's scope: bundles, manifests and indexes. A bundle that would exceed it is not "
         "published. Above nine tenths, maintenance removes the least recently used bundles, down to eight tenths.",
     )
-    per_account: Size = _default("500GiB", "The same for an account's scope.")
-    per_site: Size = _default("2TiB", "The same for the site's scope.")
+    per_account: Size = _key("500GiB", "The same for an account's scope.")
+    per_site: Size = _key("2TiB", "The same for the site's scope.")
 
 
 class Limits(Section):
     """Bounds on who is served."""
 
-    min_uid: int = Field(
-        default=1000,
-        ge=1,
-        description="Jobs of a lower uid get nothing and publish nothing; nor do jobs of warmstart's three accounts.",
+    min_uid: int = _key(
+        1000, "Jobs of a lower uid get nothing and publish nothing; nor do jobs of warmstart's three accounts.", ge=1
     )
-    keep: Duration | None = Field(
-        default=None,
-        description="How long a job's `TMPDIR` stays on its nodes after the job, if the job asks for it with "
+    keep: Duration | None = _key(
+        None,
+        "How long a job's `TMPDIR` stays on its nodes after the job, if the job asks for it with "
         "`--warm-keep` ([inside-the-job.md](../start/inside-the-job.md)). `null`: no job may.",
     )
-    workspace: Size | None = Field(
-        default=None,
-        description="Bytes that one job's workspace may take on a node: `TMPDIR` and cache. The workspace is then a "
+    workspace: Size | None = _key(
+        None,
+        "Bytes that one job's workspace may take on a node: `TMPDIR` and cache. The workspace is then a "
         "file system of its own (ext4 in a sparse file). What a job keeps with `--warm-keep` is lost when the node "
         "starts again. `null`: no limit.",
     )
-    workspace_files: int = Field(
-        default=1_000_000, ge=1000, description="Files and directories in a workspace that `limits.workspace` limits."
+    workspace_files: int = _key(
+        1_000_000, "Files and directories in a workspace that `limits.workspace` limits.", ge=1000
     )
 
 
 class Trust(Section):
     """What this site's slurmctld enforces ([Verified and claimed](#verified-and-claimed))."""
 
-    account: Literal["claimed", "enforced"] = Field(
-        default="claimed",
-        description="`enforced` only if `AccountingStorageEnforce` has `associations`: otherwise users may submit "
+    account: Literal["claimed", "enforced"] = _key(
+        "claimed",
+        "`enforced` only if `AccountingStorageEnforce` has `associations`: otherwise users may submit "
         "under any account.",
     )
-    qos: Literal["claimed", "enforced"] = Field(
-        default="claimed",
-        description="`enforced` only if `AccountingStorageEnforce` has `qos`: otherwise users may submit under any "
-        "QOS.",
+    qos: Literal["claimed", "enforced"] = _key(
+        "claimed", "`enforced` only if `AccountingStorageEnforce` has `qos`: otherwise users may submit under any QOS."
     )
 
 
 class Slurmctld(Section):
     """Optional hooks on the controller tell nodes what slurmd does not ([how](../operations/slurmctld-hooks.md))."""
 
-    spec_directory: Path | None = Field(
-        default=None,
-        description="Directory on the shared file system where the hooks write job specs. `user` owns it, mode 0755. "
+    spec_directory: Path | None = _key(
+        None,
+        "Directory on the shared file system where the hooks write job specs. `user` owns it, mode 0755. "
         "`null`: nodes look for no specs.",
     )
-    user: Account = Field(default="slurm", description="SlurmUser. Specs of any other owner are ignored.")
-    deadline: Duration = _default(
-        "2s", "How long a job waits for slurmctld's answer, and a node's prolog for the spec."
-    )
-    conf: Path | None = Field(
-        default=None, description="`slurm.conf` on the controller, if Slurm does not find it by itself."
-    )
+    user: Account = _key("slurm", "SlurmUser. Specs of any other owner are ignored.")
+    deadline: Duration = _key("2s", "How long a job waits for slurmctld's answer, and a node's prolog for the spec.")
+    conf: Path | None = _key(None, "`slurm.conf` on the controller, if Slurm does not find it by itself.")
 
 
 class OnError(Section):
     """What a failure does to the job. None of these drains a node; only a fault of the node itself does."""
 
-    store: Literal["run-cold", "fail-job"] = Field(
-        default="run-cold",
-        description="The shared store does not work: the job runs with a cold cache, or fails with a reason.",
+    store: Literal["run-cold", "fail-job"] = _key(
+        "run-cold", "The shared store does not work: the job runs with a cold cache, or fails with a reason."
     )
-    image: Literal["fail-job", "run-without", "requeue"] = Field(
-        default="fail-job",
-        description="The image is not available: the job fails with a reason, runs without `WARMSTART_IMAGE`, or goes "
+    image: Literal["fail-job", "run-without", "requeue"] = _key(
+        "fail-job",
+        "The image is not available: the job fails with a reason, runs without `WARMSTART_IMAGE`, or goes "
         "back into Slurm's queue until it is there ([images.md](images.md#a-job-whose-image-is-not-ready)).",
     )
-    bug: Literal["run-without", "fail-job"] = Field(
-        default="run-without",
-        description="A bug in warmstart: the job runs without warmstart, or fails with a reason.",
+    bug: Literal["run-without", "fail-job"] = _key(
+        "run-without", "A bug in warmstart: the job runs without warmstart, or fails with a reason."
     )
 
 
@@ -523,56 +485,49 @@ class DefinedProfile(Section):
         description="What is published whole: `PATTERN/` is a directory with everything in it, `PATTERN` a file. The "
         "first that fits counts; what fits none is never harvested."
     )
-    never: Annotated[list[NamePattern], Field(max_length=_MOST)] = Field(
-        default=[],
-        description="Names of files and directories that are left out, besides `*.lock`, `*.tmp`, `*.part`, "
+    never: Annotated[list[NamePattern], Field(max_length=_MOST)] = _key(
+        [],
+        "Names of files and directories that are left out, besides `*.lock`, `*.tmp`, `*.part`, "
         "`*.incomplete`, `lock`, `locks`, `tmp.*` and names that begin with a dot.",
     )
-    needs: Annotated[list[NamePattern], Field(max_length=_MOST)] = Field(
-        default=[], description="Names of files. An entry without at least one of each is `incomplete`."
+    needs: Annotated[list[NamePattern], Field(max_length=_MOST)] = _key(
+        [], "Names of files. An entry without at least one of each is `incomplete`."
     )
-    formats: Annotated[dict[NamePattern, Format], Field(max_length=_MOST)] = Field(
-        default={},
-        description="How files are checked, by name ([formats](profiles.md#formats)). The first pattern that fits "
+    formats: Annotated[dict[NamePattern, Format], Field(max_length=_MOST)] = _key(
+        {},
+        "How files are checked, by name ([formats](profiles.md#formats)). The first pattern that fits "
         "counts; files that fit none are not opened.",
     )
-    facts: list[DerivedFact] = Field(
-        default=[], description="What must be the same besides the image: what entries depend on."
-    )
-    relocation: Literal["relocatable", "constant-path"] = Field(
-        default="constant-path",
-        description="`relocatable` if entries work at another path than the one where they were made. Try it with a "
+    facts: list[DerivedFact] = _key([], "What must be the same besides the image: what entries depend on.")
+    relocation: Literal["relocatable", "constant-path"] = _key(
+        "constant-path",
+        "`relocatable` if entries work at another path than the one where they were made. Try it with a "
         "copy of a warm cache.",
     )
-    max_size: Size = _default("1GiB", "Bytes of one entry. Larger entries are refused.")
-    only_successful: bool = Field(
-        default=False,
-        description="Harvest it only from jobs that ended well ([below](#which-jobs-count-as-successful)).",
+    max_size: Size = _key("1GiB", "Bytes of one entry. Larger entries are refused.")
+    only_successful: bool = _key(
+        False, "Harvest it only from jobs that ended well ([below](#which-jobs-count-as-successful))."
     )
 
 
 class Files(Section):
     """Files that jobs declare with `files=NAME` and leave in `$WARMSTART_FILES` ([profiles.md](profiles.md))."""
 
-    include: Annotated[list[PathPattern], Field(min_length=1, max_length=_MOST)] = Field(
-        default=["**"],
-        description="What is kept: `PATTERN/` is a directory with everything in it, `PATTERN` a file.",
+    include: Annotated[list[PathPattern], Field(min_length=1, max_length=_MOST)] = _key(
+        ["**"], "What is kept: `PATTERN/` is a directory with everything in it, `PATTERN` a file."
     )
-    never: Annotated[list[NamePattern], Field(max_length=_MOST)] = Field(
-        default=[],
-        description="Names of files and directories that are left out, besides locks and temporary files.",
+    never: Annotated[list[NamePattern], Field(max_length=_MOST)] = _key(
+        [], "Names of files and directories that are left out, besides locks and temporary files."
     )
-    facts: list[DerivedFact] = Field(
-        default=["gpu"], description="What must be the same besides the image and the declared name."
-    )
-    max_size: Size = _default(
+    facts: list[DerivedFact] = _key(["gpu"], "What must be the same besides the image and the declared name.")
+    max_size: Size = _key(
         "1GiB",
         "Bytes of one file, or of one directory that is kept whole. Larger ones are refused; so is what exceeds "
         "`seed.max_fetch`.",
     )
-    only_successful: bool = Field(
-        default=True,
-        description="Keep only files of jobs that ended well ([below](#which-jobs-count-as-successful)): nothing tells "
+    only_successful: bool = _key(
+        True,
+        "Keep only files of jobs that ended well ([below](#which-jobs-count-as-successful)): nothing tells "
         "half a file from a whole one.",
     )
 
@@ -593,28 +548,22 @@ class Rendezvous(Section):
         description="First and last TCP port of the range to reserve from, both included, 1024 or higher and outside "
         "of the head node's `ip_local_port_range`. All rules may use the same range."
     )
-    per_job: int = Field(
-        default=8,
-        ge=0,
-        le=64,
-        description="Ports that a job may ask for besides `MASTER_PORT`. A job that asks for more is refused.",
+    per_job: int = _key(
+        8, "Ports that a job may ask for besides `MASTER_PORT`. A job that asks for more is refused.", ge=0, le=64
     )
-    per_user: int = Field(
-        default=64, ge=1, description="Ports of one head node that the jobs of one user may hold at the same time."
-    )
-    shared_nodes: bool = Field(
-        default=False,
-        description="Reserve ports also on nodes that the job shares, although a neighbour can take the port before "
+    per_user: int = _key(64, "Ports of one head node that the jobs of one user may hold at the same time.", ge=1)
+    shared_nodes: bool = _key(
+        False,
+        "Reserve ports also on nodes that the job shares, although a neighbour can take the port before "
         "the job binds it.",
     )
-    wait: Duration = _default(
+    wait: Duration = _key(
         "20s",
         "How long the other nodes wait for the head node's answer. It is part of the 20 s that a prolog has for "
         "everything without a budget of its own.",
     )
-    required: bool = Field(
-        default=False,
-        description="A job that cannot have its ports fails with a reason. If false, it runs without, with a notice.",
+    required: bool = _key(
+        False, "A job that cannot have its ports fails with a reason. If false, it runs without, with a notice."
     )
 
 
@@ -623,38 +572,32 @@ class Rule(Section):
 
     name: Label = Field(description="Shown by `warmstart plan` and in the audit log. Unique.")
     match: Match = Field(default_factory=Match)
-    mode: Mode | None = Field(
-        default=None,
-        description="`mode` for these jobs. The last matching rule that has one counts; a job of several nodes is "
+    mode: Mode | None = _key(
+        None,
+        "`mode` for these jobs. The last matching rule that has one counts; a job of several nodes is "
         "observed on all of them if it is on one.",
     )
-    images: list[Reference] = Field(
-        default=[], description="Images that are ready before the job starts. Several rules add up."
+    images: list[Reference] = _key([], "Images that are ready before the job starts. Several rules add up.")
+    profiles: list[AnyProfile] = _key(
+        [], "[Profiles](profiles.md): tools whose caches are seeded and harvested. Several rules add up."
     )
-    profiles: list[AnyProfile] = Field(
-        default=[],
-        description="[Profiles](profiles.md): tools whose caches are seeded and harvested. Several rules add up.",
-    )
-    scope: Scope | None = Field(
-        default=None,
-        description="The widest scope that the job is seeded from. The last matching rule that has one counts; without "
+    scope: Scope | None = _key(
+        None,
+        "The widest scope that the job is seeded from. The last matching rule that has one counts; without "
         "any, `user`. Above `user`, `match` may use verified attributes only.",
     )
-    publish: Publish | None = Field(
-        default=None,
-        description="Who may publish into this rule's scope. Needs `scope` and `match.partition` in the same rule.",
+    publish: Publish | None = _key(
+        None, "Who may publish into this rule's scope. Needs `scope` and `match.partition` in the same rule."
     )
-    env: dict[Variable, Value] = Field(
-        default={},
-        description="Environment variables of the job. A later rule's value replaces an earlier one's.",
+    env: dict[Variable, Value] = _key(
+        {}, "Environment variables of the job. A later rule's value replaces an earlier one's."
     )
-    override: list[Variable] = Field(
-        default=[],
-        description="Variables that users cannot change in these jobs: warmstart's value wins. Several rules add up.",
+    override: list[Variable] = _key(
+        [], "Variables that users cannot change in these jobs: warmstart's value wins. Several rules add up."
     )
-    rendezvous: Rendezvous | None = Field(
-        default=None,
-        description="`MASTER_ADDR` and `MASTER_PORT` for jobs of several nodes, and for jobs that ask for ports. The "
+    rendezvous: Rendezvous | None = _key(
+        None,
+        "`MASTER_ADDR` and `MASTER_PORT` for jobs of several nodes, and for jobs that ask for ports. The "
         "last matching rule's counts, as a whole. `match` may use verified attributes only.",
     )
 
@@ -663,28 +606,25 @@ class PolicyModel(Section):
     """The whole policy: policy.yaml, with the rules of conf.d/*.yaml after its own."""
 
     version: Literal[1] = Field(description="Version of this format.")
-    mode: Mode = Field(
-        default="enforce",
-        description="`observe`: hooks write into the audit log what they would do, and touch nothing "
+    mode: Mode = _key(
+        "enforce",
+        "`observe`: hooks write into the audit log what they would do, and touch nothing "
         "([rollout.md](../operations/rollout.md)).",
     )
     paths: Paths
-    store_user: Account = Field(
-        default="warmstart",
-        description="Owner of the store. All store I/O has this uid, which is the same on every node.",
+    store_user: Account = _key(
+        "warmstart", "Owner of the store. All store I/O has this uid, which is the same on every node."
     )
-    import_user: Account = Field(default="warmstart-import", description="Account that shared imports run as.")
-    validate_user: Account = Field(
-        default="warmstart-validate", description="Account that parses what jobs wrote; nothing else does."
-    )
-    site_label: Label = Field(
-        default="bare",
-        description="Names the software that jobs without an image run on. Change it with the nodes' system image, and "
+    import_user: Account = _key("warmstart-import", "Account that shared imports run as.")
+    validate_user: Account = _key("warmstart-validate", "Account that parses what jobs wrote; nothing else does.")
+    site_label: Label = _key(
+        "bare",
+        "Names the software that jobs without an image run on. Change it with the nodes' system image, and "
         "their caches start anew.",
     )
-    constant_path: Literal["none", "spank", "namespace", "link", "enroot"] = Field(
-        default="none",
-        description="What brings a job's cache to `paths.cache` on this node "
+    constant_path: Literal["none", "spank", "namespace", "link", "enroot"] = _key(
+        "none",
+        "What brings a job's cache to `paths.cache` on this node "
         "([inside-the-job.md](../start/inside-the-job.md)). `spank`: warmstart's SPANK plugin. `namespace`: a mount in "
         "the job's mount namespace, by Slurm's CloneNSScript (24.11). `link`: a link in a directory that job_container "
         "gives to each job. `enroot`: its hook alone, for sites whose jobs are containers. `none`: bare jobs have it "
@@ -699,11 +639,9 @@ class PolicyModel(Section):
     trust: Trust = Field(default_factory=Trust)
     slurmctld: Slurmctld = Field(default_factory=Slurmctld)
     on_error: OnError = Field(default_factory=OnError)
-    profiles: dict[Profile, DefinedProfile] = Field(
-        default={}, description="Profiles of the site's own, by name. Rules turn them on."
-    )
+    profiles: dict[Profile, DefinedProfile] = _key({}, "Profiles of the site's own, by name. Rules turn them on.")
     files: Files = Field(default_factory=Files)
-    rules: list[Rule] = Field(default=[], description="What jobs get, in order.")
+    rules: list[Rule] = _key([], "What jobs get, in order.")
 
 
 def check_shape(data: object) -> PolicyModel | list[Fault]:

@@ -118,7 +118,7 @@ def _ports(context: Context, options: Options) -> list[int]:
     if not (options.alone or rule.shared_nodes):
         raise NodeShared(node=record.node)
     holder = Holder(record.node, record.job_id, record.run_id, record.uid, record.boot_id)
-    request = PortRequest(rule.low, rule.high, 1 + options.further, rule.per_user)
+    request = PortRequest(*rule.ports, 1 + options.further, rule.per_user)
     with using_state(context.paths.ports):
         return ledger.reserve(context.paths.ports, holder, request, options.restarts, _deadline(context, options))
 

@@ -195,7 +195,7 @@ def test_the_rule_is_shown_where_it_applies(tmp_path: Path) -> None:
     """With its range and limits, and only on its partition."""
     site = installed(tmp_path, POLICY + RULE)
     assert answer(site, *TRAIN)["rendezvous"] == {
-        "low": 20000, "high": 29999, "per_job": 2, "per_user": 64, "shared_nodes": False, "wait": 20, "required": False,
+        "ports": [20000, 29999], "per_job": 2, "per_user": 64, "shared_nodes": False, "wait": 20, "required": False,
     }  # fmt: skip
     assert answer(site, *TRAIN[:-1], "cpu")["rendezvous"] is None
     assert "MASTER_ADDR and MASTER_PORT (20000-29999)" in " ".join(run(site, *TRAIN).stdout.split())

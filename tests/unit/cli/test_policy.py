@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tests.support.command_line import POLICY, answer, installed, run
 from warmstart.cli import cli
 from warmstart.paths import Installation
-from warmstart.policy.refresh import current
+from warmstart.policy.current import current_policy
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 def site(tmp_path: Path) -> Installation:
     """Return an installation with a small policy that hooks have compiled."""
     installation = installed(tmp_path)
-    current(installation)
+    current_policy(installation, keep=True)
     return installation
 
 

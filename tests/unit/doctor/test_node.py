@@ -32,7 +32,6 @@ from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Credentials, Pattern, PrivateRepository
 from warmstart.policy.current import current_policy
-from warmstart.policy.refresh import current
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "operations" / "doctor.md"
 
@@ -42,7 +41,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
     """Return an installation with a compiled policy. The user who runs the tests stands for root."""
     monkeypatch.setattr(site_policy, "ROOT_ALONE", frozenset({0, os.getuid()}))
     installation = installed(tmp_path / "prefix")
-    current(installation)
+    current_policy(installation, keep=True)
     return installation
 
 

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from warmstart.entry import epilog_slurmctld, prolog_slurmctld
-from warmstart.errors import PolicyError
 from warmstart.paths import Controller
-from warmstart.policy.compiled import Policy
-from warmstart.policy.refresh import current
+from warmstart.policy.current import CurrentPolicy, current_policy
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 POLICY = """\
@@ -46,16 +44,16 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_policy(tmp_path)
     answer(tmp_path, "echo nobody should ask >&2; exit 1")
     # The loader takes no program below /tmp, and that is right.
-    monkeypatch.setattr("warmstart.entry.slurmctld.current", lambda site: with_scontrol(current(site), tmp_path))
+
+    def current(installation: Controller, keep: bool) -> CurrentPolicy:
+        found = current_policy(installation, keep=keep)
+        paths = found.policy.paths._replace(scontrol=f"{tmp_path}/scontrol")
+        return found._replace(policy=found.policy._replace(paths=paths))
+
+    monkeypatch.setattr("warmstart.entry.slurmctld.current_policy", current)
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
     return tmp_path
-
-
-def with_scontrol(found: tuple[Policy, PolicyError | None], root: Path) -> tuple[Policy, PolicyError | None]:
-    """Return the policy in force with a stand-in for scontrol."""
-    policy, error = found
-    return policy._replace(paths=policy.paths._replace(scontrol=f"{root}/scontrol")), error
 
 
 def write_policy(root: Path, match: str = "job_name", user: str = ME) -> None:

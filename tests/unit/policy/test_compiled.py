@@ -21,7 +21,6 @@ RENAMED = {
     "files": "profiles",
     "include": "entries",
     "only_successful": "after_success",
-    "ports": "low",
     "publish": "publishers",
     "repository": "pattern",
 }

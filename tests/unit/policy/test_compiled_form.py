@@ -47,7 +47,7 @@ def full(root: Path) -> Policy:
     )
     rule = Rule(
         "r", "policy.yaml:3", match, ("reg.io/a",), ("numba",), "account", (User("a", 1000),), {"A": "1"},
-        Rendezvous(1, 2, 3, 4, shared_nodes=True, wait=5, required=False), ("A",),
+        Rendezvous((1, 2), 3, 4, shared_nodes=True, wait=5, required=False), ("A",),
     )  # fmt: skip
     return policy._replace(
         signature=(("/etc/policy.yaml", 1, 2, 3, 4, 5), ("/etc/conf.d",)),

@@ -1,18 +1,253 @@
-"""The policy in force, as people see it: the hooks' compiled form, or the site's files where those are newer."""
+"""The policy in force while admins edit it: what hooks keep, and what people see of it."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import stat
+import time
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
+from tests.support.policy_site import Site, find_user
 from tests.support.runs import a_policy
+from warmstart.errors import PolicyError
+from warmstart.host import files
 from warmstart.paths import Installation
-from warmstart.policy import compiled, load
+from warmstart.policy import compiled, load, source
 from warmstart.policy.compiled import Policy
-from warmstart.policy.current import current_policy, hint_for
+from warmstart.policy.current import RETRY_S, PolicyUnsaved, current_policy, hint_for
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem, invalid
+
+GOOD = "version: 1\npaths: {store: /shared/warmstart}\nsite_label: one\n"
+BROKEN = "version: 1\npaths: {store: /shared/warmstart}\nsite_lable: two\n"
+
+
+def kept(installation: Installation, slurm_conf: str | None = None) -> tuple[Policy, PolicyError | None]:
+    """Return the policy in force, and what is wrong with a newer one, as the next hook does; the result is kept."""
+    policy, _, _, problem = current_policy(installation, keep=True, slurm_conf=slurm_conf)
+    return policy, problem
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Installation:
+    """Return an installation with nothing but its prefix."""
+    return Installation(str(tmp_path))
+
+
+@pytest.fixture
+def site(tmp_path: Path, installation: Installation) -> Site:
+    """Return its site, with a good policy."""
+    (tmp_path / "etc").mkdir(mode=0o755)
+    site = Site(Path(installation.etc))
+    site.write(GOOD)
+    return site
+
+
+@pytest.fixture(autouse=True)
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give the node its accounts, and count what is compiled."""
+    made: list[str] = []
+    original = load.compile_policy
+
+    def counted(policy: str, *, owners: set[int]) -> Policy:
+        made.append(policy)
+        return original(policy, owners=owners, profiles=["numba"], find_user=find_user)
+
+    monkeypatch.setattr(load, "compile_policy", counted)
+    return made
+
+
+def test_the_first_hook_compiles_and_the_next_one_reads(
+    installation: Installation, site: Site, compilations: list[str]
+) -> None:
+    """A policy is compiled once, into a file that root alone writes, and read from then on."""
+    first, error = kept(installation)
+    assert (first.site_label, error) == ("one", None)
+    assert kept(installation) == (first, None)
+    assert compilations == [str(site.policy)]
+    status = os.stat(installation.compiled_policy)
+    assert stat.S_IMODE(status.st_mode) == 0o644
+    assert os.listdir(installation.var) == ["policy.json"]
+
+
+@pytest.mark.parametrize("secret", [".", "policy.yaml", "conf.d", "conf.d/10.yaml"])
+def test_what_is_kept_from_users_stays_so(installation: Installation, site: Site, secret: str) -> None:
+    """The compiled form may be read by those who may read everything that it says."""
+    site.add("10.yaml", "rules: [{name: added}]")
+    kept(installation)
+    os.chmod(site.etc / secret, 0o600 if secret.endswith("yaml") else 0o700)
+    os.utime(site.policy)
+    kept(installation)
+    assert stat.S_IMODE(os.stat(installation.compiled_policy).st_mode) == 0o600
+
+
+def test_an_edit_is_in_force_at_once(installation: Installation, site: Site) -> None:
+    """The hook after an edit, an addition or a removal has the new policy."""
+    kept(installation)
+    site.write(GOOD.replace("one", "second"))
+    assert kept(installation)[0].site_label == "second"
+    site.add("a.yaml", "rules: [{name: added}]\n")
+    assert [rule.name for rule in kept(installation)[0].rules] == ["added"]
+    (site.etc / "conf.d/a.yaml").unlink()
+    assert kept(installation)[0].rules == ()
+
+
+def test_a_broken_edit_leaves_the_last_good_policy_and_says_so(
+    installation: Installation, site: Site, compilations: list[str]
+) -> None:
+    """Every hook gets the old policy and the error; only one of them compiles."""
+    kept(installation)
+    site.write(BROKEN)
+    for _ in range(3):
+        policy, error = kept(installation)
+        assert policy.site_label == "one"
+        assert isinstance(error, PolicyInvalid)
+        assert str(error) == f"{site.policy}:3:1: site_lable: unknown key; did you mean site_label?"
+        assert error.fields["line"] == 3
+    assert len(compilations) == 2
+    site.write(GOOD.replace("one", "mended"))
+    assert kept(installation)[1] is None
+    assert kept(installation)[0].site_label == "mended"
+
+
+def test_another_broken_edit_is_another_error(installation: Installation, site: Site) -> None:
+    """What is remembered is the refusal of these very files."""
+    kept(installation)
+    site.write(BROKEN)
+    kept(installation)
+    site.write(BROKEN.replace("site_lable", "imags"))
+    assert "imags" in str(kept(installation)[1])
+
+
+def test_a_refusal_is_tried_again_after_a_while(
+    installation: Installation, site: Site, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was missing may have been a user of the node: a minute later the same files are compiled again."""
+    kept(installation)
+    site.write(BROKEN)
+    kept(installation)
+    now = time.time()
+    for seconds, expected in ((RETRY_S - 5, 2), (RETRY_S + 1, 3), (-3600, 4)):
+        monkeypatch.setattr(time, "time", lambda seconds=seconds: now + seconds)
+        assert isinstance(kept(installation)[1], PolicyInvalid)
+        assert len(compilations) == expected
+
+
+def test_a_policy_that_goes_away_leaves_the_last_good_one(installation: Installation, site: Site) -> None:
+    """Removing the file does not switch warmstart off; the file `off` does."""
+    kept(installation)
+    site.policy.unlink()
+    policy, error = kept(installation)
+    assert policy.site_label == "one"
+    assert isinstance(error, PolicyUnreadable)
+
+
+def test_without_any_good_policy_the_error_is_raised(
+    installation: Installation, site: Site, compilations: list[str]
+) -> None:
+    """The first policy of a node must be right, and is not compiled by every hook until it is."""
+    site.write(BROKEN)
+    for _ in range(2):
+        with pytest.raises(PolicyInvalid):
+            kept(installation)
+    assert len(compilations) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_text(path.read_text()[:-9]),
+        lambda path: path.write_text("[]"),
+        lambda path: path.write_text(path.read_text().replace(compiled.MADE_BY, "1 warmstart-0.0.1 python-3.9")),
+        lambda path: path.write_text(path.read_text().replace('"Images"', '"Pictures"')),
+        lambda path: path.write_text(path.read_text().replace("warmstart-import", "\\ud8")),
+        lambda path: path.chmod(0o666),
+        lambda path: path.unlink(),
+        lambda path: path.rename(path.with_name("x")) and path.symlink_to("x"),
+    ],
+)  # fmt: skip
+def test_a_compiled_form_that_is_not_ours_is_made_again(
+    installation: Installation, site: Site, compilations: list[str], damage: object
+) -> None:
+    """Damaged, foreign, writable, linked or of another version: compiled anew."""
+    policy, _ = kept(installation)
+    assert callable(damage)
+    damage(Path(installation.compiled_policy))
+    assert compiled.read(installation.compiled_policy) is None
+    assert kept(installation) == (policy, None)
+    assert len(compilations) == 2
+    assert compiled.read(installation.compiled_policy) == policy
+
+
+@pytest.mark.parametrize(("number", "told"), [(errno.ENOSPC, True), (errno.EROFS, True), (errno.EACCES, False)])
+def test_a_full_disk_costs_time_only(
+    installation: Installation, site: Site, monkeypatch: pytest.MonkeyPatch, number: int, told: bool
+) -> None:
+    """The policy is in force though its compiled form can't be kept."""
+
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files, "replace_file", fail)
+    policy, error = kept(installation)
+    assert policy.site_label == "one"
+    assert isinstance(error, PolicyUnsaved) is told
+    site.write(BROKEN)
+    with pytest.raises(PolicyInvalid):
+        kept(installation)
+
+
+def test_an_edit_during_the_compilation_is_seen_by_the_next_hook(
+    installation: Installation, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stamps are taken before the files are read, so a form that is too old never looks current."""
+    original = source.read
+
+    def edited(policy: str, owners: Collection[int]) -> list[tuple[str, str]]:
+        texts = original(policy, owners)
+        monkeypatch.setattr(source, "read", original)
+        site.write(GOOD.replace("one", "later"))
+        return texts
+
+    monkeypatch.setattr(source, "read", edited)
+    assert kept(installation)[0].site_label == "one"
+    assert kept(installation)[0].site_label == "later"
+
+
+def test_a_mend_during_a_refused_compilation_is_seen_by_the_next_hook(
+    installation: Installation, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal is remembered for the files that were refused, not for those that are there by now."""
+    site.write(BROKEN)
+    original = source.read
+
+    def mended(policy: str, owners: Collection[int]) -> list[tuple[str, str]]:
+        texts = original(policy, owners)
+        monkeypatch.setattr(source, "read", original)
+        site.write(GOOD)
+        return texts
+
+    monkeypatch.setattr(source, "read", mended)
+    with pytest.raises(PolicyInvalid):
+        kept(installation)
+    assert kept(installation)[1] is None
+
+
+def test_what_is_written_is_json_of_this_version(installation: Installation, site: Site) -> None:
+    """The compiled form names its format, the package's version and the Python that made it."""
+    kept(installation)
+    data = json.loads(Path(installation.compiled_policy).read_text())
+    assert data["made_by"] == compiled.MADE_BY
+
+
+def test_the_version_is_the_package_s() -> None:
+    """The version in the compiled form is the one that setup.cfg releases."""
+    setup = Path(__file__).resolve().parents[3] / "setup.cfg"
+    assert f"\nversion = {compiled.VERSION}\n" in setup.read_text()
 
 
 class Place:

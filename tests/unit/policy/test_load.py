@@ -25,8 +25,9 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     assert policy.validate_user == ("warmstart-validate", 903, 903)
     images, harvest = policy.images, policy.harvest
     assert (images.tag_ttl, images.max_size, images.max_files, images.verify) == (86400, 100 << 30, 10**6, "superblock")
-    assert (images.registries, images.adopt, images.names, images.proxy, images.credentials) == ((), (), "", "", None)
-    assert (images.keep.high, images.keep.lease, images.keep.user) == (85, 7 * 86400, 0)
+    assert (images.registries, images.adopt) == ((), ())
+    assert (images.names, images.proxy, images.credentials) == (None, None, None)
+    assert (images.keep.high, images.keep.lease, images.keep.user) == (85, 7 * 86400, None)
     assert (harvest.budget, harvest.max_size, harvest.deferred, harvest.only_successful) == (30, 5 << 30, 8, False)
     assert (policy.limits.min_uid, policy.limits.keep, policy.trust.qos) == (1000, None, "claimed")
     assert (policy.on_error.store, policy.on_error.image, policy.on_error.bug) == (
@@ -249,7 +250,7 @@ def test_an_enforced_qos_may_grant_rights(compiled_of: Compile) -> None:
     """Where slurmctld enforces it the QOS counts as verified, and the nodes know that they need it."""
     text = ENFORCED.replace("account: enforced", "account: enforced, qos: enforced") + CONTROLLER
     policy = compiled_of(f"{text}rules:\n  - {{name: a, scope: site, match: {{qos: ci}}}}\n")
-    assert policy.slurmctld == ("/shared/specs", ("slurm", 904, 904), 2, "", ("qos",))
+    assert policy.slurmctld == ("/shared/specs", ("slurm", 904, 904), 2, None, ("qos",))
 
 
 def test_credentials_can_need_a_spec_too(compiled_of: Compile) -> None:

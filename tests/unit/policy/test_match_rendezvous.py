@@ -72,8 +72,8 @@ def test_the_last_rule_that_has_one_holds_as_a_whole(compiled_of: Compile) -> No
         for job in [a_job(partition=partition)]
     }
     assert found == {
-        "main": a_rendezvous(low=10000, high=19999, shared_nodes=True),
-        "other": a_rendezvous(low=20000, high=29999, wait=5, required=True),
+        "main": a_rendezvous(ports=(10000, 19999), shared_nodes=True),
+        "other": a_rendezvous(ports=(20000, 29999), wait=5, required=True),
     }
 
 

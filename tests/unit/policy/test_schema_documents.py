@@ -126,7 +126,7 @@ def test_the_usual_images_are_taken(text: str) -> None:
 def test_the_hot_path_loads_no_parser(tmp_path: Path) -> None:
     """Reading, matching and a remembered refusal need neither yaml nor pydantic (docs/architecture.md, rule 11)."""
     code = (
-        "import sys; import warmstart.policy.refresh, warmstart.policy.match\n"
+        "import sys; import warmstart.policy.current, warmstart.policy.match\n"
         "from warmstart.paths import Installation\n"
         "print([name for name in ('yaml', 'pydantic', 'dataclasses', 'pathlib', 'subprocess', 'socket',"
         " 'tempfile', 'shutil', 'logging', 'hashlib', 'fnmatch', 'difflib') if name in sys.modules])"

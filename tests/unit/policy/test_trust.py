@@ -21,7 +21,6 @@ from warmstart.policy import trust
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.policy.match import Grant, combine, matching, private_repository
-from warmstart.policy.refresh import current
 
 pytestmark = pytest.mark.threat(36)
 
@@ -169,16 +168,20 @@ def test_the_configuration_is_read_when_the_policy_is_compiled(
     installation: Installation, slurmctld: dict[str, list[str] | None]
 ) -> None:
     """And remembered: a later hook asks nobody, and without an answer the last one stays."""
-    policy, _ = current(installation, "")
+
+    def hooks_policy() -> Policy:
+        return current_policy(installation, keep=True, slurm_conf="").policy
+
+    policy = hooks_policy()
     assert policy.trust.account == trust.UNPROVEN
     slurmctld["words"] = ["associations"]
-    assert current(installation, "")[0].trust.account == trust.UNPROVEN  # no question on the hot path
+    assert hooks_policy().trust.account == trust.UNPROVEN  # no question on the hot path
     trust.remember(policy, installation, "")
-    assert current(installation, "")[0].trust.account == trust.ENFORCED
+    assert hooks_policy().trust.account == trust.ENFORCED
     assert current_policy(installation).policy.trust.account == trust.ENFORCED
     slurmctld["words"] = None
     trust.remember(policy, installation, "")
-    assert current(installation, "")[0].trust.account == trust.ENFORCED
+    assert hooks_policy().trust.account == trust.ENFORCED
 
 
 def test_doctor_calls_it_critical(installation: Installation, slurmctld: dict[str, list[str] | None]) -> None:
@@ -188,7 +191,7 @@ def test_doctor_calls_it_critical(installation: Installation, slurmctld: dict[st
         return {found.check: found.status for found in run_checks(doctor.CHECKS, installation)}["policy.trust"]
 
     assert status() == "critical"
-    policy, _ = current(installation, "")
+    policy = current_policy(installation, keep=True, slurm_conf="").policy
     assert status() == "critical"
     slurmctld["words"] = ["associations"]
     trust.remember(policy, installation, "")

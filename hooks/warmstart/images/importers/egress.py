@@ -67,13 +67,13 @@ class DestinationRefused(Exception):
 
 
 class Reach(NamedTuple):
-    """What the policy allows imports to reach: `hosts` are HOST, HOST:PORT or *.DOMAIN, `proxy` is HOST:PORT or "".
+    """What the policy allows imports to reach: `hosts` are HOST, HOST:PORT or *.DOMAIN, `proxy` is HOST:PORT.
 
     A host without a port is meant with `DEFAULT_PORTS`.
     """
 
     hosts: tuple[str, ...] = ()
-    proxy: str = ""
+    proxy: str | None = None
 
 
 class Destinations(NamedTuple):

@@ -376,17 +376,17 @@ def _point(flight: Flight, image: Obtained, resolved: float) -> None:
 @contextmanager
 def _launchers_lock(flight: Flight) -> Iterator[str]:
     """Hold the launchers' lock if the policy wants it; yield "", or the reason why we go on without it."""
-    site = flight.site
-    if site.rules.lock != "beside":
+    site, directory = flight.site, flight.site.rules.names
+    if site.rules.lock != "beside" or directory is None:
         yield ""
         return
     name = flight.names[0]
     until = flight.deadline.within(min(flight.deadline.left() / LAUNCHERS_LOCK_SHARE, LAUNCHERS_LOCK_S))
-    problem = site.store.try_launchers_lock(site.rules.names, name, flight.deadline)
+    problem = site.store.try_launchers_lock(directory, name, flight.deadline)
     while problem == launchers.BUSY and not until.expired():
         flight.tell("waiting for the launcher that has the lock beside the image")
         time.sleep(min(POLL_S, until.left()))
-        problem = site.store.try_launchers_lock(site.rules.names, name, flight.deadline)
+        problem = site.store.try_launchers_lock(directory, name, flight.deadline)
     try:
         yield f"another process holds {name}{launchers.LOCK}" if problem == launchers.BUSY else problem
     finally:

@@ -66,7 +66,7 @@ class Room(NamedTuple):
 
     store: str
     lease: float  # seconds for which a use mark protects an image
-    names: str  # directory of the links for launchers, "" for none
+    names: str | None  # directory of the links for launchers
 
 
 class ImageEntry(NamedTuple):
@@ -104,7 +104,7 @@ class QuarantinedImage(NamedTuple):
     store: str
 
 
-def make_room(store: str, need: int, keep: Keep, charged: Charged, names: str) -> list[str]:
+def make_room(store: str, need: int, keep: Keep, charged: Charged, names: str | None) -> list[str]:
     """Evict images to make room for `need` bytes; return the names of those that were evicted.
 
     Raises `ImageQuotaExceeded`, and `OSError` (ENOSPC) if less free space than `keep.floor` percent would be left.
@@ -166,8 +166,8 @@ def _over_quota(images: Iterable[ImageEntry], keep: Keep) -> Callable[[ImageEntr
         accounts[image.account] = accounts.get(image.account, 0) + image.bytes
 
     def is_over(image: ImageEntry) -> bool:
-        by_user = image.uid != -1 and 0 < keep.user < users[image.uid]
-        by_account = image.account != "" and 0 < keep.account < accounts[image.account]
+        by_user = image.uid != -1 and keep.user is not None and keep.user < users[image.uid]
+        by_account = image.account != "" and keep.account is not None and keep.account < accounts[image.account]
         return by_user or by_account
 
     return is_over
@@ -201,7 +201,7 @@ def _space(store: str) -> tuple[int, int]:
     return (found.f_blocks - found.f_bfree) * found.f_frsize + free, free
 
 
-def evict(store: str, name: str, lease: float, names: str, forced: bool = False) -> bool:
+def evict(store: str, name: str, lease: float, names: str | None, forced: bool = False) -> bool:
     """Remove one image; False if it is missing, or protected and not `forced`. `lease` in seconds."""
     found = describe(store, name, lease)
     if found is None or (found.protected and not forced):

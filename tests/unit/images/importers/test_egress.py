@@ -274,9 +274,10 @@ def serving(destinations: Destinations, answer: bytes = b"HTTP/1.0 200 OK\r\n\r\
         responder = threading.Thread(target=respond, daemon=True)
         responder.start()
         behind = back.getsockname()[1]
+        proxy = destinations.reach.proxy
         own = destinations._replace(
             registry=destinations.registry.format(port=behind),
-            reach=destinations.reach._replace(proxy=destinations.reach.proxy.format(port=behind)),
+            reach=destinations.reach._replace(proxy=proxy.format(port=behind) if proxy else None),
         )
         threading.Thread(target=egress.serve, args=(front, [], own, told.append), daemon=True).start()
         yield Running(front.getsockname()[1], behind, asked, told)
