@@ -30,7 +30,7 @@ from warmstart.images.importers.base import ImageForbidden, ImageNotFound, Impor
 from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.egress import Reach
 from warmstart.images.importers.enroot import Enroot
-from warmstart.images.imports import producer, verify
+from warmstart.images.imports import making, verify
 from warmstart.images.reference import Reference, parse
 from warmstart.images.user import usage_notes, user_import
 
@@ -108,7 +108,7 @@ def _imported(place: Place, version: str, reference: Reference, digest: str = ""
         digest = digest or importer.resolve(reference, work, after(30))
         assert digest == place.digest
         result = importer.import_image(reference, digest, work, after(60))
-        fd = producer.claim(work.fd, result, importer.identity.uid)
+        fd = making.claim(work.fd, result, importer.identity.uid)
         try:
             verify.check_listing(fd, place.identity(VALIDATE), after(30))
             listed = subprocess.run(

@@ -25,7 +25,7 @@ from warmstart.images.importers.base import (
     unreported,
 )
 from warmstart.images.importers.oci import Oci
-from warmstart.images.imports import producer
+from warmstart.images.imports import making
 from warmstart.images.layers import LayerPlace
 from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
@@ -108,12 +108,12 @@ def test_a_silent_registry_leaves_the_last_known_image(
     place: Place, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An expired tag resolves to its last digest, and the next jobs do not wait for the registry."""
-    monkeypatch.setattr(producer, "RESOLVE_KNOWN_S", 1.0)
+    monkeypatch.setattr(making, "RESOLVE_KNOWN_S", 1.0)
     old = single_flight.obtain(place.image(), site, after(60))
     expired = site._replace(rules=RULES._replace(tag_ttl=0))
     with place.registry.silent():
         assert single_flight.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
-        monkeypatch.setattr(producer, "begin", None)  # nobody asks again
+        monkeypatch.setattr(making, "begin", None)  # nobody asks again
         assert single_flight.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
         with pytest.raises(TypeError):  # but for a short time only
             single_flight.obtain(

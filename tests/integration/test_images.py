@@ -38,7 +38,7 @@ from warmstart.images.choice import choose
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable, Report, unreported
 from warmstart.images.importers.oci import RESULT, Oci
 from warmstart.images.imports import verify
-from warmstart.images.imports.producer import ImageNotOurs
+from warmstart.images.imports.making import ImageNotOurs
 from warmstart.images.layers import LayerPlace
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference, parse

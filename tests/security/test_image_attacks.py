@@ -22,7 +22,7 @@ from tests.support.image_place import Place, Ready, Store, opened_place, squashf
 from tests.support.image_site import KEEP, RULES
 from warmstart.host.deadline import after
 from warmstart.images import single_flight
-from warmstart.images.imports import producer
+from warmstart.images.imports import making
 from warmstart.images.query import Obtained, Site
 from warmstart.images.store import eviction
 from warmstart.images.store.layout import Charged
@@ -147,9 +147,9 @@ def test_an_old_image_waits_for_a_person(place: Place, launchers: Path, site: Si
     """Jobs do not adopt an image older than `images.tag_ttl`; an admin can."""
     os.utime(left(place, launchers, STORE), (time.time() - 100_000,) * 2)
     assert single_flight.obtain(place.image(NAME), site, after(30)).how == "imported"
-    assert producer.adopt_now(place.image(NAME), site, after(30)).how == "adopted"
-    with pytest.raises(producer.NothingToAdopt):
-        producer.adopt_now(place.image("team/other:1"), site, after(30))
+    assert making.adopt_now(place.image(NAME), site, after(30)).how == "adopted"
+    with pytest.raises(making.NothingToAdopt):
+        making.adopt_now(place.image("team/other:1"), site, after(30))
 
 
 def test_one_users_name_does_not_become_anothers(place: Place, launchers: Path, site: Site) -> None:

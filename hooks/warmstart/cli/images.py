@@ -32,7 +32,7 @@ from warmstart.entry import prefetch as prefetching
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import single_flight
-from warmstart.images.imports import producer
+from warmstart.images.imports import making
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
 from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
@@ -211,7 +211,7 @@ def adopt(installation: Installation, reference: str, as_json: bool) -> None:
 
     Exit status: 0 the image is in the store; 1 no image may be adopted; 2 wrong usage.
     """
-    _obtain(installation, reference, "adopting", producer.adopt_now, as_json)
+    _obtain(installation, reference, "adopting", making.adopt_now, as_json)
 
 
 @images.command()

@@ -27,8 +27,8 @@ from warmstart.images import private
 from warmstart.images.choice import choose
 from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers.base import Importer, ImportFailed
-from warmstart.images.imports import producer, requests
-from warmstart.images.imports.producer import Stopped
+from warmstart.images.imports import making, requests
+from warmstart.images.imports.making import Stopped
 from warmstart.images.imports.requests import MOST_ATTEMPTS, ImportAbandoned, ImportRequest
 from warmstart.images.imports.waiting_jobs import WaitingJobs
 from warmstart.images.query import Obtained, Queue, Requester, Site, query_by_rules
@@ -157,12 +157,12 @@ class _Import:
             raise self._abandoned("the policy names another importer now (images.importer)")
         if image := site.look_up(query, "reused", deadline):
             return image
-        producer.raise_remembered(query, site, deadline)
-        flight = producer.elect(query, site, deadline)
+        making.raise_remembered(query, site, deadline)
+        flight = making.elect(query, site, deadline)
         if flight is None:
             return None
         self._audit.emit(events.IMAGE_IMPORT_STARTED, image=self._request.reference, attempt=self._request.attempts)
-        return producer.produce(flight, "reused")
+        return making.produce(flight, "reused")
 
     def _site(self, reference: Reference, deadline: Deadline) -> Site:
         session, request = self._session, self._request
@@ -184,7 +184,7 @@ class _Import:
 
     def _progress(self, now: Producer) -> None:
         """Audit each phase, and a long one's progress from time to time."""
-        self._waiting.tell(producer.format_progress(now))
+        self._waiting.tell(making.format_progress(now))
         phase, at = self._told
         if now.phase != phase or time.monotonic() - at >= PROGRESS_S:
             self._told = (now.phase, time.monotonic())

@@ -3,8 +3,8 @@
     obtain ─▶ in the store? ─▶ yes: its path                         (all that a warm prolog does)
                    │ no
                    ▼
-              a hook: ask for a background import and wait           (background.py)
-              others: import it in this process, or wait for another (producer.py)
+              a hook: ask for a background import and wait           (waiting.py)
+              others: import it in this process, or wait for another (making.py)
 
 Hot path unless the image is missing: only then are the modules of an import loaded. The caller audits.
 """
@@ -44,9 +44,9 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
     image = site.look_up(query, "reused", deadline)
     if image and site.rules.verify == "full":
-        from warmstart.images.imports import producer
+        from warmstart.images.imports import making
 
-        image = None if producer.discard_damaged(image.name, query, site, deadline) else image
+        image = None if making.discard_damaged(image.name, query, site, deadline) else image
     image = image or _missing(query, site, deadline, started)
     if uses.is_noted(site.uses, image.name):
         return image
@@ -63,9 +63,9 @@ def _missing(query: ImageQuery, site: Site, deadline: Deadline, started: float) 
     last_look = Deadline(deadline.at - ANSWER_S)
     if site.queue is None:
         return _import_or_wait(query, site, last_look, deadline, started)
-    from warmstart.images.imports import background
+    from warmstart.images.imports import waiting
 
-    image = background.Wait(query, site, site.queue).until(last_look, deadline)
+    image = waiting.Wait(query, site, site.queue).until(last_look, deadline)
     waited_s = round(time.monotonic() - started, 3)
     if isinstance(image, str):
         raise ImageWaitExpired(image=query.reference.canonical(), waited_s=round(waited_s), producer=image)
@@ -73,15 +73,15 @@ def _missing(query: ImageQuery, site: Site, deadline: Deadline, started: float) 
 
 
 def _import_or_wait(query: ImageQuery, site: Site, last_look: Deadline, deadline: Deadline, started: float) -> Obtained:
-    from warmstart.images.imports import producer
+    from warmstart.images.imports import making
 
-    pauses, how, waited_s = producer.pauses(last_look), "reused", 0.0
+    pauses, how, waited_s = making.pauses(last_look), "reused", 0.0
     while True:
-        producer.raise_remembered(query, site, deadline)
-        if ours := producer.begin(query, site, deadline):
-            return producer.produce(ours, how)._replace(waited_s=waited_s)
+        making.raise_remembered(query, site, deadline)
+        if ours := making.begin(query, site, deadline):
+            return making.produce(ours, how)._replace(waited_s=waited_s)
         if last_look.expired():
-            doing = producer.describe_producer(query, site) or "its producer is unknown"
+            doing = making.describe_producer(query, site) or "its producer is unknown"
             raise ImageWaitExpired(image=query.reference.canonical(), waited_s=round(waited_s), producer=doing)
         next(pauses)
         how, waited_s = "waited", round(time.monotonic() - started, 3)

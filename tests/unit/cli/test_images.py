@@ -15,7 +15,7 @@ from warmstart.cli import images
 from warmstart.images import single_flight
 from warmstart.images.choice import recipe
 from warmstart.images.importers.base import ImageNotFound
-from warmstart.images.imports import producer
+from warmstart.images.imports import making
 from warmstart.images.query import Missing, Obtained, Site
 from warmstart.images.reference import Reference
 from warmstart.images.store.layout import NOBODY
@@ -102,7 +102,7 @@ def test_a_damaged_image_is_quarantined(site: EntrySite) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "module", "function"), [("import", single_flight, "obtain"), ("adopt", producer, "adopt_now")]
+    ("command", "module", "function"), [("import", single_flight, "obtain"), ("adopt", making, "adopt_now")]
 )
 def test_an_image_is_brought_into_the_store(
     site: EntrySite, monkeypatch: pytest.MonkeyPatch, command: str, module: object, function: str

@@ -16,8 +16,8 @@ from tests.support.superblocks import image
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import single_flight
 from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
-from warmstart.images.imports import producer
-from warmstart.images.imports.producer import Flight
+from warmstart.images.imports import making
+from warmstart.images.imports.making import Flight
 from warmstart.images.query import Obtained, Site, as_obtained
 from warmstart.images.reference import parse
 from warmstart.images.store import published, uses
@@ -82,7 +82,7 @@ def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
         assert image
         return image
 
-    monkeypatch.setattr(producer, "_import", make)
+    monkeypatch.setattr(making, "_import", make)
     assert single_flight.obtain(BY_DIGEST, site, after(5)).how == "imported"
     held = try_lock(f"{site.store.path}/images/locks", f"{LOCK}.lock")
     assert held is not None
@@ -93,7 +93,7 @@ def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("others_lock")
 def test_a_waiter_is_released_by_the_image_and_not_by_the_lock(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The image appears while another holds the lock; the waiter returns although the lock is still held."""
-    monkeypatch.setattr(producer, "_import", nothing_to_import)
+    monkeypatch.setattr(making, "_import", nothing_to_import)
     monkeypatch.setattr(time, "sleep", lambda _: put_image(site))
     found = single_flight.obtain(BY_DIGEST, site, after(5))
     assert found.how == "waited"
@@ -102,7 +102,7 @@ def test_a_waiter_is_released_by_the_image_and_not_by_the_lock(site: Site, monke
 @pytest.mark.usefixtures("others_lock")
 def test_a_waiters_deadline_names_the_producer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says who is importing, on which host, for which job and since when; nothing was imported."""
-    monkeypatch.setattr(producer, "_import", nothing_to_import)
+    monkeypatch.setattr(making, "_import", nothing_to_import)
     with pytest.raises(single_flight.ImageWaitExpired) as raised:
         single_flight.obtain(BY_DIGEST, site, after(0.01))
     expected = "imported by pid 99 on n9 for job 8 since 2026-01-01T00:00:00Z"
@@ -111,14 +111,14 @@ def test_a_waiters_deadline_names_the_producer(site: Site, monkeypatch: pytest.M
 
 def test_the_locks_holder_looks_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image that was published between the look-up and the lock is not imported again."""
-    begin = producer.begin
+    begin = making.begin
 
     def late(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
         put_image(site)
         return begin(query, site, deadline)
 
-    monkeypatch.setattr(producer, "begin", late)
-    monkeypatch.setattr(producer, "_import", nothing_to_import)
+    monkeypatch.setattr(making, "begin", late)
+    monkeypatch.setattr(making, "_import", nothing_to_import)
     assert single_flight.obtain(BY_DIGEST, site, after(5)).how == "reused"
 
 
@@ -128,10 +128,10 @@ def test_a_definitive_failure_is_remembered(site: Site, monkeypatch: pytest.Monk
     def missing(*_: object) -> NoReturn:
         raise ImageNotFound(image="reg.io/a")
 
-    monkeypatch.setattr(producer, "_import", missing)
+    monkeypatch.setattr(making, "_import", missing)
     with pytest.raises(ImageNotFound):
         single_flight.obtain(BY_DIGEST, site, after(5))
-    monkeypatch.setattr(producer, "_import", nothing_to_import)
+    monkeypatch.setattr(making, "_import", nothing_to_import)
     with pytest.raises(ImageNotFound) as raised:
         single_flight.obtain(BY_DIGEST, site, after(5))
     assert raised.value.fields == {"image": "reg.io/a"}
@@ -146,7 +146,7 @@ def test_an_outage_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch
         asked.append(1)
         raise RegistryUnreachable(image="reg.io/a", problem="x")
 
-    monkeypatch.setattr(producer, "_import", down)
+    monkeypatch.setattr(making, "_import", down)
     for _ in range(2):
         with pytest.raises(RegistryUnreachable):
             single_flight.obtain(BY_DIGEST, site, after(5))
@@ -185,7 +185,7 @@ def test_one_users_quota_is_not_remembered(site: Site, monkeypatch: pytest.Monke
     def refused(*_: object) -> NoReturn:
         raise ImageQuotaExceeded(bytes=1, whose="alice", taken=1, quota=1)
 
-    monkeypatch.setattr(producer, "_import", refused)
+    monkeypatch.setattr(making, "_import", refused)
     with pytest.raises(ImageQuotaExceeded):
         single_flight.obtain(BY_DIGEST, site, after(5))
     assert not counts(site)
@@ -196,7 +196,7 @@ def test_how_long_a_failure_is_remembered_is_the_sites(site: Site, monkeypatch: 
     published.remember(site.store.path, LOCK, NOT_FOUND, "test")
     with pytest.raises(ImageNotFound):
         single_flight.obtain(BY_DIGEST, site, after(5))
-    monkeypatch.setattr(producer, "_import", nothing_to_import)
+    monkeypatch.setattr(making, "_import", nothing_to_import)
     with pytest.raises(AssertionError, match="imported"):
         single_flight.obtain(BY_DIGEST, site._replace(rules=image_site.RULES._replace(remember_failures=0)), after(5))
 
@@ -222,7 +222,7 @@ def test_a_store_without_locks_is_said_once(site: Site, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Held, "release", lambda _: None)
     monkeypatch.setattr(published, "try_lock", none)
-    monkeypatch.setattr(producer, "_import", make)
+    monkeypatch.setattr(making, "_import", make)
     assert single_flight.obtain(BY_DIGEST, site, after(5)).missing.lockless == "No locks available"
     assert single_flight.obtain(BY_DIGEST, site, after(5)).missing.lockless == ""
 
@@ -241,7 +241,7 @@ def test_a_damaged_image_is_found_where_the_policy_wants_every_byte_read(
     put_image(site)
     name = f"{HEX}.{image_site.KIND}"
     (Path(site.store.path) / "images" / f"{name}.json").write_text(json.dumps({"sha256": "00" * 32}))
-    monkeypatch.setattr(producer, "_import", nothing_to_import)
+    monkeypatch.setattr(making, "_import", nothing_to_import)
     assert single_flight.obtain(BY_DIGEST, site, after(5)).how == "reused"
     with pytest.raises(AssertionError, match="imported"):
         single_flight.obtain(BY_DIGEST, site._replace(rules=image_site.RULES._replace(verify="full")), after(5))
@@ -259,6 +259,6 @@ def test_an_image_that_goes_while_its_use_is_marked_is_imported(site: Site, monk
         mark(store, name, node)
 
     monkeypatch.setattr(uses, "mark", evicted_first)
-    monkeypatch.setattr(producer, "_import", nothing_to_import)
+    monkeypatch.setattr(making, "_import", nothing_to_import)
     with pytest.raises(AssertionError, match="imported"):
         single_flight.obtain(BY_DIGEST, site, after(5))

@@ -18,7 +18,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images import single_flight
 from warmstart.images.importers.base import ImageNotFound, ImportFailed, RegistryUnreachable
-from warmstart.images.imports import producer, requests
+from warmstart.images.imports import making, requests
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Queue, Site, query_by_rules
 from warmstart.images.reference import parse
@@ -45,8 +45,8 @@ def never(*_: object) -> NoReturn:
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Return the site of a hook with an empty store, that may not import."""
     (tmp_path / "store").mkdir()
-    monkeypatch.setattr(producer, "_import", never)
-    monkeypatch.setattr(producer, "begin", never)
+    monkeypatch.setattr(making, "_import", never)
+    monkeypatch.setattr(making, "begin", never)
     made = image_site.site(tmp_path / "store", tmp_path / "workspace")
     return made._replace(queue=Queue(str(tmp_path / "imports"), "/nowhere/import", 2, 7200))
 

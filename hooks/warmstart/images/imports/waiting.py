@@ -21,7 +21,7 @@ import time
 from warmstart.errors import WarmstartError, by_code
 from warmstart.host.deadline import Deadline
 from warmstart.images.importers.base import ImportFailed
-from warmstart.images.imports import producer, requests
+from warmstart.images.imports import making, requests
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Obtained, Queue, Site
 from warmstart.images.store import published
@@ -52,7 +52,7 @@ class Wait:
 
         Raises what the import failed with, and `StateFull` or `StateUnusable` if requests cannot be read or written.
         """
-        pauses = producer.pauses(last_look)
+        pauses = making.pauses(last_look)
         while True:
             is_idle = self._is_time_to_probe() and not self._is_at_work(deadline)
             if image := self._site.look_up(self._query, "waited", deadline):
@@ -106,7 +106,7 @@ class Wait:
         return published.as_error(failure) or unknown
 
     def _describe(self) -> str:
-        if known := producer.describe_producer(self._query, self._site):
+        if known := making.describe_producer(self._query, self._site):
             return known
         if self._problem:
             return self._problem
