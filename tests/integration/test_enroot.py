@@ -24,7 +24,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, become
-from warmstart.images import scratch, single_flight
+from warmstart.images import scratch
 from warmstart.images.credentials import Login
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.client import ImportUserClient
@@ -134,8 +134,8 @@ def test_what_it_makes_is_published_where_root_is_refused(place: Place) -> None:
     with shared.squashed("published") as store:
         site = shared.site(store.path, importer=lambda: place.importer("4.1.2"), recipe="enroot1")
         with site.store:
-            found = single_flight.obtain(place.image(), site, after(60))
-            assert single_flight.obtain(place.image(), site, after(60)) == found._replace(how="reused")
+            found = making.obtain(place.image(), site, after(60))
+            assert making.obtain(place.image(), site, after(60)) == found._replace(how="reused")
         assert (found.how, found.digest) == ("imported", place.digest)
         listed = subprocess.run(["unsquashfs", "-l", str(store.file(found.path))], check=True, capture_output=True)
         assert b"squashfs-root/etc/hello" in listed.stdout

@@ -24,12 +24,13 @@ from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, become
-from warmstart.images import scratch, single_flight
+from warmstart.images import scratch
 from warmstart.images.importers import flatten
 from warmstart.images.importers.base import ImageNotFound, Importer, RedirectRefused, RegistryUnreachable
 from warmstart.images.importers.egress import Reach
 from warmstart.images.importers.enroot import Enroot
 from warmstart.images.importers.oci import Oci
+from warmstart.images.imports import making
 from warmstart.images.layers import LAYERS
 from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
@@ -160,18 +161,18 @@ def _meets_its_caps(place: Place, site: Site, reference: Reference, kind: str) -
     made = importer(place, kind, place.identity(IMPORT), place.registry.url)
     hostile = site._replace(importer=lambda: made, recipe=f"{kind}1")
     with pytest.raises(ImageTooLarge, match="300 files"):
-        single_flight.obtain(reference, hostile, after(60))
+        making.obtain(reference, hostile, after(60))
     nothing_left(place, site)
     asked = place.registry.requests("GET", "/v2/bomb/")
     with pytest.raises(ImageTooLarge, match="300 files"):
-        single_flight.obtain(reference, hostile, after(60))
+        making.obtain(reference, hostile, after(60))
     assert place.registry.requests("GET", "/v2/bomb/") == asked
 
 
 def test_what_fits_is_imported(place: Place, site: Site, bombs: Bombs) -> None:
     """Under the usual caps the same image is imported."""
     roomy = site._replace(rules=RULES)
-    assert single_flight.obtain(bombs.files, roomy, after(60)).how == "imported"
+    assert making.obtain(bombs.files, roomy, after(60)).how == "imported"
     assert place.left_in_scratch() == []
 
 
@@ -212,7 +213,7 @@ def test_a_full_disk_below_the_scratch_is_not_the_images_fault(
     try:
         crowded = site._replace(workspace=str(small), rules=RULES)
         with pytest.raises(scratch.ScratchUnusable):
-            single_flight.obtain(bombs.size, crowded, after(60))
+            making.obtain(bombs.size, crowded, after(60))
         assert os.listdir(small / "n1") == [LAYERS]
     finally:
         subprocess.run(["umount", str(small)], check=True)
@@ -240,7 +241,7 @@ def test_a_redirect_into_the_site_leads_nowhere(place: Place, site: Site, kind: 
         registry = f"127.0.0.1:{evil}"
         made = importer(place, kind, place.identity(IMPORT), registry)
         with pytest.raises(refusal):
-            single_flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
+            making.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
     assert not seen.exists()
     nothing_left(place, site)
 
@@ -254,7 +255,7 @@ def test_a_host_that_the_policy_names_is_reached(place: Place, site: Site, kind:
         registry = f"127.0.0.1:{registry_port}"
         made = importer(place, kind, place.identity(IMPORT), registry, Reach((f"{own}:{port}",)))
         with pytest.raises(WarmstartError):  # it is no manifest
-            single_flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
+            making.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
     assert "/moved" in seen.read_text()
 
 
@@ -268,7 +269,7 @@ def test_a_registry_with_tls_is_reached_through_a_tunnel(place: Place, site: Sit
         registry = f"{own_address()}:{port}"
         made = importer(place, "oci", place.identity(IMPORT), registry)
         with pytest.raises(ImageNotFound):
-            single_flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
+            making.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
 
 
 @pytest.mark.threat(11)

@@ -66,6 +66,12 @@ def test_a_cache_that_is_all_mounted_starts_no_programs() -> None:
     assert "subprocess" not in imported(*modules, then=mounted)
 
 
+def test_a_hook_that_waits_loads_nothing_that_imports() -> None:
+    """Imports are for a process of their own."""
+    loaded = imported("warmstart.steps.image", "warmstart.images.imports.waiting")
+    assert not loaded & {"warmstart.images.imports.making", "warmstart.images.imports.verify"}
+
+
 @pytest.mark.parametrize(
     "program", ["prolog", "epilog", "pyxis_importer", "prolog_slurmctld", "epilog_slurmctld", "job_container"]
 )

@@ -234,7 +234,7 @@ class _NodeMaintenance:
                 again=False,
                 error=error.as_audit(),
             )
-        requests.start_due(Queue(directory, session.paths.import_program, rules.parallel, rules.import_deadline))
+        requests.start_due(Queue.of(session.paths, rules))
 
     def _uses(self) -> int:
         session = self._session
