@@ -24,7 +24,7 @@ from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, become
-from warmstart.images import scratch
+from warmstart.images import notes, scratch
 from warmstart.images.importers import flatten
 from warmstart.images.importers.base import ImageNotFound, Importer, RedirectRefused, RegistryUnreachable
 from warmstart.images.importers.egress import Reach
@@ -35,7 +35,7 @@ from warmstart.images.layers import LAYERS
 from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Caps, ImageTooLarge
-from warmstart.images.user import usage_notes, user_import
+from warmstart.images.user import own_images
 
 FAKE = Path(__file__).resolve().parents[1] / "fakes" / "enroot"
 SMALL = Caps(24 << 20, 300)
@@ -186,16 +186,16 @@ def test_a_users_own_import_has_the_same_caps(place: Place, bombs: Bombs, kind: 
 
     def as_alice() -> str:
         become(me)
-        where = user_import.user_import_directory(str(account.home), "7.0", SMALL)
+        where = own_images.directory_of(str(account.home), "7.0", SMALL)
         own = importer(place, kind, me, place.registry.url)
         try:
-            return user_import.obtain(getattr(bombs, bomb), where, own, "", after(60))
+            return own_images.obtain(getattr(bombs, bomb), where, own, "", after(60))
         except WarmstartError as error:
             return error.code
 
     with slow(place, wanted=True):
         assert result(in_child(as_alice)) == "image-too-large"
-    assert [name for name in os.listdir(account.home / usage_notes.FOLDER) if not name.endswith(".lock")] == []
+    assert [name for name in os.listdir(account.home / notes.FOLDER) if not name.endswith(".lock")] == []
     assert at_work(place, ALICE) == []
 
 

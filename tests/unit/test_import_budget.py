@@ -31,7 +31,7 @@ WARM = {
     ),
     "a rendezvous": ("warmstart.steps.rendezvous", "warmstart.store.rendezvous", "warmstart.slurm.nodes"),
     "an epilog without a record": ("warmstart.entry.epilog",),
-    "a run that is over": ("warmstart.steps.release", "warmstart.images.user.usage_notes"),  # in every epilog
+    "a run that is over": ("warmstart.steps.release", "warmstart.images.notes"),  # in every epilog
     "a harvest of nothing": ("warmstart.entry.epilog", "warmstart.steps.harvest", "warmstart.steps.spool"),
     "an earlier run": ("warmstart.run_end",),  # in the prolog of a requeued job
 }
