@@ -359,12 +359,12 @@ def _mark_images(ending: Ending) -> None:
     record = ending.record
     if not record.workspace:
         return
+    from warmstart.images import notes
     from warmstart.images.store.client import ImageStoreClient
-    from warmstart.images.user import usage_notes
 
     store = ImageStoreClient(ending.store.worker, ending.policy.paths.store)
     with suppress(OSError, StoreError), opened_dir(record.run_directory) as run:
-        usage_notes.mark_noted(run, ending.paths.uses, node=record.node, store=store, deadline=after(_STORE_SECONDS))
+        notes.mark_noted(run, ending.paths.uses, node=record.node, store=store, deadline=after(_STORE_SECONDS))
 
 
 def _close_to_user(record: Record, deadline: Deadline) -> None:

@@ -24,14 +24,14 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, become
-from warmstart.images import scratch, single_flight
+from warmstart.images import notes, scratch
 from warmstart.images.credentials import Login
 from warmstart.images.importers import oci
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.importers.enroot import Enroot
-from warmstart.images.imports import producer, verify
+from warmstart.images.imports import making, verify
 from warmstart.images.reference import Reference, parse
-from warmstart.images.user import usage_notes, user_import
+from warmstart.images.user import own_images
 
 FAKE = Path(__file__).resolve().parents[1] / "fakes" / "enroot"
 VERSIONS = ("3.4.1", "4.1.2")
@@ -107,7 +107,7 @@ def _imported(place: Place, version: str, reference: Reference, digest: str = ""
         digest = digest or importer.resolve(reference, work, after(30))
         assert digest == place.digest
         result = importer.import_image(reference, digest, work, after(60))
-        fd = producer.claim(work.fd, result, importer.identity.uid)
+        fd = making.claim(work.fd, result, importer.identity.uid)
         try:
             verify.check_listing(fd, place.identity(VALIDATE), after(30))
             listed = subprocess.run(
@@ -133,8 +133,8 @@ def test_what_it_makes_is_published_where_root_is_refused(place: Place) -> None:
     with shared.squashed("published") as store:
         site = shared.site(store.path, importer=lambda: place.importer("4.1.2"), recipe="enroot1")
         with site.store:
-            found = single_flight.obtain(place.image(), site, after(60))
-            assert single_flight.obtain(place.image(), site, after(60)) == found._replace(how="reused")
+            found = making.obtain(place.image(), site, after(60))
+            assert making.obtain(place.image(), site, after(60)) == found._replace(how="reused")
         assert (found.how, found.digest) == ("imported", place.digest)
         listed = subprocess.run(["unsquashfs", "-l", str(store.file(found.path))], check=True, capture_output=True)
         assert b"squashfs-root/etc/hello" in listed.stdout
@@ -279,9 +279,9 @@ def _as_user(place: Place, user: str, reference: Reference, login: str = "", ver
             os.environ["ENROOT_CONFIG_PATH"] = str(account.home / ".config" / "enroot")
             importer = Enroot(Identity(user, account.uid, account.gid), (reference.registry,))
             importer = importer._replace(program=str(place.program(version)))
-            where = user_import.user_import_directory(str(account.home), "7.0", CAPS)
+            where = own_images.directory_of(str(account.home), "7.0", CAPS)
             try:
-                answer = user_import.obtain(reference, where, importer, login, after(60))
+                answer = own_images.obtain(reference, where, importer, login, after(60))
             except WarmstartError as error:
                 answer = f"ERROR: {error.code} {error}"
             os.write(writer, answer.encode())
@@ -314,9 +314,9 @@ def test_a_private_image_is_imported_as_its_user(place: Place, private: Referenc
         f"machine {host} login mallory password wrong\n"
         f"machine {host} login carol password $(id -u >{marker}; echo {PASSWORD})\n",
     )  # fmt: skip
-    shutil.rmtree(home / usage_notes.FOLDER, ignore_errors=True)
+    shutil.rmtree(home / notes.FOLDER, ignore_errors=True)
     path = Path(_as_user(place, ALICE, private, "carol", version))
-    assert path.parent == home / usage_notes.FOLDER
+    assert path.parent == home / notes.FOLDER
     assert (path.owner(), path.stat().st_mode & 0o077) == (ALICE, 0)
     assert marker.read_text().strip() == str(place.accounts[ALICE].uid)
     assert [name for name in os.listdir(path.parent) if name.startswith(".import-")] == []
@@ -352,15 +352,15 @@ def test_the_sites_credentials_fetch_a_private_image(place: Place, private: Refe
 def test_steps_of_a_user_wait_for_one_import(place: Place) -> None:
     """Another step's deadline reports the import under way; later it gets the same image."""
     home = place.accounts[ALICE].home
-    shutil.rmtree(home / usage_notes.FOLDER, ignore_errors=True)
+    shutil.rmtree(home / notes.FOLDER, ignore_errors=True)
     first = _as_user(place, ALICE, place.image())
     os.unlink(first)
     lock = os.open(first.removesuffix(".sqsh") + ".lock", os.O_RDWR)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with opened_dir(str(Path(first).parent)) as directory:
-            waiting = user_import.image_lock(directory, Path(first).name.removesuffix(".sqsh"), place.image(), after(0))
-            with pytest.raises(user_import.UserImportBusy), waiting:
+            waiting = own_images.image_lock(directory, Path(first).name.removesuffix(".sqsh"), place.image(), after(0))
+            with pytest.raises(own_images.UserImportBusy), waiting:
                 pass
     finally:
         os.close(lock)

@@ -35,7 +35,7 @@ OWN = {
     "hot.py:install": "code that `make install` has written",
     "images/importers/enroot.py:_first_error": "one line of a program's message",
     "images/store/published.py:_is_checked": "compared with one value",
-    "images/user/user_import.py:_offer_credentials": "the user's own lines, passed on to the user's own process",
+    "images/user/own_images.py:_offer_credentials": "the user's own lines, passed on to the user's own process",
     "seed/node_cache.py:_use": "root's copy on the node; its callers expect any error",
     "seed/node_cache.py:entries_of": "root's copy on the node, of a manifest that was checked",
     "repack/transfer.py:_Archive.__init__": "written, not read",

@@ -97,7 +97,7 @@ class Store(NamedTuple):
     def site(self) -> Site:
         """Return the site as a prolog on this host has it, except that no user's quota is charged."""
         requester = Requester(_node(), f"cli{os.getpid()}", 0)
-        return Site.of(self.policy, self.images, self.installation.node(requester.node).uses, requester)
+        return Site.of(self.policy, self.installation.node(requester.node), self.images, requester)
 
 
 @contextmanager

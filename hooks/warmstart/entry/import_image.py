@@ -27,8 +27,8 @@ from warmstart.images import private
 from warmstart.images.choice import choose
 from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers.base import Importer, ImportFailed
-from warmstart.images.imports import producer, requests
-from warmstart.images.imports.producer import Stopped
+from warmstart.images.imports import making, requests, waiting
+from warmstart.images.imports.making import Stopped
 from warmstart.images.imports.requests import MOST_ATTEMPTS, ImportAbandoned, ImportRequest
 from warmstart.images.imports.waiting_jobs import WaitingJobs
 from warmstart.images.query import Obtained, Queue, Requester, Site, query_by_rules
@@ -77,8 +77,7 @@ def _import(installation: Installation, node: str, paths: NodePaths, key: str) -
         maintenance_session(installation, "import", node) if is_ours else nullcontext() as session,
     ):
         if session is not None:
-            rules = session.policy.images
-            queue = Queue(paths.imports, paths.import_program, rules.parallel, rules.import_deadline)
+            queue = Queue.of(paths, session.policy.images)
             with requests.slot(queue) as has_slot:
                 _serve(session, key, installation.pyslurm, has_slot=has_slot)
             requests.start_due(queue)
@@ -157,19 +156,19 @@ class _Import:
             raise self._abandoned("the policy names another importer now (images.importer)")
         if image := site.look_up(query, "reused", deadline):
             return image
-        producer.raise_remembered(query, site, deadline)
-        flight = producer.elect(query, site, deadline)
+        making.raise_remembered(query, site, deadline)
+        flight = making.elect(query, site, deadline)
         if flight is None:
             return None
         self._audit.emit(events.IMAGE_IMPORT_STARTED, image=self._request.reference, attempt=self._request.attempts)
-        return producer.produce(flight, "reused")
+        return making.produce(flight, "reused")
 
     def _site(self, reference: Reference, deadline: Deadline) -> Site:
         session, request = self._session, self._request
         store = ImageStoreClient(session.store.worker, session.policy.paths.store)
         # The run is this process's own: the epilog of the job that asked removes what its own run left.
         requester = Requester(session.node, session.run_id, request.job_id, request.cluster)
-        site = Site.of(session.policy, store, session.paths.uses, requester)
+        site = Site.of(session.policy, session.paths, store, requester)
         site = site._replace(charged=Charged(request.user, request.uid, request.account), watch=self._progress)
         if not request.private:
             return site
@@ -184,7 +183,7 @@ class _Import:
 
     def _progress(self, now: Producer) -> None:
         """Audit each phase, and a long one's progress from time to time."""
-        self._waiting.tell(producer.format_progress(now))
+        self._waiting.tell(waiting.format_progress(now))
         phase, at = self._told
         if now.phase != phase or time.monotonic() - at >= PROGRESS_S:
             self._told = (now.phase, time.monotonic())

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import time
 
+from warmstart.errors import StoreError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images import choice
 from warmstart.images.reference import Reference
+from warmstart.images.store import uses
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged, Found, ImageQuery, TagTimes, key_of
-from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial
+from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
 from warmstart.policy.compiled import Images, Policy
 
 if TYPE_CHECKING:
     from warmstart.images.importers.base import Importer
     from warmstart.images.store.published import Producer
+    from warmstart.paths import NodePaths
 
 
 class Requester(NamedTuple):
@@ -37,6 +40,11 @@ class Queue(NamedTuple):
     lifetime: int  # seconds that a request is tried for
     private: str = ""  # name of the store of private images, "" for the shared one
 
+    @classmethod
+    def of(cls, paths: NodePaths, rules: Images) -> Queue:
+        """Return a node's queue under a policy."""
+        return cls(paths.imports, paths.import_program, rules.parallel, rules.import_deadline)
+
 
 def _nobody(_: Producer) -> None:
     """Do nothing."""
@@ -53,13 +61,13 @@ class Site(NamedTuple):
     workspace: str
     uses: str  # directory of this node's own notes of the images that it used (uses.py)
     requester: Requester
+    queue: Queue  # where hooks ask for a missing image
     charged: Charged = NOBODY
-    queue: Queue | None = None  # where to ask for a missing image; None: this process imports it
     watch: Callable[[Producer], object] = _nobody  # is told how far an import of this process is
 
     @classmethod
-    def of(cls, policy: Policy, store: ImageStoreClient, uses: str, requester: Requester) -> Site:
-        """Return the site for a policy."""
+    def of(cls, policy: Policy, paths: NodePaths, store: ImageStoreClient, requester: Requester) -> Site:
+        """Return the site of a node for a policy."""
         return cls(
             store=store,
             importer=partial(choice.choose, policy.images, policy.import_user),
@@ -67,8 +75,9 @@ class Site(NamedTuple):
             rules=policy.images,
             recipe=choice.recipe(policy.images.importer),
             workspace=policy.paths.workspace,
-            uses=uses,
+            uses=paths.uses,
             requester=requester,
+            queue=Queue.of(paths, policy.images),
         )
 
     def about(self, reference: Reference) -> Site:
@@ -78,6 +87,38 @@ class Site(NamedTuple):
     def look_up(self, query: ImageQuery, how: str, deadline: Deadline, digest: str = "") -> Obtained | None:
         """Return the store's image, by `digest` if given; None if it is missing or damaged. `how` as in `Obtained`."""
         return as_obtained(self.store.find(query, deadline, digest), how)
+
+    def find_intact(self, query: ImageQuery, deadline: Deadline) -> Obtained | None:
+        """Return the store's image as `look_up` does, checked as deep as the policy says (`images.verify`).
+
+        A damaged one goes to quarantine.
+        """
+        image = self.look_up(query, "reused", deadline)
+        if image is None or self.rules.verify != "full":
+            return image
+        found = self.store.check_bytes(image.name, self.temp_owner(query), deadline)
+        if not found.problem:
+            return image
+        self.store.quarantine(image.name, found.problem, deadline, inode=found.inode)
+        return None
+
+    def mark(self, name: str, deadline: Deadline) -> bool:
+        """Mark in the store that this node uses an image; return False if it has done so within a day.
+
+        Errors are left: without a mark the image can still be used.
+        """
+        if uses.is_noted(self.uses, name):
+            return False
+        with suppress(OSError, StoreError):
+            self.store.mark(name, self.requester.node, deadline)
+            uses.note(self.uses, name)
+        return True
+
+    def temp_owner(self, query: ImageQuery) -> str:
+        """Return what the temporary files of this run are named after in the store (`published.temp_owner`)."""
+        from warmstart.images.store import published
+
+        return published.temp_owner(query.lock, self.requester.node, self.requester.run_id)
 
 
 class Missing(NamedTuple):

@@ -32,12 +32,11 @@ from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import files, process
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
-from warmstart.images import choice, layers, scratch
+from warmstart.images import choice, layers, notes, scratch
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportAbandoned
 from warmstart.images.query import Queue
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.user import usage_notes
 from warmstart.paths import Installation
 from warmstart.policy import trust
 from warmstart.record import JobBusy, Record, RecordOfOtherRelease, RecordUnreadable
@@ -234,16 +233,16 @@ class _NodeMaintenance:
                 again=False,
                 error=error.as_audit(),
             )
-        requests.start_due(Queue(directory, session.paths.import_program, rules.parallel, rules.import_deadline))
+        requests.start_due(Queue.of(session.paths, rules))
 
     def _uses(self) -> int:
         session = self._session
         uses = node_cache.uses(session.paths.bundles)
         noted = session.store.note_uses(uses, session.store_deadline()) if uses else 0
-        return noted + self._usage_notes()
+        return noted + self._notes()
 
-    def _usage_notes(self) -> int:
-        """Mark the images that steps got without a hook as used (`images.user.usage_notes`)."""
+    def _notes(self) -> int:
+        """Mark the images that steps got without a hook as used (`images.notes`)."""
         session, marked = self._session, 0
         store = ImageStoreClient(session.store.worker, session.policy.paths.store)
         with suppress(FileNotFoundError), self._opened_workspaces() as workspaces:
@@ -253,7 +252,7 @@ class _NodeMaintenance:
                     suppress(FileNotFoundError, NotADirectoryError),
                     opened_dir(name, workspaces) as fd,
                 ):
-                    marked += usage_notes.mark_noted(
+                    marked += notes.mark_noted(
                         fd, session.paths.uses, node=session.node, store=store, deadline=after(STORE_SECONDS)
                     )
         return marked

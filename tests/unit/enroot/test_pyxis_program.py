@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.runs import a_context
 from warmstart.entry.pyxis_importer import parse_request
-from warmstart.images.user import user_import
+from warmstart.images.user import own_images
 from warmstart.steps import environment
 from warmstart.steps.environment import Options
 
@@ -122,7 +122,7 @@ def test_the_shell_serves_no_other_image_than_python_would(place: Path, text: st
 @pytest.fixture
 def made() -> Iterator[Path]:
     """Yield a directory in /var/tmp like those that `get` makes for a job without a workspace."""
-    path = Path(user_import.FALLBACK, f"{user_import._fallback_prefix('4000000007.3')}x")
+    path = Path(own_images.FALLBACK, f"{own_images._fallback_prefix('4000000007.3')}x")
     path.mkdir(mode=0o700)
     yield path
     path.rmdir()

@@ -18,8 +18,8 @@ from warmstart.entry import import_image
 from warmstart.errors import WarmstartError
 from warmstart.images import choice
 from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
-from warmstart.images.imports import producer, requests
-from warmstart.images.imports.producer import Flight
+from warmstart.images.imports import making, requests
+from warmstart.images.imports.making import Flight
 from warmstart.images.imports.requests import MOST_ATTEMPTS, ImportRequest
 from warmstart.images.imports.waiting_jobs import WaitingJobs
 from warmstart.images.query import Obtained, Queue, as_obtained
@@ -27,6 +27,7 @@ from warmstart.images.store import published
 from warmstart.images.store.layout import image_name
 from warmstart.policy import compiled
 from warmstart.policy.compiled import Credentials, PrivateRepository
+from warmstart.policy.units import format_size
 
 DIGEST = f"sha256:{'ab' * 32}"
 IMAGE = f"reg.example.com/a@{DIGEST}"
@@ -75,7 +76,7 @@ def imports(monkeypatch: pytest.MonkeyPatch, deed: Callable[[Flight], Obtained])
         flights.append(flight)
         return deed(flight)
 
-    monkeypatch.setattr(producer, "_import", make)
+    monkeypatch.setattr(making, "_import", make)
     return flights
 
 
@@ -110,7 +111,7 @@ def test_an_import_ends_with_the_image_and_without_its_request(
     assert [[event["job_id"] for event in kind] for kind in found] == [[7], [7], [7]]
     assert (found[1][0]["phase"], found[1][0]["bytes"], found[1][0]["total"]) == ("fetching it", 5, 10)
     assert found[2][0]["image"] == IMAGE
-    assert told == ["fetching it, 5 B of 10 B, 1 B/s", "start: it is there"]
+    assert told == [f"fetching it, {format_size(5)} of {format_size(10)}, {format_size(1)}/s", "start: it is there"]
 
 
 def test_the_scratch_is_the_imports_own(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,10 +210,10 @@ def test_an_image_that_another_host_imports_is_left_to_it(
     entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The election decides; this node's hooks wait for the other."""
-    monkeypatch.setattr(producer, "ELECTION_S", 0.0)
+    monkeypatch.setattr(making, "ELECTION_S", 0.0)
     flights = imports(monkeypatch, publish)
     monkeypatch.setattr(published, "begin", lambda *_: None)
-    monkeypatch.setattr(producer, "begin", lambda *_: None)
+    monkeypatch.setattr(making, "begin", lambda *_: None)
     run(entry_site, ask(entry_site))
     assert flights == []
     assert requests.keys(entry_site.paths.imports) == []

@@ -19,8 +19,8 @@ from warmstart.images.importers import enroot
 from warmstart.images.importers.base import Importer
 from warmstart.images.reference import Reference
 from warmstart.images.store import uses
-from warmstart.images.user import user_import
-from warmstart.images.user.user_import import UserImportDirectory
+from warmstart.images.user import own_images
+from warmstart.images.user.own_images import Directory
 from warmstart.policy.compiled import Condition, Pattern
 
 HEX = "ab" * 32
@@ -32,15 +32,13 @@ def imported(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[tup
     """Collect what is imported for the user, with the login; a job's step is set."""
     calls: list[tuple[str, str]] = []
 
-    def obtain(
-        reference: Reference, _directory: UserImportDirectory, importer: Importer, login: str, _deadline: object
-    ) -> str:
+    def obtain(reference: Reference, _directory: Directory, importer: Importer, login: str, _deadline: object) -> str:
         assert importer.identity.uid == os.getuid()
         calls.append((reference.canonical(), login))
         return "/own.sqsh"
 
     entry_site.environ(SLURM_JOB_ID="7", SLURM_STEP_ID="0")
-    monkeypatch.setattr(user_import, "obtain", obtain)
+    monkeypatch.setattr(own_images, "obtain", obtain)
     return calls
 
 
@@ -81,7 +79,7 @@ def test_an_image_that_may_go_is_copied(
         assert source == path
         return "/copy.sqsh"
 
-    monkeypatch.setattr(user_import, "copied", copied)
+    monkeypatch.setattr(own_images, "copied", copied)
     status, out, err = get(entry_site, capsys, BY_DIGEST)
     assert (status, out, "copying it for you alone" in err, imported) == (0, "/copy.sqsh\n", True, [])
 
@@ -123,7 +121,7 @@ def test_where_warmstart_stays_out_of_the_way_enroot_imports(
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$ENROOT_OWN $*" >"$3"\n')
     program.chmod(0o755)
     monkeypatch.setattr(enroot, "PROGRAM", str(program))
-    monkeypatch.setattr(user_import, "FALLBACK", str(entry_site.root))
+    monkeypatch.setattr(own_images, "FALLBACK", str(entry_site.root))
     entry_site.environ(ENROOT_OWN="mine")
     uri = "docker://elsewhere.example.org#a:1"
     status, out, err = get(entry_site, capsys, uri)
@@ -196,7 +194,7 @@ def test_release_gives_up_what_get_made(entry_site: EntrySite, monkeypatch: pyte
     """And may come twice."""
     released: list[str] = []
     entry_site.environ(SLURM_STEP_ID="3")
-    monkeypatch.setattr(user_import, "release", released.append)
+    monkeypatch.setattr(own_images, "release", released.append)
     for _ in range(2):
         assert pyxis_importer.main(entry_site.installation.prefix, ["release"]) == 0
     assert released == ["7.3"] * 2

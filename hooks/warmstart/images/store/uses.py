@@ -1,7 +1,7 @@
 """Use marks: when each node last used an image. They order eviction and protect the images of live jobs. Hot path.
 
     <store>/images/used/<name>/<node>     empty; its mtime is the last use on that node, to the day
-    <store>/images/used/<name>/<node>~<uid>   the same, made of a note of that user's job (usage_notes.py)
+    <store>/images/used/<name>/<node>~<uid>   the same, made of a note of that user's job (notes.py)
     <node's own state>/uses/<name>        empty; its mtime is when this node last made the mark in the store
 
 A write to the shared file system for each job would cost more than the look-up. So a node marks an image in the store
@@ -52,7 +52,7 @@ def mark(store: str, name: str, node: str) -> None:
 
 
 def mark_served(store: str, names: list[str], node: str, uid: int) -> int:
-    """Mark images that steps of a user have used (usage_notes.py), as `mark` does; return the number of new marks.
+    """Mark images that steps of a user have used (notes.py), as `mark` does; return the number of new marks.
 
     Leaves out images that the store does not have, that have such a mark of today, and those beyond `MOST_SERVED`.
     """

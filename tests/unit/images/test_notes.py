@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.image_site import InlineWorker, client
 from warmstart.host.deadline import after
+from warmstart.images import notes
 from warmstart.images.store import eviction, uses
-from warmstart.images.user import usage_notes
 
 NAME = f"{'ab' * 32}.x86_64.oci1"
 OTHER = f"adopted-{'cd' * 32}.x86_64.enroot1"
@@ -38,20 +38,20 @@ def collect(store: Path, run: Path) -> int:
     """Collect a run's notes as node n1's maintenance does."""
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return usage_notes.mark_noted(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
+        return notes.mark_noted(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
     finally:
         os.close(fd)
 
 
 def test_a_note_becomes_a_mark_and_protects(store: Path, run: Path) -> None:
     """Once a day and node, however often it is noted; an image that is marked is not evicted."""
-    assert not usage_notes.is_held(str(store), NAME, 600.0)
+    assert not notes.is_held(str(store), NAME, 600.0)
     for name in (NAME, OTHER, NAME):
-        usage_notes.note(str(run / "tmp"), name)
+        notes.note(str(run / "tmp"), name)
     assert collect(store, run) == 2
     assert collect(store, run) == 0
     assert set(uses.last(str(store), NAME)) == {f"n1~{os.getuid()}"}
-    assert usage_notes.is_held(str(store), NAME, 600.0)
+    assert notes.is_held(str(store), NAME, 600.0)
     assert not eviction.evict(str(store), NAME, 600.0, "")
 
 
@@ -62,15 +62,15 @@ def test_a_mark_that_is_about_to_end_holds_nothing(store: Path) -> None:
     mark = store / "images" / "used" / NAME / "n1"
     for age, lease, held in ((5.5, week, True), (6.5, week, False), (0.4, uses.DAY, True), (0.6, uses.DAY, False)):
         os.utime(mark, (time.time() - age * uses.DAY,) * 2)
-        assert usage_notes.is_held(str(store), NAME, lease) is held, (age, lease)
+        assert notes.is_held(str(store), NAME, lease) is held, (age, lease)
     eviction.pin(str(store), NAME, "people")
-    assert usage_notes.is_held(str(store), NAME, uses.DAY)
+    assert notes.is_held(str(store), NAME, uses.DAY)
 
 
 def test_what_is_no_image_of_the_store_is_no_mark(store: Path, run: Path, tmp_path: Path) -> None:
     """Invented names make no directories in the store, and odd ones lead nowhere."""
     for name in (f"{'ef' * 32}.x86_64.oci1", "..", "x", f"{NAME}.tmp", f"{NAME}\n"):
-        usage_notes.note(str(run / "tmp"), name)
+        notes.note(str(run / "tmp"), name)
     assert collect(store, run) == 0
     assert not (store / "images" / "used").exists()
 
@@ -79,8 +79,8 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
     """A link, a file, thousands of names: nothing is followed, and looking ends."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / f"{usage_notes.NOTE}{NAME}").touch()
-    folder = run / "tmp" / usage_notes.FOLDER
+    (elsewhere / f"{notes.NOTE}{NAME}").touch()
+    folder = run / "tmp" / notes.FOLDER
     folder.symlink_to(elsewhere)
     assert collect(store, run) == 0
     folder.unlink()
@@ -88,12 +88,12 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
     assert collect(store, run) == 0
     folder.unlink()
     folder.mkdir()
-    for number in range(usage_notes.MOST + 50):
-        (folder / f"{usage_notes.NOTE}{number:064x}.x86_64.oci1").touch()
+    for number in range(notes.MOST + 50):
+        (folder / f"{notes.NOTE}{number:064x}.x86_64.oci1").touch()
     worker = InlineWorker()
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        usage_notes.mark_noted(fd, str(tmp_path / "uses"), node="n1", store=client(store, worker), deadline=after(9))
+        notes.mark_noted(fd, str(tmp_path / "uses"), node="n1", store=client(store, worker), deadline=after(9))
     finally:
         os.close(fd)
     assert len(worker.calls) == 1
@@ -103,12 +103,12 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
 def test_notes_protect_for_two_days_only(store: Path, run: Path) -> None:
     """While the job runs maintenance makes the mark again; the lease of hooks' marks is longer."""
     week = 7 * uses.DAY
-    usage_notes.note(str(run / "tmp"), NAME)
+    notes.note(str(run / "tmp"), NAME)
     (mark,) = [store / "images" / "used" / NAME / f"n1~{os.getuid()}" for _ in range(collect(store, run))]
     for days, made, held, protected in ((0.9, 0, True, "in use"), (1.5, 1, False, "in use"), (2.1, 1, False, "")):
         os.utime(mark, (time.time() - days * uses.DAY,) * 2)
         os.utime(store / "images" / f"{NAME}.sqsh", (1, 1))
-        assert usage_notes.is_held(str(store), NAME, week) is held
+        assert notes.is_held(str(store), NAME, week) is held
         found = eviction.describe(str(store), NAME, week)
         assert found
         assert (found.protected, found.nodes) == (protected, ["n1"] if protected else [])
@@ -123,7 +123,7 @@ def test_the_notes_of_one_user_protect_so_many_images(store: Path, run: Path) ->
     names = [f"{number:064x}.x86_64.oci1" for number in range(uses.MOST_SERVED + 10)]
     for name in names:
         (store / "images" / f"{name}.sqsh").write_bytes(b"x" * 4096)
-        usage_notes.note(str(run / "tmp"), name)
+        notes.note(str(run / "tmp"), name)
     assert collect(store, run) == uses.MOST_SERVED
     assert collect(store, run) == 0
     assert uses.mark_served(str(store), names, "n2", os.getuid()) == uses.MOST_SERVED
