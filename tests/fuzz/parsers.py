@@ -36,7 +36,7 @@ from warmstart.entry import brake
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred, spool
 from warmstart.harvest.spool import Spooled
-from warmstart.host import ports, tar, wire, worker
+from warmstart.host import ports, wire, worker
 from warmstart.host.files import opened_dir
 from warmstart.images import credentials, reference, squashfs
 from warmstart.images.importers import egress, flatten, manifest
@@ -181,11 +181,6 @@ def _head(data: bytes) -> object:
 def _layer(path: str) -> object:
     reader = flatten.LayerReader(flatten.Layer(path, f"sha256:{hashlib.sha256(_tar()).hexdigest()}"))
     return [list(reader.content()) if entry.type == tarfile.REGTYPE else entry for entry in reader.entries()]
-
-
-def _members(path: str) -> object:
-    with open(path, "rb") as file:
-        return tar.members(file.fileno())
 
 
 def _store_file(folder: str, read: Callable[[str], object]) -> Callable[[bytes], object]:
@@ -478,7 +473,6 @@ PARSERS: dict[str, Parser] = {
         ("images/store/layout.py:parse_pointer",),
         (_json({"digest": f"sha256:{SHA256}", "resolved": 1.5, "unanswered": 0}),),
     ),
-    "tar": Parser(_file(_members), (OSError,), ("host/tar.py:members",), (_tar(),)),
     "torch-artifact": _format(
         plain.check_artifact,
         cache_files.torch_artifact(b"CacheCompiledArtifact", b"key", b"a2V5", b"x" * 99),

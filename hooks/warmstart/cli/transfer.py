@@ -47,7 +47,7 @@ class _Row(NamedTuple):
 
 
 @click.command("export")
-@click.argument("target", metavar="DIRECTORY|FILE.tar")
+@click.argument("target", metavar="DIRECTORY")
 @click.argument("bundles", nargs=-1, metavar="[BUNDLE]...")
 @filter_options
 @json_option
@@ -55,9 +55,9 @@ class _Row(NamedTuple):
 def export_command(
     installation: Installation, /, target: str, bundles: tuple[str, ...], as_json: bool, **options: str | None
 ) -> None:
-    """Export bundles (default: all) into a directory or a tar file, for another cluster.
+    """Export bundles (default: all) into a directory, for another cluster.
 
-    Bundles that a directory has already are not written again. An export is as private as the caches in it: keep it
+    Bundles that it has already are not written again. An export is as private as the caches in it: keep it
     where only root can read it.
 
     Exit status: 0 done; 1 nothing to export, or a bundle could not be read; 2 not root, or refused.
@@ -82,7 +82,7 @@ def export_command(
 
 
 @click.command("import")
-@click.argument("source", metavar="DIRECTORY|FILE.tar")
+@click.argument("source", metavar="DIRECTORY")
 @click.argument("bundles", nargs=-1, metavar="[BUNDLE]...")
 @filter_options
 @click.option("--to", help="Publish in this scope; default: the user's own, if this cluster has that user and uid.")
@@ -106,9 +106,7 @@ def import_command(
     rows: list[_Row] = []
     with store_maintenance(installation) as (session, _):
         settings = ReceiveSettings(session.repack_settings, session.policy.profiles)
-        with transfer.reading(
-            os.path.abspath(source), session.policy.validate_user, session.bundle_deadline()
-        ) as reader:
+        with transfer.reading(os.path.abspath(source)) as reader:
             there = reader.items()
             chosen = only.select(there, {find(there, name).bundle for name in bundles})
             _check_one(chosen, to_namespace)
