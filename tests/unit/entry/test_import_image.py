@@ -110,7 +110,7 @@ def test_an_import_ends_with_the_image_and_without_its_request(
     assert [[event["job_id"] for event in kind] for kind in found] == [[7], [7], [7]]
     assert (found[1][0]["phase"], found[1][0]["bytes"], found[1][0]["total"]) == ("fetching it", 5, 10)
     assert found[2][0]["image"] == IMAGE
-    assert told == ["fetching it, 5 B of 10 B, 1 B/s", "start: it is there"]
+    assert told == ["fetching it, 5B of 10B, 1B/s", "start: it is there"]
 
 
 def test_the_scratch_is_the_imports_own(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store import launchers, published
 from warmstart.images.store.layout import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
 from warmstart.images.store.published import Draft, Producer, RememberedFailure, temp_owner
+from warmstart.policy.units import format_duration, format_size
 
 RESOLVE_KNOWN_S = 20.0  # for a registry's answer on a tag whose last digest is in the store
 ADOPTED_FILE = "adopted.sqsh"
@@ -199,11 +200,11 @@ def _expected(producer: Producer) -> str:
         return ""
     seconds = (producer.total - producer.done) / producer.rate
     at = time.strftime("%H:%M", time.gmtime(producer.at + seconds))
-    return f", done with that in about {format_duration(seconds)}; try again after {at} UTC"
+    return f", done with that in about {format_duration(max(round(seconds), 1))}; try again after {at} UTC"
 
 
 def format_progress(producer: Producer) -> str:
-    """Return what a producer does now as text, such as `fetching it, 1.5 GiB of 4.0 GiB, 52 MiB/s`."""
+    """Return what a producer does now as text, such as `fetching it, 1.5GiB of 4GiB, 52.3MiB/s`."""
     if not producer.done:
         return f"{producer.phase} ({format_size(producer.total)})" if producer.total else producer.phase
     total = f" of {format_size(producer.total)}" if producer.total else " so far"
@@ -428,23 +429,6 @@ def _reporting(flight: Flight) -> Iterator[Report]:
         yield report
     finally:
         store.close()
-
-
-def format_duration(seconds: float) -> str:
-    """Return a duration as text: `40 s`, `12 min`, `3.5 h`."""
-    if seconds < 100:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-def format_size(count: int) -> str:
-    """Return a number of bytes as text with a binary unit, such as `1.5 GiB`."""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} GiB"
 
 
 def claim(dir_fd: int, name: str, uid: int) -> int:

@@ -135,9 +135,9 @@ def test_nothing_is_asked_for_where_somebody_is_at_work(site: Site, started: lis
     published.announce(site.store.path, LOCK, now, "test")
     with pytest.raises(ImageWaitExpired) as raised:
         single_flight.obtain(WANTED, site, after(1.2))
-    said, _, when = str(raised.value.fields["producer"]).partition(", done with that in about 6 s; try again after ")
+    said, _, when = str(raised.value.fields["producer"]).partition(", done with that in about 6s; try again after ")
     assert said == (
-        "imported by pid 99 on n9 for job 8 since 2026-01-01T00:00:00Z, now fetching it, 3 MiB of 9 MiB, 1 MiB/s"
+        "imported by pid 99 on n9 for job 8 since 2026-01-01T00:00:00Z, now fetching it, 3MiB of 9MiB, 1MiB/s"
     )
     assert re.fullmatch(r"\d\d:\d\d UTC", when)
     assert asked(site) == []
