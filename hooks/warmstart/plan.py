@@ -27,6 +27,10 @@ from warmstart.request import NOTHING, Request
 from warmstart.runner import Prepared, Step
 from warmstart.slurm import nodes
 
+# For all work of a hook that has no budget in the policy. With the policy's defaults both are below the
+# PrologEpilogTimeout that packaging/slurm sets.
+PROLOG_SECONDS = 20.0
+EPILOG_SECONDS = 30.0
 SPOOL_SECONDS = 5.0
 MOUNTING_SECONDS = 2.0  # that an image leaves to the mounts of the seeded bundles
 VIEW_SECONDS = 1.0  # and to the job's view
@@ -146,6 +150,16 @@ def images(policy: Policy, grant: Grant, requested: Request) -> list[Reference]:
 def reference_of(requested: Request, text: str) -> Reference:
     """Parse one of the request's images. Only pyxis's may have a user name. Raises `ImageReferenceInvalid`."""
     return references.parse(references.split_login(text)[1] if text == requested.pyxis_image else text)
+
+
+def prolog_budget(policy: Policy) -> float:
+    """Return the seconds that a prolog takes at most. Slurm's timeout has to be longer."""
+    return policy.images.wait + policy.seed.fetch_budget + PROLOG_SECONDS
+
+
+def epilog_budget(policy: Policy) -> float:
+    """Return the seconds that an epilog takes at most, as `prolog_budget`."""
+    return policy.harvest.budget + EPILOG_SECONDS
 
 
 def keeps(policy: Policy, requested: Request) -> bool:

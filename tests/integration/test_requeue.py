@@ -39,9 +39,9 @@ def hold_and_let_go(site: Site, job_id: int, image: str) -> None:
 
     with ImageStoreClient.of(Identity(STORE, owner.uid, owner.gid), str(site.store)) as store:
         waiting, slurms = WaitingJobs(store, access, image, "warmstart"), shown().eligible
-        waiting.tell("1.0 GiB of 4.0 GiB")
+        waiting.tell("1GiB of 4GiB")
         assert shown().eligible > slurms + 200
-        assert shown().admin_comment == f"warmstart: image {image}: 1.0 GiB of 4.0 GiB"
+        assert shown().admin_comment == f"warmstart: image {image}: 1GiB of 4GiB"
         waiting.let_go("it is there")
         assert abs(shown().eligible - slurms) <= 2
 

@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from warmstart import plan
 from warmstart.doctor import namespaces
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.doctor.slurm_conf import SlurmConf
-from warmstart.entry import epilog, prolog
 from warmstart.host.deadline import after
 from warmstart.host.files import read_small
 from warmstart.paths import Installation
@@ -234,13 +234,11 @@ def is_ours(script: str, ours: str) -> bool:
         return False
 
 
-def _epilog_budget(policy: Policy) -> float:
-    return policy.harvest.budget + epilog.SECONDS_BESIDES
-
-
 TIMES = {
-    "slurm.prolog-timeout": _fits("prolog", prolog.budget, "images.wait, seed.fetch_budget, 20 s"),
-    "slurm.epilog-timeout": _fits("epilog", _epilog_budget, "harvest.budget, 30 s"),
+    "slurm.prolog-timeout": _fits(
+        "prolog", plan.prolog_budget, f"images.wait, seed.fetch_budget, {plan.PROLOG_SECONDS:.0f} s"
+    ),
+    "slurm.epilog-timeout": _fits("epilog", plan.epilog_budget, f"harvest.budget, {plan.EPILOG_SECONDS:.0f} s"),
     "slurm.batch-start": batch_start,
 }
 CHECKS = {

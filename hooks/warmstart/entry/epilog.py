@@ -16,7 +16,6 @@ from warmstart.errors import NodeError
 from warmstart.host.deadline import after
 from warmstart.runner import run_epilog
 
-SECONDS_BESIDES = 30.0  # for release; with harvest.budget well below Slurm's PrologEpilogTimeout
 SECONDS_FOR_LOCK = 10.0
 
 
@@ -34,7 +33,7 @@ def _finish(hook: Hook) -> None:
             return
         try:
             steps = plan.epilog(hook.policy, record, os.environ.get("SLURM_CONF", ""))
-            failure = run_epilog(hook.context(record, after(hook.policy.harvest.budget + SECONDS_BESIDES)), steps)
+            failure = run_epilog(hook.context(record, after(plan.epilog_budget(hook.policy))), steps)
         finally:
             hook.close()
     if isinstance(failure, NodeError):

@@ -12,14 +12,10 @@ from warmstart.audit import events
 from warmstart.entry.hook import Hook, run_hook
 from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline
-from warmstart.policy.compiled import Policy
 from warmstart.record import Record
 from warmstart.runner import Refused, run_prolog
 from warmstart.slurm.nodes import first
 
-# For all work that has no budget in the policy. Together with images.wait (4m) and seed.fetch_budget (10s) it is below
-# the PrologEpilogTimeout that packaging/slurm sets.
-SECONDS_BESIDES = 20.0
 # The parts of a prolog share one budget, which begins with the hook: what one part takes, the next ones lack. The steps
 # leave the reserve for what comes after them: removing what failed, the verdict or undoing all, the reason of a drain.
 RESERVE_SECONDS = 15.0
@@ -33,13 +29,8 @@ def main(prefix: str) -> int:
     return run_hook("prolog", prefix, _prepare)
 
 
-def budget(policy: Policy) -> float:
-    """Return the seconds that a prolog takes at most. Slurm's timeout has to be longer."""
-    return policy.images.wait + policy.seed.fetch_budget + SECONDS_BESIDES
-
-
 def _prepare(hook: Hook) -> None:
-    job, paths, end = hook.job, hook.paths, hook.deadline(budget(hook.policy))
+    job, paths, end = hook.job, hook.paths, hook.deadline(plan.prolog_budget(hook.policy))
     with records.job_lock(paths.state, job.id, end.within(LOCK_SECONDS)):
         _supersede(hook, end)
         record = _record(hook)

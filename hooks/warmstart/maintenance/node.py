@@ -25,7 +25,6 @@ from warmstart import plan, run_end
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
-from warmstart.entry.epilog import SECONDS_BESIDES
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
@@ -315,8 +314,8 @@ class Orphans:
                 return
             audit = session.audit.bind(job_id=job_id, uid=record.uid, user=record.user)
             audit.emit(events.RUN_ABANDONED, rebooted=record.boot_id != self._boot_id)
-            seconds = session.policy.harvest.budget + SECONDS_BESIDES
-            context = Context(session.policy, session.paths, record, audit, after(seconds), session.store)
+            deadline = after(plan.epilog_budget(session.policy))
+            context = Context(session.policy, session.paths, record, audit, deadline, session.store)
             failure = run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf))
             if failure and records.load(session.paths.state, job_id):  # something of the run is left on the node
                 session.failures.append(failure)

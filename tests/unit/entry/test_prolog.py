@@ -11,8 +11,8 @@ import pytest
 
 from tests.support import packed
 from tests.support.entry_site import NODE, NUMBA, SCOPE, EntrySite
+from warmstart import plan, run_end
 from warmstart import record as records
-from warmstart import run_end
 from warmstart.entry import epilog, prolog
 from warmstart.host.deadline import Deadline
 from warmstart.policy.compiled import Condition, Pattern
@@ -199,7 +199,7 @@ def test_the_controllers_spec_is_read_where_a_rule_needs_it(
 def test_all_parts_share_one_budget(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins with the hook. What one part takes, the next ones lack; the steps leave the reserve to what follows."""
     assert run(entry_site)
-    budget = prolog.budget(entry_site.policy)
+    budget = plan.prolog_budget(entry_site.policy)
     rules = entry_site.policy
     assert budget == rules.images.wait + rules.seed.fetch_budget + 20
     now, limits = [1000.0], {}

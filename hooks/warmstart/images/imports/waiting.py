@@ -175,7 +175,7 @@ def _expected(producer: Producer) -> str:
 
 
 def format_progress(producer: Producer) -> str:
-    """Return what a producer does now as text, such as `fetching it, 1.5 GiB of 4.0 GiB, 52 MiB/s`."""
+    """Return what a producer does now as text, such as `fetching it, 1.5GiB of 4GiB, 52.3MiB/s`."""
     if not producer.done:
         return f"{producer.phase} ({format_size(producer.total)})" if producer.total else producer.phase
     total = f" of {format_size(producer.total)}" if producer.total else " so far"

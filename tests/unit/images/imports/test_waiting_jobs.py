@@ -81,19 +81,19 @@ def test_pending_jobs_say_how_far_the_image_is_and_stay_pending(queue: Queue) ->
     queue.add(8, "COMPLETING")
     queue.add(9, comment="warmstart: image reg.io/a:1: fetching it")
     queue.add(10, comment="ask ops first")
-    queue.waiting.tell("1.0 GiB of 4.0 GiB")
-    both = HELD | said("1.0 GiB of 4.0 GiB")
+    queue.waiting.tell("1GiB of 4GiB")
+    both = HELD | said("1GiB of 4GiB")
     assert queue.told() == [(["10_1"], HELD), (["7_1", "9_1"], both)]
-    queue.waiting.tell("2.0 GiB of 4.0 GiB")
-    assert queue.told() == [(["10_1"], HELD), (["7_1", "9_1"], HELD | said("2.0 GiB of 4.0 GiB"))]
+    queue.waiting.tell("2GiB of 4GiB")
+    assert queue.told() == [(["10_1"], HELD), (["7_1", "9_1"], HELD | said("2GiB of 4GiB"))]
 
 
 def test_nothing_is_said_twice_in_a_row(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """An import reports every two seconds."""
     monkeypatch.setattr(waiting_jobs, "TELL_S", 30.0)
     queue.add(7)
-    queue.waiting.tell("1.0 GiB of 4.0 GiB")
-    queue.waiting.tell("1.1 GiB of 4.0 GiB")
+    queue.waiting.tell("1GiB of 4GiB")
+    queue.waiting.tell("1.1GiB of 4GiB")
     assert len(queue.told()) == 1
 
 
