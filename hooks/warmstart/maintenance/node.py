@@ -238,12 +238,12 @@ class _NodeMaintenance:
     def _uses(self) -> int:
         session = self._session
         uses = node_cache.uses(session.paths.bundles)
-        noted = session.store.note_uses(uses, session.store_deadline()) if uses else 0
-        return noted + self._notes()
+        recorded = session.store.record_uses(uses, session.store_deadline()) if uses else 0
+        return recorded + self._notes()
 
     def _notes(self) -> int:
-        """Mark the images that steps got without a hook as used (`images.notes`)."""
-        session, marked = self._session, 0
+        """Record the uses of images that steps got without a hook (`images.notes`)."""
+        session, recorded = self._session, 0
         store = ImageStoreClient(session.store.worker, session.policy.paths.store)
         with suppress(FileNotFoundError), self._opened_workspaces() as workspaces:
             for name in os.listdir(workspaces):
@@ -252,10 +252,10 @@ class _NodeMaintenance:
                     suppress(FileNotFoundError, NotADirectoryError),
                     opened_dir(name, workspaces) as fd,
                 ):
-                    marked += notes.mark_noted(
+                    recorded += notes.collect(
                         fd, session.paths.uses, node=session.node, store=store, deadline=after(STORE_SECONDS)
                     )
-        return marked
+        return recorded
 
     def _copies(self) -> int:
         paths = self._session.paths

@@ -63,7 +63,7 @@ def test_the_stores_image_is_used(
 ) -> None:
     """One line on stdout; where it is held, no copy is made."""
     path = stored(entry_site)
-    uses.mark(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    uses.record(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
     assert get(entry_site, capsys, BY_DIGEST) == (0, f"{path}\n", "")
     assert imported == []
 
@@ -145,7 +145,7 @@ def test_a_rule_for_this_node_serves_from_the_store(
     canary = NUMBA._replace(match=(Condition("node", (Pattern(NODE, ""),)),), mode="enforce")
     entry_site.write(entry_site.policy._replace(rules=(canary,), mode="observe"))
     path = stored(entry_site)
-    uses.mark(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    uses.record(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
     os.makedirs(entry_site.paths.state)
     entry_site.environ(SLURMD_NODENAME="n2")
     assert get(entry_site, capsys, BY_DIGEST) == (0, f"{path}\n", "")

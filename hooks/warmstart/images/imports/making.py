@@ -130,7 +130,7 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     """
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
     image = site.find_intact(query, deadline) or _import_or_wait(query, site, deadline)
-    site.mark(image.name, deadline)
+    site.record_use(image.name, deadline)
     return image
 
 
