@@ -35,7 +35,7 @@ from warmstart.images.query import Obtained, Queue, Requester, Site, query_by_ru
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import Charged
-from warmstart.images.store.published import Producer, RememberedFailure
+from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import serves_repository
@@ -181,7 +181,7 @@ class _Import:
         importer = partial(_importer_with_login, session.policy, credentials.file, reference.registry)
         return private.site_of(site, request.private, deadline)._replace(importer=importer)
 
-    def _progress(self, now: Producer) -> None:
+    def _progress(self, now: ImageProducer) -> None:
         """Audit each phase, and a long one's progress from time to time."""
         self._waiting.tell(waiting.format_progress(now))
         phase, at = self._told

@@ -36,7 +36,7 @@ IMPORT_S = 3600.0
 USAGE = "usage: pyxis-importer get URI | pyxis-importer release"
 
 
-class ImportRequest(NamedTuple):
+class Uri(NamedTuple):
     """A parsed URI; `login` is the user name in enroot's `USER@REGISTRY#…`, "" if there is none."""
 
     reference: Reference
@@ -70,7 +70,7 @@ def get(installation: Installation, uri: str) -> str:
     policy = _policy(installation)
     if policy is not None and _is_left_alone(installation, policy):
         return own_images.plain(uri, _step(), after(IMPORT_S))
-    parsed, found = parse_request(uri), ""
+    parsed, found = parse_uri(uri), ""
     if policy is not None:
         check_allowed(parsed.reference, policy.images.registries)
         # A user name asks for what that user's own credentials give access to, not for the image that all may read.
@@ -79,10 +79,10 @@ def get(installation: Installation, uri: str) -> str:
     return found or _import(installation, parsed, policy)
 
 
-def parse_request(uri: str) -> ImportRequest:
+def parse_uri(uri: str) -> Uri:
     """Parse the value of --container-image, which pyxis prefixes with `docker://`."""
     login, rest = split_login(uri)
-    return ImportRequest(parse(rest), login)
+    return Uri(parse(rest), login)
 
 
 def _policy(installation: Installation) -> Policy | None:
@@ -156,7 +156,7 @@ def in_store(reference: Reference, policy: Policy) -> str:
     return found.path if found is not None and not found.invalid else ""
 
 
-def _import(installation: Installation, parsed: ImportRequest, policy: Policy | None) -> str:
+def _import(installation: Installation, parsed: Uri, policy: Policy | None) -> str:
     uid, gid = os.getuid(), os.getgid()
     _say(f"{parsed.reference.canonical()} is not in this cluster's store; importing it for you alone")
     rules = policy.images if policy else _without_policy()

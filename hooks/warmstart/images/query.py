@@ -17,7 +17,7 @@ from warmstart.policy.compiled import Images, Policy
 
 if TYPE_CHECKING:
     from warmstart.images.importers.base import Importer
-    from warmstart.images.store.published import Producer
+    from warmstart.images.store.published import ImageProducer
     from warmstart.paths import NodePaths
 
 
@@ -45,7 +45,7 @@ class Queue(NamedTuple):
         return cls(paths.imports, paths.import_program, rules.parallel, rules.import_deadline)
 
 
-def _nobody(_: Producer) -> None:
+def _nobody(_: ImageProducer) -> None:
     """Do nothing."""
 
 
@@ -62,7 +62,7 @@ class Site(NamedTuple):
     requester: Requester
     queue: Queue  # where hooks ask for a missing image
     charged: Charged = NOBODY
-    watch: Callable[[Producer], object] = _nobody  # is told how far an import of this process is
+    watch: Callable[[ImageProducer], object] = _nobody  # is told how far an import of this process is
 
     @classmethod
     def of(cls, policy: Policy, paths: NodePaths, store: ImageStoreClient, requester: Requester) -> Site:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
     from warmstart.images.store.launchers import AdoptedImage
-    from warmstart.images.store.published import ByteCheck, Draft, Producer, Published, RememberedFailure
+    from warmstart.images.store.published import ByteCheck, ImageDraft, ImageProducer, Published, RememberedFailure
     from warmstart.images.store.requeued import RequeuedJob
     from warmstart.policy.compiled import Adopt, Images
 
@@ -105,7 +105,7 @@ class ImageStoreClient(NamedTuple):
 
     # Election of a producer
 
-    def begin(self, query: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> str | None:
+    def begin(self, query: ImageQuery, producer: ImageProducer, owner: str, deadline: Deadline) -> str | None:
         """Become the producer; None if another hook is.
 
         Otherwise return why the store's file system gives no lock, "" if it does.
@@ -114,7 +114,7 @@ class ImageStoreClient(NamedTuple):
 
         return self._run(deadline, published.begin, self.path, query.lock, producer, owner)
 
-    def announce(self, query: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> None:
+    def announce(self, query: ImageQuery, producer: ImageProducer, owner: str, deadline: Deadline) -> None:
         """Record what the producer does now."""
         from warmstart.images.store import published
 
@@ -135,13 +135,13 @@ class ImageStoreClient(NamedTuple):
 
         return self._run(deadline, published.is_at_work, self.path, query.lock)
 
-    def under_way(self, deadline: Deadline) -> dict[str, Producer]:
+    def under_way(self, deadline: Deadline) -> dict[str, ImageProducer]:
         """Return the live producers by the names of their locks."""
         from warmstart.images.store import published
 
         return self._run(deadline, published.under_way, self.path)
 
-    def producer_of(self, query: ImageQuery, deadline: Deadline) -> Producer | None:
+    def producer_of(self, query: ImageQuery, deadline: Deadline) -> ImageProducer | None:
         """Return what the producer has recorded about itself, or None."""
         from warmstart.images.store import published
 
@@ -207,7 +207,7 @@ class ImageStoreClient(NamedTuple):
 
     # Publishing, copying and evicting images
 
-    def publish_image(self, fd: int, name: str, draft: Draft, owner: str, deadline: Deadline) -> Published:
+    def publish_image(self, fd: int, name: str, draft: ImageDraft, owner: str, deadline: Deadline) -> Published:
         """Copy an open local image into the store, check the copy, and make it visible."""
         from warmstart.images.store import published
 

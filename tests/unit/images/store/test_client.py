@@ -18,7 +18,7 @@ from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.launchers import AdoptedImage
 from warmstart.images.store.layout import NOBODY, Found, ImageQuery, Pointer, TagTimes, image_name
-from warmstart.images.store.published import Draft, Producer, RememberedFailure
+from warmstart.images.store.published import ImageDraft, ImageProducer, RememberedFailure
 from warmstart.policy.compiled import Adopt
 from warmstart.store.layout import StoreFailed
 
@@ -26,7 +26,7 @@ DIGEST = f"sha256:{'ab' * 32}"
 KIND = "x86_64.none1"
 NAME = image_name(DIGEST, KIND)
 WANT = ImageQuery(parse("reg.io/a:1"), KIND, "key", "lock", TagTimes(time.time() - 60, time.time() - 30))
-DRAFT = Draft(DIGEST, "reg.io/a:1", KIND, "none", 1e9, "n1", 7, NOBODY)
+DRAFT = ImageDraft(DIGEST, "reg.io/a:1", KIND, "none", 1e9, "n1", 7, NOBODY)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_tag_has_a_pointer(store: ImageStoreClient) -> None:
 
 def test_one_imports(store: ImageStoreClient) -> None:
     """A second client hears who does, and of a definitive failure; the lock goes back, or with its worker."""
-    me = Producer("n1", 1, 7, "x")
+    me = ImageProducer("n1", 1, 7, "x")
     other = store.separate()
     with other:
         assert store.begin(WANT, me, "t", after(60)) == ""
