@@ -24,7 +24,7 @@ from warmstart.maintenance import node as maintenance
 from warmstart.repack import transfer
 from warmstart.repack.merge import RepackSettings
 from warmstart.repack.transfer import ReceiveSettings
-from warmstart.session import maintenance_session
+from warmstart.session import open_session
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -85,7 +85,7 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
     node = LateNode(base)
 
     def finish() -> None:
-        with maintenance_session(node.site.installation, "maintain", "n1") as session:
+        with open_session(node.site.installation, "maintain", "n1") as session:
             # What maintenance does besides is not swept here; where nothing was finished, a worker vanished.
             os._exit(0 if maintenance.finish_deferred(session, BOOT) else VANISHED)
 
@@ -111,7 +111,7 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
         node.epilog(record)
 
         def drop() -> None:
-            with maintenance_session(node.site.installation, "maintain", "n1") as session:
+            with open_session(node.site.installation, "maintain", "n1") as session:
                 for item in deferred.deferred_harvests(node.paths.deferred):
                     run_end.drop_deferred(node.paths, item, deferred.NO_ROOM, session.audit, after(30))
 

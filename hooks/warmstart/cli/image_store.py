@@ -22,7 +22,7 @@ from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy, hint_for
-from warmstart.session import maintenance_session
+from warmstart.session import open_session
 
 NOT_DONE = 1
 LISTING_S = 60.0
@@ -119,7 +119,7 @@ def opened(installation: Installation) -> Iterator[Store]:
 def changed(installation: Installation) -> Iterator[Store]:
     """Open the store for audited changes, which need root. Prints an error and exits with status 2."""
     try:
-        with maintenance_session(installation, "images", _node()) as session:
+        with open_session(installation, "images", _node()) as session:
             images = ImageStoreClient(session.store.worker, session.policy.paths.store)
             yield Store(installation, session.policy, images, session.audit)
     except WarmstartError as error:

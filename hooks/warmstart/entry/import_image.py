@@ -35,11 +35,11 @@ from warmstart.images.query import Obtained, Queue, Requester, Site, query_by_ru
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import Charged
-from warmstart.images.store.published import Producer, RememberedFailure
+from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import serves_repository
-from warmstart.session import MaintenanceSession, maintenance_session
+from warmstart.session import Session, open_session
 from warmstart.slurm.facts import Access
 from warmstart.steps.image import tell
 
@@ -74,7 +74,7 @@ def main(prefix: str, arguments: list[str]) -> int:
 def _import(installation: Installation, node: str, paths: NodePaths, key: str) -> None:
     with (
         requests.held(paths.imports, key) as is_ours,
-        maintenance_session(installation, "import", node) if is_ours else nullcontext() as session,
+        open_session(installation, "import", node) if is_ours else nullcontext() as session,
     ):
         if session is not None:
             queue = Queue.of(paths, session.policy.images)
@@ -83,7 +83,7 @@ def _import(installation: Installation, node: str, paths: NodePaths, key: str) -
             requests.start_due(queue)
 
 
-def _serve(session: MaintenanceSession, key: str, pyslurm: str, *, has_slot: bool) -> None:
+def _serve(session: Session, key: str, pyslurm: str, *, has_slot: bool) -> None:
     request = requests.read(session.paths.imports, key)
     if request is not None and has_slot:
         access = Access(session.policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), pyslurm)
@@ -98,7 +98,7 @@ def _serve(session: MaintenanceSession, key: str, pyslurm: str, *, has_slot: boo
 class _Import:
     """One import of one request, whose lock and slot the caller holds."""
 
-    def __init__(self, session: MaintenanceSession, request: ImportRequest, waiting: WaitingJobs) -> None:
+    def __init__(self, session: Session, request: ImportRequest, waiting: WaitingJobs) -> None:
         self._session = session
         self._waiting = waiting
         self._request = request
@@ -181,7 +181,7 @@ class _Import:
         importer = partial(_importer_with_login, session.policy, credentials.file, reference.registry)
         return private.site_of(site, request.private, deadline)._replace(importer=importer)
 
-    def _progress(self, now: Producer) -> None:
+    def _progress(self, now: ImageProducer) -> None:
         """Audit each phase, and a long one's progress from time to time."""
         self._waiting.tell(waiting.format_progress(now))
         phase, at = self._told

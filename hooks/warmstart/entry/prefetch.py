@@ -212,7 +212,7 @@ class _Run:
             query = query._replace(times=query.times._replace(fresh_after=fresh_after))
         if image := site.look_up(query, "reused", self._deadline):
             if not wanted.job_id:
-                site.mark(image.name, self._deadline)  # so that it is not evicted
+                site.record_use(image.name, self._deadline)  # so that it is not evicted
             return PRESENT
         request = ImportRequest.of(query, site)._replace(fresh_after=fresh_after)
         known = requests.read(self._queue.directory, request.key)

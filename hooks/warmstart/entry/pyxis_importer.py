@@ -20,12 +20,11 @@ from warmstart import plan
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.images import notes
 from warmstart.images.choice import choose, recipe
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse, split_login
 from warmstart.images.scratch import Caps
-from warmstart.images.store import layout
+from warmstart.images.store import layout, uses
 from warmstart.images.user import own_images
 from warmstart.job import JobUnreadable, from_environment
 from warmstart.paths import Installation
@@ -37,7 +36,7 @@ IMPORT_S = 3600.0
 USAGE = "usage: pyxis-importer get URI | pyxis-importer release"
 
 
-class ImportRequest(NamedTuple):
+class Uri(NamedTuple):
     """A parsed URI; `login` is the user name in enroot's `USER@REGISTRY#…`, "" if there is none."""
 
     reference: Reference
@@ -71,19 +70,19 @@ def get(installation: Installation, uri: str) -> str:
     policy = _policy(installation)
     if policy is not None and _is_left_alone(installation, policy):
         return own_images.plain(uri, _step(), after(IMPORT_S))
-    request, found = parse_request(uri), ""
+    parsed, found = parse_uri(uri), ""
     if policy is not None:
-        check_allowed(request.reference, policy.images.registries)
+        check_allowed(parsed.reference, policy.images.registries)
         # A user name asks for what that user's own credentials give access to, not for the image that all may read.
-        found = "" if request.login else _from_store(installation, request.reference, policy)
-    found = found or own_images.handed_over(_job_tmp(installation), request.reference)
-    return found or _import(installation, request, policy)
+        found = "" if parsed.login else _from_store(installation, parsed.reference, policy)
+    found = found or own_images.handed_over(_job_tmp(installation), parsed.reference)
+    return found or _import(installation, parsed, policy)
 
 
-def parse_request(uri: str) -> ImportRequest:
+def parse_uri(uri: str) -> Uri:
     """Parse the value of --container-image, which pyxis prefixes with `docker://`."""
     login, rest = split_login(uri)
-    return ImportRequest(parse(rest), login)
+    return Uri(parse(rest), login)
 
 
 def _policy(installation: Installation) -> Policy | None:
@@ -139,8 +138,8 @@ def _from_store(installation: Installation, reference: Reference, policy: Policy
     name, job_tmp = os.path.basename(path).removesuffix(layout.IMAGE), _job_tmp(installation)
     with suppress(OSError):
         if job_tmp:
-            notes.note(job_tmp, name)
-        if notes.is_held(policy.paths.store, name, policy.images.keep.lease):
+            own_images.note_use(job_tmp, name)
+        if uses.is_protected(policy.paths.store, name, policy.images.keep.lease):
             return path
     _say(f"{reference.canonical()} was not used recently and may be evicted; copying it for you alone")
     return own_images.copied(reference, _directory(installation, policy.images), path, after(IMPORT_S))
@@ -157,13 +156,13 @@ def in_store(reference: Reference, policy: Policy) -> str:
     return found.path if found is not None and not found.invalid else ""
 
 
-def _import(installation: Installation, request: ImportRequest, policy: Policy | None) -> str:
+def _import(installation: Installation, parsed: Uri, policy: Policy | None) -> str:
     uid, gid = os.getuid(), os.getgid()
-    _say(f"{request.reference.canonical()} is not in this cluster's store; importing it for you alone")
+    _say(f"{parsed.reference.canonical()} is not in this cluster's store; importing it for you alone")
     rules = policy.images if policy else _without_policy()
     importer = choose(rules, Identity(f"uid {uid}", uid, gid))
     directory = _directory(installation, rules)
-    return own_images.obtain(request.reference, directory, importer, request.login, after(IMPORT_S))
+    return own_images.obtain(parsed.reference, directory, importer, parsed.login, after(IMPORT_S))
 
 
 def _without_policy() -> Images:

@@ -546,3 +546,12 @@ def _open_path(name: str, parent: int, mount: str, flags: int) -> int:
         if not detached:
             break
     raise OSError(errno.EXDEV, "something is mounted there", name)
+
+
+def touch(name: str, dir_fd: int | None = None) -> None:
+    """Set a file's times to now; create it, empty and with mode 0644, if it is missing. Follows no link."""
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644, dir_fd=dir_fd)
+    try:
+        os.utime(fd)
+    finally:
+        os.close(fd)

@@ -1,12 +1,12 @@
-"""Notes of the store's images that a job's steps used, left by the job's user and collected by root.
+"""Notes of the store's images that a job's steps used: left by the job's user, collected by root. Runs as root.
 
-The pyxis importer runs as the job's user, who cannot mark the use of an image in the store. It leaves an empty note:
+The pyxis importer runs as the job's user, who cannot record a use in the store. It leaves an empty note:
 
-    <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/.served-<image name>
+    <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/.used-<image name>
 
-The epilog and maintenance turn notes into marks. Until then the image may be evicted, unless an older mark outlasts the
-step; without one the step gets a copy. Anybody can forge notes, so what they protect is bounded for each user, and ends
-two days later (uses.py).
+The epilog and maintenance record the uses that were noted. Until then the image may be evicted, unless an older use
+protects it for long enough; else the step gets a copy. Anybody can forge notes, so what they protect is bounded for
+each user, and ends two days later (store/uses.py).
 Every epilog loads this module, so it imports nothing slow.
 """
 
@@ -14,63 +14,31 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import PATH, mount_id, opened_dir
-from warmstart.images.store import uses
-from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.layout import IMAGES, PINNED, USED
+from warmstart.images.store.client import ImageStoreClient, is_recorded
 from warmstart.lean import Iterator, contextmanager, suppress
 
 FOLDER = "warmstart-images"
-NOTE = ".served-"
+NOTE = ".used-"
 MOST = 64  # of one job's notes are read
 LOOKED_AT = 1000  # of the names in a job's directory are read
 _NAME = r"(adopted-)?[0-9a-f]{64}\.[a-z0-9_]{1,32}\.[a-z0-9]{1,32}"
 
 
-def is_held(store: str, name: str, lease: float) -> bool:
-    """Return whether an image is protected for at least as long as a note takes to become a mark. Runs as any user.
+def collect(run: int, known: str, *, node: str, store: ImageStoreClient, deadline: Deadline) -> int:
+    """Record the uses that a job has noted; return how many were new.
 
-    `lease` (seconds) is how long a mark protects. The last day of a mark does not count, nor the last half of a short
-    lease.
+    `run` is the open directory of a job's run, `known` as for `ImageStoreClient.record_use`: a use that a hook of this
+    node has recorded counts. Raises `StoreError`, and `OSError` if the local disk fails.
     """
-    now = time.time()
-
-    def outlasts(mark: os.DirEntry[str]) -> bool:
-        own = uses.lease_of(mark.name, lease)
-        return mark.stat(follow_symlinks=False).st_mtime > now - max(own - uses.DAY, own / 2)
-
-    folder = os.path.join(store, IMAGES, USED, name)
-    with suppress(FileNotFoundError), os.scandir(folder) as marks:
-        if any(map(outlasts, marks)):
-            return True
-    return os.path.exists(os.path.join(store, IMAGES, PINNED, name))
-
-
-def note(job_tmp: str, name: str) -> None:
-    """Leave a note that this job uses an image. Runs as the job's user; raises `OSError`."""
-    folder = f"{job_tmp}/{FOLDER}"
-    with suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    with opened_dir(folder) as fd:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        os.close(os.open(NOTE + name, flags, 0o600, dir_fd=fd))
-
-
-def mark_noted(run: int, notes: str, *, node: str, store: ImageStoreClient, deadline: Deadline) -> int:
-    """Turn a job's notes into marks; return the number of new marks.
-
-    `run` is the open directory of a job's run, `notes` the path of this node's own notes (uses.py): what a hook of
-    this node has marked needs no other mark. Raises `StoreError`, and `OSError` if the local disk fails.
-    """
-    names = [name for name in _notes(run) if not uses.is_noted(notes, name)]
+    names = [name for name in _notes(run) if not is_recorded(known, name)]
     if not names:
         return 0
     # The job's user owns TMPDIR in root's directory of the run, and cannot give it away.
     uid = os.stat("tmp", dir_fd=run, follow_symlinks=False).st_uid
-    return store.mark_served(names, node, uid, deadline)
+    return store.record_noted(names, node, uid, deadline)
 
 
 def _notes(run: int) -> Iterator[str]:

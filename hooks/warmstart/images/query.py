@@ -10,7 +10,6 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images import choice
 from warmstart.images.reference import Reference
-from warmstart.images.store import uses
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged, Found, ImageQuery, TagTimes, key_of
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
@@ -18,7 +17,7 @@ from warmstart.policy.compiled import Images, Policy
 
 if TYPE_CHECKING:
     from warmstart.images.importers.base import Importer
-    from warmstart.images.store.published import Producer
+    from warmstart.images.store.published import ImageProducer
     from warmstart.paths import NodePaths
 
 
@@ -46,7 +45,7 @@ class Queue(NamedTuple):
         return cls(paths.imports, paths.import_program, rules.parallel, rules.import_deadline)
 
 
-def _nobody(_: Producer) -> None:
+def _nobody(_: ImageProducer) -> None:
     """Do nothing."""
 
 
@@ -59,11 +58,11 @@ class Site(NamedTuple):
     rules: Images  # the policy's
     recipe: str  # of the importer (choice.py)
     workspace: str
-    uses: str  # directory of this node's own notes of the images that it used (uses.py)
+    uses: str  # directory where this node knows which uses it has recorded (store/client.py)
     requester: Requester
     queue: Queue  # where hooks ask for a missing image
     charged: Charged = NOBODY
-    watch: Callable[[Producer], object] = _nobody  # is told how far an import of this process is
+    watch: Callable[[ImageProducer], object] = _nobody  # is told how far an import of this process is
 
     @classmethod
     def of(cls, policy: Policy, paths: NodePaths, store: ImageStoreClient, requester: Requester) -> Site:
@@ -102,16 +101,13 @@ class Site(NamedTuple):
         self.store.quarantine(image.name, found.problem, deadline, inode=found.inode)
         return None
 
-    def mark(self, name: str, deadline: Deadline) -> bool:
-        """Mark in the store that this node uses an image; return False if it has done so within a day.
+    def record_use(self, name: str, deadline: Deadline) -> bool:
+        """Record in the store that this node uses an image; return False if it has done so within a day.
 
-        Errors are left: without a mark the image can still be used.
+        Errors are left: the image can be used nevertheless.
         """
-        if uses.is_noted(self.uses, name):
-            return False
         with suppress(OSError, StoreError):
-            self.store.mark(name, self.requester.node, deadline)
-            uses.note(self.uses, name)
+            return self.store.record_use(name, self.requester.node, self.uses, deadline)
         return True
 
     def temp_owner(self, query: ImageQuery) -> str:

@@ -26,8 +26,8 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     """
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
     image = site.find_intact(query, deadline) or _wait(query, site, deadline)
-    # It may have been evicted before it was marked.
-    if not site.mark(image.name, deadline) or site.store.find(query, deadline, image.digest):
+    # It may have been evicted before its use was recorded.
+    if not site.record_use(image.name, deadline) or site.store.find(query, deadline, image.digest):
         return image
     return _wait(query, site, deadline)
 

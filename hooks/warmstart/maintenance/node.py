@@ -45,10 +45,10 @@ from warmstart.seed import node_cache
 from warmstart.session import (
     STORE_SECONDS,
     MaintenanceBusy,
-    MaintenanceSession,
+    Session,
     StoreReplaced,
     known_store_id,
-    maintenance_session,
+    open_session,
 )
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
@@ -89,15 +89,15 @@ def be_idle() -> None:
 def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Report:
     """Do all maintenance of one node. `slurm_conf` is the path of slurm.conf, "" for Slurm's default.
 
-    Raises `MaintenanceBusy` if another run holds the node's lock, and the errors of `maintenance_session`.
+    Raises `MaintenanceBusy` if another run holds the node's lock, and the errors of `open_session`.
     """
-    with maintenance_session(installation, "maintain", node) as session, _node_lock(session):
+    with open_session(installation, "maintain", node) as session, _node_lock(session):
         slurmctld = Slurmctld(Access(session.policy.paths.scontrol, slurm_conf, installation.pyslurm))
         return _NodeMaintenance(session, _job_is_over(slurmctld), slurm_conf, installation).all()
 
 
 @contextmanager
-def _node_lock(session: MaintenanceSession) -> Iterator[None]:
+def _node_lock(session: Session) -> Iterator[None]:
     with files.opened_lock(session.paths.locks, "maintenance") as fd:
         if not files.try_flock(fd):
             holder = os.pread(fd, _LONGEST_PID, 0).decode("ascii", "replace") or "unknown"
@@ -138,7 +138,7 @@ class _NodeMaintenance:
     """The parts of one node's maintenance. An error in one does not stop the others."""
 
     def __init__(
-        self, session: MaintenanceSession, is_over: Callable[[int], bool], slurm_conf: str, installation: Installation
+        self, session: Session, is_over: Callable[[int], bool], slurm_conf: str, installation: Installation
     ) -> None:
         """`is_over` is true only for jobs that are certainly over."""
         self._session = session
@@ -237,12 +237,12 @@ class _NodeMaintenance:
     def _uses(self) -> int:
         session = self._session
         uses = node_cache.uses(session.paths.bundles)
-        noted = session.store.note_uses(uses, session.store_deadline()) if uses else 0
-        return noted + self._notes()
+        recorded = session.store.record_uses(uses, session.store_deadline()) if uses else 0
+        return recorded + self._notes()
 
     def _notes(self) -> int:
-        """Mark the images that steps got without a hook as used (`images.notes`)."""
-        session, marked = self._session, 0
+        """Record the uses of images that steps got without a hook (`images.notes`)."""
+        session, recorded = self._session, 0
         store = ImageStoreClient(session.store.worker, session.policy.paths.store)
         with suppress(FileNotFoundError), self._opened_workspaces() as workspaces:
             for name in os.listdir(workspaces):
@@ -251,10 +251,10 @@ class _NodeMaintenance:
                     suppress(FileNotFoundError, NotADirectoryError),
                     opened_dir(name, workspaces) as fd,
                 ):
-                    marked += notes.mark_noted(
+                    recorded += notes.collect(
                         fd, session.paths.uses, node=session.node, store=store, deadline=after(STORE_SECONDS)
                     )
-        return marked
+        return recorded
 
     def _copies(self) -> int:
         paths = self._session.paths
@@ -278,7 +278,7 @@ class Orphans:
 
     def __init__(
         self,
-        session: MaintenanceSession,
+        session: Session,
         boot_id: str,
         is_over: Callable[[int], bool],
         slurm_conf: str,
@@ -385,7 +385,7 @@ class Orphans:
         return found
 
 
-def finish_deferred(session: MaintenanceSession, boot_id: str) -> int:
+def finish_deferred(session: Session, boot_id: str) -> int:
     """Finish the deferred harvests, oldest first. If one fails, the others still run.
 
     Return how many were finished or dropped; nothing of them is left on the node.
@@ -398,7 +398,7 @@ def finish_deferred(session: MaintenanceSession, boot_id: str) -> int:
     return runs
 
 
-def _finish(session: MaintenanceSession, item: DeferredHarvest, boot_id: str) -> bool:
+def _finish(session: Session, item: DeferredHarvest, boot_id: str) -> bool:
     """Harvest one run and remove it. Return False if profiles remain to be done."""
     drop = partial(run_end.drop_deferred, session.paths, item, deadline=after(run_end.MAINTENANCE_SECONDS))
     record = item.record
@@ -418,7 +418,7 @@ def _finish(session: MaintenanceSession, item: DeferredHarvest, boot_id: str) ->
     return True
 
 
-def _harvest(session: MaintenanceSession, record: Record, audit: Journal) -> list[str]:
+def _harvest(session: Session, record: Record, audit: Journal) -> list[str]:
     """Harvest one run. Return the profiles that remain to be done."""
     rules = session.policy.harvest
     options = harvest.Options(RUN_SECONDS, rules.max_size, rules.max_entries)

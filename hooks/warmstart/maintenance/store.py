@@ -15,15 +15,17 @@ from warmstart.audit import events
 from warmstart.errors import WarmstartError
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY
-from warmstart.repack import merge
-from warmstart.session import (
+from warmstart.maintenance.bundles import (
     STORE_STEP,
-    MaintenanceBusy,
-    MaintenanceSession,
+    bundle_deadline,
     labels,
+    namespace_of,
     namespaces,
+    repack_settings,
     survey,
 )
+from warmstart.repack import merge
+from warmstart.session import MaintenanceBusy, Session
 from warmstart.store import maintenance
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.layout import Namespace
@@ -48,7 +50,7 @@ class StoreReport(NamedTuple):
 class StoreMaintenance:
     """Maintenance of the store, under the store's maintenance lock."""
 
-    def __init__(self, session: MaintenanceSession) -> None:
+    def __init__(self, session: Session) -> None:
         """Take the lock and hold it until the session ends. Raises `MaintenanceBusy` if another host holds it."""
         self._session = session
         self.report = StoreReport()
@@ -90,7 +92,7 @@ class StoreMaintenance:
     def _collect_garbage(self, bundles: Iterable[Bundle]) -> None:
         going: dict[tuple[Namespace, str], list[str]] = {}
         for bundle, reason in maintenance.expired(bundles, self._session.policy.maintenance, time.time()):
-            going.setdefault((self._session.namespace(bundle), reason), []).append(bundle.bundle)
+            going.setdefault((namespace_of(bundle, self._session), reason), []).append(bundle.bundle)
         for (where, reason), names in going.items():
             try:
                 self._remove(where, names, reason)
@@ -100,7 +102,7 @@ class StoreMaintenance:
     def remove(self, bundles: Iterable[Bundle], reason: str) -> None:
         """Remove bundles, whoever uses them: a node that has a copy keeps it until it prunes its copies."""
         for bundle in bundles:
-            self._remove(self._session.namespace(bundle), [bundle.bundle], reason)
+            self._remove(namespace_of(bundle, self._session), [bundle.bundle], reason)
 
     def remove_empty(self) -> None:
         """Remove namespaces that have been empty for a day."""
@@ -119,11 +121,9 @@ class StoreMaintenance:
         """Verify bundles and quarantine the damaged ones. Return their problems by bundle id."""
         damaged = {}
         for bundle in bundles:
-            where = self._session.namespace(bundle)
+            where = namespace_of(bundle, self._session)
             try:
-                problem = merge.verify(
-                    self._session.repack_settings, where, bundle.bundle, self._session.bundle_deadline()
-                )
+                problem = merge.verify(repack_settings(self._session), where, bundle.bundle, bundle_deadline())
             except WarmstartError as error:
                 self._failed(error)
                 continue
@@ -176,7 +176,7 @@ class StoreMaintenance:
             for name in names:
                 try:
                     # A damaged one is found, and replaced, by the next job that wants it.
-                    store.check_bytes(name, "maintenance", self._session.bundle_deadline())
+                    store.check_bytes(name, "maintenance", bundle_deadline())
                 except WarmstartError as error:
                     self._failed(error)
 
@@ -215,7 +215,7 @@ class StoreMaintenance:
     def _compact(self, where: Namespace, merger: Merger) -> None:
         session = self._session
         try:
-            made = merge.compact(session.repack_settings, where, merger, session.bundle_deadline())
+            made = merge.compact(repack_settings(session), where, merger, bundle_deadline())
         except BundleDamaged as error:
             self._quarantine(where, str(error.fields["bundle"]), str(error.fields["problem"]))
             return

@@ -16,7 +16,7 @@ NAME = f"{'ab' * 32}.x86_64.oci1"
 def collect(store: Path, run: Path) -> int:
     """Collect a run's notes as node n1's maintenance does."""
     with opened_dir(str(run)) as fd:
-        return notes.mark_noted(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
+        return notes.collect(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
 
 
 def test_what_is_mounted_there_is_not_asked(tmp_path: Path) -> None:

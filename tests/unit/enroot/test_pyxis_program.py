@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.runs import a_context
-from warmstart.entry.pyxis_importer import parse_request
+from warmstart.entry.pyxis_importer import parse_uri
 from warmstart.images.user import own_images
 from warmstart.steps import environment
 from warmstart.steps.environment import Options
@@ -115,7 +115,7 @@ def test_the_shell_serves_no_other_image_than_python_would(place: Path, text: st
     answer = run(place, "get", f"docker://{text}")
     if answer.startswith("python get"):
         return
-    request = parse_request(f"docker://{text}")
+    request = parse_uri(f"docker://{text}")
     assert (answer, request.login) == (f"{place}/{SERVED.index(request.reference.canonical())}.sqsh", "")
 
 

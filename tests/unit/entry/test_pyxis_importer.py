@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.entry_site import NODE, NUMBA, EntrySite
 from tests.support.superblocks import image
 from warmstart.entry import pyxis_importer
-from warmstart.entry.pyxis_importer import parse_request
+from warmstart.entry.pyxis_importer import parse_uri
 from warmstart.errors import WarmstartError
 from warmstart.images.choice import recipe
 from warmstart.images.importers import enroot
@@ -63,7 +63,7 @@ def test_the_stores_image_is_used(
 ) -> None:
     """One line on stdout; where it is held, no copy is made."""
     path = stored(entry_site)
-    uses.mark(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    uses.record(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
     assert get(entry_site, capsys, BY_DIGEST) == (0, f"{path}\n", "")
     assert imported == []
 
@@ -145,7 +145,7 @@ def test_a_rule_for_this_node_serves_from_the_store(
     canary = NUMBA._replace(match=(Condition("node", (Pattern(NODE, ""),)),), mode="enforce")
     entry_site.write(entry_site.policy._replace(rules=(canary,), mode="observe"))
     path = stored(entry_site)
-    uses.mark(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    uses.record(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
     os.makedirs(entry_site.paths.state)
     entry_site.environ(SLURMD_NODENAME="n2")
     assert get(entry_site, capsys, BY_DIGEST) == (0, f"{path}\n", "")
@@ -220,7 +220,7 @@ def test_wrong_usage(entry_site: EntrySite, capsys: pytest.CaptureFixture[str], 
 )
 def test_a_login_is_part_of_enroots_form_only(uri: str, reference: str, login: str) -> None:
     """Where a digest stands, `@` means something else."""
-    found = parse_request(uri)
+    found = parse_uri(uri)
     assert (found.reference.canonical(), found.login) == (reference, login)
 
 
@@ -228,7 +228,7 @@ def test_a_login_is_part_of_enroots_form_only(uri: str, reference: str, login: s
 def test_any_text_is_a_reference_or_refused(text: str) -> None:
     """Whatever a user writes."""
     try:
-        found = parse_request(f"docker://{text}")
+        found = parse_uri(f"docker://{text}")
     except WarmstartError:
         return
     assert found.reference.canonical().isascii()

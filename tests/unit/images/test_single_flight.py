@@ -49,7 +49,7 @@ def test_a_warm_image_costs_one_call(site: Site) -> None:
     put_image(site)
     found = single_flight.obtain(BY_DIGEST, site, after(5))
     assert (found.how, found.digest, found.size, found.waited_s) == ("reused", f"sha256:{HEX}", 4096, 0.0)
-    assert site.store.worker.calls == ["find", "mark", "find"]  # type: ignore[attr-defined]
+    assert site.store.worker.calls == ["find", "record", "find"]  # type: ignore[attr-defined]
     single_flight.obtain(BY_DIGEST, site, after(5))
     assert site.store.worker.calls[3:] == ["find"]  # type: ignore[attr-defined]
 
@@ -66,15 +66,15 @@ def test_a_damaged_image_is_found_where_the_policy_wants_every_byte_read(site: S
     assert "SHA-256" in reason.read_text()
 
 
-def test_an_image_that_goes_while_its_use_x(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hook that marks its use looks again: an eviction may have been faster."""
+def test_an_image_that_goes_while_its_use_is_recorded_is_asked_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook that records its use looks again: an eviction may have been faster."""
     put_image(site)
-    mark = uses.mark
+    record = uses.record
 
     def evicted_first(store: str, name: str, node: str) -> None:
         (Path(store) / "images" / f"{name}.sqsh").unlink(missing_ok=True)
-        mark(store, name, node)
+        record(store, name, node)
 
-    monkeypatch.setattr(uses, "mark", evicted_first)
+    monkeypatch.setattr(uses, "record", evicted_first)
     with pytest.raises(AssertionError, match="waits"):
         single_flight.obtain(BY_DIGEST, site, after(5))

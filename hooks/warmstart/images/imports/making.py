@@ -38,7 +38,7 @@ from warmstart.images.scratch import Caps, Scratch
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store import launchers, published
 from warmstart.images.store.layout import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
-from warmstart.images.store.published import Draft, Producer, RememberedFailure
+from warmstart.images.store.published import ImageDraft, ImageProducer, RememberedFailure
 
 RESOLVE_KNOWN_S = 20.0  # for a registry's answer on a tag whose last digest is in the store
 ADOPTED_FILE = "adopted.sqsh"
@@ -83,7 +83,7 @@ class Flight(NamedTuple):
     query: ImageQuery
     site: Site
     deadline: Deadline
-    producer: Producer  # what waiters are told
+    producer: ImageProducer  # what waiters are told
     owner: str  # names its temporary files in the store
     lockless: str  # why it has no lock, "" if it has one
     names: list[str]  # that launchers give to the image
@@ -99,7 +99,7 @@ class Flight(NamedTuple):
 def begin(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
     """Become the producer; None if another hook is."""
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    producer = Producer(site.requester.node, os.getpid(), site.requester.job_id, since)
+    producer = ImageProducer(site.requester.node, os.getpid(), site.requester.job_id, since)
     owner = site.temp_owner(query)
     lockless = site.store.begin(query, producer, owner, deadline)
     return (
@@ -130,7 +130,7 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     """
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
     image = site.find_intact(query, deadline) or _import_or_wait(query, site, deadline)
-    site.mark(image.name, deadline)
+    site.record_use(image.name, deadline)
     return image
 
 
@@ -311,7 +311,7 @@ def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str)
     verify.check_listing(fd, site.validator, deadline)
     evicted = site.store.make_room(size, site.rules, site.charged, deadline)
     flight.tell("publishing it", total=size)
-    draft = Draft(
+    draft = ImageDraft(
         digest=digest,
         reference=query.reference.canonical(),
         kind=query.kind,

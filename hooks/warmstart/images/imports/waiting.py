@@ -28,7 +28,7 @@ from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Obtained, Site
 from warmstart.images.store import published
 from warmstart.images.store.layout import ImageQuery
-from warmstart.images.store.published import Producer, RememberedFailure
+from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.policy.units import format_duration, format_size
 from warmstart.record import using_state
 
@@ -165,7 +165,7 @@ def describe_producer(query: ImageQuery, site: Site) -> str:
     return f"imported by {who} since {producer.since}{now}{_expected(producer)}"
 
 
-def _expected(producer: Producer) -> str:
+def _expected(producer: ImageProducer) -> str:
     """Return when to try again, as far as this phase tells: fetching takes most of the time, but not all."""
     if not producer.total or not producer.rate:
         return ""
@@ -174,7 +174,7 @@ def _expected(producer: Producer) -> str:
     return f", done with that in about {format_duration(seconds)}; try again after {at} UTC"
 
 
-def format_progress(producer: Producer) -> str:
+def format_progress(producer: ImageProducer) -> str:
     """Return what a producer does now as text, such as `fetching it, 1.5GiB of 4GiB, 52.3MiB/s`."""
     if not producer.done:
         return f"{producer.phase} ({format_size(producer.total)})" if producer.total else producer.phase

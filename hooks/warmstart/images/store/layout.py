@@ -45,6 +45,7 @@ PRIVATE_STORES = "private"  # directory of the stores of private images (private
 ADOPTED = "adopted:"  # prefix of the SHA-256 of an image that has no registry digest
 LONGEST_KEY = 150
 LONGEST_POINTER = 4096
+DAY = 86400.0  # between two records of a use (uses.py)
 CLOCK_SKEW = 300.0  # seconds; a pointer from further in the future is ignored, since it would not expire
 
 _ESCAPES = str.maketrans({"/": "+", ":": "="})  # neither is in a canonical reference

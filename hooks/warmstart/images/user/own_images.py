@@ -29,7 +29,7 @@ from warmstart.host import files, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, remove_tree, write_all
 from warmstart.images.importers.base import Importer, ImportFailed
-from warmstart.images.notes import FOLDER
+from warmstart.images.notes import FOLDER, NOTE
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps, Scratch, disk_errors
 from warmstart.images.squashfs import ImageInvalid
@@ -77,6 +77,16 @@ def directory_of(job_tmp: str, step: str, caps: Caps) -> Directory:
     with disk_errors(FALLBACK):
         found = next(_own_directories(prefix), None) or tempfile.mkdtemp(prefix=prefix, dir=FALLBACK)
     return Directory(found, caps)
+
+
+def note_use(job_tmp: str, name: str) -> None:
+    """Leave a note that this job uses an image of the store (`images.notes`). Raises `OSError`."""
+    folder = f"{job_tmp}/{FOLDER}"
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    with opened_dir(folder) as fd:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        os.close(os.open(NOTE + name, flags, 0o600, dir_fd=fd))
 
 
 def obtain(reference: Reference, directory: Directory, importer: Importer, login: str, deadline: Deadline) -> str:

@@ -20,7 +20,7 @@ from warmstart.images.query import Site, query_by_rules
 from warmstart.images.reference import parse
 from warmstart.images.store import published
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.published import Producer
+from warmstart.images.store.published import ImageProducer
 
 pytestmark = pytest.mark.threat(11)
 
@@ -109,12 +109,12 @@ def test_who_is_not_elected_gives_up_soon(
     monkeypatch.setattr(time, "sleep", lambda _: None)
     asked = []
 
-    def held(_store: str, _key: str, _producer: Producer, _owner: str) -> str | None:
+    def held(_store: str, _key: str, _producer: ImageProducer, _owner: str) -> str | None:
         asked.append(1)
         return "" if len(asked) == tries and not recorded else None
 
     monkeypatch.setattr(published, "begin", held)
-    monkeypatch.setattr(published, "producer_of", lambda *_: Producer("n9", 9, 9, "x") if recorded else None)
+    monkeypatch.setattr(published, "producer_of", lambda *_: ImageProducer("n9", 9, 9, "x") if recorded else None)
     monkeypatch.setattr(InlineWorker, "run", lambda _self, _deadline, function, *args: function(*args))
     assert (making.elect(query, here, after(9)) is None) == recorded
     assert len(asked) == tries
@@ -126,7 +126,7 @@ def test_layers_are_kept_for_one_repository_of_one_store(tmp_path: Path) -> None
 
     def place(text: str, where: Site) -> LayerPlace:
         query = query_by_rules(parse(text), RULES, "none1")
-        return making._layer_place(making.Flight(query, where, after(9), Producer("h", 1, 1, ""), "", "", []))
+        return making._layer_place(making.Flight(query, where, after(9), ImageProducer("h", 1, 1, ""), "", "", []))
 
     first = place("reg.io/a:1", here)
     assert (first.directory, first.limit) == (f"{tmp_path}/workspace/n1/layers", RULES.keep_layers)

@@ -23,14 +23,14 @@ from warmstart.images.reference import parse
 from warmstart.images.store import published
 from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import ImageQuery, key_of
-from warmstart.images.store.published import Producer, RememberedFailure
+from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.store.layout import StoreFailed
 from warmstart.store.locks import Held, try_lock
 
 HEX = "ab" * 32
 BY_DIGEST = parse(f"reg.io/a@sha256:{HEX}")
 LOCK = f"{key_of(BY_DIGEST.canonical())}.{image_site.KIND}"
-OTHER = Producer("n9", 99, 8, "2026-01-01T00:00:00Z")
+OTHER = ImageProducer("n9", 99, 8, "2026-01-01T00:00:00Z")
 NOT_FOUND = RememberedFailure("image-not-found", {"image": "reg.io/a"})
 
 

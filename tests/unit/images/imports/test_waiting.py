@@ -28,13 +28,13 @@ from warmstart.images.scratch import ScratchBroken
 from warmstart.images.store import published
 from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import Charged, key_of
-from warmstart.images.store.published import Producer, RememberedFailure
+from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.record import StateFull, StateUnusable
 
 HEX = "ab" * 32
 WANTED = parse(f"reg.io/a@sha256:{HEX}")
 LOCK = f"{key_of(WANTED.canonical())}.{image_site.KIND}"
-OTHER = Producer("n9", 99, 8, "2026-01-01T00:00:00Z")
+OTHER = ImageProducer("n9", 99, 8, "2026-01-01T00:00:00Z")
 
 
 def never(*_: object) -> NoReturn:
