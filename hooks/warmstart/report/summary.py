@@ -39,6 +39,11 @@ class Hits(NamedTuple):
         """The share that was warm, 0 to 1."""
         return self.warm / (self.warm + self.cold) if self.warm + self.cold else 0.0
 
+    @property
+    def percent(self) -> str:
+        """The same in words, `-` if there was nothing."""
+        return f"{100 * self.rate:.1f}%" if self.warm + self.cold else "-"
+
 
 class Counted(NamedTuple):
     """A name and how often it occurred."""
@@ -124,6 +129,11 @@ class Summary(NamedTuple):
     removed_bundles: int
     evicted_images: int
     periods: tuple[Period, ...]
+
+    @property
+    def caches(self) -> Hits:
+        """All profiles together."""
+        return Hits("", sum(hits.warm for hits in self.profiles), sum(hits.cold for hits in self.profiles))
 
 
 def summarize(runs: Iterable[Run], *, by_hour: bool = False) -> Summary:
