@@ -116,7 +116,7 @@ def test_the_preview_of_a_request_that_nobody_understands(tmp_path: Path) -> Non
     """The verdict, no steps, and of the job's own images none."""
     policy = a_policy(tmp_path, rules=(a_rule(),))
     shown = preview(policy, a_job(comment="warmstart: image=reg.example.com/a:1 nonsense"))
-    assert shown["verdict"]["code"] == "request-invalid"  # type: ignore[index]
+    assert shown["verdict"]["code"] == "request-invalid"
     assert (shown["steps"], shown["images"], shown["keep"]) == ({"prolog": [], "epilog": []}, [], None)
 
 

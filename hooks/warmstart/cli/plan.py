@@ -9,21 +9,20 @@ from __future__ import annotations
 import os
 import pwd
 from functools import partial
-from typing import TypedDict
 
 import click
 
 from warmstart import plan as planning
 from warmstart.cli.output import duration, fail, json_option, say, show_json, show_table, warn
 from warmstart.cli.policy import written
-from warmstart.errors import Fields, PolicyError, UserError, WarmstartError
+from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.wire import Json
 from warmstart.images import reference as references
 from warmstart.job import Job
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
-from warmstart.policy.match import Grant, Matched, combine, matching
+from warmstart.policy.match import Grant, combine, matching
 from warmstart.profiles import registry
 from warmstart.record import Record, Seeded
 from warmstart.request import NOTHING, Request
@@ -33,62 +32,6 @@ SHOWN = ("partition", "account", "qos", "job_name", "array", "constraint", "node
 NO_JOB = 1  # any id will do: the preview looks up no job
 CACHE = "$WARMSTART_CACHE"  # stands for the job's cache, whose path depends on the run id
 NO_STEPS: dict[str, list[str]] = {"prolog": [], "epilog": []}
-
-
-class JobShown(TypedDict):
-    """The job as the options describe it."""
-
-    user: str
-    uid: int
-    partition: str
-    account: str
-    qos: str | None
-    job_name: str | None
-    array: str | None
-    constraint: str
-    node: str
-    comment: str
-
-
-class RuleShown(TypedDict):
-    """A rule, and whether and why it matches."""
-
-    name: str
-    place: str
-    matched: bool
-    reason: str
-
-
-# `from` is "job" or "policy".
-ImageShown = TypedDict("ImageShown", {"image": str, "from": str, "private": str, "allowed": bool, "reason": str})
-ProfileShown = TypedDict("ProfileShown", {"name": str, "from": str, "variables": dict[str, str]})
-
-
-class Scopes(TypedDict):
-    """The scopes that a job reads, most trusted first, and the one that it publishes to."""
-
-    read: list[str]
-    publish: str
-
-
-class Preview(TypedDict):
-    """What a job would get, as `warmstart plan --json` prints it."""
-
-    job: JobShown
-    nothing_because: str
-    mode: str
-    verdict: Fields | None
-    rules: list[RuleShown]
-    images: list[ImageShown]
-    profiles: list[ProfileShown]
-    left_out: list[str]
-    scopes: Scopes
-    environment: dict[str, str]
-    override: list[str]
-    rendezvous: Json | None
-    keep: int | None
-    limits: dict[str, object]
-    steps: dict[str, list[str]]
 
 
 @click.command()
@@ -154,8 +97,8 @@ def _owned_by(user: str | None) -> Job:
     )  # fmt: skip
 
 
-def preview(policy: Policy, job: Job) -> Preview:
-    """Return what the job would get: rules, images, profiles, scopes, environment, limits and steps."""
+def preview(policy: Policy, job: Job) -> dict[str, Json]:
+    """Return what the job would get, as --json prints it."""
     matches = matching(policy, job, partial(planning.groups, job))
     grant = combine(policy, matches, job)
     requested, invalid = _requested(job, grant)
@@ -163,22 +106,14 @@ def preview(policy: Policy, job: Job) -> Preview:
     if invalid:
         steps, verdict = NO_STEPS, invalid
     return {
-        "job": {
-            "user": job.user,
-            "uid": job.uid,
-            "partition": job.partition,
-            "account": job.account,
-            "qos": job.qos,
-            "job_name": job.job_name,
-            "array": job.array,
-            "constraint": job.constraint,
-            "node": job.node,
-            "comment": job.comment,
-        },
+        "job": {key: getattr(job, key) for key in ("user", "uid", *SHOWN)},
         "nothing_because": grant.reason,
         "mode": "observe" if grant.observed else "enforce",
         "verdict": verdict.as_audit() if verdict else None,
-        "rules": [_rule(match) for match in matches],
+        "rules": [
+            {"name": rule.name, "place": rule.place, "matched": matched, "reason": reason}
+            for rule, matched, reason, _ in matches
+        ],
         "images": _images(policy, job, grant, requested),
         "profiles": _profiles(policy, grant, requested),
         "left_out": _left_out(policy, grant, requested),
@@ -194,11 +129,6 @@ def preview(policy: Policy, job: Job) -> Preview:
         },
         "steps": steps,
     }
-
-
-def _rule(match: Matched) -> RuleShown:
-    rule = match.rule
-    return {"name": rule.name, "place": rule.place, "matched": match.matched, "reason": match.reason}
 
 
 def _requested(job: Job, grant: Grant) -> tuple[Request, UserError | None]:
@@ -229,7 +159,7 @@ def _record(job: Job) -> Record:
     )  # fmt: skip
 
 
-def _images(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[ImageShown]:
+def _images(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[Json]:
     """Return every image, the job's own first, with the reason if it is refused."""
     return [
         *(_image(policy, job, text, requested) for text in requested.images),
@@ -237,7 +167,7 @@ def _images(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[
     ]
 
 
-def _image(policy: Policy, job: Job, text: str, requested: Request | None) -> ImageShown:
+def _image(policy: Policy, job: Job, text: str, requested: Request | None) -> Json:
     """Return one image, of the job's request or, without one, of the policy."""
     shown, problem, private = text, "", ""
     try:
@@ -257,7 +187,7 @@ def _image(policy: Policy, job: Job, text: str, requested: Request | None) -> Im
     }
 
 
-def _profiles(policy: Policy, grant: Grant, requested: Request) -> list[ProfileShown]:
+def _profiles(policy: Policy, grant: Grant, requested: Request) -> list[Json]:
     try:
         names = planning.profiles(policy, grant, requested)
     except UserError:
@@ -279,12 +209,12 @@ def _left_out(policy: Policy, grant: Grant, requested: Request) -> list[str]:
         return []  # the job's own request is refused
 
 
-def _origin(policy: CurrentPolicy) -> dict[str, object]:
+def _origin(policy: CurrentPolicy) -> Json:
     problem = policy.problem.as_audit() if policy.problem else None
     return {"file": policy.origin, "changed": policy.changed, "problem": problem}
 
 
-def _print(found: Preview, policy: CurrentPolicy, off_switch: str) -> None:
+def _print(found: dict[str, Json], policy: CurrentPolicy, off_switch: str) -> None:
     if off_switch:
         warn(f"switched off by {off_switch}: hooks do nothing until it is removed")
     if policy.problem:
@@ -305,7 +235,7 @@ def _print(found: Preview, policy: CurrentPolicy, off_switch: str) -> None:
     _print_parts(found)
 
 
-def _print_parts(found: Preview) -> None:
+def _print_parts(found: dict[str, Json]) -> None:
     if found["images"]:
         rows = [(row["from"], row["private"], row["image"], row["reason"] or "allowed") for row in found["images"]]
         show_table(("from", "private", "image", "verdict"), rows)

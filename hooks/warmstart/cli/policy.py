@@ -7,7 +7,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,12 +16,11 @@ from warmstart.errors import PolicyError
 from warmstart.host.identity import Identity
 from warmstart.paths import Installation
 from warmstart.policy import trust
-from warmstart.policy.compiled import Condition, Pattern, Policy, Rule
+from warmstart.policy.compiled import Condition, Pattern, Policy, User
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem
 from warmstart.policy.trust import TrustUnproven
 from warmstart.policy.units import BYTES, SECONDS
-from warmstart.profiles.defined import DefinedProfile
 from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
@@ -220,7 +219,7 @@ def show(installation: Installation, as_json: bool) -> None:
     except PolicyError as error:
         fail(error, hint_for(error))
     values = _values(found.policy)
-    rules = [_rule(rule) for rule in found.policy.rules]
+    rules = [_plain(rule) | {"match": _plain(rule.match) or {}} for rule in found.policy.rules]
     since = _compiled_at(found.origin) if found.origin == installation.compiled_policy else None
     if as_json:
         problem = found.problem.as_audit() if found.problem else None
@@ -274,43 +273,21 @@ def _compiled_at(path: str) -> str | None:
 
 def _values(policy: Policy) -> Json:
     """Return everything but the rules, with the keys of the policy's YAML."""
-    accounts = {key: getattr(policy, key).name for key in ("store_user", "import_user", "validate_user")}
-    sections = ("paths", "audit", "images", "seed", "harvest", "maintenance", "limits", "trust", "on_error")
-    return {
-        **accounts,
-        "site_label": policy.site_label,
-        "constant_path": policy.constant_path,
-        "slurmctld": _slurmctld(policy),
-        **{key: _plain(getattr(policy, key)) for key in sections},
-        "profiles": {profile.name: _profile(profile) for profile in policy.profiles},
-    }
+    values: Json = {key: _plain(value) for key, value in policy._asdict().items() if key not in ("signature", "rules")}
+    return values | {"profiles": {profile["name"]: profile for profile in map(_plain, policy.profiles)}}
 
 
-def _profile(profile: DefinedProfile) -> Json:
-    return {key: value for key, value in profile._asdict().items() if key != "name"}
-
-
-def _plain(value: object) -> object:
-    """Convert a section's NamedTuples and tuples into dicts and lists, recursively, and patterns into their globs."""
+def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
+    """Return a value of the compiled form as the site wrote it: globs, names of users, mappings and lists."""
     if isinstance(value, Pattern):
         return value.glob
+    if isinstance(value, (Identity, User)):
+        return value.name
     if isinstance(value, tuple) and value and all(isinstance(item, Condition) for item in value):
-        return {item.attribute: [pattern.glob for pattern in item.patterns] for item in value}
+        return {item.attribute: _plain(item.patterns) for item in value}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {key: _plain(item) for key, item in value._asdict().items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _slurmctld(policy: Policy) -> Json | None:
-    keys = policy.slurmctld
-    return {**keys._asdict(), "user": keys.user.name, "attributes": list(keys.attributes)} if keys else None
-
-
-def _rule(rule: Rule) -> Json:
-    """Return a rule as the site wrote it, with globs instead of their compiled form."""
-    match = {condition.attribute: [pattern.glob for pattern in condition.patterns] for condition in rule.match}
-    publishers = [user.name for user in rule.publishers]
-    return {**rule._asdict(), "match": match, "publishers": publishers}
 
 
 def _flat(values: Json, prefix: str) -> Iterator[tuple[str, object]]:

@@ -99,13 +99,12 @@ def _write(path: str, found: Summary, predicted: Predicted) -> None:
 
 def _show(found: Summary) -> None:
     say(f"{found.first} to {found.last}, {found.nodes} nodes")
-    images, saved, entries = found.images, found.saved, found.entries
-    everything = Hits("", sum(hits.warm for hits in found.profiles), sum(hits.cold for hits in found.profiles))
+    images, saved, entries, caches = found.images, found.saved, found.entries, found.caches
     _table(
         ("what", "number", "of which"),
         [
             ("job starts", found.jobs, f"{found.users} users"),
-            ("caches warm", _percent(everything), f"{everything.warm} of {everything.warm + everything.cold}"),
+            ("caches warm", caches.percent, f"{caches.warm} of {caches.warm + caches.cold}"),
             (
                 "imports",
                 images.imported,
@@ -159,7 +158,7 @@ def _show_prediction(predicted: Predicted) -> None:
         [
             ("prologs", predicted.jobs, "on each node of each job"),
             *(
-                (f"{hits.name}: warm", _percent(hits), f"{hits.warm} of {hits.warm + hits.cold}")
+                (f"{hits.name}: warm", hits.percent, f"{hits.warm} of {hits.warm + hits.cold}")
                 for hits in predicted.profiles
             ),
             ("imports", predicted.imports, ""),
@@ -182,7 +181,7 @@ def _added(found: Summary) -> int:
 def _hits(what: str, found: Sequence[Hits]) -> None:
     _table(
         (what, "warm", "starts", "cold"),
-        [(hits.name, _percent(hits), hits.warm + hits.cold, hits.cold) for hits in found],
+        [(hits.name, hits.percent, hits.warm + hits.cold, hits.cold) for hits in found],
     )
 
 
@@ -194,10 +193,6 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     if rows:
         say("")
         show_table(columns, rows)
-
-
-def _percent(hits: Hits) -> str:
-    return f"{100 * hits.rate:.1f}%" if hits.warm + hits.cold else "-"
 
 
 def _half(half: float, most: float) -> str:

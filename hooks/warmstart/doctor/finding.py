@@ -67,4 +67,9 @@ def _findings(check: Callable[[_Subject], Iterable[Finding]], subject: _Subject)
     except OSError as error:
         return [Finding(UNKNOWN, f"{error.filename or 'a system call'}: {error.strerror}")]
     except WarmstartError as error:
-        return [Finding(UNKNOWN, str(error), error.hint)]
+        return [Finding(UNKNOWN, on_one_line(error), error.hint)]
+
+
+def on_one_line(error: WarmstartError) -> str:
+    """Return what an error says; that of a policy may have several lines."""
+    return "; ".join(str(error).splitlines())

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
+from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding, on_one_line
 from warmstart.errors import PolicyError
 from warmstart.host.files import ROOT_ALONE
 from warmstart.paths import Installation
@@ -22,13 +22,13 @@ def current(installation: Installation) -> Iterator[Finding]:
     try:
         found = current_policy(installation)
     except PolicyError as error:
-        yield Finding(CRITICAL, f"no policy is in force: {_line(error)}", error.hint)
+        yield Finding(CRITICAL, f"no policy is in force: {on_one_line(error)}", error.hint)
         return
     if found.problem:
         yield Finding(
             CRITICAL,
             f"the last good policy is in force ({found.origin}); the files were changed and are rejected: "
-            f"{_line(found.problem)}",
+            f"{on_one_line(found.problem)}",
             "fix what `warmstart policy check` reports",
         )
     elif not found.policy.rules:
@@ -88,11 +88,7 @@ def switch(installation: Installation) -> Iterator[Finding]:
 
 def enforcement(installation: Installation) -> Iterator[Finding]:
     """Check that Slurm enforces what the policy declares enforced: rights rest on it (docs/threats.md, row 36)."""
-    try:
-        policy = current_policy(installation).policy
-    except PolicyError as error:
-        yield Finding(UNKNOWN, f"there is no policy: {_line(error)}", error.hint)
-        return
+    policy = current_policy(installation).policy
     names = trust.declared(policy)
     for problem in trust.problems(policy, installation.enforcement):
         yield Finding(CRITICAL, str(problem), problem.hint)
@@ -103,11 +99,7 @@ def enforcement(installation: Installation) -> Iterator[Finding]:
 
 def mode(installation: Installation) -> Iterator[Finding]:
     """Check for jobs that are only observed, which is easily forgotten."""
-    try:
-        policy = current_policy(installation).policy
-    except PolicyError as error:
-        yield Finding(UNKNOWN, f"there is no policy: {_line(error)}", error.hint)
-        return
+    policy = current_policy(installation).policy
     rules = [rule.name for rule in policy.rules if rule.mode == OBSERVE]
     page = "docs/operations/rollout.md"
     if policy.mode == OBSERVE:
@@ -116,10 +108,6 @@ def mode(installation: Installation) -> Iterator[Finding]:
         yield Finding(ADVICE, f"jobs of these rules are only observed: {', '.join(rules)}", page)
     else:
         yield Finding(OK, "no job is only observed")
-
-
-def _line(error: PolicyError) -> str:
-    return "; ".join(str(error).splitlines())
 
 
 CHECKS = {

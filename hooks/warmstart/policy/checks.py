@@ -111,10 +111,8 @@ def _registries(model: PolicyModel) -> Iterator[Fault]:
     for number, registry in enumerate(model.images.insecure):
         if registry not in model.images.registries:
             yield _fault(("images", "insecure", number), f"{registry} is not in images.registries")
-    for number, reference in enumerate(model.images.prefetch):
-        registry = registry_of(reference)
-        if registry not in model.images.registries:
-            yield _fault(("images", "prefetch", number), f"registry {registry} is not in images.registries")
+    for number, problem in _not_allowed(model.images.prefetch, model):
+        yield _fault(("images", "prefetch", number), problem)
 
 
 def _image_directories(model: PolicyModel) -> Iterator[Fault]:
@@ -169,9 +167,8 @@ def _credentials(model: PolicyModel) -> Iterator[Fault]:
             yield _fault((*loc, "repository"), problem)
         if all(value is None for value in item.match.model_dump().values()):
             yield _fault((*loc, "match"), "is empty; name who may use these images, e.g. {group: team}")
-        for attribute, remedy in _claimed(model, item.match):
-            problem = f"credentials may not depend on a claimed attribute; match on user, group or partition{remedy}"
-            yield _fault((*loc, "match", attribute), problem, at_key=True)
+        for found in _claimed(model, item.match, "credentials", "user, group or partition"):
+            yield _fault((*loc, *found.loc), found.problem, at_key=True)
 
 
 def _repeated(names: Iterable[str]) -> list[int]:
@@ -252,23 +249,19 @@ def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user:
     yield from _spec(rule, model)
     yield from _publish(rule)
     yield from _publishers(rule, model, find_user)
-    yield from _images(rule, model)
-    yield from _environment(rule)
+    for number, problem in _not_allowed(rule.images, model):
+        yield Fault(("images", number), problem)
+    for name in rule.env:
+        if name.startswith(_RESERVED):
+            yield Fault(("env", name), _RESERVED_PROBLEM, at_key=True)
     yield from _rendezvous(rule, model)
 
 
 def _scope(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
-    above_user = rule.scope in ("account", "site")
-    enforced = model.trust.account == "enforced"
-    if rule.scope == "account" and not enforced:
+    if rule.scope == "account" and model.trust.account != "enforced":
         yield Fault(("scope",), "account needs trust.account: enforced; otherwise users choose their account")
-    for attribute, remedy in _claimed(model, rule.match) if above_user else ():
-        yield Fault(
-            ("match", attribute),
-            f"scope {rule.scope} may not depend on a claimed attribute; "
-            f"match on user, group, node or partition{remedy}",
-            at_key=True,
-        )
+    if rule.scope in ("account", "site"):
+        yield from _claimed(model, rule.match, f"scope {rule.scope}", "user, group, node or partition")
 
 
 def _spec(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
@@ -301,11 +294,12 @@ def _publishers(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
             yield Fault(loc, f"{name!r} has uid {found.uid}, below limits.min_uid: its jobs get nothing")
 
 
-def _images(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
-    for number, reference in enumerate(rule.images):
+def _not_allowed(references: Sequence[str], model: PolicyModel) -> Iterator[tuple[int, str]]:
+    """Yield the numbers of images that are of no registry of the policy, each with the problem."""
+    for number, reference in enumerate(references):
         registry = registry_of(reference)
         if registry not in model.images.registries:
-            yield Fault(("images", number), f"registry {registry} is not in images.registries")
+            yield number, f"registry {registry} is not in images.registries"
 
 
 def registry_of(reference: str) -> str:
@@ -313,12 +307,6 @@ def registry_of(reference: str) -> str:
     # A first part with a dot or a port, or `localhost`, is a registry. Other names are on Docker Hub.
     first, slash, _ = reference.removeprefix("docker://").partition("/")
     return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
-
-
-def _environment(rule: Rule) -> Iterator[Fault]:
-    for name in rule.env:
-        if name.startswith(_RESERVED):
-            yield Fault(("env", name), _RESERVED_PROBLEM, at_key=True)
 
 
 def _rendezvous(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
@@ -336,19 +324,20 @@ def _rendezvous(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
         yield Fault(("rendezvous", "ports"), f"has fewer ports than one job may request (per_job: {given.per_job})")
     if given.per_user <= given.per_job:
         yield Fault(("rendezvous", "per_user"), f"must be more than per_job, {given.per_job}: one job may have as many")
-    for attribute, remedy in _claimed(model, rule.match):
-        problem = f"rendezvous may not depend on a claimed attribute; match on user, group or partition{remedy}"
-        yield Fault(("match", attribute), problem, at_key=True)
+    yield from _claimed(model, rule.match, "rendezvous", "user, group or partition")
 
 
-def _claimed(model: PolicyModel, match: Match) -> list[tuple[str, str]]:
-    """Return the keys of a match that users can forge, each with a further remedy or ""."""
+def _claimed(model: PolicyModel, match: Match, what: str, better: str) -> Iterator[Fault]:
+    """Yield a fault for each key of a match that users can forge: `what` may not depend on it, but on `better`."""
     remedies = {"constraint": "", "job_name": "", "array": ""}
     if model.trust.account != "enforced":
         remedies["account"] = ", or set trust.account: enforced where slurmctld enforces associations"
     if model.trust.qos != "enforced":
         remedies["qos"] = ", or set trust.qos: enforced where slurmctld enforces it"
-    return [(key, remedy) for key, remedy in remedies.items() if getattr(match, key) is not None]
+    for key, remedy in remedies.items():
+        if getattr(match, key) is not None:
+            problem = f"{what} may not depend on a claimed attribute; match on {better}{remedy}"
+            yield Fault(("match", key), problem, at_key=True)
 
 
 def _fault(loc: Loc, problem: str, at_key: bool = False) -> Fault:

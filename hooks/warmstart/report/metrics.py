@@ -13,6 +13,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.audit.line import Line
 from warmstart.report import values
+from warmstart.report.runs import IMAGE_EVENTS
 
 MOST_LABELS = 200
 OTHER = "other"
@@ -67,12 +68,7 @@ HARVESTS_DROPPED = Metric("warmstart_harvests_dropped", "Deferred harvests that 
 SPOOLED = Metric("warmstart_bundles_spooled", "Bundles that the store did not take at once.")
 BUNDLES_DROPPED = Metric("warmstart_bundles_dropped", "Spooled bundles that were lost.")
 
-CATALOGUE = (
-    HOOK_RUNS, HOOK_CRASHES, HOOK_SECONDS, STEP_FAILURES, JOBS_REFUSED, JOBS_REQUEUED, NODE_DRAINS, POLICY_ERRORS,
-    IMAGE_USES, IMPORTS, IMPORT_SECONDS, WAIT_SECONDS, IMPORTED_BYTES, IMAGES_EVICTED, IMAGES_QUARANTINED,
-    CACHE_STARTS, CACHE_MISSES, SEEDED, FETCHED_BYTES, HARVESTED, REJECTED, PUBLISHED_BYTES,
-    BUNDLES_REMOVED, BUNDLES_QUARANTINED, DEFERRED, HARVESTS_DROPPED, SPOOLED, BUNDLES_DROPPED,
-)  # fmt: skip
+CATALOGUE = tuple(value for value in globals().values() if isinstance(value, Metric))
 
 
 class Sample(NamedTuple):
@@ -244,11 +240,7 @@ _FOLD: dict[events.Event, Callable[[Counters, Line], None]] = {
     events.JOB_REQUEUED: _each(JOBS_REQUEUED),
     events.NODE_DRAINED: _each(NODE_DRAINS),
     events.POLICY_REJECTED: _each(POLICY_ERRORS),
-    events.IMAGE_REUSED: _image("reused"),
-    events.IMAGE_WAITED: _image("waited"),
-    events.IMAGE_IMPORTED: _image("imported"),
-    events.IMAGE_ADOPTED: _image("adopted"),
-    events.IMAGE_STALE: _image("stale"),
+    **{event: _image(outcome) for event, outcome in IMAGE_EVENTS.items()},
     events.IMAGE_IMPORT_FAILED: _import_failed,
     events.IMAGE_EVICTED: _each(IMAGES_EVICTED),
     events.IMAGE_QUARANTINED: _each(IMAGES_QUARANTINED),

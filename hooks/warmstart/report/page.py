@@ -75,10 +75,10 @@ def _when(summary: Summary) -> str:
 
 
 def _tiles(summary: Summary) -> str:
-    hits = _all(summary)
+    hits = summary.caches
     tiles = [
         ("job starts", f"{summary.jobs:,}", f"of {summary.users:,} users"),
-        ("caches that began warm", _percent(hits), f"{hits.warm:,} of {hits.warm + hits.cold:,}"),
+        ("caches that began warm", hits.percent, f"{hits.warm:,} of {hits.warm + hits.cold:,}"),
         ("imports avoided", f"{summary.images.avoided:,}", f"{summary.images.imported:,} were done"),
         ("time saved on imports", format_duration(summary.saved.seconds), f"{summary.saved.counted:,} images"),
     ]
@@ -141,7 +141,7 @@ def _tables(summary: Summary) -> str:
 def _hits(title: str, found: Iterable[Hits]) -> str:
     rows = [
         (_cell(hits.name), f'<td class="wide">{charts.bar([("a", hits.rate), ("b", 1 - hits.rate)], 1)}</td>',
-         _numeric(_percent(hits)), _numeric(f"{hits.warm + hits.cold:,}"))
+         _numeric(hits.percent), _numeric(f"{hits.warm + hits.cold:,}"))
         for hits in found
     ]  # fmt: skip
     return _table(title, ("", "", "warm", "starts"), rows)
@@ -215,14 +215,6 @@ def _cell(text: str) -> str:
 
 def _numeric(text: str) -> str:
     return f'<td class="n">{escape(text)}</td>'
-
-
-def _all(summary: Summary) -> Hits:
-    return Hits("", sum(hits.warm for hits in summary.profiles), sum(hits.cold for hits in summary.profiles))
-
-
-def _percent(hits: Hits) -> str:
-    return f"{100 * hits.rate:.1f} %" if hits.warm + hits.cold else "-"
 
 
 def _both(first: float, second: float) -> str:

@@ -22,16 +22,29 @@ IMAGE_EVENTS = {
     events.IMAGE_ADOPTED: "adopted",
     events.IMAGE_STALE: "stale",
 }
-REMARKS = frozenset(
-    {
-        *(events.JOB_REQUEUED, events.JOB_NOT_REQUEUED),
-        *(events.IMAGE_QUARANTINED, events.IMAGE_LOCKLESS, events.IMAGE_LEFT_OUT),
-        *(events.PROFILE_LEFT_OUT, events.TMPDIR_LEFT_OUT, events.OVERLAY_FAILED, events.SPEC_IGNORED),
-        *(events.BUNDLE_REFUSED, events.BUNDLE_LEFT_OUT, events.BUNDLE_DROPPED, events.BUNDLE_SPOOLED),
-        *(events.HARVEST_LEFT_OUT, events.HARVEST_DEFERRED, events.HARVEST_DROPPED),
-        *(events.POLICY_REJECTED, events.TRUST_UNPROVEN, events.RECORD_DAMAGED, events.RUN_SUPERSEDED),
-    }
-)
+# Events that explain a result and are no failure of a step, in words.
+REMARKS = {
+    events.JOB_REQUEUED: "the job went back into Slurm's queue",
+    events.JOB_NOT_REQUEUED: "the job could not go back into Slurm's queue",
+    events.PROFILE_LEFT_OUT: "is not among the job's profiles",
+    events.TMPDIR_LEFT_OUT: "TMPDIR stays the user's: programs could not bind sockets in a path so long",
+    events.OVERLAY_FAILED: "could not be mounted; extracted instead",
+    events.SPEC_IGNORED: "the controller's spec of the job was not used",
+    events.BUNDLE_REFUSED: "a bundle was refused",
+    events.BUNDLE_LEFT_OUT: "a bundle was left out",
+    events.BUNDLE_SPOOLED: "the store did not take the bundle; it is kept on the node until maintenance",
+    events.BUNDLE_DROPPED: "a bundle on the node was dropped",
+    events.HARVEST_LEFT_OUT: "not harvested",
+    events.HARVEST_DEFERRED: "the epilog had no time; maintenance harvests it",
+    events.HARVEST_DROPPED: "the deferred harvest was dropped",
+    events.IMAGE_QUARANTINED: "the file in the store was damaged; it was quarantined",
+    events.IMAGE_LOCKLESS: "was imported without a lock",
+    events.IMAGE_LEFT_OUT: "another launcher's image was not adopted",
+    events.POLICY_REJECTED: "the policy's files are wrong",
+    events.TRUST_UNPROVEN: "a rule that needs a verified attribute granted nothing",
+    events.RECORD_DAMAGED: "the job's record was damaged",
+    events.RUN_SUPERSEDED: "an earlier run of the job was removed: it was requeued, or the node was started again",
+}
 REFUSED, DRAINED, FAILED = "refused", "drained", "failed"
 _DEGREES = {
     events.JOB_REFUSED: REFUSED,

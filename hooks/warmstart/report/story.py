@@ -8,7 +8,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.policy.units import format_duration, format_size
 from warmstart.profiles import registry
-from warmstart.report.runs import REFUSED, Failure, Harvest, ImageUse, Remark, Run, Seeding
+from warmstart.report.runs import REFUSED, REMARKS, Failure, Harvest, ImageUse, Remark, Run, Seeding
 
 MOST_JOBS = 4096  # of a user's history
 SEED, HARVEST = "seed", "harvest"
@@ -34,28 +34,6 @@ _GOT = {
     "imported": "was imported",
     "adopted": "was adopted from another launcher",
     "stale": "was in the store; its registry did not say what the tag means now",
-}
-_REMARKS = {
-    events.JOB_REQUEUED: "the job went back into Slurm's queue",
-    events.JOB_NOT_REQUEUED: "the job could not go back into Slurm's queue",
-    events.PROFILE_LEFT_OUT: "is not among the job's profiles",
-    events.TMPDIR_LEFT_OUT: "TMPDIR stays the user's: programs could not bind sockets in a path so long",
-    events.OVERLAY_FAILED: "could not be mounted; extracted instead",
-    events.SPEC_IGNORED: "the controller's spec of the job was not used",
-    events.BUNDLE_REFUSED: "a bundle was refused",
-    events.BUNDLE_LEFT_OUT: "a bundle was left out",
-    events.BUNDLE_SPOOLED: "the store did not take the bundle; it is kept on the node until maintenance",
-    events.BUNDLE_DROPPED: "a bundle on the node was dropped",
-    events.HARVEST_LEFT_OUT: "not harvested",
-    events.HARVEST_DEFERRED: "the epilog had no time; maintenance harvests it",
-    events.HARVEST_DROPPED: "the deferred harvest was dropped",
-    events.IMAGE_QUARANTINED: "the file in the store was damaged; it was quarantined",
-    events.IMAGE_LOCKLESS: "was imported without a lock",
-    events.IMAGE_LEFT_OUT: "another launcher's image was not adopted",
-    events.POLICY_REJECTED: "the policy's files are wrong",
-    events.TRUST_UNPROVEN: "a rule that needs a verified attribute granted nothing",
-    events.RECORD_DAMAGED: "the job's record was damaged",
-    events.RUN_SUPERSEDED: "an earlier run of the job was removed: it was requeued, or the node was started again",
 }
 
 
@@ -221,7 +199,7 @@ def _image(image: ImageUse) -> str:
 
 
 def _remark(remark: Remark) -> str:
-    told = _REMARKS[events.Event(remark.event)]
+    told = REMARKS[events.Event(remark.event)]
     about = f"{remark.about}: " if remark.about else ""
     return f"{about}{told}{f' ({remark.reason})' if remark.reason else ''}"
 

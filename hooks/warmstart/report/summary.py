@@ -9,7 +9,8 @@ compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,6 +38,11 @@ class Hits(NamedTuple):
     def rate(self) -> float:
         """The share that was warm, 0 to 1."""
         return self.warm / (self.warm + self.cold) if self.warm + self.cold else 0.0
+
+    @property
+    def percent(self) -> str:
+        """The same in words, `-` if there was nothing."""
+        return f"{100 * self.rate:.1f}%" if self.warm + self.cold else "-"
 
 
 class Counted(NamedTuple):
@@ -124,6 +130,11 @@ class Summary(NamedTuple):
     evicted_images: int
     periods: tuple[Period, ...]
 
+    @property
+    def caches(self) -> Hits:
+        """All profiles together."""
+        return Hits("", sum(hits.warm for hits in self.profiles), sum(hits.cold for hits in self.profiles))
+
 
 def summarize(runs: Iterable[Run], *, by_hour: bool = False) -> Summary:
     """Add up runs. Periods are days, or hours."""
@@ -131,17 +142,6 @@ def summarize(runs: Iterable[Run], *, by_hour: bool = False) -> Summary:
     for run in runs:
         adding.add(run)
     return adding.result()
-
-
-@dataclass
-class _Period:
-    jobs: int = 0
-    warm: int = 0
-    cold: int = 0
-    imported: int = 0
-    uses: int = 0
-    published_bytes: int = 0
-    imported_bytes: int = 0
 
 
 @dataclass
@@ -177,7 +177,7 @@ class _Adding:
         self._harvested = self._harvested_bytes = 0
         self._failures = {degree: Tally() for degree in (REFUSED, DRAINED, FAILED)}
         self._hooks: dict[str, _Hook] = {}
-        self._periods: dict[str, _Period] = {}
+        self._periods: dict[str, Counter[str]] = {}
 
     def add(self, run: Run) -> None:
         self._runs += 1
@@ -197,16 +197,16 @@ class _Adding:
         for reasons in run.rejected.values():
             for reason, count in reasons.items():
                 self._rejected.add(reason, count)
-        period.published_bytes += run.published
+        period["published_bytes"] += run.published
         for image in run.images:
             self._add_image(run, image, period)
         if run.hook == PROLOG:
             self._add_prolog(run, period)
 
-    def _add_prolog(self, run: Run, period: _Period) -> None:
+    def _add_prolog(self, run: Run, period: Counter[str]) -> None:
         if run.head:
             self._jobs += 1
-            period.jobs += 1
+            period["jobs"] += 1
             self._users.add(run.user)
         for profile in run.warm:
             self._profiles.add(profile)
@@ -216,8 +216,8 @@ class _Adding:
             self._user_cold.add(run.user)
             if reason not in _NO_ENTRY:
                 self._cold.add(f"{profile}: {reason}")
-        period.warm += len(run.warm)
-        period.cold += len(run.cold)
+        period["warm"] += len(run.warm)
+        period["cold"] += len(run.cold)
 
     def _add_hook(self, run: Run) -> None:
         if run.hook not in _HOOKS:
@@ -227,7 +227,7 @@ class _Adding:
         if run.seconds:
             hook.times.add(run.seconds)
 
-    def _add_image(self, run: Run, image: ImageUse, period: _Period) -> None:
+    def _add_image(self, run: Run, image: ImageUse, period: Counter[str]) -> None:
         known = self._image(image.digest)
         known.size = image.size or known.size
         if image.how == "imported":
@@ -237,13 +237,13 @@ class _Adding:
             self._imports.add(took)
             self._imported += 1
             self._imported_bytes += image.size
-            period.imported += 1
-            period.imported_bytes += image.size
+            period["imported"] += 1
+            period["imported_bytes"] += image.size
         if run.hook != PROLOG:  # an import for the jobs that wait
             return
         self._references.add(image.reference)
         self._uses += 1
-        period.uses += 1
+        period["uses"] += 1
         if image.waited:
             self._waits.add(image.waited)
         if run.head and image.how in _FOUND:
@@ -257,11 +257,11 @@ class _Adding:
             self._images = dict(ordered[:MOST_IMAGES])
         return self._images.setdefault(digest, _Image())
 
-    def _period(self, run: Run) -> _Period:
+    def _period(self, run: Run) -> Counter[str]:
         start = run.first[: self._length]
         if start not in self._periods and len(self._periods) >= MOST_PERIODS:
-            return _Period()
-        return self._periods.setdefault(start, _Period())
+            return Counter()
+        return self._periods.setdefault(start, Counter())
 
     def _saved(self) -> Saved:
         seconds = self._imports.total
@@ -323,12 +323,12 @@ class _Adding:
             hooks=tuple(hooks),
             removed_bundles=self._removed,
             evicted_images=self._evicted,
-            periods=tuple(Period(start, *_fields(period)) for start, period in sorted(self._periods.items()) if start),
+            periods=tuple(
+                Period(start, *(period[name] for name in Period._fields[1:]))
+                for start, period in sorted(self._periods.items())
+                if start
+            ),
         )
-
-
-def _fields(period: _Period) -> Sequence[int]:
-    return [getattr(period, name) for name in Period._fields[1:]]
 
 
 def _counts(tally: Tally) -> tuple[Counted, ...]:

@@ -98,6 +98,6 @@ def test_observed_jobs_have_a_section_of_their_own() -> None:
     predicted = NOTHING._replace(jobs=1200, imports=3, avoided=1197, profiles=(Hits("<b>", 9, 1),))
     text = page(summarize([]), "now", predicted)
     assert Checked(text).tags >= {"table"}
-    for words in ("If observed jobs were enforced", "1,197", "90.0 %", "&lt;b&gt;"):
+    for words in ("If observed jobs were enforced", "1,197", "90.0%", "&lt;b&gt;"):
         assert words in text
     assert "observed" not in page(summarize([]), "now", NOTHING)

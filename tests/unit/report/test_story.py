@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from warmstart.report import story
-from warmstart.report.runs import REMARKS, Failure, Harvest, ImageUse, Remark, Run, Seeding
+from warmstart.report.runs import Failure, Harvest, ImageUse, Remark, Run, Seeding
 from warmstart.report.story import History, Part, Story, tell
 
 FACTS = {"image": "sha256:ab", "cpu": "x86_64-1f", "gpu": "none"}
@@ -113,8 +113,3 @@ def test_an_epilog_and_its_failures() -> None:
         Part("remark", "", "triton: the epilog had no time; maintenance harvests it"),
     ]
     assert told.advice == ("store-full: free space",)
-
-
-def test_every_remark_has_words() -> None:
-    """Each event that is one."""
-    assert story._REMARKS.keys() == REMARKS
