@@ -348,8 +348,8 @@ def promote_command(
     with store_maintenance(installation) as (session, work):
         found = find(list(work.bundles()), bundle)
         where = session.namespace(found)
-        choice = merge.Choice(where, found.bundle, entries, scope)
-        made = merge.promote(session.repack_settings, choice, session.bundle_deadline())
+        settings, deadline = session.repack_settings, session.bundle_deadline()
+        made = merge.promote(settings, where, found.bundle, entries, deadline, scope=scope)
         session.audit.emit(
             events.ENTRY_PROMOTED,
             **labels(where),
