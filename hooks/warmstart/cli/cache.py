@@ -341,8 +341,8 @@ def promote_command(
     with store_maintenance(installation) as (session, work):
         found = find(list(work.bundles()), bundle)
         where = namespace_of(found, session)
-        choice = merge.Choice(where, found.bundle, entries, scope)
-        made = merge.promote(repack_settings(session), choice, bundle_deadline())
+        settings, deadline = repack_settings(session), bundle_deadline()
+        made = merge.promote(settings, where, found.bundle, entries, deadline, scope=scope)
         session.audit.emit(
             events.ENTRY_PROMOTED,
             **labels(where),
