@@ -124,7 +124,7 @@ def elect(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
 
 
 def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
-    """Return the image. If it is missing, import it in this process, or wait for the one that does. For people.
+    """Return the image, for the command line: import it in this process if it is missing, or wait for another one.
 
     Raises the errors of an import, also those that another one has just had, and `ImageWaitExpired`.
     """
