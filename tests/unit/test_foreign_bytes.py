@@ -26,7 +26,7 @@ OWN = {
     "audit/shipping.py:Shipper.send": "lines that the sink has just written",
     "cli/explain.py:_events": "each line is `audit-line`",
     "doctor/meet.py:_Meeting.gather": "the store's owner alone writes there; a command for a person, not a hook",
-    "doctor/policy.py:_line": "the text of an error",
+    "doctor/finding.py:on_one_line": "the text of an error",
     "entry/pyxis_importer.py:_job_tmp": "the view, which is root's; runs as the job's user",
     "host/linux.py:child_in": "a child's errno",
     "host/loops.py:is_attached": "the kernel's answer",
