@@ -223,12 +223,12 @@ def _with_egress(
         return completed
 
 
-def with_retries(attempt: Callable[[], _T], deadline: Deadline, pauses: Sequence[float]) -> _T:
-    """Return the result of `attempt`; on `RegistryUnreachable` retry after each of `pauses` (seconds, plus jitter).
+def with_retries(attempt: Callable[[], _T], deadline: Deadline) -> _T:
+    """Return the result of `attempt`; on `RegistryUnreachable` retry after each of `PAUSES_S` (plus jitter).
 
     Raises the last error if the attempts or the time to the deadline are used up.
     """
-    for pause in pauses:
+    for pause in PAUSES_S:
         try:
             return attempt()
         except RegistryUnreachable:

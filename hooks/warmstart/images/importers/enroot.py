@@ -23,7 +23,6 @@ from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, credentials_file, for_enroot
 from warmstart.images.importers import oci
 from warmstart.images.importers.base import (
-    PAUSES_S,
     ImageForbidden,
     ImageNotFound,
     ImportFailed,
@@ -119,12 +118,12 @@ class Enroot(NamedTuple):
         with scratch.errors():
             _bound_transfers(scratch)
             if self.login is None:
-                return with_retries(attempt, deadline, PAUSES_S)
+                return with_retries(attempt, deadline)
             with (
                 _credentials_directory(scratch, self.identity) as config,
                 credentials_file(config, self.identity, CREDENTIALS, for_enroot(self.login)),
             ):
-                return with_retries(lambda: attempt(_forgetting(scratch, config, fetched)), deadline, PAUSES_S)
+                return with_retries(lambda: attempt(_forgetting(scratch, config, fetched)), deadline)
 
 
 @contextmanager

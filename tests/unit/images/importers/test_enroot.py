@@ -17,7 +17,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
 from warmstart.images.credentials import Login
-from warmstart.images.importers import egress, enroot, oci
+from warmstart.images.importers import base, egress, oci
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
@@ -86,7 +86,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
     monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
     monkeypatch.setattr(egress, "opened", no_egress.opened)
     monkeypatch.setattr(namespaces, "new_view", lambda _: os.open("/dev/null", os.O_RDONLY))
-    monkeypatch.setattr(enroot, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(base, "PAUSES_S", (0.0, 0.0))
     return stand_in
 
 
