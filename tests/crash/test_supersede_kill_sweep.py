@@ -12,7 +12,7 @@ from pathlib import Path
 import filelock  # noqa: F401 - so that not every child imports it
 import pytest
 
-from tests.support.bundles import OWNER, draft, namespace, read_anew
+from tests.support.bundles import OWNER, draft, namespace
 from tests.support.vanish import WHENS, vanishes
 from warmstart.store import bundles, maintenance
 from warmstart.store.manifest import Base, File, content_digest
@@ -88,7 +88,7 @@ def test_a_removal_killed_at_any_step(tmp_path: Path, when: str) -> None:
         newer = publish(store, "newer", "stale")
         assert newer
         died = vanishes(partial(maintenance.remove, namespace(store), [newer], OWNER), call, when)
-        read_anew(namespace(store))
+        bundles.reindex(namespace(store), OWNER)
         assert taken(store) in ("newer", "")
         if not died:
             assert call > 10

@@ -3,9 +3,8 @@
 import os
 from pathlib import Path
 
-from warmstart.store import bundles, index
+from warmstart.store import bundles
 from warmstart.store.bundles import Offer, Published
-from warmstart.store.index import Index
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Draft, Entries, File, Producer
 
@@ -32,12 +31,6 @@ def publish(store: Path, *entries: str, scope: str = "user-1", content: bytes = 
         return bundles.publish_bundle(namespace(store, scope), fd, draft(*entries), OWNER)
     finally:
         os.close(fd)
-
-
-def read_anew(where: Namespace) -> Index:
-    """Return the index of a namespace, made from its manifests alone."""
-    (Path(where.path) / index.NAME).unlink(missing_ok=True)
-    return index.read(where.path, OWNER)
 
 
 def add_offered(found: dict[str, str], offer: Offer, files: Entries) -> None:

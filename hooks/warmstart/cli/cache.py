@@ -56,6 +56,7 @@ BLOCKS = (
     Column("at", rfc3339),
     Column("reason"),
 )
+REINDEXED = (Column("scope"), Column("profile"), Column("namespace"), Column("bundles"), Column("refused"))
 SHORTEST = 6  # characters of a bundle's id or of its hash
 COLUMNS = (
     Column("bundle"),
@@ -301,6 +302,24 @@ def gc(installation: Installation, as_json: bool) -> None:
         work.collect_garbage()
         work.remove_empty()
     _report(work, as_json)
+
+
+@cache.command()
+@filter_options
+@table_options(REINDEXED)
+@click.pass_obj
+def reindex(installation: Installation, /, listing: Listing, **options: str | None) -> None:
+    """Rebuild the indexes from the bundles' manifests alone.
+
+    Exit status: 0 done; 1 some manifests cannot be used; 2 not root, or the store fails or is busy.
+    """
+    only = NamespaceFilter(**options)
+    with store_maintenance(installation) as (session, work):
+        chosen = [where for where in work.namespaces() if only.matches(where)]
+        made = [(where, session.store.reindex(where, session.store_deadline())) for where in chosen]
+    listing.show({**where._asdict(), "namespace": where.name, **answer._asdict()} for where, answer in made)
+    if any(answer.refused for _, answer in made):
+        raise click.exceptions.Exit(NO)
 
 
 @cache.command("promote")

@@ -50,7 +50,7 @@ class BundleGone(StoreError):
 
     code = "bundle-gone"
     template = "bundle {bundle} is not in the store any more"
-    hint = "ignore it if it happens once; otherwise run `warmstart cache gc`"
+    hint = "ignore it if it happens once; otherwise run `warmstart cache reindex`"
 
 
 class CopyFailed(ResourceError):
@@ -103,6 +103,13 @@ class Published(NamedTuple):
     size: int  # of the squashfs file, bytes
     indexed: bool  # False if it is published but the index could not be written; the next update lists it
     superseding: list[str] = []  # noqa: RUF012 - entries of which it takes the place, or that it retires
+
+
+class Reindexed(NamedTuple):
+    """The result of rebuilding an index."""
+
+    bundles: int  # number listed
+    refused: dict[str, str]  # bundle → why its manifest is unusable
 
 
 def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: str) -> Offers:
@@ -364,6 +371,15 @@ def publish_marks(dir_fd: int, owner: str, like: str, supersedes: dict[str, str]
         found = index.read_manifest(dir_fd, like)
         found = found._replace(sha256=sha256, size=size, entries={}, origins={}, replaces=[], supersedes=supersedes)
         _link_and_list(dir_fd, owner, (temp, fd), index.with_youngest_id(found, index.update(dir_fd, owner)))
+
+
+def reindex(where: Namespace, owner: str) -> Reindexed:
+    """Rebuild the index of a namespace from its manifests."""
+    from warmstart.store.locks import publish_lock
+
+    with store_errors("rebuild the index"), opened_dir(where.path) as dir_fd, publish_lock(where.path):
+        made = index.rebuild(dir_fd, owner)
+    return Reindexed(len(made.bundles), made.refused)
 
 
 def quota(scope: str, rules: Maintenance) -> int:

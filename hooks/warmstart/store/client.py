@@ -16,7 +16,7 @@ from warmstart.lean import TYPE_CHECKING
 if TYPE_CHECKING:
     from warmstart.slurm.spec import Spec
     from warmstart.store.blocklist import Block
-    from warmstart.store.bundles import Offers, Published
+    from warmstart.store.bundles import Offers, Published, Reindexed
     from warmstart.store.layout import Namespace
     from warmstart.store.maintenance import Bundle, Merger, Use
     from warmstart.store.manifest import Draft, Entries, Manifest
@@ -216,6 +216,12 @@ class StoreClient:
         from warmstart.store import maintenance
 
         return self.worker.run(deadline, maintenance.quarantine, where, bundle, self.publisher)
+
+    def reindex(self, where: Namespace, deadline: Deadline) -> Reindexed:
+        """Rebuild the index of a namespace from its manifests."""
+        from warmstart.store import bundles
+
+        return self.worker.run(deadline, bundles.reindex, where, self.publisher)
 
     # The blocklist
 

@@ -22,7 +22,7 @@ import time
 
 from warmstart.errors import UserError
 from warmstart.host import wire
-from warmstart.host.files import DIRECTORY, REGULAR
+from warmstart.host.files import DIRECTORY, REGULAR, unlink_if_there
 from warmstart.host.wire import Json
 from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, loads, suppress
 from warmstart.store import layout, manifest
@@ -148,6 +148,12 @@ def update(dir_fd: int, owner: str) -> Index:
         covered = {listed.bundle for listed in index.bundles} | index.refused.keys()
         if covered.issuperset(_manifests(dir_fd)):
             return index
+
+
+def rebuild(dir_fd: int, owner: str) -> Index:
+    """Rebuild the index from the manifests alone, and return it; raises `OSError`."""
+    unlink_if_there(NAME, dir_fd)
+    return update(dir_fd, owner)
 
 
 def _load(dir_fd: int) -> Index | None:

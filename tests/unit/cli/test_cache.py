@@ -170,6 +170,20 @@ def test_a_list_can_be_cut_sorted_and_without_a_header(site: EntrySite) -> None:
     assert (unknown.exit_code, "fields: bundle, profile" in unknown.stderr) == (2, True)
 
 
+def test_indexes_are_made_again(site: EntrySite) -> None:
+    """Manifests that can't be used are counted, and status 1 says so."""
+    (index,) = Path(site.store).rglob("index.json")
+    index.unlink()
+    assert [made["bundles"] for made in site.json("cache", "reindex")] == [2]
+    assert index.exists()
+    assert site.json("cache", "reindex", "--scope", "site") == []
+    manifest = next(path for path in index.parent.glob("*Z-*.json"))
+    manifest.chmod(0o600)
+    manifest.write_text("{")
+    result = site.command("cache", "reindex")
+    assert (result.exit_code, "REFUSED" in result.stdout) == (1, True)
+
+
 def test_entries_are_promoted(site: EntrySite) -> None:
     """Into a more trusted scope, where others find them; they keep who made them. Again there is nothing to do."""
     bundle = site.json("cache", "list")[0]["bundle"]
@@ -198,6 +212,7 @@ def test_one_host_maintains_at_a_time(site: EntrySite) -> None:
         ("verify",),
         ("compact",),
         ("gc",),
+        ("reindex",),
         ("promote", "x", "--to", "site"),
     ],
 )

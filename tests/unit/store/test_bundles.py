@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.support.bundles import OWNER, draft, namespace, publish, read_anew
+from tests.support.bundles import OWNER, draft, namespace, publish
 from tests.support.policy_site import defaults
 from warmstart.store import atomic as publishing
 from warmstart.store import blocklist, bundles, index, locks
-from warmstart.store.bundles import BundleDamaged, BundleGone, Offers, Published, QuotaExceeded
+from warmstart.store.bundles import BundleDamaged, BundleGone, Offers, Published, QuotaExceeded, Reindexed
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull
 from warmstart.store.manifest import ManifestUnreadable
 
@@ -171,7 +171,8 @@ def test_a_manifest_of_a_newer_format_is_skipped_with_a_reason(tmp_path: Path) -
     path = Path(namespace(tmp_path).path, f"{newer}.json")
     path.chmod(0o644)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
-    assert read_anew(namespace(tmp_path)).refused == {newer: "its format is 2, known is 1"}
+    told = bundles.reindex(namespace(tmp_path), OWNER)
+    assert told == Reindexed(1, {newer: "its format is 2, known is 1"})
     found = offered(tmp_path)
     assert entries(found) == [("user-1", ["b"])]
     assert list(found.refused) == [newer]

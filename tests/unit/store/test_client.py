@@ -49,6 +49,7 @@ def test_what_is_published_is_offered_fetched_and_described(client: StoreClient,
     found = client.manifest(where, offer.bundle, after(10))
     assert (found.producer, found.entries) == (PRODUCER, {"a": {"a.nbi": File(3, SHA, 17)}})
     assert client.known_entries(where, "a", 1000, after(10)) == ["a"]
+    assert client.reindex(where, after(10)).bundles == 1
     with pytest.raises(BundleGone):
         client.manifest(where, BUNDLE, after(10))
     for fd in (squashfs, copy):

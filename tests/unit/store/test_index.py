@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import OWNER, draft, namespace, read_anew
+from tests.support.bundles import OWNER, draft, namespace
 from warmstart.policy.compiled import Maintenance
 from warmstart.seed import overlay
 from warmstart.seed.overlay import Layer
@@ -214,7 +214,7 @@ def test_removing_the_newest_leaves_its_entry_cold(shop: Shop) -> None:
     third = shop.publish(f="v3").bundle
     assert shop.seen() == {"f": "v3", "g": "g1"}
     maintenance.quarantine(shop.where(), str(third), OWNER)
-    read_anew(shop.where())
+    bundles.reindex(shop.where(), OWNER)
     assert shop.seen() == {"g": "g1"}
 
 
@@ -299,7 +299,7 @@ def test_versions_that_cross_are_never_both_seen(shop: Shop, monkeypatch: pytest
     monkeypatch.setattr(index, "update", lambda _fd, _owner: before)
     both = [shop.publish(f=new, based_on={"f": (OWN, "v1")}) for new in ("v2a", "v2b")]
     monkeypatch.undo()
-    read_anew(shop.where())
+    bundles.reindex(shop.where(), OWNER)
     assert all(made.bundle for made in both)
     assert shop.seen() == {"f": "v2b"}
 
@@ -313,5 +313,5 @@ def test_an_older_index_or_manifest_supersedes_nothing(shop: Shop) -> None:
         path.write_text(path.read_text().replace(',"supersedes":{}', ""))
         assert "supersedes" not in path.read_text()
     assert shop.seen() == {"f": "v1"}
-    read_anew(shop.where())
+    bundles.reindex(shop.where(), OWNER)
     assert shop.seen() == {"f": "v1"}
