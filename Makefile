@@ -59,7 +59,7 @@ unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, 
 	$(BIN)/python -m pytest -q tests/unit -n $(JOBS)
 
 lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
-	$(BIN)/python -m warmstart.policy.reference --check
+	$(BIN)/python -m tools.policy_reference --check
 	$(BIN)/python -m tools.documents --check
 	$(BIN)/python -m tools.threats --check
 	$(BIN)/ruff format --check hooks tests tools
@@ -74,11 +74,11 @@ shellcheck:
 		packaging/package/remove packaging/package/postrm \
 		packaging/libexec/task-prolog.in packaging/libexec/pyxis-importer.in \
 		packaging/enroot/40-warmstart.sh.in packaging/nhc/warmstart.nhc \
-		tests/fakes/enroot tests/newer/build tests/newer/enter \
+		tests/fakes/enroot tests/newer/build tests/newer/enter tests/newer/with-slurm \
 		tests/packages/bare tests/packages/fresh .ci/run
 
 docs: setup ## the documents as a site, build/site/index.html; before it, the pages that are made from the code
-	$(BIN)/python -m warmstart.policy.reference
+	$(BIN)/python -m tools.policy_reference
 	$(BIN)/python -m tools.documents
 	$(BIN)/python -m tools.threats
 	@packaging/setup $(VENV) $(PYTHON) docs

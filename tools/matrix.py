@@ -14,9 +14,11 @@ from tests.support.reports import ROOT, made
 HEAD = """\
 # Releases of Slurm
 
-Made by `make test-all` on {made}: every test that talks to Slurm, on each release, with the daemons, Python and tools
-of a Debian suite (`tests/matrix`). Tests that compile with torch or JAX run once, with the host's Slurm. What differs
-between the releases is in [Slurm's settings](operations/slurm-settings.md), and for the constant path in
+Made by `make test-all` on {made}.
+
+Every test that talks to Slurm, on each release, with the daemons, Python and tools of a Debian suite (`tests/matrix`).
+Tests that compile with torch or JAX run once, with the host's Slurm. What differs between the releases is in
+[Slurm's settings](operations/slurm-settings.md), and for the constant path in
 [inside-the-job.md](start/inside-the-job.md).
 
 """
@@ -55,12 +57,13 @@ def page(releases: list[Release]) -> str:
         *([f"`{file}`: {subject(file)}", *(release.of(file) for release in releases)] for file in files),
     ]
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    lines += ["", "## Exceptions", "", "What a release cannot do. These tests were seen to fail there.", ""]
-    lines += [
-        f"- Slurm {release.versions['Slurm']}, `{test}`: {reason}"
+    exceptions = [
+        f"| {release.versions['Slurm']} | `{test}` | {reason} |"
         for release in releases
         for test, reason in release.exceptions.items()
-    ] or ["None."]
+    ]
+    lines += ["", "## Exceptions", "", "What a release cannot do. These tests were seen to fail there.", ""]
+    lines += ["| Slurm | test | why |", "|---|---|---|", *exceptions] if exceptions else ["None."]
     return "\n".join(lines) + "\n"
 
 

@@ -219,7 +219,7 @@ class NodePaths(NamedTuple):
 
     @property
     def uses(self) -> str:
-        """When this node last reported the use of an image to the store: one empty file per image."""
+        """When this node last recorded its use of an image in the store: one empty file per image."""
         return f"{self.root}/uses"
 
     @property

@@ -111,7 +111,7 @@ def release(ending: Ending, deadline: Deadline) -> list[WarmstartError]:
     """
     failures: list[WarmstartError] = []
     _release_ports(ending, after(LEDGER_SECONDS), failures)
-    _mark_images(ending)
+    _collect_notes(ending)
     if ending.record.deferred:
         defer(ending, deadline, failures)
     else:
@@ -351,20 +351,20 @@ def _withdraw(ending: Ending, deadline: Deadline, failures: list[WarmstartError]
             ending.store.withdraw_rendezvous(ending.record.meeting, deadline)
 
 
-def _mark_images(ending: Ending) -> None:
-    """Report to the store which images the job's steps used without a hook. Maintenance does this for running jobs.
+def _collect_notes(ending: Ending) -> None:
+    """Record in the store which images the job's steps used without a hook. Maintenance does this for running jobs.
 
     Comes before any removal, because the notes about these images are in the run's TMPDIR.
     """
     record = ending.record
     if not record.workspace:
         return
+    from warmstart.images import notes
     from warmstart.images.store.client import ImageStoreClient
-    from warmstart.images.user import usage_notes
 
     store = ImageStoreClient(ending.store.worker, ending.policy.paths.store)
     with suppress(OSError, StoreError), opened_dir(record.run_directory) as run:
-        usage_notes.mark_noted(run, ending.paths.uses, node=record.node, store=store, deadline=after(_STORE_SECONDS))
+        notes.collect(run, ending.paths.uses, node=record.node, store=store, deadline=after(_STORE_SECONDS))
 
 
 def _close_to_user(record: Record, deadline: Deadline) -> None:

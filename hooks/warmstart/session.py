@@ -1,4 +1,4 @@
-"""Session of maintenance or of a command that changes something: root, the current policy, a journal, a store client.
+"""Session of maintenance, an import, or a command that changes something: root, the policy, a journal, a store client.
 
 Its events take the same way as a hook's: into a journal on this host, and from there into the audit log.
 """
@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import NamedTuple
 
 from warmstart.audit import events
@@ -22,19 +21,13 @@ from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.record import using_state
-from warmstart.repack.merge import RepackSettings
-from warmstart.repack.transfer import Item
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace
-from warmstart.store.maintenance import Bundle
 
 # How often the timers in packaging/systemd start maintenance; doctor alarms after three intervals without success.
 NODE_INTERVAL_S = 1800
 STORE_INTERVAL_S = 86400
 LONGEST_ID = 64  # bytes
-STORE_STEP = "store"  # in the audit
 STORE_SECONDS = 60.0  # for one operation on the store
-BUNDLE_SECONDS = 900.0  # for reading, unpacking, packing and writing one bundle
 
 
 class NotRoot(UserError):
@@ -69,8 +62,8 @@ class StoreReplaced(StoreError):
     hint = "mount the right file system; if the store was made anew, remove store-id in warmstart's state"
 
 
-class MaintenanceSession(NamedTuple):
-    """One run of maintenance or of a command that changes something."""
+class Session(NamedTuple):
+    """One run of maintenance, of an import, or of a command that changes something."""
 
     policy: Policy
     paths: NodePaths
@@ -80,26 +73,9 @@ class MaintenanceSession(NamedTuple):
     store: StoreClient  # closed at the session's end, which releases the store's lock
     failures: list[WarmstartError]  # audited; the rest was done, but the session's outcome is `failed`
 
-    @property
-    def repack_settings(self) -> RepackSettings:
-        """Settings for unpacking bundles and validating their entries."""
-        return RepackSettings(self.paths.maintenance, self.store, self.policy.validate_user)
-
-    def namespace(self, item: Bundle | Item) -> Namespace:
-        """Return the namespace in this store of a bundle, or of a bundle in an export."""
-        return Namespace(self.policy.paths.store, item.scope, item.profile, item.namespace)
-
-    def bundles(self) -> Iterator[Bundle]:
-        """Yield the store's bundles that readers see, as `survey` does. Errors go to `failures`."""
-        return survey(self.store, partial(self.failed, STORE_STEP))
-
     def store_deadline(self) -> Deadline:
         """Return the deadline for one operation on the store."""
         return store_deadline()
-
-    def bundle_deadline(self) -> Deadline:
-        """Return the deadline for working on one bundle."""
-        return bundle_deadline()
 
     @contextmanager
     def isolated(self, part: str, step: str = "maintenance") -> Iterator[None]:
@@ -124,7 +100,7 @@ class MaintenanceSession(NamedTuple):
 
 
 @contextmanager
-def maintenance_session(installation: Installation, hook: str, node: str = "") -> Iterator[MaintenanceSession]:
+def open_session(installation: Installation, hook: str, node: str = "") -> Iterator[Session]:
     """Open a session for a `with` block; at its end the journal is moved into the audit log.
 
     Args:
@@ -153,7 +129,7 @@ def maintenance_session(installation: Installation, hook: str, node: str = "") -
     outcome = "failed"
     try:
         with StoreClient(policy.store_user, policy.paths.store, f"{node}-{run_id}") as store:
-            session = MaintenanceSession(policy, paths, node, journal, run_id, store, [])
+            session = Session(policy, paths, node, journal, run_id, store, [])
             yield session
         outcome = "failed" if session.failures else "ok"
     except WarmstartError as error:
@@ -180,45 +156,6 @@ def require_root(command: str) -> None:
         raise NotRoot(what=f"warmstart {command}")
 
 
-def namespaces(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iterator[Namespace]:
-    """Yield the store's namespaces, sorted. `failed` gets the error of each scope that is left out.
-
-    A scope is listed when its turn comes, under a deadline of its own: a store may have tens of thousands of them.
-    """
-    for scope in store.scopes(store_deadline()):
-        try:
-            found = store.namespaces(scope, store_deadline())
-        except WarmstartError as error:
-            failed(error)
-        else:
-            yield from found
-
-
-def survey(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iterator[Bundle]:
-    """Yield the store's bundles that readers see, scope by scope.
-
-    Each namespace is read when its turn comes, under a deadline of its own, and not kept: a store may have a hundred
-    thousand bundles. `failed` gets the error of each scope and namespace that is left out.
-    """
-    for where in namespaces(store, failed):
-        try:
-            found = store.survey(where, store_deadline())
-        except WarmstartError as error:
-            failed(error)
-        else:
-            yield from found
-
-
 def store_deadline() -> Deadline:
     """Return the deadline for one operation on the store."""
     return after(STORE_SECONDS)
-
-
-def bundle_deadline() -> Deadline:
-    """Return the deadline for working on one bundle."""
-    return after(BUNDLE_SECONDS)
-
-
-def labels(where: Namespace) -> dict[str, str]:
-    """Return a namespace as the fields of an event."""
-    return {"scope": where.scope, "profile": where.profile, "namespace": where.name}

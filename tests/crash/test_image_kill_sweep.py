@@ -33,7 +33,7 @@ from tests.support.image_place import (
 )
 from tests.support.image_site import RULES
 from warmstart.host.deadline import after
-from warmstart.images import single_flight
+from warmstart.images.imports import making
 from warmstart.images.query import Site
 from warmstart.images.store import published
 from warmstart.images.store.client import ImageStoreClient
@@ -148,7 +148,7 @@ def dies(place: Place, store: Store, rules: Images, last: int) -> bool:
     def work() -> str:
         site = site_of(place, store, "killed", rules)
         with site.store:
-            return single_flight.obtain(place.image(TAG), site, after(60)).how
+            return making.obtain(place.image(TAG), site, after(60)).how
 
     return killed_at(Counter(last), work) is None
 
@@ -171,7 +171,7 @@ def test_killed_at_every_step(
             break
         site = site_of(place, store, "next", rules)
         with site.store:
-            found = single_flight.obtain(place.image(TAG), site, after(30))
+            found = making.obtain(place.image(TAG), site, after(30))
             again += found.how == how
             _look_after(place, site, store)
         images = list((store.source / "images").glob("*.sqsh"))
@@ -191,7 +191,7 @@ def _look_after(place: Place, site: Site, store: Store) -> None:
     assert site.store.check_bytes(name, "t", after(10)).problem == ""
     assert (images / f"{name}.json").exists()
     if place.left_in_scratch():
-        single_flight.obtain(place.image("team/other:1"), site, after(30))
+        making.obtain(place.image("team/other:1"), site, after(30))
         for path in images.glob("*"):
             if path.name.partition(".")[0] != name.partition(".")[0] and path.is_file():
                 path.unlink()
@@ -207,7 +207,7 @@ def test_killed_at_every_step_of_an_eviction(place: Place, squashed: Store, monk
         store = new_store(place, squashed, f"evicted-{last}")
         site = site_of(place, store, "first")
         with site.store:
-            path = store.file(single_flight.obtain(place.image(TAG), site, after(30)).path)
+            path = store.file(making.obtain(place.image(TAG), site, after(30)).path)
 
         def evict(store: str = site.store.path, name: str = path.stem) -> str:
             with ImageStoreClient.of(owner, store) as client:

@@ -6,10 +6,8 @@ the store's owner wrote, where a disk may have damaged it. tests/unit/test_forei
 
 from __future__ import annotations
 
-import errno
 import gzip
 import hashlib
-import http.client
 import io
 import json
 import os
@@ -23,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn, cast
+from typing import NamedTuple
 
 from tests.support import cache_files
 from tests.support.bundles import draft
@@ -38,11 +36,10 @@ from warmstart.entry import brake
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred, spool
 from warmstart.harvest.spool import Spooled
-from warmstart.host import ports, tar, wire, worker
+from warmstart.host import ports, wire, worker
 from warmstart.host.files import opened_dir
 from warmstart.images import credentials, reference, squashfs
-from warmstart.images.importers import egress, flatten, manifest, registry
-from warmstart.images.importers.egress import Destinations
+from warmstart.images.importers import egress, flatten, manifest
 from warmstart.images.imports import requests
 from warmstart.images.store import layout, published, requeued
 from warmstart.job import from_environment
@@ -181,31 +178,9 @@ def _head(data: bytes) -> object:
         return egress.parse(head)
 
 
-class _Unreachable:
-    """Destinations of which none is reached."""
-
-    def connect(self, host: str, port: int, seconds: float) -> NoReturn:
-        """Refuse."""
-        raise OSError(errno.ECONNREFUSED, f"{host}:{port} in {seconds} s")
-
-
-def _challenge(data: bytes) -> object:
-    """Read a registry's demand for a token, which names another server; nothing is asked."""
-    answer = registry._Answer(401, {"www-authenticate": data.decode("latin-1")}, b"")
-    peer = registry._Peer("reg.example.com", plain=False, seconds=1.0, allowed=cast("Destinations", _Unreachable()))
-    with suppress(OSError, http.client.HTTPException):
-        return registry._token(answer, peer)
-    return None
-
-
 def _layer(path: str) -> object:
     reader = flatten.LayerReader(flatten.Layer(path, f"sha256:{hashlib.sha256(_tar()).hexdigest()}"))
     return [list(reader.content()) if entry.type == tarfile.REGTYPE else entry for entry in reader.entries()]
-
-
-def _members(path: str) -> object:
-    with open(path, "rb") as file:
-        return tar.members(file.fileno())
 
 
 def _store_file(folder: str, read: Callable[[str], object]) -> Callable[[bytes], object]:
@@ -442,12 +417,6 @@ PARSERS: dict[str, Parser] = {
         (b"CONNECT reg.example.com:443 HTTP/1.1\r\nHost: reg\r\n\r\n", b"GET http://a/b?c HTTP/1.0\r\n\r\n"),
     ),
     "record": Parser(partial(record.decode, "x"), _REFUSED, ("record.py:decode",), (record.encode(a_record()),)),
-    "registry-challenge": Parser(
-        _challenge,
-        (ValueError,),
-        ("images/importers/registry.py:_token",),
-        (b'Bearer realm="https://auth.example.com/token",service="reg",scope="pull"',),
-    ),
     "registry-manifest": Parser(
         _text(lambda text: manifest.read(text, "x86_64")),
         (),
@@ -504,7 +473,6 @@ PARSERS: dict[str, Parser] = {
         ("images/store/layout.py:parse_pointer",),
         (_json({"digest": f"sha256:{SHA256}", "resolved": 1.5, "unanswered": 0}),),
     ),
-    "tar": Parser(_file(_members), (OSError,), ("host/tar.py:members",), (_tar(),)),
     "torch-artifact": _format(
         plain.check_artifact,
         cache_files.torch_artifact(b"CacheCompiledArtifact", b"key", b"a2V5", b"x" * 99),

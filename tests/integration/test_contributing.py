@@ -22,6 +22,7 @@ COPIED = (
     "hooks",
     "tests/support",
     "tests/unit",
+    "tools",
     "docs",
     "policies",
     "setup.cfg",
@@ -29,7 +30,7 @@ COPIED = (
 )
 # What the commands come to in a copy, which has neither a Makefile nor a virtual environment.
 COMMANDS = {
-    "make docs": f"{sys.executable} -m warmstart.policy.reference",
+    "make docs": f"{sys.executable} -m tools.policy_reference",
     ".venv/bin/python ": f"{sys.executable} ",
 }
 

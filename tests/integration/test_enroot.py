@@ -24,15 +24,14 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, become
-from warmstart.images import scratch, single_flight
+from warmstart.images import notes, scratch
 from warmstart.images.credentials import Login
+from warmstart.images.importers import oci
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, RegistryUnreachable
-from warmstart.images.importers.client import ImportUserClient
-from warmstart.images.importers.egress import Reach
 from warmstart.images.importers.enroot import Enroot
-from warmstart.images.imports import producer, verify
+from warmstart.images.imports import making, verify
 from warmstart.images.reference import Reference, parse
-from warmstart.images.user import usage_notes, user_import
+from warmstart.images.user import own_images
 
 FAKE = Path(__file__).resolve().parents[1] / "fakes" / "enroot"
 VERSIONS = ("3.4.1", "4.1.2")
@@ -108,7 +107,7 @@ def _imported(place: Place, version: str, reference: Reference, digest: str = ""
         digest = digest or importer.resolve(reference, work, after(30))
         assert digest == place.digest
         result = importer.import_image(reference, digest, work, after(60))
-        fd = producer.claim(work.fd, result, importer.identity.uid)
+        fd = making.claim(work.fd, result, importer.identity.uid)
         try:
             verify.check_listing(fd, place.identity(VALIDATE), after(30))
             listed = subprocess.run(
@@ -134,8 +133,8 @@ def test_what_it_makes_is_published_where_root_is_refused(place: Place) -> None:
     with shared.squashed("published") as store:
         site = shared.site(store.path, importer=lambda: place.importer("4.1.2"), recipe="enroot1")
         with site.store:
-            found = single_flight.obtain(place.image(), site, after(60))
-            assert single_flight.obtain(place.image(), site, after(60)) == found._replace(how="reused")
+            found = making.obtain(place.image(), site, after(60))
+            assert making.obtain(place.image(), site, after(60)) == found._replace(how="reused")
         assert (found.how, found.digest) == ("imported", place.digest)
         listed = subprocess.run(["unsquashfs", "-l", str(store.file(found.path))], check=True, capture_output=True)
         assert b"squashfs-root/etc/hello" in listed.stdout
@@ -174,20 +173,23 @@ def test_an_insecure_registry_is_one_that_the_policy_names(place: Place) -> None
         importer.resolve(place.image(), work, after(1))
 
 
-def test_the_endpoint_says_what_skopeo_says(place: Place) -> None:
-    """The registry's own answer, queried as the import account, for nodes with an old enroot and no skopeo."""
-    client = ImportUserClient(place.identity())
-    assert client.ask_endpoint(place.image(), plain=True, reach=Reach(), deadline=after(30)) == place.digest
-    with pytest.raises(ImageNotFound):
-        client.ask_endpoint(place.image("team/nope:1"), plain=True, reach=Reach(), deadline=after(30))
-
-
 def test_a_missing_enroot_is_said(place: Place) -> None:
     """A missing program does not look like a registry's outage."""
     importer = place.importer("4.1.2")._replace(program="/nonexistent/enroot")
     with (
         scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
-        pytest.raises(ImportFailed, match="/nonexistent/enroot"),
+        pytest.raises(ImportFailed, match="/nonexistent/enroot failed: it is not installed"),
+    ):
+        importer.import_image(place.image(), place.digest, work, after(30))
+
+
+def test_a_missing_skopeo_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it no tag can be resolved."""
+    monkeypatch.setattr(oci, "SKOPEO", "/nonexistent/skopeo")
+    importer = place.importer("4.1.2")
+    with (
+        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
+        pytest.raises(ImportFailed, match="/nonexistent/skopeo failed: it is not installed"),
     ):
         importer.resolve(place.image(), work, after(30))
 
@@ -219,7 +221,8 @@ def test_a_users_netrc_is_never_evaluated(place: Place, monkeypatch: pytest.Monk
     marker.touch()
     marker.chmod(0o666)
     environment = _plant(place, marker)
-    bait = [str(place.program("4.1.2")), "digest", f"docker://{place.registry.url}#team/tool:1"]
+    output = ["--output", str(place.accounts[ALICE].home / "bait.sqsh")]
+    bait = [str(place.program("4.1.2")), "import", *output, f"docker://{place.registry.url}#team/tool:1"]
     processes.run_as(place.accounts[ALICE], bait, environment={**environment, "BASH_ENV": ""})
     assert f"uid={place.accounts[ALICE].uid}" in marker.read_text()  # the trap works for those who step into it
     marker.write_text("")
@@ -276,9 +279,9 @@ def _as_user(place: Place, user: str, reference: Reference, login: str = "", ver
             os.environ["ENROOT_CONFIG_PATH"] = str(account.home / ".config" / "enroot")
             importer = Enroot(Identity(user, account.uid, account.gid), (reference.registry,))
             importer = importer._replace(program=str(place.program(version)))
-            where = user_import.user_import_directory(str(account.home), "7.0", CAPS)
+            where = own_images.directory_of(str(account.home), "7.0", CAPS)
             try:
-                answer = user_import.obtain(reference, where, importer, login, after(60))
+                answer = own_images.obtain(reference, where, importer, login, after(60))
             except WarmstartError as error:
                 answer = f"ERROR: {error.code} {error}"
             os.write(writer, answer.encode())
@@ -311,9 +314,9 @@ def test_a_private_image_is_imported_as_its_user(place: Place, private: Referenc
         f"machine {host} login mallory password wrong\n"
         f"machine {host} login carol password $(id -u >{marker}; echo {PASSWORD})\n",
     )  # fmt: skip
-    shutil.rmtree(home / usage_notes.FOLDER, ignore_errors=True)
+    shutil.rmtree(home / notes.FOLDER, ignore_errors=True)
     path = Path(_as_user(place, ALICE, private, "carol", version))
-    assert path.parent == home / usage_notes.FOLDER
+    assert path.parent == home / notes.FOLDER
     assert (path.owner(), path.stat().st_mode & 0o077) == (ALICE, 0)
     assert marker.read_text().strip() == str(place.accounts[ALICE].uid)
     assert [name for name in os.listdir(path.parent) if name.startswith(".import-")] == []
@@ -337,7 +340,7 @@ def test_the_sites_credentials_fetch_a_private_image(place: Place, private: Refe
     login = Login(private.registry, "carol", PASSWORD)
     importer = place.importer(version)._replace(insecure=(private.registry,), login=login)
     with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work:
-        digest = importer.resolve(private, work, after(30))  # 3.x: by skopeo
+        digest = importer.resolve(private, work, after(30))
         assert importer.import_image(private, digest, work, after(60)) in os.listdir(work.fd)
         assert [path.name for path in Path(work.path).rglob("*") if path.name in (".credentials", "auth.json")] == []
         wrong = importer._replace(login=login._replace(secret="wrong"))
@@ -349,15 +352,15 @@ def test_the_sites_credentials_fetch_a_private_image(place: Place, private: Refe
 def test_steps_of_a_user_wait_for_one_import(place: Place) -> None:
     """Another step's deadline reports the import under way; later it gets the same image."""
     home = place.accounts[ALICE].home
-    shutil.rmtree(home / usage_notes.FOLDER, ignore_errors=True)
+    shutil.rmtree(home / notes.FOLDER, ignore_errors=True)
     first = _as_user(place, ALICE, place.image())
     os.unlink(first)
     lock = os.open(first.removesuffix(".sqsh") + ".lock", os.O_RDWR)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with opened_dir(str(Path(first).parent)) as directory:
-            waiting = user_import.image_lock(directory, Path(first).name.removesuffix(".sqsh"), place.image(), after(0))
-            with pytest.raises(user_import.UserImportBusy), waiting:
+            waiting = own_images.image_lock(directory, Path(first).name.removesuffix(".sqsh"), place.image(), after(0))
+            with pytest.raises(own_images.UserImportBusy), waiting:
                 pass
     finally:
         os.close(lock)

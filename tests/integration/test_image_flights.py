@@ -20,9 +20,9 @@ from tests.support.image_place import Place, Ready, Store, in_child, leftovers, 
 from tests.support.image_site import RULES
 from tests.support.worker_calls import noted_calls
 from warmstart.host.deadline import after
-from warmstart.images import single_flight
+from warmstart.images.imports import making
+from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.query import Site
-from warmstart.images.single_flight import ImageWaitExpired
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.policy.compiled import Adopt
 
@@ -59,10 +59,10 @@ def site_of(place: Place, store: Path, number: int, **rules: object) -> Site:
 
 
 def obtain(site: Site, place: Place, name: str) -> dict[str, Any]:
-    """Obtain the image as a hook does. Return how, when, and how often the store was queried."""
+    """Obtain the image, one of many that want it. Return how, when, and how often the store was queried."""
     asked = noted_calls()
     with site.store:
-        found = single_flight.obtain(place.image(name), site, after(90))
+        found = making.obtain(place.image(name), site, after(90))
     return {"how": found.how, "path": found.path, "at": time.time(), "asked": len(asked), "waited": found.waited_s}
 
 
@@ -159,7 +159,7 @@ def test_a_waiter_hears_how_far_the_producer_is(place: Place, store: Store) -> N
     def hang() -> None:
         site = place.site(store.path, importer=slow, job_id=42)
         with site.store:
-            single_flight.obtain(place.image("team/slow:1"), site, after(60))
+            making.obtain(place.image("team/slow:1"), site, after(60))
 
     child = in_child(hang)
     try:
@@ -170,7 +170,7 @@ def test_a_waiter_hears_how_far_the_producer_is(place: Place, store: Store) -> N
             nonlocal said
             site = place.site(store.path, run_id="r2")
             with site.store, pytest.raises(ImageWaitExpired) as raised:
-                single_flight.obtain(place.image("team/slow:1"), site, after(1.1))
+                making.obtain(place.image("team/slow:1"), site, after(1.1))
             said = str(raised.value)
             return "KiB so far" in said
 

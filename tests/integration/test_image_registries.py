@@ -15,7 +15,6 @@ from tests.support.image_site import RULES
 from tests.support.registries import stub
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import single_flight
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
@@ -25,7 +24,7 @@ from warmstart.images.importers.base import (
     unreported,
 )
 from warmstart.images.importers.oci import Oci
-from warmstart.images.imports import producer
+from warmstart.images.imports import making
 from warmstart.images.layers import LayerPlace
 from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
@@ -64,7 +63,7 @@ def test_each_failure_has_its_class(
         importer = partial(Oci, place.identity(IMPORT), (registry,))
         patience = after(3 if kind is RegistryUnreachable else 60)  # what is tried again takes all of it
         with pytest.raises(kind):
-            single_flight.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=importer), patience)
+            making.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=importer), patience)
     assert leftovers(store.source) == []
     assert place.left_in_scratch() == []
     assert published_files(store.source) == []
@@ -98,48 +97,46 @@ def test_a_registry_that_stops_in_mid_import(place: Place, site: Site, store: St
     Interrupted.place = place
     broken = site._replace(importer=partial(Interrupted, place.identity(IMPORT), (place.registry.url,)))
     with pytest.raises(RegistryUnreachable):
-        single_flight.obtain(place.image(), broken, after(3))
+        making.obtain(place.image(), broken, after(3))
     assert published_files(store.source) == []
     assert place.left_in_scratch() == []
-    assert single_flight.obtain(place.image(), site, after(60)).how == "imported"
+    assert making.obtain(place.image(), site, after(60)).how == "imported"
 
 
 def test_a_silent_registry_leaves_the_last_known_image(
     place: Place, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An expired tag resolves to its last digest, and the next jobs do not wait for the registry."""
-    monkeypatch.setattr(producer, "RESOLVE_KNOWN_S", 1.0)
-    old = single_flight.obtain(place.image(), site, after(60))
+    monkeypatch.setattr(making, "RESOLVE_KNOWN_S", 1.0)
+    old = making.obtain(place.image(), site, after(60))
     expired = site._replace(rules=RULES._replace(tag_ttl=0))
     with place.registry.silent():
-        assert single_flight.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
-        monkeypatch.setattr(producer, "begin", None)  # nobody asks again
-        assert single_flight.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
+        assert making.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
+        monkeypatch.setattr(making, "begin", None)  # nobody asks again
+        assert making.obtain(place.image(), expired, after(30)) == old._replace(how="stale")
         with pytest.raises(TypeError):  # but for a short time only
-            single_flight.obtain(
-                place.image(), site._replace(rules=RULES._replace(tag_ttl=0, remember_failures=0)), after(5)
-            )
+            making.obtain(place.image(), site._replace(rules=RULES._replace(tag_ttl=0, remember_failures=0)), after(5))
     monkeypatch.undo()
     impatient = site._replace(rules=RULES._replace(tag_ttl=0, remember_failures=0))
-    assert single_flight.obtain(place.image(), impatient, after(30)).how == "reused"
+    assert making.obtain(place.image(), impatient, after(30)).how == "reused"
 
 
 def test_a_silent_registry_without_a_last_image_is_an_outage(place: Place, site: Site) -> None:
     """There is no last digest to use."""
     with place.registry.silent(), pytest.raises(RegistryUnreachable):
-        single_flight.obtain(place.image("team/never:1"), site, after(3))
+        making.obtain(place.image("team/never:1"), site, after(3))
 
 
 def test_a_tag_that_moved_is_picked_up_after_its_ttl_and_not_before(place: Place, site: Site) -> None:
     """Before: the old image without a request to the registry. After: the new one."""
     old = place.registry.push(build_image(place.base / "old", {"/v": "1\n"}), "latest", "team/moving:1")
     image = place.image("team/moving:1")
-    assert single_flight.obtain(image, site, after(60)).digest == old
+    assert making.obtain(image, site, after(60)).digest == old
     new = place.registry.push(build_image(place.base / "new", {"/v": "2\n"}), "latest", "team/moving:1")
     asked = place.registry.requests("GET", "team/moving/manifests")
-    found = single_flight.obtain(image, site, after(60))
+    found = making.obtain(image, site, after(60))
     assert (found.digest, found.how) == (old, "reused")
     assert place.registry.requests("GET", "team/moving/manifests") == asked
-    found = single_flight.obtain(image, site._replace(rules=RULES._replace(tag_ttl=0)), after(60))
+    found = making.obtain(image, site._replace(rules=RULES._replace(tag_ttl=0)), after(60))
     assert (found.digest, found.how) == (new, "imported")
-    assert single_flight.obtain(image, site, after(60)) == found._replace(how="reused")
+    assert making.obtain(image, site, after(60)) == found._replace(how="reused")

@@ -33,12 +33,13 @@ from tests.support.image_site import RULES
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
-from warmstart.images import scratch, single_flight, squashfs
+from warmstart.images import scratch, squashfs
 from warmstart.images.choice import choose
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable, Report, unreported
 from warmstart.images.importers.oci import RESULT, Oci
-from warmstart.images.imports import verify
-from warmstart.images.imports.producer import ImageNotOurs
+from warmstart.images.imports import making, verify
+from warmstart.images.imports.making import ImageNotOurs
+from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.layers import LayerPlace
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference, parse
@@ -78,7 +79,7 @@ def warm(place: Place) -> Iterator[Warm]:
     with place.squashed("warm", coherent=True) as store:
         site = place.site(store.path)
         with site.store:
-            yield Warm(store, site, single_flight.obtain(place.image(), site, after(60)))
+            yield Warm(store, site, making.obtain(place.image(), site, after(60)))
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +90,9 @@ def ready(place: Place) -> partial[Ready]:
 
 def test_imports_once_and_is_warm_then(place: Place, site: Site, store: Store) -> None:
     """The first job imports, the second finds the image. It is whole and read-only."""
-    first = single_flight.obtain(place.image(), site, after(60))
+    first = making.obtain(place.image(), site, after(60))
     assert first.how == "imported"
-    assert single_flight.obtain(place.image(), site, after(60)) == first._replace(how="reused")
+    assert making.obtain(place.image(), site, after(60)) == first._replace(how="reused")
     hexes = first.digest.removeprefix("sha256:")
     name = f"images/{hexes}.{KIND}"
     assert files(store.source)[:2] == [f"{name}.json", f"{name}.sqsh"]
@@ -115,7 +116,7 @@ def test_a_digest_needs_no_registry_once_it_is_there(place: Place, warm: Warm) -
     """A reference by digest is found without a request to a registry."""
     digest = warm.found.digest
     asked = place.registry.requests("GET", "manifests")
-    found = single_flight.obtain(place.image(f"team/tool@{digest}"), warm.site, after(60))
+    found = making.obtain(place.image(f"team/tool@{digest}"), warm.site, after(60))
     assert (found.how, found.digest) == ("reused", digest)
     assert place.registry.requests("GET", "manifests") == asked
 
@@ -124,7 +125,7 @@ def test_what_is_not_there_is_not_found(place: Place, site: Site) -> None:
     """A wrong tag, name or digest is the user's mistake, and leaves nothing behind."""
     for name in ("team/tool:nope", "team/nope:1", f"team/tool@sha256:{'ab' * 32}"):
         with pytest.raises(ImageNotFound):
-            single_flight.obtain(place.image(name), site, after(60))
+            making.obtain(place.image(name), site, after(60))
     assert place.left_in_scratch() == []
 
 
@@ -132,7 +133,7 @@ def test_a_failure_is_told_to_the_next_one(place: Place, site: Site) -> None:
     """The next job gets the remembered failure without a request to the registry."""
     for _ in range(2):
         with pytest.raises(ImageNotFound):
-            single_flight.obtain(place.image("team/absent:1"), site, after(60))
+            making.obtain(place.image("team/absent:1"), site, after(60))
     assert place.registry.requests("GET", "/team/absent/manifests/1") == 1
 
 
@@ -142,14 +143,14 @@ def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> 
     with registries.private(place.base) as host:
         importer = partial(choose, RULES._replace(insecure=(host,)), place.identity(IMPORT))
         with pytest.raises(ImageForbidden):
-            single_flight.obtain(parse(f"{host}/team/tool:1"), site._replace(importer=importer), after(60))
+            making.obtain(parse(f"{host}/team/tool:1"), site._replace(importer=importer), after(60))
 
 
 def test_a_registry_that_is_down_is_unreachable(place: Place, site: Site) -> None:
     """No process listens there: an outage, after the attempts that the deadline allows."""
     port = config.free_ports(1)[0]
     with pytest.raises(RegistryUnreachable):
-        single_flight.obtain(parse(f"127.0.0.1:{port}/team/tool:1"), site, after(1))
+        making.obtain(parse(f"127.0.0.1:{port}/team/tool:1"), site, after(1))
     assert place.left_in_scratch() == []
 
 
@@ -161,7 +162,7 @@ def test_eight_at_once_make_one_import(place: Place, store: Store) -> None:
     def obtain(number: int) -> list[str]:
         site = place.site(store.path, run_id=f"r{number}", node=f"n{number % 4 + 1}")
         with site.store:
-            found = single_flight.obtain(place.image("team/popular:1"), site, after(60))
+            found = making.obtain(place.image("team/popular:1"), site, after(60))
             return [found.how, found.digest]
 
     # One at a time is forked, all run at once.
@@ -205,7 +206,7 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store, ready: partia
     def hang() -> None:
         site = place.site(store.path, importer=partial(Sleeper, place.identity(IMPORT), (place.registry.url,)))
         with site.store:
-            single_flight.obtain(place.image(), site, after(60))
+            making.obtain(place.image(), site, after(60))
 
     child = in_child(hang)
     # sh, sleep and the sleep in a session of its own.
@@ -214,7 +215,7 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store, ready: partia
     assert result(child) is None
     site = place.site(store.path, run_id="r2", importer=ready)
     with site.store:
-        assert single_flight.obtain(place.image(), site, after(60)).how == "imported"
+        assert making.obtain(place.image(), site, after(60)).how == "imported"
     assert place.left_in_scratch() == []
     assert processes_of(uid, place.base) == []
     assert not [name for name in files(store.source) if ".tmp-" in name or name.endswith(".producer")]
@@ -248,7 +249,7 @@ def test_nothing_of_the_importer_survives(place: Place, store: Store, ready: par
     """A process in a session of its own, with the image open, is dead before the image is taken."""
     site = place.site(store.path, importer=partial(Leftover, *ready.args))
     with site.store:
-        assert single_flight.obtain(place.image(), site, after(60)).how == "imported"
+        assert making.obtain(place.image(), site, after(60)).how == "imported"
     assert processes_of(place.accounts[IMPORT].uid, place.base) == []
 
 
@@ -278,7 +279,7 @@ def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store
     def attempt() -> str:
         site = place.site(store.path, importer=partial(Accomplice, *ready.args))
         with site.store, pytest.raises(ImageNotOurs) as raised:
-            single_flight.obtain(place.image(), site, after(60))
+            making.obtain(place.image(), site, after(60))
         return str(raised.value.fields["problem"])
 
     assert result(in_child(attempt)) == "a process has it open for writing"
@@ -290,7 +291,7 @@ def test_a_full_store_is_said_and_left_clean(place: Place, ready: partial[Ready]
     with mounts.tmpfs(place.base / "full", size="512k") as store:
         site = place.site(place.own(store), importer=ready)
         with site.store, pytest.raises(StoreFull):
-            single_flight.obtain(place.image(), site, after(60))
+            making.obtain(place.image(), site, after(60))
         assert published_files(store) == []
     assert place.left_in_scratch() == []
 
@@ -308,13 +309,13 @@ def test_a_store_above_its_mark_lets_the_unused_go(place: Place, ready: partial[
         site = place.site(path, importer=ready)
         with site.store:
             names = ("team/idle:1", "team/used:1")
-            paths = [store.file(single_flight.obtain(place.image(name), site, after(60)).path) for name in names]
+            paths = [store.file(making.obtain(place.image(name), site, after(60)).path) for name in names]
             for image in paths:
                 os.utime(image, (0, 0))
             os.utime(source / "images" / "used" / paths[0].stem / "n1", (0, 0))
             keep = RULES.keep._replace(high=20, low=1)
             crowded = site._replace(rules=RULES._replace(keep=keep))
-            found = single_flight.obtain(place.image(), crowded, after(60))
+            found = making.obtain(place.image(), crowded, after(60))
         assert (found.how, found.missing.evicted) == ("imported", (paths[0].stem,))
         assert [image.exists() for image in (*paths, store.file(found.path))] == [False, True, True]
         assert leftovers(source) == []
@@ -325,7 +326,7 @@ def test_a_store_without_inodes_is_full(place: Place) -> None:
     with mounts.tmpfs(place.base / "inodes", inodes=2) as store:
         site = place.site(place.own(store))
         with site.store, pytest.raises(StoreFull):
-            single_flight.obtain(place.image(), site, after(60))
+            making.obtain(place.image(), site, after(60))
 
 
 def test_a_read_only_store_serves_what_it_has(place: Place, ready: partial[Ready]) -> None:
@@ -333,13 +334,13 @@ def test_a_read_only_store_serves_what_it_has(place: Place, ready: partial[Ready
     store = place.new_store("read-only")
     site = place.site(store, importer=ready)
     with site.store:
-        single_flight.obtain(place.image(), site, after(60))
+        making.obtain(place.image(), site, after(60))
     with mounts.read_only(store):
         fresh = place.site(store, importer=ready)
         with fresh.store:
-            assert single_flight.obtain(place.image(), fresh, after(60)).how == "reused"
+            assert making.obtain(place.image(), fresh, after(60)).how == "reused"
             with pytest.raises(StoreFailed):
-                single_flight.obtain(place.image("team/other:1"), fresh, after(60))
+                making.obtain(place.image("team/other:1"), fresh, after(60))
 
 
 def test_a_damaged_image_is_quarantined_and_imported_again(
@@ -347,13 +348,13 @@ def test_a_damaged_image_is_quarantined_and_imported_again(
 ) -> None:
     """A truncated image is detected at use. Open descriptors stay valid."""
     site = site._replace(importer=ready)
-    first = single_flight.obtain(place.image(), site, after(60))
+    first = making.obtain(place.image(), site, after(60))
     os.truncate(store.file(first.path), 4096)
-    again = single_flight.obtain(place.image(), site, after(60))
+    again = making.obtain(place.image(), site, after(60))
     assert (again.how, again.size) == ("imported", first.size)
     assert again.missing.quarantined.startswith("cut short: 4096 of ")
     assert [name for name in files(store.source) if "quarantine" in name and name.endswith(".sqsh")]
-    assert single_flight.obtain(place.image(), site, after(60)).missing.quarantined == ""
+    assert making.obtain(place.image(), site, after(60)).missing.quarantined == ""
 
 
 def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path) -> None:
@@ -415,15 +416,15 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> N
             store.path, importer=partial(Sleeper, place.identity(IMPORT), (place.registry.url,)), job_id=42
         )
         with site.store:
-            single_flight.obtain(place.image(), site, after(60))
+            making.obtain(place.image(), site, after(60))
 
     child = in_child(hang)
     uid = place.accounts[IMPORT].uid
     try:
         processes.wait_until("the importer's programs", lambda: len(processes_of(uid, place.base)) >= 3, 20)
         site = place.site(store.path, run_id="r2")
-        with site.store, pytest.raises(single_flight.ImageWaitExpired) as raised:
-            single_flight.obtain(place.image(), site, after(1.5))
+        with site.store, pytest.raises(ImageWaitExpired) as raised:
+            making.obtain(place.image(), site, after(1.5))
     finally:
         os.kill(child[0], signal.SIGKILL)
         result(child)
@@ -449,14 +450,14 @@ def _traced(place: Place, store: Path, name: str, trace: Path) -> list[str]:
     site = place.site(store)
     with site.store:
         worker = site.store.worker
-        single_flight.obtain(place.image(), site, after(60))
+        making.obtain(place.image(), site, after(60))
         assert worker._pid
         strace = subprocess.Popen(
             ["/usr/bin/strace", "-qq", "-y", "-p", str(worker._pid), "-o", str(trace)],
             stderr=subprocess.DEVNULL,
         )
         processes.wait_until("strace", lambda: _is_traced(worker._pid), 10)
-        found: Obtained = single_flight.obtain(place.image(name), site, after(60))
+        found: Obtained = making.obtain(place.image(name), site, after(60))
         assert found.how == "reused"
         strace.terminate()
         strace.wait()

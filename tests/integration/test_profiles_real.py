@@ -13,6 +13,7 @@ import random
 import shutil
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -160,6 +161,14 @@ def kind_of(name: str, content: bytes) -> str:
     return name.rpartition(".")[2]
 
 
+def is_same_content(one: bytes, other: bytes) -> bool:
+    """Return whether two zlib streams expand to the same: some bits before the checksum have no meaning (RFC 1951)."""
+    try:
+        return zlib.decompress(one) == zlib.decompress(other)
+    except zlib.error:
+        return False
+
+
 def detects(tool: str, directory: Path, entry: str, names: list[str]) -> bool:
     """Return whether the profile's validator rejects the entry."""
     with opened(directory) as fd:
@@ -191,7 +200,7 @@ def test_damage_is_detected_as_documented(tool: str, cold: Path, tmp_path: Path)
             for mutation, (mutate, times) in MUTATIONS.items():
                 for _ in range(times):
                     damaged = mutate(content, dice)
-                    if damaged != content:
+                    if damaged != content and not (kind == "zlib" and is_same_content(damaged, content)):
                         (directory / name).write_bytes(damaged)
                         os.utime(directory / name, ns=(0, 0))
                         tried[kind, mutation] += 1

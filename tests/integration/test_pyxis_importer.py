@@ -201,15 +201,15 @@ def test_what_the_store_lacks_is_the_jobs_own(
     assert as_pyxis(site, "release", user=BOB, SLURM_JOB_ID="7008").returncode == 0
 
 
-def test_an_image_that_a_step_is_served_is_marked(site: Site, of_another_job: str) -> None:
-    """Maintenance turns the step's note into a mark. Without a valid mark the step gets a copy."""
+def test_the_use_of_an_image_that_a_step_is_served_is_recorded(site: Site, of_another_job: str) -> None:
+    """Maintenance records what the step noted. Where no use protects the image the step gets a copy."""
     path = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
     name = path.name.removesuffix(".sqsh")
     used = site.store / "images" / "used" / name
     assert path.parent == site.store / "images"
     shutil.rmtree(used)  # nobody has used it for longer than the lease
-    for note in (site.var / "n1" / "uses").iterdir():
-        note.unlink()
+    for known in (site.var / "n1" / "uses").iterdir():
+        known.unlink()
     own = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
     assert (own.parent.name, own.owner()) == ("warmstart-images", ALICE)
     assert own.read_bytes() == path.read_bytes()
@@ -219,19 +219,19 @@ def test_an_image_that_a_step_is_served_is_marked(site: Site, of_another_job: st
         capture_output=True,
         text=True,
     )
-    assert [mark.name for mark in used.iterdir()] == [f"n1~{site.cluster.account(ALICE).uid}"], done.stdout
+    assert [use.name for use in used.iterdir()] == [f"n1~{site.cluster.account(ALICE).uid}"], done.stdout
     assert Path(got(as_pyxis(site, "get", f"docker://{of_another_job}"))) == path
 
 
-def test_a_short_jobs_use_is_marked_by_its_epilog(site: Site, of_another_job: str) -> None:
+def test_a_short_jobs_use_is_recorded_by_its_epilog(site: Site, of_another_job: str) -> None:
     """The job is over before maintenance runs."""
     path = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
     used = site.store / "images" / "used" / path.name.removesuffix(".sqsh")
     shutil.rmtree(used)
-    for note in (site.var / "n1" / "uses").iterdir():
-        note.unlink()
+    for known in (site.var / "n1" / "uses").iterdir():
+        known.unlink()
     assert site.run_hook("epilog", site.variables(7007)).returncode == 0
-    assert [mark.name for mark in used.iterdir()] == [f"n1~{site.cluster.account(ALICE).uid}"]
+    assert [use.name for use in used.iterdir()] == [f"n1~{site.cluster.account(ALICE).uid}"]
 
 
 @pytest.mark.threat(34)

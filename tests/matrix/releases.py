@@ -23,7 +23,11 @@ _SECONDS = 3000
 # What a release cannot do, and why. These must not pass there, or they are no exceptions.
 _UMOCI_0_6 = "umoci 0.6 writes whole archives, so this image is packed without being unpacked first"
 EXCEPTIONS: dict[str, dict[str, str]] = {
-    "bookworm": {},
+    "bookworm": {
+        "tests/integration/test_constant_path.py::test_without_the_plugin_a_cache_is_warm_elsewhere": (
+            "there it compiles with torch, and is run with the host's 22.05"
+        ),
+    },
     "trixie": {},
     "sid": {
         f"tests/integration/test_main_job_lifecycle.py::{test}[layers are unpacked]": _UMOCI_0_6

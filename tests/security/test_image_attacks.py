@@ -21,8 +21,7 @@ from tests.cluster.accounts import ALICE, IMPORT, STORE
 from tests.support.image_place import Place, Ready, Store, opened_place, squashfs
 from tests.support.image_site import KEEP, RULES
 from warmstart.host.deadline import after
-from warmstart.images import single_flight
-from warmstart.images.imports import producer
+from warmstart.images.imports import making
 from warmstart.images.query import Obtained, Site
 from warmstart.images.store import eviction
 from warmstart.images.store.layout import Charged
@@ -102,7 +101,7 @@ def test_a_strangers_image_is_nobodys_image(place: Place, shared: Store, launche
     """Row 2 of docs/threats.md: a user's file with a popular image's name is not adopted, with a reason."""
     launchers.chmod(0o1777)
     left(place, launchers, ALICE)
-    found = single_flight.obtain(place.image(NAME), site, after(30))
+    found = making.obtain(place.image(NAME), site, after(30))
     assert (found.how, is_good(found, place, shared)) == ("imported", True)
     assert "sqsh: " in found.missing.left_out
 
@@ -114,7 +113,7 @@ def test_a_trusted_owners_image_in_a_strangers_reach_is_not_adopted(
     """Row 2 of docs/threats.md: who can write there could rename another file of the trusted owner."""
     launchers.chmod(0o777)
     left(place, launchers, STORE)
-    found = single_flight.obtain(place.image(NAME), site, after(30))
+    found = making.obtain(place.image(NAME), site, after(30))
     assert (found.how, is_good(found, place, shared)) == ("imported", True)
 
 
@@ -124,13 +123,13 @@ def test_an_adopted_image_is_a_copy_and_answers_no_digest(
 ) -> None:
     """Its owner cannot change the copy, and a reference by digest is imported from the registry."""
     theirs = left(place, launchers, STORE)
-    found = single_flight.obtain(place.image(NAME), site, after(30))
+    found = making.obtain(place.image(NAME), site, after(30))
     assert (found.how, is_good(found, place, shared)) == ("adopted", False)
     theirs.write_bytes(b"rewritten")
     assert shared.file(found.path).read_bytes() == (place.base / "evil.sqsh").read_bytes()
     assert found.digest.startswith("adopted:")
     digest = found.digest.removeprefix("adopted:")
-    by_digest = single_flight.obtain(place.image(f"team/popular@sha256:{digest}"), site, after(30))
+    by_digest = making.obtain(place.image(f"team/popular@sha256:{digest}"), site, after(30))
     assert (by_digest.how, is_good(by_digest, place, shared)) == ("imported", True)
     assert by_digest.path != found.path
 
@@ -138,7 +137,7 @@ def test_an_adopted_image_is_a_copy_and_answers_no_digest(
 def test_a_half_image_is_not_adopted(place: Place, shared: Store, launchers: Path, site: Site) -> None:
     """A launcher's partial file is validated like any other, and the image is imported."""
     os.truncate(left(place, launchers, STORE), 8192)
-    found = single_flight.obtain(place.image(NAME), site, after(30))
+    found = making.obtain(place.image(NAME), site, after(30))
     assert (found.how, is_good(found, place, shared)) == ("imported", True)
     assert "unsquashfs can't list it" in found.missing.left_out
 
@@ -146,19 +145,19 @@ def test_a_half_image_is_not_adopted(place: Place, shared: Store, launchers: Pat
 def test_an_old_image_waits_for_a_person(place: Place, launchers: Path, site: Site) -> None:
     """Jobs do not adopt an image older than `images.tag_ttl`; an admin can."""
     os.utime(left(place, launchers, STORE), (time.time() - 100_000,) * 2)
-    assert single_flight.obtain(place.image(NAME), site, after(30)).how == "imported"
-    assert producer.adopt_now(place.image(NAME), site, after(30)).how == "adopted"
-    with pytest.raises(producer.NothingToAdopt):
-        producer.adopt_now(place.image("team/other:1"), site, after(30))
+    assert making.obtain(place.image(NAME), site, after(30)).how == "imported"
+    assert making.adopt_now(place.image(NAME), site, after(30)).how == "adopted"
+    with pytest.raises(making.NothingToAdopt):
+        making.adopt_now(place.image("team/other:1"), site, after(30))
 
 
 def test_one_users_name_does_not_become_anothers(place: Place, launchers: Path, site: Site) -> None:
     """Launchers name `team/popular` and `team_popular` alike: a user's request gets no name there."""
     reference = place.image("team/popular_1:x")
     alices = site._replace(charged=Charged("ws-alice", place.accounts[ALICE].uid, ""))
-    assert single_flight.obtain(reference, alices, after(30)).how == "imported"
+    assert making.obtain(reference, alices, after(30)).how == "imported"
     assert [path.name for path in launchers.iterdir() if path.is_symlink()] == []
-    named = single_flight.obtain(place.image(NAME), site, after(30))
+    named = making.obtain(place.image(NAME), site, after(30))
     assert [os.readlink(path) for path in launchers.iterdir() if path.is_symlink()] == [named.path]
 
 
@@ -181,7 +180,7 @@ def test_a_hostile_lock_costs_a_moment(place: Place, shared: Store, launchers: P
         os.chown(lock, place.accounts[ALICE].uid, -1)
         lock.chmod(0o644)
         holder = held(place, shared.path / "launchers" / lock.name, "-s" if kind == "held for reading" else "-x")
-    found = single_flight.obtain(place.image(NAME), site, after(8))
+    found = making.obtain(place.image(NAME), site, after(8))
     assert (found.how, is_good(found, place, shared)) == ("imported", True)
     assert f"{name}.sqsh.lock" in found.missing.lockless
     if holder:
@@ -195,16 +194,16 @@ def test_a_users_quota_is_that_users_matter(place: Place, site: Site) -> None:
     size = (place.base / "ready.sqsh").stat().st_size
     rules = RULES._replace(keep=KEEP._replace(user=size + 100))
     alice = site._replace(rules=rules, charged=Charged("ws-alice", place.accounts[ALICE].uid, ""))
-    assert single_flight.obtain(place.image("team/a:1"), alice, after(30)).how == "imported"
+    assert making.obtain(place.image("team/a:1"), alice, after(30)).how == "imported"
     with pytest.raises(eviction.ImageQuotaExceeded):
-        single_flight.obtain(place.image("team/a:2"), alice, after(30))
+        making.obtain(place.image("team/a:2"), alice, after(30))
     bob = site._replace(rules=rules, charged=Charged("ws-bob", 64202, ""))
-    assert single_flight.obtain(place.image("team/a:2"), bob, after(30)).how == "imported"
+    assert making.obtain(place.image("team/a:2"), bob, after(30)).how == "imported"
 
 
 def test_a_mount_of_an_image_outlives_its_quarantine(place: Place, shared: Store, site: Site) -> None:
     """An image in use is never removed under a job: quarantine is a rename, and the mount stays readable."""
-    found = single_flight.obtain(place.image(NAME), site, after(30))
+    found = making.obtain(place.image(NAME), site, after(30))
     target = place.base / "mounted"
     target.mkdir()
     subprocess.run(
@@ -215,7 +214,7 @@ def test_a_mount_of_an_image_outlives_its_quarantine(place: Place, shared: Store
             stream.seek(-1, os.SEEK_END)
             stream.write(b"x")
         full = site._replace(rules=site.rules._replace(verify="full"))
-        again = single_flight.obtain(place.image(NAME), full, after(30))
+        again = making.obtain(place.image(NAME), full, after(30))
         assert (again.how, is_good(again, place, shared)) == ("imported", True)
         assert len(list(target.iterdir())) == 20
         assert (target / "d0" / "file").stat().st_size == 2000

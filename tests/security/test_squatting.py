@@ -18,8 +18,9 @@ from warmstart.doctor.node import workspace as workspaces
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
+from warmstart.images import notes
 from warmstart.images.scratch import Caps
-from warmstart.images.user import usage_notes, user_import
+from warmstart.images.user import own_images
 from warmstart.paths import Installation
 from warmstart.policy.schema import Paths
 
@@ -34,8 +35,8 @@ BOB = Identity("bob", 64202, 64202)
 
 def import_directory(shared: str) -> str:
     """Return where images of the caller's own go, with `shared` for /var/tmp."""
-    user_import.FALLBACK = shared
-    return user_import.user_import_directory("", "7.0", Caps(1 << 20, 100)).path
+    own_images.FALLBACK = shared
+    return own_images.directory_of("", "7.0", Caps(1 << 20, 100)).path
 
 
 def write(path: str) -> None:
@@ -58,8 +59,8 @@ def squat(shared: str, names: list[str], target: str) -> None:
 
 def release(shared: str, step: str) -> None:
     """Remove a step's images."""
-    user_import.FALLBACK = shared
-    user_import.release(step)
+    own_images.FALLBACK = shared
+    own_images.release(step)
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_names_that_another_user_took_keep_nobody_from_importing(alice: Worker, 
     """Bob has made what he can guess, before and after; alice has a directory that is hers alone."""
     target = str(Path(shared).parent / "bobs")
     Path(target).mkdir(mode=0o777)
-    stem = f"{usage_notes.FOLDER}-{ALICE.uid}"
+    stem = f"{notes.FOLDER}-{ALICE.uid}"
     bob.run(after(5), squat, shared, [stem, *(f"{stem}-{number}" for number in range(9))], target)
     path = alice.run(after(5), import_directory, shared)
     status = os.lstat(path)

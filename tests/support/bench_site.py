@@ -24,7 +24,7 @@ from warmstart.images.reference import parse
 from warmstart.images.store import layout
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, ImageQuery, TagTimes
-from warmstart.images.store.published import Draft
+from warmstart.images.store.published import ImageDraft
 
 REGISTRY = "reg.example.com"
 IMAGE = f"docker://{REGISTRY}/team/app:1"
@@ -111,7 +111,7 @@ class BenchSite(NamedTuple):
         """Put the image into the store under a digest."""
         fd = os.open(self.image, os.O_RDONLY)
         name = layout.image_name(digest, KIND)
-        draft = Draft(digest, parse(IMAGE).canonical(), KIND, "bench", time.time(), "n1", 0, NOBODY)
+        draft = ImageDraft(digest, parse(IMAGE).canonical(), KIND, "bench", time.time(), "n1", 0, NOBODY)
         try:
             with self._store() as store:
                 store.publish_image(fd, name, draft, "bench", after(60))

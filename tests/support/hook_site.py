@@ -29,15 +29,15 @@ import structlog  # noqa: F401
 from tests.support import command_line, judge
 from tests.support.faults import Done, Fault, Faults
 from tests.support.image_place import Ready, squashfs
-from tests.support.image_site import RULES
+from tests.support.image_site import NO_QUEUE, RULES
 from tests.support.numba_entries import numba_entries, write_as
 from warmstart.cli.maintain import maintain
 from warmstart.entry import epilog, epilog_slurmctld, import_image, job_container, prolog, prolog_slurmctld
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.images import choice, single_flight
-from warmstart.images.imports import requests
+from warmstart.images import choice
+from warmstart.images.imports import making, requests
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Queue, Requester, Site
 from warmstart.images.reference import parse
@@ -150,9 +150,10 @@ class HookSite:
             workspace=str(self.base / "workspace"),
             uses=str(self._top / "uses"),
             requester=Requester("n0", "r1", 1),
+            queue=NO_QUEUE,
         )
         with site.store:
-            single_flight.obtain(parse(IMAGE), site, after(60))
+            making.obtain(parse(IMAGE), site, after(60))
 
     def _importer(self, *_: object) -> Ready:
         return Ready(self._identity("bin"), str(self._image))

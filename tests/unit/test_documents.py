@@ -12,8 +12,8 @@ from tools.documents import ROOT
 
 LINK = re.compile(r"(?:\]\(|\bsrc(?:set)?=\")(?!https?:|mailto:)([^)#\s\"]*)(?:#([^)\s\"]*))?[)\"]")
 LONGEST = 120
-HISTORY = ROOT / "CHANGELOG.md"  # names commands by the names that they had
 DOCUMENTS = documents.documents()
+FORMS = sorted((ROOT / ".github").rglob("*.yml"))
 
 
 def name(path: Path) -> str:
@@ -45,7 +45,7 @@ def test_every_link_leads_somewhere(path: Path) -> None:
     assert not broken
 
 
-@pytest.mark.parametrize("path", [path for path in DOCUMENTS if path != HISTORY], ids=name)
+@pytest.mark.parametrize("path", [*DOCUMENTS, *FORMS], ids=name)
 def test_every_command_that_is_shown_exists(path: Path) -> None:
     """With its options: in blocks of code and in prose."""
     assert not [(*each, problem) for each in documents.shown(path) if (problem := documents.problem(each.words))]

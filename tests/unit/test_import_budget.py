@@ -31,7 +31,7 @@ WARM = {
     ),
     "a rendezvous": ("warmstart.steps.rendezvous", "warmstart.store.rendezvous", "warmstart.slurm.nodes"),
     "an epilog without a record": ("warmstart.entry.epilog",),
-    "a run that is over": ("warmstart.steps.release", "warmstart.images.user.usage_notes"),  # in every epilog
+    "a run that is over": ("warmstart.steps.release", "warmstart.images.notes"),  # in every epilog
     "a harvest of nothing": ("warmstart.entry.epilog", "warmstart.steps.harvest", "warmstart.steps.spool"),
     "an earlier run": ("warmstart.run_end",),  # in the prolog of a requeued job
 }
@@ -64,6 +64,12 @@ def test_a_cache_that_is_all_mounted_starts_no_programs() -> None:
     mounted = "import types; warmstart.steps.seed._Seeding.extract(types.SimpleNamespace(_sources=[]))"
     modules = ("warmstart.steps.seed", "warmstart.seed.overlay", "warmstart.seed.node_cache")
     assert "subprocess" not in imported(*modules, then=mounted)
+
+
+def test_a_hook_that_waits_loads_nothing_that_imports() -> None:
+    """Imports are for a process of their own."""
+    loaded = imported("warmstart.steps.image", "warmstart.images.imports.waiting")
+    assert not loaded & {"warmstart.images.imports.making", "warmstart.images.imports.verify"}
 
 
 @pytest.mark.parametrize(

@@ -36,4 +36,4 @@ def test_the_page_shows_what_did_not_pass() -> None:
     text = page([old, new])
     assert "| 2 passed | 1 passed, **1 not passed**, [1 left out](#exceptions) |" in text
     assert f"`{FILE}`: Kept TMPDIRs" in text
-    assert f"- Slurm 26.05.5, `{FILE}::test_b`: it cannot\n" in text
+    assert f"| 26.05.5 | `{FILE}::test_b` | it cannot |\n" in text

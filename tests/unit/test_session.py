@@ -11,21 +11,16 @@ from warmstart import session as sessions
 from warmstart.audit import events
 from warmstart.errors import PolicyError
 from warmstart.host.deadline import after
-from warmstart.repack.transfer import Item
-from warmstart.session import NotRoot, labels, maintenance_session
-from warmstart.store.layout import Namespace, StoreFailed
+from warmstart.session import NotRoot, open_session
+from warmstart.store.layout import StoreFailed
 
 
 def test_a_session_has_what_maintenance_needs(entry_site: EntrySite) -> None:
     """Its events are in the log afterwards, and the journal is gone."""
-    with maintenance_session(entry_site.installation, "maintain", "n1") as session:
+    with open_session(entry_site.installation, "maintain", "n1") as session:
         assert (session.policy, session.node, session.paths) == (entry_site.policy, "n1", entry_site.paths)
         assert session.store.publisher == f"n1-{session.run_id}"
-        assert session.repack_settings.validator == entry_site.policy.validate_user
-        item = Item("site", "numba", "ns", "x")
-        assert session.namespace(item) == Namespace(str(entry_site.store), "site", "numba", "ns")
         assert 0 < session.store_deadline().left() <= sessions.STORE_SECONDS
-        assert sessions.STORE_SECONDS < session.bundle_deadline().left() <= sessions.BUNDLE_SECONDS
         session.audit.emit(events.CACHE_EXPORTED)
     assert [event["hook"] for event in entry_site.events("cache.exported")] == ["maintain"]
     assert [event["outcome"] for event in entry_site.events("hook.finished")] == ["ok"]
@@ -34,7 +29,7 @@ def test_a_session_has_what_maintenance_needs(entry_site: EntrySite) -> None:
 
 def test_a_session_in_which_a_part_failed_has_failed(entry_site: EntrySite) -> None:
     """Its last event agrees with the exit status; the rest was done all the same."""
-    with maintenance_session(entry_site.installation, "maintain", "n1") as session:
+    with open_session(entry_site.installation, "maintain", "n1") as session:
         session.failed("x", StoreFailed(what="w", problem="p"))
         session.audit.emit(events.CACHE_EXPORTED)
     assert entry_site.events("step.failed")[0]["error"]["code"] == "store-failed"
@@ -45,7 +40,7 @@ def test_a_session_that_fails_says_so(entry_site: EntrySite) -> None:
     """The lock of the store is free again."""
 
     def fail() -> None:
-        with maintenance_session(entry_site.installation, "maintain") as session:
+        with open_session(entry_site.installation, "maintain") as session:
             assert session.node == os.uname().nodename.partition(".")[0]
             assert session.store.lock(session.store_deadline())
             raise ZeroDivisionError
@@ -60,7 +55,7 @@ def test_a_session_that_fails_says_so(entry_site: EntrySite) -> None:
 def test_only_root_has_one(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written for anybody else."""
     monkeypatch.setattr(sessions, "os", OsAs(1000))
-    with pytest.raises(NotRoot, match="warmstart cache"), maintenance_session(entry_site.installation, "cache"):
+    with pytest.raises(NotRoot, match="warmstart cache"), open_session(entry_site.installation, "cache"):
         pytest.fail("not root")
     assert os.listdir(entry_site.installation.var) == ["policy.json"]
 
@@ -68,10 +63,5 @@ def test_only_root_has_one(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatc
 def test_without_a_policy_there_is_none(entry_site: EntrySite) -> None:
     """It is raised as it is."""
     os.unlink(entry_site.installation.compiled_policy)
-    with pytest.raises(PolicyError), maintenance_session(entry_site.installation, "cache"):
+    with pytest.raises(PolicyError), open_session(entry_site.installation, "cache"):
         pytest.fail("no policy")
-
-
-def test_a_namespace_as_fields_of_an_event() -> None:
-    """By the names that all events use."""
-    assert labels(Namespace("/s", "site", "numba", "ns")) == {"scope": "site", "profile": "numba", "namespace": "ns"}

@@ -13,7 +13,7 @@ from tests.cluster.registry import Registry, build_image, layers
 from tests.support.bench_site import BenchSite, bench_site
 from tests.support.worker_calls import noted_calls
 from warmstart.entry import prolog
-from warmstart.images.imports import background, requests
+from warmstart.images.imports import requests, waiting
 from warmstart.images.store import eviction, published  # loaded before all fork
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
@@ -26,7 +26,7 @@ rules:
   - name: everyone
     images: ["docker://{registry}/{image}"]
 """
-LOADED = (background, eviction, published, requests)
+LOADED = (eviction, published, requests, waiting)
 NOISE = 16 << 20  # bytes of the image: most prologs come while it is imported
 NODES = 8
 

@@ -32,6 +32,7 @@ from warmstart.cli.output import (
     warn,
 )
 from warmstart.errors import PolicyError, WarmstartError
+from warmstart.maintenance.bundles import bundle_deadline, labels, namespace_of, repack_settings, survey
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
@@ -39,15 +40,7 @@ from warmstart.policy.current import current_policy, hint_for
 from warmstart.profiles.defined import FILES
 from warmstart.repack import merge
 from warmstart.repack.transfer import Item
-from warmstart.session import (
-    MaintenanceSession,
-    bundle_deadline,
-    labels,
-    maintenance_session,
-    require_root,
-    store_deadline,
-    survey,
-)
+from warmstart.session import Session, open_session, require_root, store_deadline
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
@@ -142,17 +135,17 @@ def store_reading(installation: Installation) -> Iterator[StoreReading]:
 
 
 @contextmanager
-def store_maintenance(installation: Installation) -> Iterator[tuple[MaintenanceSession, StoreMaintenance]]:
+def store_maintenance(installation: Installation) -> Iterator[tuple[Session, StoreMaintenance]]:
     """Open a session and lock the store for maintenance. Prints an error and exits with status 2."""
     with admin_session(installation) as session:
         yield session, StoreMaintenance(session)
 
 
 @contextmanager
-def admin_session(installation: Installation) -> Iterator[MaintenanceSession]:
+def admin_session(installation: Installation) -> Iterator[Session]:
     """Open a session, which needs root. Prints an error and exits with status 2."""
     try:
-        with maintenance_session(installation, "cache") as session:
+        with open_session(installation, "cache") as session:
             yield session
     except (WarmstartError, OSError) as error:
         fail(error, getattr(error, "hint", ""))
@@ -347,9 +340,9 @@ def promote_command(
     """
     with store_maintenance(installation) as (session, work):
         found = find(list(work.bundles()), bundle)
-        where = session.namespace(found)
-        choice = merge.Choice(where, found.bundle, entries, scope)
-        made = merge.promote(session.repack_settings, choice, session.bundle_deadline())
+        where = namespace_of(found, session)
+        settings, deadline = repack_settings(session), bundle_deadline()
+        made = merge.promote(settings, where, found.bundle, entries, deadline, scope=scope)
         session.audit.emit(
             events.ENTRY_PROMOTED,
             **labels(where),

@@ -22,7 +22,7 @@ from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy, hint_for
-from warmstart.session import maintenance_session
+from warmstart.session import open_session
 
 NOT_DONE = 1
 LISTING_S = 60.0
@@ -48,7 +48,7 @@ class Store(NamedTuple):
         for name, store in self.stores():
             tags = store.tags(after(LISTING_S))
             for entry in store.inventory(lease, after(LISTING_S)):
-                found.append(entry._replace(private=name, tags=_tags(entry, tags)))
+                found.append(entry._replace(private=name, tags=tags.get(entry.digest, [])))
         return sorted(found, key=lambda entry: entry.last_use)
 
     def quarantined(self) -> list[QuarantinedImage]:
@@ -97,7 +97,7 @@ class Store(NamedTuple):
     def site(self) -> Site:
         """Return the site as a prolog on this host has it, except that no user's quota is charged."""
         requester = Requester(_node(), f"cli{os.getpid()}", 0)
-        return Site.of(self.policy, self.images, self.installation.node(requester.node).uses, requester)
+        return Site.of(self.policy, self.installation.node(requester.node), self.images, requester)
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def opened(installation: Installation) -> Iterator[Store]:
 def changed(installation: Installation) -> Iterator[Store]:
     """Open the store for audited changes, which need root. Prints an error and exits with status 2."""
     try:
-        with maintenance_session(installation, "images", _node()) as session:
+        with open_session(installation, "images", _node()) as session:
             images = ImageStoreClient(session.store.worker, session.policy.paths.store)
             yield Store(installation, session.policy, images, session.audit)
     except WarmstartError as error:
@@ -128,12 +128,6 @@ def changed(installation: Installation) -> Iterator[Store]:
 
 def _node() -> str:
     return os.uname().nodename.partition(".")[0]
-
-
-def _tags(entry: ImageEntry, tags: dict[str, list[str]]) -> list[str]:
-    """Return the references that mean an image: in general, and on machines of its kind."""
-    machine = entry.name.partition(".")[2].partition(".")[0]
-    return sorted([*tags.get(entry.digest, []), *tags.get(f"{entry.digest}~{machine}", [])])
 
 
 def _matches(entry: ImageEntry, text: str) -> bool:

@@ -31,8 +31,7 @@ from warmstart.cli.output import (
 from warmstart.entry import prefetch as prefetching
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import single_flight
-from warmstart.images.imports import producer
+from warmstart.images.imports import making
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
 from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
@@ -145,7 +144,7 @@ def import_image(installation: Installation, reference: str, as_json: bool) -> N
 
     Exit status: 0 the image is in the store; 1 the import failed; 2 wrong usage.
     """
-    _obtain(installation, reference, "importing", single_flight.obtain, as_json)
+    _obtain(installation, reference, "importing", making.obtain, as_json)
 
 
 @images.command()
@@ -211,7 +210,7 @@ def adopt(installation: Installation, reference: str, as_json: bool) -> None:
 
     Exit status: 0 the image is in the store; 1 no image may be adopted; 2 wrong usage.
     """
-    _obtain(installation, reference, "adopting", producer.adopt_now, as_json)
+    _obtain(installation, reference, "adopting", making.adopt_now, as_json)
 
 
 @images.command()

@@ -12,7 +12,7 @@ from warmstart.host.deadline import after
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportAbandoned
 from warmstart.images.store.layout import reference_of
-from warmstart.images.store.published import Producer, RememberedFailure
+from warmstart.images.store.published import ImageProducer, RememberedFailure
 
 WAITS = "waits for its turn"
 
@@ -115,7 +115,7 @@ def _requests(store: Store) -> list[tuple[str, str, requests.ImportRequest]]:
     ]
 
 
-def _at_work(reference: str, machine: str, producer: Producer, private: str) -> Import:
+def _at_work(reference: str, machine: str, producer: ImageProducer, private: str) -> Import:
     is_measured = producer.total > 0 and producer.rate > 0
     left = round((producer.total - producer.done) / producer.rate) if is_measured else -1
     return Import(

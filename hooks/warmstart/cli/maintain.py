@@ -13,7 +13,7 @@ from warmstart.maintenance.node import Report, be_idle, maintain_node
 from warmstart.maintenance.store import StoreMaintenance
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
-from warmstart.session import MaintenanceBusy, NotRoot, maintenance_session
+from warmstart.session import MaintenanceBusy, NotRoot, open_session
 
 PARTLY = 1
 NODE_COLUMNS = ("node", "published", "runs", "harvests", "orphans", "pruned", "failed")
@@ -92,7 +92,7 @@ def _show(reports: list[Report], as_json: bool) -> None:
 
 def _maintain_store(installation: Installation, as_json: bool) -> None:
     try:
-        with maintenance_session(installation, "maintain") as session:
+        with open_session(installation, "maintain") as session:
             report = StoreMaintenance(session).all()
             with session.isolated("metrics"):
                 if session.policy.paths.metrics is not None:

@@ -20,10 +20,17 @@ from warmstart.cli.cache import (
 from warmstart.cli.output import json_option, progress, say, show_json, show_table, warn
 from warmstart.errors import WarmstartError
 from warmstart.host.files import ensure_dir, opened_dir
+from warmstart.maintenance.bundles import (
+    audited_survey,
+    bundle_deadline,
+    labels,
+    namespace_of,
+    repack_settings,
+)
 from warmstart.paths import Installation
 from warmstart.repack import transfer
 from warmstart.repack.transfer import Item, Received, ReceiveSettings
-from warmstart.session import MaintenanceSession, labels
+from warmstart.session import Session
 from warmstart.store import manifest
 from warmstart.store.layout import BUNDLE, MANIFEST, Namespace
 from warmstart.store.maintenance import Bundle
@@ -47,7 +54,7 @@ class _Row(NamedTuple):
 
 
 @click.command("export")
-@click.argument("target", metavar="DIRECTORY|FILE.tar")
+@click.argument("target", metavar="DIRECTORY")
 @click.argument("bundles", nargs=-1, metavar="[BUNDLE]...")
 @filter_options
 @json_option
@@ -55,16 +62,16 @@ class _Row(NamedTuple):
 def export_command(
     installation: Installation, /, target: str, bundles: tuple[str, ...], as_json: bool, **options: str | None
 ) -> None:
-    """Export bundles (default: all) into a directory or a tar file, for another cluster.
+    """Export bundles (default: all) into a directory, for another cluster.
 
-    Bundles that a directory has already are not written again. An export is as private as the caches in it: keep it
+    Bundles that it has already are not written again. An export is as private as the caches in it: keep it
     where only root can read it.
 
     Exit status: 0 done; 1 nothing to export, or a bundle could not be read; 2 not root, or refused.
     """
     only = NamespaceFilter(**options)
     with admin_session(installation) as session:
-        there = list(session.bundles())
+        there = list(audited_survey(session))
         found = only.select(there, {find(there, name).bundle for name in bundles})
         done: list[Bundle] = []
         if found:
@@ -82,7 +89,7 @@ def export_command(
 
 
 @click.command("import")
-@click.argument("source", metavar="DIRECTORY|FILE.tar")
+@click.argument("source", metavar="DIRECTORY")
 @click.argument("bundles", nargs=-1, metavar="[BUNDLE]...")
 @filter_options
 @click.option("--to", help="Publish in this scope; default: the user's own, if this cluster has that user and uid.")
@@ -105,17 +112,15 @@ def import_command(
     only = NamespaceFilter(**options)
     rows: list[_Row] = []
     with store_maintenance(installation) as (session, _):
-        settings = ReceiveSettings(session.repack_settings, session.policy.profiles)
-        with transfer.reading(
-            os.path.abspath(source), session.policy.validate_user, session.bundle_deadline()
-        ) as reader:
+        settings = ReceiveSettings(repack_settings(session), session.policy.profiles)
+        with transfer.reading(os.path.abspath(source)) as reader:
             there = reader.items()
             chosen = only.select(there, {find(there, name).bundle for name in bundles})
             _check_one(chosen, to_namespace)
             for item in progress(chosen, "import", quiet=as_json):
                 try:
                     where = transfer.destination(session.policy.paths.store, item, to, to_namespace)
-                    received = transfer.receive(reader, item, where, settings, session.bundle_deadline())
+                    received = transfer.receive(reader, item, where, settings, bundle_deadline())
                 except WarmstartError as error:
                     session.failed(STEP, error)
                     rows.append(_Row(*item, *Received(None, 0, 0, {}), str(error)))
@@ -127,17 +132,17 @@ def import_command(
         raise click.exceptions.Exit(NO)
 
 
-def _export(session: MaintenanceSession, writer: transfer.Writer, bundle: Bundle) -> bool:
+def _export(session: Session, writer: transfer.Writer, bundle: Bundle) -> bool:
     """Add one bundle and its manifest to the export. Return False, after a warning, if it cannot be read."""
-    where = session.namespace(bundle)
+    where = namespace_of(bundle, session)
     name = Item(*where[1:], bundle.bundle).path
     ensure_dir(session.paths.maintenance, 0o700)
     with opened_dir(session.paths.maintenance) as folder:
         # A file without a name leaves nothing behind if this process dies.
         fd = os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
-        session.store.fetch(where, bundle.bundle, bundle.sha256, bundle.size, session.bundle_deadline(), into=fd)
-        found = session.store.manifest(where, bundle.bundle, session.bundle_deadline())
+        session.store.fetch(where, bundle.bundle, bundle.sha256, bundle.size, bundle_deadline(), into=fd)
+        found = session.store.manifest(where, bundle.bundle, bundle_deadline())
         writer.add(name + BUNDLE, fd, bundle.sha256)
         writer.add_text(name + MANIFEST, manifest.encode(found))
     except WarmstartError as error:
@@ -156,7 +161,7 @@ def _check_one(chosen: list[Item], to_namespace: str | None) -> None:
         raise click.UsageError("--to-namespace takes bundles of one profile and namespace: add --profile, --namespace")
 
 
-def _audit(session: MaintenanceSession, item: Item, where: Namespace, received: Received) -> None:
+def _audit(session: Session, item: Item, where: Namespace, received: Received) -> None:
     if received.rejected:
         reasons: dict[str, int] = {}
         for why in received.rejected.values():

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from warmstart.doctor import installed, namespaces, plugins, slurm_conf
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
-from warmstart.doctor.slurm import HIDDEN, NO_RELEASE, Slurm, is_ours
+from warmstart.doctor.slurm import HIDDEN, NO_RELEASE, Slurm, is_below, is_ours
 from warmstart.doctor.slurm_conf import Plugin
 
 ENROOT = "/etc/enroot"
@@ -159,8 +159,10 @@ def namespace(seen: Tasks) -> Iterator[Finding]:
     ours = [installation.prefix, installation.var, *((policy.paths.workspace,) if policy else ())]
     if policy and policy.constant_path in ("spank", "namespace"):
         ours.append(policy.paths.cache)
-    bad = [f"BasePath {base} is below /tmp or /dev/shm" for base in bases if _hides(HIDDEN, base)]
-    bad += [f"{path} is below {place}" for path in ours for place in (*bases, *dirs, *HIDDEN) if _hides((place,), path)]
+    bad = [f"BasePath {base} is below /tmp or /dev/shm" for base in bases if is_below(base, HIDDEN)]
+    bad += [
+        f"{path} is below {place}" for path in ours for place in (*bases, *dirs, *HIDDEN) if is_below(path, (place,))
+    ]
     if not bases:
         yield Finding(UNKNOWN, f"Slurm uses {kind}, but {found_in.path} sets no base path")
     elif bad:
@@ -178,13 +180,9 @@ def _is_mounted(enroot: str, path: str) -> bool:
     for name in glob.glob(f"{glob.escape(enroot)}/mounts.d/*.fstab"):
         with open(name, encoding="utf-8", errors="replace") as file:
             rows = [line.split() for line in file if not line.lstrip().startswith("#")]
-        if any(len(row) > 1 and row[0] == row[1] and _hides((row[0],), path) for row in rows):
+        if any(len(row) > 1 and row[0] == row[1] and is_below(path, (row[0],)) for row in rows):
             return True
     return False
-
-
-def _hides(places: tuple[str, ...], path: str) -> bool:
-    return any(f"{path}/".startswith(f"{place.rstrip('/')}/") for place in places)
 
 
 CHECKS = {

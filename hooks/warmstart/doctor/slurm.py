@@ -98,7 +98,7 @@ def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]
 def hook_places(slurm: Slurm) -> Iterator[Finding]:
     """Check that no hook is below /tmp or /dev/shm: job_container/tmpfs hides them, and any user can write there."""
     values = [value for key in ("Prolog", "Epilog", "TaskProlog") for value in slurm.conf.all(key)]
-    bad = [value for value in values if _is_below(value, HIDDEN)]
+    bad = [value for value in values if is_below(value, HIDDEN)]
     if bad:
         found = f"{', '.join(bad)}: hidden from jobs by job_container/tmpfs, and any user could create it"
         yield Finding(WRONG, found, "install under another prefix")
@@ -220,8 +220,9 @@ def _is_glob(value: str) -> bool:
     return bool(re.search(r"[*?\[]", value))
 
 
-def _is_below(path: str, directories: tuple[str, ...]) -> bool:
-    return any(f"{path}/".startswith(f"{directory}/") for directory in directories)
+def is_below(path: str, directories: tuple[str, ...]) -> bool:
+    """Return whether a path is one of these directories, or in one."""
+    return any(f"{path}/".startswith(f"{directory.rstrip('/')}/") for directory in directories)
 
 
 def is_ours(script: str, ours: str) -> bool:

@@ -99,12 +99,6 @@ def pairs(path: str) -> list[list[tuple[str, str]]]:
     return [[(key.lower(), value.strip("\"'")) for key, value in _PAIR.findall(line)] for line in lines]
 
 
-def mount_points() -> list[str]:
-    """Return the mount points in this process's mount namespace (proc(5), mountinfo)."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        return [line.split()[4].encode("latin-1", "replace").decode("unicode_escape") for line in file]
-
-
 def _plugins(path: str, depth: int) -> Iterator[Plugin]:
     if depth > DEEPEST:
         return

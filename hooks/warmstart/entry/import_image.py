@@ -27,19 +27,19 @@ from warmstart.images import private
 from warmstart.images.choice import choose
 from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers.base import Importer, ImportFailed
-from warmstart.images.imports import producer, requests
-from warmstart.images.imports.producer import Stopped
+from warmstart.images.imports import making, requests, waiting
+from warmstart.images.imports.making import Stopped
 from warmstart.images.imports.requests import MOST_ATTEMPTS, ImportAbandoned, ImportRequest
 from warmstart.images.imports.waiting_jobs import WaitingJobs
 from warmstart.images.query import Obtained, Queue, Requester, Site, query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import Charged
-from warmstart.images.store.published import Producer, RememberedFailure
+from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import serves_repository
-from warmstart.session import MaintenanceSession, maintenance_session
+from warmstart.session import Session, open_session
 from warmstart.slurm.facts import Access
 from warmstart.steps.image import tell
 
@@ -74,17 +74,16 @@ def main(prefix: str, arguments: list[str]) -> int:
 def _import(installation: Installation, node: str, paths: NodePaths, key: str) -> None:
     with (
         requests.held(paths.imports, key) as is_ours,
-        maintenance_session(installation, "import", node) if is_ours else nullcontext() as session,
+        open_session(installation, "import", node) if is_ours else nullcontext() as session,
     ):
         if session is not None:
-            rules = session.policy.images
-            queue = Queue(paths.imports, paths.import_program, rules.parallel, rules.import_deadline)
+            queue = Queue.of(paths, session.policy.images)
             with requests.slot(queue) as has_slot:
                 _serve(session, key, installation.pyslurm, has_slot=has_slot)
             requests.start_due(queue)
 
 
-def _serve(session: MaintenanceSession, key: str, pyslurm: str, *, has_slot: bool) -> None:
+def _serve(session: Session, key: str, pyslurm: str, *, has_slot: bool) -> None:
     request = requests.read(session.paths.imports, key)
     if request is not None and has_slot:
         access = Access(session.policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), pyslurm)
@@ -99,7 +98,7 @@ def _serve(session: MaintenanceSession, key: str, pyslurm: str, *, has_slot: boo
 class _Import:
     """One import of one request, whose lock and slot the caller holds."""
 
-    def __init__(self, session: MaintenanceSession, request: ImportRequest, waiting: WaitingJobs) -> None:
+    def __init__(self, session: Session, request: ImportRequest, waiting: WaitingJobs) -> None:
         self._session = session
         self._waiting = waiting
         self._request = request
@@ -157,19 +156,19 @@ class _Import:
             raise self._abandoned("the policy names another importer now (images.importer)")
         if image := site.look_up(query, "reused", deadline):
             return image
-        producer.raise_remembered(query, site, deadline)
-        flight = producer.elect(query, site, deadline)
+        making.raise_remembered(query, site, deadline)
+        flight = making.elect(query, site, deadline)
         if flight is None:
             return None
         self._audit.emit(events.IMAGE_IMPORT_STARTED, image=self._request.reference, attempt=self._request.attempts)
-        return producer.produce(flight, "reused")
+        return making.produce(flight, "reused")
 
     def _site(self, reference: Reference, deadline: Deadline) -> Site:
         session, request = self._session, self._request
         store = ImageStoreClient(session.store.worker, session.policy.paths.store)
         # The run is this process's own: the epilog of the job that asked removes what its own run left.
         requester = Requester(session.node, session.run_id, request.job_id, request.cluster)
-        site = Site.of(session.policy, store, session.paths.uses, requester)
+        site = Site.of(session.policy, session.paths, store, requester)
         site = site._replace(charged=Charged(request.user, request.uid, request.account), watch=self._progress)
         if not request.private:
             return site
@@ -182,9 +181,9 @@ class _Import:
         importer = partial(_importer_with_login, session.policy, credentials.file, reference.registry)
         return private.site_of(site, request.private, deadline)._replace(importer=importer)
 
-    def _progress(self, now: Producer) -> None:
+    def _progress(self, now: ImageProducer) -> None:
         """Audit each phase, and a long one's progress from time to time."""
-        self._waiting.tell(producer.format_progress(now))
+        self._waiting.tell(waiting.format_progress(now))
         phase, at = self._told
         if now.phase != phase or time.monotonic() - at >= PROGRESS_S:
             self._told = (now.phase, time.monotonic())

@@ -21,19 +21,17 @@ import pwd
 import random
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart import plan
-from warmstart.errors import PolicyError, StoreError, UserError, WarmstartError
+from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_path
 from warmstart.images import private
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import MOST_PER_USER, ImportRequest
-from warmstart.images.query import Obtained, Queue, Site, query_by_rules
+from warmstart.images.query import Site, query_by_rules
 from warmstart.images.reference import Reference, parse, split_login
-from warmstart.images.store import uses
 from warmstart.images.store.layout import NOBODY, Charged, ImageQuery
 from warmstart.images.store.published import RememberedFailure
 from warmstart.job import NO_WARM, PYXIS_IMAGE, WARM_IMAGE, Job, from_environment
@@ -180,22 +178,21 @@ def run(site: Site, installation: Installation, images: Iterable[Wanted]) -> lis
     Raises `StoreFailed`, `WorkerSilent`, `StateFull` and `StateUnusable`.
     """
     paths = installation.node(site.requester.node)
-    queue = Queue(paths.imports, paths.import_program, site.rules.parallel, site.rules.import_deadline)
     with using_state(paths.root):
         ensure_path(paths.state, 0o700)  # makes this host a node with maintenance, although no hook runs here
         ensure_path(paths.imports, 0o700)
-        ours = _Run(site, queue)
+        ours = _Run(site)
         done = [Prefetched(w.reference.canonical(), ours.ask(w), w.job_id, w.private) for w in images]
-        requests.start_due(queue)
+        requests.start_due(site.queue)
     return done
 
 
 class _Run:
     """One prefetch on this host."""
 
-    def __init__(self, site: Site, queue: Queue) -> None:
+    def __init__(self, site: Site) -> None:
         self._site = site
-        self._queue = queue
+        self._queue = queue = site.queue
         self._deadline = after(RUN_S)
         present = (requests.read(queue.directory, key) for key in requests.keys(queue.directory))
         of_jobs = [known for known in present if known and known.job_id and not known.is_expired(queue.lifetime)]
@@ -204,7 +201,7 @@ class _Run:
     def ask(self, wanted: Wanted) -> str:
         """Write a request for an image if it is missing; return what became of it."""
         requester = self._site.requester._replace(job_id=wanted.job_id, cluster=wanted.cluster)
-        site = self._site._replace(charged=wanted.charged, requester=requester, queue=self._queue)
+        site = self._site._replace(charged=wanted.charged, requester=requester)
         if wanted.private:
             site = private.site_of(site, wanted.private, self._deadline)
         query, site = query_by_rules(wanted.reference, site.rules, site.recipe), site.about(wanted.reference)
@@ -215,9 +212,9 @@ class _Run:
             query = query._replace(times=query.times._replace(fresh_after=fresh_after))
         if image := site.look_up(query, "reused", self._deadline):
             if not wanted.job_id:
-                self._protect(image, site)
+                site.record_use(image.name, self._deadline)  # so that it is not evicted
             return PRESENT
-        request = ImportRequest.of(query, site, wanted.private)._replace(fresh_after=fresh_after)
+        request = ImportRequest.of(query, site)._replace(fresh_after=fresh_after)
         known = requests.read(self._queue.directory, request.key)
         is_known = known is not None and not known.is_expired(self._queue.lifetime)
         if is_known or site.store.is_at_work(query, self._deadline):
@@ -230,13 +227,6 @@ class _Run:
         if not problem and wanted.job_id:
             self._slots -= 1
         return problem or REQUESTED
-
-    def _protect(self, image: Obtained, site: Site) -> None:
-        """Mark an image of the policy's as used by this host, so that it is not evicted. Once a day is enough."""
-        if not uses.is_noted(site.uses, image.name):
-            with suppress(OSError, StoreError):
-                site.store.mark(image.name, site.requester.node, self._deadline)
-                uses.note(site.uses, image.name)
 
     def _has_failed(self, query: ImageQuery, site: Site, request: ImportRequest) -> bool:
         here = requests.last_failure(self._queue.directory, request.key)

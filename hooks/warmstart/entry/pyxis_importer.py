@@ -2,7 +2,7 @@
 
 Runs as the job's user, in the job's environment. It trusts root's policy and the store only: variables merely select
 which of the user's own files to use (the job's workspace, enroot credentials). Images that the store lacks are imported
-as the user (images/user/user_import.py). Where warmstart is off, or leaves the job alone or only observes it, the
+as the user (images/user/own_images.py). Where warmstart is off, or leaves the job alone or only observes it, the
 importer does what pyxis does without it: `enroot import`.
 
 Protocol: pyxis 0.23 and later, importers/README.md: one line on stdout; stderr reaches the user only on failure;
@@ -24,8 +24,8 @@ from warmstart.images.choice import choose, recipe
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse, split_login
 from warmstart.images.scratch import Caps
-from warmstart.images.store import layout
-from warmstart.images.user import usage_notes, user_import
+from warmstart.images.store import layout, uses
+from warmstart.images.user import own_images
 from warmstart.job import JobUnreadable, from_environment
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Images, Policy
@@ -36,7 +36,7 @@ IMPORT_S = 3600.0
 USAGE = "usage: pyxis-importer get URI | pyxis-importer release"
 
 
-class ImportRequest(NamedTuple):
+class Uri(NamedTuple):
     """A parsed URI; `login` is the user name in enroot's `USER@REGISTRY#…`, "" if there is none."""
 
     reference: Reference
@@ -51,7 +51,7 @@ def main(prefix: str, arguments: list[str]) -> int:
             case ["get", uri]:
                 path = get(Installation(prefix), uri)
             case ["release"]:
-                user_import.release(_step())
+                own_images.release(_step())
                 return 0
             case _:
                 print(USAGE, file=sys.stderr)  # noqa: T201 - pyxis shows it
@@ -66,23 +66,23 @@ def main(prefix: str, arguments: list[str]) -> int:
 def get(installation: Installation, uri: str) -> str:
     """Return the path of the image: the store's if it has one, else one of the user's own, imported now."""
     if installation.is_off:
-        return user_import.plain(uri, _step(), after(IMPORT_S))
+        return own_images.plain(uri, _step(), after(IMPORT_S))
     policy = _policy(installation)
     if policy is not None and _is_left_alone(installation, policy):
-        return user_import.plain(uri, _step(), after(IMPORT_S))
-    request, found = parse_request(uri), ""
+        return own_images.plain(uri, _step(), after(IMPORT_S))
+    parsed, found = parse_uri(uri), ""
     if policy is not None:
-        check_allowed(request.reference, policy.images.registries)
+        check_allowed(parsed.reference, policy.images.registries)
         # A user name asks for what that user's own credentials give access to, not for the image that all may read.
-        found = "" if request.login else _from_store(installation, request.reference, policy)
-    found = found or user_import.handed_over(_job_tmp(installation), request.reference)
-    return found or _import(installation, request, policy)
+        found = "" if parsed.login else _from_store(installation, parsed.reference, policy)
+    found = found or own_images.handed_over(_job_tmp(installation), parsed.reference)
+    return found or _import(installation, parsed, policy)
 
 
-def parse_request(uri: str) -> ImportRequest:
+def parse_uri(uri: str) -> Uri:
     """Parse the value of --container-image, which pyxis prefixes with `docker://`."""
     login, rest = split_login(uri)
-    return ImportRequest(parse(rest), login)
+    return Uri(parse(rest), login)
 
 
 def _policy(installation: Installation) -> Policy | None:
@@ -138,11 +138,11 @@ def _from_store(installation: Installation, reference: Reference, policy: Policy
     name, job_tmp = os.path.basename(path).removesuffix(layout.IMAGE), _job_tmp(installation)
     with suppress(OSError):
         if job_tmp:
-            usage_notes.note(job_tmp, name)
-        if usage_notes.is_held(policy.paths.store, name, policy.images.keep.lease):
+            own_images.note_use(job_tmp, name)
+        if uses.is_protected(policy.paths.store, name, policy.images.keep.lease):
             return path
     _say(f"{reference.canonical()} was not used recently and may be evicted; copying it for you alone")
-    return user_import.copied(reference, _directory(installation, policy.images), path, after(IMPORT_S))
+    return own_images.copied(reference, _directory(installation, policy.images), path, after(IMPORT_S))
 
 
 def in_store(reference: Reference, policy: Policy) -> str:
@@ -156,13 +156,13 @@ def in_store(reference: Reference, policy: Policy) -> str:
     return found.path if found is not None and not found.invalid else ""
 
 
-def _import(installation: Installation, request: ImportRequest, policy: Policy | None) -> str:
+def _import(installation: Installation, parsed: Uri, policy: Policy | None) -> str:
     uid, gid = os.getuid(), os.getgid()
-    _say(f"{request.reference.canonical()} is not in this cluster's store; importing it for you alone")
+    _say(f"{parsed.reference.canonical()} is not in this cluster's store; importing it for you alone")
     rules = policy.images if policy else _without_policy()
     importer = choose(rules, Identity(f"uid {uid}", uid, gid))
     directory = _directory(installation, rules)
-    return user_import.obtain(request.reference, directory, importer, request.login, after(IMPORT_S))
+    return own_images.obtain(parsed.reference, directory, importer, parsed.login, after(IMPORT_S))
 
 
 def _without_policy() -> Images:
@@ -172,8 +172,8 @@ def _without_policy() -> Images:
     return load.default_images()
 
 
-def _directory(installation: Installation, rules: Images) -> user_import.UserImportDirectory:
-    return user_import.user_import_directory(_job_tmp(installation), _step(), Caps(rules.max_size, rules.max_files))
+def _directory(installation: Installation, rules: Images) -> own_images.Directory:
+    return own_images.directory_of(_job_tmp(installation), _step(), Caps(rules.max_size, rules.max_files))
 
 
 def _step() -> str:

@@ -212,21 +212,20 @@ def copy_hashed(
     source: int,
     target: int | None = None,
     *,
-    offset: int = 0,
     most: int | None = None,
     watch: Callable[[], object] = lambda: None,
 ) -> Copied:
     """Hash a file while reading it once, and copy it to `target`, if given, at that descriptor's position.
 
-    Reads from `offset` to the end, but no more than `most` bytes; to detect a file that is too long, pass one byte
-    more than is expected. `watch` is called before every read, and an exception from it ends the copy. Raises
-    `ReadFailed` for the source and `OSError` for the target. The position of `source` is neither used nor changed.
+    Reads from the start, but no more than `most` bytes; to detect a file that is too long, pass one byte more than is
+    expected. `watch` is called before every read, and an exception from it ends the copy. Raises `ReadFailed` for the
+    source and `OSError` for the target. The position of `source` is neither used nor changed.
     """
     import hashlib  # loads OpenSSL, which costs a tenth of a warm prolog
 
     digest = hashlib.sha256()
     size = 0
-    for chunk in _chunks(source, offset, most, watch):
+    for chunk in _chunks(source, 0, most, watch):
         digest.update(chunk)
         if target is not None:
             write_all(target, chunk)
@@ -547,3 +546,12 @@ def _open_path(name: str, parent: int, mount: str, flags: int) -> int:
         if not detached:
             break
     raise OSError(errno.EXDEV, "something is mounted there", name)
+
+
+def touch(name: str, dir_fd: int | None = None) -> None:
+    """Set a file's times to now; create it, empty and with mode 0644, if it is missing. Follows no link."""
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644, dir_fd=dir_fd)
+    try:
+        os.utime(fd)
+    finally:
+        os.close(fd)

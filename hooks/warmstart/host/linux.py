@@ -8,10 +8,11 @@ alpha. All functions raise plain `OSError`.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
-from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager, libc
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, contextmanager, libc
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -136,42 +137,52 @@ def working_in(dir_fd: int) -> Iterator[None]:
 def user_namespace(uid: int, gid: int) -> int:
     """Return a descriptor of a new user namespace that maps id 0 to `uid` and `gid`; `OSError` if the kernel refuses.
 
-    A child creates it, because a process cannot leave a user namespace. The child has ended when this returns. The
-    namespace holds no mounts.
+    The namespace holds no mounts.
+    """
+    with child_in(lambda: libc("unshare", _CLONE_NEWUSER), "user namespace") as pid:
+        for name, outside in (("uid_map", uid), ("gid_map", gid)):
+            with open(f"/proc/{pid}/{name}", "wb", buffering=0) as file:
+                file.write(b"0 %d 1" % outside)
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+
+
+@contextmanager
+def child_in(enter: Callable[[], object], what: str) -> Iterator[int]:
+    """Fork a child that calls `enter`, and stays in the namespace that this enters for a `with`; yield its pid.
+
+    A child, because a process cannot leave every namespace. It has ended when the `with` is left. Raises the `OSError`
+    of `enter`, about `what`.
     """
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
     pid = os.fork()
     if not pid:
-        _enter_user_namespace(ready_write, go_read, (ready_read, go_write))
+        _enter(enter, ready_write, go_read, (ready_read, go_write))
     os.close(ready_write)
     os.close(go_read)
     try:
-        answer = os.read(ready_read, 1)
-        if answer != b"\0":
-            number = answer[0] if answer else 0
-            raise OSError(number, os.strerror(number), "user namespace")
-        for name, outside in (("uid_map", uid), ("gid_map", gid)):
-            with open(f"/proc/{pid}/{name}", "wb", buffering=0) as file:
-                file.write(b"0 %d 1" % outside)
-        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        answer = os.read(ready_read, 2)
+        if number := int.from_bytes(answer, "little") if answer else errno.EIO:
+            raise OSError(number, os.strerror(number), what)
+        yield pid
     finally:
         os.close(ready_read)
         os.close(go_write)  # the child ends
         os.waitpid(pid, 0)
 
 
-def _enter_user_namespace(ready: int, go: int, others: tuple[int, int]) -> NoReturn:
-    """Enter a new user namespace, write 0 or the errno to `ready`, and exit when `go` is closed."""
+def _enter(enter: Callable[[], object], ready: int, go: int, others: tuple[int, int]) -> NoReturn:
+    """Call `enter`, write 0 or its errno to `ready`, and exit when `go` is closed."""
+    number = errno.EIO
     try:
         for fd in others:
             os.close(fd)
-        failed = 0
         try:
-            libc("unshare", _CLONE_NEWUSER)
+            enter()
+            number = 0
         except OSError as error:
-            failed = error.errno or 0
-        os.write(ready, bytes([failed]))
+            number = error.errno or errno.EIO
+        os.write(ready, number.to_bytes(2, "little"))  # EPIPE if the parent was killed
         os.read(go, 1)
     finally:
         os._exit(0)

@@ -10,7 +10,7 @@ import errno
 import os
 import re
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from warmstart.host import linux
 from warmstart.host.files import PATH, opened_trusted, weakness
@@ -69,43 +69,15 @@ def _bind(source: int, name: str, folder: int, owner: int, more: int = 0, *, pro
 def new_view(view: View) -> int:
     """Return a descriptor of a new mount namespace with this view. Raises `OSError`.
 
-    A child makes it, since a process with threads cannot leave one. Nobody but root may be able to change the names
-    above `shown` and `source`, and of what is hidden.
+    Nobody but root may be able to change the names above `shown` and `source`, and of what is hidden.
     """
-    ready_read, ready_write = os.pipe()
-    go_read, go_write = os.pipe()
-    pid = os.fork()
-    if not pid:
-        _make_view(view, ready_write, go_read, (ready_read, go_write))
-    os.close(ready_write)
-    os.close(go_read)
-    try:
-        number = int.from_bytes(os.read(ready_read, 2) or b"\5", "little")
-        if number:
-            raise OSError(number, os.strerror(number), "mount namespace")
+
+    def enter() -> None:
+        enter_new()
+        _arrange(view)
+
+    with linux.child_in(enter, "mount namespace") as pid:
         return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(ready_read)
-        os.close(go_write)  # the child ends
-        os.waitpid(pid, 0)
-
-
-def _make_view(view: View, ready: int, go: int, others: tuple[int, int]) -> NoReturn:
-    """Enter a new namespace, write 0 or the errno to `ready`, and exit when `go` is closed."""
-    number = errno.EIO
-    try:
-        for fd in others:
-            os.close(fd)
-        try:
-            enter_new()
-            _arrange(view)
-            number = 0
-        except OSError as error:
-            number = error.errno or errno.EIO
-        os.write(ready, number.to_bytes(2, "little"))  # EPIPE if the parent was killed
-        os.read(go, 1)
-    finally:
-        os._exit(0)
 
 
 def _arrange(view: View) -> None:
@@ -124,11 +96,11 @@ def _arrange(view: View) -> None:
 
 def _hidden_points(view: View) -> list[str]:
     hidden, shown = os.path.realpath(view.hidden), os.path.realpath(view.shown)
-    points = [point for point in _mount_points() if point.startswith(hidden)]
+    points = [point for point in mount_points() if point.startswith(hidden)]
     return [point for point in points if point != shown and not point.startswith(f"{shown}/")]
 
 
-def _mount_points() -> list[str]:
+def mount_points() -> list[str]:
     """Return the mount points of this process's namespace (proc(5), mountinfo)."""
     with open("/proc/self/mountinfo", "rb") as file:
         points = [line.split(b" ")[4] for line in file]

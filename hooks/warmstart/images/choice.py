@@ -24,16 +24,15 @@ class Kind(NamedTuple):
     """What hooks know of an importer without its module.
 
     `recipe` goes up with every change of options that changes the bytes of an image. A new release of the importer's
-    programs does not count, because a job finds the same files in the image. `is_per_machine`: the importer resolves a
-    tag to a digest that depends on the CPU of the node. `keeps_layers`: on the node, between imports (layers.py).
+    programs does not count, because a job finds the same files in the image. `keeps_layers`: on the node, between
+    imports (layers.py).
     """
 
     recipe: int
-    is_per_machine: bool = False
     keeps_layers: bool = False
 
 
-IMPORTERS = {"enroot": Kind(recipe=1, is_per_machine=True), "oci": Kind(recipe=1, keeps_layers=True)}
+IMPORTERS = {"enroot": Kind(recipe=1), "oci": Kind(recipe=1, keeps_layers=True)}
 
 
 def choose(rules: Images, identity: Identity, login: Login | None = None) -> Importer:
@@ -56,11 +55,6 @@ def recipe(name: str) -> str:
     """Return the part of an image's name that stands for the importer and its recipe: `oci1`."""
     installed = _installed(name)
     return f"{installed}{IMPORTERS[installed].recipe}"
-
-
-def is_per_machine(recipe: str) -> bool:
-    """Return whether this importer resolves a tag to a digest that depends on the CPU of the node."""
-    return any(recipe == f"{name}{kind.recipe}" and kind.is_per_machine for name, kind in IMPORTERS.items())
 
 
 def keeps_layers(name: str) -> bool:

@@ -41,7 +41,7 @@ class JobOwner(NamedTuple):
 def site_of(site: Site, name: str, deadline: Deadline) -> Site:
     """Return the site for the private images `name`: a store of their own, not shared with other launchers."""
     rules = site.rules._replace(lock="private", names="", adopt=())
-    queue = site.queue and site.queue._replace(private=name)
+    queue = site.queue._replace(private=name)
     uses = f"{site.uses}-private-{name}"
     return site._replace(store=site.store.private(name, deadline), uses=uses, rules=rules, queue=queue)
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import time
 
+from warmstart.errors import StoreError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images import choice
 from warmstart.images.reference import Reference
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged, Found, ImageQuery, TagTimes, key_of
-from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial
+from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
 from warmstart.policy.compiled import Images, Policy
 
 if TYPE_CHECKING:
     from warmstart.images.importers.base import Importer
-    from warmstart.images.store.published import Producer
+    from warmstart.images.store.published import ImageProducer
+    from warmstart.paths import NodePaths
 
 
 class Requester(NamedTuple):
@@ -37,8 +39,13 @@ class Queue(NamedTuple):
     lifetime: int  # seconds that a request is tried for
     private: str = ""  # name of the store of private images, "" for the shared one
 
+    @classmethod
+    def of(cls, paths: NodePaths, rules: Images) -> Queue:
+        """Return a node's queue under a policy."""
+        return cls(paths.imports, paths.import_program, rules.parallel, rules.import_deadline)
 
-def _nobody(_: Producer) -> None:
+
+def _nobody(_: ImageProducer) -> None:
     """Do nothing."""
 
 
@@ -51,15 +58,15 @@ class Site(NamedTuple):
     rules: Images  # the policy's
     recipe: str  # of the importer (choice.py)
     workspace: str
-    uses: str  # directory of this node's own notes of the images that it used (uses.py)
+    uses: str  # directory where this node knows which uses it has recorded (store/client.py)
     requester: Requester
+    queue: Queue  # where hooks ask for a missing image
     charged: Charged = NOBODY
-    queue: Queue | None = None  # where to ask for a missing image; None: this process imports it
-    watch: Callable[[Producer], object] = _nobody  # is told how far an import of this process is
+    watch: Callable[[ImageProducer], object] = _nobody  # is told how far an import of this process is
 
     @classmethod
-    def of(cls, policy: Policy, store: ImageStoreClient, uses: str, requester: Requester) -> Site:
-        """Return the site for a policy."""
+    def of(cls, policy: Policy, paths: NodePaths, store: ImageStoreClient, requester: Requester) -> Site:
+        """Return the site of a node for a policy."""
         return cls(
             store=store,
             importer=partial(choice.choose, policy.images, policy.import_user),
@@ -67,8 +74,9 @@ class Site(NamedTuple):
             rules=policy.images,
             recipe=choice.recipe(policy.images.importer),
             workspace=policy.paths.workspace,
-            uses=uses,
+            uses=paths.uses,
             requester=requester,
+            queue=Queue.of(paths, policy.images),
         )
 
     def about(self, reference: Reference) -> Site:
@@ -78,6 +86,35 @@ class Site(NamedTuple):
     def look_up(self, query: ImageQuery, how: str, deadline: Deadline, digest: str = "") -> Obtained | None:
         """Return the store's image, by `digest` if given; None if it is missing or damaged. `how` as in `Obtained`."""
         return as_obtained(self.store.find(query, deadline, digest), how)
+
+    def find_intact(self, query: ImageQuery, deadline: Deadline) -> Obtained | None:
+        """Return the store's image as `look_up` does, checked as deep as the policy says (`images.verify`).
+
+        A damaged one goes to quarantine.
+        """
+        image = self.look_up(query, "reused", deadline)
+        if image is None or self.rules.verify != "full":
+            return image
+        found = self.store.check_bytes(image.name, self.temp_owner(query), deadline)
+        if not found.problem:
+            return image
+        self.store.quarantine(image.name, found.problem, deadline, inode=found.inode)
+        return None
+
+    def record_use(self, name: str, deadline: Deadline) -> bool:
+        """Record in the store that this node uses an image; return False if it has done so within a day.
+
+        Errors are left: the image can be used nevertheless.
+        """
+        with suppress(OSError, StoreError):
+            return self.store.record_use(name, self.requester.node, self.uses, deadline)
+        return True
+
+    def temp_owner(self, query: ImageQuery) -> str:
+        """Return what the temporary files of this run are named after in the store (`published.temp_owner`)."""
+        from warmstart.images.store import published
+
+        return published.temp_owner(query.lock, self.requester.node, self.requester.run_id)
 
 
 class Missing(NamedTuple):
@@ -103,12 +140,10 @@ class Obtained(NamedTuple):
 
 def query_by_rules(reference: Reference, rules: Images, recipe: str) -> ImageQuery:
     """Return the query for a reference on this node, now; `recipe` is the importer's (`choice.recipe`)."""
-    machine, name = os.uname().machine, key_of(reference.canonical())
-    # enroot resolves a tag to the manifest for this CPU, other importers to the list. No reference contains a "~".
-    key, kind = f"{name}~{machine}" if choice.is_per_machine(recipe) else name, f"{machine}.{recipe}"
+    key, kind = key_of(reference.canonical()), f"{os.uname().machine}.{recipe}"
     now = time.time()
     times = TagTimes(now - rules.tag_ttl, now - rules.remember_failures)
-    return ImageQuery(reference, kind, key, f"{name}.{kind}", times)
+    return ImageQuery(reference, kind, key, f"{key}.{kind}", times)
 
 
 def as_obtained(found: Found | None, how: str) -> Obtained | None:

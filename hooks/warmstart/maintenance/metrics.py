@@ -24,11 +24,12 @@ from warmstart.errors import ResourceError
 from warmstart.harvest import deferred, spool
 from warmstart.host import files, wire
 from warmstart.images.store.client import ImageStoreClient
+from warmstart.maintenance.bundles import audited_survey
 from warmstart.paths import Installation
 from warmstart.policy.compiled import VERSION
 from warmstart.policy.current import CurrentPolicy
 from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Sample, Saved
-from warmstart.session import MaintenanceSession
+from warmstart.session import Session
 from warmstart.store.maintenance import Bundle
 
 FORMAT = 1
@@ -81,7 +82,7 @@ def write_host(installation: Installation, found: CurrentPolicy) -> None:
     _write(directory, HOST_FILE, [*_of_host(installation, found), *_of_log(counters)])
 
 
-def write_store(session: MaintenanceSession) -> None:
+def write_store(session: Session) -> None:
     """Write the store's metrics, at the end of its maintenance. Raises `MetricsUnwritable` and the store's errors."""
     directory = session.policy.paths.metrics
     if directory is None:
@@ -91,7 +92,7 @@ def write_store(session: MaintenanceSession) -> None:
     lease = session.policy.images.keep.lease
     images = [image.bytes for store in stores for image in store.inventory(lease, session.store_deadline())]
     families = [
-        *_of_bundles(session.bundles()),
+        *_of_bundles(audited_survey(session)),
         GaugeMetricFamily("warmstart_store_image_bytes", "Bytes of images.", value=sum(images)),
         GaugeMetricFamily("warmstart_store_images", "Images.", value=len(images)),
         GaugeMetricFamily(

@@ -31,12 +31,11 @@ from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import files, process
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
-from warmstart.images import choice, layers, scratch
+from warmstart.images import choice, layers, notes, scratch
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportAbandoned
 from warmstart.images.query import Queue
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.user import usage_notes
 from warmstart.paths import Installation
 from warmstart.policy import trust
 from warmstart.record import JobBusy, Record, RecordOfOtherRelease, RecordUnreadable
@@ -46,10 +45,10 @@ from warmstart.seed import node_cache
 from warmstart.session import (
     STORE_SECONDS,
     MaintenanceBusy,
-    MaintenanceSession,
+    Session,
     StoreReplaced,
     known_store_id,
-    maintenance_session,
+    open_session,
 )
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
@@ -90,15 +89,15 @@ def be_idle() -> None:
 def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Report:
     """Do all maintenance of one node. `slurm_conf` is the path of slurm.conf, "" for Slurm's default.
 
-    Raises `MaintenanceBusy` if another run holds the node's lock, and the errors of `maintenance_session`.
+    Raises `MaintenanceBusy` if another run holds the node's lock, and the errors of `open_session`.
     """
-    with maintenance_session(installation, "maintain", node) as session, _node_lock(session):
+    with open_session(installation, "maintain", node) as session, _node_lock(session):
         slurmctld = Slurmctld(Access(session.policy.paths.scontrol, slurm_conf, installation.pyslurm))
         return _NodeMaintenance(session, _job_is_over(slurmctld), slurm_conf, installation).all()
 
 
 @contextmanager
-def _node_lock(session: MaintenanceSession) -> Iterator[None]:
+def _node_lock(session: Session) -> Iterator[None]:
     with files.opened_lock(session.paths.locks, "maintenance") as fd:
         if not files.try_flock(fd):
             holder = os.pread(fd, _LONGEST_PID, 0).decode("ascii", "replace") or "unknown"
@@ -139,7 +138,7 @@ class _NodeMaintenance:
     """The parts of one node's maintenance. An error in one does not stop the others."""
 
     def __init__(
-        self, session: MaintenanceSession, is_over: Callable[[int], bool], slurm_conf: str, installation: Installation
+        self, session: Session, is_over: Callable[[int], bool], slurm_conf: str, installation: Installation
     ) -> None:
         """`is_over` is true only for jobs that are certainly over."""
         self._session = session
@@ -233,17 +232,17 @@ class _NodeMaintenance:
                 again=False,
                 error=error.as_audit(),
             )
-        requests.start_due(Queue(directory, session.paths.import_program, rules.parallel, rules.import_deadline))
+        requests.start_due(Queue.of(session.paths, rules))
 
     def _uses(self) -> int:
         session = self._session
         uses = node_cache.uses(session.paths.bundles)
-        noted = session.store.note_uses(uses, session.store_deadline()) if uses else 0
-        return noted + self._usage_notes()
+        recorded = session.store.record_uses(uses, session.store_deadline()) if uses else 0
+        return recorded + self._notes()
 
-    def _usage_notes(self) -> int:
-        """Mark the images that steps got without a hook as used (`images.user.usage_notes`)."""
-        session, marked = self._session, 0
+    def _notes(self) -> int:
+        """Record the uses of images that steps got without a hook (`images.notes`)."""
+        session, recorded = self._session, 0
         store = ImageStoreClient(session.store.worker, session.policy.paths.store)
         with suppress(FileNotFoundError), self._opened_workspaces() as workspaces:
             for name in os.listdir(workspaces):
@@ -252,10 +251,10 @@ class _NodeMaintenance:
                     suppress(FileNotFoundError, NotADirectoryError),
                     opened_dir(name, workspaces) as fd,
                 ):
-                    marked += usage_notes.mark_noted(
+                    recorded += notes.collect(
                         fd, session.paths.uses, node=session.node, store=store, deadline=after(STORE_SECONDS)
                     )
-        return marked
+        return recorded
 
     def _copies(self) -> int:
         paths = self._session.paths
@@ -279,7 +278,7 @@ class Orphans:
 
     def __init__(
         self,
-        session: MaintenanceSession,
+        session: Session,
         boot_id: str,
         is_over: Callable[[int], bool],
         slurm_conf: str,
@@ -386,7 +385,7 @@ class Orphans:
         return found
 
 
-def finish_deferred(session: MaintenanceSession, boot_id: str) -> int:
+def finish_deferred(session: Session, boot_id: str) -> int:
     """Finish the deferred harvests, oldest first. If one fails, the others still run.
 
     Return how many were finished or dropped; nothing of them is left on the node.
@@ -399,7 +398,7 @@ def finish_deferred(session: MaintenanceSession, boot_id: str) -> int:
     return runs
 
 
-def _finish(session: MaintenanceSession, item: DeferredHarvest, boot_id: str) -> bool:
+def _finish(session: Session, item: DeferredHarvest, boot_id: str) -> bool:
     """Harvest one run and remove it. Return False if profiles remain to be done."""
     drop = partial(run_end.drop_deferred, session.paths, item, deadline=after(run_end.MAINTENANCE_SECONDS))
     record = item.record
@@ -419,7 +418,7 @@ def _finish(session: MaintenanceSession, item: DeferredHarvest, boot_id: str) ->
     return True
 
 
-def _harvest(session: MaintenanceSession, record: Record, audit: Journal) -> list[str]:
+def _harvest(session: Session, record: Record, audit: Journal) -> list[str]:
     """Harvest one run. Return the profiles that remain to be done."""
     rules = session.policy.harvest
     options = harvest.Options(RUN_SECONDS, rules.max_size, rules.max_entries)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from typing import NamedTuple
 
@@ -15,15 +16,17 @@ from warmstart.audit import events
 from warmstart.errors import WarmstartError
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY
-from warmstart.repack import merge
-from warmstart.session import (
+from warmstart.maintenance.bundles import (
     STORE_STEP,
-    MaintenanceBusy,
-    MaintenanceSession,
+    bundle_deadline,
     labels,
+    namespace_of,
     namespaces,
+    repack_settings,
     survey,
 )
+from warmstart.repack import merge
+from warmstart.session import MaintenanceBusy, Session
 from warmstart.store import maintenance
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.layout import Namespace
@@ -48,7 +51,7 @@ class StoreReport(NamedTuple):
 class StoreMaintenance:
     """Maintenance of the store, under the store's maintenance lock."""
 
-    def __init__(self, session: MaintenanceSession) -> None:
+    def __init__(self, session: Session) -> None:
         """Take the lock and hold it until the session ends. Raises `MaintenanceBusy` if another host holds it."""
         self._session = session
         self.report = StoreReport()
@@ -77,10 +80,8 @@ class StoreMaintenance:
         session = self._session
         most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
         for merger in session.store.plan_compaction(where, session.store_deadline(), fewest=fewest, most_bytes=most):
-            try:
+            with self._isolated():  # the bundles of other users are still merged
                 self._compact(where, merger)
-            except WarmstartError as error:  # the bundles of other users are still merged
-                self._failed(error)
 
     def collect_garbage(self) -> None:
         """Remove the bundles that the policy's `maintenance` section lets expire; one scope after the other."""
@@ -90,44 +91,36 @@ class StoreMaintenance:
     def _collect_garbage(self, bundles: Iterable[Bundle]) -> None:
         going: dict[tuple[Namespace, str], list[str]] = {}
         for bundle, reason in maintenance.expired(bundles, self._session.policy.maintenance, time.time()):
-            going.setdefault((self._session.namespace(bundle), reason), []).append(bundle.bundle)
+            going.setdefault((namespace_of(bundle, self._session), reason), []).append(bundle.bundle)
         for (where, reason), names in going.items():
-            try:
+            with self._isolated():
                 self._remove(where, names, reason)
-            except WarmstartError as error:
-                self._failed(error)
 
     def remove(self, bundles: Iterable[Bundle], reason: str) -> None:
         """Remove bundles, whoever uses them: a node that has a copy keeps it until it prunes its copies."""
         for bundle in bundles:
-            self._remove(self._session.namespace(bundle), [bundle.bundle], reason)
+            self._remove(namespace_of(bundle, self._session), [bundle.bundle], reason)
 
     def remove_empty(self) -> None:
         """Remove namespaces that have been empty for a day."""
         session = self._session
         for where in self.namespaces():
-            try:
-                is_gone = session.store.remove_empty(where, time.time(), session.store_deadline())
-            except WarmstartError as error:
-                self._failed(error)
-                continue
-            if is_gone:
-                session.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=[where.profile])
-                self._count(swept=1)
+            with self._isolated():
+                if session.store.remove_empty(where, time.time(), session.store_deadline()):
+                    names = [where.profile]
+                    session.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=names)
+                    self._count(swept=1)
 
     def scrub(self, bundles: Iterable[Bundle]) -> dict[str, str]:
         """Verify bundles and quarantine the damaged ones. Return their problems by bundle id."""
         damaged = {}
+        settings = repack_settings(self._session)
         for bundle in bundles:
-            where = self._session.namespace(bundle)
-            try:
-                problem = merge.verify(
-                    self._session.repack_settings, where, bundle.bundle, self._session.bundle_deadline()
-                )
-            except WarmstartError as error:
-                self._failed(error)
-                continue
-            self._count(verified=1)
+            where = namespace_of(bundle, self._session)
+            problem = ""
+            with self._isolated():
+                problem = merge.verify(settings, where, bundle.bundle, bundle_deadline())
+                self._count(verified=1)
             if problem:
                 damaged[bundle.bundle] = problem
                 self._quarantine(where, bundle.bundle, problem)
@@ -137,11 +130,9 @@ class StoreMaintenance:
         """Run every part; scrub only the bundles that are due today."""
         self._sweep_top()
         for where in self.namespaces():
-            try:
+            with self._isolated():
                 self.sweep(where)
                 self.compact(where)
-            except WarmstartError as error:
-                self._failed(error)
         self.collect_garbage()
         self.remove_empty()
         self.scrub(bundle for bundle in self.bundles() if merge.is_due(bundle, maintenance.today()))
@@ -156,51 +147,37 @@ class StoreMaintenance:
     def evict_images(self) -> None:
         """Evict images down to the policy's watermarks, and remove files of producers that died."""
         for store in self._image_stores():
-            try:
+            with self._isolated():
                 gone = store.make_room(0, self._session.policy.images, NOBODY, self._session.store_deadline())
-            except WarmstartError as error:
-                self._failed(error)
-                continue
-            for name in gone:
-                self._session.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
-            self._count(evicted=len(gone))
+                for name in gone:
+                    self._session.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
+                self._count(evicted=len(gone))
 
     def record_images(self) -> None:
         """Write down the hashes of images whose producers died before they did."""
         for store in self._image_stores():
-            try:
-                names = store.unrecorded(self._session.store_deadline())
-            except WarmstartError as error:
-                self._failed(error)
-                continue
-            for name in names:
-                try:
-                    # A damaged one is found, and replaced, by the next job that wants it.
-                    store.check_bytes(name, "maintenance", self._session.bundle_deadline())
-                except WarmstartError as error:
-                    self._failed(error)
+            with self._isolated():
+                for name in store.unrecorded(self._session.store_deadline()):
+                    with self._isolated():
+                        # A damaged one is found, and replaced, by the next job that wants it.
+                        store.check_bytes(name, "maintenance", bundle_deadline())
 
     def forget_requeued(self) -> None:
         """Forget jobs that were requeued for an image long ago."""
         session = self._session
         store = ImageStoreClient(session.store.worker, session.store.path)
-        try:
+        with self._isolated():
             self._count(swept=store.forget_requeued(session.store_deadline()))
-        except WarmstartError as error:
-            self._failed(error)
 
     def empty_quarantines(self) -> None:
         """Remove quarantined images that are too old or too many."""
         lease = self._session.policy.images.keep.lease
         for store in self._image_stores():
-            try:
+            with self._isolated():
                 gone = store.empty_quarantine(time.time(), lease, self._session.store_deadline())
-            except WarmstartError as error:
-                self._failed(error)
-                continue
-            for name in gone:
-                self._session.audit.emit(events.IMAGE_DISCARDED, name=name, store=store.path)
-            self._count(discarded=len(gone))
+                for name in gone:
+                    self._session.audit.emit(events.IMAGE_DISCARDED, name=name, store=store.path)
+                self._count(discarded=len(gone))
 
     def _image_stores(self) -> list[ImageStoreClient]:
         shared = ImageStoreClient(self._session.store.worker, self._session.store.path)
@@ -215,7 +192,7 @@ class StoreMaintenance:
     def _compact(self, where: Namespace, merger: Merger) -> None:
         session = self._session
         try:
-            made = merge.compact(session.repack_settings, where, merger, session.bundle_deadline())
+            made = merge.compact(repack_settings(session), where, merger, bundle_deadline())
         except BundleDamaged as error:
             self._quarantine(where, str(error.fields["bundle"]), str(error.fields["problem"]))
             return
@@ -241,6 +218,14 @@ class StoreMaintenance:
 
     def _audit(self, event: events.Event, where: Namespace, bundle: str, reason: str) -> None:
         self._session.audit.emit(event, **labels(where), bundle=bundle, reason=reason)
+
+    @contextmanager
+    def _isolated(self) -> Iterator[None]:
+        """Audit and count what a `with` block raises, so that the next part is done."""
+        try:
+            yield
+        except WarmstartError as error:
+            self._failed(error)
 
     def _failed(self, error: WarmstartError) -> None:
         self._session.failed(STORE_STEP, error)

@@ -1,8 +1,8 @@
 """The policy's keys: types, defaults, meanings. The only module that imports pydantic; never on a warm path.
 
 A key is described here and nowhere else: `make docs` writes policies/schema.json and the tables of
-docs/reference/policy.md from this module (`policy.reference`). What hooks read of it is in `policy.compiled`; checks
-across several keys are in `policy.checks`.
+docs/reference/policy.md from this module (`tools/policy_reference`). What hooks read of it is in `policy.compiled`;
+checks across several keys are in `policy.checks`.
 """
 
 from __future__ import annotations

@@ -7,17 +7,13 @@ the author of the bytes may control the child.
 
 from __future__ import annotations
 
-import errno
-import os
-
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, WorkerAnswerMalformed
-from warmstart.host.worker import Worker, WorkerBug
+from warmstart.host.worker import Worker
 from warmstart.lean import TYPE_CHECKING, Mapping, Sequence, suppress
 from warmstart.profiles.defined import DefinedProfile
 
 if TYPE_CHECKING:
-    from warmstart.host.tar import Member
     from warmstart.profiles.judge import Verdicts
 
 FAILED = "validator-failed"
@@ -51,21 +47,6 @@ class Validator:
         with self._worker(stage) as worker, suppress(WorkerAnswerMalformed):  # then no entry is valid
             answer = worker.run(deadline, judge.judge, profile, stage, names, defined)
         return {entry: _reason(answer, entry) for entry in names}
-
-    def tar_members(self, fd: int, deadline: Deadline) -> dict[str, Member]:
-        """Return the regular files of a tar file by name. All returned ranges are within the file.
-
-        Raises `OSError` if it cannot be read as a tar file, and `WorkerSilent` at the deadline.
-        """
-        from warmstart.host import tar
-
-        with self._worker(fd) as worker:
-            try:
-                found = worker.run(deadline, tar.members, fd)
-            except (WorkerAnswerMalformed, WorkerBug) as error:  # caused by the file's content
-                raise OSError(errno.EINVAL, "not a readable tar file") from error
-        end = os.fstat(fd).st_size
-        return {name: member for name, member in found.items() if 0 <= member.offset <= sum(member) <= end}
 
     def _worker(self, fd: int) -> Worker:
         return Worker(self._identity, keep=(fd,), confine=True)

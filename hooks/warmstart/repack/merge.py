@@ -82,15 +82,6 @@ class BundleSelection(NamedTuple):
     entries: list[str]
 
 
-class Choice(NamedTuple):
-    """What to promote, and into which scope."""
-
-    where: Namespace
-    bundle: str
-    entries: Collection[str]  # empty for all
-    scope: str  # the target
-
-
 def compact(settings: RepackSettings, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
     """Merge several bundles into one and publish it.
 
@@ -142,9 +133,13 @@ class _Part(NamedTuple):
         return self.files.isdisjoint(files | folders) and self.folders.isdisjoint(files)
 
 
-def promote(settings: RepackSettings, choice: Choice, deadline: Deadline) -> Published:
-    """Publish entries of a bundle in a more trusted scope; raises `PromotionRefused`, else errors as in `compact`."""
-    where, bundle, entries, scope = choice
+def promote(
+    settings: RepackSettings, where: Namespace, bundle: str, entries: Collection[str], deadline: Deadline, *, scope: str
+) -> Published:
+    """Publish entries of a bundle (default: all) in a more trusted scope.
+
+    Raises `PromotionRefused`, else errors as in `compact`.
+    """
     if _trust(where.scope) >= _trust(scope):
         raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
     found = settings.store.manifest(where, bundle, deadline)

@@ -1,14 +1,14 @@
-"""Export bundles to another cluster and receive them: a directory, or one tar file (docs/store-format.md, An export).
+"""Export bundles to another cluster and receive them: a directory (docs/store-format.md, An export).
 
     export.json                                     {"format": 1}
     SCOPE/PROFILE/NAMESPACE/BUNDLE.sqsh  .json      as in the store
     SHA256SUMS                                      of all these files, for sha256sum(1); written last
 
 Runs as root. Files are opened by descriptor and links are not followed. The receiver does not trust an export: names
-must be valid in the store, a confined process under the validator's uid reads the table of a tar file, and every file
-is compared with SHA256SUMS. A received squashfs is unpacked under the validator's uid, compared with its manifest file
-by file, judged by its profile's validator and packed again by root; only that new bundle is published. Entries that
-the store already has are not replaced, and those that another bundle of the export supersedes are left out.
+must be valid in the store, and every file is compared with SHA256SUMS. A received squashfs is unpacked under the
+validator's uid, compared with its manifest file by file, judged by its profile's validator and packed again by root;
+only that new bundle is published. Entries that the store already has are not replaced, and those that another bundle
+of the export supersedes are left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import json
 import os
 import pwd
 import re
-import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
@@ -34,11 +33,10 @@ from warmstart.host.files import (
     open_regular,
     opened_dir,
     opened_trusted,
+    read_up_to,
     unlink_if_there,
     write_all,
 )
-from warmstart.host.identity import Identity
-from warmstart.host.tar import Member
 from warmstart.profiles.client import Validator
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.repack.merge import BundleSelection, RepackSettings, draft_of, publish_stage, unpacked
@@ -101,26 +99,17 @@ class Received(NamedTuple):
 
 @contextmanager
 def writing(path: str) -> Iterator[Writer]:
-    """Write an export for a `with`: a tar file if `path` ends in .tar, else a directory.
+    """Write an export for a `with`; the directory may hold an earlier one, complete or not, which is added to.
 
-    A directory may hold an earlier export, complete or not, which is added to. A tar file must not exist, and appears
-    when it is complete. Raises `ExportRefused` or `OSError`.
+    Raises `ExportRefused` or `OSError`.
     """
     path = os.path.abspath(path)
-    folder, name = os.path.split(path)
-    archived = name.endswith(".tar")
     with ExitStack() as opened:
         try:
-            fd = opened.enter_context(
-                opened_trusted(folder if archived else path, (0, os.geteuid()), sticky=True, make=0o700)
-            )
+            fd = opened.enter_context(opened_trusted(path, (0, os.geteuid()), sticky=True, make=0o700))
         except (PermissionError, NotADirectoryError) as error:
             raise ExportRefused(path=path, problem=f"{error.filename or ''} {error.strerror}".strip()) from error
-        try:
-            archive = opened.enter_context(_new_archive(fd, name)) if archived else None
-        except FileExistsError as error:
-            raise ExportRefused(path=path, problem="it already exists") from error
-        writer = Writer(fd, archive)
+        writer = Writer(fd)
         writer.add_text(HEAD, json.dumps({"format": FORMAT}).encode() + b"\n")
         yield writer
 
@@ -128,21 +117,17 @@ def writing(path: str) -> Iterator[Writer]:
 class Writer:
     """Writes an export; without `finish` it is incomplete and cannot be received."""
 
-    def __init__(self, directory: int, archive: _Archive | None) -> None:
-        """`directory` is a descriptor of the export, or of the directory of the tar file."""
+    def __init__(self, directory: int) -> None:
+        """`directory` is a descriptor of the export."""
         self._fd = directory
-        self._archive = archive
         self._sums: dict[str, str] = {}
 
     def add(self, name: str, source: int, sha256: str) -> None:
         """Add a file, read from the start of `source`; raises `ExportRefused` if a different file has `name`."""
-        if self._archive:
-            self._archive.add(name, source, os.fstat(source).st_size)
-        else:
-            try:
-                _put(self._fd, name, source, sha256)
-            except FileExistsError as error:
-                raise ExportRefused(path=name, problem=error.strerror) from error
+        try:
+            _put(self._fd, name, source, sha256)
+        except FileExistsError as error:
+            raise ExportRefused(path=name, problem=error.strerror) from error
         self._sums[name] = sha256
 
     def add_text(self, name: str, data: bytes) -> None:
@@ -155,13 +140,10 @@ class Writer:
             os.close(fd)
 
     def finish(self) -> None:
-        """Write SHA256SUMS, and give a tar file its name."""
+        """Write SHA256SUMS."""
         data = "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(self._sums.items())).encode()
-        if not self._archive:
-            unlink_if_there(SUMS, self._fd)  # of a smaller export
+        unlink_if_there(SUMS, self._fd)  # of a smaller export
         self.add_text(SUMS, data)
-        if self._archive:
-            self._archive.finish()
 
 
 def _put(top: int, name: str, source: int, sha256: str) -> None:
@@ -171,7 +153,7 @@ def _put(top: int, name: str, source: int, sha256: str) -> None:
         with suppress(FileNotFoundError):
             there = open_regular(base, folder)
             try:
-                if _copy_exactly(there, 0, os.fstat(there).st_size, None) != sha256:
+                if copy_hashed(there).sha256 != sha256:
                     raise FileExistsError(errno.EEXIST, "a different file of this name exists", name)
             finally:
                 os.close(there)
@@ -180,7 +162,7 @@ def _put(top: int, name: str, source: int, sha256: str) -> None:
         unlink_if_there(temp, folder)
         out = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
-            _copy_exactly(source, 0, os.fstat(source).st_size, out)
+            _copy_exactly(source, os.fstat(source).st_size, out)
             os.fsync(out)
         finally:
             os.close(out)
@@ -203,79 +185,19 @@ def _folder(top: int, path: str) -> Iterator[int]:
 
 
 @contextmanager
-def _new_archive(folder: int, name: str) -> Iterator[_Archive]:
-    """Start a new tar file in `folder`; removes the leftover of a dead process. Raises `OSError` with `EEXIST`."""
-    temp = f".{name}.part"
-    unlink_if_there(temp, folder)
-    if name in os.listdir(folder):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-    fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
-    archive = _Archive(folder, name, temp, fd)
-    try:
-        yield archive
-    finally:
-        archive.close()
-        os.close(fd)
-        unlink_if_there(temp, folder)
-
-
-class _Archive:
-    """A tar file, written under a temporary name until `finish`."""
-
-    def __init__(self, folder: int, name: str, temp: str, fd: int) -> None:
-        self._folder, self._name, self._temp, self._fd = folder, name, temp, fd
-        self._file = os.fdopen(os.dup(fd), "wb")
-        self._tar = tarfile.open(fileobj=self._file, mode="w")  # noqa: SIM115 - `finish` closes it
-
-    def add(self, name: str, source: int, size: int) -> None:
-        """Add the first `size` bytes of an open file."""
-        info = tarfile.TarInfo(name)
-        info.size, info.mode = size, 0o600
-        with open(f"/proc/self/fd/{source}", "rb") as file:
-            self._tar.addfile(info, file)
-
-    def finish(self) -> None:
-        """Complete the file and link it to its name; raises `OSError` with `EEXIST` if the name is taken by now."""
-        self._tar.close()
-        self._file.flush()
-        os.fsync(self._fd)
-        os.link(self._temp, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False)
-        os.fsync(self._folder)
-
-    def close(self) -> None:
-        """Close the file, complete or not."""
-        self._file.close()
-
-
-@contextmanager
-def reading(path: str, nobody: Identity, deadline: Deadline) -> Iterator[Reader]:
-    """Open an export for a `with`; the identity `nobody`, the validator, reads the table of a tar file.
-
-    Raises `ExportRefused` if it is not a readable tar file, or `OSError`.
-    """
-    if os.path.isdir(path):
-        with opened_dir(path) as fd:
-            yield Reader(path, fd, None)
-        return
-    fd = open_regular(path)
-    try:
-        try:
-            members = Validator(nobody).tar_members(fd, deadline)
-        except OSError as error:  # a wrong table needs no check here: files are compared with SHA256SUMS
-            raise ExportRefused(path=path, problem="not a readable tar file") from error
-        yield Reader(path, fd, members)
-    finally:
-        os.close(fd)
+def reading(path: str) -> Iterator[Reader]:
+    """Open an export for a `with`. Raises `OSError` if it is no directory."""
+    with opened_dir(path) as fd:
+        yield Reader(path, fd)
 
 
 class Reader:
     """Reads an export; call `items` first."""
 
-    def __init__(self, path: str, directory: int, members: dict[str, Member] | None) -> None:
-        """`directory` is a descriptor of the directory, or of a tar file with its `members` by name."""
+    def __init__(self, path: str, directory: int) -> None:
+        """`directory` is a descriptor of the export."""
         self._path = path
         self._fd = directory
-        self._members = members
         self._sums: dict[str, str] = {}
         self._marks: dict[tuple[str, ...], dict[str, str]] = {}  # by scope, profile and namespace; see `store.index`
 
@@ -326,37 +248,29 @@ class Reader:
         name = item.path + BUNDLE
         if self._sums[name] != found.sha256:
             raise self._damaged(name, f"{SUMS} and manifest disagree")
-        with self._opened(name) as (fd, offset, size):
+        with self._opened(name) as fd:
+            size = os.fstat(fd).st_size
             if size != found.size:
                 raise self._damaged(name, f"it has {size} bytes, not {found.size}")
-            if _copy_exactly(fd, offset, size, out) != found.sha256:
+            if _copy_exactly(fd, size, out) != found.sha256:
                 raise self._damaged(name, f"it does not match {SUMS}")
 
     def _read(self, name: str, limit: int) -> bytes:
-        with self._opened(name) as (fd, offset, size):
-            if size > limit:
-                raise self._damaged(name, f"larger than {limit} bytes")
-            out = os.memfd_create("text")
-            try:
-                _copy_exactly(fd, offset, size, out)
-                return os.pread(out, size, 0)
-            finally:
-                os.close(out)
+        with self._opened(name) as fd:
+            data = read_up_to(fd, limit + 1)
+        if len(data) > limit:
+            raise self._damaged(name, f"larger than {limit} bytes")
+        return data
 
     @contextmanager
-    def _opened(self, name: str) -> Iterator[tuple[int, int, int]]:
-        """Open a file of the export for a `with`, following no link; yields descriptor, offset and size in bytes."""
-        if self._members is not None:
-            if name not in self._members:
-                raise self._damaged(name, "it is missing")
-            yield self._fd, *self._members[name]
-            return
+    def _opened(self, name: str) -> Iterator[int]:
+        """Open a file of the export for a `with`, following no link."""
         try:
             fd = _open_below(self._fd, name)
         except OSError as error:
             raise self._damaged(name, error.strerror or str(error)) from error
         try:
-            yield fd, 0, os.fstat(fd).st_size
+            yield fd
         finally:
             os.close(fd)
 
@@ -468,9 +382,9 @@ def _rejected(
     return rejected
 
 
-def _copy_exactly(source: int, offset: int, size: int, out: int | None) -> str:
-    """Hash `size` bytes and copy them if `out` is given; raises `OSError` with `EIO` if the file is shorter."""
-    copied = copy_hashed(source, out, offset=offset, most=size)
+def _copy_exactly(source: int, size: int, out: int) -> str:
+    """Copy `size` bytes and return their hash; raises `OSError` with `EIO` if the file is shorter."""
+    copied = copy_hashed(source, out, most=size)
     if copied.size != size:
         raise OSError(errno.EIO, "the file is too short")
     return copied.sha256

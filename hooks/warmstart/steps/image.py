@@ -9,7 +9,7 @@ from warmstart.audit.journal import Journal
 from warmstart.errors import UserError
 from warmstart.host.deadline import Deadline
 from warmstart.images import single_flight
-from warmstart.images.query import Obtained, Queue, Requester, Site
+from warmstart.images.query import Obtained, Requester, Site
 from warmstart.images.reference import PyxisImage, Reference
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged
@@ -53,9 +53,7 @@ def run(context: Context, options: Options) -> Outcome:
     record, policy = context.record, context.policy
     requester = Requester(record.node, record.run_id, record.job_id, record.cluster)
     store = ImageStoreClient(context.store.worker, policy.paths.store)
-    rules = policy.images
-    queue = Queue(context.paths.imports, context.paths.import_program, rules.parallel, rules.import_deadline)
-    site = Site.of(policy, store, context.paths.uses, requester)._replace(queue=queue)
+    site = Site.of(policy, context.paths, store, requester)
     account = "" if "account" in trust.unproven(policy) else record.account  # another account's quota is not the user's
     user = Charged(record.user, record.uid, account)
     deadline = Deadline(context.deadline.at - options.later).within(policy.images.wait)

@@ -169,11 +169,11 @@ class StoreClient:
                 raise self._malformed("survey", f"not a bundle: {bundle[:4]!a}")
         return found
 
-    def note_uses(self, uses: list[Use], deadline: Deadline) -> int:
+    def record_uses(self, uses: list[Use], deadline: Deadline) -> int:
         """Record the last uses of bundles; return how many were updated."""
         from warmstart.store import maintenance
 
-        return self.worker.run(deadline, maintenance.note_uses, self.path, uses)
+        return self.worker.run(deadline, maintenance.record_uses, self.path, uses)
 
     def sweep(self, where: Namespace, now: float, deadline: Deadline) -> list[str]:
         """Remove leftovers of dead publishers from a namespace; return the removed names."""

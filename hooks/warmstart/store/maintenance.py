@@ -183,18 +183,18 @@ def survey(where: Namespace, owner: str) -> list[Bundle]:
     return found
 
 
-def note_uses(store: str, uses: list[Use]) -> int:
+def record_uses(store: str, uses: list[Use]) -> int:
     """Record the last uses of bundles, at most once a day for each; return how many were updated."""
-    noted = 0
+    recorded = 0
     for scope, profile, name, bundle, at in uses:
         if not is_bundle_id(bundle):
             continue
         path = os.path.join(Namespace(store, scope, profile, name).path, bundle + BUNDLE)
-        with store_errors("note a use"), suppress(FileNotFoundError):
+        with store_errors("record a use"), suppress(FileNotFoundError):
             if os.stat(path, follow_symlinks=False).st_mtime < at - DAY:
                 os.utime(path, (at, at), follow_symlinks=False)
-                noted += 1
-    return noted
+                recorded += 1
+    return recorded
 
 
 def remove(where: Namespace, names: list[str], owner: str) -> list[str]:

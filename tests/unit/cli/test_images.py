@@ -11,11 +11,9 @@ import pytest
 from tests.support.entry_site import EntrySite, OsAs
 from tests.support.superblocks import image
 from warmstart import session as sessions
-from warmstart.cli import images
-from warmstart.images import single_flight
 from warmstart.images.choice import recipe
 from warmstart.images.importers.base import ImageNotFound
-from warmstart.images.imports import producer
+from warmstart.images.imports import making
 from warmstart.images.query import Missing, Obtained, Site
 from warmstart.images.reference import Reference
 from warmstart.images.store.layout import NOBODY
@@ -101,11 +99,9 @@ def test_a_damaged_image_is_quarantined(site: EntrySite) -> None:
     assert len(site.events("image.quarantined")) == 1
 
 
-@pytest.mark.parametrize(
-    ("command", "module", "function"), [("import", single_flight, "obtain"), ("adopt", producer, "adopt_now")]
-)
+@pytest.mark.parametrize(("command", "function"), [("import", "obtain"), ("adopt", "adopt_now")])
 def test_an_image_is_brought_into_the_store(
-    site: EntrySite, monkeypatch: pytest.MonkeyPatch, command: str, module: object, function: str
+    site: EntrySite, monkeypatch: pytest.MonkeyPatch, command: str, function: str
 ) -> None:
     """As a prolog does it; in nobody's quota, and audited."""
 
@@ -116,8 +112,7 @@ def test_an_image_is_brought_into_the_store(
         digest = f"sha256:{hashlib.sha256(b'x').hexdigest()}"
         return Obtained("x", "/store/x.sqsh", digest, 5, "imported", 0.0, Missing(left_out="odd"))
 
-    monkeypatch.setattr(module, function, obtain)
-    monkeypatch.setattr(images, function, obtain, raising=False)
+    monkeypatch.setattr(making, function, obtain)
     found = site.json("images", command, "reg.example.com/a:1")
     assert (found["path"], found["bytes"], found["how"]) == ("/store/x.sqsh", 5, "imported")
     assert "imported: /store/x.sqsh" in site.command("images", command, "reg.example.com/a:1").stdout

@@ -16,11 +16,11 @@ from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Queue
 from warmstart.images.store import published
-from warmstart.images.store.published import Producer
+from warmstart.images.store.published import ImageProducer
 
 REFERENCE = "reg.example.com/a:1"
 LOCK = "reg.example.com+a=1.x86_64.oci2"
-PRODUCER = Producer("n9", 99, 8, "2026-01-31T09:30:00Z", "fetching it", 1 << 30, 4 << 30, 1 << 20)
+PRODUCER = ImageProducer("n9", 99, 8, "2026-01-31T09:30:00Z", "fetching it", 1 << 30, 4 << 30, 1 << 20)
 
 
 @pytest.fixture

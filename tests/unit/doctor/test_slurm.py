@@ -360,7 +360,7 @@ def test_mounts_below_base_path(
     check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, status: str
 ) -> None:
     """Slurm emptied a bind mount there (seen on 22.05)."""
-    monkeypatch.setattr(slurm_conf, "mount_points", lambda: ["/", target])
+    monkeypatch.setattr(constant_path, "mount_points", lambda: ["/", target])
     (tmp_path / "job_container.conf").write_text("BasePath=/srv/c\n")
     assert check("", TMPFS)["slurm.base-path"] == [status]
 

@@ -19,7 +19,7 @@ from warmstart.doctor.probe import Look, Owned
 from warmstart.doctor.store import Store
 from warmstart.errors import WarmstartError
 from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.images.store.published import Producer
+from warmstart.images.store.published import ImageProducer
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 
@@ -37,7 +37,7 @@ GOOD: dict[str, Any] = {
     "can_list": False,
     "last_maintained": 60.0,
     "identity": "abcdef0123",
-    "under_way": {"reg.io+a=1.x86_64.oci2": Producer("n9", 9, 8, "2026-01-31T09:30:00Z", at=time.time())},
+    "under_way": {"reg.io+a=1.x86_64.oci2": ImageProducer("n9", 9, 8, "2026-01-31T09:30:00Z", at=time.time())},
 }
 DENIED = OSError(errno.ENOLCK, "No locks available", "x")
 
@@ -82,7 +82,7 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.reachable", "critical", {"look": OSError(errno.ENOENT, "No such file", "/s")}),
         ("store.reachable", "wrong", {"look": WorkerSilent(function="look", identity="w", problem="no answer")}),
         ("store.owner", "wrong", {"look": LOOK._replace(uid=1)}),
-        ("store.imports", "wrong", {"under_way": {"a.b.c": Producer("n9", 9, 8, "x", at=time.time() - 7200)}}),
+        ("store.imports", "wrong", {"under_way": {"a.b.c": ImageProducer("n9", 9, 8, "x", at=time.time() - 7200)}}),
         ("store.owner", "critical", {"look": LOOK._replace(uid=65534)}),
         ("store.writers", "critical", {"look": LOOK._replace(mode=0o777)}),
         ("store.writers", "critical", {"look": LOOK._replace(mode=0o775)}),

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.runs import a_context
-from warmstart.entry.pyxis_importer import parse_request
-from warmstart.images.user import user_import
+from warmstart.entry.pyxis_importer import parse_uri
+from warmstart.images.user import own_images
 from warmstart.steps import environment
 from warmstart.steps.environment import Options
 
@@ -115,14 +115,14 @@ def test_the_shell_serves_no_other_image_than_python_would(place: Path, text: st
     answer = run(place, "get", f"docker://{text}")
     if answer.startswith("python get"):
         return
-    request = parse_request(f"docker://{text}")
+    request = parse_uri(f"docker://{text}")
     assert (answer, request.login) == (f"{place}/{SERVED.index(request.reference.canonical())}.sqsh", "")
 
 
 @pytest.fixture
 def made() -> Iterator[Path]:
     """Yield a directory in /var/tmp like those that `get` makes for a job without a workspace."""
-    path = Path(user_import.FALLBACK, f"{user_import._fallback_prefix('4000000007.3')}x")
+    path = Path(own_images.FALLBACK, f"{own_images._fallback_prefix('4000000007.3')}x")
     path.mkdir(mode=0o700)
     yield path
     path.rmdir()

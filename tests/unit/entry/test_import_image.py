@@ -18,8 +18,8 @@ from warmstart.entry import import_image
 from warmstart.errors import WarmstartError
 from warmstart.images import choice
 from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
-from warmstart.images.imports import producer, requests
-from warmstart.images.imports.producer import Flight
+from warmstart.images.imports import making, requests
+from warmstart.images.imports.making import Flight
 from warmstart.images.imports.requests import MOST_ATTEMPTS, ImportRequest
 from warmstart.images.imports.waiting_jobs import WaitingJobs
 from warmstart.images.query import Obtained, Queue, as_obtained
@@ -75,7 +75,7 @@ def imports(monkeypatch: pytest.MonkeyPatch, deed: Callable[[Flight], Obtained])
         flights.append(flight)
         return deed(flight)
 
-    monkeypatch.setattr(producer, "_import", make)
+    monkeypatch.setattr(making, "_import", make)
     return flights
 
 
@@ -209,10 +209,10 @@ def test_an_image_that_another_host_imports_is_left_to_it(
     entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The election decides; this node's hooks wait for the other."""
-    monkeypatch.setattr(producer, "ELECTION_S", 0.0)
+    monkeypatch.setattr(making, "ELECTION_S", 0.0)
     flights = imports(monkeypatch, publish)
     monkeypatch.setattr(published, "begin", lambda *_: None)
-    monkeypatch.setattr(producer, "begin", lambda *_: None)
+    monkeypatch.setattr(making, "begin", lambda *_: None)
     run(entry_site, ask(entry_site))
     assert flights == []
     assert requests.keys(entry_site.paths.imports) == []

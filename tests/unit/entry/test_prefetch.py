@@ -80,7 +80,7 @@ def asking(text: str, uid: int = ALICE, number: int = 7, **changes: Any) -> Pend
 def shared(site: EntrySite) -> Site:
     """Return the site of the shared store."""
     store = ImageStoreClient.of(site.policy.store_user, site.policy.paths.store)
-    return Site.of(site.policy, store, site.paths.uses, Requester("n1", "cli1", 0))
+    return Site.of(site.policy, site.paths, store, Requester("n1", "cli1", 0))
 
 
 def run(site: EntrySite, *images: Wanted) -> list[str]:

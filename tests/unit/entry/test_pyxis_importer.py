@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from tests.support.entry_site import NODE, NUMBA, EntrySite
 from tests.support.superblocks import image
 from warmstart.entry import pyxis_importer
-from warmstart.entry.pyxis_importer import parse_request
+from warmstart.entry.pyxis_importer import parse_uri
 from warmstart.errors import WarmstartError
 from warmstart.images.choice import recipe
 from warmstart.images.importers import enroot
 from warmstart.images.importers.base import Importer
 from warmstart.images.reference import Reference
 from warmstart.images.store import uses
-from warmstart.images.user import user_import
-from warmstart.images.user.user_import import UserImportDirectory
+from warmstart.images.user import own_images
+from warmstart.images.user.own_images import Directory
 from warmstart.policy.compiled import Condition, Pattern
 
 HEX = "ab" * 32
@@ -32,15 +32,13 @@ def imported(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[tup
     """Collect what is imported for the user, with the login; a job's step is set."""
     calls: list[tuple[str, str]] = []
 
-    def obtain(
-        reference: Reference, _directory: UserImportDirectory, importer: Importer, login: str, _deadline: object
-    ) -> str:
+    def obtain(reference: Reference, _directory: Directory, importer: Importer, login: str, _deadline: object) -> str:
         assert importer.identity.uid == os.getuid()
         calls.append((reference.canonical(), login))
         return "/own.sqsh"
 
     entry_site.environ(SLURM_JOB_ID="7", SLURM_STEP_ID="0")
-    monkeypatch.setattr(user_import, "obtain", obtain)
+    monkeypatch.setattr(own_images, "obtain", obtain)
     return calls
 
 
@@ -65,7 +63,7 @@ def test_the_stores_image_is_used(
 ) -> None:
     """One line on stdout; where it is held, no copy is made."""
     path = stored(entry_site)
-    uses.mark(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    uses.record(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
     assert get(entry_site, capsys, BY_DIGEST) == (0, f"{path}\n", "")
     assert imported == []
 
@@ -81,7 +79,7 @@ def test_an_image_that_may_go_is_copied(
         assert source == path
         return "/copy.sqsh"
 
-    monkeypatch.setattr(user_import, "copied", copied)
+    monkeypatch.setattr(own_images, "copied", copied)
     status, out, err = get(entry_site, capsys, BY_DIGEST)
     assert (status, out, "copying it for you alone" in err, imported) == (0, "/copy.sqsh\n", True, [])
 
@@ -123,7 +121,7 @@ def test_where_warmstart_stays_out_of_the_way_enroot_imports(
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$ENROOT_OWN $*" >"$3"\n')
     program.chmod(0o755)
     monkeypatch.setattr(enroot, "PROGRAM", str(program))
-    monkeypatch.setattr(user_import, "FALLBACK", str(entry_site.root))
+    monkeypatch.setattr(own_images, "FALLBACK", str(entry_site.root))
     entry_site.environ(ENROOT_OWN="mine")
     uri = "docker://elsewhere.example.org#a:1"
     status, out, err = get(entry_site, capsys, uri)
@@ -147,7 +145,7 @@ def test_a_rule_for_this_node_serves_from_the_store(
     canary = NUMBA._replace(match=(Condition("node", (Pattern(NODE, ""),)),), mode="enforce")
     entry_site.write(entry_site.policy._replace(rules=(canary,), mode="observe"))
     path = stored(entry_site)
-    uses.mark(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    uses.record(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
     os.makedirs(entry_site.paths.state)
     entry_site.environ(SLURMD_NODENAME="n2")
     assert get(entry_site, capsys, BY_DIGEST) == (0, f"{path}\n", "")
@@ -196,7 +194,7 @@ def test_release_gives_up_what_get_made(entry_site: EntrySite, monkeypatch: pyte
     """And may come twice."""
     released: list[str] = []
     entry_site.environ(SLURM_STEP_ID="3")
-    monkeypatch.setattr(user_import, "release", released.append)
+    monkeypatch.setattr(own_images, "release", released.append)
     for _ in range(2):
         assert pyxis_importer.main(entry_site.installation.prefix, ["release"]) == 0
     assert released == ["7.3"] * 2
@@ -222,7 +220,7 @@ def test_wrong_usage(entry_site: EntrySite, capsys: pytest.CaptureFixture[str], 
 )
 def test_a_login_is_part_of_enroots_form_only(uri: str, reference: str, login: str) -> None:
     """Where a digest stands, `@` means something else."""
-    found = parse_request(uri)
+    found = parse_uri(uri)
     assert (found.reference.canonical(), found.login) == (reference, login)
 
 
@@ -230,7 +228,7 @@ def test_a_login_is_part_of_enroots_form_only(uri: str, reference: str, login: s
 def test_any_text_is_a_reference_or_refused(text: str) -> None:
     """Whatever a user writes."""
     try:
-        found = parse_request(f"docker://{text}")
+        found = parse_uri(f"docker://{text}")
     except WarmstartError:
         return
     assert found.reference.canonical().isascii()

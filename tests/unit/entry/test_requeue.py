@@ -13,7 +13,7 @@ import pytest
 from tests.support.entry_site import NODE, EntrySite
 from warmstart.entry import prolog, requeue
 from warmstart.errors import WarmstartError
-from warmstart.images.single_flight import ImageWaitExpired
+from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.store import requeued
 from warmstart.policy.compiled import Slurmctld
 from warmstart.steps import image

@@ -40,12 +40,7 @@ def test_auto_is_enroot_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert choice.programs("auto") == ("/usr/bin/skopeo", "/usr/bin/umoci")
     (tmp_path / "enroot").touch()
     assert (choice.choose(RULES, IDENTITY).name, choice.recipe("auto")) == ("enroot", "enroot1")
-    assert choice.programs("auto") == ("/usr/bin/enroot",)
-
-
-def test_only_enroot_names_a_digest_by_the_nodes_cpu() -> None:
-    """The recipe stands in an image's name, so it says by which importer a tag was resolved."""
-    assert [choice.is_per_machine(recipe) for recipe in ("enroot1", "oci1", "none1")] == [True, False, False]
+    assert choice.programs("auto") == ("/usr/bin/enroot", "/usr/bin/skopeo")
 
 
 def test_a_name_that_the_policy_would_refuse() -> None:

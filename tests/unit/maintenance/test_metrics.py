@@ -18,7 +18,7 @@ from warmstart.maintenance import metrics
 from warmstart.maintenance.metrics import MetricsUnwritable
 from warmstart.policy.current import CurrentPolicy
 from warmstart.policy.invalid import PolicyUnreadable
-from warmstart.session import maintenance_session
+from warmstart.session import open_session
 from warmstart.store.layout import Namespace
 
 ROOT = Path(__file__).parents[3]
@@ -113,7 +113,7 @@ def test_what_a_host_is_like(host: Host) -> None:
 
 def of_store(host: Host) -> dict[str, float]:
     """Return the store's metrics."""
-    with maintenance_session(host.site.installation, "maintain") as session:
+    with open_session(host.site.installation, "maintain") as session:
         metrics.write_store(session)
     return host.read(metrics.STORE_FILE)
 
@@ -132,7 +132,7 @@ def test_the_store(host: Host) -> None:
 def test_without_a_directory_nothing_is_written(entry_site: EntrySite) -> None:
     """The default."""
     metrics.write_host(entry_site.installation, CurrentPolicy(entry_site.policy, "", changed=False, problem=None))
-    with maintenance_session(entry_site.installation, "maintain") as session:
+    with open_session(entry_site.installation, "maintain") as session:
         metrics.write_store(session)
     assert not os.path.exists(entry_site.installation.metrics)
 

@@ -16,9 +16,10 @@ from tests.support.entry_site import SCOPE, EntrySite
 from tests.support.superblocks import image
 from warmstart.host.deadline import Deadline
 from warmstart.images.store.client import ImageStoreClient
+from warmstart.maintenance.bundles import audited_survey
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.repack import merge
-from warmstart.session import MaintenanceBusy, MaintenanceSession, maintenance_session
+from warmstart.session import MaintenanceBusy, Session, open_session
 from warmstart.store import index
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.client import StoreClient
@@ -27,24 +28,24 @@ from warmstart.store.maintenance import Bundle, Merger
 
 
 @pytest.fixture
-def session(entry_site: EntrySite) -> Iterator[MaintenanceSession]:
+def session(entry_site: EntrySite) -> Iterator[Session]:
     """Give a session on a store with two bundles in each of two scopes."""
     for scope in (SCOPE, "site"):
         for entry in "ab":
             where = Namespace(str(entry_site.store), scope, "numba", "ns")
             packed.publish(entry_site.root, where, {entry: {f"{entry}.nbi": scope.encode()}})
-    with maintenance_session(entry_site.installation, "maintain") as opened:
+    with open_session(entry_site.installation, "maintain") as opened:
         yield opened
 
 
-def test_a_store_without_work(entry_site: EntrySite, session: MaintenanceSession) -> None:
+def test_a_store_without_work(entry_site: EntrySite, session: Session) -> None:
     """Nothing is removed; what is due of the scrub is verified."""
     report = StoreMaintenance(session).all()
     assert report._replace(verified=0) == StoreReport()
     assert sorted(entry_site.offered()) == ["a", "b"]
 
 
-def test_another_host_is_at_it(entry_site: EntrySite, session: MaintenanceSession) -> None:
+def test_another_host_is_at_it(entry_site: EntrySite, session: Session) -> None:
     """Nobody waits."""
     with entry_site.client() as other:
         assert other.lock(session.store_deadline())
@@ -54,7 +55,7 @@ def test_another_host_is_at_it(entry_site: EntrySite, session: MaintenanceSessio
 
 
 def test_what_dead_publishers_left_is_swept(
-    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
+    entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With an event that names some of it, but no event for nothing."""
     monkeypatch.setattr(StoreClient, "sweep", lambda *_: [f".tmp-{number}" for number in range(30)])
@@ -69,7 +70,7 @@ def test_what_dead_publishers_left_is_swept(
 
 
 def test_one_namespace_that_fails_is_told(
-    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
+    entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other is done."""
     seen = []
@@ -88,7 +89,7 @@ def test_one_namespace_that_fails_is_told(
 
 @pytest.mark.threat(24)
 def test_a_namespace_that_can_not_be_surveyed_stops_nothing(
-    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
+    entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is in it: garbage is collected in the others, and their bundles are verified."""
     read = index.read
@@ -110,9 +111,7 @@ def damaged(*_: object) -> None:
     raise BundleDamaged(bundle="20200101T000000.000000Z-0123456789abcdef", problem="cut")
 
 
-def test_what_can_not_be_merged_stays(
-    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_can_not_be_merged_stays(entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged bundle is quarantined, a blocked user's are left."""
     merger = Merger("a", ["x"], {}, {})
     monkeypatch.setattr(StoreClient, "plan_compaction", lambda *_, **__: [merger])
@@ -137,7 +136,7 @@ def test_what_can_not_be_merged_stays(
     assert [event["reason"] for event in entry_site.events("bundle.quarantined")] == ["cut"]
 
 
-def test_what_a_node_could_not_fetch_is_not_made(session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_node_could_not_fetch_is_not_made(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """No job would be seeded with it."""
     asked = []
 
@@ -154,7 +153,7 @@ def test_what_a_node_could_not_fetch_is_not_made(session: MaintenanceSession, mo
     assert asked == [(merge.FEWEST, 500)]
 
 
-def test_the_scrub_goes_on(entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scrub_goes_on(entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Past what can't be read now, and past what is damaged."""
     answers: Iterator[str | Exception] = iter(["", "its hash differs", StoreFailed(what="w", problem="p"), ""])
 
@@ -172,7 +171,7 @@ def test_the_scrub_goes_on(entry_site: EntrySite, session: MaintenanceSession, m
     assert len(list(work.bundles())) == 3
 
 
-def test_jobs_that_were_requeued_long_ago_are_forgotten(entry_site: EntrySite, session: MaintenanceSession) -> None:
+def test_jobs_that_were_requeued_long_ago_are_forgotten(entry_site: EntrySite, session: Session) -> None:
     """How often a job was requeued counts for a week."""
     folder = entry_site.store / "images" / "requeued"
     folder.mkdir(parents=True)
@@ -182,7 +181,7 @@ def test_jobs_that_were_requeued_long_ago_are_forgotten(entry_site: EntrySite, s
 
 
 def test_a_large_store_is_never_held_whole(
-    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch
+    entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each scope is listed and each namespace read when its turn comes; a scope that fails is left out."""
     asked: list[str] = []
@@ -208,9 +207,9 @@ def test_a_large_store_is_never_held_whole(
     assert len(entry_site.events("step.failed")) == 1
 
 
-def test_quotas_are_exact_here(entry_site: EntrySite, session: MaintenanceSession) -> None:
+def test_quotas_are_exact_here(entry_site: EntrySite, session: Session) -> None:
     """The least recently used bundles of a scope go."""
-    sizes = [bundle.stored for bundle in session.bundles() if bundle.scope == SCOPE]
+    sizes = [bundle.stored for bundle in audited_survey(session) if bundle.scope == SCOPE]
     policy = session.policy
     small = session._replace(policy=policy._replace(maintenance=policy.maintenance._replace(per_user=sum(sizes) - 1)))
     work = StoreMaintenance(small)
@@ -220,7 +219,7 @@ def test_quotas_are_exact_here(entry_site: EntrySite, session: MaintenanceSessio
     assert len(entry_site.offered("site")) == 2
 
 
-def test_what_a_dead_producer_did_not_write_down_is_written(entry_site: EntrySite, session: MaintenanceSession) -> None:
+def test_what_a_dead_producer_did_not_write_down_is_written(entry_site: EntrySite, session: Session) -> None:
     """The image is whole, and has its hash from then on; one that cannot be read is an error, and stops no other."""
     shared, private = (entry_site.store / path for path in ("images", "private/team/images"))
     for images in (shared, private):
@@ -239,7 +238,7 @@ def test_what_a_dead_producer_did_not_write_down_is_written(entry_site: EntrySit
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_images_are_kept_below_the_watermarks(
-    entry_site: EntrySite, session: MaintenanceSession, monkeypatch: pytest.MonkeyPatch, fails: bool
+    entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     """In the shared store and in each private one; one that fails keeps no other."""
     for path in ("images", "private/team/images"):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,8 @@ import pytest
 
 from tests.support.cache_files import NUMBA_BASE, numba_files
 from warmstart.errors import WarmstartError
-from warmstart.host import tar
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.host.tar import Member
 from warmstart.profiles import judge
 from warmstart.profiles.client import Validator
 from warmstart.profiles.defined import DefinedProfile
@@ -33,17 +29,6 @@ def lie(profile_name: str, stage: int, entries: dict[str, list[str]], defined: l
     """Answer what the test says."""
     answer: Any = json.loads(os.environ[ANSWER])
     return answer  # type: ignore[no-any-return]
-
-
-def misplaced(fd: int) -> dict[str, Member]:
-    """Name files that are not inside of the tar file."""
-    end = os.fstat(fd).st_size
-    return {
-        "good": Member(0, end),
-        "before": Member(-1, 1),
-        "after": Member(end, 1),
-        "negative": Member(end, -1),
-    }
 
 
 @pytest.fixture
@@ -94,36 +79,3 @@ def test_a_profile_that_is_not_there_is_an_error(validator: Validator, stage_fd:
     """It says so, with its code."""
     with pytest.raises(WarmstartError, match="there is no profile"):
         validator.judge("none", stage_fd, {"a": ["x"]}, defined=(), deadline=after(5))
-
-
-def test_a_tar_files_table_is_read(validator: Validator, tmp_path: Path) -> None:
-    """Regular files alone, with the place of their bytes."""
-    path = tmp_path / "x.tar"
-    with tarfile.open(path, "w") as archive:
-        info = tarfile.TarInfo("a")
-        info.size = 3
-        archive.addfile(info, io.BytesIO(b"abc"))
-        link = tarfile.TarInfo("link")
-        link.type, link.linkname = tarfile.SYMTYPE, "a"
-        archive.addfile(link)
-    with path.open("rb") as file:
-        found = validator.tar_members(file.fileno(), after(5))
-        assert list(found) == ["a"]
-        assert os.pread(file.fileno(), found["a"].size, found["a"].offset) == b"abc"
-
-
-def test_members_outside_of_the_tar_file_are_left_out(
-    validator: Validator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the table says, root reads the file's own bytes."""
-    monkeypatch.setattr(tar, "members", misplaced)
-    (tmp_path / "x").write_bytes(b"12345678")
-    with (tmp_path / "x").open("rb") as file:
-        assert validator.tar_members(file.fileno(), after(5)) == {"good": Member(0, 8)}
-
-
-def test_what_is_no_tar_file_is_an_error_of_the_system(validator: Validator, tmp_path: Path) -> None:
-    """The caller says which export it was."""
-    (tmp_path / "x").write_bytes(b"x" * 2000)
-    with (tmp_path / "x").open("rb") as file, pytest.raises(OSError, match="tar file"):
-        validator.tar_members(file.fileno(), after(5))

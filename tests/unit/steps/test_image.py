@@ -112,9 +112,7 @@ def test_a_hook_asks_for_a_background_import(context: Context, monkeypatch: pyte
     """It imports nothing itself: what it starts, and how many, is the installation's and the policy's."""
     flights = fly(monkeypatch)
     image.run(context, Options((FIRST,)))
-    rules = context.policy.images
-    queue = Queue(context.paths.imports, context.paths.import_program, rules.parallel, rules.import_deadline)
-    assert [site.queue for _, site, _ in flights.asked] == [queue]
+    assert [site.queue for _, site, _ in flights.asked] == [Queue.of(context.paths, context.policy.images)]
 
 
 def test_what_happened_on_the_way_is_told(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:

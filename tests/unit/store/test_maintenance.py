@@ -65,14 +65,14 @@ def test_every_bundle_is_verified_once_in_thirty_days() -> None:
     assert len(days) == 200
 
 
-def test_the_survey_tells_the_last_use_and_uses_are_noted_once_a_day(tmp_path: Path) -> None:
+def test_the_survey_tells_the_last_use_and_uses_are_recorded_once_a_day(tmp_path: Path) -> None:
     """An invalid bundle id and an older use change nothing."""
     made = publish(tmp_path, "a").bundle or ""
     path = Path(namespace(tmp_path).path, f"{made}.sqsh")
     os.utime(path, (1_000_000, 1_000_000))
     use = Use("user-1", "numba", "ns", made, 1_050_000.0)
-    assert maintenance.note_uses(str(tmp_path), [use, use._replace(bundle="../../x", at=9e9)]) == 0
-    assert maintenance.note_uses(str(tmp_path), [use._replace(at=1_200_000.0), use._replace(at=1_200_001.0)]) == 1
+    assert maintenance.record_uses(str(tmp_path), [use, use._replace(bundle="../../x", at=9e9)]) == 0
+    assert maintenance.record_uses(str(tmp_path), [use._replace(at=1_200_000.0), use._replace(at=1_200_001.0)]) == 1
     (row,) = maintenance.survey(namespace(tmp_path), OWNER)
     assert (row.bundle, row.used, row.user) == (made, 1_200_000.0, "a")
     assert row.stored > row.size + path.with_suffix(".json").stat().st_size

@@ -142,8 +142,8 @@ def run(
     """Run a program of an importer in its scratch, without network or, with `reach`, behind the proxy of `egress`.
 
     It sees no other import's scratch. `look` is called at least once a second while the program runs; an exception
-    from it kills the program. Raises `ImageTooLarge`, and `RedirectRefused` if the program failed after a refused
-    connection.
+    from it kills the program. Raises `ImageTooLarge`, `RedirectRefused` if the program failed after a refused
+    connection, and `ImportFailed` if it is not installed.
     """
     watch = None if scratch.is_loop_filesystem else Watch(scratch.fd, scratch.caps)
     watches = [each for each in (watch, look) if each is not None]
@@ -163,6 +163,9 @@ def run(
             watch.look()  # counts what was written since the last check
     except Exceeded as error:
         raise ImageTooLarge.of(reference.canonical(), scratch.caps) from error
+    if completed.status != 0 and f"failed to execute {argv[0]}:" in completed.complaint():  # prlimit(1) says that
+        problem = "it is not installed on this node (docs/operations/install.md, What a node needs)"
+        raise ImportFailed(image=reference.canonical(), program=argv[0], problem=problem)
     return completed
 
 
@@ -220,12 +223,12 @@ def _with_egress(
         return completed
 
 
-def with_retries(attempt: Callable[[], _T], deadline: Deadline, pauses: Sequence[float]) -> _T:
-    """Return the result of `attempt`; on `RegistryUnreachable` retry after each of `pauses` (seconds, plus jitter).
+def with_retries(attempt: Callable[[], _T], deadline: Deadline) -> _T:
+    """Return the result of `attempt`; on `RegistryUnreachable` retry after each of `PAUSES_S` (plus jitter).
 
     Raises the last error if the attempts or the time to the deadline are used up.
     """
-    for pause in pauses:
+    for pause in PAUSES_S:
         try:
             return attempt()
         except RegistryUnreachable:

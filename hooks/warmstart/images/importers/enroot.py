@@ -4,14 +4,14 @@ enroot evaluates text from its user's files. So it gets directories of its own i
 and a reference rendered from fields. Its helpers need two file capabilities (package enroot+caps), which its programs
 may gain. It shares nothing else with a job's user.
 
-enroot 3 cannot resolve a tag to a digest: skopeo does that, or `importers.registry` if skopeo is not installed.
+skopeo resolves tags: enroot 3 cannot, and enroot 4 says a digest that depends on the node's CPU.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -23,7 +23,6 @@ from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, credentials_file, for_enroot
 from warmstart.images.importers import oci
 from warmstart.images.importers.base import (
-    PAUSES_S,
     ImageForbidden,
     ImageNotFound,
     ImportFailed,
@@ -37,19 +36,18 @@ from warmstart.images.importers.base import (
 )
 from warmstart.images.importers.egress import Reach, host_of
 from warmstart.images.layers import LayerPlace
-from warmstart.images.reference import Reference, is_digest
+from warmstart.images.reference import Reference
 from warmstart.images.scratch import Scratch
 from warmstart.policy.compiled import Images
 
 PROGRAM = "/usr/bin/enroot"
-PROGRAMS = (PROGRAM,)
-DIGESTS_SINCE = 4  # first major version with `enroot digest` and NAME@DIGEST in references
+PROGRAMS = (PROGRAM, oci.SKOPEO)
 CAPABILITIES = ("sys_admin", "mknod")  # of enroot-mksquashovlfs and enroot-aufs2ovlfs (`make setcap`)
 RESULT = "image.sqsh"
 SQUASH_OPTIONS = "-no-xattrs -exit-on-error -comp zstd -Xcompression-level 3"
 SILENCE_S = 30  # limit on a transfer without a byte; enroot itself sets none
 CREDENTIALS, TOKENS, TEMP = ".credentials", ".tokens.", "enroot."  # what enroot calls its files
-QUICK_S = 30.0  # limit on every command but `import`
+QUICK_S = 30.0  # limit on removing what enroot keeps of a login
 
 _STATUS = re.compile(r"returned error(?: code)?: ([0-9]{3})")
 _CURL = re.compile(r"curl: \(([0-9]{1,3})\)")
@@ -77,17 +75,8 @@ class Enroot(NamedTuple):
     name: str = "enroot"
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
-        """Return the digest from `enroot digest` (4.0 on), else from skopeo, else from the registry's own endpoint.
-
-        enroot returns the digest of the manifest for this node's CPU, the others that of the list of manifests.
-        """
-        if self._version(reference, scratch, deadline) < DIGESTS_SINCE:
-            return self._resolve_without(reference, scratch, deadline)
-        completed = self._ask_registry(reference, ["digest", _uri(reference)], scratch, deadline.within(QUICK_S))
-        lines = completed.stdout.decode("ascii", "replace").split()
-        if len(lines) != 1 or not is_digest(lines[0]):
-            raise ImportFailed(image=reference.canonical(), program="enroot", problem="printed no digest")
-        return lines[0]
+        """Return the digest from skopeo, as the other importer does."""
+        return oci.Oci(self.identity, self.insecure, self.login, self.reach).resolve(reference, scratch, deadline)
 
     def import_image(
         self,
@@ -105,88 +94,36 @@ class Enroot(NamedTuple):
         credentials to resolve it. No layers are kept: enroot stores them recompressed under the digests that they had
         before, so nothing could tell a changed one.
         """
-        old = self._version(reference, scratch, deadline) < DIGESTS_SINCE
         exact = reference._replace(tag="", digest=digest) if digest else reference
-        uri = _uri(exact, ":" if old else "@")
-        look = every_second(lambda: report(Progress("fetching and packing", scratch.used())))
-        self._ask_registry(reference, ["import", "--output", f"{scratch.path}/{RESULT}", uri], scratch, deadline, look)
-        return RESULT
-
-    def _resolve_without(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
-        if os.access(oci.SKOPEO, os.X_OK):
-            return oci.Oci(self.identity, self.insecure, self.login, self.reach).resolve(reference, scratch, deadline)
-        from warmstart.images.importers.client import ImportUserClient
-
-        plain = reference.registry in self.insecure
-
-        def ask() -> str:
-            client = ImportUserClient(self.identity)
-            return client.ask_endpoint(reference, plain=plain, reach=self.reach, deadline=deadline.within(QUICK_S))
-
-        return with_retries(ask, deadline, PAUSES_S)
-
-    def _version(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> int:
-        completed = self._run(reference, ["version"], scratch, deadline.within(QUICK_S), {})
-        major = completed.stdout.decode("ascii", "replace").partition(".")[0]
-        if completed.status != 0 or not major.isdecimal():
-            raise ImportFailed(
-                image=reference.canonical(), program="enroot", problem=f"version: {_first_error(completed)}"
-            )
-        return int(major)
-
-    def _ask_registry(
-        self,
-        reference: Reference,
-        arguments: list[str],
-        scratch: Scratch,
-        deadline: Deadline,
-        look: Callable[[], None] | None = None,
-    ) -> process.CompletedProgram:
-        """Run a command that needs the registry; retry if that does not answer."""
         insecure = {"ENROOT_ALLOW_HTTP": "y"} if reference.registry in self.insecure else {}
+        fetched = every_second(lambda: report(Progress("fetching and packing", scratch.used())))
 
-        def attempt(look: Callable[[], None] | None = look) -> process.CompletedProgram:
+        def attempt(look: Callable[[], None] = fetched) -> str:
             unlink_if_there(RESULT, scratch.fd)  # enroot refuses to overwrite what an earlier attempt left
-            try:
-                completed = self._run(reference, arguments, scratch, deadline, insecure, look)
-            except process.ProgramTooSlow as error:
-                if arguments[0] == "import":
-                    raise
-                raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
+            completed = run(
+                [self.program, "import", "--output", f"{scratch.path}/{RESULT}", _uri(exact)],
+                reference=reference,
+                scratch=scratch,
+                deadline=deadline,
+                identity=self.identity,
+                env={**_settings(scratch.path, os.path.dirname(self.program)), **insecure},
+                reach=self.reach,
+                capabilities=CAPABILITIES,
+                look=look,
+            )
             if completed.status != 0:
                 raise _failure(reference, completed, scratch)
-            return completed
+            return RESULT
 
         with scratch.errors():
             _bound_transfers(scratch)
             if self.login is None:
-                return with_retries(attempt, deadline, PAUSES_S)
+                return with_retries(attempt, deadline)
             with (
                 _credentials_directory(scratch, self.identity) as config,
                 credentials_file(config, self.identity, CREDENTIALS, for_enroot(self.login)),
             ):
-                return with_retries(lambda: attempt(_forgetting(scratch, config, look)), deadline, PAUSES_S)
-
-    def _run(  # noqa: PLR0917 - what, where, until when
-        self,
-        reference: Reference,
-        arguments: list[str],
-        scratch: Scratch,
-        deadline: Deadline,
-        more: Mapping[str, str],
-        look: Callable[[], None] | None = None,
-    ) -> process.CompletedProgram:
-        return run(
-            [self.program, *arguments],
-            reference=reference,
-            scratch=scratch,
-            deadline=deadline,
-            identity=self.identity,
-            env={**_settings(scratch.path, os.path.dirname(self.program)), **more},
-            reach=self.reach,
-            capabilities=CAPABILITIES,
-            look=look,
-        )
+                return with_retries(lambda: attempt(_forgetting(scratch, config, fetched)), deadline)
 
 
 @contextmanager
@@ -199,7 +136,7 @@ def _credentials_directory(scratch: Scratch, identity: Identity) -> Iterator[Scr
         yield scratch._replace(path=f"{scratch.path}/config", fd=fd)
 
 
-def _forgetting(scratch: Scratch, config: Scratch, look: Callable[[], None] | None) -> Callable[[], None]:
+def _forgetting(scratch: Scratch, config: Scratch, look: Callable[[], None]) -> Callable[[], None]:
     """Return `look`, and remove the login once all layers are fetched: what unpacks them parses hostile bytes.
 
     enroot (docker.sh) asks for the login before it fetches the manifest, keeps a token or the login itself in its
@@ -221,8 +158,7 @@ def _forgetting(scratch: Scratch, config: Scratch, look: Callable[[], None] | No
 
     def watch() -> None:
         remove_soon()
-        if look is not None:
-            look()
+        look()
 
     return watch
 
@@ -236,10 +172,9 @@ def _is_unpacking(directory: int) -> bool:
     return False
 
 
-def _uri(reference: Reference, before_digest: str = "@") -> str:
-    """Return the URI in the form that 3.4 to 4.1 all accept; 3.x accepts a digest only in place of a tag."""
-    version = f"{before_digest}{reference.digest}" if reference.digest else f":{reference.tag}"
-    return f"docker://{host_of(reference)}#{reference.repository}{version}"
+def _uri(reference: Reference) -> str:
+    """Return the URI in the form that 3.4 to 4.1 all accept: a digest takes the tag's place, 3.x knows no other."""
+    return f"docker://{host_of(reference)}#{reference.repository}:{reference.digest or reference.tag}"
 
 
 def _settings(scratch: str, programs: str) -> dict[str, str]:

@@ -22,7 +22,6 @@ from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, credentials_file, for_skopeo
 from warmstart.images.importers import flatten
 from warmstart.images.importers.base import (
-    PAUSES_S,
     ImageForbidden,
     ImageNotFound,
     ImportFailed,
@@ -218,9 +217,9 @@ class Oci(NamedTuple):
             return completed
 
         if self.login is None:
-            return with_retries(attempt, deadline, PAUSES_S)
+            return with_retries(attempt, deadline)
         with credentials_file(scratch, self.identity, AUTHFILE, for_skopeo(self.login)):
-            return with_retries(attempt, deadline, PAUSES_S)
+            return with_retries(attempt, deadline)
 
     def _run(  # noqa: PLR0917 - what, where, until when
         self,

@@ -82,12 +82,12 @@ class ImportRequest(NamedTuple):
     fresh_after: float = 0.0  # a tag that was resolved before this is asked again, whatever `images.tag_ttl`
 
     @classmethod
-    def of(cls, query: ImageQuery, site: Site, private: str) -> ImportRequest:
+    def of(cls, query: ImageQuery, site: Site) -> ImportRequest:
         """Return the request for an image by a hook."""
         who, charged = site.requester, site.charged
         whose = (charged.user, charged.uid, charged.account)
         return cls(
-            query.reference.canonical(), query.kind, private, *whose,
+            query.reference.canonical(), query.kind, site.queue.private, *whose,
             who.cluster, who.node, who.job_id, who.run_id, time.time(),
         )  # fmt: skip
 

@@ -6,13 +6,14 @@ Hot path: methods import what a warm look-up does not need.
 from __future__ import annotations
 
 import os
+import time
 
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
-from warmstart.images.store import layout, uses
-from warmstart.images.store.layout import PRIVATE_STORES, Charged, Found, ImageQuery, Pointer
+from warmstart.images.store import layout
+from warmstart.images.store.layout import DAY, PRIVATE_STORES, Charged, Found, ImageQuery, Pointer
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence
 from warmstart.store.layout import store_errors
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
     from warmstart.images.store.launchers import AdoptedImage
-    from warmstart.images.store.published import ByteCheck, Draft, Producer, Published, RememberedFailure
+    from warmstart.images.store.published import ByteCheck, ImageDraft, ImageProducer, Published, RememberedFailure
     from warmstart.images.store.requeued import RequeuedJob
     from warmstart.policy.compiled import Adopt, Images
 
@@ -73,24 +74,38 @@ class ImageStoreClient(NamedTuple):
         """End the worker, which releases its locks."""
         self.worker.close()
 
-    # Looking up and marking use
+    # Looking up and recording uses
 
     def find(self, query: ImageQuery, deadline: Deadline, digest: str = "") -> Found | None:
         """Look up an image, by `digest` if given; None if it is not in the store."""
         digest = digest or query.reference.digest
         return self._run(deadline, layout.find, self.path, query.key, digest, query.kind, query.times)
 
-    def mark(self, name: str, node: str, deadline: Deadline) -> None:
-        """Record that a node uses an image."""
-        self._run(deadline, uses.mark, self.path, name, node)
+    def record_use(self, name: str, node: str, known: str, deadline: Deadline) -> bool:
+        """Record that a node uses an image; return False if `known` says that it has done so within a day.
 
-    def mark_served(self, names: list[str], node: str, uid: int, deadline: Deadline) -> int:
-        """Record that a node uses an image, if the store has it; return whether it has."""
-        return self._run(deadline, uses.mark_served, self.path, names, node, uid)
+        `known` is a directory of root's on this node, whose files are named after images: their mtime is when the use
+        was recorded. Also raises the `OSError` of its disk.
+        """
+        if is_recorded(known, name):
+            return False
+        from warmstart.host.files import ensure_path, touch
+        from warmstart.images.store import uses
+
+        self._run(deadline, uses.record, self.path, name, node)
+        ensure_path(known, 0o700)
+        touch(f"{known}/{name}")
+        return True
+
+    def record_noted(self, names: list[str], node: str, uid: int, deadline: Deadline) -> int:
+        """Record the uses that jobs of a user have noted; return how many were new."""
+        from warmstart.images.store import uses
+
+        return self._run(deadline, uses.record_noted, self.path, names, node, uid)
 
     # Election of a producer
 
-    def begin(self, query: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> str | None:
+    def begin(self, query: ImageQuery, producer: ImageProducer, owner: str, deadline: Deadline) -> str | None:
         """Become the producer; None if another hook is.
 
         Otherwise return why the store's file system gives no lock, "" if it does.
@@ -99,7 +114,7 @@ class ImageStoreClient(NamedTuple):
 
         return self._run(deadline, published.begin, self.path, query.lock, producer, owner)
 
-    def announce(self, query: ImageQuery, producer: Producer, owner: str, deadline: Deadline) -> None:
+    def announce(self, query: ImageQuery, producer: ImageProducer, owner: str, deadline: Deadline) -> None:
         """Record what the producer does now."""
         from warmstart.images.store import published
 
@@ -120,13 +135,13 @@ class ImageStoreClient(NamedTuple):
 
         return self._run(deadline, published.is_at_work, self.path, query.lock)
 
-    def under_way(self, deadline: Deadline) -> dict[str, Producer]:
+    def under_way(self, deadline: Deadline) -> dict[str, ImageProducer]:
         """Return the live producers by the names of their locks."""
         from warmstart.images.store import published
 
         return self._run(deadline, published.under_way, self.path)
 
-    def producer_of(self, query: ImageQuery, deadline: Deadline) -> Producer | None:
+    def producer_of(self, query: ImageQuery, deadline: Deadline) -> ImageProducer | None:
         """Return what the producer has recorded about itself, or None."""
         from warmstart.images.store import published
 
@@ -192,7 +207,7 @@ class ImageStoreClient(NamedTuple):
 
     # Publishing, copying and evicting images
 
-    def publish_image(self, fd: int, name: str, draft: Draft, owner: str, deadline: Deadline) -> Published:
+    def publish_image(self, fd: int, name: str, draft: ImageDraft, owner: str, deadline: Deadline) -> Published:
         """Copy an open local image into the store, check the copy, and make it visible."""
         from warmstart.images.store import published
 
@@ -269,7 +284,7 @@ class ImageStoreClient(NamedTuple):
         return self._run(deadline, eviction.inventory, self.path, lease)
 
     def tags(self, deadline: Deadline) -> dict[str, list[str]]:
-        """Return the references that have been resolved, by what they mean: `DIGEST`, or `DIGEST~MACHINE`."""
+        """Return the references that have been resolved, by the digest that each had last."""
         from warmstart.images.store import eviction
 
         return self._run(deadline, eviction.tags, self.path)
@@ -336,3 +351,11 @@ class ImageStoreClient(NamedTuple):
         """Run a function that needs a descriptor, in a new worker: the other one may have been forked too early."""
         with store_errors(self._subject), Worker(self.identity, keep=[fd]) as child:
             return child.run(deadline, function, *args, **kwargs)
+
+
+def is_recorded(known: str, name: str) -> bool:
+    """Return whether this node has recorded its use of an image within a day; one stat(2) on the local disk."""
+    try:
+        return 0 <= time.time() - os.stat(f"{known}/{name}").st_mtime < DAY
+    except OSError:
+        return False

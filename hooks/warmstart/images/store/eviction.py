@@ -1,7 +1,7 @@
 """Space in the image store: inventory, quotas, watermarks, eviction, quarantine. Runs as the store's owner.
 
 Evicts least recently used images; never one that is pinned, or that a node used within the lease. Eviction hides an
-image by a rename, reads its use marks again, and then removes it. A hook marks its use and then looks the image up
+image by a rename, reads its uses again, and then removes it. A hook records its use and then looks the image up
 again. So at least one of the two notices the other.
 
     images/quarantine/<name>.<time in ns>.{sqsh,json,reason}      damaged images, moved here by `published.quarantine`
@@ -45,7 +45,7 @@ from warmstart.store.locks import try_lock
 FAILURES_KEPT_S = 86400.0
 OUT_OF_SIGHT = ".evicted-"
 LOCK = "evict.lock"
-NEW_S = 3600.0  # a new image is protected that long: its producer may not have marked it yet
+NEW_S = 3600.0  # a new image is protected that long: its producer may not have recorded a use yet
 RETENTION_S = 14 * 86400.0  # of a quarantined image
 MOST = 8  # quarantined images to keep
 REASON = ".reason"
@@ -65,7 +65,7 @@ class Room(NamedTuple):
     """A store to evict from, and what protects its images."""
 
     store: str
-    lease: float  # seconds for which a use mark protects an image
+    lease: float  # seconds for which a use protects an image
     names: str | None  # directory of the links for launchers
 
 
@@ -215,10 +215,10 @@ def evict(store: str, name: str, lease: float, names: str | None, forced: bool =
 
 
 def _remove_hidden(room: Room, name: str) -> bool:
-    """Remove a hidden image; put it back and return False if a node has marked it meanwhile."""
+    """Remove a hidden image; put it back and return False if a node has used it meanwhile."""
     hidden = OUT_OF_SIGHT + name + IMAGE
     now = time.time()
-    is_back = any(now - at < uses.lease_of(mark, room.lease) for mark, at in uses.last(room.store, name).items())
+    is_back = any(now - at < uses.lease_of(use, room.lease) for use, at in uses.last(room.store, name).items())
     with opened_folder(room.store) as images:
         if is_back:
             with suppress(FileExistsError):  # imported again meanwhile
@@ -279,9 +279,9 @@ def describe(store: str, name: str, lease: float) -> ImageEntry | None:
     except FileNotFoundError:
         return None
     known = read_metadata(path + META)
-    marks = uses.last(store, name)
+    known_uses = uses.last(store, name)
     now = time.time()
-    nodes = sorted({uses.node_of(mark) for mark, at in marks.items() if now - at < uses.lease_of(mark, lease)})
+    nodes = sorted({uses.node_of(use) for use, at in known_uses.items() if now - at < uses.lease_of(use, lease)})
     is_pinned = os.path.exists(os.path.join(store, IMAGES, PINNED, name))
     is_new = now - status.st_mtime < NEW_S
     published, uid = known.get("published"), known.get("uid")
@@ -290,7 +290,7 @@ def describe(store: str, name: str, lease: float) -> ImageEntry | None:
         path=path + IMAGE,
         bytes=status.st_size,
         published=float(published) if isinstance(published, (int, float)) else status.st_mtime,
-        last_use=max([*marks.values(), status.st_mtime]),
+        last_use=max([*known_uses.values(), status.st_mtime]),
         nodes=nodes,
         protected="pinned" if is_pinned else "in use" if nodes else "new" if is_new else "",
         uid=uid if isinstance(uid, int) else -1,
@@ -302,7 +302,7 @@ def describe(store: str, name: str, lease: float) -> ImageEntry | None:
 
 
 def tags(store: str) -> dict[str, list[str]]:
-    """Return the references by tag that have been resolved, by what they mean: `DIGEST`, or `DIGEST~MACHINE`."""
+    """Return the references by tag that have been resolved, by the digest that each had last."""
     folder = os.path.join(store, IMAGES, TAGS)
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(META) and not name.startswith("."))
@@ -310,14 +310,12 @@ def tags(store: str) -> dict[str, list[str]]:
         return {}
     found: dict[str, list[str]] = {}
     for name in names:
-        key, _, machine = name.removesuffix(META).partition("~")
         try:
             pointer = parse_pointer(read_small(os.path.join(folder, name), LONGEST_POINTER))
         except (FileNotFoundError, ValueError):  # replaced meanwhile, or not written by `published.point`
             continue
         if pointer is not None:
-            digest = f"{pointer.digest}~{machine}" if machine else pointer.digest
-            found.setdefault(digest, []).append(reference_of(key))
+            found.setdefault(pointer.digest, []).append(reference_of(name.removesuffix(META)))
     return found
 
 

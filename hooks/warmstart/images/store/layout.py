@@ -4,7 +4,7 @@
         <hex64>.<machine>.<recipe>.sqsh       0444: the image whose registry digest is sha256:<hex64>
         <hex64>.<machine>.<recipe>.json       what is known of it (published.py)
         adopted-<hex64>.<machine>.<recipe>.*  an image that another launcher made; <hex64> is its own SHA-256
-        tags/<key>[~<machine>].json           the digest that a tag had, and when (published.py)
+        tags/<key>.json                       the digest that a tag had, and when (published.py)
         used/<name>/<node>[~<uid>]            mtime: when a node last used it, to the day (uses.py)
         pinned/<name>                         never evicted (eviction.py)
         checked/<name>.json                   the last check of all its bytes (published.py)
@@ -45,6 +45,7 @@ PRIVATE_STORES = "private"  # directory of the stores of private images (private
 ADOPTED = "adopted:"  # prefix of the SHA-256 of an image that has no registry digest
 LONGEST_KEY = 150
 LONGEST_POINTER = 4096
+DAY = 86400.0  # between two records of a use (uses.py)
 CLOCK_SKEW = 300.0  # seconds; a pointer from further in the future is ignored, since it would not expire
 
 _ESCAPES = str.maketrans({"/": "+", ":": "="})  # neither is in a canonical reference

@@ -83,7 +83,7 @@ PERSONAL = frozenset({"image-quota-exceeded"})  # concern the user who is charge
 _held: dict[str, Held] = {}
 
 
-class Draft(NamedTuple):
+class ImageDraft(NamedTuple):
     """The metadata of an image that is to be published."""
 
     digest: str
@@ -104,7 +104,7 @@ class Published(NamedTuple):
     first: bool  # False: another publisher was first, and its image stays
 
 
-class Producer(NamedTuple):
+class ImageProducer(NamedTuple):
     """What a producer records about itself and its progress, for waiters."""
 
     host: str
@@ -175,7 +175,7 @@ def _open_or_make(name: str, mode: int, dir_fd: int, flags: int) -> int:
         return os.open(name, flags, dir_fd=dir_fd)
 
 
-def publish_image(store: str, fd: int, name: str, draft: Draft, owner: str) -> Published:
+def publish_image(store: str, fd: int, name: str, draft: ImageDraft, owner: str) -> Published:
     """Copy an open local image to a new inode in the store, and make that visible as `name` (`image_name`).
 
     `fd` is inherited, and nobody else can still write its inode (`producer.claim`). `draft`, `size` and `sha256` go
@@ -398,7 +398,7 @@ def _age(folder: int, name: str) -> float:
         return 0.0
 
 
-def begin(store: str, key: str, producer: Producer, owner: str) -> str | None:
+def begin(store: str, key: str, producer: ImageProducer, owner: str) -> str | None:
     """Become the producer; None if another process holds the lock.
 
     Otherwise return why the file system gives no lock, "" if this producer has it.
@@ -416,7 +416,7 @@ def begin(store: str, key: str, producer: Producer, owner: str) -> str | None:
     return held.lockless
 
 
-def announce(store: str, key: str, producer: Producer, owner: str) -> None:
+def announce(store: str, key: str, producer: ImageProducer, owner: str) -> None:
     """Record what the producer does now (`producer.doing`)."""
     with opened_folder(store, LOCKS) as folder:
         _write(folder, key, producer, owner)
@@ -457,7 +457,7 @@ def is_at_work(store: str, key: str) -> bool:
     return is_locked(locks, f"{key}.lock")
 
 
-def under_way(store: str) -> dict[str, Producer]:
+def under_way(store: str) -> dict[str, ImageProducer]:
     """Return the live producers of the store by the names of their locks (`ImageQuery.lock`)."""
     try:
         names = os.listdir(f"{store}/{IMAGES}/{LOCKS}")
@@ -468,19 +468,19 @@ def under_way(store: str) -> dict[str, Producer]:
     return {key: producer for key, producer in found if producer is not None}
 
 
-def producer_of(store: str, key: str) -> Producer | None:
+def producer_of(store: str, key: str) -> ImageProducer | None:
     """Return the record of the producer; None if the file is missing or damaged."""
     try:
         with opened_folder(store, LOCKS) as folder:
             data = wire.parse(read_small(key + PRODUCER, LONGEST_PRODUCER, folder))
-        producer = wire.from_object(Producer, data)
+        producer = wire.from_object(ImageProducer, data)
     except (FileNotFoundError, ValueError):
         return None
     host, since, phase = (word[:LONGEST_WORD] for word in (producer.host, producer.since, producer.phase))
     return producer._replace(host=host, since=since, phase=phase)
 
 
-def _write(folder: int, key: str, producer: Producer, owner: str) -> None:
+def _write(folder: int, key: str, producer: ImageProducer, owner: str) -> None:
     content = producer._replace(at=time.time())._asdict()
     replace(folder, owner, key + PRODUCER, json.dumps(content).encode(), 0o600)
 

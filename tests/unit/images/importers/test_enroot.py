@@ -17,17 +17,15 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
 from warmstart.images.credentials import Login
-from warmstart.images.importers import egress, enroot, oci
+from warmstart.images.importers import base, egress, oci
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
     ImportFailed,
     RegistryUnreachable,
 )
-from warmstart.images.importers.client import ImportUserClient
-from warmstart.images.importers.egress import Reach
 from warmstart.images.importers.enroot import Enroot
-from warmstart.images.reference import Reference, parse
+from warmstart.images.reference import parse
 from warmstart.images.scratch import Scratch, ScratchUnusable
 
 pytestmark = pytest.mark.threat(11)
@@ -45,11 +43,10 @@ Answer = Callable[[Sequence[str]], CompletedProgram]
 
 
 class Programs:
-    """Stands in for `process.run_alone`: answers `enroot version` itself, records and answers the rest."""
+    """Stands in for `process.run_alone`: records and answers."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = str(directory)
-        self.version = "4.1.2"
         self.started: list[list[str]] = []
         self.env: Mapping[str, str] = {}
         self.watch: Callable[[], None] | None = None
@@ -76,8 +73,6 @@ class Programs:
             assert not capabilities
         else:
             assert (argv[4], tuple(capabilities)) == ("/usr/bin/enroot", ("sys_admin", "mknod"))
-        if argv[5] == "version":
-            return CompletedProgram(0, f"{self.version}\n".encode(), b"")
         self.env = env
         self.watch = watch
         self.started.append(list(argv[4:]))
@@ -91,7 +86,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
     monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
     monkeypatch.setattr(egress, "opened", no_egress.opened)
     monkeypatch.setattr(namespaces, "new_view", lambda _: os.open("/dev/null", os.O_RDONLY))
-    monkeypatch.setattr(enroot, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(base, "PAUSES_S", (0.0, 0.0))
     return stand_in
 
 
@@ -109,25 +104,21 @@ def saying(stderr: str) -> Answer:
     return lambda _: CompletedProgram(1, b"", text.encode())
 
 
-def test_asks_enroot_for_the_digest(programs: Programs, scratch: Scratch) -> None:
-    """From 4.0 on `enroot digest` says it; http is allowed for listed registries alone."""
+def test_asks_skopeo_for_the_digest(programs: Programs, scratch: Scratch) -> None:
+    """As the importer `oci` does: with the policy's registries without TLS, and the site's login."""
     assert IMPORTER.resolve(parse("docker://reg.io:5000/a:1"), scratch, after(9)) == DIGEST
-    assert programs.env["ENROOT_ALLOW_HTTP"] == "y"
-    assert IMPORTER.resolve(parse("ubuntu"), scratch, after(9)) == DIGEST
-    assert "ENROOT_ALLOW_HTTP" not in programs.env
-    assert programs.started == [
-        ["/usr/bin/enroot", "digest", "docker://reg.io:5000#a:1"],
-        ["/usr/bin/enroot", "digest", "docker://registry-1.docker.io#library/ubuntu:latest"],
-    ]
+    assert [argv[0] for argv in programs.started] == [oci.SKOPEO]
+    assert "--tls-verify=false" in programs.started[0]
 
 
-@pytest.mark.parametrize(("version", "sign"), [("3.4.1", ":"), ("3.5.0", ":"), ("4.0.1", "@"), ("4.1.2", "@")])
-def test_imports_by_digest(programs: Programs, scratch: Scratch, version: str, sign: str) -> None:
-    """3.x can't parse NAME@DIGEST, and takes a digest where a tag stands."""
-    programs.version = version
+def test_imports_by_digest(programs: Programs, scratch: Scratch) -> None:
+    """A digest stands in the tag's place: 3.x knows no NAME@DIGEST. http is allowed for listed registries alone."""
     result = IMPORTER.import_image(parse("reg.io/team/a:1"), DIGEST, scratch, after(9))
-    uri = f"docker://reg.io#team/a{sign}{DIGEST}"
+    uri = f"docker://reg.io#team/a:{DIGEST}"
     assert programs.started == [["/usr/bin/enroot", "import", "--output", f"{scratch.path}/{result}", uri]]
+    assert "ENROOT_ALLOW_HTTP" not in programs.env
+    IMPORTER.import_image(parse("reg.io:5000/a:1"), DIGEST, scratch, after(9))
+    assert programs.env["ENROOT_ALLOW_HTTP"] == "y"
 
 
 def test_imports_a_tag_where_nobody_resolved_it(programs: Programs, scratch: Scratch) -> None:
@@ -151,49 +142,19 @@ def test_every_path_is_its_own(programs: Programs, scratch: Scratch) -> None:
     assert len({env[name] for name in names}) == 5
 
 
-def test_an_old_enroot_resolves_through_skopeo(
-    programs: Programs, scratch: Scratch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """3.x knows no `digest`: skopeo is asked where it is installed."""
-    programs.version = "3.4.1"
-    monkeypatch.setattr(os, "access", lambda *_: True)
-    assert IMPORTER.resolve(parse("reg.io/a:1"), scratch, after(9)) == DIGEST
-    assert [argv[0] for argv in programs.started] == [oci.SKOPEO]
+@pytest.mark.parametrize("missing", [oci.SKOPEO, "/usr/bin/enroot"])
+def test_a_program_that_is_missing_is_named(programs: Programs, scratch: Scratch, missing: str) -> None:
+    """Both are needed; the registry is not blamed for one that is not installed."""
 
+    def answer(argv: Sequence[str]) -> CompletedProgram:
+        said = f"prlimit: failed to execute {missing}: No such file or directory\n" if argv[0] == missing else ""
+        return CompletedProgram(127 if said else 0, f"{DIGEST}\n".encode(), said.encode())
 
-def test_and_else_through_the_registrys_own_endpoint(
-    programs: Programs, scratch: Scratch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without skopeo the manifest endpoint is asked, again if it is out for a moment."""
-    programs.version = "3.4.1"
-    out = [RegistryUnreachable(image="a", problem="p")]
-
-    def ask(client: ImportUserClient, reference: Reference, *, plain: bool, reach: Reach, deadline: Deadline) -> str:
-        assert (client.identity, plain, reach) == (IDENTITY, False, IMPORTER.reach)
-        assert reference == parse("reg.io/a:1")
-        if out:
-            raise out.pop()
-        return DIGEST
-
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr(ImportUserClient, "ask_endpoint", ask)
-    assert IMPORTER.resolve(parse("reg.io/a:1"), scratch, after(9)) == DIGEST
-    assert programs.started == []
-
-
-@pytest.mark.parametrize("printed", [b"", b"sha256:../x\n", f"{DIGEST}\n{DIGEST}\n".encode(), b"Usage: enroot\n"])
-def test_an_answer_that_is_no_digest_is_refused(programs: Programs, scratch: Scratch, printed: bytes) -> None:
-    """What it prints becomes a file name, so it is checked; 3.x ends its usage with status 0."""
-    programs.answer = lambda _: CompletedProgram(0, printed, b"")
-    with pytest.raises(ImportFailed):
-        IMPORTER.resolve(parse("reg.io/a"), scratch, after(9))
-
-
-def test_a_program_that_is_no_enroot_is_said(programs: Programs, scratch: Scratch) -> None:
-    """A version that can't be read ends the import before the registry is asked."""
-    programs.version = "unknown"
-    with pytest.raises(ImportFailed):
-        IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))
+    programs.answer = answer
+    with pytest.raises(ImportFailed, match=f"{missing} failed: it is not installed"):
+        IMPORTER.import_image(
+            parse("reg.io/a"), IMPORTER.resolve(parse("reg.io/a"), scratch, after(9)), scratch, after(9)
+        )
 
 
 URL = "http://reg.io/v2/team/429/manifests/503"
@@ -242,7 +203,7 @@ def test_the_first_complaint_counts(programs: Programs, scratch: Scratch) -> Non
     """What fails after a failed download is a consequence."""
     programs.answer = saying("curl: (56) Recv failure: Connection reset by peer\n[ERROR] Could not process JSON input")
     with pytest.raises(RegistryUnreachable):
-        IMPORTER.resolve(parse("reg.io/a"), scratch, after(9))
+        IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))
 
 
 def test_a_half_image_of_an_earlier_attempt_is_gone(programs: Programs, scratch: Scratch) -> None:
@@ -293,20 +254,9 @@ def slow(argv: Sequence[str]) -> CompletedProgram:
     raise process.ProgramTooSlow(program=argv[0])
 
 
-def test_a_question_without_an_answer_is_an_outage(programs: Programs, scratch: Scratch) -> None:
-    """The registry is what is slow then, and it is asked again."""
-    programs.answer = slow
-    with pytest.raises(RegistryUnreachable):
-        IMPORTER.resolve(parse("reg.io/a"), scratch, after(9))
-    assert len(programs.started) == 3
-
-
 def test_a_slow_import_is_not_begun_again(programs: Programs, scratch: Scratch) -> None:
     """It may be slow for many reasons, and its time is over."""
     programs.answer = slow
     with pytest.raises(process.ProgramTooSlow):
         IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))
     assert len(programs.started) == 1
-
-
-# The manifest endpoint, asked by hand: against a small registry on loopback.

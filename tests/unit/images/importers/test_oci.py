@@ -18,7 +18,7 @@ from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
-from warmstart.images.importers import egress, flatten, manifest, oci
+from warmstart.images.importers import base, egress, flatten, manifest, oci
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, Progress, RegistryUnreachable
 from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.reference import parse
@@ -73,7 +73,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
     monkeypatch.setattr(egress, "opened", no_egress.opened)
     monkeypatch.setattr(namespaces, "new_view", lambda _: os.open("/dev/null", os.O_RDONLY))
-    monkeypatch.setattr(oci, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(base, "PAUSES_S", (0.0, 0.0))
     return stand_in
 
 
@@ -236,7 +236,7 @@ def test_a_registry_that_comes_back_is_not_an_error(programs: Programs) -> None:
 
 def test_does_not_wait_beyond_the_deadline(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the next attempt would come too late, the last failure is told."""
-    monkeypatch.setattr(oci, "PAUSES_S", (60.0, 60.0))
+    monkeypatch.setattr(base, "PAUSES_S", (60.0, 60.0))
     programs.answer = saying("connection refused")
     with pytest.raises(RegistryUnreachable):
         IMPORTER.resolve(parse("reg.io/a"), SCRATCH, after(5))

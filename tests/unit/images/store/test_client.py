@@ -18,7 +18,7 @@ from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.launchers import AdoptedImage
 from warmstart.images.store.layout import NOBODY, Found, ImageQuery, Pointer, TagTimes, image_name
-from warmstart.images.store.published import Draft, Producer, RememberedFailure
+from warmstart.images.store.published import ImageDraft, ImageProducer, RememberedFailure
 from warmstart.policy.compiled import Adopt
 from warmstart.store.layout import StoreFailed
 
@@ -26,7 +26,7 @@ DIGEST = f"sha256:{'ab' * 32}"
 KIND = "x86_64.none1"
 NAME = image_name(DIGEST, KIND)
 WANT = ImageQuery(parse("reg.io/a:1"), KIND, "key", "lock", TagTimes(time.time() - 60, time.time() - 30))
-DRAFT = Draft(DIGEST, "reg.io/a:1", KIND, "none", 1e9, "n1", 7, NOBODY)
+DRAFT = ImageDraft(DIGEST, "reg.io/a:1", KIND, "none", 1e9, "n1", 7, NOBODY)
 
 
 @pytest.fixture
@@ -46,6 +46,15 @@ def local(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
+def test_a_use_is_recorded_once_a_day(store: ImageStoreClient, tmp_path: Path) -> None:
+    """The node's own disk spares the store a write for each job, until it says a day ago, or the future."""
+    known = tmp_path / "uses"
+    assert [store.record_use(NAME, "n1", str(known), after(60)) for _ in range(2)] == [True, False]
+    for age in (86_401, -10_000):
+        os.utime(known / NAME, (time.time() - age,) * 2)
+        assert store.record_use(NAME, "n1", str(known), after(60))
+
+
 def test_an_image_comes_and_goes(store: ImageStoreClient, local: int) -> None:
     """From publishing to eviction."""
     assert store.find(WANT, after(60)) is None
@@ -54,8 +63,8 @@ def test_an_image_comes_and_goes(store: ImageStoreClient, local: int) -> None:
     store.point(WANT, DIGEST, time.time(), "t", after(60))
     path = f"{store.path}/images/{NAME}.sqsh"
     assert store.find(WANT, after(60)) == Found(NAME, path, DIGEST, len(image()), stale=False, invalid="")
-    store.mark(NAME, "n1", after(60))
-    assert store.mark_served([NAME, image_name(f"sha256:{'cd' * 32}", KIND)], "n2", 7, after(60)) == 1
+    assert store.record_use(NAME, "n1", f"{store.path}/../uses", after(60))
+    assert store.record_noted([NAME, image_name(f"sha256:{'cd' * 32}", KIND)], "n2", 7, after(60)) == 1
     (entry,) = store.inventory(600.0, after(60))
     assert (entry.path, entry.reference, entry.nodes) == (path, "reg.io/a:1", ["n1", "n2"])
     assert store.stores(after(60)) == [store.path]
@@ -80,7 +89,7 @@ def test_a_tag_has_a_pointer(store: ImageStoreClient) -> None:
 
 def test_one_imports(store: ImageStoreClient) -> None:
     """A second client hears who does, and of a definitive failure; the lock goes back, or with its worker."""
-    me = Producer("n1", 1, 7, "x")
+    me = ImageProducer("n1", 1, 7, "x")
     other = store.separate()
     with other:
         assert store.begin(WANT, me, "t", after(60)) == ""

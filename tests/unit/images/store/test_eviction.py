@@ -71,7 +71,7 @@ def test_the_least_recently_used_go_down_to_the_low_mark(store: Path, monkeypatc
     """Above the high mark the oldest go, as many as it takes and no more; what is known of them goes, too."""
     for number in range(9):
         put(store, f"i{number}", 9000 - number)
-    uses.mark(str(store), "i1", "n1")
+    uses.record(str(store), "i1", "n1")
     os.utime(store / "images" / "used" / "i1" / "n1", (time.time() - 5000,) * 2)
     fill(monkeypatch, store, 10)
     assert make_room(store) == ["i0", "i2", "i3", "i4"]
@@ -82,7 +82,7 @@ def test_the_least_recently_used_go_down_to_the_low_mark(store: Path, monkeypatc
 def test_what_may_be_in_use_is_never_evicted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark within the lease, a pin, and an image's first hour protect it, however full the store is."""
     put(store, "live", 9000)
-    uses.mark(str(store), "live", "n7")
+    uses.record(str(store), "live", "n7")
     put(store, "pinned", 9000)
     eviction.pin(str(store), "pinned", "test")
     put(store, "new", 0)
@@ -114,7 +114,7 @@ def test_a_quota_takes_the_owners_own_images(store: Path, monkeypatch: pytest.Mo
     charged = Charged("alice", 1, "a")
     keep = KEEP._replace(user=2 * SIZE)
     assert eviction.make_room(str(store), SIZE, keep, charged, "") == ["mine-old"]
-    uses.mark(str(store), "mine-new", "n1")
+    uses.record(str(store), "mine-new", "n1")
     with pytest.raises(eviction.ImageQuotaExceeded) as raised:
         eviction.make_room(str(store), 2 * SIZE, keep, charged, "")
     assert raised.value.fields == {"bytes": 2 * SIZE, "whose": "alice", "taken": SIZE, "quota": 2 * SIZE}
@@ -148,7 +148,7 @@ def test_a_mark_made_while_it_was_going_brings_an_image_back(store: Path, monkey
     def marking(*arguments: object, **more: object) -> None:
         rename(*arguments, **more)  # type: ignore[arg-type]
         monkeypatch.setattr(os, "rename", rename)
-        uses.mark(str(store), "idle", "n1")
+        uses.record(str(store), "idle", "n1")
 
     monkeypatch.setattr(os, "rename", marking)
     assert eviction.evict(str(store), "idle", LEASE, "") is False
@@ -160,7 +160,7 @@ def test_an_eviction_that_died_is_ended(store: Path, monkeypatch: pytest.MonkeyP
     for name in ("gone", "back"):
         put(store, name, 9000)
         (store / "images" / f"{name}.sqsh").rename(store / "images" / f".evicted-{name}.sqsh")
-    uses.mark(str(store), "back", "n1")
+    uses.record(str(store), "back", "n1")
     (store / "images" / "locks").mkdir(mode=0o700)
     (store / "images" / "locks" / "key.producer").write_text("{}")
     temp = store / "images" / ".tmp-x"
@@ -176,7 +176,7 @@ def test_an_eviction_that_died_is_ended(store: Path, monkeypatch: pytest.MonkeyP
 def test_forced_means_forced(store: Path) -> None:
     """A person may remove what is protected; without that, the answer is no."""
     put(store, "live", 0)
-    uses.mark(str(store), "live", "n1")
+    uses.record(str(store), "live", "n1")
     assert eviction.evict(str(store), "live", LEASE, "") is False
     assert eviction.evict(str(store), "live", LEASE, "", True) is True
     assert eviction.evict(str(store), "live", LEASE, "", True) is False
@@ -187,17 +187,6 @@ def test_an_empty_store_has_no_images(tmp_path: Path) -> None:
     assert inventory(str(tmp_path), LEASE) == []
     with pytest.raises(FileNotFoundError):
         inventory(str(tmp_path / "nowhere"), LEASE)
-
-
-def test_a_use_is_noted_for_a_day(tmp_path: Path) -> None:
-    """The local note spares the store a write for each job, until it is a day old or from the future."""
-    folder = tmp_path / "uses"
-    assert not uses.is_noted(str(folder), "i")
-    uses.note(str(folder), "i")
-    assert uses.is_noted(str(folder), "i")
-    for age in (86_401, -10_000):
-        os.utime(folder / "i", (time.time() - age,) * 2)
-        assert not uses.is_noted(str(folder), "i")
 
 
 def test_private_stores_are_looked_after_too(store: Path) -> None:

@@ -22,12 +22,12 @@ from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store import published
 from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import NOBODY, Pointer, image_name
-from warmstart.images.store.published import ByteCheck, Draft, Producer, Published, RememberedFailure
+from warmstart.images.store.published import ByteCheck, ImageDraft, ImageProducer, Published, RememberedFailure
 
 DIGEST = f"sha256:{'ab' * 32}"
 NAME = image_name(DIGEST, "x86_64")
 IMAGE_SHA256 = hashlib.sha256(image()).hexdigest()
-DRAFT = Draft(
+DRAFT = ImageDraft(
     digest=DIGEST,
     reference="reg.io/a:1",
     kind="x86_64",
@@ -196,7 +196,7 @@ def test_sweeps_only_old_temps_of_its_own_reference(store: Path, source: int) ->
 # The lock of an import: what it does where there are no locks, and what dead producers leave.
 
 
-WHO = Producer("n1", 1, 7, "x")
+WHO = ImageProducer("n1", 1, 7, "x")
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE])

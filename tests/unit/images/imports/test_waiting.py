@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,37 +19,34 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images import single_flight
 from warmstart.images.importers.base import ImageNotFound, ImportFailed, RegistryUnreachable
-from warmstart.images.imports import producer, requests
+from warmstart.images.imports import requests, waiting
 from warmstart.images.imports.requests import ImportRequest
-from warmstart.images.query import Queue, Site, query_by_rules
+from warmstart.images.imports.waiting import ImageWaitExpired
+from warmstart.images.query import Site, query_by_rules
 from warmstart.images.reference import parse
 from warmstart.images.scratch import ScratchBroken
-from warmstart.images.single_flight import ImageWaitExpired
 from warmstart.images.store import published
 from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import Charged, key_of
-from warmstart.images.store.published import Producer, RememberedFailure
+from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.record import StateFull, StateUnusable
 
 HEX = "ab" * 32
 WANTED = parse(f"reg.io/a@sha256:{HEX}")
 LOCK = f"{key_of(WANTED.canonical())}.{image_site.KIND}"
-OTHER = Producer("n9", 99, 8, "2026-01-01T00:00:00Z")
+OTHER = ImageProducer("n9", 99, 8, "2026-01-01T00:00:00Z")
 
 
 def never(*_: object) -> NoReturn:
-    """Stand in for an import in the hook's process."""
-    raise AssertionError("imported")
+    """Stand in for an import that nobody shall start."""
+    raise AssertionError("started")
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """Return the site of a hook with an empty store, that may not import."""
+def site(tmp_path: Path) -> Site:
+    """Return the site of a hook with an empty store."""
     (tmp_path / "store").mkdir()
-    monkeypatch.setattr(producer, "_import", never)
-    monkeypatch.setattr(producer, "begin", never)
-    made = image_site.site(tmp_path / "store", tmp_path / "workspace")
-    return made._replace(queue=Queue(str(tmp_path / "imports"), "/nowhere/import", 2, 7200))
+    return image_site.site(tmp_path / "store", tmp_path / "workspace")
 
 
 @pytest.fixture
@@ -67,21 +65,9 @@ def at_work(site: Site) -> Iterator[None]:
     published.end(site.store.path, LOCK)
 
 
-def directory(site: Site) -> str:
-    """Return where the hook's requests are."""
-    assert site.queue is not None
-    return site.queue.directory
-
-
-def queue(site: Site) -> Queue:
-    """Return the queue of the hook's node."""
-    assert site.queue is not None
-    return site.queue
-
-
 def asked(site: Site) -> list[ImportRequest]:
     """Return the requests of the node."""
-    found = [requests.read(directory(site), key) for key in requests.keys(directory(site))]
+    found = [requests.read(site.queue.directory, key) for key in requests.keys(site.queue.directory)]
     return [request for request in found if request]
 
 
@@ -114,7 +100,7 @@ def test_a_warm_image_asks_for_nothing(site: Site) -> None:
     """Not even the directory of requests is made."""
     put_image(site)
     assert single_flight.obtain(WANTED, site, after(5)).how == "reused"
-    assert not Path(directory(site)).exists()
+    assert not Path(site.queue.directory).exists()
 
 
 def test_a_hook_with_no_time_left_asks_nevertheless(site: Site, started: list[Callable[[], object]]) -> None:
@@ -169,7 +155,7 @@ def test_all_who_wait_hear_why_it_failed(site: Site, started: list[Callable[[], 
         with pytest.raises(RegistryUnreachable) as raised:
             single_flight.obtain(WANTED, site, after(30))
         assert raised.value.fields["problem"] == problem
-        requests.put_back(directory(site), asked(site)[0].key, attempts=1)
+        requests.put_back(site.queue.directory, asked(site)[0].key, attempts=1)
 
 
 def test_what_is_definitive_is_not_tried_again(site: Site, started: list[Callable[[], object]]) -> None:
@@ -188,7 +174,7 @@ def test_a_quota_is_its_users_matter(site: Site, started: list[Callable[[], obje
     with pytest.raises(ImageWaitExpired):
         single_flight.obtain(WANTED, alice, after(1.2))
     started.append(lambda: told(site, refusal, 2001))
-    requests.put_back(directory(site), asked(site)[0].key, attempts=1)
+    requests.put_back(site.queue.directory, asked(site)[0].key, attempts=1)
     with pytest.raises(ImageQuotaExceeded):
         single_flight.obtain(WANTED, alice, after(5))
 
@@ -200,8 +186,8 @@ def test_only_roots_own_word_breaks_a_node(site: Site, started: list[Callable[[]
     with pytest.raises(ImportFailed, match="read-only"):
         single_flight.obtain(WANTED, site, after(5))
     (request,) = asked(site)
-    requests.put_back(directory(site), request.key, attempts=1)
-    started.append(lambda: requests.note_failure(directory(site), request.key, RememberedFailure.of(broken)))
+    requests.put_back(site.queue.directory, request.key, attempts=1)
+    started.append(lambda: requests.note_failure(site.queue.directory, request.key, RememberedFailure.of(broken)))
     with pytest.raises(ScratchBroken):
         single_flight.obtain(WANTED, site, after(5))
 
@@ -209,7 +195,7 @@ def test_only_roots_own_word_breaks_a_node(site: Site, started: list[Callable[[]
 def test_a_hook_that_died_before_it_started_the_import(site: Site, started: list[Callable[[], object]]) -> None:
     """Its request is there: the next hook starts it."""
     query = query_by_rules(WANTED, site.rules, site.recipe)
-    assert requests.submit(queue(site), ImportRequest.of(query, site, "")) == ""
+    assert requests.submit(site.queue, ImportRequest.of(query, site)) == ""
     started.append(lambda: put_image(site))
     assert single_flight.obtain(WANTED, site, after(5)).how == "waited"
 
@@ -222,14 +208,13 @@ def test_a_hook_that_died_before_it_started_the_import(site: Site, started: list
 def test_the_deadline_says_what_the_request_waits_for(site: Site, waits: bool, said: str) -> None:
     """No producer has been elected: its process starts, or there is no slot for it."""
     query = query_by_rules(WANTED, site.rules, site.recipe)
-    request = ImportRequest.of(query, site, "")
-    requests.submit(queue(site), request)
-    assert site.queue is not None
+    request = ImportRequest.of(query, site)
+    requests.submit(site.queue, request)
     with requests.slot(site.queue), requests.slot(site.queue):
         if waits:
             raised = expired(site)
         else:
-            with requests.held(directory(site), request.key):
+            with requests.held(site.queue.directory, request.key):
                 raised = expired(site)
     assert said in str(raised)
 
@@ -289,3 +274,16 @@ def test_waiters_probe_seldom(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
         single_flight.obtain(WANTED, site, after(1.3))
     calls: list[str] = site.store.worker.calls  # type: ignore[attr-defined]
     assert calls.count("is_at_work") == 2 < calls.count("find")  # the second one for the message
+
+
+def test_who_waits_long_looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand nodes may wait: some hundred looks in four minutes, close together only at first, none too late."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    looks = [now[0] - 100 for _ in waiting.looks(after(241))]
+    gaps = [later - earlier for earlier, later in pairwise(looks)]
+    assert 60 < len(looks) < 180
+    assert (looks[0], looks[-1]) == (0, 240)
+    assert all(gap <= max(0.4, look * 0.08) for gap, look in zip(gaps, looks[1:], strict=True))
+    assert max(gaps) <= 1.5 * waiting.LONGEST_PAUSE_S

@@ -29,11 +29,11 @@ from warmstart.host import files, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, remove_tree, write_all
 from warmstart.images.importers.base import Importer, ImportFailed
+from warmstart.images.notes import FOLDER, NOTE
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps, Scratch, disk_errors
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store.layout import IMAGE, key_of, superblock_problem
-from warmstart.images.user.usage_notes import FOLDER
 
 FALLBACK = "/var/tmp"
 LONGEST_CREDENTIALS = 1 << 16  # bytes
@@ -58,30 +58,38 @@ class UserImportBusy(StoreError):
     hint = "submit the job again when that import has finished"
 
 
-class UserImportDirectory(NamedTuple):
+class Directory(NamedTuple):
     """The directory of a user's own images."""
 
     path: str
     caps: Caps  # of one import
 
 
-def user_import_directory(job_tmp: str, step: str, caps: Caps) -> UserImportDirectory:
+def directory_of(job_tmp: str, step: str, caps: Caps) -> Directory:
     """Return the directory of a job's own images, created if missing: in its workspace, or else in /var/tmp.
 
     `job_tmp` is `tmp/` in the job's workspace, "" if there is none. In /var/tmp each `step` (`JOB.STEP`) has its own.
     Raises `UserImportUnusable`.
     """
     if job_tmp and _is_own_directory(job_tmp):
-        return UserImportDirectory(_ensure_own_directory(f"{job_tmp}/{FOLDER}"), caps)
+        return Directory(_ensure_own_directory(f"{job_tmp}/{FOLDER}"), caps)
     prefix = _fallback_prefix(step)
     with disk_errors(FALLBACK):
         found = next(_own_directories(prefix), None) or tempfile.mkdtemp(prefix=prefix, dir=FALLBACK)
-    return UserImportDirectory(found, caps)
+    return Directory(found, caps)
 
 
-def obtain(
-    reference: Reference, directory: UserImportDirectory, importer: Importer, login: str, deadline: Deadline
-) -> str:
+def note_use(job_tmp: str, name: str) -> None:
+    """Leave a note that this job uses an image of the store (`images.notes`). Raises `OSError`."""
+    folder = f"{job_tmp}/{FOLDER}"
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    with opened_dir(folder) as fd:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        os.close(os.open(NOTE + name, flags, 0o600, dir_fd=fd))
+
+
+def obtain(reference: Reference, directory: Directory, importer: Importer, login: str, deadline: Deadline) -> str:
     """Return the path of the user's own image; import it unless another step of the job has done so.
 
     `login` is the user name of a `docker://USER@…` reference, "" if it has none. Raises `UserImportBusy`,
@@ -105,7 +113,7 @@ def obtain(
     return path
 
 
-def copied(reference: Reference, directory: UserImportDirectory, source: str, deadline: Deadline) -> str:
+def copied(reference: Reference, directory: Directory, source: str, deadline: Deadline) -> str:
     """Copy an image that the store may evict; return the path of the user's copy, "" if copying fails."""
     name = f"{key_of(reference.canonical())}{IMAGE}"
     try:
@@ -219,7 +227,7 @@ def image_lock(folder: int, name: str, reference: Reference, deadline: Deadline)
 
 
 @contextmanager
-def _scratch(directory: UserImportDirectory, folder: int) -> Iterator[Scratch]:
+def _scratch(directory: Directory, folder: int) -> Iterator[Scratch]:
     made = tempfile.mkdtemp(prefix=".import-", dir=directory.path)
     fd = os.open(made, DIRECTORY)
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,14 @@ from tests.support.image_site import RULES, InlineWorker, client, site
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.images.importers.base import Progress
-from warmstart.images.imports import producer
-from warmstart.images.imports.producer import ImageNotOurs, claim
+from warmstart.images.imports import making, waiting
+from warmstart.images.imports.making import ImageNotOurs, claim
 from warmstart.images.layers import LayerPlace
 from warmstart.images.query import Site, query_by_rules
 from warmstart.images.reference import parse
 from warmstart.images.store import published
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.published import Producer
+from warmstart.images.store.published import ImageProducer
 
 pytestmark = pytest.mark.threat(11)
 
@@ -68,36 +67,19 @@ def test_refuses_other_inodes(result_directory: int, tmp_path: Path) -> None:
             claim(result_directory, name, os.geteuid() + 1)
 
 
-def test_who_waits_long_looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand nodes may wait: some hundred looks in four minutes, close together only at first, none too late."""
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    looks = []
-    for _ in producer.pauses(after(240)):
-        looks.append(now[0] - 100)
-        if looks[-1] >= 240:
-            break
-    gaps = [later - earlier for earlier, later in pairwise([0.0, *looks])]
-    assert 60 < len(looks) < 180
-    assert looks[-1] == 240
-    assert all(gap <= max(0.4, look * 0.08) for gap, look in zip(gaps, looks, strict=True))
-    assert max(gaps) <= 1.5 * producer.LONGEST_PAUSE_S
-
-
 # What waiters hear while a producer works.
 
 
 def test_tells_waiters_of_each_phase_and_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a phase begins and every few seconds, with another worker than the one that holds the lock."""
-    flight = producer.begin(query_by_rules(parse("reg.io/a:1"), RULES, "none1"), site(tmp_path, tmp_path), after(9))
+    flight = making.begin(query_by_rules(parse("reg.io/a:1"), RULES, "none1"), site(tmp_path, tmp_path), after(9))
     assert flight is not None
     teller = InlineWorker()
     monkeypatch.setattr(ImageStoreClient, "separate", lambda _: client(tmp_path, teller))
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     said = []
-    with producer._reporting(flight) as report:
+    with making._reporting(flight) as report:
         for phase, done, total, later in (
             ("fetching", 0, 0, 0.0),
             ("fetching", 1 << 20, 5 << 29, 0.5),
@@ -107,9 +89,7 @@ def test_tells_waiters_of_each_phase_and_now_and_then(tmp_path: Path, monkeypatc
             now[0] += later
             report(Progress(phase, done, total))
             said.append(
-                producer.describe_producer(flight.query, flight.site)
-                .rpartition(", now ")[2]
-                .partition(", done with")[0]
+                waiting.describe_producer(flight.query, flight.site).rpartition(", now ")[2].partition(", done with")[0]
             )
     assert said == [
         "fetching it",
@@ -129,14 +109,14 @@ def test_who_is_not_elected_gives_up_soon(
     monkeypatch.setattr(time, "sleep", lambda _: None)
     asked = []
 
-    def held(_store: str, _key: str, _producer: Producer, _owner: str) -> str | None:
+    def held(_store: str, _key: str, _producer: ImageProducer, _owner: str) -> str | None:
         asked.append(1)
         return "" if len(asked) == tries and not recorded else None
 
     monkeypatch.setattr(published, "begin", held)
-    monkeypatch.setattr(published, "producer_of", lambda *_: Producer("n9", 9, 9, "x") if recorded else None)
+    monkeypatch.setattr(published, "producer_of", lambda *_: ImageProducer("n9", 9, 9, "x") if recorded else None)
     monkeypatch.setattr(InlineWorker, "run", lambda _self, _deadline, function, *args: function(*args))
-    assert (producer.elect(query, here, after(9)) is None) == recorded
+    assert (making.elect(query, here, after(9)) is None) == recorded
     assert len(asked) == tries
 
 
@@ -146,7 +126,7 @@ def test_layers_are_kept_for_one_repository_of_one_store(tmp_path: Path) -> None
 
     def place(text: str, where: Site) -> LayerPlace:
         query = query_by_rules(parse(text), RULES, "none1")
-        return producer._layer_place(producer.Flight(query, where, after(9), Producer("h", 1, 1, ""), "", "", []))
+        return making._layer_place(making.Flight(query, where, after(9), ImageProducer("h", 1, 1, ""), "", "", []))
 
     first = place("reg.io/a:1", here)
     assert (first.directory, first.limit) == (f"{tmp_path}/workspace/n1/layers", RULES.keep_layers)

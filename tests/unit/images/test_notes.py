@@ -1,4 +1,4 @@
-"""Notes of what steps were served: believed as names of images that are there, and as nothing else."""
+"""Notes of what steps used: believed as names of images that are there, and as nothing else."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 
 from tests.support.image_site import InlineWorker, client
 from warmstart.host.deadline import after
+from warmstart.images import notes
 from warmstart.images.store import eviction, uses
-from warmstart.images.user import usage_notes
+from warmstart.images.store.layout import DAY
+from warmstart.images.user import own_images
 
 NAME = f"{'ab' * 32}.x86_64.oci1"
 OTHER = f"adopted-{'cd' * 32}.x86_64.enroot1"
@@ -38,39 +40,39 @@ def collect(store: Path, run: Path) -> int:
     """Collect a run's notes as node n1's maintenance does."""
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return usage_notes.mark_noted(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
+        return notes.collect(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
     finally:
         os.close(fd)
 
 
-def test_a_note_becomes_a_mark_and_protects(store: Path, run: Path) -> None:
-    """Once a day and node, however often it is noted; an image that is marked is not evicted."""
-    assert not usage_notes.is_held(str(store), NAME, 600.0)
+def test_a_note_becomes_a_use_and_protects(store: Path, run: Path) -> None:
+    """Once a day and node, however often it is noted; an image in use is not evicted."""
+    assert not uses.is_protected(str(store), NAME, 600.0)
     for name in (NAME, OTHER, NAME):
-        usage_notes.note(str(run / "tmp"), name)
+        own_images.note_use(str(run / "tmp"), name)
     assert collect(store, run) == 2
     assert collect(store, run) == 0
     assert set(uses.last(str(store), NAME)) == {f"n1~{os.getuid()}"}
-    assert usage_notes.is_held(str(store), NAME, 600.0)
+    assert uses.is_protected(str(store), NAME, 600.0)
     assert not eviction.evict(str(store), NAME, 600.0, "")
 
 
-def test_a_mark_that_is_about_to_end_holds_nothing(store: Path) -> None:
-    """A note takes a while to become a mark: the last day of a lease is too short, or half of a short one."""
-    week = 7 * uses.DAY
-    uses.mark(str(store), NAME, "n1")
-    mark = store / "images" / "used" / NAME / "n1"
-    for age, lease, held in ((5.5, week, True), (6.5, week, False), (0.4, uses.DAY, True), (0.6, uses.DAY, False)):
-        os.utime(mark, (time.time() - age * uses.DAY,) * 2)
-        assert usage_notes.is_held(str(store), NAME, lease) is held, (age, lease)
+def test_a_use_that_is_about_to_end_protects_nothing(store: Path) -> None:
+    """A note takes a while to be recorded: the last day of a lease is too short, or half of a short one."""
+    week = 7 * DAY
+    uses.record(str(store), NAME, "n1")
+    use = store / "images" / "used" / NAME / "n1"
+    for age, lease, protected in ((5.5, week, True), (6.5, week, False), (0.4, DAY, True), (0.6, DAY, False)):
+        os.utime(use, (time.time() - age * DAY,) * 2)
+        assert uses.is_protected(str(store), NAME, lease) is protected, (age, lease)
     eviction.pin(str(store), NAME, "people")
-    assert usage_notes.is_held(str(store), NAME, uses.DAY)
+    assert uses.is_protected(str(store), NAME, DAY)
 
 
-def test_what_is_no_image_of_the_store_is_no_mark(store: Path, run: Path, tmp_path: Path) -> None:
+def test_what_is_no_image_of_the_store_is_no_use(store: Path, run: Path, tmp_path: Path) -> None:
     """Invented names make no directories in the store, and odd ones lead nowhere."""
     for name in (f"{'ef' * 32}.x86_64.oci1", "..", "x", f"{NAME}.tmp", f"{NAME}\n"):
-        usage_notes.note(str(run / "tmp"), name)
+        own_images.note_use(str(run / "tmp"), name)
     assert collect(store, run) == 0
     assert not (store / "images" / "used").exists()
 
@@ -79,8 +81,8 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
     """A link, a file, thousands of names: nothing is followed, and looking ends."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / f"{usage_notes.NOTE}{NAME}").touch()
-    folder = run / "tmp" / usage_notes.FOLDER
+    (elsewhere / f"{notes.NOTE}{NAME}").touch()
+    folder = run / "tmp" / notes.FOLDER
     folder.symlink_to(elsewhere)
     assert collect(store, run) == 0
     folder.unlink()
@@ -88,12 +90,12 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
     assert collect(store, run) == 0
     folder.unlink()
     folder.mkdir()
-    for number in range(usage_notes.MOST + 50):
-        (folder / f"{usage_notes.NOTE}{number:064x}.x86_64.oci1").touch()
+    for number in range(notes.MOST + 50):
+        (folder / f"{notes.NOTE}{number:064x}.x86_64.oci1").touch()
     worker = InlineWorker()
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        usage_notes.mark_noted(fd, str(tmp_path / "uses"), node="n1", store=client(store, worker), deadline=after(9))
+        notes.collect(fd, str(tmp_path / "uses"), node="n1", store=client(store, worker), deadline=after(9))
     finally:
         os.close(fd)
     assert len(worker.calls) == 1
@@ -101,35 +103,35 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
 
 @pytest.mark.threat(29)
 def test_notes_protect_for_two_days_only(store: Path, run: Path) -> None:
-    """While the job runs maintenance makes the mark again; the lease of hooks' marks is longer."""
-    week = 7 * uses.DAY
-    usage_notes.note(str(run / "tmp"), NAME)
-    (mark,) = [store / "images" / "used" / NAME / f"n1~{os.getuid()}" for _ in range(collect(store, run))]
-    for days, made, held, protected in ((0.9, 0, True, "in use"), (1.5, 1, False, "in use"), (2.1, 1, False, "")):
-        os.utime(mark, (time.time() - days * uses.DAY,) * 2)
+    """While the job runs maintenance records the use again; the lease of hooks' uses is longer."""
+    week = 7 * DAY
+    own_images.note_use(str(run / "tmp"), NAME)
+    (use,) = [store / "images" / "used" / NAME / f"n1~{os.getuid()}" for _ in range(collect(store, run))]
+    for days, recorded, lasts, protected in ((0.9, 0, True, "in use"), (1.5, 1, False, "in use"), (2.1, 1, False, "")):
+        os.utime(use, (time.time() - days * DAY,) * 2)
         os.utime(store / "images" / f"{NAME}.sqsh", (1, 1))
-        assert usage_notes.is_held(str(store), NAME, week) is held
+        assert uses.is_protected(str(store), NAME, week) is lasts
         found = eviction.describe(str(store), NAME, week)
         assert found
         assert (found.protected, found.nodes) == (protected, ["n1"] if protected else [])
-        assert collect(store, run) == made
-    os.utime(mark, (time.time() - 3 * uses.DAY,) * 2)
+        assert collect(store, run) == recorded
+    os.utime(use, (time.time() - 3 * DAY,) * 2)
     assert eviction.evict(str(store), NAME, week, "")
 
 
 @pytest.mark.threat(29)
 def test_the_notes_of_one_user_protect_so_many_images(store: Path, run: Path) -> None:
-    """On all nodes together. Another user's notes and the hooks' own marks still count."""
-    names = [f"{number:064x}.x86_64.oci1" for number in range(uses.MOST_SERVED + 10)]
+    """On all nodes together. Another user's notes and the hooks' own uses still count."""
+    names = [f"{number:064x}.x86_64.oci1" for number in range(uses.MOST_NOTED + 10)]
     for name in names:
         (store / "images" / f"{name}.sqsh").write_bytes(b"x" * 4096)
-        usage_notes.note(str(run / "tmp"), name)
-    assert collect(store, run) == uses.MOST_SERVED
+        own_images.note_use(str(run / "tmp"), name)
+    assert collect(store, run) == uses.MOST_NOTED
     assert collect(store, run) == 0
-    assert uses.mark_served(str(store), names, "n2", os.getuid()) == uses.MOST_SERVED
+    assert uses.record_noted(str(store), names, "n2", os.getuid()) == uses.MOST_NOTED
     for name in names:
         os.utime(store / "images" / f"{name}.sqsh", (1, 1))
     left = [entry.name for entry in eviction.inventory(str(store), 600.0) if entry.protected and entry.name in names]
-    assert len(left) == uses.MOST_SERVED
+    assert len(left) == uses.MOST_NOTED
     other = min(set(names) - set(left))
-    assert uses.mark_served(str(store), [other], "n2", os.getuid() + 1) == 1
+    assert uses.record_noted(str(store), [other], "n2", os.getuid() + 1) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.policy.reference import PAGE, SCHEMA, main
+from tools.policy_reference import PAGE, SCHEMA, main
 from warmstart.policy.schema import Section, json_schema
 
 REPOSITORY = Path(__file__).resolve().parents[3]

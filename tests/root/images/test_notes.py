@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.image_site import client
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.images.user import usage_notes
+from warmstart.images import notes
 
 NAME = f"{'ab' * 32}.x86_64.oci1"
 
@@ -16,7 +16,7 @@ NAME = f"{'ab' * 32}.x86_64.oci1"
 def collect(store: Path, run: Path) -> int:
     """Collect a run's notes as node n1's maintenance does."""
     with opened_dir(str(run)) as fd:
-        return usage_notes.mark_noted(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
+        return notes.collect(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
 
 
 def test_what_is_mounted_there_is_not_asked(tmp_path: Path) -> None:
@@ -25,8 +25,8 @@ def test_what_is_mounted_there_is_not_asked(tmp_path: Path) -> None:
     (store / "images").mkdir(parents=True)
     (store / "images" / f"{NAME}.sqsh").touch()
     (run / "tmp").mkdir(parents=True)
-    (other / usage_notes.FOLDER).mkdir(parents=True)
-    (other / usage_notes.FOLDER / f"{usage_notes.NOTE}{NAME}").touch()
+    (other / notes.FOLDER).mkdir(parents=True)
+    (other / notes.FOLDER / f"{notes.NOTE}{NAME}").touch()
     subprocess.run(["mount", "--bind", str(other), str(run / "tmp")], check=True)
     try:
         assert collect(store, run) == 0

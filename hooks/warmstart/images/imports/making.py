@@ -1,8 +1,8 @@
-"""The producer's part of a single flight: everything between taking the lock and the published image. Runs as root.
+"""Making an image: everything between taking the lock and the published image. Runs as root.
 
-Not on the hot path, and in no hook: the background import (`entry.import_image`) and the command line run it. Whoever
-gets the lock looks up the image again, because the previous holder may just have published it. A failure is recorded
-before the lock is released, so that waiters find it.
+In no hook: the background import (`entry.import_image`) and the command line run it. Whoever gets the lock looks up the
+image again, because the previous holder may just have published it. A failure is recorded before the lock is released,
+so that waiters find it.
 
 The importer's result is claimed before it is checked (docs/threats.md, row 11). The importer's processes are dead by
 then. `claim` checks an inode and not a name: it is a regular file with one link, owned by the import account. `claim`
@@ -29,7 +29,8 @@ from warmstart.host.files import open_regular
 from warmstart.host.identity import Identity
 from warmstart.images import layers, scratch
 from warmstart.images.importers.base import Importer, Progress, RegistryUnreachable, Report
-from warmstart.images.imports import verify
+from warmstart.images.imports import verify, waiting
+from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.layers import LayerPlace
 from warmstart.images.query import Missing, Obtained, Site, as_obtained, query_by_rules
 from warmstart.images.reference import Reference
@@ -37,8 +38,7 @@ from warmstart.images.scratch import Caps, Scratch
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store import launchers, published
 from warmstart.images.store.layout import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
-from warmstart.images.store.published import Draft, Producer, RememberedFailure, temp_owner
-from warmstart.policy.units import format_duration, format_size
+from warmstart.images.store.published import ImageDraft, ImageProducer, RememberedFailure
 
 RESOLVE_KNOWN_S = 20.0  # for a registry's answer on a tag whose last digest is in the store
 ADOPTED_FILE = "adopted.sqsh"
@@ -46,10 +46,6 @@ CLEAN_UP_S = 5.0
 LAUNCHERS_LOCK_SHARE = 4  # waiting for a launcher's lock may take one part in this many of the time left,
 LAUNCHERS_LOCK_S = 120.0  # but no more than this
 POLL_S = 0.25
-FIRST_PAUSE_S = 0.05
-SHORT_PAUSE_S = 0.25  # the longest in the first seconds,
-PAUSE_SHARE = 0.05  # then this part of the time waited so far,
-LONGEST_PAUSE_S = 5.0  # and never more than this
 ELECTION_S = 3.0
 ELECTION_PAUSE_S = 0.1
 ELECTION_TRIES = 3
@@ -87,7 +83,7 @@ class Flight(NamedTuple):
     query: ImageQuery
     site: Site
     deadline: Deadline
-    producer: Producer  # what waiters are told
+    producer: ImageProducer  # what waiters are told
     owner: str  # names its temporary files in the store
     lockless: str  # why it has no lock, "" if it has one
     names: list[str]  # that launchers give to the image
@@ -103,33 +99,14 @@ class Flight(NamedTuple):
 def begin(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
     """Become the producer; None if another hook is."""
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    producer = Producer(site.requester.node, os.getpid(), site.requester.job_id, since)
-    owner = _temp_owner(query, site)
+    producer = ImageProducer(site.requester.node, os.getpid(), site.requester.job_id, since)
+    owner = site.temp_owner(query)
     lockless = site.store.begin(query, producer, owner, deadline)
     return (
         None
         if lockless is None
         else Flight(query, site, deadline, producer, owner, lockless, launchers.names_of(query.reference))
     )
-
-
-def _temp_owner(query: ImageQuery, site: Site) -> str:
-    return temp_owner(query.lock, site.requester.node, site.requester.run_id)
-
-
-def pauses(until: Deadline) -> Iterator[None]:
-    """Sleep before each item, longer and longer, but not beyond `until`.
-
-    Whoever waits long looks seldom: a thousand nodes may wait for the same image. A look comes late by a small part of
-    the time that was waited already.
-    """
-    pause, began = FIRST_PAUSE_S, time.monotonic()
-    while True:
-        # S311: jitter between the waiters of many nodes; no secret
-        time.sleep(min(pause * (0.5 + random.random()), until.left()))  # noqa: S311
-        waited = time.monotonic() - began
-        pause = min(pause * 1.5, max(SHORT_PAUSE_S, min(waited * PAUSE_SHARE, LONGEST_PAUSE_S)))
-        yield
 
 
 def elect(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
@@ -144,6 +121,30 @@ def elect(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
             return None
         time.sleep(ELECTION_PAUSE_S * (1 + random.random()))  # noqa: S311 - jitter between nodes; no secret
     return flight
+
+
+def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
+    """Return the image, for the command line: import it in this process if it is missing, or wait for another one.
+
+    Raises the errors of an import, also those that another one has just had, and `ImageWaitExpired`.
+    """
+    query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
+    image = site.find_intact(query, deadline) or _import_or_wait(query, site, deadline)
+    site.record_use(image.name, deadline)
+    return image
+
+
+def _import_or_wait(query: ImageQuery, site: Site, deadline: Deadline) -> Obtained:
+    started, how, waited_s = time.monotonic(), "reused", 0.0
+    for _ in waiting.looks(deadline):
+        if image := site.look_up(query, how, deadline):
+            return image._replace(waited_s=waited_s)
+        raise_remembered(query, site, deadline)
+        if flight := begin(query, site, deadline):
+            return produce(flight, how)._replace(waited_s=waited_s)
+        how, waited_s = "waited", round(time.monotonic() - started, 3)
+    doing = waiting.describe_producer(query, site) or "its producer is unknown"
+    raise ImageWaitExpired(image=query.reference.canonical(), waited_s=round(waited_s), producer=doing)
 
 
 def produce(flight: Flight, how: str) -> Obtained:
@@ -181,51 +182,12 @@ def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
             raise error
 
 
-def describe_producer(query: ImageQuery, site: Site) -> str:
-    """Return a clause that says which process imports the image, and how far it is; "" if none is known to live."""
-    producer = None
-    with suppress(WarmstartError):  # the waiter's own error is more useful than this one
-        if site.store.is_at_work(query, after(CLEAN_UP_S)):
-            producer = site.store.producer_of(query, after(CLEAN_UP_S))
-    if producer is None:
-        return ""
-    now = f", now {format_progress(producer)}" if producer.phase else ""
-    who = f"pid {producer.pid} on {producer.host} for job {producer.job}"
-    return f"imported by {who} since {producer.since}{now}{_expected(producer)}"
-
-
-def _expected(producer: Producer) -> str:
-    """Return when to try again, as far as this phase tells: fetching takes most of the time, but not all."""
-    if not producer.total or not producer.rate:
-        return ""
-    seconds = (producer.total - producer.done) / producer.rate
-    at = time.strftime("%H:%M", time.gmtime(producer.at + seconds))
-    return f", done with that in about {format_duration(max(round(seconds), 1))}; try again after {at} UTC"
-
-
-def format_progress(producer: Producer) -> str:
-    """Return what a producer does now as text, such as `fetching it, 1.5GiB of 4GiB, 52.3MiB/s`."""
-    if not producer.done:
-        return f"{producer.phase} ({format_size(producer.total)})" if producer.total else producer.phase
-    total = f" of {format_size(producer.total)}" if producer.total else " so far"
-    rate = f", {format_size(producer.rate)}/s" if producer.rate else ""
-    return f"{producer.phase}, {format_size(producer.done)}{total}{rate}"
-
-
-def discard_damaged(name: str, query: ImageQuery, site: Site, deadline: Deadline) -> str:
-    """Check every byte of an image, unless it has passed before; quarantine a damaged one and return the problem."""
-    found = site.store.check_bytes(name, _temp_owner(query, site), deadline)
-    if found.problem:
-        site.store.quarantine(name, found.problem, deadline, inode=found.inode)
-    return found.problem
-
-
 def adopt_now(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     """Adopt the image that another launcher left for a tag, however old it is. Raises `NothingToAdopt`."""
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
     flight = begin(query._replace(times=TagTimes(0.0, 0.0)), site, deadline)
     if flight is None:
-        problem = describe_producer(query, site) or "another process imports it"
+        problem = waiting.describe_producer(query, site) or "another process imports it"
         raise NothingToAdopt(image=reference.canonical(), problem=problem)
     try:
         with _scratch(site, site.store.identity) as work:
@@ -349,7 +311,7 @@ def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str)
     verify.check_listing(fd, site.validator, deadline)
     evicted = site.store.make_room(size, site.rules, site.charged, deadline)
     flight.tell("publishing it", total=size)
-    draft = Draft(
+    draft = ImageDraft(
         digest=digest,
         reference=query.reference.canonical(),
         kind=query.kind,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from warmstart.cli import cli, manual
+from tools import manual
+from warmstart.cli import cli
 
 
 def test_every_command_has_a_page() -> None:

@@ -1,6 +1,6 @@
 """Generate policies/schema.json and the tables of docs/reference/policy.md. `make docs` and `make lint` run it.
 
-    python -m warmstart.policy.reference [--check]
+    python -m tools.policy_reference [--check]
 
 Run it in the root of the repository. It replaces what docs/reference/policy.md has between these two lines, where PART
 is `keys` (all but the rules) or `rules`:

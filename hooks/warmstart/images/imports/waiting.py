@@ -1,4 +1,4 @@
-"""The hook's part of a background import: ask for it and wait, but never import. Runs as root. Not on the hot path.
+"""Waiting for an image that is missing: a hook asks for its import and waits, but never imports. Runs as root.
 
     look up ─▶ failed since we wait? ─▶ is somebody at work, here or on another node? ─▶ no: write a request, start it
        ▲                                                    │ yes                                     │
@@ -17,52 +17,86 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 
-from warmstart.errors import WarmstartError, by_code
-from warmstart.host.deadline import Deadline
+from warmstart.errors import StoreError, WarmstartError, by_code
+from warmstart.host.deadline import Deadline, after
 from warmstart.images.importers.base import ImportFailed
-from warmstart.images.imports import producer, requests
+from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportRequest
-from warmstart.images.query import Obtained, Queue, Site
+from warmstart.images.query import Obtained, Site
 from warmstart.images.store import published
 from warmstart.images.store.layout import ImageQuery
-from warmstart.images.store.published import RememberedFailure
+from warmstart.images.store.published import ImageProducer, RememberedFailure
+from warmstart.policy.units import format_duration, format_size
 from warmstart.record import using_state
 
+ANSWER_S = 1.0  # reserved for the last look into the store
+FIRST_PAUSE_S = 0.05
+SHORT_PAUSE_S = 0.25  # the longest in the first seconds,
+PAUSE_SHARE = 0.05  # then this part of the time waited so far,
+LONGEST_PAUSE_S = 5.0  # and never more than this
 PROBE_S = 1.0  # the least between two questions whether somebody is at work; jitter makes each up to half longer
+PRODUCER_S = 5.0  # for a question about the producer
 LOCAL_MODULES = ("warmstart.images.store.eviction", "warmstart.images.credentials")  # of further errors of an import
 WAITS = "its import waits on node {node} for one of the {parallel} that run there at a time (images.parallel)"
 STARTS = "its import on node {node} is starting"
 
 
+class ImageWaitExpired(StoreError):
+    """The image is still being imported at the deadline."""
+
+    code = "image-wait-expired"
+    template = "image {image} is still missing after {waited_s} s of waiting; {producer}"
+    hint = "the import goes on: submit the job again when it is done; for very large images raise images.wait"
+
+
+def looks(deadline: Deadline) -> Iterator[None]:
+    """Yield for each look into the store, the first at once and the last a second before the deadline.
+
+    Whoever waits long looks seldom: a thousand nodes may wait for the same image. A look comes late by a small part of
+    the time that was waited already.
+    """
+    last = Deadline(deadline.at - ANSWER_S)
+    pause, began = FIRST_PAUSE_S, time.monotonic()
+    yield
+    while not last.expired():
+        # S311: jitter between the waiters of many nodes; no secret
+        time.sleep(min(pause * (0.5 + random.random()), last.left()))  # noqa: S311
+        waited = time.monotonic() - began
+        pause = min(pause * 1.5, max(SHORT_PAUSE_S, min(waited * PAUSE_SHARE, LONGEST_PAUSE_S)))
+        yield
+
+
 class Wait:
     """One hook's wait for one image."""
 
-    def __init__(self, query: ImageQuery, site: Site, queue: Queue) -> None:
+    def __init__(self, query: ImageQuery, site: Site) -> None:
         self._query = query
         self._site = site
-        self._queue = queue
-        self._request = ImportRequest.of(query, site, queue.private)
+        self._queue = site.queue
+        self._request = ImportRequest.of(query, site)
         self._problem = ""  # why no import could be asked for
         self._seen: set[float] | None = None  # times of the failures that were there when the wait began
         self._probed = 0.0
 
-    def until(self, last_look: Deadline, deadline: Deadline) -> Obtained | str:
-        """Return the image; after the last look, a clause that says who imports it and how far that is.
+    def until(self, deadline: Deadline) -> Obtained:
+        """Return the image.
 
-        Raises what the import failed with, and `StateFull` or `StateUnusable` if requests cannot be read or written.
+        Raises `ImageWaitExpired`, what the import failed with, and `StateFull` or `StateUnusable` if requests cannot be
+        read or written.
         """
-        pauses = producer.pauses(last_look)
-        while True:
+        started = time.monotonic()
+        for _ in looks(deadline):
             is_idle = self._is_time_to_probe() and not self._is_at_work(deadline)
             if image := self._site.look_up(self._query, "waited", deadline):
-                return image
+                return image._replace(waited_s=round(time.monotonic() - started, 3))
             self._raise_new_failure(deadline)
             if is_idle:  # even a hook that has no time to wait asks: its image is there for the next job
                 self._ask()
-            if last_look.expired():
-                return self._describe()
-            next(pauses)
+        waited_s = round(time.monotonic() - started)
+        raise ImageWaitExpired(image=self._request.reference, waited_s=waited_s, producer=self._describe())
 
     def _is_time_to_probe(self) -> bool:
         now = time.monotonic()
@@ -106,7 +140,7 @@ class Wait:
         return published.as_error(failure) or unknown
 
     def _describe(self) -> str:
-        if known := producer.describe_producer(self._query, self._site):
+        if known := describe_producer(self._query, self._site):
             return known
         if self._problem:
             return self._problem
@@ -116,3 +150,34 @@ class Wait:
             is_started = requests.is_live(directory, key) or (request is not None and request.is_starting())
         text = STARTS if is_started else WAITS
         return text.format(node=self._request.node, parallel=self._queue.parallel)
+
+
+def describe_producer(query: ImageQuery, site: Site) -> str:
+    """Return a clause that says which process imports the image, and how far it is; "" if none is known to live."""
+    producer = None
+    with suppress(WarmstartError):  # the waiter's own error is more useful than this one
+        if site.store.is_at_work(query, after(PRODUCER_S)):
+            producer = site.store.producer_of(query, after(PRODUCER_S))
+    if producer is None:
+        return ""
+    now = f", now {format_progress(producer)}" if producer.phase else ""
+    who = f"pid {producer.pid} on {producer.host} for job {producer.job}"
+    return f"imported by {who} since {producer.since}{now}{_expected(producer)}"
+
+
+def _expected(producer: ImageProducer) -> str:
+    """Return when to try again, as far as this phase tells: fetching takes most of the time, but not all."""
+    if not producer.total or not producer.rate:
+        return ""
+    seconds = (producer.total - producer.done) / producer.rate
+    at = time.strftime("%H:%M", time.gmtime(producer.at + seconds))
+    return f", done with that in about {format_duration(seconds)}; try again after {at} UTC"
+
+
+def format_progress(producer: ImageProducer) -> str:
+    """Return what a producer does now as text, such as `fetching it, 1.5GiB of 4GiB, 52.3MiB/s`."""
+    if not producer.done:
+        return f"{producer.phase} ({format_size(producer.total)})" if producer.total else producer.phase
+    total = f" of {format_size(producer.total)}" if producer.total else " so far"
+    rate = f", {format_size(producer.rate)}/s" if producer.rate else ""
+    return f"{producer.phase}, {format_size(producer.done)}{total}{rate}"

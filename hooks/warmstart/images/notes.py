@@ -1,0 +1,75 @@
+"""Notes of the store's images that a job's steps used: left by the job's user, collected by root. Runs as root.
+
+The pyxis importer runs as the job's user, who cannot record a use in the store. It leaves an empty note:
+
+    <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/.used-<image name>
+
+The epilog and maintenance record the uses that were noted. Until then the image may be evicted, unless an older use
+protects it for long enough; else the step gets a copy. Anybody can forge notes, so what they protect is bounded for
+each user, and ends two days later (store/uses.py).
+Every epilog loads this module, so it imports nothing slow.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import PATH, mount_id, opened_dir
+from warmstart.images.store.client import ImageStoreClient, is_recorded
+from warmstart.lean import Iterator, contextmanager, suppress
+
+FOLDER = "warmstart-images"
+NOTE = ".used-"
+MOST = 64  # of one job's notes are read
+LOOKED_AT = 1000  # of the names in a job's directory are read
+_NAME = r"(adopted-)?[0-9a-f]{64}\.[a-z0-9_]{1,32}\.[a-z0-9]{1,32}"
+
+
+def collect(run: int, known: str, *, node: str, store: ImageStoreClient, deadline: Deadline) -> int:
+    """Record the uses that a job has noted; return how many were new.
+
+    `run` is the open directory of a job's run, `known` as for `ImageStoreClient.record_use`: a use that a hook of this
+    node has recorded counts. Raises `StoreError`, and `OSError` if the local disk fails.
+    """
+    names = [name for name in _notes(run) if not is_recorded(known, name)]
+    if not names:
+        return 0
+    # The job's user owns TMPDIR in root's directory of the run, and cannot give it away.
+    uid = os.stat("tmp", dir_fd=run, follow_symlinks=False).st_uid
+    return store.record_noted(names, node, uid, deadline)
+
+
+def _notes(run: int) -> Iterator[str]:
+    """Yield the image names in a job's notes; stop early if the user has made the directory unreadable."""
+    with (
+        suppress(OSError),
+        _open_on_same_mount("tmp", run) as tmp,
+        _open_on_same_mount(FOLDER, tmp) as fd,
+        os.scandir(fd) as found,
+    ):
+        import re  # few jobs leave notes
+
+        left = MOST
+        for _, entry in zip(range(LOOKED_AT), found, strict=False):
+            name = entry.name.removeprefix(NOTE)
+            if left and name != entry.name and re.fullmatch(_NAME, name):
+                left -= 1
+                yield name
+
+
+@contextmanager
+def _open_on_same_mount(name: str, parent: int) -> Iterator[int]:
+    """Open a directory on its parent's mount; `EXDEV` if the job has mounted something there.
+
+    A FUSE daemon of the job's may never answer, so the first open uses O_PATH, which does not reach it.
+    """
+    path = os.open(name, PATH, dir_fd=parent)
+    try:
+        if mount_id(path) != mount_id(parent):
+            raise OSError(errno.EXDEV, "something is mounted there", name)
+        with opened_dir(".", path) as fd:
+            yield fd
+    finally:
+        os.close(path)

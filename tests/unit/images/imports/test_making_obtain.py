@@ -1,0 +1,239 @@
+"""An image that this process obtains: who imports, who waits, what waiters are told. The import is a stand-in."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.support import image_site
+from tests.support.superblocks import image
+from warmstart.host.deadline import Deadline, after
+from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
+from warmstart.images.imports import making
+from warmstart.images.imports.making import Flight
+from warmstart.images.imports.waiting import ImageWaitExpired
+from warmstart.images.query import Obtained, Site, as_obtained
+from warmstart.images.reference import parse
+from warmstart.images.store import published
+from warmstart.images.store.eviction import ImageQuotaExceeded
+from warmstart.images.store.layout import ImageQuery, key_of
+from warmstart.images.store.published import ImageProducer, RememberedFailure
+from warmstart.store.layout import StoreFailed
+from warmstart.store.locks import Held, try_lock
+
+HEX = "ab" * 32
+BY_DIGEST = parse(f"reg.io/a@sha256:{HEX}")
+LOCK = f"{key_of(BY_DIGEST.canonical())}.{image_site.KIND}"
+OTHER = ImageProducer("n9", 99, 8, "2026-01-01T00:00:00Z")
+NOT_FOUND = RememberedFailure("image-not-found", {"image": "reg.io/a"})
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Return a site with an empty store."""
+    (tmp_path / "store").mkdir()
+    return image_site.site(tmp_path / "store", tmp_path / "workspace")
+
+
+@pytest.fixture
+def others_lock(site: Site) -> Iterator[None]:
+    """Let somebody else be the producer, as job 8 on node n9."""
+    assert published.begin(site.store.path, LOCK, OTHER, "test") == ""
+    yield
+    published.end(site.store.path, LOCK)
+
+
+def put_image(site: Site) -> None:
+    """Publish the sample image."""
+    images = Path(site.store.path) / "images"
+    images.mkdir(exist_ok=True)
+    (images / f"{HEX}.{image_site.KIND}.sqsh").write_bytes(image())
+
+
+def nothing_to_import(*_: object) -> NoReturn:
+    """Stand in for an import that must not happen."""
+    raise AssertionError("imported")
+
+
+def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing image is imported by whoever gets the lock, and the lock is free afterwards."""
+
+    def make(producer: Flight) -> Obtained:
+        query, site, deadline = producer[:3]
+        assert try_lock(f"{site.store.path}/images/locks", f"{LOCK}.lock") is None
+        put_image(site)
+        image = as_obtained(site.store.find(query, deadline), "imported")
+        assert image
+        return image
+
+    monkeypatch.setattr(making, "_import", make)
+    assert making.obtain(BY_DIGEST, site, after(5)).how == "imported"
+    held = try_lock(f"{site.store.path}/images/locks", f"{LOCK}.lock")
+    assert held is not None
+    held.release()
+    assert published.producer_of(site.store.path, LOCK) is None
+
+
+@pytest.mark.usefixtures("others_lock")
+def test_a_waiter_is_released_by_the_image_and_not_by_the_lock(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image appears while another holds the lock; the waiter returns although the lock is still held."""
+    monkeypatch.setattr(making, "_import", nothing_to_import)
+    monkeypatch.setattr(time, "sleep", lambda _: put_image(site))
+    found = making.obtain(BY_DIGEST, site, after(5))
+    assert found.how == "waited"
+
+
+@pytest.mark.usefixtures("others_lock")
+def test_a_waiters_deadline_names_the_producer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says who is importing, on which host, for which job and since when; nothing was imported."""
+    monkeypatch.setattr(making, "_import", nothing_to_import)
+    with pytest.raises(ImageWaitExpired) as raised:
+        making.obtain(BY_DIGEST, site, after(0.01))
+    expected = "imported by pid 99 on n9 for job 8 since 2026-01-01T00:00:00Z"
+    assert raised.value.fields["producer"] == expected
+
+
+def test_the_locks_holder_looks_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image that was published between the look-up and the lock is not imported again."""
+    begin = making.begin
+
+    def late(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
+        put_image(site)
+        return begin(query, site, deadline)
+
+    monkeypatch.setattr(making, "begin", late)
+    monkeypatch.setattr(making, "_import", nothing_to_import)
+    assert making.obtain(BY_DIGEST, site, after(5)).how == "reused"
+
+
+def test_a_definitive_failure_is_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes next gets the same error without asking the registry."""
+
+    def missing(*_: object) -> NoReturn:
+        raise ImageNotFound(image="reg.io/a")
+
+    monkeypatch.setattr(making, "_import", missing)
+    with pytest.raises(ImageNotFound):
+        making.obtain(BY_DIGEST, site, after(5))
+    monkeypatch.setattr(making, "_import", nothing_to_import)
+    with pytest.raises(ImageNotFound) as raised:
+        making.obtain(BY_DIGEST, site, after(5))
+    assert raised.value.fields == {"image": "reg.io/a"}
+
+
+@pytest.mark.threat(15)
+def test_an_outage_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry that was down is asked again by the next one."""
+    asked = []
+
+    def down(*_: object) -> NoReturn:
+        asked.append(1)
+        raise RegistryUnreachable(image="reg.io/a", problem="x")
+
+    monkeypatch.setattr(making, "_import", down)
+    for _ in range(2):
+        with pytest.raises(RegistryUnreachable):
+            making.obtain(BY_DIGEST, site, after(5))
+    assert len(asked) == 2
+
+
+def test_failures_are_forgotten(site: Site) -> None:
+    """A failure counts for half a minute; one from far in the future, or a damaged one, does not."""
+    published.remember(site.store.path, LOCK, NOT_FOUND, "test")
+    assert counts(site)
+    path = Path(site.store.path) / "images" / "failed" / f"{LOCK}.json"
+    for content in ("[]", "{", json.dumps({"at": time.time() - 31, "code": NOT_FOUND.code, "fields": {}}),
+                    json.dumps({"at": time.time() + 9999, "code": NOT_FOUND.code, "fields": {}})):  # fmt: skip
+        path.chmod(0o644)
+        path.write_text(content)
+        assert not counts(site)
+
+
+def counts(site: Site) -> bool:
+    """Return whether a definitive failure is remembered that is less than half a minute old."""
+    failure = published.last_failure(site.store.path, LOCK)
+    return failure is not None and published.is_definitive(failure, 30)
+
+
+def test_a_store_that_is_not_there_is_the_stores_fault(site: Site) -> None:
+    """An unmounted store is neither the user's nor the node's fault."""
+    Path(site.store.path).rmdir()
+    with pytest.raises(StoreFailed):
+        making.obtain(BY_DIGEST, site, after(5))
+    assert not Path(site.store.path).exists()
+
+
+def test_one_users_quota_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal that is about the user and not about the image ends nobody's next import."""
+
+    def refused(*_: object) -> NoReturn:
+        raise ImageQuotaExceeded(bytes=1, whose="alice", taken=1, quota=1)
+
+    monkeypatch.setattr(making, "_import", refused)
+    with pytest.raises(ImageQuotaExceeded):
+        making.obtain(BY_DIGEST, site, after(5))
+    assert not counts(site)
+
+
+def test_how_long_a_failure_is_remembered_is_the_sites(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `remember_failures` over, the registry is asked again."""
+    published.remember(site.store.path, LOCK, NOT_FOUND, "test")
+    with pytest.raises(ImageNotFound):
+        making.obtain(BY_DIGEST, site, after(5))
+    monkeypatch.setattr(making, "_import", nothing_to_import)
+    with pytest.raises(AssertionError, match="imported"):
+        making.obtain(BY_DIGEST, site._replace(rules=image_site.RULES._replace(remember_failures=0)), after(5))
+
+
+@pytest.mark.usefixtures("others_lock")
+def test_a_waiters_deadline_tells_what_the_producer_does(site: Site) -> None:
+    """What the producer announced last stands in the error."""
+    published.announce(site.store.path, LOCK, OTHER._replace(since="x", phase="checking 3 MiB"), "test")
+    with pytest.raises(ImageWaitExpired) as raised:
+        making.obtain(BY_DIGEST, site, after(0.01))
+    assert str(raised.value.fields["producer"]).endswith("since x, now checking 3 MiB")
+
+
+def test_a_store_without_locks_is_said_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENOLCK: the import goes on, and its answer has the reason for one warning."""
+
+    def none(*_: object, **__: object) -> Held:
+        return Held(contextlib.nullcontext(), "No locks available")
+
+    def make(producer: Flight) -> Obtained:
+        put_image(site)
+        return found_by(producer)
+
+    monkeypatch.setattr(Held, "release", lambda _: None)
+    monkeypatch.setattr(published, "try_lock", none)
+    monkeypatch.setattr(making, "_import", make)
+    assert making.obtain(BY_DIGEST, site, after(5)).missing.lockless == "No locks available"
+    assert making.obtain(BY_DIGEST, site, after(5)).missing.lockless == ""
+
+
+def found_by(producer: Flight) -> Obtained:
+    """Look the image up as an import does at its end."""
+    image = as_obtained(producer.site.store.find(producer.query, producer.deadline), "imported")
+    assert image
+    return image
+
+
+def test_a_damaged_image_is_found_where_the_policy_wants_every_byte_read(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `verify: full` a byte that the superblock does not tell of is enough to import again."""
+    put_image(site)
+    name = f"{HEX}.{image_site.KIND}"
+    (Path(site.store.path) / "images" / f"{name}.json").write_text(json.dumps({"sha256": "00" * 32}))
+    monkeypatch.setattr(making, "_import", nothing_to_import)
+    assert making.obtain(BY_DIGEST, site, after(5)).how == "reused"
+    with pytest.raises(AssertionError, match="imported"):
+        making.obtain(BY_DIGEST, site._replace(rules=image_site.RULES._replace(verify="full")), after(5))
+    (reason,) = (Path(site.store.path) / "images" / "quarantine").glob("*.reason")
+    assert "SHA-256" in reason.read_text()
