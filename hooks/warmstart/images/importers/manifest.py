@@ -41,12 +41,12 @@ def _choose(manifests: object, machine: str) -> str:
     if not isinstance(manifests, list):
         raise TypeError
     wanted = {"os": "linux", "architecture": _ARCHITECTURES.get(machine, "")}
-    found = []
+    digests = []
     for each in manifests:
         platform = each.get("platform", {})
         if {key: platform.get(key) for key in wanted} == wanted:
-            found.append(str(each["digest"]))
-    return found[0] if len(found) == 1 and is_digest(found[0]) else ""
+            digests.append(str(each["digest"]))
+    return digests[0] if len(digests) == 1 and is_digest(digests[0]) else ""
 
 
 def _layer(descriptor: object) -> Layer:

@@ -258,14 +258,14 @@ def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
             if stale is None:
                 raise
             return stale
-    found = site.store.find(query, deadline, digest)
-    image = as_obtained(found, "reused")  # under another tag, or the tag has not moved
+    stored = site.store.find(query, deadline, digest)
+    image = as_obtained(stored, "reused")  # under another tag, or the tag has not moved
     missing = Missing()
     if image is None:
-        if found is not None:
-            site.store.quarantine(found.name, found.invalid, deadline)
+        if stored is not None:
+            site.store.quarantine(stored.name, stored.invalid, deadline)
         evicted = _make(flight, digest, importer, work)
-        missing = Missing(quarantined=found.invalid if found else "", evicted=tuple(evicted))
+        missing = Missing(quarantined=stored.invalid if stored else "", evicted=tuple(evicted))
         image = site.look_up(query, "imported", deadline, digest)
     if image is None:  # evicted meanwhile
         raise ImageInvalid(problem="it was published and is gone")

@@ -216,10 +216,10 @@ def _check_space(images: int, size: int) -> None:
 def read_metadata(path: str) -> dict[str, object]:
     """Return the metadata of a published image from `path` (NAME.json); {} if it is missing or damaged."""
     try:
-        found = wire.parse(read_small(path, LONGEST_META))
+        metadata = wire.parse(read_small(path, LONGEST_META))
     except (FileNotFoundError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def copy_out(path: str, target: int) -> str:
@@ -273,18 +273,18 @@ def unrecorded(store: str) -> list[str]:
     """Return the names of images whose producers died before they wrote the metadata; `check_bytes` writes it."""
     with opened_folder(store) as images:
         names = frozenset(os.listdir(images))
-        found = [name for name in sorted(names) if name.endswith(IMAGE) and not name.startswith(".")]
-        stems = [name.removesuffix(IMAGE) for name in found]
+        squashfs = [name for name in sorted(names) if name.endswith(IMAGE) and not name.startswith(".")]
+        stems = [name.removesuffix(IMAGE) for name in squashfs]
         return [stem for stem in stems if stem + META not in names and _age(images, stem + IMAGE) > ABANDONED_S]
 
 
 def _is_checked(store: str, name: str, status: os.stat_result) -> bool:
     with opened_folder(store, CHECKED) as folder:
         try:
-            found = wire.parse(read_small(name + META, LONGEST_CHECK, folder))
+            check = wire.parse(read_small(name + META, LONGEST_CHECK, folder))
         except (FileNotFoundError, ValueError):
             return False
-    return isinstance(found, dict) and found.get("stamp") == _stamp(status)
+    return isinstance(check, dict) and check.get("stamp") == _stamp(status)
 
 
 def _stamp(status: os.stat_result) -> list[int]:
@@ -464,8 +464,10 @@ def under_way(store: str) -> dict[str, ImageProducer]:
     except FileNotFoundError:
         return {}  # nothing was ever imported
     keys = sorted(name.removesuffix(PRODUCER) for name in names if name.endswith(PRODUCER))
-    found = ((key, producer_of(store, key)) for key in keys if is_locked(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock"))
-    return {key: producer for key, producer in found if producer is not None}
+    producers = (
+        (key, producer_of(store, key)) for key in keys if is_locked(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock")
+    )
+    return {key: producer for key, producer in producers if producer is not None}
 
 
 def producer_of(store: str, key: str) -> ImageProducer | None:

@@ -76,8 +76,8 @@ def waiting(store: str, image: str, cluster: str) -> list[RequeuedJob]:
     with opened_folder(store, REQUEUED) as folder:
         names = [name for name in os.listdir(folder) if name.startswith(start) and name.endswith(WAITS)]
         ids = [name.removeprefix(start).removesuffix(WAITS) for name in sorted(names)]
-        found = [job for job_id in ids if (job := _read(folder, f"{cluster}.{job_id}{META}"))]
-    return [job for job in found if job.marker.startswith(start)]  # not: it waits for another image by now
+        jobs = [job for job_id in ids if (job := _read(folder, f"{cluster}.{job_id}{META}"))]
+    return [job for job in jobs if job.marker.startswith(start)]  # not: it waits for another image by now
 
 
 def settle(store: str, jobs: list[RequeuedJob]) -> None:
