@@ -57,8 +57,8 @@ class Slurmctld:
     def job(self, job_id: int, deadline: Deadline) -> JobFacts | None:
         """Return a job; None if slurmctld does not know it any more."""
         with _problems(f"job {job_id}"):
-            found = [job for job in self._jobs([job_id], deadline) if job.job_id == job_id]
-            return found[0] if found else None
+            jobs = [job for job in self._jobs([job_id], deadline) if job.job_id == job_id]
+            return jobs[0] if jobs else None
 
     def jobs(self, job_ids: list[int], deadline: Deadline) -> list[JobFacts]:
         """Return those of the jobs that slurmctld knows. One query for all."""
@@ -70,9 +70,9 @@ class Slurmctld:
         with _problems("pending jobs"):
             if self._takes_pyslurm(deadline):
                 with SlurmClient(self._identity) as client:
-                    found = client.pending_by_pyslurm(self._access.libraries, self._access.slurm_conf, deadline)
-                if found is not None:
-                    return found
+                    jobs = client.pending_by_pyslurm(self._access.libraries, self._access.slurm_conf, deadline)
+                if jobs is not None:
+                    return jobs
                 self._source = COMMANDS
             return commands.pending(self._access, deadline)
 
@@ -81,18 +81,20 @@ class Slurmctld:
         with _problems("its configuration"):
             if self._takes_pyslurm(deadline):
                 with SlurmClient(self._identity) as client:
-                    found = client.configuration_by_pyslurm(self._access.libraries, self._access.slurm_conf, deadline)
-                if found is not None:
-                    return found
+                    configuration = client.configuration_by_pyslurm(
+                        self._access.libraries, self._access.slurm_conf, deadline
+                    )
+                if configuration is not None:
+                    return configuration
                 self._source = COMMANDS
             return commands.configuration(self._access, deadline)
 
     def _jobs(self, job_ids: list[int], deadline: Deadline) -> list[JobFacts]:
         if self._takes_pyslurm(deadline):
             with SlurmClient(self._identity) as client:
-                found = client.jobs_by_pyslurm(self._access.libraries, self._access.slurm_conf, job_ids, deadline)
-            if found is not None:
-                return found
+                jobs = client.jobs_by_pyslurm(self._access.libraries, self._access.slurm_conf, job_ids, deadline)
+            if jobs is not None:
+                return jobs
             self._source = COMMANDS
         return commands.jobs(self._access, job_ids, deadline)
 
