@@ -72,10 +72,10 @@ def _is_roots(directory: str) -> bool:
     0700) that job_container made for it.
     """
     try:
-        found = os.lstat(directory)
+        status = os.lstat(directory)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == 0
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == 0
 
 
 def _line(name: str, value: str, override: frozenset[str]) -> str:
