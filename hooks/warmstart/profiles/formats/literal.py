@@ -79,15 +79,15 @@ class _Reader:
 
     def _dict(self, depth: int) -> dict[object, object]:
         _require(depth <= _DEEPEST)
-        found = {}
+        items = {}
         while not self._takes("}"):
             key = self.value(depth)
             _require(_is_key(key) and self._takes(":"))
-            found[key] = self.value(depth)
+            items[key] = self.value(depth)
             if not self._takes(","):
                 _require(self._takes("}"))
                 break
-        return found
+        return items
 
 
 def _is_key(value: object) -> bool:
