@@ -104,7 +104,7 @@ def mount_points() -> list[str]:
     """Return the mount points of this process's namespace (proc(5), mountinfo)."""
     with open("/proc/self/mountinfo", "rb") as file:
         points = [line.split(b" ")[4] for line in file]
-    return [os.fsdecode(_ESCAPE.sub(lambda found: bytes([int(found[1], 8)]), point)) for point in points]
+    return [os.fsdecode(_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), point)) for point in points]
 
 
 def enter_new() -> None:
@@ -126,8 +126,8 @@ def _join(namespace: str) -> None:
 
 def _open_trusted(name: str, parent: int, owner: int) -> int:
     fd = os.open(name, PATH, dir_fd=parent)
-    found = os.fstat(fd)
+    status = os.fstat(fd)
     # The job's own directory may have any mode, because the directory above is root's.
-    if found.st_uid != owner or (owner == 0 and weakness(found, sticky=True)):
+    if status.st_uid != owner or (owner == 0 and weakness(status, sticky=True)):
         raise PermissionError(errno.EPERM, "others could change it", name)
     return fd
