@@ -218,10 +218,10 @@ def retained_since(node: int, run_name: str) -> float | None:
     """Return when the job of a retained run ended, in epoch seconds. None if nothing of the run is retained."""
     try:
         with opened_dir(run_name, node) as run:
-            found = os.stat(RETAINED, dir_fd=run, follow_symlinks=False)
+            status = os.stat(RETAINED, dir_fd=run, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_mtime if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() else None
+    return status.st_mtime if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() else None
 
 
 def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
