@@ -116,8 +116,8 @@ def _named_tuple(expected: Any, value: Json) -> Any:  # noqa: ANN401
     fields = _fields.get(expected)
     if fields is None:
         # A subclass that adds methods inherits them. Python 3.14 makes `__annotations__` when it is asked for.
-        owner = next(cls for cls in expected.__mro__ if "_fields" in cls.__dict__)
-        fields = _evaluated(owner.__annotations__, sys.modules[owner.__module__].__dict__)
+        declaring = next(cls for cls in expected.__mro__ if "_fields" in cls.__dict__)
+        fields = _evaluated(declaring.__annotations__, sys.modules[declaring.__module__].__dict__)
         _fields[expected] = fields
     if type(value) is not list or len(value) != len(fields):
         raise WireMismatch(f"expected the {len(fields)} fields of {expected.__name__}")

@@ -95,7 +95,7 @@ class Site(NamedTuple):
         image = self.look_up(query, "reused", deadline)
         if image is None or self.rules.verify != "full":
             return image
-        check = self.store.check_bytes(image.name, self.temp_owner(query), deadline)
+        check = self.store.check_bytes(image.name, self.writer(query), deadline)
         if not check.problem:
             return image
         self.store.quarantine(image.name, check.problem, deadline, inode=check.inode)
@@ -110,11 +110,11 @@ class Site(NamedTuple):
             return self.store.record_use(name, self.requester.node, self.uses, deadline)
         return True
 
-    def temp_owner(self, query: ImageQuery) -> str:
-        """Return what the temporary files of this run are named after in the store (`published.temp_owner`)."""
+    def writer(self, query: ImageQuery) -> str:
+        """Return what the temporary files of this run are named after in the store (`published.writer_of`)."""
         from warmstart.images.store import published
 
-        return published.temp_owner(query.lock, self.requester.node, self.requester.run_id)
+        return published.writer_of(query.lock, self.requester.node, self.requester.run_id)
 
 
 class Missing(NamedTuple):

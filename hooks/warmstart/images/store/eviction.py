@@ -235,10 +235,10 @@ def _remove_hidden(room: Room, name: str) -> bool:
     return True
 
 
-def pin(store: str, name: str, owner: str) -> None:
+def pin(store: str, name: str, writer: str) -> None:
     """Protect an image from eviction until `unpin`."""
     with opened_folder(store, PINNED) as folder:
-        replace(folder, owner, name, b"")
+        replace(folder, writer, name, b"")
 
 
 def unpin(store: str, name: str) -> bool:
