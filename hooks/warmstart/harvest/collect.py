@@ -26,7 +26,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, Collection, Container, Itera
 from warmstart.store.manifest import LATEST_NS, MOST_PER_BUNDLE, Entries, File, entry_weight, mark_weight
 
 if TYPE_CHECKING:
-    from warmstart.seed.overlay import FrozenView
+    from warmstart.seed.overlay import FrozenOverlay
 
 CHANGED = "changed while it was read"
 HELD = "its lock is held"
@@ -129,8 +129,8 @@ def collect(
         os.close(top_fd)
 
 
-def collect_view(
-    view: FrozenView,
+def collect_overlay(
+    overlay: FrozenOverlay,
     *,
     owner: int,
     entry_of: Callable[[str], str | None],
@@ -142,15 +142,15 @@ def collect_view(
     """Copy the new and changed entries of a profile that was seeded by an overlay; arguments and errors as `collect`.
 
     File names come from the upper layer, which has only what the job made or changed: the cost depends on what is new
-    and not on what was seeded. Content comes from the merged view. All files of an entry that was not seeded are in
+    and not on what was seeded. Content comes from the overlay itself. All files of an entry that was not seeded are in
     the upper layer, because whiteouts hide everything else. Of a seeded entry, files that the job left alone come from
     the layers below; where the kernel cannot map ids they belong to root, and so do the job's own copies of them.
     """
     tally = Tally()
     rules = Rules(entry_of, skip, seeded.names, limits.max_entries * NAMES_PER_ENTRY, limits.deadline, upper=True)
-    scanned = scan(view.upper, mount_id(view.upper), rules, tally)
-    mount = mount_id(view.merged)
-    copy = _Copy(Tree(view.merged, mount, owner), stage, limits, given=Tree(view.merged, mount, owner, ROOT))
+    scanned = scan(overlay.upper, mount_id(overlay.upper), rules, tally)
+    mount = mount_id(overlay.merged)
+    copy = _Copy(Tree(overlay.merged, mount, owner), stage, limits, given=Tree(overlay.merged, mount, owner, ROOT))
     return copy.all(scanned, seeded, seeded.below(scanned.touched, entry_of), tally)
 
 

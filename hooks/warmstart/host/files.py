@@ -156,9 +156,9 @@ def allow_reading(fd: int, uid: int, gid: int) -> None:
 
 def write_all(fd: int, data: bytes) -> None:
     """Write all of `data`. A single write(2) may take less, for example when the disk fills up."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
 
 
 def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: bool = True) -> None:
