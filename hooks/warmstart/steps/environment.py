@@ -85,5 +85,5 @@ def _line(name: str, value: str, override: frozenset[str]) -> str:
         raise VariableUnrenderable(name=name, problem="holds a newline or a NUL byte")
     if len(value.encode()) > LONGEST_VALUE:
         raise VariableUnrenderable(name=name, problem="longer than 64 KiB")
-    mark = "!" if name.startswith("WARMSTART_") or name in override else ""
-    return f"{mark}{name}={value}"
+    prefix = "!" if name.startswith("WARMSTART_") or name in override else ""
+    return f"{prefix}{name}={value}"
