@@ -54,9 +54,9 @@ def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser) -> l
         *_slurmctld(model, find_user),
         *_rule_names(model),
         *(
-            _fault(("rules", number, *found.loc), found.problem, found.at_key)
+            _fault(("rules", number, *fault.loc), fault.problem, fault.at_key)
             for number, rule in enumerate(model.rules)
-            for found in _in_rule(rule, model, known, find_user)
+            for fault in _in_rule(rule, model, known, find_user)
         ),
     ]
 
@@ -95,16 +95,16 @@ def _accounts(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
     seen: dict[int, str] = {}
     for key in ACCOUNTS:
         name = getattr(model, key)
-        found = find_user(name)
-        if found is None:
+        account = find_user(name)
+        if account is None:
             remedy = f"create it with the same uid on all nodes: useradd --system --uid N {name}"
             yield _fault((key,), f"no account {name!r} on this node; {remedy}")
-        elif found.uid == 0 or found.gid == 0:
+        elif account.uid == 0 or account.gid == 0:
             yield _fault((key,), f"{name!r} has root's uid or group; it must be an unprivileged account")
-        elif found.uid in seen:
-            yield _fault((key,), f"{name!r} has the uid of {seen[found.uid]}; each account needs its own")
+        elif account.uid in seen:
+            yield _fault((key,), f"{name!r} has the uid of {seen[account.uid]}; each account needs its own")
         else:
-            seen[found.uid] = key
+            seen[account.uid] = key
 
 
 def _registries(model: PolicyModel) -> Iterator[Fault]:
@@ -167,8 +167,8 @@ def _credentials(model: PolicyModel) -> Iterator[Fault]:
             yield _fault((*loc, "repository"), problem)
         if all(value is None for value in item.match.model_dump().values()):
             yield _fault((*loc, "match"), "is empty; name who may use these images, e.g. {group: team}")
-        for found in _claimed(model, item.match, "credentials", "user, group or partition"):
-            yield _fault((*loc, *found.loc), found.problem, at_key=True)
+        for fault in _claimed(model, item.match, "credentials", "user, group or partition"):
+            yield _fault((*loc, *fault.loc), fault.problem, at_key=True)
 
 
 def _repeated(names: Iterable[str]) -> list[int]:
@@ -287,11 +287,11 @@ def _publish(rule: Rule) -> Iterator[Fault]:
 def _publishers(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
     for number, name in enumerate(rule.publish.users if rule.publish else []):
         loc = ("publish", "users", number)
-        found = find_user(name)
-        if found is None:
+        account = find_user(name)
+        if account is None:
             yield Fault(loc, f"no user {name!r} on this node")
-        elif found.uid < model.limits.min_uid:
-            yield Fault(loc, f"{name!r} has uid {found.uid}, below limits.min_uid: its jobs get nothing")
+        elif account.uid < model.limits.min_uid:
+            yield Fault(loc, f"{name!r} has uid {account.uid}, below limits.min_uid: its jobs get nothing")
 
 
 def _not_allowed(references: Sequence[str], model: PolicyModel) -> Iterator[tuple[int, str]]:

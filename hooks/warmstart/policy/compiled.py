@@ -244,10 +244,10 @@ class Policy(NamedTuple):
 def stamp(path: str) -> Stamp:
     """Return the stamp of a file or directory. Does not follow links."""
     try:
-        found = os.stat(path, follow_symlinks=False)
+        status = os.stat(path, follow_symlinks=False)
     except OSError:
         return (path,)
-    return (path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return (path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def is_current(policy: Policy) -> bool:
@@ -273,8 +273,8 @@ def read_own_json(path: str) -> Json:
     except OSError:
         return None
     try:
-        found = os.fstat(fd)
-        if files.weakness(found, (0, os.geteuid())):
+        status = os.fstat(fd)
+        if files.weakness(status, (0, os.geteuid())):
             return None
         return wire.parse(files.read_up_to(fd, _LARGEST + 1))
     except (OSError, ValueError):

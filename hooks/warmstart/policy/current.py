@@ -56,8 +56,8 @@ def current_policy(installation: Installation, *, keep: bool = False, slurm_conf
     Writes nothing, unless what is compiled is to be kept, as hooks do; with `slurm_conf` ("" where Slurm finds it) the
     running configuration is then read, too. Raises `PolicyError` if there is no valid policy at all.
     """
-    found = _current(installation, keep, slurm_conf)
-    return found._replace(policy=trust.proven(found.policy, installation.enforcement))
+    current = _current(installation, keep, slurm_conf)
+    return current._replace(policy=trust.proven(current.policy, installation.enforcement))
 
 
 def hint_for(error: PolicyError) -> str:

@@ -64,10 +64,10 @@ def node_user(name: str) -> Identity | None:
     import pwd
 
     try:
-        found = pwd.getpwnam(name)
+        account = pwd.getpwnam(name)
     except KeyError:
         return None
-    return Identity(found.pw_name, found.pw_uid, found.pw_gid)
+    return Identity(account.pw_name, account.pw_uid, account.pw_gid)
 
 
 def _profile_names() -> list[str]:
@@ -88,13 +88,13 @@ def parsed(texts: Sequence[tuple[str, str]]) -> Document:
 
 def checked(document: Document, users: checks.FindUser, profiles: Sequence[str] | None = None) -> PolicyModel:
     """Return the model of a document. Raises `PolicyInvalid` with all problems."""
-    found = check_shape(document.data)
+    shape = check_shape(document.data)
     known = _profile_names() if profiles is None else profiles
-    faults = found if isinstance(found, list) else checks.faults(found, known, users)
+    faults = shape if isinstance(shape, list) else checks.faults(shape, known, users)
     problems = [*document.problems, *(problem_at(document, fault) for fault in faults)]
-    if problems or isinstance(found, list):
+    if problems or isinstance(shape, list):
         raise invalid(problems)
-    return found
+    return shape
 
 
 def problem_at(document: Document, fault: Fault) -> Problem:
@@ -189,7 +189,7 @@ def _distinct(*names: Fact) -> tuple[Fact, ...]:
 
 
 def _existing(users: checks.FindUser, name: str) -> Identity:
-    found = users(name)
-    if found is None:  # `checks` found it, so the name service changed meanwhile
+    account = users(name)
+    if account is None:  # `checks` found it, so the name service changed meanwhile
         raise PolicyUnreadable(path=f"account {name}", problem="disappeared while the policy was compiled")
-    return found
+    return account

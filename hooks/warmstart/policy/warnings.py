@@ -34,8 +34,8 @@ def warnings(model: PolicyModel, known: Known) -> Iterator[Fault]:
     if not model.rules:
         yield Fault(("rules",), "no rules: no job gets anything of warmstart", at_key=True)
     for number, rule in enumerate(model.rules):
-        for found in (*_patterns(rule.match), *_unknown(rule.match, known)):
-            yield found._replace(loc=("rules", number, *found.loc))
+        for fault in (*_patterns(rule.match), *_unknown(rule.match, known)):
+            yield fault._replace(loc=("rules", number, *fault.loc))
         yield from _revoked(model, number)
 
 
