@@ -106,17 +106,17 @@ class Counters:
         for sample in saved.samples if saved else ():
             if sample.metric in known and len(sample.labels) == len(known[sample.metric].labels):
                 self._values[sample.metric][tuple(sample.labels)] = sample.value
-        for found in saved.distributions if saved else ():
-            metric = known.get(found.metric)
-            if metric and (len(found.labels), len(found.counts)) == (len(metric.labels), len(metric.bounds) + 1):
-                self._classes[metric.name][tuple(found.labels)] = list(found.counts)
-                self._values[metric.name][tuple(found.labels)] = found.total
+        for kept in saved.distributions if saved else ():
+            metric = known.get(kept.metric)
+            if metric and (len(kept.labels), len(kept.counts)) == (len(metric.labels), len(metric.bounds) + 1):
+                self._classes[metric.name][tuple(kept.labels)] = list(kept.counts)
+                self._values[metric.name][tuple(kept.labels)] = kept.total
 
     def add(self, metric: Metric, *labels: str, value: float = 1) -> None:
         """Add to a counter."""
-        found = self._values[metric.name]
-        key = _bounded(labels, found, len(found))
-        found[key] = found.get(key, 0.0) + value
+        counts = self._values[metric.name]
+        key = _bounded(labels, counts, len(counts))
+        counts[key] = counts.get(key, 0.0) + value
 
     def observe(self, metric: Metric, *labels: str, seconds: float) -> None:
         """Add an observation to a histogram."""
@@ -134,15 +134,15 @@ class Counters:
     def samples(self, metric: Metric) -> list[Sample]:
         """Return a counter's values; one without labels has a value from the start."""
         zeros = metric.zeros if metric.labels else ((),)
-        found = {**dict.fromkeys(zeros, 0.0), **self._values[metric.name]}
-        return [Sample(metric.name, [*labels], value) for labels, value in sorted(found.items())]
+        counts = {**dict.fromkeys(zeros, 0.0), **self._values[metric.name]}
+        return [Sample(metric.name, [*labels], value) for labels, value in sorted(counts.items())]
 
     def distributions(self, metric: Metric) -> list[Distribution]:
         """Return a histogram's values."""
         totals = self._values[metric.name]
-        found = self._classes[metric.name]
+        classes = self._classes[metric.name]
         return [
-            Distribution(metric.name, [*labels], counts, totals[labels]) for labels, counts in sorted(found.items())
+            Distribution(metric.name, [*labels], counts, totals[labels]) for labels, counts in sorted(classes.items())
         ]
 
     def save(self) -> Saved:
@@ -151,12 +151,12 @@ class Counters:
         histograms = [metric for metric in CATALOGUE if metric.bounds]
         return Saved(
             [sample for metric in counters for sample in self.samples(metric)],
-            [found for metric in histograms for found in self.distributions(metric)],
+            [distribution for metric in histograms for distribution in self.distributions(metric)],
         )
 
 
-def _bounded(labels: tuple[str, ...], found: Container[tuple[str, ...]], count: int) -> tuple[str, ...]:
-    return labels if labels in found or count < MOST_LABELS else tuple(OTHER for _ in labels)
+def _bounded(labels: tuple[str, ...], known: Container[tuple[str, ...]], count: int) -> tuple[str, ...]:
+    return labels if labels in known or count < MOST_LABELS else tuple(OTHER for _ in labels)
 
 
 def _hook_finished(counters: Counters, line: Line) -> None:

@@ -138,20 +138,20 @@ def _tables(summary: Summary) -> str:
     )
 
 
-def _hits(title: str, found: Iterable[Hits]) -> str:
+def _hits(title: str, all_hits: Iterable[Hits]) -> str:
     rows = [
         (_cell(hits.name), f'<td class="wide">{charts.bar([("a", hits.rate), ("b", 1 - hits.rate)], 1)}</td>',
          _numeric(hits.percent), _numeric(f"{hits.warm + hits.cold:,}"))
-        for hits in found
+        for hits in all_hits
     ]  # fmt: skip
     return _table(title, ("", "", "warm", "starts"), rows)
 
 
-def _counts(title: str, found: Sequence[Counted]) -> str:
-    most = max((one.times for one in found), default=0)
+def _counts(title: str, counted: Sequence[Counted]) -> str:
+    most = max((one.times for one in counted), default=0)
     rows = [
         (_cell(one.name), f'<td class="bar">{charts.bar([("a", one.times)], most)}</td>', _numeric(f"{one.times:,}"))
-        for one in found
+        for one in counted
     ]
     return _table(title, (), rows)
 

@@ -165,8 +165,8 @@ class _Cache:
         warm, cold = self._warm, self._cold
         for scopes, times in self._wanted.items():
             since = min((self._filled[scope] for scope in scopes if scope in self._filled), default=None)
-            found = 0 if since is None else sum(at > since for at in times)
-            warm, cold = warm + found, cold + len(times) - found
+            seeded = 0 if since is None else sum(at > since for at in times)
+            warm, cold = warm + seeded, cold + len(times) - seeded
         return warm, cold
 
 

@@ -293,7 +293,7 @@ def _failure(degree: str, line: Line) -> Failure:
 
 def _remark(event: str, line: Line) -> Remark:
     error = values.mapping(line, "error")
-    about = next((found for key in ("profile", "image", "bundle", "path") if (found := values.text(line, key))), "")
+    about = next((name for key in ("profile", "image", "bundle", "path") if (name := values.text(line, key))), "")
     about = about or ", ".join(values.texts(line, "profiles"))
     return Remark(event, about, values.text(line, "reason") or values.text(error, "reason"))
 

@@ -156,8 +156,8 @@ def _hook(run: Run, history: History) -> HookStory:
 
 
 def _problems(run: Run, step: str) -> str:
-    found = [failure.reason for failure in run.failures if failure.step == step]
-    return "; ".join(dict.fromkeys(found))
+    reasons = [failure.reason for failure in run.failures if failure.step == step]
+    return "; ".join(dict.fromkeys(reasons))
 
 
 def _profiles(run: Run, history: History) -> Iterable[Part]:
@@ -205,15 +205,15 @@ def _remark(remark: Remark) -> str:
 
 
 def _advice(runs: Sequence[Run]) -> Iterable[str]:
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for run in runs:
         for profile, reason in run.cold.items():
-            if profile not in found.setdefault(reason, []):
-                found[reason].append(profile)
+            if profile not in by_reason.setdefault(reason, []):
+                by_reason[reason].append(profile)
     hints = [_hint(failure) for run in runs for failure in run.failures if failure.hint]
     told = [
         _ADVICE[reason].format(profiles=", ".join(profiles), job=runs[0].job)
-        for reason, profiles in found.items()
+        for reason, profiles in by_reason.items()
         if reason in _ADVICE
     ]
     return dict.fromkeys([*hints, *told])
@@ -226,10 +226,10 @@ def _hint(failure: Failure) -> str:
 def _facts_of(profile: str) -> Sequence[str]:
     """Return the facts that make a profile's namespace; every one, for a profile of the site's own."""
     if profile in registry.names(()):
-        found = registry.get(profile, ())
-        return (*found.facts, *(("path",) if found.relocation == "constant-path" else ()))
+        shipped = registry.get(profile, ())
+        return (*shipped.facts, *(("path",) if shipped.relocation == "constant-path" else ()))
     return ("image", "cpu", "machine", "gpu", "driver", "declared", "path")
 
 
-def _last(found: Iterable[str]) -> str:
-    return next((value for value in reversed([*found]) if value), "")
+def _last(texts: Iterable[str]) -> str:
+    return next((value for value in reversed([*texts]) if value), "")

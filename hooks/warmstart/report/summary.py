@@ -151,8 +151,8 @@ class _Image:
     imports: int = 0
     import_seconds: float = 0.0
     size: int = 0
-    found: int = 0
-    found_seconds: float = 0.0
+    uses: int = 0
+    use_seconds: float = 0.0
 
 
 @dataclass
@@ -247,13 +247,13 @@ class _Adding:
         if image.waited:
             self._waits.add(image.waited)
         if run.head and image.how in _FOUND:
-            known.found += 1
-            known.found_seconds += image.seconds
+            known.uses += 1
+            known.use_seconds += image.seconds
 
     def _image(self, digest: str) -> _Image:
         if digest not in self._images and len(self._images) >= 2 * MOST_IMAGES:
-            ordered = sorted(self._images.items(), key=lambda item: (item[1].found, item[1].imports), reverse=True)
-            self._dropped += sum(image.found for _, image in ordered[MOST_IMAGES:])
+            ordered = sorted(self._images.items(), key=lambda item: (item[1].uses, item[1].imports), reverse=True)
+            self._dropped += sum(image.uses for _, image in ordered[MOST_IMAGES:])
             self._images = dict(ordered[:MOST_IMAGES])
         return self._images.setdefault(digest, _Image())
 
@@ -274,10 +274,10 @@ class _Adding:
             elif rate and image.size:
                 each = image.size / rate
             else:
-                unknown += image.found
+                unknown += image.uses
                 continue
-            saved += max(image.found * each - image.found_seconds, 0.0)
-            counted += image.found
+            saved += max(image.uses * each - image.use_seconds, 0.0)
+            counted += image.uses
         return Saved(saved, counted, unknown)
 
     def result(self) -> Summary:
@@ -337,5 +337,5 @@ def _counts(tally: Tally) -> tuple[Counted, ...]:
 
 def _hits(warm: Tally, cold: Tally, most: int) -> tuple[Hits, ...]:
     """Return the names with the most of both, largest first."""
-    found = [Hits(name, int(warm[name]), int(cold[name])) for name in {*warm, *cold}]
-    return tuple(sorted(found, key=lambda hits: (-hits.warm - hits.cold, hits.name))[:most])
+    all_hits = [Hits(name, int(warm[name]), int(cold[name])) for name in {*warm, *cold}]
+    return tuple(sorted(all_hits, key=lambda hits: (-hits.warm - hits.cold, hits.name))[:most])

@@ -40,8 +40,8 @@ def words(line: Mapping[str, object], key: str) -> dict[str, str]:
 
 def counts(line: Mapping[str, object], key: str) -> dict[str, int]:
     """Return the numbers of an object, as integers."""
-    found = mapping(line, key)
-    return {name: count for name in found if (count := int(number(found, name)))}
+    numbers = mapping(line, key)
+    return {name: count for name in numbers if (count := int(number(numbers, name)))}
 
 
 def as_objects(value: object) -> object:
