@@ -118,7 +118,7 @@ def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: s
     Each entry is in one offer at most. A missing namespace counts as empty. Raises `StoreFailed` if the store fails or
     is not mounted, `BlocksUnreadable` if the blocklist is damaged.
     """
-    result = Offers([], {})
+    offers = Offers([], {})
     with store_errors("read the blocklist"):
         blocked = blocklist.read(store)
     if blocked.namespace(profile, namespace):
@@ -127,22 +127,22 @@ def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: s
     usable: dict[str, list[Listed]] = {}
     for scope in scopes:
         with store_errors("read the index"):
-            found = index.read(Namespace(store, scope, profile, namespace).path, owner)
-        result.refused.update(found.refused)
-        usable[scope] = found.usable(blocked)
-        gone = {listed.bundle for listed in found.bundles} - {listed.bundle for listed in usable[scope]}
-        result.refused.update(dict.fromkeys(gone, "its user is blocked"))
-    result.offers.extend(_offers(usable, never, result.refused))
-    if not result.offers:
+            listing = index.read(Namespace(store, scope, profile, namespace).path, owner)
+        offers.refused.update(listing.refused)
+        usable[scope] = listing.usable(blocked)
+        gone = {listed.bundle for listed in listing.bundles} - {listed.bundle for listed in usable[scope]}
+        offers.refused.update(dict.fromkeys(gone, "its user is blocked"))
+    offers.offers.extend(_offers(usable, never, offers.refused))
+    if not offers.offers:
         _require_store(store)
-    return result
+    return offers
 
 
 def _offers(usable: dict[str, list[Listed]], never: set[str], refused: dict[str, str]) -> list[Offer]:
     """Return the offers of these scopes, most trusted first, in the order of layers."""
     hidden = _hidden_by_user(usable)
     taken = set(never)
-    found: list[tuple[Offer, Listed]] = []
+    offered: list[tuple[Offer, Listed]] = []
     has_marks = False
     for scope, bundles in usable.items():
         youngest = index.marks(bundles)
@@ -158,8 +158,8 @@ def _offers(usable: dict[str, list[Listed]], never: set[str], refused: dict[str,
                 taken.update(new)
                 unwanted.update(new)
                 offer = Offer(scope, *listed[:3], new, whole=len(new) == len(listed.entries))
-                found.append((offer, listed))
-    return _layered(found) if has_marks else [offer for offer, _ in found]
+                offered.append((offer, listed))
+    return _layered(offered) if has_marks else [offer for offer, _ in offered]
 
 
 def _hidden_by_user(usable: dict[str, list[Listed]]) -> set[str]:
@@ -177,15 +177,15 @@ def _hidden_by_user(usable: dict[str, list[Listed]]) -> set[str]:
     return hidden
 
 
-def _layered(found: list[tuple[Offer, Listed]]) -> list[Offer]:
+def _layered(offered: list[tuple[Offer, Listed]]) -> list[Offer]:
     """Return offers so that no bundle covers an entry that one below it provides.
 
     Without marks the given order has this property, because the oldest provides. Otherwise each bundle comes after
     those that provide entries which it has, too. If that is a circle, the given order counts, and what is covered is
     not shown (`seed.overlay`).
     """
-    provider = {entry: offer.bundle for offer, _ in found for entry in offer.entries}
-    left = {offer.bundle: (offer, {provider.get(entry) for entry in listed.entries}) for offer, listed in found}
+    provider = {entry: offer.bundle for offer, _ in offered for entry in offer.entries}
+    left = {offer.bundle: (offer, {provider.get(entry) for entry in listed.entries}) for offer, listed in offered}
     ordered = []
     while left:
         free = (bundle for bundle, (_, above) in left.items() if not (above - {bundle}) & left.keys())
@@ -215,11 +215,11 @@ def known_entries(
             check_quota(where.store, where.scope, 1, quota)
         blocked = _unblocked(where, user, uid)
         never = blocked.entries(where.profile)
-        found = index.read(where.path, owner)
-        index.check_user_weight(user, uid, found, 1)
+        listing = index.read(where.path, owner)
+        index.check_user_weight(user, uid, listing, 1)
         if fresh:
             return sorted(never)
-        return sorted(index.providers(found.usable(blocked)).keys() | never)
+        return sorted(index.providers(listing.usable(blocked)).keys() | never)
 
 
 def _unblocked(where: Namespace, user: str, uid: int) -> Blocks:
@@ -244,8 +244,8 @@ def fetch(where: Namespace, bundle: str, sha256: str, size: int, fd: int) -> Ent
     with store_errors("fetch a bundle"):
         try:
             with opened_dir(where.path) as dir_fd:
-                found = index.read_manifest(dir_fd, bundle)
-                if (found.sha256, found.size) != (sha256, size):
+                stored = index.read_manifest(dir_fd, bundle)
+                if (stored.sha256, stored.size) != (sha256, size):
                     raise BundleDamaged(bundle=bundle, problem="index and manifest disagree")
                 source = open_regular(bundle + BUNDLE, dir_fd)
         except FileNotFoundError:
@@ -254,7 +254,7 @@ def fetch(where: Namespace, bundle: str, sha256: str, size: int, fd: int) -> Ent
             _copy_verified(bundle, source, fd, sha256, size)
         finally:
             os.close(source)
-    return found.entries
+    return stored.entries
 
 
 def _copy_verified(bundle: str, source: int, fd: int, sha256: str, size: int) -> None:
@@ -304,7 +304,7 @@ def publish_compacted(where: Namespace, fd: int, draft: Draft, owner: str) -> Pu
 
     The result's `bundle` is None if one of the replaced bundles is gone.
     """
-    return _publish(where, fd, draft, owner, lambda found, before, _: index.with_older_id(found, before))
+    return _publish(where, fd, draft, owner, lambda new, before, _: index.with_older_id(new, before))
 
 
 def _publish(where: Namespace, fd: int, draft: Draft, owner: str, with_id: _WithId) -> Published:
@@ -318,10 +318,10 @@ def _publish(where: Namespace, fd: int, draft: Draft, owner: str, with_id: _With
             with temp_file(dir_fd, owner) as (temp, out):
                 size, sha256 = copy_hashed(fd, out)
                 os.fsync(out)  # the slow part, so before taking the lock
-                found = _described(where, draft, sha256, size)
+                new = _described(where, draft, sha256, size)
                 with publish_lock(where.path):
                     before = index.update(dir_fd, owner)
-                    identified = with_id(found, before, dir_fd)
+                    identified = with_id(new, before, dir_fd)
                     if identified is not None:
                         index.check_weight(identified, before)
                     indexed = identified is not None and _link_and_list(dir_fd, owner, (temp, out), identified)
@@ -333,25 +333,25 @@ def _publish(where: Namespace, fd: int, draft: Draft, owner: str, with_id: _With
 
 def _described(where: Namespace, draft: Draft, sha256: str, size: int) -> Manifest:
     """Return the manifest of a squashfs file, without id and time."""
-    found = Manifest("", sha256, size, 0.0, *where[1:], draft.producer, draft.facts, draft.entries)
-    return found._replace(origins=draft.origins, replaces=draft.replaces, supersedes=draft.supersedes)
+    new = Manifest("", sha256, size, 0.0, *where[1:], draft.producer, draft.facts, draft.entries)
+    return new._replace(origins=draft.origins, replaces=draft.replaces, supersedes=draft.supersedes)
 
 
-def _stored_size(found: Manifest) -> int:
+def _stored_size(new: Manifest) -> int:
     """Return how many bytes a bundle takes in the store: squashfs, manifest, and its row in the index."""
-    return found.size + len(manifest.encode(found)) + index.encoded_size(index.listed_of(found))
+    return new.size + len(manifest.encode(new)) + index.encoded_size(index.listed_of(new))
 
 
-def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], found: Manifest) -> bool:
+def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], new: Manifest) -> bool:
     """Make a bundle visible and update the index; return whether the index lists it."""
     from warmstart.store.atomic import publish, temp_file
 
     with temp_file(dir_fd, owner) as (temp, fd):
-        write_all(fd, manifest.encode(found))
+        write_all(fd, manifest.encode(new))
         os.fsync(fd)  # before the first link: if the store is full, nothing has been linked
         for (name, file), suffix in ((squashfs, BUNDLE), ((temp, fd), MANIFEST)):
-            if not publish(dir_fd, name, file, found.bundle + suffix):
-                raise FileExistsError(errno.EEXIST, "another bundle has this id", found.bundle)
+            if not publish(dir_fd, name, file, new.bundle + suffix):
+                raise FileExistsError(errno.EEXIST, "another bundle has this id", new.bundle)
     try:
         index.update(dir_fd, owner)
     except OSError:
@@ -368,9 +368,9 @@ def publish_marks(dir_fd: int, owner: str, like: str, supersedes: dict[str, str]
 
     with temp_file(dir_fd, owner) as (temp, fd):
         size, sha256 = copy_hashed(fd)
-        found = index.read_manifest(dir_fd, like)
-        found = found._replace(sha256=sha256, size=size, entries={}, origins={}, replaces=[], supersedes=supersedes)
-        _link_and_list(dir_fd, owner, (temp, fd), index.with_youngest_id(found, index.update(dir_fd, owner)))
+        new = index.read_manifest(dir_fd, like)
+        new = new._replace(sha256=sha256, size=size, entries={}, origins={}, replaces=[], supersedes=supersedes)
+        _link_and_list(dir_fd, owner, (temp, fd), index.with_youngest_id(new, index.update(dir_fd, owner)))
 
 
 def reindex(where: Namespace, owner: str) -> Reindexed:

@@ -59,12 +59,12 @@ class StoreClient:
         from warmstart.store.layout import is_bundle_id
         from warmstart.store.manifest import is_sha256
 
-        found = self.worker.run(deadline, bundles.offers, self.path, scopes, profile, namespace, self.publisher)
-        for offer in found.offers:
+        offers = self.worker.run(deadline, bundles.offers, self.path, scopes, profile, namespace, self.publisher)
+        for offer in offers.offers:
             # Root uses the hash as a file name, and trusts an offer by its scope.
             if not (is_sha256(offer.sha256) and is_bundle_id(offer.bundle) and offer.scope in scopes):
                 raise self._malformed("offers", f"not a bundle: {offer.bundle!a} {offer.sha256!a}")
-        return found
+        return offers
 
     def known_entries(
         self, where: Namespace, user: str, uid: int, deadline: Deadline, *, quota: int = 0, fresh: bool = False
@@ -162,12 +162,12 @@ class StoreClient:
         """Return every bundle of a namespace that readers see."""
         from warmstart.store import layout, maintenance
 
-        found = self.worker.run(deadline, maintenance.survey, where, self.publisher)
-        for bundle in found:
+        surveyed = self.worker.run(deadline, maintenance.survey, where, self.publisher)
+        for bundle in surveyed:
             # Root uses these names for directories of an export.
             if not (all(map(layout.is_component, bundle[:3])) and layout.is_bundle_id(bundle.bundle)):
                 raise self._malformed("survey", f"not a bundle: {bundle[:4]!a}")
-        return found
+        return surveyed
 
     def record_uses(self, uses: list[Use], deadline: Deadline) -> int:
         """Record the last uses of bundles; return how many were updated."""

@@ -96,12 +96,12 @@ def is_superseded(listed: Listed, entry: str, youngest: dict[str, str]) -> bool:
 def providers(bundles: Sequence[Listed]) -> dict[str, Listed]:
     """Return entry → the bundle of the scope that provides it; `bundles` are ordered oldest first."""
     youngest = marks(bundles)
-    found: dict[str, Listed] = {}
+    provided: dict[str, Listed] = {}
     for listed in bundles:
         for entry in listed.entries:
-            if entry not in found and not is_superseded(listed, entry, youngest):
-                found[entry] = listed
-    return found
+            if entry not in provided and not is_superseded(listed, entry, youngest):
+                provided[entry] = listed
+    return provided
 
 
 def read(directory: str, owner: str) -> Index:
@@ -195,18 +195,18 @@ def _manifests(dir_fd: int) -> set[str]:
 def _listed(dir_fd: int, bundle: str) -> Listed | str:
     """Return a bundle as the index lists it, or why its manifest is unusable."""
     try:
-        found = read_manifest(dir_fd, bundle)
+        source = read_manifest(dir_fd, bundle)
     except ManifestUnreadable as error:
         return str(error.fields["problem"])
-    return listed_of(found)
+    return listed_of(source)
 
 
-def listed_of(found: Manifest) -> Listed:
+def listed_of(source: Manifest) -> Listed:
     """Return what the index says of a bundle with this manifest."""
-    sizes = {entry: sum(file.size for file in files.values()) for entry, files in found.entries.items()}
-    whose = (found.producer.user, found.producer.uid)
-    weight = manifest.weight(found)
-    return Listed(found.bundle, found.sha256, found.size, sizes, *whose, found.replaces, found.supersedes, weight)
+    sizes = {entry: sum(file.size for file in files.values()) for entry, files in source.entries.items()}
+    whose = (source.producer.user, source.producer.uid)
+    weight = manifest.weight(source)
+    return Listed(source.bundle, source.sha256, source.size, sizes, *whose, source.replaces, source.supersedes, weight)
 
 
 def read_manifest(dir_fd: int, bundle: str) -> Manifest:
@@ -281,15 +281,15 @@ def _is_other_format(data: bytes) -> bool:
         return False
 
 
-def check_weight(found: Manifest, before: Index) -> None:
+def check_weight(new: Manifest, before: Index) -> None:
     """Raise `TooManyNames` if a bundle, or its user's bundles or all bundles of the namespace with it, weigh too much.
 
     Bundles that replace others are bounded alone: their sources go soon, and the namespace is lighter without them.
     """
-    added = manifest.weight(found)
+    added = manifest.weight(new)
     _check_bound("the bundle", added, MOST_PER_BUNDLE)
-    if not found.replaces:
-        check_user_weight(found.producer.user, found.producer.uid, before, added)
+    if not new.replaces:
+        check_user_weight(new.producer.user, new.producer.uid, before, added)
         total = sum(listed.weight for listed in before.bundles)
         _check_bound("the namespace", total + added, MOST_PER_NAMESPACE)
 
@@ -305,7 +305,7 @@ def _check_bound(what: str, size: int, bound: int) -> None:
         raise TooManyNames(what=what, size=size, bound=bound)
 
 
-def with_new_id(draft: Draft, blocked: Blocks, found: Manifest, before: Index, dir_fd: int) -> Manifest | None:
+def with_new_id(draft: Draft, blocked: Blocks, new: Manifest, before: Index, dir_fd: int) -> Manifest | None:
     """Set a bundle's id to sort after all others, and mark the entries of which it takes the place.
 
     Returns None if readers would take nothing from it: the namespace has all its entries, and no base of the draft is
@@ -314,23 +314,23 @@ def with_new_id(draft: Draft, blocked: Blocks, found: Manifest, before: Index, d
     """
     usable = before.usable(blocked)
     provided = providers(usable)
-    taking = _taking_place(draft, found, usable, provided, dir_fd)
-    if not taking and provided.keys() >= found.entries.keys():
+    taking = _taking_place(draft, new, usable, provided, dir_fd)
+    if not taking and provided.keys() >= new.entries.keys():
         return None
-    named = with_youngest_id(found, before)
+    named = with_youngest_id(new, before)
     return named._replace(supersedes=dict.fromkeys(taking, named.bundle))
 
 
-def with_youngest_id(found: Manifest, before: Index) -> Manifest:
+def with_youngest_id(new: Manifest, before: Index) -> Manifest:
     """Set a bundle's id to sort after all others, and the time when it is made."""
     newest = max([*(listed.bundle for listed in before.bundles), *before.refused], default="")
     now = time.time_ns() // 1000
     made = max(now, layout.microseconds_of(newest) + 1) if newest else now
-    return found._replace(bundle=layout.bundle_id(made, found.sha256), created=made / 1e6)
+    return new._replace(bundle=layout.bundle_id(made, new.sha256), created=made / 1e6)
 
 
 def _taking_place(
-    draft: Draft, found: Manifest, usable: Sequence[Listed], provided: dict[str, Listed], dir_fd: int
+    draft: Draft, new: Manifest, usable: Sequence[Listed], provided: dict[str, Listed], dir_fd: int
 ) -> list[str]:
     """Return the entries of which the draft's version, or their absence, takes the place.
 
@@ -339,17 +339,17 @@ def _taking_place(
     could not show some of them below, and others above, an older bundle.
     """
     published = _Published(dir_fd)
-    own = is_user_scope(found.scope)
+    own = is_user_scope(new.scope)
     if draft.fresh:
         differs = any(
             published.digest(provided[entry], entry) != content_digest(files) if entry in provided else own
-            for entry, files in found.entries.items()
+            for entry, files in new.entries.items()
         )
-        return sorted(found.entries) if differs else []
+        return sorted(new.entries) if differs else []
     taking = []
     youngest = marks(usable)
     for entry, base in draft.based_on.items():
-        if base.scope != found.scope:  # its own jobs are a user's only readers
+        if base.scope != new.scope:  # its own jobs are a user's only readers
             is_current = own and entry not in youngest
         else:
             is_current = entry in provided and published.digest(provided[entry], entry) == base.content
@@ -371,14 +371,14 @@ class _Published:
             self._manifests[listed.bundle] = None
             with suppress(FileNotFoundError, ManifestUnreadable):
                 self._manifests[listed.bundle] = read_manifest(self._dir_fd, listed.bundle)
-        found = self._manifests[listed.bundle]
-        files = found.entries.get(entry) if found else None
+        source = self._manifests[listed.bundle]
+        files = source.entries.get(entry) if source else None
         return content_digest(files) if files else ""
 
 
-def with_older_id(found: Manifest, before: Index) -> Manifest | None:
+def with_older_id(new: Manifest, before: Index) -> Manifest | None:
     """Set the id of a bundle to sort just before the oldest that it replaces; return None if one of them is gone."""
-    if not {listed.bundle for listed in before.bundles}.issuperset(found.replaces):
+    if not {listed.bundle for listed in before.bundles}.issuperset(new.replaces):
         return None
-    oldest = layout.microseconds_of(min(found.replaces)) - 1
-    return found._replace(bundle=layout.bundle_id(oldest, found.sha256), created=time.time())
+    oldest = layout.microseconds_of(min(new.replaces)) - 1
+    return new._replace(bundle=layout.bundle_id(oldest, new.sha256), created=time.time())

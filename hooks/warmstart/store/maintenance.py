@@ -122,12 +122,12 @@ def last_maintained(store: str) -> float | None:
 
 def identify(store: str) -> str:
     """Return the store's id, and give it one if it has none. Under the store's maintenance lock."""
-    found = identity(store)
-    if not found:
-        found = os.urandom(16).hex()
+    store_id = identity(store)
+    if not store_id:
+        store_id = os.urandom(16).hex()
         with store_errors("give the store an id"), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
-            replace_file(fd, _ID, found.encode(), 0o400)
-    return found
+            replace_file(fd, _ID, store_id.encode(), 0o400)
+    return store_id
 
 
 def identity(store: str) -> str:
@@ -155,10 +155,10 @@ def _namespaces(store: str, scope: str) -> Iterator[Namespace]:
     top = os.path.join(store, ARTIFACTS, scope)
     for profile in _folders(top):
         for name in _folders(os.path.join(top, profile)):
-            found = Namespace(store, scope, profile, name)
+            namespace = Namespace(store, scope, profile, name)
             with suppress(ValueError):  # not a name of the layout
-                _ = found.path
-                yield found
+                _ = namespace.path
+                yield namespace
 
 
 def _folders(path: str) -> list[str]:
@@ -171,7 +171,7 @@ def _folders(path: str) -> list[str]:
 
 def survey(where: Namespace, owner: str) -> list[Bundle]:
     """Return all bundles of a namespace that readers see."""
-    found = []
+    surveyed = []
     with store_errors("survey a namespace"):
         for listed in index.read(where.path, owner).bundles:
             with suppress(FileNotFoundError):
@@ -179,8 +179,8 @@ def survey(where: Namespace, owner: str) -> list[Bundle]:
                 used = os.stat(path + BUNDLE).st_mtime
                 stored = listed.size + os.stat(path + MANIFEST).st_size + index.encoded_size(listed)
                 rest = (listed.sha256, listed.size, len(listed.entries), listed.user, used, stored, listed.weight)
-                found.append(Bundle(where.scope, where.profile, where.name, listed.bundle, *rest))
-    return found
+                surveyed.append(Bundle(where.scope, where.profile, where.name, listed.bundle, *rest))
+    return surveyed
 
 
 def record_uses(store: str, uses: list[Use]) -> int:
@@ -351,22 +351,22 @@ def superseded(where: Namespace, owner: str, now: float) -> list[str]:
     """
     with store_errors("look for replaced bundles"), opened_dir(where.path) as fd:
         with publish_lock(where.path):
-            found = index.update(fd, owner).bundles
+            indexed = index.update(fd, owner).bundles
         blocked = blocklist.read(where.store)
-        elsewhere = _elsewhere(where, owner) if index.marks(found) else set()
-        settled = [listed for listed in found if _is_past_grace(fd, listed, now)]
+        elsewhere = _elsewhere(where, owner) if index.marks(indexed) else set()
+        settled = [listed for listed in indexed if _is_past_grace(fd, listed, now)]
     replaced = {old for listed in settled for old in listed.replaces}
     youngest = index.marks(listed for listed in settled if not blocked.user(listed.user, listed.uid))
     needed = {
         listed.bundle: {entry for entry in listed.entries if not index.is_superseded(listed, entry, youngest)}
-        for listed in found
+        for listed in indexed
     }
-    staying = {entry for listed in found if listed.bundle not in replaced for entry in needed[listed.bundle]}
+    staying = {entry for listed in indexed if listed.bundle not in replaced for entry in needed[listed.bundle]}
     return [
         listed.bundle
-        for listed in found
+        for listed in indexed
         if (listed.bundle in replaced and staying >= needed[listed.bundle])
-        or (not needed[listed.bundle] and not _live_marks([listed], found, elsewhere))
+        or (not needed[listed.bundle] and not _live_marks([listed], indexed, elsewhere))
     ]
 
 
@@ -378,10 +378,10 @@ def _is_past_grace(fd: int, listed: Listed, now: float) -> bool:
     return False
 
 
-def _live_marks(group: Sequence[Listed], found: Iterable[Listed], elsewhere: Collection[str]) -> dict[str, str]:
+def _live_marks(group: Sequence[Listed], indexed: Iterable[Listed], elsewhere: Collection[str]) -> dict[str, str]:
     """Return the marks of bundles that alone hide something: in other bundles of the scope, or `elsewhere`."""
     own = {listed.bundle for listed in group}
-    others = [listed for listed in found if listed.bundle not in own]
+    others = [listed for listed in indexed if listed.bundle not in own]
     younger = index.marks(others)
     return {
         entry: mark
@@ -396,36 +396,38 @@ def _elsewhere(where: Namespace, owner: str) -> set[str]:
         return set()
     shared = [scope for scope in _folders(os.path.join(where.store, ARTIFACTS)) if not is_user_scope(scope)]
     indexes = [index.read(where._replace(scope=scope).path, owner) for scope in shared]
-    return {entry for found in indexes for listed in found.bundles for entry in listed.entries}
+    return {entry for listing in indexes for listed in listing.bundles for entry in listed.entries}
 
 
 def plan_compaction(where: Namespace, owner: str, fewest: int, most_bytes: int) -> list[Merger]:
     """Return which bundles of a namespace to merge; arguments as in `mergers`."""
     with store_errors("plan a compaction"), opened_dir(where.path) as fd:
         with publish_lock(where.path):
-            found = index.update(fd, owner)
-        blocked = {listed.bundle for listed in found.bundles} - {
-            listed.bundle for listed in found.usable(blocklist.read(where.store))
+            listing = index.update(fd, owner)
+        blocked = {listed.bundle for listed in listing.bundles} - {
+            listed.bundle for listed in listing.usable(blocklist.read(where.store))
         }
-        elsewhere = _elsewhere(where, owner) if index.marks(found.bundles) else set()
+        elsewhere = _elsewhere(where, owner) if index.marks(listing.bundles) else set()
     # The bundles of a blocked user stay as they are, until they are unblocked or nobody has used them for long.
-    return mergers([listed for listed in found.bundles if listed.bundle not in blocked], fewest, most_bytes, elsewhere)
+    return mergers(
+        [listed for listed in listing.bundles if listed.bundle not in blocked], fewest, most_bytes, elsewhere
+    )
 
 
 def mergers(
-    found: list[Listed], fewest: int, most_bytes: int, elsewhere: Collection[str] = frozenset()
+    indexed: list[Listed], fewest: int, most_bytes: int, elsewhere: Collection[str] = frozenset()
 ) -> list[Merger]:
     """Return which of a namespace's bundles to merge: per user at least `fewest`, with at most `most_bytes` together.
 
-    `found` is ordered oldest first. `elsewhere` are the entries that marks of this scope hide in other scopes.
+    `indexed` is ordered oldest first. `elsewhere` are the entries that marks of this scope hide in other scopes.
     """
-    replaced = {old for listed in found for old in listed.replaces}
-    youngest = index.marks(found)
-    provided: dict[str, list[str]] = {listed.bundle: [] for listed in found}  # bundle → entries that readers take
-    for entry, listed in index.providers(found).items():
+    replaced = {old for listed in indexed for old in listed.replaces}
+    youngest = index.marks(indexed)
+    provided: dict[str, list[str]] = {listed.bundle: [] for listed in indexed}  # bundle → entries that readers take
+    for entry, listed in index.providers(indexed).items():
         provided[listed.bundle].append(entry)
     groups: dict[tuple[str, int], list[Listed]] = {}
-    for listed in found:
+    for listed in indexed:
         if listed.bundle not in replaced:
             groups.setdefault((listed.user, listed.uid), []).append(listed)
     plans = []
@@ -436,7 +438,7 @@ def mergers(
         entries = {listed.bundle: provided[listed.bundle] for listed in chosen if provided[listed.bundle]}
         # The new bundle is older than the marks of its entries. What it takes is what these marks left, so it has them.
         taken = {entry: youngest[entry] for names in entries.values() for entry in names if entry in youngest}
-        supersedes = {**_live_marks(chosen, found, elsewhere), **taken}
+        supersedes = {**_live_marks(chosen, indexed, elsewhere), **taken}
         if entries or supersedes:
             plans.append(Merger(user, [listed.bundle for listed in chosen], entries, supersedes))
     return plans
@@ -462,25 +464,25 @@ def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> li
 
     Bounds are the quota of a scope, and what one user's bundles of a namespace may weigh.
     """
-    found = []
+    removals = []
     scopes: dict[str, list[Bundle]] = {}
     users: dict[tuple[str, ...], list[Bundle]] = {}
     for bundle in candidates:
         if bundle.entries and bundle.used < now - policy.keep:
-            found.append(Expired(bundle, UNUSED))
+            removals.append(Expired(bundle, UNUSED))
         else:
             scopes.setdefault(bundle.scope, []).append(bundle)
             users.setdefault((bundle.scope, bundle.profile, bundle.namespace, bundle.user), []).append(bundle)
     for used in users.values():
         going = _beyond(used, MOST_PER_USER, lambda bundle: bundle.weight)
-        found.extend(Expired(bundle, OVER_NAMES) for bundle in going)
-    gone = {expired.bundle for expired in found}
+        removals.extend(Expired(bundle, OVER_NAMES) for bundle in going)
+    gone = {expired.bundle for expired in removals}
     for scope, used in scopes.items():
         reason = OVER.format(key=f"per_{scope.partition('-')[0]}")
         staying = [bundle for bundle in used if bundle not in gone]
         going = _beyond(staying, bundles.quota(scope, policy), lambda bundle: bundle.stored)
-        found.extend(Expired(bundle, reason) for bundle in going)
-    return found
+        removals.extend(Expired(bundle, reason) for bundle in going)
+    return removals
 
 
 def _beyond(used: list[Bundle], quota: int, size_of: Callable[[Bundle], int]) -> list[Bundle]:
