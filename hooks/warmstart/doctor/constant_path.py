@@ -31,9 +31,9 @@ def constant_path(seen: Tasks) -> Iterator[Finding]:
         if problem is None:
             yield Finding(OK, f"constant_path is {policy.constant_path}, and this node supports it")
         else:
-            found, change = problem
-            words = f"constant_path is {policy.constant_path}, but {found}: jobs do not find their cache there"
-            yield Finding(WRONG, words, change)
+            obstacle, change = problem
+            found = f"constant_path is {policy.constant_path}, but {obstacle}: jobs do not find their cache there"
+            yield Finding(WRONG, found, change)
 
 
 def _unused(seen: Tasks, policy: Policy) -> Iterator[Finding]:
@@ -52,13 +52,13 @@ def _spank_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
 
 
 def _namespace_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
-    ours, kind, found = seen.slurm.hook(SCRIPT), namespaces.kind(seen.slurm.conf), namespaces.read(seen.slurm.conf)
+    ours, kind, settings = seen.slurm.hook(SCRIPT), namespaces.kind(seen.slurm.conf), namespaces.read(seen.slurm.conf)
     key = "clone_ns_script: " if kind == namespaces.LINUX else "CloneNSScript="
-    if not found.nodes or not all(is_ours(node.script, ours) for node in found.nodes):
-        if found.ignored:
-            problem = f"Slurm ignores CloneNSScript on a line of its own in {found.path}"
+    if not settings.nodes or not all(is_ours(node.script, ours) for node in settings.nodes):
+        if settings.ignored:
+            problem = f"Slurm ignores CloneNSScript on a line of its own in {settings.path}"
             return problem, f"write {key}{ours} at the end of the line that begins with BasePath= or NodeName="
-        problem = f"{key[:-1].rstrip(':')} in {found.path} is not warmstart's on all nodes"
+        problem = f"{key[:-1].rstrip(':')} in {settings.path} is not warmstart's on all nodes"
         return problem, f"set {key}{ours} (Slurm 24.11 and later)"
     if not os.access(ours, os.X_OK):
         return f"{ours} is missing or not executable", "run make install"
@@ -67,15 +67,15 @@ def _namespace_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
 
 def _link_problem(seen: Tasks, policy: Policy) -> tuple[str, str] | None:
     parent = os.path.dirname(policy.paths.cache)
-    found_in = namespaces.read(seen.slurm.conf)
-    if not found_in.nodes or not all(parent in (node.dirs or namespaces.DEFAULT_DIRS) for node in found_in.nodes):
+    settings = namespaces.read(seen.slurm.conf)
+    if not settings.nodes or not all(parent in (node.dirs or namespaces.DEFAULT_DIRS) for node in settings.nodes):
         problem = f"Slurm does not give each job a {parent} of its own"
-        return problem, f"add {parent} to Dirs in {found_in.path} (Slurm 23.02 and later)"
+        return problem, f"add {parent} to Dirs in {settings.path} (Slurm 23.02 and later)"
     try:
-        found = os.lstat(parent)
+        status = os.lstat(parent)
     except OSError as error:
         return f"{parent}: {error.strerror}", f"install -d -m 755 {parent}"
-    if found.st_uid != 0 or not stat.S_ISDIR(found.st_mode):
+    if status.st_uid != 0 or not stat.S_ISDIR(status.st_mode):
         return f"{parent} is not a directory owned by root", f"install -d -m 755 {parent}"
     return None
 

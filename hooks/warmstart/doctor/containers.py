@@ -149,12 +149,12 @@ def _unfit(name: str, path: str, release: tuple[int, ...] | None) -> str:
 
 def namespace(seen: Tasks) -> Iterator[Finding]:
     """Check what BasePath and Dirs hide from jobs. A BasePath below /tmp is a fatal error in slurmd 22.05."""
-    kind, found_in = namespaces.kind(seen.slurm.conf), namespaces.read(seen.slurm.conf)
+    kind, settings = namespaces.kind(seen.slurm.conf), namespaces.read(seen.slurm.conf)
     if not kind:
         yield Finding(OK, "jobs have no mount namespace of their own")
         return
-    bases = [node.base for node in found_in.nodes if node.base]
-    dirs = [path for node in found_in.nodes for path in node.dirs]
+    bases = [node.base for node in settings.nodes if node.base]
+    dirs = [path for node in settings.nodes for path in node.dirs]
     policy, installation = seen.slurm.policy, seen.slurm.installation
     ours = [installation.prefix, installation.var, *((policy.paths.workspace,) if policy else ())]
     if policy and policy.constant_path in ("spank", "namespace"):
@@ -164,15 +164,15 @@ def namespace(seen: Tasks) -> Iterator[Finding]:
         f"{path} is below {place}" for path in ours for place in (*bases, *dirs, *HIDDEN) if is_below(path, (place,))
     ]
     if not bases:
-        yield Finding(UNKNOWN, f"Slurm uses {kind}, but {found_in.path} sets no base path")
+        yield Finding(UNKNOWN, f"Slurm uses {kind}, but {settings.path} sets no base path")
     elif bad:
         yield Finding(WRONG, "; ".join(bad), "move it: jobs cannot see files there")
     else:
         yield Finding(OK, f"{kind} hides no directory that jobs need")
 
 
-def _text(found: tuple[int, ...]) -> str:
-    return f"{found[0]}.{found[1]:02}"
+def _text(release: tuple[int, ...]) -> str:
+    return f"{release[0]}.{release[1]:02}"
 
 
 def _is_mounted(enroot: str, path: str) -> bool:

@@ -31,8 +31,8 @@ def release(scontrol: str, slurm_conf: str) -> tuple[int, ...] | None:
     """Return the release, (24, 11, 5) for example; None if neither slurmd nor scontrol tells it."""
     for program in (f"{prefix(scontrol)}/sbin/slurmd", scontrol):
         with suppress(WarmstartError, OSError):  # also a missing program
-            if found := commands.release(Access(program, slurm_conf), after(QUERY_S)):
-                return tuple(map(int, found.split(".")))
+            if text := commands.release(Access(program, slurm_conf), after(QUERY_S)):
+                return tuple(map(int, text.split(".")))
     return None
 
 

@@ -102,8 +102,8 @@ def _obstacle(node: Node) -> Finding | None:
     parent = node.policy.paths.workspace
     if not os.path.isdir(parent):
         return Finding(UNKNOWN, f"{parent} does not exist yet", "run a job first")
-    found = os.stat(parent)
-    if os.geteuid() != 0 or weakness(found):
+    status = os.stat(parent)
+    if os.geteuid() != 0 or weakness(status):
         return Finding(UNKNOWN, "not tried: it takes root, and a directory that only root can change", AS_ROOT)
     return None
 

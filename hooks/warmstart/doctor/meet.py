@@ -101,8 +101,8 @@ class _Meeting:
             came = ", ".join(sorted(name.rpartition("-")[0] for name in self._named("member")))
             number = len(self._named("member"))
             raise MeetingFailed(f"{number} of {nodes} nodes came within {self._wait:.0f} s: {came}") from None
-        found = self._named("member")
-        return {name: Member(*json.loads(found[name])) for name in sorted(found)}
+        members = self._named("member")
+        return {name: Member(*json.loads(members[name])) for name in sorted(members)}
 
     def round(self, holder: str) -> list[tuple[str, str, str]]:
         """Let `holder` take a lock, the others try, and after its release take it. Return (holder, other, result)."""
@@ -254,5 +254,5 @@ def _ids(members: list[Member]) -> Iterator[Result]:
         yield Result("meet.ids", OK, "the accounts have the same names and uids", "")
     releases = {member.version: member.node for member in members}
     if len(releases) > 1:
-        found = ", ".join(f"{version} on {node}" for version, node in releases.items())
-        yield Result("meet.releases", ADVICE, f"the nodes have several releases: {found}", "finish the upgrade")
+        several = ", ".join(f"{version} on {node}" for version, node in releases.items())
+        yield Result("meet.releases", ADVICE, f"the nodes have several releases: {several}", "finish the upgrade")

@@ -40,8 +40,8 @@ class Namespaces(NamedTuple):
 
 def kind(conf: SlurmConf) -> str:
     """Return the plugin that makes mount namespaces for jobs, `namespace/linux` for example; "" if there is none."""
-    found = conf.last("NamespaceType") or conf.last("JobContainerType")
-    return "" if "none" in found.lower() else found
+    plugin = conf.last("NamespaceType") or conf.last("JobContainerType")
+    return "" if "none" in plugin.lower() else plugin
 
 
 def read(conf: SlurmConf) -> Namespaces:
@@ -84,9 +84,9 @@ def _split(text: str) -> tuple[str, ...]:
 def _of_yaml(path: str) -> Namespaces:
     from warmstart.policy.document import plain  # loads a YAML library
 
-    found = _mapping(plain(path, read_small(path, LARGEST).decode("utf-8", "replace")))
-    common = _mapping(found.get("defaults"))
-    confs = [_mapping(element).get("options") for element in _sequence(found.get("node_confs"))]
+    content = _mapping(plain(path, read_small(path, LARGEST).decode("utf-8", "replace")))
+    common = _mapping(content.get("defaults"))
+    confs = [_mapping(element).get("options") for element in _sequence(content.get("node_confs"))]
     options = [{**common, **_mapping(conf)} for conf in confs] or [common]
     nodes = (
         Namespace(_text(each.get("base_path")), _dirs(each), _text(each.get("clone_ns_script"))) for each in options

@@ -67,18 +67,18 @@ def accounts(node: Node) -> Iterator[Finding]:
     for key in ACCOUNTS:
         account = getattr(node.policy, key)
         try:
-            found = pwd.getpwnam(account.name)
+            user = pwd.getpwnam(account.name)
         except KeyError:
             bad.append(f"{key} {account.name} does not exist")
             continue
-        groups = {_group(gid) for gid in os.getgrouplist(found.pw_name, found.pw_gid)}
-        if (found.pw_uid, found.pw_gid) != (account.uid, account.gid):
-            bad.append(f"{account.name} is {found.pw_uid}:{found.pw_gid}, but hooks use {account.uid}:{account.gid}")
-        if found.pw_uid == 0 or groups & POWERFUL:
-            bad.append(f"{account.name} is privileged (uid {found.pw_uid}; {', '.join(sorted(groups & POWERFUL))})")
-        if found.pw_uid in seen:
-            bad.append(f"{account.name} shares uid {found.pw_uid} with another of the three")
-        seen.add(found.pw_uid)
+        groups = {_group(gid) for gid in os.getgrouplist(user.pw_name, user.pw_gid)}
+        if (user.pw_uid, user.pw_gid) != (account.uid, account.gid):
+            bad.append(f"{account.name} is {user.pw_uid}:{user.pw_gid}, but hooks use {account.uid}:{account.gid}")
+        if user.pw_uid == 0 or groups & POWERFUL:
+            bad.append(f"{account.name} is privileged (uid {user.pw_uid}; {', '.join(sorted(groups & POWERFUL))})")
+        if user.pw_uid in seen:
+            bad.append(f"{account.name} shares uid {user.pw_uid} with another of the three")
+        seen.add(user.pw_uid)
     if bad:
         yield Finding(WRONG, "; ".join(bad), "create three unprivileged system accounts, the same on every node")
     else:
@@ -274,14 +274,14 @@ def spool(node: Node) -> Iterator[Finding]:
     count, total, oldest = 0, 0, time.time()
     for paths in node.nodes():
         for directory, _, names in os.walk(paths.spool, onerror=_unless_missing):
-            found = [os.stat(f"{directory}/{name}", follow_symlinks=False) for name in names]
-            count += len(found) > 0
-            total += sum(status.st_size for status in found)
-            oldest = min([oldest, *(status.st_mtime for status in found)])
+            statuses = [os.stat(f"{directory}/{name}", follow_symlinks=False) for name in names]
+            count += len(statuses) > 0
+            total += sum(status.st_size for status in statuses)
+            oldest = min([oldest, *(status.st_mtime for status in statuses)])
     words = f"{count} bundles ({format_size(total)}) wait for the store"
     if time.time() - oldest > WAITING_S:
-        found_words = f"{words}, the oldest for {format_duration(time.time() - oldest)}"
-        yield Finding(WRONG, found_words, "check that the store is writable; enable warmstart-maintain.timer")
+        found = f"{words}, the oldest for {format_duration(time.time() - oldest)}"
+        yield Finding(WRONG, found, "check that the store is writable; enable warmstart-maintain.timer")
     else:
         yield Finding(OK, words)
 

@@ -20,24 +20,24 @@ from warmstart.policy.units import format_duration
 def current(installation: Installation) -> Iterator[Finding]:
     """Check for a broken edit: it leaves the last good policy in force, with rights that the edit meant to withdraw."""
     try:
-        found = current_policy(installation)
+        in_force = current_policy(installation)
     except PolicyError as error:
         yield Finding(CRITICAL, f"no policy is in force: {on_one_line(error)}", error.hint)
         return
-    if found.problem:
+    if in_force.problem:
         yield Finding(
             CRITICAL,
-            f"the last good policy is in force ({found.origin}); the files were changed and are rejected: "
-            f"{on_one_line(found.problem)}",
+            f"the last good policy is in force ({in_force.origin}); the files were changed and are rejected: "
+            f"{on_one_line(in_force.problem)}",
             "fix what `warmstart policy check` reports",
         )
-    elif not found.policy.rules:
+    elif not in_force.policy.rules:
         change = "add rules (docs/reference/policy.md)"
-        yield Finding(WRONG, f"{found.origin} has no rules: no job gets anything", change)
-    elif found.changed:
+        yield Finding(WRONG, f"{in_force.origin} has no rules: no job gets anything", change)
+    elif in_force.changed:
         yield Finding(OK, "the files were changed; the next hook puts them into force")
     else:
-        yield Finding(OK, f"in force from {found.origin}")
+        yield Finding(OK, f"in force from {in_force.origin}")
 
 
 def files(installation: Installation) -> Iterator[Finding]:

@@ -72,7 +72,7 @@ def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]
             yield NO_RELEASE
             return
         ours, values = slurm.hook(name), slurm.counting(key)
-        scripts = [found for value in values for found in (glob.glob(value) if _is_glob(value) else [value])]
+        scripts = [path for value in values for path in (glob.glob(value) if _is_glob(value) else [value])]
         globs = [value for value in values if _is_glob(value)]
         empty = [value for value in globs if not glob.glob(value)]
         if empty:
@@ -194,13 +194,13 @@ def running(slurm: Slurm) -> Iterator[Finding]:
         return
     access = Access(slurm.policy.paths.scontrol, slurm.conf.path, slurm.installation.pyslurm)
     try:
-        found = Slurmctld(access).configuration(after(QUERY_S))
+        configuration = Slurmctld(access).configuration(after(QUERY_S))
     except LookUpFailed as error:
         yield Finding(UNKNOWN, str(error), "run doctor where slurmctld answers")
         return
-    other = [key for key in SCRIPTS if found.scripts[key] != slurm.conf.all(key)]
+    other = [key for key in SCRIPTS if configuration.scripts[key] != slurm.conf.all(key)]
     for key in other:
-        is_now = ", ".join(found.scripts[key]) or "not set"
+        is_now = ", ".join(configuration.scripts[key]) or "not set"
         said = ", ".join(slurm.conf.all(key)) or "not set"
         change = "`scontrol reconfigure`; for slurmctld's own hooks restart slurmctld"
         yield Finding(WRONG, f"in slurmctld {key} is {is_now}, in {slurm.conf.path} {said}", change)

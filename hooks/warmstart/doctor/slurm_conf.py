@@ -61,8 +61,8 @@ class Plugin(NamedTuple):
 
     def argument(self, key: str) -> str:
         """Return the value of the last KEY=VALUE argument, or ""."""
-        found = [text.partition("=")[2] for text in self.arguments if text.startswith(f"{key}=")]
-        return found[-1] if found else ""
+        values = [text.partition("=")[2] for text in self.arguments if text.startswith(f"{key}=")]
+        return values[-1] if values else ""
 
 
 def find(path: str | None, prefix: str = "") -> str:
@@ -105,8 +105,8 @@ def _plugins(path: str, depth: int) -> Iterator[Plugin]:
     for line in _joined(path):
         words = line.split()
         if words[0].lower() == "include" and len(words) > 1:
-            for found in sorted(glob.glob(os.path.join(os.path.dirname(path), words[1]))):
-                yield from _plugins(found, depth + 1)
+            for included in sorted(glob.glob(os.path.join(os.path.dirname(path), words[1]))):
+                yield from _plugins(included, depth + 1)
         elif words[0].lower() in ("required", "optional") and len(words) > 1:
             yield Plugin(words[1], tuple(words[2:]))
 

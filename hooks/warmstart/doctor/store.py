@@ -138,19 +138,19 @@ def mounted(store: Store) -> Iterator[Finding]:
 
 def identity(store: Store) -> Iterator[Finding]:
     """Compare the store's id with the one that this node remembers: another directory may be in its place."""
-    found = store.run(maintenance.identity, store.path)
+    store_id = store.run(maintenance.identity, store.path)
     forget = "mount the right file system; if the store was made anew, remove store-id in warmstart's state"
-    if store.known_id and not found:
+    if store.known_id and not store_id:
         words = f"{store.path} has no id, but the store that this node has used has ({store.known_id[:8]})"
         yield Finding(CRITICAL, f"{words}: something else is in its place", forget)
-    elif store.known_id and found != store.known_id:
-        words = f"the store in {store.path} is {found[:8]}, not {store.known_id[:8]} that this node has used"
+    elif store.known_id and store_id != store.known_id:
+        words = f"the store in {store.path} is {store_id[:8]}, not {store.known_id[:8]} that this node has used"
         yield Finding(CRITICAL, words, forget)
-    elif not found:
+    elif not store_id:
         yield Finding(ADVICE, "the store has no id yet", "run `warmstart maintain --store` once")
     else:
         yield Finding(
-            OK, f"the store is {found[:8]}" + ("" if store.known_id else "; `warmstart maintain` remembers it")
+            OK, f"the store is {store_id[:8]}" + ("" if store.known_id else "; `warmstart maintain` remembers it")
         )
 
 
@@ -316,9 +316,9 @@ def imports(store: Store) -> Iterator[Finding]:
     producers = store.run(published.under_way, store.path)
     silent = {key: known for key, known in producers.items() if time.time() - known.at > SILENT_S}
     for key, known in silent.items():
-        found = f"{known.host} (pid {known.pid}) imports {reference_of(key.rsplit('.', 2)[0])} since {known.since}, and"
+        words = f"{known.host} (pid {known.pid}) imports {reference_of(key.rsplit('.', 2)[0])} since {known.since}, and"
         change = "see that node's disk and network; `warmstart images cancel` there"
-        yield Finding(WRONG, f"{found} has reported nothing for {format_duration(time.time() - known.at)}", change)
+        yield Finding(WRONG, f"{words} has reported nothing for {format_duration(time.time() - known.at)}", change)
     if not silent:
         yield Finding(OK, f"{len(producers)} imports are under way")
 
