@@ -19,7 +19,7 @@ def test_a_session_has_what_maintenance_needs(entry_site: EntrySite) -> None:
     """Its events are in the log afterwards, and the journal is gone."""
     with open_session(entry_site.installation, "maintain", "n1") as session:
         assert (session.policy, session.node, session.paths) == (entry_site.policy, "n1", entry_site.paths)
-        assert session.store.publisher == f"n1-{session.run_id}"
+        assert session.store.writer == f"n1-{session.run_id}"
         assert 0 < session.store_deadline().left() <= sessions.STORE_SECONDS
         session.audit.emit(events.CACHE_EXPORTED)
     assert [event["hook"] for event in entry_site.events("cache.exported")] == ["maintain"]

@@ -16,12 +16,12 @@ TEMP_PREFIX = ".tmp-"
 
 
 @contextmanager
-def temp_file(dir_fd: int, owner: str, mode: int = 0o444) -> Iterator[tuple[str, int]]:
+def temp_file(dir_fd: int, writer: str, mode: int = 0o444) -> Iterator[tuple[str, int]]:
     """Create a temp file in the store; yields its name and descriptor, and removes the name afterwards.
 
-    `owner` (node and run id) is part of the name, so that leftovers can be traced.
+    `writer` (node and run id) is part of the name, so that leftovers can be traced.
     """
-    name = f"{TEMP_PREFIX}{owner}-{os.getpid()}-{os.urandom(4).hex()}"
+    name = f"{TEMP_PREFIX}{writer}-{os.getpid()}-{os.urandom(4).hex()}"
     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
     try:
         os.fchmod(fd, mode)
@@ -47,9 +47,9 @@ def publish(dir_fd: int, temp: str, fd: int, name: str) -> bool:
     return True
 
 
-def replace(dir_fd: int, owner: str, name: str, data: bytes, mode: int = 0o444) -> None:
+def replace(dir_fd: int, writer: str, name: str, data: bytes, mode: int = 0o444) -> None:
     """Replace a file atomically: readers see the old or the new content. Never used for images and bundles."""
-    with temp_file(dir_fd, owner, mode) as (temp, fd):
+    with temp_file(dir_fd, writer, mode) as (temp, fd):
         write_all(fd, data)
         os.fsync(fd)
         os.rename(temp, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)

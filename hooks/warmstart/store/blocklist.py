@@ -91,24 +91,24 @@ def listed(store: str) -> list[Block]:
         return list(read(store).blocks)
 
 
-def block(store: str, new: Block, owner: str) -> bool:
+def block(store: str, new: Block, writer: str) -> bool:
     """Add a block; return False if the same is blocked already. Raises `BlocksUnreadable` or `StoreFailed`."""
     with store_errors("change the blocklist"), _exclusive(store):
         blocks = read(store).blocks
         if new.what in (known.what for known in blocks):
             return False
-        _write(store, (*blocks, new), owner)
+        _write(store, (*blocks, new), writer)
         return True
 
 
-def unblock(store: str, unwanted: Block, owner: str) -> bool:
+def unblock(store: str, unwanted: Block, writer: str) -> bool:
     """Remove a block, whatever its reason; return whether it existed."""
     with store_errors("change the blocklist"), _exclusive(store):
         blocks = read(store).blocks
         left = tuple(known for known in blocks if known.what != unwanted.what)
         if left == blocks:
             return False
-        _write(store, left, owner)
+        _write(store, left, writer)
         return True
 
 
@@ -118,12 +118,12 @@ def unblock_all(store: str) -> bool:
         return unlink_if_there(NAME, fd)
 
 
-def _write(store: str, blocks: Iterable[Block], owner: str) -> None:
+def _write(store: str, blocks: Iterable[Block], writer: str) -> None:
     from warmstart.store.atomic import replace
 
     data = dumps({"format": FORMAT, "blocks": [known._asdict() for known in blocks]}).encode()
     with opened_dir(os.path.join(store, ARTIFACTS)) as fd:
-        replace(fd, owner, NAME, data)
+        replace(fd, writer, NAME, data)
 
 
 def _exclusive(store: str) -> AbstractContextManager[None]:

@@ -112,7 +112,7 @@ class Reindexed(NamedTuple):
     refused: dict[str, str]  # bundle → why its manifest is unusable
 
 
-def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: str) -> Offers:
+def offers(store: str, scopes: list[str], profile: str, namespace: str, writer: str) -> Offers:
     """Return which entries to take from which bundle; `scopes` are ordered most trusted first.
 
     Each entry is in one offer at most. A missing namespace counts as empty. Raises `StoreFailed` if the store fails or
@@ -127,7 +127,7 @@ def offers(store: str, scopes: list[str], profile: str, namespace: str, owner: s
     usable: dict[str, list[Listed]] = {}
     for scope in scopes:
         with store_errors("read the index"):
-            listing = index.read(Namespace(store, scope, profile, namespace).path, owner)
+            listing = index.read(Namespace(store, scope, profile, namespace).path, writer)
         offers.refused.update(listing.refused)
         usable[scope] = listing.usable(blocked)
         gone = {listed.bundle for listed in listing.bundles} - {listed.bundle for listed in usable[scope]}
@@ -202,7 +202,7 @@ def _require_store(store: str) -> None:
 
 
 def known_entries(
-    where: Namespace, user: str, uid: int, owner: str, *, quota: int = 0, fresh: bool = False
+    where: Namespace, user: str, uid: int, writer: str, *, quota: int = 0, fresh: bool = False
 ) -> list[str]:
     """Return the entries that need not be harvested: readers of the scope have them, or they are blocked.
 
@@ -215,7 +215,7 @@ def known_entries(
             check_quota(where.store, where.scope, 1, quota)
         blocked = _unblocked(where, user, uid)
         never = blocked.entries(where.profile)
-        listing = index.read(where.path, owner)
+        listing = index.read(where.path, writer)
         index.check_user_weight(user, uid, listing, 1)
         if fresh:
             return sorted(never)
@@ -280,10 +280,10 @@ def read_manifest(where: Namespace, bundle: str) -> Manifest:
             raise BundleGone(bundle=bundle) from None
 
 
-def publish_bundle(where: Namespace, fd: int, draft: Draft, owner: str, quota: int = 0) -> Published:
+def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: int = 0) -> Published:
     """Publish the squashfs of the inherited descriptor `fd`; readers see it whole or not at all.
 
-    `owner` (node and run id) is part of the names of temp files. `quota` is in bytes, 0 for none. The result's
+    `writer` (node and run id) is part of the names of temp files. `quota` is in bytes, 0 for none. The result's
     `bundle` is None if readers would take nothing from it (`index.with_new_id`).
 
     Raises `QuotaExceeded` if the scope would exceed `quota`, `TooManyNames` (`index.check_weight`), `PublishBlocked`,
@@ -296,18 +296,18 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, owner: str, quota: i
             check_quota(where.store, where.scope, _stored_size(described), quota)
     with store_errors("read the blocklist"):
         blocked = blocklist.read(where.store)
-    return _publish(where, fd, draft, owner, partial(index.with_new_id, draft, blocked))
+    return _publish(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))
 
 
-def publish_compacted(where: Namespace, fd: int, draft: Draft, owner: str) -> Published:
+def publish_compacted(where: Namespace, fd: int, draft: Draft, writer: str) -> Published:
     """Publish a bundle that replaces others, with an id just before the oldest of them; errors as `publish_bundle`.
 
     The result's `bundle` is None if one of the replaced bundles is gone.
     """
-    return _publish(where, fd, draft, owner, lambda new, before, _: index.with_older_id(new, before))
+    return _publish(where, fd, draft, writer, lambda new, before, _: index.with_older_id(new, before))
 
 
-def _publish(where: Namespace, fd: int, draft: Draft, owner: str, with_id: _WithId) -> Published:
+def _publish(where: Namespace, fd: int, draft: Draft, writer: str, with_id: _WithId) -> Published:
     from warmstart.store.atomic import temp_file  # not needed to read
     from warmstart.store.locks import publish_lock
 
@@ -315,16 +315,16 @@ def _publish(where: Namespace, fd: int, draft: Draft, owner: str, with_id: _With
         _unblocked(where, draft.producer.user, draft.producer.uid)
         dir_fd = layout.make_namespace(where)
         try:
-            with temp_file(dir_fd, owner) as (temp, out):
+            with temp_file(dir_fd, writer) as (temp, out):
                 size, sha256 = copy_hashed(fd, out)
                 os.fsync(out)  # the slow part, so before taking the lock
                 new = _described(where, draft, sha256, size)
                 with publish_lock(where.path):
-                    before = index.update(dir_fd, owner)
+                    before = index.update(dir_fd, writer)
                     identified = with_id(new, before, dir_fd)
                     if identified is not None:
                         index.check_weight(identified, before)
-                    indexed = identified is not None and _link_and_list(dir_fd, owner, (temp, out), identified)
+                    indexed = identified is not None and _link_and_list(dir_fd, writer, (temp, out), identified)
         finally:
             os.close(dir_fd)
     superseding = list(identified.supersedes) if identified else []
@@ -342,43 +342,43 @@ def _stored_size(new: Manifest) -> int:
     return new.size + len(manifest.encode(new)) + index.encoded_size(index.listed_of(new))
 
 
-def _link_and_list(dir_fd: int, owner: str, squashfs: tuple[str, int], new: Manifest) -> bool:
+def _link_and_list(dir_fd: int, writer: str, squashfs: tuple[str, int], new: Manifest) -> bool:
     """Make a bundle visible and update the index; return whether the index lists it."""
     from warmstart.store.atomic import publish, temp_file
 
-    with temp_file(dir_fd, owner) as (temp, fd):
+    with temp_file(dir_fd, writer) as (temp, fd):
         write_all(fd, manifest.encode(new))
         os.fsync(fd)  # before the first link: if the store is full, nothing has been linked
         for (name, file), suffix in ((squashfs, BUNDLE), ((temp, fd), MANIFEST)):
             if not publish(dir_fd, name, file, new.bundle + suffix):
                 raise FileExistsError(errno.EEXIST, "another bundle has this id", new.bundle)
     try:
-        index.update(dir_fd, owner)
+        index.update(dir_fd, writer)
     except OSError:
         return False
     return True
 
 
-def publish_marks(dir_fd: int, owner: str, like: str, supersedes: dict[str, str]) -> None:
+def publish_marks(dir_fd: int, writer: str, like: str, supersedes: dict[str, str]) -> None:
     """Publish a bundle without entries that supersedes these entries, of the producer of the bundle `like`.
 
     Its squashfs is an empty file, which nobody reads. The caller holds the publish lock. Raises `OSError`.
     """
     from warmstart.store.atomic import temp_file
 
-    with temp_file(dir_fd, owner) as (temp, fd):
+    with temp_file(dir_fd, writer) as (temp, fd):
         size, sha256 = copy_hashed(fd)
         new = index.read_manifest(dir_fd, like)
         new = new._replace(sha256=sha256, size=size, entries={}, origins={}, replaces=[], supersedes=supersedes)
-        _link_and_list(dir_fd, owner, (temp, fd), index.with_youngest_id(new, index.update(dir_fd, owner)))
+        _link_and_list(dir_fd, writer, (temp, fd), index.with_youngest_id(new, index.update(dir_fd, writer)))
 
 
-def reindex(where: Namespace, owner: str) -> Reindexed:
+def reindex(where: Namespace, writer: str) -> Reindexed:
     """Rebuild the index of a namespace from its manifests."""
     from warmstart.store.locks import publish_lock
 
     with store_errors("rebuild the index"), opened_dir(where.path) as dir_fd, publish_lock(where.path):
-        made = index.rebuild(dir_fd, owner)
+        made = index.rebuild(dir_fd, writer)
     return Reindexed(len(made.bundles), made.refused)
 
 

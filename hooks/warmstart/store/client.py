@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 class StoreClient:
     """One store, with processes of its owner; `close` ends them and releases their locks."""
 
-    def __init__(self, owner: Identity, path: str, publisher: str) -> None:
-        """Work in the store at `path` as `owner`; `publisher` (node and run id) is part of the names of temp files.
+    def __init__(self, owner: Identity, path: str, writer: str) -> None:
+        """Work in the store at `path` as `owner`; `writer` (node and run id) is part of the names of temp files.
 
         With "" for it nothing may be published, and `offers` only reads.
         """
         self.path = path
-        self.publisher = publisher
+        self.writer = writer
         self.worker = Worker(owner)
         # A process of its own holds the lock: the one that works is killed when an operation passes its deadline.
         self._locker = Worker(owner)
@@ -59,7 +59,7 @@ class StoreClient:
         from warmstart.store.layout import is_bundle_id
         from warmstart.store.manifest import is_sha256
 
-        offers = self.worker.run(deadline, bundles.offers, self.path, scopes, profile, namespace, self.publisher)
+        offers = self.worker.run(deadline, bundles.offers, self.path, scopes, profile, namespace, self.writer)
         for offer in offers.offers:
             # Root uses the hash as a file name, and trusts an offer by its scope.
             if not (is_sha256(offer.sha256) and is_bundle_id(offer.bundle) and offer.scope in scopes):
@@ -77,9 +77,7 @@ class StoreClient:
         """
         from warmstart.store import bundles
 
-        return self.worker.run(
-            deadline, bundles.known_entries, where, user, uid, self.publisher, quota=quota, fresh=fresh
-        )
+        return self.worker.run(deadline, bundles.known_entries, where, user, uid, self.writer, quota=quota, fresh=fresh)
 
     def fetch(self, where: Namespace, bundle: str, sha256: str, size: int, deadline: Deadline, *, into: int) -> Entries:
         """Copy a bundle into the open, empty file `into`; return its entries with their files.
@@ -111,14 +109,14 @@ class StoreClient:
         from warmstart.store import bundles
 
         with Worker(self.worker.identity, keep=(squashfs,)) as worker:
-            return worker.run(deadline, bundles.publish_bundle, where, squashfs, draft, self.publisher, quota)
+            return worker.run(deadline, bundles.publish_bundle, where, squashfs, draft, self.writer, quota)
 
     def publish_compacted(self, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline) -> Published:
         """Publish an open squashfs file that replaces other bundles; errors as in `publish`."""
         from warmstart.store import bundles
 
         with Worker(self.worker.identity, keep=(squashfs,)) as worker:
-            return worker.run(deadline, bundles.publish_compacted, where, squashfs, draft, self.publisher)
+            return worker.run(deadline, bundles.publish_compacted, where, squashfs, draft, self.writer)
 
     # Maintenance
 
@@ -162,7 +160,7 @@ class StoreClient:
         """Return every bundle of a namespace that readers see."""
         from warmstart.store import layout, maintenance
 
-        surveyed = self.worker.run(deadline, maintenance.survey, where, self.publisher)
+        surveyed = self.worker.run(deadline, maintenance.survey, where, self.writer)
         for bundle in surveyed:
             # Root uses these names for directories of an export.
             if not (all(map(layout.is_component, bundle[:3])) and layout.is_bundle_id(bundle.bundle)):
@@ -179,7 +177,7 @@ class StoreClient:
         """Remove leftovers of dead publishers from a namespace; return the removed names."""
         from warmstart.store import maintenance
 
-        return self.worker.run(deadline, maintenance.sweep, where, self.publisher, now)
+        return self.worker.run(deadline, maintenance.sweep, where, self.writer, now)
 
     def remove_empty(self, where: Namespace, now: float, deadline: Deadline) -> bool:
         """Remove a namespace that has been empty for a day; return whether it was removed."""
@@ -197,31 +195,31 @@ class StoreClient:
         """Return the replaced bundles of a namespace that nobody can still be reading."""
         from warmstart.store import maintenance
 
-        return self.worker.run(deadline, maintenance.superseded, where, self.publisher, now)
+        return self.worker.run(deadline, maintenance.superseded, where, self.writer, now)
 
     def plan_compaction(self, where: Namespace, deadline: Deadline, *, fewest: int, most_bytes: int) -> list[Merger]:
         """Return which bundles of a namespace to merge."""
         from warmstart.store import maintenance
 
-        return self.worker.run(deadline, maintenance.plan_compaction, where, self.publisher, fewest, most_bytes)
+        return self.worker.run(deadline, maintenance.plan_compaction, where, self.writer, fewest, most_bytes)
 
     def remove(self, where: Namespace, bundles: list[str], deadline: Deadline) -> list[str]:
         """Remove bundles; return those that existed."""
         from warmstart.store import maintenance
 
-        return self.worker.run(deadline, maintenance.remove, where, bundles, self.publisher)
+        return self.worker.run(deadline, maintenance.remove, where, bundles, self.writer)
 
     def quarantine(self, where: Namespace, bundle: str, deadline: Deadline) -> bool:
         """Move a damaged bundle into quarantine; return False if it is gone."""
         from warmstart.store import maintenance
 
-        return self.worker.run(deadline, maintenance.quarantine, where, bundle, self.publisher)
+        return self.worker.run(deadline, maintenance.quarantine, where, bundle, self.writer)
 
     def reindex(self, where: Namespace, deadline: Deadline) -> Reindexed:
         """Rebuild the index of a namespace from its manifests."""
         from warmstart.store import bundles
 
-        return self.worker.run(deadline, bundles.reindex, where, self.publisher)
+        return self.worker.run(deadline, bundles.reindex, where, self.writer)
 
     # The blocklist
 
@@ -229,13 +227,13 @@ class StoreClient:
         """Add a block; return False if the same is blocked already."""
         from warmstart.store import blocklist
 
-        return self.worker.run(deadline, blocklist.block, self.path, new, self.publisher)
+        return self.worker.run(deadline, blocklist.block, self.path, new, self.writer)
 
     def unblock(self, unwanted: Block, deadline: Deadline) -> bool:
         """Remove a block, whatever its reason; return whether it existed."""
         from warmstart.store import blocklist
 
-        return self.worker.run(deadline, blocklist.unblock, self.path, unwanted, self.publisher)
+        return self.worker.run(deadline, blocklist.unblock, self.path, unwanted, self.writer)
 
     def unblock_all(self, deadline: Deadline) -> bool:
         """Remove the blocklist, readable or not; return whether it existed."""
@@ -255,7 +253,7 @@ class StoreClient:
         """Write the answer of a job's head node; raises `StoreFull` if there is no space."""
         from warmstart.store import rendezvous
 
-        self.worker.run(deadline, rendezvous.publish, self.path, name, self.publisher, answer)
+        self.worker.run(deadline, rendezvous.publish, self.path, name, self.writer, answer)
 
     def look_for_rendezvous(self, name: str, deadline: Deadline) -> Answer | None:
         """Return the answer of a job's head node, None while there is none."""
@@ -269,11 +267,11 @@ class StoreClient:
 
         self.worker.run(deadline, rendezvous.withdraw, self.path, name)
 
-    def read_job_spec(self, path: str, writer: int, deadline: Deadline) -> Spec:
-        """Return the spec that the controller wrote as uid `writer`; raises `SpecUnusable` if it cannot be trusted."""
+    def read_job_spec(self, path: str, owner: int, deadline: Deadline) -> Spec:
+        """Return the spec that the controller wrote as uid `owner`; raises `SpecUnusable` if it cannot be trusted."""
         from warmstart.slurm import spec
 
-        return self.worker.run(deadline, spec.read, path, writer)
+        return self.worker.run(deadline, spec.read, path, owner)
 
     def _malformed(self, function: str, problem: str) -> WorkerAnswerMalformed:
         return WorkerAnswerMalformed(function=function, identity=self.worker.identity.name, problem=problem)

@@ -104,11 +104,11 @@ def providers(bundles: Sequence[Listed]) -> dict[str, Listed]:
     return provided
 
 
-def read(directory: str, owner: str) -> Index:
+def read(directory: str, writer: str) -> Index:
     """Return the index of a namespace, rebuilt if it is missing or damaged; empty if there is no such namespace.
 
     A warm read takes four system calls on the store: open, fstat, read, close. An index of another format is not
-    replaced until the next publish, because readers of two versions would rewrite it for ever. With `owner` "" nothing
+    replaced until the next publish, because readers of two versions would rewrite it for ever. With `writer` "" nothing
     is written. Raises `OSError`.
     """
     try:
@@ -125,15 +125,15 @@ def read(directory: str, owner: str) -> Index:
     except FileNotFoundError:
         return Index([], {})
     try:
-        if owner and not _is_other_format(data):
+        if writer and not _is_other_format(data):
             with suppress(OSError):  # a full or read-only store is still readable
-                return update(fd, owner)
+                return update(fd, writer)
         return _covering(fd, {})
     finally:
         os.close(fd)
 
 
-def update(dir_fd: int, owner: str) -> Index:
+def update(dir_fd: int, writer: str) -> Index:
     """Update the index to list all bundles of the directory, and return it; raises `OSError`."""
     index = _load(dir_fd)
     written = index
@@ -143,17 +143,17 @@ def update(dir_fd: int, owner: str) -> Index:
         if index != written:
             from warmstart.store.atomic import replace  # not needed to read
 
-            replace(dir_fd, owner, NAME, _encode(index))
+            replace(dir_fd, writer, NAME, _encode(index))
             written = index
         covered = {listed.bundle for listed in index.bundles} | index.refused.keys()
         if covered.issuperset(_manifests(dir_fd)):
             return index
 
 
-def rebuild(dir_fd: int, owner: str) -> Index:
+def rebuild(dir_fd: int, writer: str) -> Index:
     """Rebuild the index from the manifests alone, and return it; raises `OSError`."""
     unlink_if_there(NAME, dir_fd)
-    return update(dir_fd, owner)
+    return update(dir_fd, writer)
 
 
 def _load(dir_fd: int) -> Index | None:

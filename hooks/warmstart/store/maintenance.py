@@ -169,11 +169,11 @@ def _folders(path: str) -> list[str]:
         return []
 
 
-def survey(where: Namespace, owner: str) -> list[Bundle]:
+def survey(where: Namespace, writer: str) -> list[Bundle]:
     """Return all bundles of a namespace that readers see."""
     surveyed = []
     with store_errors("survey a namespace"):
-        for listed in index.read(where.path, owner).bundles:
+        for listed in index.read(where.path, writer).bundles:
             with suppress(FileNotFoundError):
                 path = os.path.join(where.path, listed.bundle)
                 used = os.stat(path + BUNDLE).st_mtime
@@ -197,32 +197,32 @@ def record_uses(store: str, uses: list[Use]) -> int:
     return recorded
 
 
-def remove(where: Namespace, names: list[str], owner: str) -> list[str]:
+def remove(where: Namespace, names: list[str], writer: str) -> list[str]:
     """Remove bundles; return those that existed. What they superseded stays superseded."""
     path = where.path
     with store_errors("remove bundles"), opened_dir(path) as fd, publish_lock(path):
-        _hand_on_marks(where, fd, names, owner)
+        _hand_on_marks(where, fd, names, writer)
         there = [bundle for bundle in names if is_bundle_id(bundle) and unlink_if_there(bundle + MANIFEST, fd)]
-        index.update(fd, owner)
+        index.update(fd, writer)
         for bundle in names:
             unlink_if_there(bundle + BUNDLE, fd)
     return there
 
 
-def quarantine(where: Namespace, bundle: str, owner: str) -> bool:
+def quarantine(where: Namespace, bundle: str, writer: str) -> bool:
     """Move a damaged bundle into `quarantine/`; return False if it is gone."""
     path = where.path
     with store_errors("quarantine a bundle"), opened_dir(path) as fd, publish_lock(path):
         ensure_dir(QUARANTINE, 0o700, fd)
-        _hand_on_marks(where, fd, [bundle], owner)
+        _hand_on_marks(where, fd, [bundle], writer)
         with opened_dir(QUARANTINE, fd) as quarantine_fd:
             there = _move(bundle + MANIFEST, fd, quarantine_fd)
-            index.update(fd, owner)  # always, because a process that moved it may have died before this
+            index.update(fd, writer)  # always, because a process that moved it may have died before this
             _move(bundle + BUNDLE, fd, quarantine_fd)
     return there
 
 
-def _hand_on_marks(where: Namespace, fd: int, names: Collection[str], owner: str) -> None:
+def _hand_on_marks(where: Namespace, fd: int, names: Collection[str], writer: str) -> None:
     """Publish the marks of bundles that are about to go, in bundles without entries.
 
     Otherwise readers would get the stale entries again of which these bundles took the place. Each user has a bundle,
@@ -230,19 +230,19 @@ def _hand_on_marks(where: Namespace, fd: int, names: Collection[str], owner: str
     """
     staying = []
     going: dict[tuple[str, int], list[Listed]] = {}
-    for listed in index.update(fd, owner).bundles:
+    for listed in index.update(fd, writer).bundles:
         if listed.bundle not in names:
             staying.append(listed)
         elif listed.supersedes:
             going.setdefault((listed.user, listed.uid), []).append(listed)
     remaining = index.marks(staying)
-    elsewhere = _elsewhere(where, owner) if going else set()
+    elsewhere = _elsewhere(where, writer) if going else set()
     for group in going.values():
         live = _live_marks(group, staying, elsewhere)
         supersedes = {entry: mark for entry, mark in live.items() if remaining.get(entry, "") < mark}
         if supersedes:
             with suppress(ManifestUnreadable):  # nobody can tell whose they are
-                bundles.publish_marks(fd, owner, group[-1].bundle, supersedes)
+                bundles.publish_marks(fd, writer, group[-1].bundle, supersedes)
 
 
 def _hides(entry: str, mark: str, others: Iterable[Listed]) -> bool:
@@ -257,7 +257,7 @@ def _move(name: str, source: int, target: int) -> bool:
     return True
 
 
-def sweep(where: Namespace, owner: str, now: float) -> list[str]:
+def sweep(where: Namespace, writer: str, now: float) -> list[str]:
     """Remove leftovers of dead publishers, and update the index; return the removed names."""
     path = where.path
     with store_errors("sweep a namespace"), opened_dir(path) as fd:
@@ -266,7 +266,7 @@ def sweep(where: Namespace, owner: str, now: float) -> list[str]:
         for name in swept:
             unlink_if_there(name, fd)
         with publish_lock(path):
-            index.update(fd, owner)
+            index.update(fd, writer)
     return swept
 
 
@@ -343,7 +343,7 @@ def _is_left_over(fd: int, name: str, names: set[str], before: float) -> bool:
         return False
 
 
-def superseded(where: Namespace, owner: str, now: float) -> list[str]:
+def superseded(where: Namespace, writer: str, now: float) -> list[str]:
     """Return the bundles that nobody needs any more, and nobody still reads.
 
     These were replaced by a compacted bundle or superseded in all their entries more than `GRACE_SECONDS` ago, or have
@@ -351,9 +351,9 @@ def superseded(where: Namespace, owner: str, now: float) -> list[str]:
     """
     with store_errors("look for replaced bundles"), opened_dir(where.path) as fd:
         with publish_lock(where.path):
-            indexed = index.update(fd, owner).bundles
+            indexed = index.update(fd, writer).bundles
         blocked = blocklist.read(where.store)
-        elsewhere = _elsewhere(where, owner) if index.marks(indexed) else set()
+        elsewhere = _elsewhere(where, writer) if index.marks(indexed) else set()
         settled = [listed for listed in indexed if _is_past_grace(fd, listed, now)]
     replaced = {old for listed in settled for old in listed.replaces}
     youngest = index.marks(listed for listed in settled if not blocked.user(listed.user, listed.uid))
@@ -390,24 +390,24 @@ def _live_marks(group: Sequence[Listed], indexed: Iterable[Listed], elsewhere: C
     }
 
 
-def _elsewhere(where: Namespace, owner: str) -> set[str]:
+def _elsewhere(where: Namespace, writer: str) -> set[str]:
     """Return the entries that marks of this scope hide in other scopes: none, unless it is a user's."""
     if not is_user_scope(where.scope):
         return set()
     shared = [scope for scope in _folders(os.path.join(where.store, ARTIFACTS)) if not is_user_scope(scope)]
-    indexes = [index.read(where._replace(scope=scope).path, owner) for scope in shared]
+    indexes = [index.read(where._replace(scope=scope).path, writer) for scope in shared]
     return {entry for listing in indexes for listed in listing.bundles for entry in listed.entries}
 
 
-def plan_compaction(where: Namespace, owner: str, fewest: int, most_bytes: int) -> list[Merger]:
+def plan_compaction(where: Namespace, writer: str, fewest: int, most_bytes: int) -> list[Merger]:
     """Return which bundles of a namespace to merge; arguments as in `mergers`."""
     with store_errors("plan a compaction"), opened_dir(where.path) as fd:
         with publish_lock(where.path):
-            listing = index.update(fd, owner)
+            listing = index.update(fd, writer)
         blocked = {listed.bundle for listed in listing.bundles} - {
             listed.bundle for listed in listing.usable(blocklist.read(where.store))
         }
-        elsewhere = _elsewhere(where, owner) if index.marks(listing.bundles) else set()
+        elsewhere = _elsewhere(where, writer) if index.marks(listing.bundles) else set()
     # The bundles of a blocked user stay as they are, until they are unblocked or nobody has used them for long.
     return mergers(
         [listed for listed in listing.bundles if listed.bundle not in blocked], fewest, most_bytes, elsewhere

@@ -44,15 +44,15 @@ def name_of(cluster: str, job_id: int, restarts: int) -> str:
     return f"{plain}.{job_id}.{restarts}.json"
 
 
-def publish(store: str, name: str, owner: str, answer: Answer) -> None:
+def publish(store: str, name: str, writer: str, answer: Answer) -> None:
     """Write the head node's answer; replaces one that an earlier job of the same id left.
 
-    `owner` (node and run id) is part of the temp file's name. Raises `StoreFull` or `StoreFailed`.
+    `writer` (node and run id) is part of the temp file's name. Raises `StoreFull` or `StoreFailed`.
     """
     with store_errors(f"publishing the rendezvous {name}"), _root(store) as root:
         ensure_dir(DIRECTORY, 0o700, root)
         with opened_dir(DIRECTORY, root) as fd:
-            replace(fd, owner, name, _encode(answer))
+            replace(fd, writer, name, _encode(answer))
 
 
 def look(store: str, name: str) -> Answer | None:

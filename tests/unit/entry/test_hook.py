@@ -58,7 +58,7 @@ def test_a_hook_that_works(entry_site: EntrySite) -> None:
     assert run_hook("prolog", entry_site.installation.prefix, seen.append) == 0
     (hook,) = seen
     assert (hook.job.id, hook.job.user, hook.policy) == (7, "ws-alice", entry_site.policy)
-    assert hook.store.publisher == f"n1-{hook.run_id}"
+    assert hook.store.writer == f"n1-{hook.run_id}"
     modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (hook.paths.root, hook.paths.state, hook.paths.view)]
     assert modes == [0o755, 0o700, 0o711]
     (finished,) = entry_site.events("hook.finished")
