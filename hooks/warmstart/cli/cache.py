@@ -15,7 +15,7 @@ import click
 
 from warmstart.audit import events
 from warmstart.audit.line import visible
-from warmstart.cli.lazy import LazyGroup
+from warmstart.cli import LazyGroup
 from warmstart.cli.output import (
     UNUSABLE,
     Column,
