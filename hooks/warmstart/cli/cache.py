@@ -21,6 +21,7 @@ from warmstart.cli.output import (
     UNUSABLE,
     Column,
     Listing,
+    answer,
     fail,
     json_option,
     rfc3339,
@@ -262,7 +263,7 @@ def remove(installation: Installation, bundles: tuple[str, ...], as_json: bool) 
     """
     with store_maintenance(installation) as (_, work):
         work.remove(_chosen(work, NamespaceFilter(None, None, None), bundles), f"removed by {administrator()}")
-    _report(work, as_json)
+    tell_counts(work.report, as_json)
 
 
 @cache.command()
@@ -282,7 +283,7 @@ def compact(installation: Installation, /, fewest: int, as_json: bool, **options
         for where in filter(only.matches, work.namespaces()):
             work.sweep(where)
             work.compact(where, fewest)
-    _report(work, as_json)
+    tell_counts(work.report, as_json)
     if work.report.failed:
         raise click.exceptions.Exit(NO)
 
@@ -300,7 +301,7 @@ def gc(installation: Installation, as_json: bool) -> None:
             work.sweep(where)
         work.collect_garbage()
         work.remove_empty()
-    _report(work, as_json)
+    tell_counts(work.report, as_json)
 
 
 @cache.command()
@@ -351,10 +352,8 @@ def promote_command(
             entries=list(entries)[:20],
             by=administrator(),
         )
-    if as_json:
-        show_json(made._asdict())
-    else:
-        say(f"published as {made.bundle}" if made.bundle else f"nothing to do: {scope} has all of these entries")
+    words = f"published as {made.bundle}" if made.bundle else f"nothing to do: {scope} has all of these entries"
+    answer(words, made._asdict(), as_json=as_json)
     if not made.bundle:
         raise click.exceptions.Exit(NO)
 
@@ -447,17 +446,10 @@ def _as_json(found: Manifest) -> dict[str, object]:
     return {**found._asdict(), "producer": found.producer._asdict(), "origins": origins}
 
 
-def _report(work: StoreMaintenance, as_json: bool) -> None:
-    if as_json:
-        show_json(work.report._asdict())
-    else:
-        say(counts(work.report))
-
-
-def counts(report: StoreReport) -> str:
-    """Return what was done in the store as one line."""
+def tell_counts(report: StoreReport, as_json: bool) -> None:
+    """Print what was done in the store, for people as one line."""
     done = [f"{count} {name}" for name, count in report._asdict().items() if count]
-    return ", ".join(done) or "nothing to do"
+    answer(", ".join(done) or "nothing to do", report._asdict(), as_json=as_json)
 
 
 def administrator() -> str:

@@ -14,6 +14,7 @@ from warmstart.cli.image_store import LISTING_S, NOT_DONE, Import, Store, canoni
 from warmstart.cli.output import (
     Column,
     Listing,
+    answer,
     bar,
     duration,
     json_option,
@@ -363,10 +364,8 @@ def _obtain(
             image = function(reference, site, after(IMPORT_S))
             assert store.audit is not None
             tell(store.audit, reference.canonical(), image, time.monotonic() - started)
-    if as_json:
-        show_json({"digest": image.digest, "path": image.path, "bytes": image.size, "how": image.how})
-    else:
-        say(f"{image.how}: {image.path}")
+    made = {"digest": image.digest, "path": image.path, "bytes": image.size, "how": image.how}
+    answer(f"{image.how}: {image.path}", made, as_json=as_json)
 
 
 def _verify(store: Store, entry: ImageEntry, again: bool) -> Verified:
