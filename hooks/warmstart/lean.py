@@ -90,13 +90,13 @@ else:
         """Return the values of a call with keywords or defaults, in the order of the fields."""
         if len(values) > len(cls._fields):
             raise TypeError(f"{cls.__name__}() takes {len(cls._fields)} values but {len(values)} were given")
-        found = {**cls._field_defaults, **dict(zip(cls._fields, values, strict=False))}
+        by_name = {**cls._field_defaults, **dict(zip(cls._fields, values, strict=False))}
         for name, value in named.items():
             if name not in cls._fields or name in cls._fields[: len(values)]:
                 raise TypeError(f"{cls.__name__}() got an unexpected or second value for {name!r}")
-            found[name] = value
+            by_name[name] = value
         try:
-            return [found[name] for name in cls._fields]
+            return [by_name[name] for name in cls._fields]
         except KeyError as missing:
             raise TypeError(f"{cls.__name__}() is missing a value for {missing}") from None
 

@@ -73,7 +73,7 @@ def grant(policy: Policy, job: Job) -> Grant:
 
 def _depends_on_node(policy: Policy) -> bool:
     """Return whether the mode of a job may differ between its nodes."""
-    return any(rule.mode and any(found.attribute == "node" for found in rule.match) for rule in policy.rules)
+    return any(rule.mode and any(condition.attribute == "node" for condition in rule.match) for rule in policy.rules)
 
 
 def groups(job: Job) -> list[str]:
@@ -119,11 +119,11 @@ def left_out(policy: Policy, grant: Grant, requested: Request) -> list[str]:
     return [name for name in _all_profiles(policy, grant, requested) if _misplaced(policy, name)]
 
 
-def _misplaced(policy: Policy, profile: str) -> bool:
-    found = registry.get(profile, policy.profiles)
-    if found.relocation != "constant-path":
+def _misplaced(policy: Policy, name: str) -> bool:
+    profile = registry.get(name, policy.profiles)
+    if profile.relocation != "constant-path":
         return False
-    return not policy.constant_cache or (found.follows_links and policy.constant_path == "link")
+    return not policy.constant_cache or (profile.follows_links and policy.constant_path == "link")
 
 
 def _all_profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]:

@@ -66,8 +66,8 @@ def of(job: Job) -> Request:
         images.append(_value("--warm-image", job.warm_image, job.warm_image))
     if job.warm_profile:
         profiles.extend(_value("--warm-profile", job.warm_profile, job.warm_profile).split(","))
-    _, found, text = job.comment.partition(TOKEN)
-    for word in text.split() if found else ():
+    _, token, text = job.comment.partition(TOKEN)
+    for word in text.split() if token else ():
         if word in (KEEP, FRESH):
             keep, fresh = keep or word == KEEP, fresh or word == FRESH
             continue

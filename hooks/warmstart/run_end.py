@@ -218,10 +218,10 @@ def retained_since(node: int, run_name: str) -> float | None:
     """Return when the job of a retained run ended, in epoch seconds. None if nothing of the run is retained."""
     try:
         with opened_dir(run_name, node) as run:
-            found = os.stat(RETAINED, dir_fd=run, follow_symlinks=False)
+            status = os.stat(RETAINED, dir_fd=run, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_mtime if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() else None
+    return status.st_mtime if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() else None
 
 
 def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
@@ -308,13 +308,13 @@ def _hide_cache(node: int, run_name: str) -> None:
 
 
 def _retain(node: int, run_name: str, deadline: Deadline) -> bool:
-    """Remove a run's directory except TMPDIR, and mark it with the time at which the job ended.
+    """Remove a run's directory except TMPDIR, and leave the file `RETAINED`, of the time at which the job ended.
 
     `node` is the descriptor of the parent directory. The cache is never retained: it is code, and its valid entries
-    were harvested. The mark is made last; until then the record names the run. A second call continues and keeps the
-    time of the first. Root owns the run's directory, so only root can have made the mark.
+    were harvested. The file is made last; until then the record names the run. A second call continues and keeps the
+    time of the first. Root owns the run's directory, so only root can have made the file.
 
-    Returns False if the disk has no space for the mark, so nothing can be retained. Raises `OSError` as `remove_tree`.
+    Returns False if the disk has no space for the file, so nothing can be retained. Raises `OSError` as `remove_tree`.
     """
     with opened_dir(run_name, node) as run:
         for name in os.listdir(run):

@@ -179,7 +179,7 @@ def _head(data: bytes) -> object:
 
 
 def _layer(path: str) -> object:
-    reader = flatten.LayerReader(flatten.Layer(path, f"sha256:{hashlib.sha256(_tar()).hexdigest()}"))
+    reader = flatten.LayerReader(flatten.LayerArchive(path, f"sha256:{hashlib.sha256(_tar()).hexdigest()}"))
     return [list(reader.content()) if entry.type == tarfile.REGTYPE else entry for entry in reader.entries()]
 
 

@@ -71,7 +71,7 @@ def made_of(paths: list[str]) -> dict[str, bytes]:
 @FEW
 @given(SOME_PATHS, st.data())
 def test_every_name_is_seen_hidden_and_extracted(node: Node, paths: list[str], data: st.DataObject) -> None:
-    """A view shows what is not hidden, and an extraction has what was asked for, byte for byte."""
+    """An overlay shows what is not hidden, and an extraction has what was asked for, byte for byte."""
     files = made_of(paths)
     chosen = data.draw(st.sets(st.sampled_from(paths), min_size=1))
     copy = node.bundle(files)

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from tests.support.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, content, tried, without_overlays
 from tests.support.whiteouts import PATHS, RULES, grouped, merged
 from warmstart.harvest import collect
-from warmstart.harvest.collect import HarvestLimits, Stage, collect_view
+from warmstart.harvest.collect import HarvestLimits, Stage, collect_overlay
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
@@ -147,7 +147,7 @@ def table() -> dict[str, list[str]]:
 
 @WAYS
 def test_what_a_job_can_do_is_what_the_page_says(node: Node, way: bool) -> None:
-    """Each operation in a view of its own, against the table of docs/reference/seeding.md. The bundle is unchanged."""
+    """Each operation in an overlay of its own, against the table of docs/reference/seeding.md. The bundle stays."""
     copy = node.bundle(SEEDED)
     found = {}
     for number, (name, act) in enumerate(OPERATIONS.items()):
@@ -211,16 +211,16 @@ def test_two_bundles_with_one_entry_show_one_of_them_whole(node: Node) -> None:
     """The entry comes from the upper bundle; files of it that only the lower has are hidden."""
     first = node.bundle({"k/a": b"A", "k/b": b"A", "own/1": b"A"})
     second = node.bundle({"k/a": b"B", "k/c": b"B", "own/2": b"B", "bad/x": b"B"})
-    view = overlay.view(
+    visible = overlay.visible(
         [
             Layer({"k": ["k/a", "k/b"], "own/1": ["own/1"]}, ["k", "own/1"]),
             Layer({"k": ["k/a", "k/c"], "own/2": ["own/2"], "bad": ["bad/x"]}, ["own/2"]),
         ]
     )
     run = node.run("1.aaaaaaaa")
-    run.show(first, second, hidden=view.hidden)
+    run.show(first, second, hidden=visible.hidden)
     assert content(run.cache) == {"k/a": b"A", "k/b": b"A", "own/1": b"A", "own/2": b"B"}
-    assert sorted(view.hidden) == ["bad/x", "k/c"]
+    assert sorted(visible.hidden) == ["bad/x", "k/c"]
 
 
 @pytest.mark.threat(8)
@@ -235,10 +235,10 @@ def test_the_kernel_shows_what_the_function_says(bundles: list[set[str]], entry_
             files = grouped(paths, entry_of)
             found.append(Layer(files, sorted(files.keys() - taken)))
             taken.update(files)
-        view = overlay.view(found)
+        visible = overlay.visible(found)
         run = node.run("1.aaaaaaaa")
-        run.show(*copies, hidden=view.hidden)
-        expected = merged(list(enumerate(bundles)), view.hidden)
+        run.show(*copies, hidden=visible.hidden)
+        expected = merged(list(enumerate(bundles)), visible.hidden)
         assert content(run.cache) == {path: b"%d" % n for path, n in expected.items()}
 
 
@@ -414,17 +414,17 @@ def test_where_the_kernel_has_no_overlay_nothing_is_left(node: Node, monkeypatch
 
 
 def harvested(run: Run, stage: Path, seeded: set[str], seconds: float = 5.0, most: int = 1000) -> dict[str, set[str]]:
-    """Harvest a view. Return the contents of the stage, by entry."""
+    """Harvest an overlay. Return the contents of the stage, by entry."""
     stage.mkdir(mode=0o700)
     limits = HarvestLimits(1 << 30, most, after(20))
     with (
         opened_dir(str(run.path)) as base,
         opened_dir(str(stage)) as fd,
-        overlay.frozen_view(base, SUBDIR, SUBDIR, after(seconds)) as view,
+        overlay.frozen_overlay(base, SUBDIR, SUBDIR, after(seconds)) as frozen,
     ):
-        assert view is not None
+        assert frozen is not None
         rule: dict[str, Any] = {"entry_of": lambda path: path.partition(".")[0], "skip": seeded}
-        found = collect_view(view, owner=JOB.uid, **rule, stage=Stage(fd), limits=limits)
+        found = collect_overlay(frozen, owner=JOB.uid, **rule, stage=Stage(fd), limits=limits)
     assert (found.rejected, found.truncated) == ({}, "")
     assert {path for files in found.entries.values() for path in files} == set(content(stage))
     return {entry: set(files) for entry, files in found.entries.items()}

@@ -164,7 +164,7 @@ def test_a_bundle_over_the_budget_leaves_its_entries_cold(root: Path) -> None:
 
 
 def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
-    """A view has at most fifteen bundles and whiteouts; the audit names the others."""
+    """An overlay has at most fifteen bundles and whiteouts; the audit names the others."""
     made = [published(root, {f"e{n}": {f"e{n}.nbi": b"%d" % n}}).bundle for n in range(17)]
     context = a_run(root, "aaaaaaaa")
     found, _ = seeded(context)
@@ -229,16 +229,16 @@ def test_a_release_that_is_repeated_or_comes_alone(root: Path) -> None:
         assert not Path(context.record.run_directory).exists()
 
 
-def test_a_deferred_harvest_keeps_its_view(root: Path) -> None:
-    """Without time in the epilog the view stays mounted until maintenance has harvested it."""
+def test_a_deferred_harvest_keeps_its_overlay(root: Path) -> None:
+    """Without time in the epilog the overlay stays mounted until maintenance has harvested it."""
     published(root, {"k": {"k.nbi": b"k"}})
     context = a_run(root, "aaaaaaaa")
     seeded(context)
-    view = Path(context.record.run_directory) / "cache" / "numba"
-    (view / "new.nbi").write_bytes(b"new")
+    cache = Path(context.record.run_directory) / "cache" / "numba"
+    (cache / "new.nbi").write_bytes(b"new")
     record = context.record._replace(deferred=["numba"])
     release.run(context._replace(record=record), release.Options())
-    assert sorted(path.name for path in view.iterdir()) == ["k.nbi", "new.nbi"]
+    assert sorted(path.name for path in cache.iterdir()) == ["k.nbi", "new.nbi"]
     assert run_end.finish_deferred(context.paths, record, after(20)) == []
     assert context.record.run_directory not in Path("/proc/self/mountinfo").read_text()
-    assert not view.exists()
+    assert not cache.exists()

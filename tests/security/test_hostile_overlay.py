@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.overlay_place import JOB, SUBDIR, Node, Run, a_node, content, tried
 from tests.support.privileges import drop_to
-from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect_view
+from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect_overlay
 from warmstart.host import untrusted
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
@@ -78,11 +78,11 @@ def harvested(run: Run) -> Collected:
     with (
         opened_dir(str(run.path)) as base,
         opened_dir(str(stage)) as fd,
-        overlay.frozen_view(base, SUBDIR, SUBDIR, after(5)) as view,
+        overlay.frozen_overlay(base, SUBDIR, SUBDIR, after(5)) as frozen,
     ):
-        assert view is not None
-        found = collect_view(
-            view, owner=JOB.uid, entry_of=lambda path: path, skip=SEEDED, stage=Stage(fd),
+        assert frozen is not None
+        found = collect_overlay(
+            frozen, owner=JOB.uid, entry_of=lambda path: path, skip=SEEDED, stage=Stage(fd),
             limits=HarvestLimits(1 << 20, 1000, after(20)),
         )  # fmt: skip
     for path in stage.rglob("*"):
@@ -121,7 +121,7 @@ def at_work(act: Callable[[], object], cwd: Path) -> Iterator[subprocess.Popen[b
 
 @pytest.mark.threat(4)
 def test_another_job_of_the_user_swaps_the_mount_point(node: Node, copy: Copy) -> None:
-    """During twenty preparations it tries to replace every cache by a link: each view is in its place."""
+    """During twenty preparations it tries to replace every cache by a link: each overlay is in its place."""
     elsewhere = node.base / "elsewhere"
     elsewhere.mkdir()
     os.chown(elsewhere, JOB.uid, JOB.gid)
@@ -139,15 +139,15 @@ def test_another_job_of_the_user_swaps_the_mount_point(node: Node, copy: Copy) -
         runs = [node.run(f"{number}.aaaaaaaa") for number in range(20)]
         for run in runs:
             run.show(copy)
-    views = [point for point in node.mounts() if point.endswith(f"cache/{SUBDIR}")]
-    assert len(views) == 20
+    overlays = [point for point in node.mounts() if point.endswith(f"cache/{SUBDIR}")]
+    assert len(overlays) == 20
     assert not any(point.startswith("elsewhere") for point in node.mounts())
     assert all(gone(run) for run in runs)
     assert not any(path.is_file() for path in elsewhere.rglob("*"))
 
 
 @pytest.mark.threat(4)
-def test_a_job_covers_its_own_view(run: Run, node: Node) -> None:
+def test_a_job_covers_its_own_overlay(run: Run, node: Node) -> None:
     """It mounts over its cache and in it, with FUSE: the harvest reads what is below, and all mounts go."""
     evil = node.base / "evil"
     evil.mkdir()
@@ -219,7 +219,7 @@ def test_setuid_neither_works_nor_travels(run: Run) -> None:
 
 @pytest.mark.threat(13)
 def test_a_process_that_writes_all_the_time(run: Run) -> None:
-    """Either nothing is harvested, or the view was frozen: no file mixes two states."""
+    """Either nothing is harvested, or the overlay was frozen: no file mixes two states."""
     sizes = (1000, 2000, 3000)
 
     def act() -> None:
@@ -238,7 +238,7 @@ def test_a_process_that_writes_all_the_time(run: Run) -> None:
 
 @pytest.mark.threat(13)
 def test_a_job_in_namespaces_of_its_own(run: Run) -> None:
-    """As root of a user namespace it moves, unmounts and removes what it can: only its own view changes."""
+    """As root of a user namespace it moves, unmounts and removes what it can: only its own overlay changes."""
     commands = [
         *("umount {0}", "umount -l {0}", "rmdir {0}", "mv {0} {0}2", "mount --bind /etc {0}"),
         *("mount -t tmpfs none {0}", "touch {0}/x", "mount -o remount,suid {0}", "true"),

@@ -41,7 +41,7 @@ from rich.table import Table
 from tests.cluster import gluster
 from tests.support.bench_site import BenchSite, bench_site, network_store
 from tests.support.reports import made
-from tools.bench import figures, hooks, importing, jobs, page, plots, seeding, view, waiting
+from tools.bench import figures, hooks, importing, jobs, overlay, page, plots, seeding, waiting
 from tools.bench.figures import Figure, Results
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ class Rounds(NamedTuple):
     importing: int
     seeded: int  # files
     seeding: int
-    view: int
+    overlay: int
     jobs: int  # one after the other
     batches: int  # of 16 jobs
 
@@ -109,8 +109,8 @@ def measured(rounds: Rounds, groups: set[str]) -> Iterator[Figure]:
             yield from hooks.on_network(site, rounds.hooks)
     if "seeding" in groups:
         yield from seeding.measured(rounds.seeded, rounds.seeding)
-    if "view" in groups:
-        yield from view.measured(rounds.seeded // 2, 2_000, rounds.view)
+    if "overlay" in groups:
+        yield from overlay.measured(rounds.seeded // 2, 2_000, rounds.overlay)
     if "jobs" in groups:
         yield from jobs.measured(rounds.jobs, rounds.batches)
 

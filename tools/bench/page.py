@@ -64,9 +64,9 @@ GROUPS = {
         "Seeding and harvest",
         "A bundle of small files, which lies on the node, becomes a job's cache; and what a job added is collected.",
     ),
-    "view": Group(
+    "overlay": Group(
         "Work in the seeded cache",
-        "A job's view of its cache is an overlay above a squashfs. All files are in memory, and what counts is CPU "
+        "A job's cache is an overlay above a squashfs. All files are in memory, and what counts is CPU "
         "time. Opening, listing or writing small files can cost more than the goal. That is the overlay's own price: "
         "an overlay of a plain directory, without anything of warmstart's, costs as much, and a squashfs alone costs "
         "little. A profile (perf, Linux 6.18, 10,000 files) shows where the difference goes: two fifths into opening, "

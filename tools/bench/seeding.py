@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.support.overlay_place import JOB, SUBDIR, Node, Run, a_node
 from tools.bench.clock import in_turns, timed
 from tools.bench.figures import Figure, Series
-from warmstart.harvest.collect import HarvestLimits, Stage, collect_view
+from warmstart.harvest.collect import HarvestLimits, Stage, collect_overlay
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.seed import overlay
@@ -98,8 +98,10 @@ def _collect(run: Run, stage: Path) -> None:
     with (
         opened_dir(str(run.path)) as base,
         opened_dir(str(stage)) as fd,
-        overlay.frozen_view(base, SUBDIR, SUBDIR, after(5)) as view,
+        overlay.frozen_overlay(base, SUBDIR, SUBDIR, after(5)) as frozen,
     ):
-        assert view is not None
-        found = collect_view(view, owner=JOB.uid, entry_of=lambda path: path, skip=(), stage=Stage(fd), limits=limits)
+        assert frozen is not None
+        found = collect_overlay(
+            frozen, owner=JOB.uid, entry_of=lambda path: path, skip=(), stage=Stage(fd), limits=limits
+        )
     assert len(found.entries) == NEW

@@ -70,7 +70,7 @@ class Journal:
         return b"".join(line for line in whole if line.split(b'"', 6)[5].decode() in SHOWN_TO_JOB).decode()
 
     def finish(self, **fields: object) -> None:
-        """Append `hook.finished`, close the journal and mark it as done for the next flush."""
+        """Append `hook.finished`, close the journal and name it as done for the next flush."""
         self.emit(HOOK_FINISHED, **fields)
         try:
             os.close(self._fd)

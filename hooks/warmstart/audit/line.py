@@ -58,7 +58,7 @@ def ordered(fields: Line) -> Line:
 
 
 def bounded(fields: Line) -> Line:
-    """Return the fields with bounded values, keys and number of keys. Every cut is marked."""
+    """Return the fields with bounded values, keys and number of keys. Every cut says so."""
     bounded_fields: Line = {}
     for key, value in list(fields.items())[:MOST_KEYS]:
         bounded_fields[_cut(key, LONGEST_KEY)] = _bounded(value, LONGEST_VALUE, DEEPEST)

@@ -41,7 +41,7 @@ class PendingJournal(NamedTuple):
 
 def journals(directory: int) -> list[PendingJournal]:
     """Return the journals in an open directory, oldest write first. Raises `OSError` if it is unreadable."""
-    found = []
+    pending = []
     path = os.readlink(f"/proc/self/fd/{directory}")
     for name in os.listdir(directory):
         if match := _NAME.match(name):
@@ -50,8 +50,8 @@ def journals(directory: int) -> list[PendingJournal]:
             except FileNotFoundError:
                 continue  # another flush has moved it
             state = "done" if match["state"] == DONE else _state(f"{path}/{name}", match["pid"], status.st_mtime)
-            found.append(PendingJournal(name, match["hook"], match["run_id"], state, status.st_mtime))
-    return sorted(found, key=lambda journal: (journal.modified, journal.name))
+            pending.append(PendingJournal(name, match["hook"], match["run_id"], state, status.st_mtime))
+    return sorted(pending, key=lambda journal: (journal.modified, journal.name))
 
 
 def _state(path: str, pid: str, modified: float) -> str:
@@ -80,12 +80,12 @@ def events(directory: int, journal: PendingJournal) -> list[Line]:
     `hook.finished`, a `hook.crashed` with the reason "killed" is added.
     """
     data, rest = _content(directory, journal.name)
-    found = list(_events(journal, data))
+    lines = list(_events(journal, data))
     if rest:
-        found.append(_added(journal, found, JOURNAL_DAMAGED, bytes=rest, text="", reason="too long"))
-    if journal.state == "killed" and all(line["event"] != HOOK_FINISHED for line in found):
-        found.append(_added(journal, found, HOOK_CRASHED, reason="killed"))
-    return found
+        lines.append(_added(journal, lines, JOURNAL_DAMAGED, bytes=rest, text="", reason="too long"))
+    if journal.state == "killed" and all(line["event"] != HOOK_FINISHED for line in lines):
+        lines.append(_added(journal, lines, HOOK_CRASHED, reason="killed"))
+    return lines
 
 
 def _content(directory: int, name: str) -> tuple[bytes, int]:

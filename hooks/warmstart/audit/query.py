@@ -183,15 +183,15 @@ def _logs(source: str) -> list[str]:
     """Return the logs of a source, each without its rotated files."""
     if source == STDIN or not os.path.isdir(source):
         return [source]
-    found = {
+    logs = {
         os.path.join(parent, match["log"])
         for parent, _, names in os.walk(source)
         for name in names
         if (match := _LOG.fullmatch(name))
     }
-    if not found:
+    if not logs:
         raise FileNotFoundError(errno.ENOENT, "no *.jsonl in this directory", source)
-    return sorted(found)
+    return sorted(logs)
 
 
 def _files(path: str, stack: ExitStack) -> list[_File]:

@@ -67,10 +67,10 @@ def shippers(names: Iterable[str]) -> Iterator[list[Shipper]]:
         SYSLOG: lambda: Shipper(SYSLOG, SYSLOG_SOCKET, _send_to_syslog),
     }
     with ExitStack() as stack:
-        found = [made[name]() for name in names]
-        for shipper in found:
+        opened = [made[name]() for name in names]
+        for shipper in opened:
             stack.callback(shipper.close)
-        yield found
+        yield opened
 
 
 def severity(fields: Line) -> int:

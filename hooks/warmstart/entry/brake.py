@@ -62,8 +62,8 @@ def _recent(path: str, fault: _Fault) -> list[_Fault]:
         text = files.read_up_to(fd, 2 * LARGEST).decode("ascii", "replace")
     finally:
         os.close(fd)
-    found = [_parsed(line) for line in text.splitlines()]
-    return [known for known in found if known is not None and -AHEAD_S < fault.at - known.at < WINDOW_S]
+    faults = [_parsed(line) for line in text.splitlines()]
+    return [known for known in faults if known is not None and -AHEAD_S < fault.at - known.at < WINDOW_S]
 
 
 def _parsed(line: str) -> _Fault | None:

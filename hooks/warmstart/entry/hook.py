@@ -154,15 +154,15 @@ def _policy(installation: Installation, journal: Journal) -> Policy:
     from warmstart.policy.current import current_policy
 
     try:
-        found = current_policy(installation, keep=True, slurm_conf=os.environ.get("SLURM_CONF", ""))
+        current = current_policy(installation, keep=True, slurm_conf=os.environ.get("SLURM_CONF", ""))
     except PolicyError as error:
         journal.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
         raise
-    if found.problem is not None:
-        journal.emit(events.POLICY_REJECTED, error=found.problem.as_audit(), in_force="the last good one")
-    for problem in trust.problems(found.policy, installation.enforcement):
+    if current.problem is not None:
+        journal.emit(events.POLICY_REJECTED, error=current.problem.as_audit(), in_force="the last good one")
+    for problem in trust.problems(current.policy, installation.enforcement):
         journal.emit(events.TRUST_UNPROVEN, error=problem.as_audit())
-    return found.policy
+    return current.policy
 
 
 def _brake(installation: Installation, journal: Journal | None, error: BaseException) -> bool:

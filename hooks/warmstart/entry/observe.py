@@ -102,14 +102,14 @@ class _Observation:
         digests = []
         for reference in planned.images:
             name = private.get(reference, "")
-            found = self._find_image(store, reference, name)
-            digest = found.digest if found else reference.digest
+            image = self._find_image(store, reference, name)
+            digest = image.digest if image else reference.digest
             self._hook.audit.emit(
                 events.IMAGE_OBSERVED,
                 image=reference.canonical(),
                 digest=digest,
-                found=found is not None,
-                bytes=found.size if found else 0,
+                found=image is not None,
+                bytes=image.size if image else 0,
                 head=self._head,
                 **({"private": name} if name else {}),
             )
@@ -123,11 +123,11 @@ class _Observation:
         path = os.path.join(store.path, PRIVATE_STORES, private) if private else store.path
         client = ImageStoreClient(store.worker, path, f"image {reference.canonical()}")
         try:
-            found = client.find(query_by_rules(reference, rules, recipe(rules.importer)), self._deadline)
+            image = client.find(query_by_rules(reference, rules, recipe(rules.importer)), self._deadline)
         except StoreError as error:
             self._unreachable(error)
             return None
-        return None if found is None or found.invalid else found
+        return None if image is None or image.invalid else image
 
     def _caches(self, store: StoreClient, planned: _Planned, image: str) -> None:
         """Audit every profile: its namespace, what the store has for it, and where the job would publish."""

@@ -91,13 +91,13 @@ def wanted(
 
 def wanted_by_policy(policy: Policy) -> list[Wanted]:
     """Return the images of `images.prefetch`, each with the first private repository that includes it."""
-    found = []
+    images = []
     for reference in map(parse, policy.images.prefetch):
         repository = f"{reference.registry}/{reference.repository}"
         known = policy.images.credentials.repositories if policy.images.credentials else ()
         names = (item.name for item in known if serves_repository(policy, item.name, repository))
-        found.append(Wanted(reference, next(names, "")))
-    return found
+        images.append(Wanted(reference, next(names, "")))
+    return images
 
 
 def wanted_by_jobs(policy: Policy, pending: Iterable[PendingJob]) -> tuple[list[Wanted], int]:
@@ -230,8 +230,8 @@ class _Run:
 
     def _has_failed(self, query: ImageQuery, site: Site, request: ImportRequest) -> bool:
         here = requests.last_failure(self._queue.directory, request.key)
-        found = (here, site.store.last_failure(query, self._deadline))
-        return any(failure is not None and _is_recent(failure, request.uid) for failure in found)
+        failures = (here, site.store.last_failure(query, self._deadline))
+        return any(failure is not None and _is_recent(failure, request.uid) for failure in failures)
 
 
 def _is_recent(failure: RememberedFailure, uid: int) -> bool:

@@ -70,13 +70,13 @@ def get(installation: Installation, uri: str) -> str:
     policy = _policy(installation)
     if policy is not None and _is_left_alone(installation, policy):
         return own_images.plain(uri, _step(), after(IMPORT_S))
-    parsed, found = parse_uri(uri), ""
+    parsed, path = parse_uri(uri), ""
     if policy is not None:
         check_allowed(parsed.reference, policy.images.registries)
         # A user name asks for what that user's own credentials give access to, not for the image that all may read.
-        found = "" if parsed.login else _from_store(installation, parsed.reference, policy)
-    found = found or own_images.handed_over(_job_tmp(installation), parsed.reference)
-    return found or _import(installation, parsed, policy)
+        path = "" if parsed.login else _from_store(installation, parsed.reference, policy)
+    path = path or own_images.handed_over(_job_tmp(installation), parsed.reference)
+    return path or _import(installation, parsed, policy)
 
 
 def parse_uri(uri: str) -> Uri:
@@ -149,11 +149,11 @@ def in_store(reference: Reference, policy: Policy) -> str:
     """Return the path of the store's image, "" if there is none. Reads the store as the user, without a lock."""
     query = query_by_rules(reference, policy.images, recipe(policy.images.importer))
     try:
-        found = layout.find(policy.paths.store, query.key, reference.digest, query.kind, query.times)
+        image = layout.find(policy.paths.store, query.key, reference.digest, query.kind, query.times)
     except OSError as error:
         _say(f"cannot read the image store: {error.strerror}")
         return ""
-    return found.path if found is not None and not found.invalid else ""
+    return image.path if image is not None and not image.invalid else ""
 
 
 def _import(installation: Installation, parsed: Uri, policy: Policy | None) -> str:

@@ -83,8 +83,8 @@ def _array(hook: Hook, access: Access, deadline: Deadline) -> str:
 
         try:
             path = spec.path_of(keys.spec_directory, job.cluster, job.id)
-            found = hook.store.read_job_spec(path, keys.user.uid, deadline.within(keys.deadline))
-            array = spec.informed(job, path, found).array
+            written = hook.store.read_job_spec(path, keys.user.uid, deadline.within(keys.deadline))
+            array = spec.informed(job, path, written).array
         except StoreError:  # no spec of this run
             array = None
         if array is not None:

@@ -26,7 +26,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, Collection, Container, Itera
 from warmstart.store.manifest import LATEST_NS, MOST_PER_BUNDLE, Entries, File, entry_weight, mark_weight
 
 if TYPE_CHECKING:
-    from warmstart.seed.overlay import FrozenView
+    from warmstart.seed.overlay import FrozenOverlay
 
 CHANGED = "changed while it was read"
 HELD = "its lock is held"
@@ -122,15 +122,15 @@ def collect(
         return Collected({}, [], 0, 0, {}, [], tally.counts, tally.examples, "")
     try:
         rules = Rules(entry_of, skip, seeded.names, limits.max_entries * NAMES_PER_ENTRY, limits.deadline)
-        found = scan(top_fd, mount, rules, tally)
+        scanned = scan(top_fd, mount, rules, tally)
         copy = _Copy(Tree(top_fd, mount, owner), stage, limits, lock)
-        return copy.all(found, seeded, seeded.with_other_times(found.seeded), tally)
+        return copy.all(scanned, seeded, seeded.with_other_times(scanned.seeded), tally)
     finally:
         os.close(top_fd)
 
 
-def collect_view(
-    view: FrozenView,
+def collect_overlay(
+    overlay: FrozenOverlay,
     *,
     owner: int,
     entry_of: Callable[[str], str | None],
@@ -142,16 +142,16 @@ def collect_view(
     """Copy the new and changed entries of a profile that was seeded by an overlay; arguments and errors as `collect`.
 
     File names come from the upper layer, which has only what the job made or changed: the cost depends on what is new
-    and not on what was seeded. Content comes from the merged view. All files of an entry that was not seeded are in
+    and not on what was seeded. Content comes from the overlay itself. All files of an entry that was not seeded are in
     the upper layer, because whiteouts hide everything else. Of a seeded entry, files that the job left alone come from
     the layers below; where the kernel cannot map ids they belong to root, and so do the job's own copies of them.
     """
     tally = Tally()
     rules = Rules(entry_of, skip, seeded.names, limits.max_entries * NAMES_PER_ENTRY, limits.deadline, upper=True)
-    found = scan(view.upper, mount_id(view.upper), rules, tally)
-    mount = mount_id(view.merged)
-    copy = _Copy(Tree(view.merged, mount, owner), stage, limits, given=Tree(view.merged, mount, owner, ROOT))
-    return copy.all(found, seeded, seeded.below(found.touched, entry_of), tally)
+    scanned = scan(overlay.upper, mount_id(overlay.upper), rules, tally)
+    mount = mount_id(overlay.merged)
+    copy = _Copy(Tree(overlay.merged, mount, owner), stage, limits, given=Tree(overlay.merged, mount, owner, ROOT))
+    return copy.all(scanned, seeded, seeded.below(scanned.touched, entry_of), tally)
 
 
 class _Copy:
@@ -171,37 +171,37 @@ class _Copy:
         self._limits = limits
         self._lock = lock
 
-    def all(self, found: Found, seeded: SeededEntries, suspects: Collection[str], tally: Tally) -> Collected:
+    def all(self, scanned: Found, seeded: SeededEntries, suspects: Collection[str], tally: Tally) -> Collected:
         """Copy the new entries, and those of the seeded `suspects` that the job changed, within the limits."""
         truncated = ""
         try:
-            for entry in sorted(set(suspects) - found.rejected):
+            for entry in sorted(set(suspects) - scanned.rejected):
                 with _rejections(tally):
-                    self._one_seeded(entry, found.seeded.get(entry, {}), seeded)
-            for entry in sorted(found.entries):
+                    self._one_seeded(entry, scanned.seeded.get(entry, {}), seeded)
+            for entry in sorted(scanned.entries):
                 with _rejections(tally):
-                    self._one_new(entry, found.entries[entry])
+                    self._one_new(entry, scanned.entries[entry])
         except _LimitReached as reached:
             truncated = reached.reason
         finally:
             for tree in {self._tree, self._given}:
                 tree.close()
-        unchanged = found.seeded.keys() - set(self._changed)
-        skipped = found.skipped + sum(len(found.seeded[entry]) for entry in unchanged)
+        unchanged = scanned.seeded.keys() - set(self._changed)
+        skipped = scanned.skipped + sum(len(scanned.seeded[entry]) for entry in unchanged)
         return Collected(
-            *(self._entries, self._changed, self._size, skipped, found.ignored, found.ignored_examples),
-            *(tally.counts, tally.examples, found.truncated or truncated),
+            *(self._entries, self._changed, self._size, skipped, scanned.ignored, scanned.ignored_examples),
+            *(tally.counts, tally.examples, scanned.truncated or truncated),
         )
 
     def _one_new(self, entry: str, paths: list[str]) -> None:
         self._add(entry, self._whole(self._tree, entry, paths, ()))
 
-    def _one_seeded(self, entry: str, found: Collection[str], seeded: SeededEntries) -> None:
+    def _one_seeded(self, entry: str, paths: Collection[str], seeded: SeededEntries) -> None:
         """Copy a seeded entry if the job changed it; note if it removed it."""
         given = seeded.files(entry)
         if not given:
             raise _EntryRejected(entry, BASE_GONE)
-        taken = self._whole(self._given, entry, sorted({*given, *found}), given)
+        taken = self._whole(self._given, entry, sorted({*given, *paths}), given)
         if taken and not seeded.is_changed(entry, taken):
             self._stage.discard(list(taken))
             return

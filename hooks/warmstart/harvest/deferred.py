@@ -70,10 +70,10 @@ def deferred_harvests(directory: str) -> list[DeferredHarvest]:
     try:
         with opened_dir(directory) as fd:
             names = [name for name in os.listdir(fd) if name.endswith(_SUFFIX) and not name.startswith(".")]
-            found = [_read(directory, name, fd) for name in names]
+            harvests = [_read(directory, name, fd) for name in names]
     except FileNotFoundError:
         return []
-    return sorted((harvest for harvest in found if harvest), key=lambda harvest: (harvest.since, harvest.name))
+    return sorted((harvest for harvest in harvests if harvest), key=lambda harvest: (harvest.since, harvest.name))
 
 
 @contextmanager
@@ -92,9 +92,9 @@ def exclusive(directory: str) -> Iterator[bool]:
 
 def is_short_of_space(workspace: str) -> bool:
     """Return whether the file system of the workspaces has less than `LEAST_FREE` of its blocks or inodes free."""
-    found = os.statvfs(workspace)
+    disk = os.statvfs(workspace)
     # statvfs(3) reports 0 inodes where their number is not fixed; then only blocks count.
-    return found.f_bavail < LEAST_FREE * found.f_blocks or found.f_favail < LEAST_FREE * found.f_files
+    return disk.f_bavail < LEAST_FREE * disk.f_blocks or disk.f_favail < LEAST_FREE * disk.f_files
 
 
 def _read(directory: str, name: str, fd: int) -> DeferredHarvest | None:

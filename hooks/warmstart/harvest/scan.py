@@ -76,7 +76,7 @@ class Rules(NamedTuple):
     seeded: Collection[str]  # entries that the job may have changed
     most_names: int
     deadline: Deadline
-    upper: bool = False  # the tree is an overlay's upper layer: character devices 0:0 mark removed files
+    upper: bool = False  # the tree is an overlay's upper layer: character devices 0:0 stand for removed files
 
 
 def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:

@@ -52,13 +52,13 @@ class SeededEntries:
     def _content(self, files: dict[str, File]) -> dict[str, tuple[int, str]]:
         return {path: (file.size, file.sha256) for path, file in files.items() if not self._is_rewritten(path)}
 
-    def with_other_times(self, found: dict[str, dict[str, tuple[int, int]]]) -> list[str]:
+    def with_other_times(self, present: dict[str, dict[str, tuple[int, int]]]) -> list[str]:
         """Return the entries that look changed in a whole tree: entry → path → size and mtime in nanoseconds."""
         given = {entry: self.files(entry) for entry in self.names}
         return [
             entry
             for entry, files in given.items()
-            if files and found.get(entry, {}) != {path: (file.size, file.mtime_ns) for path, file in files.items()}
+            if files and present.get(entry, {}) != {path: (file.size, file.mtime_ns) for path, file in files.items()}
         ]
 
     def below(self, touched: set[str], entry_of: Callable[[str], str | None]) -> list[str]:

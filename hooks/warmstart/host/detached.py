@@ -88,6 +88,6 @@ def _hierarchies(proc: str) -> Iterator[tuple[str, str]]:
     with open(f"{proc}/cgroup", encoding="utf-8") as file:
         for line in file:
             _, controllers, path = line.rstrip("\n").split(":", 2)
-            found = mounts.get(controllers.split(",")[0])
-            if found:
-                yield found, path
+            mount_point = mounts.get(controllers.split(",")[0])
+            if mount_point:
+                yield mount_point, path

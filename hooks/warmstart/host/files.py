@@ -117,10 +117,10 @@ def names_in(directory: str) -> list[str]:
 def is_at(fd: int, path: str, dir_fd: int | None = None) -> bool:
     """Return whether `path` (links not followed) still names the open file. Check this after waiting for its lock."""
     try:
-        found = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+        status = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return os.path.samestat(os.fstat(fd), found)
+    return os.path.samestat(os.fstat(fd), status)
 
 
 def mount_id(fd: int) -> str:
@@ -156,9 +156,9 @@ def allow_reading(fd: int, uid: int, gid: int) -> None:
 
 def write_all(fd: int, data: bytes) -> None:
     """Write all of `data`. A single write(2) may take less, for example when the disk fills up."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
 
 
 def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: bool = True) -> None:

@@ -20,7 +20,7 @@ _CLONE_NEWNS = 0x20000
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
-class View(NamedTuple):
+class Mounts(NamedTuple):
     """What a mount namespace shows of a directory whose mounts belong to different accounts' programs."""
 
     hidden: str  # mounts whose path begins with this are not there …
@@ -66,36 +66,38 @@ def _bind(source: int, name: str, folder: int, owner: int, more: int = 0, *, pro
         raise
 
 
-def new_view(view: View) -> int:
-    """Return a descriptor of a new mount namespace with this view. Raises `OSError`.
+def new_namespace(mounts: Mounts) -> int:
+    """Return a descriptor of a new mount namespace with these mounts. Raises `OSError`.
 
     Nobody but root may be able to change the names above `shown` and `source`, and of what is hidden.
     """
 
     def enter() -> None:
         enter_new()
-        _arrange(view)
+        _arrange(mounts)
 
     with linux.child_in(enter, "mount namespace") as pid:
         return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _arrange(view: View) -> None:
+def _arrange(mounts: Mounts) -> None:
     gone = "\0"
-    for point in _hidden_points(view):  # a mount comes before those on it
+    for point in _hidden_points(mounts):  # a mount comes before those on it
         if not point.startswith(f"{gone}/"):
             with suppress(OSError):  # whoever removes its directory detaches it here, too
                 linux.detach_path(point)
             gone = point
-    if left := _hidden_points(view):
+    if left := _hidden_points(mounts):
         raise OSError(errno.EBUSY, "cannot be hidden", left[0])
-    if view.source:
-        folder = os.open(view.shown, PATH)
-        _bind(os.open(view.source, PATH), view.name, folder, view.owner, linux.MS_RDONLY if view.read_only else 0)
+    if mounts.source:
+        folder = os.open(mounts.shown, PATH)
+        _bind(
+            os.open(mounts.source, PATH), mounts.name, folder, mounts.owner, linux.MS_RDONLY if mounts.read_only else 0
+        )
 
 
-def _hidden_points(view: View) -> list[str]:
-    hidden, shown = os.path.realpath(view.hidden), os.path.realpath(view.shown)
+def _hidden_points(mounts: Mounts) -> list[str]:
+    hidden, shown = os.path.realpath(mounts.hidden), os.path.realpath(mounts.shown)
     points = [point for point in mount_points() if point.startswith(hidden)]
     return [point for point in points if point != shown and not point.startswith(f"{shown}/")]
 
@@ -104,7 +106,7 @@ def mount_points() -> list[str]:
     """Return the mount points of this process's namespace (proc(5), mountinfo)."""
     with open("/proc/self/mountinfo", "rb") as file:
         points = [line.split(b" ")[4] for line in file]
-    return [os.fsdecode(_ESCAPE.sub(lambda found: bytes([int(found[1], 8)]), point)) for point in points]
+    return [os.fsdecode(_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), point)) for point in points]
 
 
 def enter_new() -> None:
@@ -126,8 +128,8 @@ def _join(namespace: str) -> None:
 
 def _open_trusted(name: str, parent: int, owner: int) -> int:
     fd = os.open(name, PATH, dir_fd=parent)
-    found = os.fstat(fd)
+    status = os.fstat(fd)
     # The job's own directory may have any mode, because the directory above is root's.
-    if found.st_uid != owner or (owner == 0 and weakness(found, sticky=True)):
+    if status.st_uid != owner or (owner == 0 and weakness(status, sticky=True)):
         raise PermissionError(errno.EPERM, "others could change it", name)
     return fd

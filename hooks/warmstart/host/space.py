@@ -25,12 +25,12 @@ def room(place: str | int) -> int:
 
     It is 0, too, if less than a twentieth of the inodes is free.
     """
-    found = os.statvfs(place)
+    disk = os.statvfs(place)
     # statvfs(3) reports 0 inodes where their number is not fixed; then only blocks count.
-    if found.f_favail * 20 < found.f_files:
+    if disk.f_favail * 20 < disk.f_files:
         return 0
-    floor = min(_FLOOR, found.f_blocks * found.f_frsize // 20)
-    return max(0, found.f_bavail * found.f_frsize - floor)
+    floor = min(_FLOOR, disk.f_blocks * disk.f_frsize // 20)
+    return max(0, disk.f_bavail * disk.f_frsize - floor)
 
 
 class Held(NamedTuple):

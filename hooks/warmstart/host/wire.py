@@ -46,12 +46,12 @@ def hints(function: Any) -> dict[str, Any]:  # noqa: ANN401 - any module-level f
 
 def _evaluated(annotations: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
     """Return the types that a module's own annotations stand for, as `typing.get_type_hints` does."""
-    found = {}
+    types = {}
     for name, kind in annotations.items():
         text = getattr(kind, "__forward_arg__", kind)  # as typing.NamedTuple keeps a text
         # The texts are our own source, never data; there are types instead in a module without the future import.
-        found[name] = eval(text, names) if type(text) is str else kind  # noqa: S307
-    return {name: type(None) if kind is None else kind for name, kind in found.items()}
+        types[name] = eval(text, names) if type(text) is str else kind  # noqa: S307
+    return {name: type(None) if kind is None else kind for name, kind in types.items()}
 
 
 def arguments(function: Any, args: list[Json], kwargs: dict[str, Json]) -> tuple[list[Any], dict[str, Any]]:  # noqa: ANN401
@@ -116,8 +116,8 @@ def _named_tuple(expected: Any, value: Json) -> Any:  # noqa: ANN401
     fields = _fields.get(expected)
     if fields is None:
         # A subclass that adds methods inherits them. Python 3.14 makes `__annotations__` when it is asked for.
-        owner = next(cls for cls in expected.__mro__ if "_fields" in cls.__dict__)
-        fields = _evaluated(owner.__annotations__, sys.modules[owner.__module__].__dict__)
+        declaring = next(cls for cls in expected.__mro__ if "_fields" in cls.__dict__)
+        fields = _evaluated(declaring.__annotations__, sys.modules[declaring.__module__].__dict__)
         _fields[expected] = fields
     if type(value) is not list or len(value) != len(fields):
         raise WireMismatch(f"expected the {len(fields)} fields of {expected.__name__}")

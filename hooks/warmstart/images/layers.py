@@ -123,8 +123,8 @@ class KeptLayers(NamedTuple):
             remove_tree(self.blobs, layer.name, after(REMOVAL_S))
             return False
         try:
-            found = os.fstat(fd)
-            if found.st_nlink == 1 and found.st_size == layer.size:
+            status = os.fstat(fd)
+            if status.st_nlink == 1 and status.st_size == layer.size:
                 copied = copy_hashed(fd, most=layer.size + 1, watch=watch)
                 if copied == (layer.size, layer.name):
                     os.utime(fd)  # the time of its last use
@@ -139,10 +139,8 @@ class KeptLayers(NamedTuple):
     def arrived(self, wanted: Sequence[Layer]) -> int:
         """Return how many bytes of these layers are here, with those of unfinished downloads."""
         unfinished = [name for name in os.listdir(self.layout)[:MOST_FILES] if name.startswith(UNFINISHED)]
-        found = sum(_length(each.name, self.blobs) for each in wanted) + sum(
-            _length(n, self.layout) for n in unfinished
-        )
-        return min(found, sum(each.size for each in wanted))
+        here = sum(_length(each.name, self.blobs) for each in wanted) + sum(_length(n, self.layout) for n in unfinished)
+        return min(here, sum(each.size for each in wanted))
 
     def watch(self, missing: int) -> Watch:
         """Return a watch that notices more than `missing` bytes that are added to the layout from now on."""
@@ -254,21 +252,21 @@ def _make_room(parent: int, limit: int, missing: int, own: KeptLayers | None, wa
     """Remove the least recently used layers, as `KeptLayers.make_room` does; `own` is locked by us."""
     disk = os.fstatvfs(parent)
     limit = min(limit, disk.f_blocks * disk.f_frsize // DISK_SHARE)
-    total, found = 0, []
+    total, layers = 0, []
     with ExitStack() as stack:
         idle: dict[str, int] = {}
         for name in os.listdir(parent):
             if own is not None and name == own.place.repository:
                 total += _size_on_disk(own.blobs)
-                found += [each for each in _layers_in(own.blobs) if each.name not in wanted]
+                layers += [each for each in _layers_in(own.blobs) if each.name not in wanted]
                 continue
             blobs, is_idle = _other(parent, name, stack)
             if blobs >= 0:
                 total += _size_on_disk(blobs)
             if is_idle:
                 idle[name] = blobs
-                found += _layers_in(blobs) if blobs >= 0 else []
-        for layer in sorted(found):
+                layers += _layers_in(blobs) if blobs >= 0 else []
+        for layer in sorted(layers):
             if total + missing <= limit and room(parent) > missing:
                 break
             os.unlink(layer.name, dir_fd=layer.blobs)

@@ -47,12 +47,12 @@ def _notes(run: int) -> Iterator[str]:
         suppress(OSError),
         _open_on_same_mount("tmp", run) as tmp,
         _open_on_same_mount(FOLDER, tmp) as fd,
-        os.scandir(fd) as found,
+        os.scandir(fd) as listing,
     ):
         import re  # few jobs leave notes
 
         left = MOST
-        for _, entry in zip(range(LOOKED_AT), found, strict=False):
+        for _, entry in zip(range(LOOKED_AT), listing, strict=False):
             name = entry.name.removeprefix(NOTE)
             if left and name != entry.name and re.fullmatch(_NAME, name):
                 left -= 1

@@ -95,10 +95,10 @@ class Site(NamedTuple):
         image = self.look_up(query, "reused", deadline)
         if image is None or self.rules.verify != "full":
             return image
-        found = self.store.check_bytes(image.name, self.temp_owner(query), deadline)
-        if not found.problem:
+        check = self.store.check_bytes(image.name, self.writer(query), deadline)
+        if not check.problem:
             return image
-        self.store.quarantine(image.name, found.problem, deadline, inode=found.inode)
+        self.store.quarantine(image.name, check.problem, deadline, inode=check.inode)
         return None
 
     def record_use(self, name: str, deadline: Deadline) -> bool:
@@ -110,11 +110,11 @@ class Site(NamedTuple):
             return self.store.record_use(name, self.requester.node, self.uses, deadline)
         return True
 
-    def temp_owner(self, query: ImageQuery) -> str:
-        """Return what the temporary files of this run are named after in the store (`published.temp_owner`)."""
+    def writer(self, query: ImageQuery) -> str:
+        """Return what the temporary files of this run are named after in the store (`published.writer_of`)."""
         from warmstart.images.store import published
 
-        return published.temp_owner(query.lock, self.requester.node, self.requester.run_id)
+        return published.writer_of(query.lock, self.requester.node, self.requester.run_id)
 
 
 class Missing(NamedTuple):
@@ -146,8 +146,8 @@ def query_by_rules(reference: Reference, rules: Images, recipe: str) -> ImageQue
     return ImageQuery(reference, kind, key, f"{key}.{kind}", times)
 
 
-def as_obtained(found: Found | None, how: str) -> Obtained | None:
+def as_obtained(image: Found | None, how: str) -> Obtained | None:
     """Return the result of a look-up as `Obtained`; None if the image is missing or damaged."""
-    if found is None or found.invalid:
+    if image is None or image.invalid:
         return None
-    return Obtained(found.name, found.path, found.digest, found.size, "stale" if found.stale else how, 0.0)
+    return Obtained(image.name, image.path, image.digest, image.size, "stale" if image.stale else how, 0.0)

@@ -108,8 +108,8 @@ class Scratch(NamedTuple):
         """Return the bytes that the import has on its own file system; 0 if it has none."""
         if not self.is_loop_filesystem:
             return 0
-        found = os.fstatvfs(self.fd)
-        return (found.f_blocks - found.f_bfree) * found.f_frsize
+        disk = os.fstatvfs(self.fd)
+        return (disk.f_blocks - disk.f_bfree) * disk.f_frsize
 
     def full(self, image: str, problem: str) -> UserError | ResourceError:
         """Return the error for a program that found no space: the image is too large, or this node's disk is full."""
@@ -346,8 +346,8 @@ def _add(directory: int, left: Caps, depth: int) -> Caps:
     if depth > DEEPEST:
         raise Exceeded
     size, files = left
-    with suppress(OSError), os.scandir(directory) as found:
-        for entry in found:
+    with suppress(OSError), os.scandir(directory) as listing:
+        for entry in listing:
             with suppress(OSError):
                 status = entry.stat(follow_symlinks=False)
                 size, files = size - status.st_blocks * STAT_BLOCK, files - 1

@@ -40,11 +40,11 @@ def namespaces(store: StoreClient, failed: Callable[[WarmstartError], None]) -> 
     """
     for scope in store.scopes(store_deadline()):
         try:
-            found = store.namespaces(scope, store_deadline())
+            listed = store.namespaces(scope, store_deadline())
         except WarmstartError as error:
             failed(error)
         else:
-            yield from found
+            yield from listed
 
 
 def survey(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iterator[Bundle]:
@@ -55,11 +55,11 @@ def survey(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iter
     """
     for where in namespaces(store, failed):
         try:
-            found = store.survey(where, store_deadline())
+            bundles = store.survey(where, store_deadline())
         except WarmstartError as error:
             failed(error)
         else:
-            yield from found
+            yield from bundles
 
 
 def bundle_deadline() -> Deadline:

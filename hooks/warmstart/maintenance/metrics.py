@@ -66,12 +66,12 @@ class _Families(Collector):
         return self._families
 
 
-def write_host(installation: Installation, found: CurrentPolicy) -> None:
+def write_host(installation: Installation, current: CurrentPolicy) -> None:
     """Count what is new in the audit log and write the host's metrics. Raises `MetricsUnwritable`.
 
     Does nothing if another process is about it.
     """
-    directory, log = found.policy.paths.metrics, found.policy.paths.audit
+    directory, log = current.policy.paths.metrics, current.policy.paths.audit
     if directory is None:
         return
     with _errors(installation.metrics), files.opened_lock(installation.metrics, _LOCK) as lock:
@@ -79,7 +79,7 @@ def write_host(installation: Installation, found: CurrentPolicy) -> None:
             return
         with files.opened_dir(installation.metrics) as kept:
             counters = _counted(kept, log)
-    _write(directory, HOST_FILE, [*_of_host(installation, found), *_of_log(counters)])
+    _write(directory, HOST_FILE, [*_of_host(installation, current), *_of_log(counters)])
 
 
 def write_store(session: Session) -> None:
@@ -119,9 +119,9 @@ def _counted(directory: int, log: str) -> Counters:
 def _read(directory: int) -> _Kept:
     """Return what was kept. Counters begin at zero where there is nothing, or nothing that can be read."""
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-        found = wire.from_object(_Kept, wire.parse(files.read_small(_COUNTERS, _LARGEST, directory)))
-        if found.format == FORMAT:
-            return found
+        counted = wire.from_object(_Kept, wire.parse(files.read_small(_COUNTERS, _LARGEST, directory)))
+        if counted.format == FORMAT:
+            return counted
     return _Kept(FORMAT, {}, [], [])
 
 
@@ -130,9 +130,9 @@ def _of_log(counters: Counters) -> Iterator[Metric]:
         if metric.bounds:
             histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
             names = [*map(str, metric.bounds), "+Inf"]
-            for found in counters.distributions(metric):
-                buckets = list(zip(names, accumulate(found.counts), strict=True))
-                histogram.add_metric(found.labels, buckets, found.total)
+            for distribution in counters.distributions(metric):
+                buckets = list(zip(names, accumulate(distribution.counts), strict=True))
+                histogram.add_metric(distribution.labels, buckets, distribution.total)
             yield histogram
         else:
             counter = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
@@ -141,10 +141,10 @@ def _of_log(counters: Counters) -> Iterator[Metric]:
             yield counter
 
 
-def _of_host(installation: Installation, found: CurrentPolicy) -> Iterator[Metric]:
+def _of_host(installation: Installation, current: CurrentPolicy) -> Iterator[Metric]:
     yield _gauge("warmstart_build_info", "The installed version.", "version", {VERSION: 1})
     yield GaugeMetricFamily(
-        "warmstart_policy_valid", "Whether the policy's files are good: 1, or 0.", value=int(found.problem is None)
+        "warmstart_policy_valid", "Whether the policy's files are good: 1, or 0.", value=int(current.problem is None)
     )
     switches = {"admin": installation.off_switch, "brake": installation.brake}
     off = {by: int(os.path.exists(path)) for by, path in switches.items()}

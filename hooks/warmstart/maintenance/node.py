@@ -194,13 +194,13 @@ class _NodeMaintenance:
     def _store(self) -> None:
         """Remember the store's id. Raises `StoreReplaced` if it is not the one that this host remembers."""
         session = self._session
-        found = session.store.identity(session.store_deadline())
+        store_id = session.store.identity(session.store_deadline())
         known = known_store_id(self._store_id)
-        if known and found != known:
-            raise StoreReplaced(path=session.policy.paths.store, found=found[:8] or "none", known=known[:8])
-        if found and not known:
+        if known and store_id != known:
+            raise StoreReplaced(path=session.policy.paths.store, found=store_id[:8] or "none", known=known[:8])
+        if store_id and not known:
             with opened_dir(os.path.dirname(self._store_id)) as fd:
-                replace_file(fd, os.path.basename(self._store_id), found.encode(), 0o600)
+                replace_file(fd, os.path.basename(self._store_id), store_id.encode(), 0o600)
 
     def _spool(self) -> int:
         session = self._session
@@ -376,13 +376,13 @@ class Orphans:
 
     def _view_ids(self) -> set[int]:
         """Return the view ids of all jobs that have a record."""
-        found = set()
+        ids = set()
         for name in names_in(self._session.paths.state):
             with suppress(RecordUnreadable):
                 record = records.load(self._session.paths.state, int(name)) if name.isdigit() else None
                 if record:
-                    found.add(record.view_id)
-        return found
+                    ids.add(record.view_id)
+        return ids
 
 
 def finish_deferred(session: Session, boot_id: str) -> int:

@@ -52,6 +52,6 @@ def get(name: str, defined: Sequence[DefinedProfile] = ()) -> Profile:
         raise ProfileUnknown(name=name, known=", ".join(names(defined)))
     module = f"warmstart.profiles.{name.replace('-', '_')}"
     __import__(module)
-    found = sys.modules[module].PROFILE
-    assert isinstance(found, Profile)
-    return found
+    shipped = sys.modules[module].PROFILE
+    assert isinstance(shipped, Profile)
+    return shipped

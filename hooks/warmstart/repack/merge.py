@@ -89,18 +89,18 @@ def compact(settings: RepackSettings, where: Namespace, merger: Merger, deadline
     the sources is gone, or if no two fit together. Raises `BundleDamaged` with the id of a source to quarantine, and
     the errors of `unpacked`, `pack` and `StoreClient.publish`.
     """
-    found = {bundle: settings.store.manifest(where, bundle, deadline) for bundle in merger.sources}
-    merger = _fitting(merger, found)
+    manifests = {bundle: settings.store.manifest(where, bundle, deadline) for bundle in merger.sources}
+    merger = _fitting(merger, manifests)
     if len(merger.sources) < 2:
         return Published(None, "", 0, indexed=False)
-    selections = [BundleSelection(where, found[bundle], entries) for bundle, entries in merger.entries.items()]
-    draft = draft_of(found[merger.sources[0]], selections)
+    selections = [BundleSelection(where, manifests[bundle], entries) for bundle, entries in merger.entries.items()]
+    draft = draft_of(manifests[merger.sources[0]], selections)
     draft = draft._replace(replaces=merger.sources, supersedes=merger.supersedes)
     with unpacked(settings, selections, deadline) as stage:
         return publish_stage(settings, stage, where, draft, deadline)
 
 
-def _fitting(merger: Merger, found: dict[str, Manifest]) -> Merger:
+def _fitting(merger: Merger, manifests: dict[str, Manifest]) -> Merger:
     """Return the largest part of a merger whose files fit into one directory tree.
 
     Jobs choose names, so a name may be a file in one bundle and a directory in another, or belong to two entries if
@@ -108,7 +108,7 @@ def _fitting(merger: Merger, found: dict[str, Manifest]) -> Merger:
     """
     parts: list[_Part] = []
     for bundle, entries in merger.entries.items():
-        files = {path for entry in entries for path in found[bundle].entries[entry]}
+        files = {path for entry in entries for path in manifests[bundle].entries[entry]}
         folders = {folder for path in files for folder in parents(path)}
         part = next((part for part in parts if part.has_room_for(files, folders)), None)
         if part is None:
@@ -142,13 +142,13 @@ def promote(
     """
     if _trust(where.scope) >= _trust(scope):
         raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
-    found = settings.store.manifest(where, bundle, deadline)
-    missing = sorted(set(entries) - found.entries.keys())
+    manifest = settings.store.manifest(where, bundle, deadline)
+    missing = sorted(set(entries) - manifest.entries.keys())
     if missing:
         raise PromotionRefused(problem=f"bundle {bundle} has no entry {missing[0]!a}")
-    selections = [BundleSelection(where, found, sorted(entries) or sorted(found.entries))]
+    selections = [BundleSelection(where, manifest, sorted(entries) or sorted(manifest.entries))]
     with unpacked(settings, selections, deadline) as stage:
-        return publish_stage(settings, stage, where._replace(scope=scope), draft_of(found, selections), deadline)
+        return publish_stage(settings, stage, where._replace(scope=scope), draft_of(manifest, selections), deadline)
 
 
 def _trust(scope: str) -> int:
@@ -170,8 +170,8 @@ def verify(settings: RepackSettings, where: Namespace, bundle: str, deadline: De
     `StoreFailed`, `UnpackFailed`, `ExtractionFailed`, `ProgramTooSlow`.
     """
     try:
-        found = settings.store.manifest(where, bundle, deadline)
-        with unpacked(settings, [BundleSelection(where, found, sorted(found.entries))], deadline):
+        manifest = settings.store.manifest(where, bundle, deadline)
+        with unpacked(settings, [BundleSelection(where, manifest, sorted(manifest.entries))], deadline):
             return ""
     except (BundleDamaged, ManifestUnreadable) as error:
         if isinstance(error, ManifestUnreadable) and str(error.fields["problem"]).startswith(OTHER_FORMAT):

@@ -227,15 +227,15 @@ class Reader:
             raise self._damaged(name, f"it does not match {SUMS}")
         return data
 
-    def superseded(self, item: Item, found: Manifest) -> set[str]:
+    def superseded(self, item: Item, exported: Manifest) -> set[str]:
         """Return the entries of a bundle of which other bundles of the export take the place."""
         key = item[:3]
         if key not in self._marks:
             folder = "/".join(key) + "/"
             names = [name for name in self._sums if name.startswith(folder) and name.endswith(MANIFEST)]
             self._marks[key] = index.marks(self._listed(names))
-        listed = index.listed_of(found)
-        return {entry for entry in found.entries if index.is_superseded(listed, entry, self._marks[key])}
+        listed = index.listed_of(exported)
+        return {entry for entry in exported.entries if index.is_superseded(listed, entry, self._marks[key])}
 
     def _listed(self, names: list[str]) -> Iterator[index.Listed]:
         for name in names:
@@ -243,16 +243,16 @@ class Reader:
                 bundle = name.rpartition("/")[2].removesuffix(MANIFEST)
                 yield index.listed_of(manifest.decode(bundle, self.text(name, manifest.LARGEST)))
 
-    def copy(self, item: Item, found: Manifest, out: int) -> None:
+    def copy(self, item: Item, exported: Manifest, out: int) -> None:
         """Copy a bundle into the empty file `out`; raises `ExportDamaged` if it does not match list and manifest."""
         name = item.path + BUNDLE
-        if self._sums[name] != found.sha256:
+        if self._sums[name] != exported.sha256:
             raise self._damaged(name, f"{SUMS} and manifest disagree")
         with self._opened(name) as fd:
             size = os.fstat(fd).st_size
-            if size != found.size:
-                raise self._damaged(name, f"it has {size} bytes, not {found.size}")
-            if _copy_exactly(fd, size, out) != found.sha256:
+            if size != exported.size:
+                raise self._damaged(name, f"it has {size} bytes, not {exported.size}")
+            if _copy_exactly(fd, size, out) != exported.sha256:
                 raise self._damaged(name, f"it does not match {SUMS}")
 
     def _read(self, name: str, limit: int) -> bytes:
@@ -341,41 +341,41 @@ def receive(reader: Reader, item: Item, where: Namespace, settings: ReceiveSetti
     Raises `ExportDamaged`, `ManifestUnreadable`, `ProfileUnknown`, `PublishBlocked`, and the errors of unpacking and
     publishing.
     """
-    found = _manifest(reader, item)
-    producer = found.producer
+    exported = _manifest(reader, item)
+    producer = exported.producer
     known = set(settings.repack.store.known_entries(where, producer.user, producer.uid, deadline))
-    new = sorted(found.entries.keys() - known - reader.superseded(item, found))
+    new = sorted(exported.entries.keys() - known - reader.superseded(item, exported))
     if not new:
-        return Received(None, 0, len(found.entries), {})
+        return Received(None, 0, len(exported.entries), {})
     try:
-        selections = [BundleSelection(where, found, new)]
-        with unpacked(settings.repack, selections, deadline, lambda _, out: reader.copy(item, found, out)) as stage:
-            rejected = _rejected(settings, stage, found, new, deadline)
+        selections = [BundleSelection(where, exported, new)]
+        with unpacked(settings.repack, selections, deadline, lambda _, out: reader.copy(item, exported, out)) as stage:
+            rejected = _rejected(settings, stage, exported, new, deadline)
             valid = [entry for entry in new if entry not in rejected]
             bundle = None
             if valid:
-                draft = draft_of(found, [BundleSelection(where, found, valid)])
+                draft = draft_of(exported, [BundleSelection(where, exported, valid)])
                 bundle = publish_stage(settings.repack, stage, where, draft, deadline).bundle
     except bundles.BundleDamaged as error:
         raise ExportDamaged(path=item.path, problem=error.fields["problem"]) from error
-    return Received(bundle, len(valid) if bundle else 0, len(found.entries) - len(new), rejected)
+    return Received(bundle, len(valid) if bundle else 0, len(exported.entries) - len(new), rejected)
 
 
 def _manifest(reader: Reader, item: Item) -> Manifest:
-    found = manifest.decode(item.bundle, reader.text(item.path + MANIFEST, manifest.LARGEST))
-    if (found.scope, found.profile, found.namespace) != item[:3]:
+    exported = manifest.decode(item.bundle, reader.text(item.path + MANIFEST, manifest.LARGEST))
+    if (exported.scope, exported.profile, exported.namespace) != item[:3]:
         raise ExportDamaged(path=item.path + MANIFEST, problem="it names another namespace")
-    return found
+    return exported
 
 
 def _rejected(
-    settings: ReceiveSettings, stage: str, found: Manifest, entries: list[str], deadline: Deadline
+    settings: ReceiveSettings, stage: str, exported: Manifest, entries: list[str], deadline: Deadline
 ) -> dict[str, str]:
     """Return the entries that the validator rejects, with reasons; removes them from the stage."""
-    files = {entry: sorted(found.entries[entry]) for entry in entries}
+    files = {entry: sorted(exported.entries[entry]) for entry in entries}
     with opened_dir(os.path.join(stage, "entries")) as fd:
         validator = Validator(settings.repack.validator)
-        verdicts = validator.judge(found.profile, fd, files, defined=settings.profiles, deadline=deadline)
+        verdicts = validator.judge(exported.profile, fd, files, defined=settings.profiles, deadline=deadline)
         rejected = {entry: why for entry, why in verdicts.items() if why is not None}
         for entry in rejected:
             Stage(fd).discard(files[entry])

@@ -398,15 +398,15 @@ def _remove_companion(fd: int, name: str) -> None:
 
 def uses(directory: str) -> list[Use]:
     """Return the last use of each copy whose place in the store is known."""
-    found = []
+    last_uses = []
     try:
         with opened_dir(directory) as fd:
             for copy in _copies(fd):
                 with suppress(OSError, ValueError, TypeError):
-                    found.append(_use(fd, copy))
+                    last_uses.append(_use(fd, copy))
     except FileNotFoundError:
         return []
-    return found
+    return last_uses
 
 
 def _use(fd: int, copy: _Copy) -> Use:

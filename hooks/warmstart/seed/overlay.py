@@ -2,11 +2,11 @@
 
     <run>/.seed/            root, 0700
         <subdir>/           one per profile that is seeded by an overlay
-            upper  work     what the job writes; the job owns upper, 0700, which gives the view its owner and mode
+            upper  work     what the job writes; the job owns upper, 0700, which gives the overlay its owner and mode
             whiteouts       a layer that hides what the job must not see
-            merged          the view for root; no job can reach it or mount over it
+            merged          the overlay for root; no job can reach it or mount over it
             l0 … l15        the layers, topmost first, until the overlay is mounted
-    <run>/cache/<subdir>    the same view for the job
+    <run>/cache/<subdir>    the same overlay for the job
 
 All paths are below the run's directory, so no upper layer or mount point is used twice. Everything is mounted while
 root still owns `cache` (docs/threats.md, row 4). The clones of the layers are unmounted at once, because the overlay
@@ -49,20 +49,20 @@ MOST_LAYERS = 16
 MOST_BUNDLES = MOST_LAYERS - 1  # one layer is for whiteouts
 MOST_WHITEOUTS = 20_000  # a namespace that needs more should be compacted; until then it is extracted
 WHITEOUTS = "whiteouts"  # directory and name of that layer
-# Explicit, because the kernel's defaults differ: a view must not depend on xattrs of directories (redirect_dir), and
-# the upper layer must have all content of its files (metacopy). `volatile`: a job's cache is not needed after a crash,
-# and without this option each unmount syncs the whole file system of the workspace.
+# Explicit, because the kernel's defaults differ: an overlay must not depend on xattrs of directories (redirect_dir),
+# and the upper layer must have all content of its files (metacopy). `volatile`: a job's cache is not needed after a
+# crash, and without this option each unmount syncs the whole file system of the workspace.
 _OPTIONS = "upperdir=upper,workdir=work,redirect_dir=nofollow,metacopy=off,index=off,volatile"
 _BUSY_PAUSE = 0.005  # short, to hit the moment between two files of a process that writes one after the other
-_LAST_TRY = 1.0  # seconds to wait for a moment without writers when a view is removed
-_REMOVAL = 2.0  # seconds; nothing has been written to the view yet
+_LAST_TRY = 1.0  # seconds to wait for a moment without writers when an overlay is removed
+_REMOVAL = 2.0  # seconds; nothing has been written to the overlay yet
 
 Picked = list[tuple[Offer, Copy]]  # bundles, topmost first, each with its copy
 Files = Mapping[str, Collection[str]]  # entry → paths of its files
 
 
 class OverlayUnavailable(ResourceError):
-    """A view cannot be mounted on this node; the bundles are extracted instead."""
+    """An overlay cannot be mounted on this node; the bundles are extracted instead."""
 
     code = "overlay-unavailable"
     template = "{profile}: {problem}"
@@ -73,7 +73,7 @@ class TooManyLayers(ResourceError):
     """A namespace has more bundles than an overlay takes, usually because the store is not compacted."""
 
     code = "too-many-layers"
-    template = "bundle {bundle}: a job's view has at most {most} bundles"
+    template = "bundle {bundle}: a job's overlay has at most {most} bundles"
     hint = "check that `warmstart maintain --store` runs each night; it merges the bundles of a user"
 
 
@@ -89,7 +89,7 @@ class CacheInUse(ResourceError):
     """A process outlived its job and still used the job's cache when the cache was removed."""
 
     code = "cache-in-use"
-    template = "{path}: a process still used {subdirs}; the view was detached, and is gone when that process ends"
+    template = "{path}: a process still used {subdirs}; the overlay was detached, and is gone when that process ends"
     hint = "which process of the job outlived it? Slurm's ProctrackType should end them all"
 
 
@@ -100,15 +100,15 @@ class Layer(NamedTuple):
     entries: Collection[str]
 
 
-class View(NamedTuple):
-    """What a view shows of its bundles."""
+class Visible(NamedTuple):
+    """What an overlay shows of its bundles."""
 
     entries: list[list[str]]  # the shown entries of each layer
     hidden: list[str]  # paths of whiteouts; none is below another
 
 
 class JobIds:
-    """A job's uid and gid, and the user namespace that maps root's files to them in all views of the job.
+    """A job's uid and gid, and the user namespace that maps root's files to them in all overlays of the job.
 
     The namespace is made at its first use. On exit from the `with` statement its descriptor is closed.
     """
@@ -132,48 +132,48 @@ class JobIds:
 
 
 class Shown(NamedTuple):
-    """A mounted view."""
+    """A mounted overlay."""
 
     entries: list[list[str]]  # of each bundle
     mapped: bool  # seeded files belong to the job by id-mapping; else to root, writable for all
 
 
-class FrozenView(NamedTuple):
-    """A view that is read-only now."""
+class FrozenOverlay(NamedTuple):
+    """An overlay that is read-only now."""
 
     upper: int  # descriptor of the upper layer: names that the job made or changed, whiteouts included
-    merged: int  # descriptor of the view, to read content
+    merged: int  # descriptor of the overlay, to read content
 
 
 def show(  # noqa: PLR0917 - target, bundles, job and deadline
     run_fd: int, subdir: str, directory: str, picked: Picked, job: JobIds, deadline: Deadline
 ) -> Shown:
-    """Mount a view of the bundles at `cache/<subdir>` of a run; `directory` is the node's `layers`.
+    """Mount an overlay of the bundles at `cache/<subdir>` of a run; `directory` is the node's `layers`.
 
-    Root must still own `cache`. Raises `OverlayUnavailable` if the view cannot be mounted, and leaves nothing of it;
+    Root must still own `cache`. Raises `OverlayUnavailable` if the overlay cannot be mounted, and leaves nothing of it;
     `BundleDamaged` if index and manifest of a bundle disagree.
     """
-    view = _view(picked)
+    visible = _visible(picked)
     try:
         roots = node_cache.mounted(directory, [copy for _, copy in picked], deadline)
     except OSError as error:
         raise OverlayUnavailable(profile=subdir, problem=error.strerror or str(error)) from error
     try:
-        mapped = build(run_fd, subdir, roots, view.hidden, job)
+        mapped = build(run_fd, subdir, roots, visible.hidden, job)
     finally:
         for root in roots:
             os.close(root)
-    return Shown(view.entries, mapped)
+    return Shown(visible.entries, mapped)
 
 
-def _view(picked: Picked) -> View:
-    """Compute the view; reads lists of files only if some bundle is not shown whole."""
+def _visible(picked: Picked) -> Visible:
+    """Return what to show; reads lists of files only if some bundle is not shown whole."""
     if all(offer.whole for offer, _ in picked):
-        return View([offer.entries for offer, _ in picked], [])
-    return view([Layer(copy.files(offer), offer.entries) for offer, copy in picked])
+        return Visible([offer.entries for offer, _ in picked], [])
+    return visible([Layer(copy.files(offer), offer.entries) for offer, copy in picked])
 
 
-def view(layers: Sequence[Layer]) -> View:
+def visible(layers: Sequence[Layer]) -> Visible:
     """Return the entries to show and the paths to hide; `layers` are ordered topmost first."""
     top: dict[str, int] = {}  # path → the topmost layer that has it
     for number, layer in enumerate(layers):
@@ -191,7 +191,7 @@ def view(layers: Sequence[Layer]) -> View:
     ]
     shown = {path for layer, names in zip(layers, entries, strict=True) for name in names for path in layer.files[name]}
     hidden = top.keys() - shown
-    return View(entries, sorted(path for path in hidden if not any(folder in hidden for folder in _parents(path))))
+    return Visible(entries, sorted(path for path in hidden if not any(folder in hidden for folder in _parents(path))))
 
 
 def _parents(path: str) -> Iterator[str]:
@@ -202,13 +202,13 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def build(run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: JobIds) -> bool:
-    """Mount a view of `layers` (O_PATH descriptors of mounted bundles, topmost first) at `cache/<subdir>`.
+    """Mount an overlay of `layers` (O_PATH descriptors of mounted bundles, topmost first) at `cache/<subdir>`.
 
     `cache/<subdir>` must exist, and root must own it and its parents. `hidden` are paths that the job must not see
-    (`view`). Returns True if seeded files belong to the job by id-mapping. If the kernel cannot map ids, they belong
+    (`visible`). Returns True if seeded files belong to the job by id-mapping. If the kernel cannot map ids, they belong
     to root with modes 0666 and 0777, and it returns False.
 
-    Raises `OverlayUnavailable` if the view cannot be mounted, and leaves nothing of it.
+    Raises `OverlayUnavailable` if the overlay cannot be mounted, and leaves nothing of it.
     """
     try:
         with suppress(OSError):  # there is no cheaper probe for id-mapping than the attempt
@@ -292,24 +292,24 @@ def _detach_layers(count: int) -> None:
 
 
 @contextmanager
-def frozen_view(run_fd: int, profile: str, subdir: str, deadline: Deadline) -> Iterator[FrozenView | None]:
-    """Make a profile's view read-only and open it; yields None if it has no view (extracted, or not seeded).
+def frozen_overlay(run_fd: int, profile: str, subdir: str, deadline: Deadline) -> Iterator[FrozenOverlay | None]:
+    """Make a profile's overlay read-only and open it; yields None if it has none (extracted, or not seeded).
 
     Raises `CacheBusy` if a process still has a file open for writing at the deadline.
     """
-    with _opened(run_fd, subdir) as view:
-        if view is None:
+    with _opened(run_fd, subdir) as opened:
+        if opened is None:
             yield None
             return
-        profile_dir, merged = view
+        profile_dir, merged = opened
         if not _make_read_only(merged, deadline):
             raise CacheBusy(profile=profile)
         with opened_dir("upper", profile_dir) as upper, opened_dir(".", merged) as root:
-            yield FrozenView(upper, root)
+            yield FrozenOverlay(upper, root)
 
 
 def was_shown(run_fd: int, subdir: str) -> bool:
-    """Return whether a profile of a run was seeded by a view, mounted or not."""
+    """Return whether a profile of a run was seeded by an overlay, mounted or not."""
     try:
         os.stat(f"{SEED}/{subdir}", dir_fd=run_fd, follow_symlinks=False)  # root's, as all that lies above it
     except FileNotFoundError:
@@ -318,7 +318,7 @@ def was_shown(run_fd: int, subdir: str) -> bool:
 
 
 def _make_read_only(merged: int, deadline: Deadline) -> bool:
-    """Make a view read-only; return False if a file is still open for writing at the deadline."""
+    """Make an overlay read-only; return False if a file is still open for writing at the deadline."""
     while True:
         try:
             linux.make_read_only(merged)
@@ -333,22 +333,22 @@ def _make_read_only(merged: int, deadline: Deadline) -> bool:
 
 
 def take_down(run_fd: int) -> list[str]:
-    """Unmount all views of a run; return the subdirs whose view a process still used.
+    """Unmount all overlays of a run; return the subdirs whose overlay a process still used.
 
-    Each view is first made read-only if possible, so that such a process changes nothing more. The caller then removes
-    the run's tree; that removes the mount points and so detaches the mounts in other jobs' namespaces. Can be repeated,
+    Each is first made read-only if possible, so that such a process changes nothing more. The caller then removes the
+    run's tree; that removes the mount points and so detaches the mounts in other jobs' namespaces. Can be repeated,
     and handles whatever an interrupted prolog left.
     """
     return [subdir for subdir in _subdirs(run_fd) if not _take_one_down(run_fd, subdir)]
 
 
 def _take_one_down(run_fd: int, subdir: str) -> bool:
-    """Unmount one view; return whether it was unused."""
-    with _opened(run_fd, subdir) as view:
-        if view is None:
+    """Unmount one overlay; return whether it was unused."""
+    with _opened(run_fd, subdir) as opened:
+        if opened is None:
             return True
         with suppress(OSError):  # the disk below fails: unmount it all the same
-            _make_read_only(view[1], after(_LAST_TRY))
+            _make_read_only(opened[1], after(_LAST_TRY))
     unused = _unmount_from_cache(run_fd, subdir)
     with opened_dir(SEED, run_fd) as seed, opened_dir(subdir, seed) as profile_dir:
         return linux.unmount("merged", profile_dir) and unused
@@ -363,14 +363,14 @@ def _subdirs(run_fd: int) -> list[str]:
 
 
 def discard(run_fd: int, subdir: str) -> None:
-    """Unmount and remove one profile's view in the prolog, before the job can use it."""
+    """Unmount and remove one profile's overlay in the prolog, before the job can use it."""
     with suppress(FileNotFoundError), opened_dir(SEED, run_fd) as seed:
         _unmount_from_cache(run_fd, subdir)
         remove_tree(seed, subdir, after(_REMOVAL))
 
 
 def _unmount_from_cache(run_fd: int, subdir: str) -> bool:
-    """Unmount the view at `cache/<subdir>`; return whether it was unused.
+    """Unmount the overlay at `cache/<subdir>`; return whether it was unused.
 
     The job controls everything below `cache`, so the mount point may be covered or gone. Whatever stays mounted is
     detached with the removal of the tree.
@@ -389,7 +389,7 @@ def _unmount_from_cache(run_fd: int, subdir: str) -> bool:
 
 @contextmanager
 def _opened(run_fd: int, subdir: str) -> Iterator[tuple[int, int] | None]:
-    """Open `.seed/<subdir>` and, with O_PATH, the root of its view; yields None if no view is mounted."""
+    """Open `.seed/<subdir>` and, with O_PATH, the root of its overlay; yields None if none is mounted."""
     if not was_shown(run_fd, subdir):
         yield None
         return

@@ -66,10 +66,10 @@ def parse_jobs(text: str, job_ids: list[int]) -> list[JobFacts]:
     `ValueError` if it has a job twice, or not one line of the jobs.
     """
     rows = [line.split("|", len(JOB_FIELDS) - 1) for line in text.splitlines()]
-    found = [_job(row) for row in rows if len(row) == len(JOB_FIELDS) and row[0].isdigit() and int(row[0]) in job_ids]
-    if len({job.job_id for job in found}) != len(found) or (len(job_ids) == 1 and not found):
+    facts = [_job(row) for row in rows if len(row) == len(JOB_FIELDS) and row[0].isdigit() and int(row[0]) in job_ids]
+    if len({job.job_id for job in facts}) != len(facts) or (len(job_ids) == 1 and not facts):
         raise ValueError("squeue gives no clear answer")
-    return found
+    return facts
 
 
 def _job(row: list[str]) -> JobFacts:
@@ -111,8 +111,8 @@ def configuration(access: Access, deadline: Deadline) -> Configuration:
 
 def slurm_conf(access: Access, deadline: Deadline) -> str:
     """Return slurmctld's path of slurm.conf, "" if scontrol does not tell it. `ValueError` if scontrol fails."""
-    found = _CONF.search(_show_config(access, deadline))
-    return found[1] if found else ""
+    match = _CONF.search(_show_config(access, deadline))
+    return match[1] if match else ""
 
 
 def _show_config(access: Access, deadline: Deadline) -> str:
@@ -128,20 +128,20 @@ def release(access: Access, deadline: Deadline) -> str:
     process = run(
         [access.scontrol, "-V"], deadline=deadline, identity=access.identity, env=_environment(access.slurm_conf)
     )
-    found = _RELEASE.search(process.stdout.decode("ascii", "replace"))
-    return found[0] if found else ""
+    match = _RELEASE.search(process.stdout.decode("ascii", "replace"))
+    return match[0] if match else ""
 
 
 def with_daemons(proc: str = "/proc") -> frozenset[int]:
     """Return the ids of the jobs that have a step daemon on this host; only daemons that root started count."""
-    found = set()
+    ids = set()
     for name in filter(str.isdigit, os.listdir(proc)):
         with suppress(OSError):
             with open(f"{proc}/{name}/cmdline", "rb") as file:
                 match = _TITLE.match(file.read(100))
             if match and _is_step_daemon(f"{proc}/{name}"):
-                found.add(int(match[1]))
-    return frozenset(found)
+                ids.add(int(match[1]))
+    return frozenset(ids)
 
 
 def _is_step_daemon(process: str) -> bool:
@@ -176,10 +176,10 @@ def squeue(scontrol: str) -> str:
 def parse_outcome(answer: str, job_id: int) -> str:
     """Return the result of `failure` from squeue's output, which may have lines of other tasks of the job's array."""
     rows = [line.split("|")[: len(_FIELDS)] for line in answer.splitlines()]
-    found = [row for row in rows if row[0] == str(job_id) and len(row) == len(_FIELDS)]
-    if len(found) != 1:
+    own = [row for row in rows if row[0] == str(job_id) and len(row) == len(_FIELDS)]
+    if len(own) != 1:
         return "not known: squeue gives no clear answer"
-    _, state, reason, status, until = found[0]
+    _, state, reason, status, until = own[0]
     if state not in _ENDED:
         return f"it is {state}"
     code = _exit_code(status)

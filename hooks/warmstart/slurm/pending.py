@@ -59,12 +59,12 @@ class SubmitLine(NamedTuple):
         words = line[: LONGEST_LINE + 1].split()
         if len(line) > LONGEST_LINE:
             words = words[:-1]  # it may be cut
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for word, following in zip(words, [*words[1:], ""], strict=False):
             option, is_joined, value = word.partition("=")
             if option in _OPTIONS:
-                found.setdefault(option, value if is_joined else following)
-        pyxis_image, warm_image = (found.get(option, "") for option in _OPTIONS)
+                values.setdefault(option, value if is_joined else following)
+        pyxis_image, warm_image = (values.get(option, "") for option in _OPTIONS)
         return cls(pyxis_image, warm_image, "--no-warm" in words)
 
 
@@ -77,22 +77,22 @@ def parse(text: str) -> list[PendingJob]:
     if start is None:
         raise ValueError("squeue's JSON has no jobs")
     decoder, at = json.JSONDecoder(strict=False), start.end()
-    found: list[tuple[int, PendingJob]] = []
+    prioritized: list[tuple[int, PendingJob]] = []
     while text[at : at + 1] not in ("]", ""):
         try:
             item, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             break
         if _is_pending(item) and (job := _job(item)) is not None:
-            found.append((_number(item.get("priority")), job))
+            prioritized.append((_number(item.get("priority")), job))
         between = _BETWEEN.match(text, at)
         at = between.end() if between else at
-    return by_priority(found)
+    return by_priority(prioritized)
 
 
-def by_priority(found: Iterable[tuple[int, PendingJob]]) -> list[PendingJob]:
+def by_priority(prioritized: Iterable[tuple[int, PendingJob]]) -> list[PendingJob]:
     """Return the first `MOST` of (priority, job), those of the same priority by their ids."""
-    ranked = sorted(found, key=lambda pair: (-pair[0], pair[1].job_id))
+    ranked = sorted(prioritized, key=lambda pair: (-pair[0], pair[1].job_id))
     return [job for _, job in ranked[:MOST]]
 
 

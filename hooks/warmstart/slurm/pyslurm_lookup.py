@@ -49,8 +49,8 @@ class _Job(Protocol):
 
 def release(libraries: str) -> str:
     """Return the Slurm release (`25.11`) that the pyslurm in the directory `libraries` is built for; "" without one."""
-    for found in metadata.distributions(name="pyslurm", path=[libraries]):
-        return ".".join(found.version.split(".")[:2])
+    for distribution in metadata.distributions(name="pyslurm", path=[libraries]):
+        return ".".join(distribution.version.split(".")[:2])
     return ""
 
 
@@ -83,12 +83,12 @@ def pending(libraries: str, slurm_conf: str) -> list[PendingJob] | None:
         known = pyslurm.Jobs.load()
     except pyslurm.RPCError as error:
         raise OSError(errno.EIO, str(error)) from error
-    found = []
+    prioritized = []
     for job in known.values():
         with suppress(UnicodeDecodeError):  # its owner wrote something else than UTF-8, which pyslurm expects
             if job.state == PENDING and is_bounded(pending_job := _pending(job)):
-                found.append((job.priority or 0, pending_job))
-    return by_priority(found)
+                prioritized.append((job.priority or 0, pending_job))
+    return by_priority(prioritized)
 
 
 def configuration(libraries: str, slurm_conf: str) -> Configuration | None:
@@ -97,11 +97,11 @@ def configuration(libraries: str, slurm_conf: str) -> Configuration | None:
     if pyslurm is None:
         return None
     try:
-        found = pyslurm.slurmctld.Config.load()
+        config = pyslurm.slurmctld.Config.load()
     except pyslurm.RPCError as error:
         raise OSError(errno.EIO, str(error)) from error
-    scripts = {key: list(getattr(found, name) or []) for key, name in zip(SCRIPTS, _ATTRIBUTES, strict=True)}
-    return Configuration([word.lower() for word in found.accounting_storage_enforce], scripts)
+    scripts = {key: list(getattr(config, name) or []) for key, name in zip(SCRIPTS, _ATTRIBUTES, strict=True)}
+    return Configuration([word.lower() for word in config.accounting_storage_enforce], scripts)
 
 
 def _load(libraries: str, slurm_conf: str) -> ModuleType | None:

@@ -59,8 +59,8 @@ class Slurmctld:
     def job(self, job_id: int, deadline: Deadline) -> JobFacts | None:
         """Return a job; None if slurmctld does not know it any more."""
         with _problems(f"job {job_id}"):
-            found = [job for job in self._jobs([job_id], deadline) if job.job_id == job_id]
-            return found[0] if found else None
+            jobs = [job for job in self._jobs([job_id], deadline) if job.job_id == job_id]
+            return jobs[0] if jobs else None
 
     def jobs(self, job_ids: list[int], deadline: Deadline) -> list[JobFacts]:
         """Return those of the jobs that slurmctld knows. One query for all."""
@@ -70,18 +70,18 @@ class Slurmctld:
     def pending(self, deadline: Deadline) -> list[PendingJob]:
         """Return the jobs that wait to be started, by priority, at most `slurm.pending.MOST`. One query."""
         with _problems("pending jobs"):
-            found = self._by_pyslurm(deadline, lambda client: client.pending_by_pyslurm(self._access, deadline))
-            return commands.pending(self._access, deadline) if found is None else found
+            jobs = self._by_pyslurm(deadline, lambda client: client.pending_by_pyslurm(self._access, deadline))
+            return commands.pending(self._access, deadline) if jobs is None else jobs
 
     def configuration(self, deadline: Deadline) -> Configuration:
         """Return settings that are in force, whatever slurm.conf says by now."""
         with _problems("its configuration"):
-            found = self._by_pyslurm(deadline, lambda client: client.configuration_by_pyslurm(self._access, deadline))
-            return commands.configuration(self._access, deadline) if found is None else found
+            answer = self._by_pyslurm(deadline, lambda client: client.configuration_by_pyslurm(self._access, deadline))
+            return commands.configuration(self._access, deadline) if answer is None else answer
 
     def _jobs(self, job_ids: list[int], deadline: Deadline) -> list[JobFacts]:
-        found = self._by_pyslurm(deadline, lambda client: client.jobs_by_pyslurm(self._access, job_ids, deadline))
-        return commands.jobs(self._access, job_ids, deadline) if found is None else found
+        jobs = self._by_pyslurm(deadline, lambda client: client.jobs_by_pyslurm(self._access, job_ids, deadline))
+        return commands.jobs(self._access, job_ids, deadline) if jobs is None else jobs
 
     def _by_pyslurm(self, deadline: Deadline, query: Callable[[SlurmClient], _Answer | None]) -> _Answer | None:
         """Return pyslurm's answer; None if commands are to be asked, now and from now on."""
@@ -90,10 +90,10 @@ class Slurmctld:
         if self._source == COMMANDS:
             return None
         with SlurmClient(self._identity) as client:
-            found = query(client)
-        if found is None:
+            answer = query(client)
+        if answer is None:
             self._source = COMMANDS
-        return found
+        return answer
 
     def _has_fitting_pyslurm(self, deadline: Deadline) -> bool:
         installed = pyslurm_lookup.release(self._access.libraries) if os.path.isdir(self._access.libraries) else ""

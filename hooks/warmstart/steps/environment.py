@@ -72,10 +72,10 @@ def _is_roots(directory: str) -> bool:
     0700) that job_container made for it.
     """
     try:
-        found = os.lstat(directory)
+        status = os.lstat(directory)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == 0
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == 0
 
 
 def _line(name: str, value: str, override: frozenset[str]) -> str:
@@ -85,5 +85,5 @@ def _line(name: str, value: str, override: frozenset[str]) -> str:
         raise VariableUnrenderable(name=name, problem="holds a newline or a NUL byte")
     if len(value.encode()) > LONGEST_VALUE:
         raise VariableUnrenderable(name=name, problem="longer than 64 KiB")
-    mark = "!" if name.startswith("WARMSTART_") or name in override else ""
-    return f"{mark}{name}={value}"
+    prefix = "!" if name.startswith("WARMSTART_") or name in override else ""
+    return f"{prefix}{name}={value}"

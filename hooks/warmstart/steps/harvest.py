@@ -14,7 +14,7 @@ import time
 from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.harvest import spool
-from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_view
+from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_overlay
 from warmstart.harvest.pack import pack
 from warmstart.harvest.scan import MOST_EXAMPLES, OUT_OF_TIME
 from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
@@ -39,7 +39,7 @@ from warmstart.profiles import registry
 from warmstart.profiles.client import Validator
 from warmstart.record import SeededBundle, boot_id
 from warmstart.seed import node_cache
-from warmstart.seed.overlay import frozen_view, was_shown
+from warmstart.seed.overlay import frozen_overlay, was_shown
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull, is_user_scope
@@ -260,10 +260,13 @@ class _ProfileHarvest:
         entry_of, owner = profile.entry_of, record.uid
         skip = KnownEntries(self._all_seeded, partial(self._stored_entries, limits.deadline))
         busy = limits.deadline.within(BUSY_SECONDS)
-        with opened_dir(record.run_directory) as base, frozen_view(base, profile.name, profile.subdir, busy) as view:
-            if view:
-                collected = collect_view(
-                    view, owner=owner, entry_of=entry_of, skip=skip, seeded=self._seeded, stage=stage, limits=limits
+        with (
+            opened_dir(record.run_directory) as base,
+            frozen_overlay(base, profile.name, profile.subdir, busy) as overlay,
+        ):
+            if overlay:
+                collected = collect_overlay(
+                    overlay, owner=owner, entry_of=entry_of, skip=skip, seeded=self._seeded, stage=stage, limits=limits
                 )
             else:
                 collected = collect(
@@ -271,7 +274,7 @@ class _ProfileHarvest:
                     owner=owner,
                     entry_of=entry_of,
                     skip=skip,
-                    # A view that is not mounted any more shows nothing: not what the job removed.
+                    # An overlay that is not mounted any more shows nothing: not what the job removed.
                     seeded=NOTHING_SEEDED if was_shown(base, profile.subdir) else self._seeded,
                     stage=stage,
                     limits=limits,

@@ -105,10 +105,10 @@ class _Source(NamedTuple):
     @property
     def bundles(self) -> list[SeededBundle]:
         """The entries in the job's cache, by bundle."""
-        found = self.shown if self.way else [offer.entries for offer, _ in self.copied]
+        by_bundle = self.shown if self.way else [offer.entries for offer, _ in self.copied]
         return [
             SeededBundle(offer.scope, offer.bundle, offer.sha256, entries)
-            for (offer, _), entries in zip(self.copied, found, strict=True)
+            for (offer, _), entries in zip(self.copied, by_bundle, strict=True)
         ]
 
     @property
@@ -133,7 +133,7 @@ def run(context: Context, options: Options) -> Outcome:
         environment = {"WARMSTART_CACHE": ""}
         return Outcome("changed", {"warm": [], "cold": cold, "facts": facts}, {"cache": ""}, environment, [withheld])
     seeding.extract()
-    warm = [name for name, found in seeding.seeded.items() if found.entries]
+    warm = [name for name, seeded in seeding.seeded.items() if seeded.entries]
     detail: dict[str, object] = {"warm": warm, "cold": seeding.cold, "facts": facts}
     record: RecordChange = {"facts": facts, "seeded": seeding.seeded, "fresh": options.fresh}
     return Outcome("changed" if warm else "unchanged", detail, record, degraded=seeding.degraded)

@@ -33,10 +33,10 @@ def test_an_entry_is_seen_as_one_bundle_has_it(
         taken.update(wanted)
         if wanted and not fetched >> number & 1:
             found.append((number, Layer(files, wanted)))
-    view = overlay.view([layer for _, layer in found])
-    assert view.entries == [list(layer.entries) for _, layer in found]
+    visible = overlay.visible([layer for _, layer in found])
+    assert visible.entries == [list(layer.entries) for _, layer in found]
     expected = {path: n for n, layer in found for entry in layer.entries for path in layer.files[entry]}
-    assert merged([(n, bundles[n]) for n, _ in found], view.hidden) == expected
+    assert merged([(n, bundles[n]) for n, _ in found], visible.hidden) == expected
 
 
 @pytest.mark.threat(8)
@@ -47,7 +47,7 @@ def test_bundles_that_disagree_on_entries_are_never_mixed(
     """If releases divide a cache into entries differently, an entry is shown whole or not at all."""
     held = [grouped(paths, entry_of) for paths, entry_of in zip(bundles, rules, strict=False)]
     found = [Layer(files, sorted(files)) for files in held]
-    view = overlay.view(found)
-    shown = merged(list(enumerate(bundles)), view.hidden)
-    expected = {path: n for n, kept in enumerate(view.entries) for entry in kept for path in held[n][entry]}
+    visible = overlay.visible(found)
+    shown = merged(list(enumerate(bundles)), visible.hidden)
+    expected = {path: n for n, kept in enumerate(visible.entries) for entry in kept for path in held[n][entry]}
     assert shown == expected

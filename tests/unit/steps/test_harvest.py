@@ -316,7 +316,7 @@ def test_what_a_job_removed_is_retired(job: Job) -> None:
     assert (told["entries"], told["changed"], told["retired"]) == (0, 0, 1)
 
 
-@pytest.mark.parametrize("missing", ["after a reboot", "its view is not mounted any more", "it is being removed"])
+@pytest.mark.parametrize("missing", ["after a reboot", "its overlay is not mounted any more", "it is being removed"])
 def test_what_is_missing_was_not_always_removed_by_the_job(job: Job, missing: str) -> None:
     """Nothing is retired if the tree is not the one that the job left."""
     job.write("numba", numba_files())
@@ -351,8 +351,8 @@ def test_a_fresh_job_brings_back_what_is_published(job: Job) -> None:
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_view_is_read_where_there_is_one(job: Job, monkeypatch: pytest.MonkeyPatch, busy: bool) -> None:
-    """Its upper layer has the names, the view the content; one that is still written to is left."""
+def test_an_overlay_is_read_where_there_is_one(job: Job, monkeypatch: pytest.MonkeyPatch, busy: bool) -> None:
+    """Its upper layer has the names, the overlay the content; one that is still written to is left."""
     job.write("upper", numba_files())
 
     @contextmanager
@@ -363,15 +363,15 @@ def test_a_view_is_read_where_there_is_one(job: Job, monkeypatch: pytest.MonkeyP
             raise CacheBusy(profile=profile)
         upper = os.open("cache/upper", os.O_RDONLY, dir_fd=base)
         merged = os.open("cache/upper", os.O_RDONLY, dir_fd=base)
-        yield harvest_view(upper, merged)
+        yield harvest_overlay(upper, merged)
         os.close(upper)
 
-    def harvest_view(upper: int, merged: int) -> object:
-        from warmstart.seed.overlay import FrozenView
+    def harvest_overlay(upper: int, merged: int) -> object:
+        from warmstart.seed.overlay import FrozenOverlay
 
-        return FrozenView(upper, merged)
+        return FrozenOverlay(upper, merged)
 
-    monkeypatch.setattr(harvest, "frozen_view", frozen)
+    monkeypatch.setattr(harvest, "frozen_overlay", frozen)
     outcome = job.harvest()
     assert [type(error) for error in outcome.degraded] == ([CacheBusy] if busy else [])
     assert job.offered() == ([] if busy else [ENTRY])

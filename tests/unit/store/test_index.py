@@ -59,7 +59,7 @@ class Shop:
         contents = {}
         manifests = [bundles.read_manifest(self.where(offer.scope), offer.bundle) for offer in found.offers]
         layers = [Layer(each.entries, offer.entries) for each, offer in zip(manifests, found.offers, strict=True)]
-        assert overlay.view(layers).entries == [offer.entries for offer in found.offers]  # none is covered
+        assert overlay.visible(layers).entries == [offer.entries for offer in found.offers]  # none is covered
         for offer, manifest in zip(found.offers, manifests, strict=True):
             assert offer.whole == (manifest.entries.keys() == set(offer.entries))
             for entry in offer.entries:

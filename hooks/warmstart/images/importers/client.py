@@ -8,7 +8,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 from warmstart.images.importers import manifest
-from warmstart.images.importers.manifest import Manifest
+from warmstart.images.importers.manifest import ImageManifest
 
 READ_S = 10.0
 
@@ -18,7 +18,7 @@ class ImportUserClient(NamedTuple):
 
     identity: Identity
 
-    def read_manifest(self, text: str, machine: str, deadline: Deadline) -> Manifest:
+    def read_manifest(self, text: str, machine: str, deadline: Deadline) -> ImageManifest:
         """Return what a manifest says for a machine (uname(2)), read in a sandbox."""
         with Worker(self.identity, confine=True) as worker:
             return worker.run(deadline.within(READ_S), manifest.read, text, machine)

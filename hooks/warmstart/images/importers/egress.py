@@ -118,12 +118,12 @@ class Destinations(NamedTuple):
             return
         name = host.rstrip(".")
         try:
-            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+            addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
         except OSError:
             if _NUMBER.fullmatch(name.rpartition(".")[2]):
                 raise DestinationRefused(f"{host}:{port} is neither a name nor a valid address") from None
             return
-        if refused := [item[4][0] for item in found if not _may_be_reached(item[0], item[4])]:
+        if refused := [item[4][0] for item in addresses if not _may_be_reached(item[0], item[4])]:
             raise DestinationRefused(f"{host}:{port} resolves to {refused[0]}, which imports may not reach")
 
     def is_trusted(self, host: str, port: int) -> bool:

@@ -208,8 +208,8 @@ def _failure(reference: Reference, completed: process.CompletedProgram, scratch:
     image, problem = reference.canonical(), _first_error(completed)
     if oci.found_no_space(completed):
         return scratch.full(image, problem)
-    status = int(found.group(1)) if (found := _STATUS.search(problem)) else 0
-    curl = int(found.group(1)) if (found := _CURL.search(problem)) else 0
+    status = int(match.group(1)) if (match := _STATUS.search(problem)) else 0
+    curl = int(match.group(1)) if (match := _CURL.search(problem)) else 0
     if status == 404:
         return ImageNotFound(image=image)
     if status in (401, 403) or any(words in completed.complaint() for words in _REFUSED):

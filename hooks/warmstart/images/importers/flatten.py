@@ -70,18 +70,18 @@ class InvalidImage(Exception):
     """The image contradicts itself: a wrong hash, or a malformed manifest or configuration."""
 
 
-class TooLarge(Exception):
+class BoundsExceeded(Exception):
     """The image has more bytes or files than it may have."""
 
 
-class Caps(NamedTuple):
+class Bounds(NamedTuple):
     """What an image may hold."""
 
     size: int  # bytes of its files' content
     files: int  # with directories
 
 
-class Layer(NamedTuple):
+class LayerArchive(NamedTuple):
     """A layer of an image."""
 
     path: str  # of its blob: a tar archive, as it is or compressed by gzip or zstd
@@ -99,7 +99,7 @@ class Entry(NamedTuple):
     target: bytes  # of a symbolic link, as it is; of a hard link, as a path
 
 
-def layers_of(layout: str, tag: str) -> list[Layer]:
+def layers_of(layout: str, tag: str) -> list[LayerArchive]:
     """Return the layers of the image `tag` in the OCI layout at `layout`, the lowest first. Raises `InvalidImage`."""
     index = _parse(_read_document(os.path.join(layout, "index.json")))
     named = [entry for entry in _list_of(index, "manifests") if _name_of(entry) == tag]
@@ -111,7 +111,7 @@ def layers_of(layout: str, tag: str) -> list[Layer]:
     blobs = [_sized_blob(layout, entry) for entry in _list_of(manifest, "layers")]
     if not isinstance(diff_ids, list) or len(diff_ids) != len(blobs):
         raise InvalidImage("its manifest and its configuration have different numbers of layers")
-    return [Layer(path, _digest(diff_id)) for path, diff_id in zip(blobs, diff_ids, strict=True)]
+    return [LayerArchive(path, _digest(diff_id)) for path, diff_id in zip(blobs, diff_ids, strict=True)]
 
 
 def _name_of(entry: dict[str, object]) -> object:
@@ -181,7 +181,7 @@ def _list_of(document: dict[str, object], key: str) -> list[dict[str, object]]:
 class LayerReader:
     """The entries of one layer in the order of its archive, read in a stream. Decompresses in a thread."""
 
-    def __init__(self, layer: Layer) -> None:
+    def __init__(self, layer: LayerArchive) -> None:
         self._diff_id = layer.diff_id
         self._hash = hashlib.sha256()
         self._chunks: queue.Queue[bytes | Exception] = queue.Queue(CHUNKS_AHEAD)
@@ -340,16 +340,16 @@ def _parents(path: bytes) -> Iterator[bytes]:
 class Archive:
     """The tar archive for mksquashfs. Every path is written once."""
 
-    def __init__(self, out: IO[bytes], caps: Caps) -> None:
+    def __init__(self, out: IO[bytes], bounds: Bounds) -> None:
         self._out = out
-        self._size, self._files = caps
+        self._size, self._files = bounds
 
     def add(self, path: bytes, entry: Entry, content: Iterator[bytes]) -> None:
-        """Write an entry under a path, with its content if it is a file. Raises `TooLarge`."""
+        """Write an entry under a path, with its content if it is a file. Raises `BoundsExceeded`."""
         self._files -= 1
         self._size -= entry.size
         if self._size < 0 or self._files < 0:
-            raise TooLarge
+            raise BoundsExceeded
         info = tarfile.TarInfo(_text(path))
         info.type, info.mode, info.mtime, info.size = entry.type, _readable(entry), entry.mtime, entry.size
         info.linkname = _text(entry.target)
@@ -520,12 +520,12 @@ class _LayerState:
             directory = directory.rpartition(b"/")[0]
 
 
-def flatten(layers: list[Layer], out: IO[bytes], caps: Caps) -> int:
+def flatten(layers: list[LayerArchive], out: IO[bytes], bounds: Bounds) -> int:
     """Write the image of `layers` (the lowest first) as a tar archive; return the mode of its root.
 
-    Raises `Unsupported`, `InvalidImage`, `TooLarge` and `OSError`; what was written then is of no use.
+    Raises `Unsupported`, `InvalidImage`, `BoundsExceeded` and `OSError`; what was written then is of no use.
     """
-    image = Image(Archive(out, caps))
+    image = Image(Archive(out, bounds))
     for number in reversed(range(len(layers))):
         image.add_layer(number, LayerReader(layers[number]))
     for number, links_of in image.passed.items():
@@ -533,7 +533,7 @@ def flatten(layers: list[Layer], out: IO[bytes], caps: Caps) -> int:
     return _readable(image.end())
 
 
-def root_mode(layers: list[Layer]) -> int:
+def root_mode(layers: list[LayerArchive]) -> int:
     """Return the mode of the root, by the first entry of each layer: mksquashfs must be told before it starts."""
     for layer in reversed(layers):
         with suppress(Unsupported):
@@ -543,10 +543,10 @@ def root_mode(layers: list[Layer]) -> int:
     return PLAIN_DIRECTORY
 
 
-def make(layout: str, tag: str, result: str, caps: Caps, memory: int) -> int:
+def make(layout: str, tag: str, result: str, bounds: Bounds, memory: int) -> int:
     """Make the squashfs `result` of the image `tag` in an OCI layout; return the exit status of mksquashfs.
 
-    Raises `Unsupported`, `InvalidImage`, `TooLarge` and `OSError`. After a failure there is no result.
+    Raises `Unsupported`, `InvalidImage`, `BoundsExceeded` and `OSError`. After a failure there is no result.
     """
     _require_tar()
     layers = layers_of(layout, tag)
@@ -560,7 +560,7 @@ def make(layout: str, tag: str, result: str, caps: Caps, memory: int) -> int:
         resource.setrlimit(resource.RLIMIT_AS, (memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
         try:
             try:
-                is_as_announced = flatten(layers, process.stdin, caps) == mode
+                is_as_announced = flatten(layers, process.stdin, bounds) == mode
                 process.stdin.close()
             except BrokenPipeError:  # mksquashfs has ended, and says why
                 is_as_announced = True
@@ -605,12 +605,12 @@ def main(arguments: list[str], memory: int) -> int:
     """Run with the arguments LAYOUT TAG RESULT BYTES FILES, and at most `memory` bytes. Return the exit status."""
     layout, tag, result, size, files = arguments
     try:
-        return make(layout, tag, result, Caps(int(size), int(files)), memory)
+        return make(layout, tag, result, Bounds(int(size), int(files)), memory)
     except Unsupported as error:
         status, problem = UNSUPPORTED, str(error)
     except InvalidImage as error:
         status, problem = INVALID, str(error)
-    except TooLarge:
+    except BoundsExceeded:
         status, problem = TOO_LARGE, "too large"
     except OSError as error:
         status, problem = 1, error.strerror or str(error)

@@ -17,23 +17,23 @@ LARGEST = 1 << 50  # bytes of one layer; more is nonsense
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x", "riscv64": "riscv64"}
 
 
-class Manifest(NamedTuple):
+class ImageManifest(NamedTuple):
     """What a manifest says. Both fields are empty if it is not understood; skopeo then decides."""
 
     layers: list[Layer]
     child: str = ""  # in a list: the digest of the manifest for this machine
 
 
-def read(text: str, machine: str) -> Manifest:
+def read(text: str, machine: str) -> ImageManifest:
     """Return what a manifest says; `machine` is this node's, of uname(2)."""
     try:
         data = json.loads(text)
         if "manifests" in data:
-            return Manifest([], _choose(data["manifests"], machine))
+            return ImageManifest([], _choose(data["manifests"], machine))
         layers = [_layer(each) for each in data["layers"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return Manifest([])
-    return Manifest(layers if len(layers) <= MOST_LAYERS else [])
+        return ImageManifest([])
+    return ImageManifest(layers if len(layers) <= MOST_LAYERS else [])
 
 
 def _choose(manifests: object, machine: str) -> str:
@@ -41,12 +41,12 @@ def _choose(manifests: object, machine: str) -> str:
     if not isinstance(manifests, list):
         raise TypeError
     wanted = {"os": "linux", "architecture": _ARCHITECTURES.get(machine, "")}
-    found = []
+    digests = []
     for each in manifests:
         platform = each.get("platform", {})
         if {key: platform.get(key) for key in wanted} == wanted:
-            found.append(str(each["digest"]))
-    return found[0] if len(found) == 1 and is_digest(found[0]) else ""
+            digests.append(str(each["digest"]))
+    return digests[0] if len(digests) == 1 and is_digest(digests[0]) else ""
 
 
 def _layer(descriptor: object) -> Layer:

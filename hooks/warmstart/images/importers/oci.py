@@ -178,10 +178,10 @@ class Oci(NamedTuple):
             if f"sha256:{hashlib.sha256(shown).hexdigest()}" != exact.digest:  # too long, or not what was asked for
                 break
             text = shown.decode("utf-8", "replace")
-            found = ImportUserClient(self.identity).read_manifest(text, os.uname().machine, deadline)
-            if not found.child:
-                return exact, found.layers
-            exact = exact._replace(digest=found.child)
+            manifest = ImportUserClient(self.identity).read_manifest(text, os.uname().machine, deadline)
+            if not manifest.child:
+                return exact, manifest.layers
+            exact = exact._replace(digest=manifest.child)
         return reference._replace(tag="", digest=digest), []
 
     def _do(

@@ -84,7 +84,7 @@ class Flight(NamedTuple):
     site: Site
     deadline: Deadline
     producer: ImageProducer  # what waiters are told
-    owner: str  # names its temporary files in the store
+    writer: str  # names its temporary files in the store
     lockless: str  # why it has no lock, "" if it has one
     names: list[str]  # that launchers give to the image
 
@@ -93,19 +93,19 @@ class Flight(NamedTuple):
         producer = self.producer._replace(phase=phase, done=done, total=total, rate=rate)
         self.site.watch(producer)
         with suppress(WarmstartError):
-            self.site.store.announce(self.query, producer, self.owner, self.deadline)
+            self.site.store.announce(self.query, producer, self.writer, self.deadline)
 
 
 def begin(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
     """Become the producer; None if another hook is."""
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     producer = ImageProducer(site.requester.node, os.getpid(), site.requester.job_id, since)
-    owner = site.temp_owner(query)
-    lockless = site.store.begin(query, producer, owner, deadline)
+    writer = site.writer(query)
+    lockless = site.store.begin(query, producer, writer, deadline)
     return (
         None
         if lockless is None
-        else Flight(query, site, deadline, producer, owner, lockless, launchers.names_of(query.reference))
+        else Flight(query, site, deadline, producer, writer, lockless, launchers.names_of(query.reference))
     )
 
 
@@ -170,7 +170,7 @@ def _remember(flight: Flight, error: UserError | StoreError | None) -> None:
     if error is not None:
         with suppress(WarmstartError):
             failure = RememberedFailure.of(error, flight.site.charged.uid)
-            flight.site.store.remember(flight.query, failure, flight.owner, after(CLEAN_UP_S))
+            flight.site.store.remember(flight.query, failure, flight.writer, after(CLEAN_UP_S))
 
 
 def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
@@ -197,7 +197,7 @@ def adopt_now(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     if image is None:
         problem = left_out or "the policy names no directory that has it, or its name could mean another image, too"
         raise NothingToAdopt(image=reference.canonical(), problem=problem)
-    site.store.point(query, image.digest, time.time(), flight.owner, deadline)
+    site.store.point(query, image.digest, time.time(), flight.writer, deadline)
     return image
 
 
@@ -258,14 +258,14 @@ def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
             if stale is None:
                 raise
             return stale
-    found = site.store.find(query, deadline, digest)
-    image = as_obtained(found, "reused")  # under another tag, or the tag has not moved
+    stored = site.store.find(query, deadline, digest)
+    image = as_obtained(stored, "reused")  # under another tag, or the tag has not moved
     missing = Missing()
     if image is None:
-        if found is not None:
-            site.store.quarantine(found.name, found.invalid, deadline)
+        if stored is not None:
+            site.store.quarantine(stored.name, stored.invalid, deadline)
         evicted = _make(flight, digest, importer, work)
-        missing = Missing(quarantined=found.invalid if found else "", evicted=tuple(evicted))
+        missing = Missing(quarantined=stored.invalid if stored else "", evicted=tuple(evicted))
         image = site.look_up(query, "imported", deadline, digest)
     if image is None:  # evicted meanwhile
         raise ImageInvalid(problem="it was published and is gone")
@@ -280,7 +280,7 @@ def _stale(flight: Flight, known: Pointer | None) -> Obtained | None:
     query, site, deadline = flight[:3]
     image = site.look_up(query, "stale", deadline, known.digest)
     if image is not None:
-        site.store.point_unanswered(query, flight.owner, deadline)
+        site.store.point_unanswered(query, flight.writer, deadline)
     return image
 
 
@@ -321,7 +321,7 @@ def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str)
         job_id=site.requester.job_id,
         charged=site.charged,
     )
-    site.store.publish_image(fd, image_name(digest, query.kind), draft, flight.owner, deadline)
+    site.store.publish_image(fd, image_name(digest, query.kind), draft, flight.writer, deadline)
     return evicted
 
 
@@ -329,7 +329,7 @@ def _point(flight: Flight, image: Obtained, resolved: float) -> None:
     """Point the tag, and the launchers' names, to the image."""
     query, site, deadline = flight[:3]
     if query.reference.tag:
-        site.store.point(query, image.digest, resolved, flight.owner, deadline)
+        site.store.point(query, image.digest, resolved, flight.writer, deadline)
     # An image that a user chose gets no launchers' names, since `a_b` and `a/b` are the same file to launchers.
     if site.rules.names and site.charged.uid == -1 and not is_adopted(image.digest):
         with suppress(WarmstartError):

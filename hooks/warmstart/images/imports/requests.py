@@ -125,8 +125,8 @@ def read(directory: str, key: str) -> ImportRequest | None:
 
 def keys(directory: str) -> list[str]:
     """Return the names of all requests, damaged ones included."""
-    found = (name.removesuffix(REQUEST) for name in names_in(directory) if name.endswith(REQUEST))
-    return [key for key in found if is_key(key)]
+    names = (name.removesuffix(REQUEST) for name in names_in(directory) if name.endswith(REQUEST))
+    return [key for key in names if is_key(key)]
 
 
 def is_live(directory: str, key: str) -> bool:

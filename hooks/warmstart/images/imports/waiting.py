@@ -121,10 +121,10 @@ class Wait:
         """Raise the failure of an import that ended after this wait began, or that is definitive."""
         here = requests.last_failure(self._queue.directory, self._request.key)
         shared = self._site.store.last_failure(self._query, deadline)
-        found = [failure for failure in (here, shared) if failure is not None]
+        failures = [failure for failure in (here, shared) if failure is not None]
         if self._seen is None:
-            self._seen = {failure.at for failure in found}
-        for failure in found:
+            self._seen = {failure.at for failure in failures}
+        for failure in failures:
             is_new = failure.at not in self._seen and failure.uid in (-1, self._site.charged.uid)
             if is_new or published.is_definitive(failure, self._site.rules.remember_failures):
                 raise self._error(failure, is_local=failure is here)

@@ -83,8 +83,8 @@ class WaitingJobs:
     def _pending(self) -> tuple[list[RequeuedJob], dict[int, JobFacts]]:
         """Return the jobs that are pending, and what slurmctld says about them."""
         jobs = self._store.waiting(self._image, self._cluster, after(STORE_S))[:MOST]
-        found = self._slurmctld.jobs([job.job_id for job in jobs], after(QUERY_S)) if jobs else []
-        facts = {job.job_id: job for job in found if job.is_pending}
+        known = self._slurmctld.jobs([job.job_id for job in jobs], after(QUERY_S)) if jobs else []
+        facts = {job.job_id: job for job in known if job.is_pending}
         return [job for job in jobs if job.job_id in facts], facts
 
     def _is_ours(self, job: RequeuedJob, facts: JobFacts) -> bool:

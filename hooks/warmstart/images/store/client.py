@@ -35,7 +35,7 @@ class ImageStoreClient(NamedTuple):
 
     Each method raises `StoreFull` or `StoreFailed` for an `OSError` of the store, `WorkerSilent` at its deadline, and
     the errors of the function that it is named after. `name` is an image's file name without its ending
-    (`layout.image_name`); `owner` names temporary files (`published.temp_owner`).
+    (`layout.image_name`); `writer` names temporary files (`published.writer_of`).
     """
 
     worker: Worker  # runs as the store's owner and holds the locks; clients of other directories share it
@@ -105,20 +105,20 @@ class ImageStoreClient(NamedTuple):
 
     # Election of a producer
 
-    def begin(self, query: ImageQuery, producer: ImageProducer, owner: str, deadline: Deadline) -> str | None:
+    def begin(self, query: ImageQuery, producer: ImageProducer, writer: str, deadline: Deadline) -> str | None:
         """Become the producer; None if another hook is.
 
         Otherwise return why the store's file system gives no lock, "" if it does.
         """
         from warmstart.images.store import published
 
-        return self._run(deadline, published.begin, self.path, query.lock, producer, owner)
+        return self._run(deadline, published.begin, self.path, query.lock, producer, writer)
 
-    def announce(self, query: ImageQuery, producer: ImageProducer, owner: str, deadline: Deadline) -> None:
+    def announce(self, query: ImageQuery, producer: ImageProducer, writer: str, deadline: Deadline) -> None:
         """Record what the producer does now."""
         from warmstart.images.store import published
 
-        self._run(deadline, published.announce, self.path, query.lock, producer, owner)
+        self._run(deadline, published.announce, self.path, query.lock, producer, writer)
 
     def end(self, query: ImageQuery, deadline: Deadline) -> None:
         """Release the producer's lock, by ending the worker if the store fails. Raises no `WarmstartError`."""
@@ -147,11 +147,11 @@ class ImageStoreClient(NamedTuple):
 
         return self._run(deadline, published.producer_of, self.path, query.lock)
 
-    def remember(self, query: ImageQuery, failure: RememberedFailure, owner: str, deadline: Deadline) -> None:
+    def remember(self, query: ImageQuery, failure: RememberedFailure, writer: str, deadline: Deadline) -> None:
         """Record how an import failed, for those who wait and, if it is definitive, for those who come next."""
         from warmstart.images.store import published
 
-        self._run(deadline, published.remember, self.path, query.lock, failure, owner)
+        self._run(deadline, published.remember, self.path, query.lock, failure, writer)
 
     def last_failure(self, query: ImageQuery, deadline: Deadline) -> RememberedFailure | None:
         """Return how the last import of the image that failed did so, or None."""
@@ -161,11 +161,11 @@ class ImageStoreClient(NamedTuple):
 
     # Jobs that were requeued for an image
 
-    def count_requeue(self, job: RequeuedJob, most: int, owner: str, deadline: Deadline) -> int:
+    def count_requeue(self, job: RequeuedJob, most: int, writer: str, deadline: Deadline) -> int:
         """Count a requeue that is about to be made; return how many these are, 0 if the job has had `most` already."""
         from warmstart.images.store import requeued
 
-        return self._run(deadline, requeued.count, self.path, job, most, owner)
+        return self._run(deadline, requeued.count, self.path, job, most, writer)
 
     def waiting(self, image: str, cluster: str, deadline: Deadline) -> list[RequeuedJob]:
         """Return the jobs of a cluster that were requeued because an image was missing."""
@@ -193,25 +193,25 @@ class ImageStoreClient(NamedTuple):
 
         return self._run(deadline, published.last_pointer, self.path, query.key)
 
-    def point(self, query: ImageQuery, digest: str, resolved: float, owner: str, deadline: Deadline) -> None:
+    def point(self, query: ImageQuery, digest: str, resolved: float, writer: str, deadline: Deadline) -> None:
         """Record the digest that the tag had at `resolved` (seconds since the epoch)."""
         from warmstart.images.store import published
 
-        self._run(deadline, published.point, self.path, query.key, digest, resolved, owner)
+        self._run(deadline, published.point, self.path, query.key, digest, resolved, writer)
 
-    def point_unanswered(self, query: ImageQuery, owner: str, deadline: Deadline) -> None:
+    def point_unanswered(self, query: ImageQuery, writer: str, deadline: Deadline) -> None:
         """Record that the registry does not answer for the tag now."""
         from warmstart.images.store import published
 
-        self._run(deadline, published.point_unanswered, self.path, query.key, owner)
+        self._run(deadline, published.point_unanswered, self.path, query.key, writer)
 
     # Publishing, copying and evicting images
 
-    def publish_image(self, fd: int, name: str, draft: ImageDraft, owner: str, deadline: Deadline) -> Published:
+    def publish_image(self, fd: int, name: str, draft: ImageDraft, writer: str, deadline: Deadline) -> Published:
         """Copy an open local image into the store, check the copy, and make it visible."""
         from warmstart.images.store import published
 
-        return self._run_with(fd, deadline, published.publish_image, self.path, fd, name, draft, owner)
+        return self._run_with(fd, deadline, published.publish_image, self.path, fd, name, draft, writer)
 
     def copy_out(self, path: str, fd: int, deadline: Deadline) -> str:
         """Copy an image into an open local file; return what is wrong with that file's disk, "" if nothing."""
@@ -237,11 +237,11 @@ class ImageStoreClient(NamedTuple):
 
         return self._run(deadline, eviction.evict, self.path, name, rules.keep.lease, rules.names, forced)
 
-    def pin(self, name: str, owner: str, deadline: Deadline) -> None:
+    def pin(self, name: str, writer: str, deadline: Deadline) -> None:
         """Protect an image from eviction until `unpin`."""
         from warmstart.images.store import eviction
 
-        self._run(deadline, eviction.pin, self.path, name, owner)
+        self._run(deadline, eviction.pin, self.path, name, writer)
 
     def unpin(self, name: str, deadline: Deadline) -> bool:
         """Make a pinned image evictable again; False if it was not pinned."""
@@ -251,11 +251,11 @@ class ImageStoreClient(NamedTuple):
 
     # Damaged images
 
-    def check_bytes(self, name: str, owner: str, deadline: Deadline, *, again: bool = False) -> ByteCheck:
+    def check_bytes(self, name: str, writer: str, deadline: Deadline, *, again: bool = False) -> ByteCheck:
         """Compare an image with its recorded SHA-256; skip a file that has passed before, unless `again`."""
         from warmstart.images.store import published
 
-        return self._run(deadline, published.check_bytes, self.path, name, owner, again)
+        return self._run(deadline, published.check_bytes, self.path, name, writer, again)
 
     def unrecorded(self, deadline: Deadline) -> list[str]:
         """Return the names of images whose producers died before they wrote the metadata."""

@@ -134,8 +134,8 @@ def _finish(room: Room) -> None:
     forget_dead(room.store)
     forget_failures(room.store, FAILURES_KEPT_S)
     with opened_folder(room.store) as images:
-        found = [name for name in os.listdir(images) if name.startswith(OUT_OF_SIGHT)]
-    for name in found:
+        hidden = [name for name in os.listdir(images) if name.startswith(OUT_OF_SIGHT)]
+    for name in hidden:
         _remove_hidden(room, name.removeprefix(OUT_OF_SIGHT).removesuffix(IMAGE))
 
 
@@ -196,15 +196,15 @@ def _check_floor(store: str, need: int, floor: int) -> None:
 
 def _space(store: str) -> tuple[int, int]:
     """Return capacity and free space of the file system for unprivileged users, in bytes."""
-    found = os.statvfs(store)
-    free = found.f_bavail * found.f_frsize
-    return (found.f_blocks - found.f_bfree) * found.f_frsize + free, free
+    disk = os.statvfs(store)
+    free = disk.f_bavail * disk.f_frsize
+    return (disk.f_blocks - disk.f_bfree) * disk.f_frsize + free, free
 
 
 def evict(store: str, name: str, lease: float, names: str | None, forced: bool = False) -> bool:
     """Remove one image; False if it is missing, or protected and not `forced`. `lease` in seconds."""
-    found = describe(store, name, lease)
-    if found is None or (found.protected and not forced):
+    image = describe(store, name, lease)
+    if image is None or (image.protected and not forced):
         return False
     with opened_folder(store) as images:
         try:
@@ -235,10 +235,10 @@ def _remove_hidden(room: Room, name: str) -> bool:
     return True
 
 
-def pin(store: str, name: str, owner: str) -> None:
+def pin(store: str, name: str, writer: str) -> None:
     """Protect an image from eviction until `unpin`."""
     with opened_folder(store, PINNED) as folder:
-        replace(folder, owner, name, b"")
+        replace(folder, writer, name, b"")
 
 
 def unpin(store: str, name: str) -> bool:
@@ -308,15 +308,15 @@ def tags(store: str) -> dict[str, list[str]]:
         names = sorted(name for name in os.listdir(folder) if name.endswith(META) and not name.startswith("."))
     except FileNotFoundError:
         return {}
-    found: dict[str, list[str]] = {}
+    references: dict[str, list[str]] = {}
     for name in names:
         try:
             pointer = parse_pointer(read_small(os.path.join(folder, name), LONGEST_POINTER))
         except (FileNotFoundError, ValueError):  # replaced meanwhile, or not written by `published.point`
             continue
         if pointer is not None:
-            found.setdefault(pointer.digest, []).append(reference_of(name.removesuffix(META)))
-    return found
+            references.setdefault(pointer.digest, []).append(reference_of(name.removesuffix(META)))
+    return references
 
 
 def _is_image(name: str) -> bool:
@@ -330,8 +330,8 @@ def quarantined(store: str) -> list[QuarantinedImage]:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
-    found = (_describe_quarantined(store, folder, name) for name in {_stem(name) for name in names} if name)
-    return sorted(found, key=lambda entry: entry.at)
+    images = (_describe_quarantined(store, folder, name) for name in {_stem(name) for name in names} if name)
+    return sorted(images, key=lambda entry: entry.at)
 
 
 def empty_quarantine(store: str, now: float, lease: float) -> list[str]:
@@ -339,9 +339,9 @@ def empty_quarantine(store: str, now: float, lease: float) -> list[str]:
 
     Every image stays for at least the lease. `now` in seconds since the epoch, `lease` in seconds.
     """
-    found = quarantined(store)
-    last = found[-MOST:]
-    going = [entry.name for entry in found if now - entry.at > (max(RETENTION_S, lease) if entry in last else lease)]
+    images = quarantined(store)
+    last = images[-MOST:]
+    going = [entry.name for entry in images if now - entry.at > (max(RETENTION_S, lease) if entry in last else lease)]
     with opened_folder(store, QUARANTINE) as folder:
         for name in going:
             for ending in ENDINGS:

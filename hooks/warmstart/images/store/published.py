@@ -175,17 +175,17 @@ def _open_or_make(name: str, mode: int, dir_fd: int, flags: int) -> int:
         return os.open(name, flags, dir_fd=dir_fd)
 
 
-def publish_image(store: str, fd: int, name: str, draft: ImageDraft, owner: str) -> Published:
+def publish_image(store: str, fd: int, name: str, draft: ImageDraft, writer: str) -> Published:
     """Copy an open local image to a new inode in the store, and make that visible as `name` (`image_name`).
 
     `fd` is inherited, and nobody else can still write its inode (`producer.claim`). `draft`, `size` and `sha256` go
-    into the image's metadata file; `owner` names the temporary file (`temp_owner`). Raises `ImageInvalid` if the copy
+    into the image's metadata file; `writer` names the temporary file (`writer_of`). Raises `ImageInvalid` if the copy
     is not a whole image, and `OSError` if the store is full; nothing is left there then.
     """
     size = os.fstat(fd).st_size
     with opened_folder(store) as images:
         _check_space(images, size)
-        with temp_file(images, owner) as (temp, temp_fd):
+        with temp_file(images, writer) as (temp, temp_fd):
             copied = copy_hashed(fd, temp_fd)
             if copied.size != size:
                 raise ImageInvalid(problem=f"read {copied.size} bytes of {size}")
@@ -202,7 +202,7 @@ def publish_image(store: str, fd: int, name: str, draft: ImageDraft, owner: str)
                 "sha256": copied.sha256,
             }
             del known["charged"]
-            replace(images, owner, name + META, json.dumps(known).encode())
+            replace(images, writer, name + META, json.dumps(known).encode())
     return Published(size, copied.sha256, first)
 
 
@@ -216,10 +216,10 @@ def _check_space(images: int, size: int) -> None:
 def read_metadata(path: str) -> dict[str, object]:
     """Return the metadata of a published image from `path` (NAME.json); {} if it is missing or damaged."""
     try:
-        found = wire.parse(read_small(path, LONGEST_META))
+        metadata = wire.parse(read_small(path, LONGEST_META))
     except (FileNotFoundError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def copy_out(path: str, target: int) -> str:
@@ -239,7 +239,7 @@ def copy_out(path: str, target: int) -> str:
     return ""
 
 
-def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteCheck:
+def check_bytes(store: str, name: str, writer: str, again: bool = False) -> ByteCheck:
     """Compare every byte of a published image with its recorded SHA-256, once for each state of its file.
 
     A file that passes is remembered by inode, size, mtime and ctime, and not read again unless `again`. If the producer
@@ -260,12 +260,12 @@ def check_bytes(store: str, name: str, owner: str, again: bool = False) -> ByteC
         known = read_metadata(os.path.join(store, IMAGES, name + META))
         if "sha256" not in known:
             late = {"format": FORMAT, **known, "size": status.st_size, "sha256": sha256, "recorded_late": True}
-            replace(images, owner, name + META, json.dumps(late).encode())
+            replace(images, writer, name + META, json.dumps(late).encode())
         elif known["sha256"] != sha256:
             return answer._replace(problem=f"its SHA-256 is {sha256} and not {known['sha256']}")
     with opened_folder(store, CHECKED) as folder:
         data = {"stamp": _stamp(status), "at": time.time()}
-        replace(folder, owner, name + META, json.dumps(data).encode())
+        replace(folder, writer, name + META, json.dumps(data).encode())
     return answer
 
 
@@ -273,18 +273,18 @@ def unrecorded(store: str) -> list[str]:
     """Return the names of images whose producers died before they wrote the metadata; `check_bytes` writes it."""
     with opened_folder(store) as images:
         names = frozenset(os.listdir(images))
-        found = [name for name in sorted(names) if name.endswith(IMAGE) and not name.startswith(".")]
-        stems = [name.removesuffix(IMAGE) for name in found]
+        squashfs = [name for name in sorted(names) if name.endswith(IMAGE) and not name.startswith(".")]
+        stems = [name.removesuffix(IMAGE) for name in squashfs]
         return [stem for stem in stems if stem + META not in names and _age(images, stem + IMAGE) > ABANDONED_S]
 
 
 def _is_checked(store: str, name: str, status: os.stat_result) -> bool:
     with opened_folder(store, CHECKED) as folder:
         try:
-            found = wire.parse(read_small(name + META, LONGEST_CHECK, folder))
+            check = wire.parse(read_small(name + META, LONGEST_CHECK, folder))
         except (FileNotFoundError, ValueError):
             return False
-    return isinstance(found, dict) and found.get("stamp") == _stamp(status)
+    return isinstance(check, dict) and check.get("stamp") == _stamp(status)
 
 
 def _stamp(status: os.stat_result) -> list[int]:
@@ -335,16 +335,16 @@ def ensure_private(store: str, name: str) -> None:
         os.close(fd)
 
 
-def point(store: str, key: str, digest: str, resolved: float, owner: str) -> None:
+def point(store: str, key: str, digest: str, resolved: float, writer: str) -> None:
     """Record the digest that a tag had at `resolved` (seconds since the epoch)."""
-    _point(store, key, Pointer(digest, resolved), owner)
+    _point(store, key, Pointer(digest, resolved), writer)
 
 
-def point_unanswered(store: str, key: str, owner: str) -> None:
+def point_unanswered(store: str, key: str, writer: str) -> None:
     """Record that the registry has just failed to answer for a tag; do nothing if the tag has no pointer."""
     known = last_pointer(store, key)
     if known is not None:
-        _point(store, key, known._replace(unanswered=time.time()), owner)
+        _point(store, key, known._replace(unanswered=time.time()), writer)
 
 
 def last_pointer(store: str, key: str) -> Pointer | None:
@@ -356,22 +356,22 @@ def last_pointer(store: str, key: str) -> Pointer | None:
             return None
 
 
-def _point(store: str, key: str, pointer: Pointer, owner: str) -> None:
+def _point(store: str, key: str, pointer: Pointer, writer: str) -> None:
     content = {"format": FORMAT, **pointer._asdict()}
     if not pointer.unanswered:
         del content["unanswered"]
     with opened_folder(store, TAGS) as tags:
-        replace(tags, owner, key + META, json.dumps(content).encode())
+        replace(tags, writer, key + META, json.dumps(content).encode())
 
 
-def temp_owner(key: str, node: str, run_id: str) -> str:
+def writer_of(key: str, node: str, run_id: str) -> str:
     """Return the part of a temporary file's name that identifies the reference (by `key`), the node and the run."""
     return f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.{node}.{run_id}"
 
 
 def sweep(store: str, key: str) -> int:
     """Remove half-copied files of dead producers of this reference; return how many. The caller holds its lock."""
-    prefix = f"{TEMP_PREFIX}{temp_owner(key, '', '').rstrip('.')}."
+    prefix = f"{TEMP_PREFIX}{writer_of(key, '', '').rstrip('.')}."
     swept = 0
     with opened_folder(store) as images:
         for name in os.listdir(images):
@@ -398,7 +398,7 @@ def _age(folder: int, name: str) -> float:
         return 0.0
 
 
-def begin(store: str, key: str, producer: ImageProducer, owner: str) -> str | None:
+def begin(store: str, key: str, producer: ImageProducer, writer: str) -> str | None:
     """Become the producer; None if another process holds the lock.
 
     Otherwise return why the file system gives no lock, "" if this producer has it.
@@ -409,17 +409,17 @@ def begin(store: str, key: str, producer: ImageProducer, owner: str) -> str | No
             return None
         _held[key] = held
         try:
-            _write(folder, key, producer, owner)
+            _write(folder, key, producer, writer)
         except OSError:
             _held.pop(key).release()
             raise
     return held.lockless
 
 
-def announce(store: str, key: str, producer: ImageProducer, owner: str) -> None:
+def announce(store: str, key: str, producer: ImageProducer, writer: str) -> None:
     """Record what the producer does now (`producer.doing`)."""
     with opened_folder(store, LOCKS) as folder:
-        _write(folder, key, producer, owner)
+        _write(folder, key, producer, writer)
 
 
 def end(store: str, key: str) -> None:
@@ -464,8 +464,10 @@ def under_way(store: str) -> dict[str, ImageProducer]:
     except FileNotFoundError:
         return {}  # nothing was ever imported
     keys = sorted(name.removesuffix(PRODUCER) for name in names if name.endswith(PRODUCER))
-    found = ((key, producer_of(store, key)) for key in keys if is_locked(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock"))
-    return {key: producer for key, producer in found if producer is not None}
+    producers = (
+        (key, producer_of(store, key)) for key in keys if is_locked(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock")
+    )
+    return {key: producer for key, producer in producers if producer is not None}
 
 
 def producer_of(store: str, key: str) -> ImageProducer | None:
@@ -480,16 +482,16 @@ def producer_of(store: str, key: str) -> ImageProducer | None:
     return producer._replace(host=host, since=since, phase=phase)
 
 
-def _write(folder: int, key: str, producer: ImageProducer, owner: str) -> None:
+def _write(folder: int, key: str, producer: ImageProducer, writer: str) -> None:
     content = producer._replace(at=time.time())._asdict()
-    replace(folder, owner, key + PRODUCER, json.dumps(content).encode(), 0o600)
+    replace(folder, writer, key + PRODUCER, json.dumps(content).encode(), 0o600)
 
 
-def remember(store: str, key: str, failure: RememberedFailure, owner: str) -> None:
+def remember(store: str, key: str, failure: RememberedFailure, writer: str) -> None:
     """Record how an import failed."""
     data = json.dumps(failure._replace(at=time.time())._asdict())
     with opened_folder(store, FAILED) as folder:
-        replace(folder, owner, key + META, data.encode())
+        replace(folder, writer, key + META, data.encode())
 
 
 def last_failure(store: str, key: str) -> RememberedFailure | None:

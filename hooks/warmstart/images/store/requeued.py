@@ -47,12 +47,12 @@ class RequeuedJob(NamedTuple):
         return f"{self.cluster}.{self.job_id}{META}"
 
     @property
-    def marker(self) -> str:
+    def waiting_name(self) -> str:
         """The file that says that the job waits: found by image without reading all jobs."""
         return f"{_hash(self.image, self.machine, self.cluster)}.{self.job_id}{WAITS}"
 
 
-def count(store: str, job: RequeuedJob, most: int, owner: str) -> int:
+def count(store: str, job: RequeuedJob, most: int, writer: str) -> int:
     """Count a requeue that is about to be made; return how many these are, 0 if the job has had `most` already.
 
     A second call for the same run counts nothing: each component of a heterogeneous job has a hook.
@@ -65,8 +65,8 @@ def count(store: str, job: RequeuedJob, most: int, owner: str) -> int:
         if times >= most:
             return 0
         data = json.dumps(job._replace(times=times + 1, at=time.time())._asdict()).encode()
-        replace(folder, owner, job.file_name, data, 0o600)
-        replace(folder, owner, job.marker, b"", 0o600)
+        replace(folder, writer, job.file_name, data, 0o600)
+        replace(folder, writer, job.waiting_name, b"", 0o600)
     return times + 1
 
 
@@ -76,8 +76,8 @@ def waiting(store: str, image: str, cluster: str) -> list[RequeuedJob]:
     with opened_folder(store, REQUEUED) as folder:
         names = [name for name in os.listdir(folder) if name.startswith(start) and name.endswith(WAITS)]
         ids = [name.removeprefix(start).removesuffix(WAITS) for name in sorted(names)]
-        found = [job for job_id in ids if (job := _read(folder, f"{cluster}.{job_id}{META}"))]
-    return [job for job in found if job.marker.startswith(start)]  # not: it waits for another image by now
+        jobs = [job for job_id in ids if (job := _read(folder, f"{cluster}.{job_id}{META}"))]
+    return [job for job in jobs if job.waiting_name.startswith(start)]  # not: it waits for another image by now
 
 
 def settle(store: str, jobs: list[RequeuedJob]) -> None:
@@ -85,7 +85,7 @@ def settle(store: str, jobs: list[RequeuedJob]) -> None:
     with opened_folder(store, REQUEUED) as folder:
         for job in jobs:
             if _read(folder, job.file_name) == job:  # else it was requeued again meanwhile
-                unlink_if_there(job.marker, folder)
+                unlink_if_there(job.waiting_name, folder)
 
 
 def forget(store: str) -> int:

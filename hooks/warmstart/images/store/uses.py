@@ -81,8 +81,8 @@ def last(store: str, name: str) -> dict[str, float]:
     """Return when an image was last used, in seconds since the epoch, by the uses' file names."""
     folder = os.path.join(store, IMAGES, USED, name)
     try:
-        with os.scandir(folder) as found:
-            return {entry.name: entry.stat(follow_symlinks=False).st_mtime for entry in found}
+        with os.scandir(folder) as listing:
+            return {entry.name: entry.stat(follow_symlinks=False).st_mtime for entry in listing}
     except FileNotFoundError:
         return {}
 
@@ -98,7 +98,7 @@ def is_protected(store: str, name: str, lease: float) -> bool:
         own = lease_of(use.name, lease)
         return use.stat(follow_symlinks=False).st_mtime > now - max(own - DAY, own / 2)
 
-    with suppress(FileNotFoundError), os.scandir(os.path.join(store, IMAGES, USED, name)) as found:
-        if any(map(outlasts, found)):
+    with suppress(FileNotFoundError), os.scandir(os.path.join(store, IMAGES, USED, name)) as listing:
+        if any(map(outlasts, listing)):
             return True
     return os.path.exists(os.path.join(store, IMAGES, PINNED, name))

@@ -75,8 +75,8 @@ def directory_of(job_tmp: str, step: str, caps: Caps) -> Directory:
         return Directory(_ensure_own_directory(f"{job_tmp}/{FOLDER}"), caps)
     prefix = _fallback_prefix(step)
     with disk_errors(FALLBACK):
-        found = next(_own_directories(prefix), None) or tempfile.mkdtemp(prefix=prefix, dir=FALLBACK)
-    return Directory(found, caps)
+        path = next(_own_directories(prefix), None) or tempfile.mkdtemp(prefix=prefix, dir=FALLBACK)
+    return Directory(path, caps)
 
 
 def note_use(job_tmp: str, name: str) -> None:

@@ -29,8 +29,8 @@ def check(files: EntryFiles, name: str, *, least: int) -> None:
     with files.open(name) as (file, _):
         start = file.read(4)
         file.seek(0)
-        found = _walk_frame(file) if start == _ZSTD else _inflate(file)
-        _require(found is None or found >= least)
+        size = _walk_frame(file) if start == _ZSTD else _inflate(file)
+        _require(size is None or size >= least)
         _require(not file.read(1))
 
 

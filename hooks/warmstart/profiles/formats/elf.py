@@ -107,7 +107,7 @@ def headers(part: Part, kinds: set[int], machines: set[int]) -> Headers:
     require(section_size == _SECTION.size and 0 < names < section_count)
     require(segment_count == 0 or segment_size == _SEGMENT.size)
     table = part.read(sections, section_count * section_size)
-    found = Headers(
+    elf = Headers(
         kind=kind,
         abi=(ident[7], ident[8]),
         version=version,
@@ -117,16 +117,16 @@ def headers(part: Part, kinds: set[int], machines: set[int]) -> Headers:
         segments=part.read(segments, segment_count * segment_size),
         end=max(sections + section_count * section_size, segments + segment_count * segment_size),
     )
-    _check_sections(part, found)
-    return found
+    _check_sections(part, elf)
+    return elf
 
 
 def _check(part: Part, kinds: set[int]) -> None:
-    found = headers(part, kinds, _MACHINES)
-    require(found.version == 1)
+    elf = headers(part, kinds, _MACHINES)
+    require(elf.version == 1)
     # A library has segments, among them the one that the loader starts from; an object has none.
-    require((found.kind == SHARED) == bool(found.segments))
-    require(check_segments(part, found.segments) == bool(found.segments))
+    require((elf.kind == SHARED) == bool(elf.segments))
+    require(check_segments(part, elf.segments) == bool(elf.segments))
 
 
 class Symbols(NamedTuple):
@@ -138,14 +138,14 @@ class Symbols(NamedTuple):
 
 def symbols(part: Part) -> Symbols:
     """Return the symbols of an object that was checked before; `too-large` for a table that is out of proportion."""
-    found = headers(part, {RELOCATABLE, SHARED}, _MACHINES)
+    elf = headers(part, {RELOCATABLE, SHARED}, _MACHINES)
     defined: set[bytes] = set()
     undefined: set[bytes] = set()
     room = _LARGEST_NAMES  # of all names together: they may overlap
-    tables = [section for section in found.sections if section.kind == _SYMTAB]
+    tables = [section for section in elf.sections if section.kind == _SYMTAB]
     require(len(tables) <= 1)  # gABI, chapter 4
     for section in tables:
-        strings = found.sections[section.link]
+        strings = elf.sections[section.link]
         require(section.each == _SYMBOL.size and strings.kind == _STRTAB)
         if section.size > _LARGEST_SYMBOLS or strings.size > _LARGEST_NAMES:
             raise EntryInvalid("too-large")
@@ -160,11 +160,11 @@ def symbols(part: Part) -> Symbols:
     return Symbols(defined - {b""}, undefined - {b""})
 
 
-def _check_sections(part: Part, found: Headers) -> None:
-    require(tuple(found.sections[0]) == (0,) * 10 and found.sections[found.names].kind == _STRTAB)
-    longest_name = found.sections[found.names].size
-    for section in found.sections[1:]:
-        require(section.kind != _NULL and section.name < longest_name and section.link < len(found.sections))
+def _check_sections(part: Part, elf: Headers) -> None:
+    require(tuple(elf.sections[0]) == (0,) * 10 and elf.sections[elf.names].kind == _STRTAB)
+    longest_name = elf.sections[elf.names].size
+    for section in elf.sections[1:]:
+        require(section.kind != _NULL and section.name < longest_name and section.link < len(elf.sections))
         require(section.align & (section.align - 1) == 0)
         require(section.each == 0 or section.size % section.each == 0)
         if section.kind != _NOBITS and section.offset + section.size > part.size:
@@ -212,21 +212,21 @@ def check_cubin(files: EntryFiles, name: str, *, arch: int | None = None, kernel
     """
     with files.open(name) as (file, size):
         part = Part(file, 0, size)
-        found = headers(part, {EXECUTABLE}, _CUDA)
-        require(bool(found.segments) and found.end == size)
-        check_segments(part, found.segments)
-        require(found.abi in _ARCH_AT)
-        kernels = _kernels(part, found)
-    if arch is not None and found.flags >> _ARCH_AT[found.abi] & 0xFF != arch:
+        elf = headers(part, {EXECUTABLE}, _CUDA)
+        require(bool(elf.segments) and elf.end == size)
+        check_segments(part, elf.segments)
+        require(elf.abi in _ARCH_AT)
+        kernels = _kernels(part, elf)
+    if arch is not None and elf.flags >> _ARCH_AT[elf.abi] & 0xFF != arch:
         raise EntryInvalid("other-target")
     if not kernels or (kernel and kernel.encode() not in kernels):
         raise EntryInvalid("other-target")
 
 
-def _kernels(part: Part, found: Headers) -> set[bytes]:
+def _kernels(part: Part, elf: Headers) -> set[bytes]:
     """Return the names of the functions that the cubin has code for."""
-    table = found.sections[found.names]
+    table = elf.sections[elf.names]
     require(table.size <= _LARGEST_NAMES)
     names = part.read(table.offset, table.size)
-    found_names = (names[section.name : names.index(b"\0", section.name)] for section in found.sections)
-    return {name[len(_CODE) :] for name in found_names if name.startswith(_CODE)}
+    section_names = (names[section.name : names.index(b"\0", section.name)] for section in elf.sections)
+    return {name[len(_CODE) :] for name in section_names if name.startswith(_CODE)}

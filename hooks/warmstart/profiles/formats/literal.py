@@ -40,12 +40,12 @@ class _Reader:
 
     def value(self, depth: int) -> object:
         """Parse one value at the given nesting depth."""
-        mark, *plain = self._token()
-        if mark == "{":
+        sign, *plain = self._token()
+        if sign == "{":
             return self._dict(depth + 1)
-        if mark in _CLOSING:
-            return self._items(_CLOSING[mark], depth + 1)
-        _require(not mark)
+        if sign in _CLOSING:
+            return self._items(_CLOSING[sign], depth + 1)
+        _require(not sign)
         single, double, number, word = plain
         if number is not None:
             return int(number)
@@ -60,9 +60,9 @@ class _Reader:
         self.at = match.end()
         return match.groups()
 
-    def _takes(self, mark: str) -> bool:
+    def _takes(self, sign: str) -> bool:
         match = _TOKEN.match(self._text, self.at)
-        if not match or match[1] != mark:
+        if not match or match[1] != sign:
             return False
         self.at = match.end()
         return True
@@ -79,15 +79,15 @@ class _Reader:
 
     def _dict(self, depth: int) -> dict[object, object]:
         _require(depth <= _DEEPEST)
-        found = {}
+        items = {}
         while not self._takes("}"):
             key = self.value(depth)
             _require(_is_key(key) and self._takes(":"))
-            found[key] = self.value(depth)
+            items[key] = self.value(depth)
             if not self._takes(","):
                 _require(self._takes("}"))
                 break
-        return found
+        return items
 
 
 def _is_key(value: object) -> bool:

@@ -55,15 +55,15 @@ def _outputs(files: EntryFiles, log: str) -> set[str]:
     header = _LOG_HEADER.match(data)
     if not header:
         raise EntryInvalid("build-unfinished")
-    found = set()
+    outputs = set()
     at = header.end()
     while at < len(data):
         line = _LOG_LINE.match(data, at)
         if not line:
             raise EntryInvalid("build-unfinished")
-        found.add(line[1].rpartition(b"/")[2].decode("utf-8", "surrogateescape"))
+        outputs.add(line[1].rpartition(b"/")[2].decode("utf-8", "surrogateescape"))
         at = line.end()
-    return found
+    return outputs
 
 
 def _check_deps(files: EntryFiles, name: str) -> None:

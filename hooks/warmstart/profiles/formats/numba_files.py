@@ -115,10 +115,10 @@ def _check_wrappers(
         raise EntryInvalid("incomplete")
     if (kernels.version, kernels.stamp) != (index.version, index.stamp):
         raise EntryInvalid("two-writers")
-    found = [data[name] for _, name in kernels.data]
+    compiled = [data[name] for _, name in kernels.data]
     for key, wrapper in wrappers:
         wanted = _argument_types(key[0]) if isinstance(key, tuple) and key else None
-        candidates = [kernel for kernel in found if not kernel.is_library and wanted in (None, kernel.signature)]
+        candidates = [kernel for kernel in compiled if not kernel.is_library and wanted in (None, kernel.signature)]
         if not candidates:
             raise EntryInvalid("incomplete")
         if not any(_WRAPPER + name in wrapper.symbols.defined for each in candidates for name in each.symbols.defined):

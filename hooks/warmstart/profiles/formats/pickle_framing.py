@@ -104,10 +104,10 @@ def check(files: EntryFiles, name: str, *, pickles: int) -> list[Pickle]:
     with files.open(name) as (file, size):
         if size > LARGEST:
             raise EntryInvalid("too-large")
-        found = [_Walk(file, size).to_stop() for _ in range(pickles)]
+        walked = [_Walk(file, size).to_stop() for _ in range(pickles)]
         if file.tell() != size:
             raise EntryInvalid("pickle-trailing")
-    return found
+    return walked
 
 
 class _Walk:

@@ -22,27 +22,27 @@ from hypothesis import strategies as st
 
 from tests.support.layer_stacks import Item, archive, random_stack, tree_of, write_layout
 from warmstart.images.importers import flatten
-from warmstart.images.importers.flatten import Caps, InvalidImage, Layer, TooLarge, Unsupported
+from warmstart.images.importers.flatten import Bounds, BoundsExceeded, InvalidImage, LayerArchive, Unsupported
 
-ROOMY = Caps(1 << 30, 10_000)
+ROOMY = Bounds(1 << 30, 10_000)
 
 
-def layers_in(directory: Path, archives: Sequence[bytes]) -> list[Layer]:
+def layers_in(directory: Path, archives: Sequence[bytes]) -> list[LayerArchive]:
     """Write archives as compressed layers."""
     found = []
     for number, data in enumerate(archives):
         blob = directory / f"layer{number}"
         blob.write_bytes(gzip.compress(data, 1))
-        found.append(Layer(str(blob), f"sha256:{hashlib.sha256(data).hexdigest()}"))
+        found.append(LayerArchive(str(blob), f"sha256:{hashlib.sha256(data).hexdigest()}"))
     return found
 
 
 class Result:
     """The archive that `flatten` wrote."""
 
-    def __init__(self, directory: Path, *layers: Sequence[Item], caps: Caps = ROOMY) -> None:
+    def __init__(self, directory: Path, *layers: Sequence[Item], bounds: Bounds = ROOMY) -> None:
         out = io.BytesIO()
-        self.root_mode = flatten.flatten(layers_in(directory, [archive(layer) for layer in layers]), out, caps)
+        self.root_mode = flatten.flatten(layers_in(directory, [archive(layer) for layer in layers]), out, bounds)
         out.seek(0)
         self.tar = tarfile.open(fileobj=out)  # noqa: SIM115 - in memory
         self.names = self.tar.getnames()
@@ -174,10 +174,10 @@ def test_an_upper_layer_that_leads_through_a_lower_link_is_left_to_the_unpacker(
 
 def test_bytes_and_files_are_bounded(tmp_path: Path) -> None:
     """Bytes and files are bounded."""
-    with pytest.raises(TooLarge):
-        Result(tmp_path, [Item("f", content=bytes(1000))], caps=Caps(999, 10))
-    with pytest.raises(TooLarge):
-        Result(tmp_path, [Item("f"), Item("g"), Item("l", "hardlink", target="g")], caps=Caps(1, 2))
+    with pytest.raises(BoundsExceeded):
+        Result(tmp_path, [Item("f", content=bytes(1000))], bounds=Bounds(999, 10))
+    with pytest.raises(BoundsExceeded):
+        Result(tmp_path, [Item("f"), Item("g"), Item("l", "hardlink", target="g")], bounds=Bounds(1, 2))
 
 
 def test_a_sparse_file_counts_with_its_holes(tmp_path: Path) -> None:
@@ -187,8 +187,8 @@ def test_a_sparse_file_counts_with_its_holes(tmp_path: Path) -> None:
         file.truncate(1 << 30)
     subprocess.run(["tar", "-C", tmp_path, "-cSf", tmp_path / "layer.tar", "sparse"], check=True)
     layers = layers_in(tmp_path, [(tmp_path / "layer.tar").read_bytes()])
-    with pytest.raises(TooLarge):
-        flatten.flatten(layers, io.BytesIO(), Caps(1 << 20, 10))
+    with pytest.raises(BoundsExceeded):
+        flatten.flatten(layers, io.BytesIO(), Bounds(1 << 20, 10))
 
 
 def test_a_layer_must_have_the_hash_of_the_configuration(tmp_path: Path) -> None:
@@ -205,7 +205,9 @@ def test_what_follows_the_archives_end_counts_in_the_hash(tmp_path: Path) -> Non
     flatten.flatten(layers_in(tmp_path, [data]), io.BytesIO(), ROOMY)
     layers = layers_in(tmp_path, [data + b"!"])
     with pytest.raises(InvalidImage):
-        flatten.flatten([Layer(layers[0].path, f"sha256:{hashlib.sha256(data).hexdigest()}")], io.BytesIO(), ROOMY)
+        flatten.flatten(
+            [LayerArchive(layers[0].path, f"sha256:{hashlib.sha256(data).hexdigest()}")], io.BytesIO(), ROOMY
+        )
 
 
 @pytest.mark.parametrize("cut", [0.2, 0.9, 0.99])
@@ -223,7 +225,7 @@ def test_a_layer_of_several_gzip_members_is_read_to_its_end(tmp_path: Path) -> N
     data = archive([Item("f", content=bytes(3 << 20)), Item("g")])
     (tmp_path / "layer").write_bytes(gzip.compress(data[:1000]) + gzip.compress(data[1000:]))
     out = io.BytesIO()
-    flatten.flatten([Layer(str(tmp_path / "layer"), f"sha256:{hashlib.sha256(data).hexdigest()}")], out, ROOMY)
+    flatten.flatten([LayerArchive(str(tmp_path / "layer"), f"sha256:{hashlib.sha256(data).hexdigest()}")], out, ROOMY)
     assert b"g" in out.getvalue()
 
 
@@ -245,7 +247,7 @@ def test_a_layer_of_any_bytes_is_read_or_refused(tmp_path_factory: pytest.TempPa
     blob = tmp_path_factory.mktemp("any") / "layer"
     blob.write_bytes(data)
     with pytest.raises((Unsupported, InvalidImage)):
-        flatten.flatten([Layer(str(blob), "sha256:" + "0" * 64)], io.BytesIO(), ROOMY)
+        flatten.flatten([LayerArchive(str(blob), "sha256:" + "0" * 64)], io.BytesIO(), ROOMY)
 
 
 @given(st.data())
@@ -256,7 +258,7 @@ def test_a_damaged_archive_is_read_or_refused(tmp_path_factory: pytest.TempPathF
     for _ in range(data.draw(st.integers(1, 20))):
         tar[chance.randrange(len(tar))] = chance.randrange(256)
     out = io.BytesIO()
-    with suppress(Unsupported, TooLarge):
+    with suppress(Unsupported, BoundsExceeded):
         flatten.flatten(layers_in(tmp_path_factory.mktemp("damaged"), [bytes(tar)]), out, ROOMY)
         assert out.getvalue().endswith(bytes(1024))
 
@@ -269,9 +271,9 @@ def layout(tmp_path: Path) -> Path:
     return tmp_path / "layout"
 
 
-def make(layout: Path, *caps: int) -> int:
-    """Run the program on the layout; caps are bytes and files."""
-    size, files = caps or (1 << 20, 100)
+def make(layout: Path, *bounds: int) -> int:
+    """Run the program on the layout; bounds are bytes and files."""
+    size, files = bounds or (1 << 20, 100)
     arguments = [str(layout), "import", str(layout.parent / "r.sqsh"), str(size), str(files)]
     return flatten.main(arguments, resource.getrlimit(resource.RLIMIT_AS)[0])
 

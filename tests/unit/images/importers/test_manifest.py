@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmstart.images.importers.manifest import LARGEST, MOST_LAYERS, Manifest, read
+from warmstart.images.importers.manifest import LARGEST, MOST_LAYERS, ImageManifest, read
 from warmstart.images.layers import Layer
 
 ONE, TWO = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
-UNKNOWN = Manifest([])
+UNKNOWN = ImageManifest([])
 
 
 def listed(*entries: tuple[str, str, str]) -> str:
@@ -30,7 +30,7 @@ def layered(*layers: object) -> str:
 def test_reads_layers() -> None:
     """In their order, one twice if it is there twice."""
     given_layers = [{"digest": ONE, "size": 5}, {"digest": TWO, "size": 0}, {"digest": ONE, "size": 5}]
-    assert read(layered(*given_layers), "x86_64") == Manifest([Layer(ONE, 5), Layer(TWO, 0), Layer(ONE, 5)])
+    assert read(layered(*given_layers), "x86_64") == ImageManifest([Layer(ONE, 5), Layer(TWO, 0), Layer(ONE, 5)])
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_reads_layers() -> None:
 )
 def test_chooses_the_manifest_for_this_machine(entries: list[tuple[str, str, str]], child: str) -> None:
     """If there is exactly one; otherwise skopeo decides, which knows variants of CPUs."""
-    assert read(listed(*entries), "x86_64") == Manifest([], child)
+    assert read(listed(*entries), "x86_64") == ImageManifest([], child)
 
 
 @pytest.mark.parametrize(

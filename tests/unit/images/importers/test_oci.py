@@ -72,7 +72,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     stand_in = Programs()
     monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
     monkeypatch.setattr(egress, "opened", no_egress.opened)
-    monkeypatch.setattr(namespaces, "new_view", lambda _: os.open("/dev/null", os.O_RDONLY))
+    monkeypatch.setattr(namespaces, "new_namespace", lambda _: os.open("/dev/null", os.O_RDONLY))
     monkeypatch.setattr(base, "PAUSES_S", (0.0, 0.0))
     return stand_in
 

@@ -71,7 +71,7 @@ def names(store: Path) -> list[str]:
 
 def publish(store: Path, fd: int) -> Published:
     """Publish the sample image as node n1's run r1."""
-    return published.publish_image(str(store), fd, NAME, DRAFT, published.temp_owner("k", "n1", "r1"))
+    return published.publish_image(str(store), fd, NAME, DRAFT, published.writer_of("k", "n1", "r1"))
 
 
 def test_publishes_the_bytes_and_what_is_known(store: Path, source: int) -> None:
@@ -180,7 +180,7 @@ def test_sweeps_only_old_temps_of_its_own_reference(store: Path, source: int) ->
     publish(store, source)
     images = store / "images"
     old, young, other = (
-        images / f".tmp-{published.temp_owner(key, 'n2', run)}-1-abcd"
+        images / f".tmp-{published.writer_of(key, 'n2', run)}-1-abcd"
         for key, run in (("k", "old"), ("k", "young"), ("other", "old"))
     )
     for path in (old, young, other):

@@ -50,7 +50,7 @@ def test_what_is_known_is_the_owners_and_goes_after_a_week(store: str, monkeypat
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     (folder / "c1.8.json").write_text("{")
     assert requeued.forget(store) == 1
-    assert sorted(os.listdir(folder)) == sorted(["c1.7.json", JOB.marker])
+    assert sorted(os.listdir(folder)) == sorted(["c1.7.json", JOB.waiting_name])
     later = time.time() + requeued.KEPT_S + 1
     monkeypatch.setattr(time, "time", lambda: later)
     assert count(store, restarts=1) == 1

@@ -1,6 +1,6 @@
-"""Work in a job's view of its cache, beside the same work in a plain directory.
+"""Work in a job's overlay, beside the same work in a plain directory.
 
-The view is an overlay above a squashfs. Each of the two is measured alone as well: that is what any view of this kind
+It lies above a squashfs. Each of the two is measured alone as well: that is what any overlay of this kind
 costs. The job does the work, each time in a new process that has done it once before, so that all is in memory.
 Its CPU time counts, the kernel's included: nothing waits for the disk, and other work on the machine matters less.
 """
@@ -45,7 +45,7 @@ def measured(files: int, written: int, rounds: int) -> Iterator[Figure]:
             os.chown(path, JOB.uid, JOB.gid)
         with _overlay_alone(node, plain) as overlay, _squashfs_alone(node, copy) as squashfs:
             places: dict[str, Place] = {
-                "warmstart's view": partial(_as_job, run, run.cache),
+                "warmstart's overlay": partial(_as_job, run, run.cache),
                 "plain directory": partial(_as_job, run, plain),
                 "an overlay of a plain directory": partial(_as_job, run, overlay),
             }
@@ -59,7 +59,7 @@ def measured(files: int, written: int, rounds: int) -> Iterator[Figure]:
 def _compared(what: str, work: Work, places: Mapping[str, Place], rounds: int, goal: float) -> Figure:
     found = in_turns({name: partial(place, work) for name, place in places.items()}, rounds)
     ours, plain, *others = (Series(name, values) for name, values in found.items())
-    return Figure("view", what, ours, [plain._replace(goal=goal), *others])
+    return Figure("overlay", what, ours, [plain._replace(goal=goal), *others])
 
 
 def _as_job(run: Run, place: Path, work: Work) -> float:
