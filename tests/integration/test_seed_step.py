@@ -146,8 +146,11 @@ def test_an_index_that_names_what_a_bundle_lacks(root: Path, monkeypatch: pytest
     path.write_text(text)
     if not overlays:
         without_overlays(monkeypatch)
-    found, outcome = seeded(a_run(root, "aaaaaaaa"))
+    context = a_run(root, "aaaaaaaa")
+    found, outcome = seeded(context)
     assert (found, {error.code for error in outcome.degraded}) == ({}, {"bundle-damaged"})
+    left = Path(context.record.run_directory, "cache", "numba").stat()  # the job's variable names it
+    assert (left.st_uid, stat.S_IMODE(left.st_mode)) == (UID, 0o700)
     assert outcome.record["seeded"]["numba"].entries == []
 
 

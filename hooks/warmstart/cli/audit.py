@@ -1,20 +1,30 @@
-"""`warmstart audit`: query audit logs by job, node, event, user and time, and follow them."""
+"""`warmstart audit`: query audit logs by job, node, event, user and time, and follow them.
+
+Other commands read logs, too: which ones, and of what time, they ask by the same options.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
 from itertools import chain
 
 import click
 
-from warmstart.audit.line import ORDER, Line
+from warmstart.audit.line import ORDER, Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
-from warmstart.cli.audit_source import from_option, moment, opened_log, reading
-from warmstart.cli.output import Column, Listing, duration, table_options, text, warn
+from warmstart.cli.output import Column, Listing, duration, fail, table_options, text, warn
+from warmstart.errors import PolicyError
 from warmstart.paths import Installation
+from warmstart.policy.current import current_policy
+from warmstart.policy.units import parse_duration
 
 NOTHING = 1
+NOT_READABLE = "only root and the log's group can read the audit log"
 TAIL = 10  # lines that --follow shows first
 COLUMNS = (
     Column("ts", width=24),
@@ -32,6 +42,30 @@ COLUMNS = (
     Column("cluster", listed=False),
     Column("error", listed=False),
 )
+
+
+from_option = click.option(
+    "--from",
+    "sources",
+    multiple=True,
+    metavar="PATH",
+    help="Read this log, the *.jsonl below this directory, or - for standard input; may be repeated.",
+)
+
+
+def moment(_context: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Parse a duration before now or a date in UTC into the form of a line's `ts`."""
+    if value is None:
+        return None
+    try:
+        return timestamp(time.time() - parse_duration(value))
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(value.removesuffix("Z"))
+        return timestamp(found.replace(tzinfo=found.tzinfo or timezone.utc).timestamp())
+    except (ValueError, OverflowError):
+        raise click.BadParameter("use 30m, 2h, 7d, 2026-01-31 or 2026-01-31T09:30 (UTC)") from None
 
 
 @click.command()
@@ -75,6 +109,37 @@ def audit(
     if not found:
         warn("no event matches")
         raise click.exceptions.Exit(NOTHING)
+
+
+def opened_log(installation: Installation, sources: Sequence[str]) -> AuditLog:
+    """Return the given logs, or the policy's with what is not in it yet. Ends with an error if there is no policy."""
+    if sources:
+        return AuditLog(sources)
+    try:
+        path = current_policy(installation).policy.paths.audit
+    except PolicyError as error:
+        fail(error, "the policy sets the path of the audit log; give one yourself with --from PATH")
+    return AuditLog([path], journal_dirs(installation))
+
+
+def journal_dirs(installation: Installation) -> list[str]:
+    """Return the directories of this host's journals."""
+    try:
+        nodes = sorted(os.listdir(installation.var))
+    except OSError:
+        return []
+    return [installation.node(node).journal for node in nodes]
+
+
+@contextmanager
+def reading(sources: Sequence[str]) -> Iterator[None]:
+    """End the command with an error if a log cannot be read."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        fail(error, "" if sources else "no hook has moved its events into this log yet")
+    except OSError as error:
+        fail(error, NOT_READABLE)
 
 
 def _show(log: AuditLog, where: LineFilter, listing: Listing, last: int | None, *, follow: bool) -> bool:

@@ -1,4 +1,4 @@
-"""`warmstart cache`: list, verify, compact, clean and promote the bundles in the store.
+"""`warmstart cache`: list, verify, compact, clean, promote and block the bundles in the store.
 
 Root only: only the store's owner can read or write the store, and root's `StoreClient` runs as that owner. Every change
 is audited.
@@ -7,6 +7,7 @@ is audited.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
@@ -15,11 +16,12 @@ import click
 
 from warmstart.audit import events
 from warmstart.audit.line import visible
-from warmstart.cli.lazy import LazyGroup
+from warmstart.cli import LazyGroup
 from warmstart.cli.output import (
     UNUSABLE,
     Column,
     Listing,
+    answer,
     fail,
     json_option,
     rfc3339,
@@ -41,6 +43,7 @@ from warmstart.profiles.defined import FILES
 from warmstart.repack import merge
 from warmstart.repack.transfer import Item
 from warmstart.session import Session, open_session, require_root, store_deadline
+from warmstart.store.blocklist import Block
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
@@ -153,10 +156,7 @@ def admin_session(installation: Installation) -> Iterator[Session]:
 
 @click.group(
     cls=LazyGroup,
-    modules={
-        **{name: f"warmstart.cli.block:{name}" for name in ("block", "unblock")},
-        **{name: f"warmstart.cli.transfer:{name}_command" for name in ("export", "import")},
-    },
+    modules={name: f"warmstart.cli.transfer:{name}_command" for name in ("export", "import")},
 )
 def cache() -> None:
     """List, verify, clean and block the caches in the store, and copy them to other clusters. For root."""
@@ -263,7 +263,7 @@ def remove(installation: Installation, bundles: tuple[str, ...], as_json: bool) 
     """
     with store_maintenance(installation) as (_, work):
         work.remove(_chosen(work, NamespaceFilter(None, None, None), bundles), f"removed by {administrator()}")
-    _report(work, as_json)
+    tell_counts(work.report, as_json)
 
 
 @cache.command()
@@ -283,7 +283,7 @@ def compact(installation: Installation, /, fewest: int, as_json: bool, **options
         for where in filter(only.matches, work.namespaces()):
             work.sweep(where)
             work.compact(where, fewest)
-    _report(work, as_json)
+    tell_counts(work.report, as_json)
     if work.report.failed:
         raise click.exceptions.Exit(NO)
 
@@ -301,7 +301,7 @@ def gc(installation: Installation, as_json: bool) -> None:
             work.sweep(where)
         work.collect_garbage()
         work.remove_empty()
-    _report(work, as_json)
+    tell_counts(work.report, as_json)
 
 
 @cache.command()
@@ -352,11 +352,55 @@ def promote_command(
             entries=list(entries)[:20],
             by=administrator(),
         )
-    if as_json:
-        show_json(made._asdict())
-    else:
-        say(f"published as {made.bundle}" if made.bundle else f"nothing to do: {scope} has all of these entries")
+    words = f"published as {made.bundle}" if made.bundle else f"nothing to do: {scope} has all of these entries"
+    answer(words, made._asdict(), as_json=as_json)
     if not made.bundle:
+        raise click.exceptions.Exit(NO)
+
+
+@cache.command()
+@click.option(
+    "--user", default="", help="Block a user, by name or uid: all entries of this user's jobs, in every scope."
+)
+@click.option("--profile", default="", help="The profile of --namespace or --entry.")
+@click.option("--namespace", default="", help="Block a namespace of the profile, in every scope.")
+@click.option("--entry", default="", help="Block an entry of the profile, in every namespace and scope.")
+@click.option("--reason", required=True, help="The reason, for the audit log and for `list --blocked`.")
+@click.pass_obj
+def block(installation: Installation, /, reason: str, **what: str) -> None:
+    """Block a user, a namespace or an entry: no later job is seeded with it, and none of it is published.
+
+    Exit status: 0 blocked; 1 it was blocked before; 2 wrong usage, or not root, or the store fails.
+    """
+    target = _checked(what, reason)
+    with admin_session(installation) as session:
+        new = session.store.block(target, session.store_deadline())
+        session.audit.emit(events.CACHE_BLOCKED, block=target._asdict())
+    say("blocked" if new else "it was blocked before")
+    if not new:
+        raise click.exceptions.Exit(NO)
+
+
+@cache.command()
+@click.option("--user", default="", help="The user, as given to `block`.")
+@click.option("--profile", default="", help="The profile, as given to `block`.")
+@click.option("--namespace", default="", help="The namespace, as given to `block`.")
+@click.option("--entry", default="", help="The entry, as given to `block`.")
+@click.option("--all", "everything", is_flag=True, help="Remove all blocks, even if the list cannot be read.")
+@click.pass_obj
+def unblock(installation: Installation, /, everything: bool, **what: str) -> None:
+    """Remove a block.
+
+    Exit status: 0 removed; 1 there was no such block; 2 wrong usage, or not root, or the store fails.
+    """
+    target = Block() if everything else _checked(what, "")
+    with admin_session(installation) as session:
+        deadline = session.store_deadline()
+        there = session.store.unblock_all(deadline) if everything else session.store.unblock(target, deadline)
+        shown = {} if everything else dict(zip(Block._fields, target.what, strict=False))
+        session.audit.emit(events.CACHE_UNBLOCKED, block=shown, by=administrator())
+    say("unblocked" if there else "it was not blocked")
+    if not there:
         raise click.exceptions.Exit(NO)
 
 
@@ -380,6 +424,15 @@ def _chosen(work: StoreMaintenance, only: NamespaceFilter, names: Sequence[str])
     return only.select(found, {find(found, name).bundle for name in names})
 
 
+def _checked(what: dict[str, str], reason: str) -> Block:
+    """Return the block that the options describe. Raises `UsageError` unless they name exactly one thing."""
+    target = Block(what["user"], what["profile"], what["namespace"], what["entry"])
+    kinds = [bool(target.user), bool(target.namespace), bool(target.entry)]
+    if kinds.count(True) != 1 or bool(target.profile) == bool(target.user):
+        raise click.UsageError("give --user, or --profile with --namespace or --entry")
+    return target._replace(reason=reason, by=administrator(), at=round(time.time(), 3))
+
+
 def _bytes(files: Mapping[str, File]) -> int:
     return sum(file.size for file in files.values())
 
@@ -393,17 +446,10 @@ def _as_json(found: Manifest) -> dict[str, object]:
     return {**found._asdict(), "producer": found.producer._asdict(), "origins": origins}
 
 
-def _report(work: StoreMaintenance, as_json: bool) -> None:
-    if as_json:
-        show_json(work.report._asdict())
-    else:
-        say(counts(work.report))
-
-
-def counts(report: StoreReport) -> str:
-    """Return what was done in the store as one line."""
+def tell_counts(report: StoreReport, as_json: bool) -> None:
+    """Print what was done in the store, for people as one line."""
     done = [f"{count} {name}" for name, count in report._asdict().items() if count]
-    return ", ".join(done) or "nothing to do"
+    answer(", ".join(done) or "nothing to do", report._asdict(), as_json=as_json)
 
 
 def administrator() -> str:

@@ -12,7 +12,7 @@ from warmstart.audit.journal import MOST_SHOWN
 from warmstart.audit.line import Line, shaped
 from warmstart.audit.pending import event_of
 from warmstart.audit.query import STDIN, LineFilter
-from warmstart.cli.audit_source import from_option, moment, opened_log, reading
+from warmstart.cli.audit import from_option, moment, opened_log, reading
 from warmstart.cli.output import json_option, say, show_json, show_table, warn
 from warmstart.errors import PolicyError
 from warmstart.host.files import names_in, read_small

@@ -1,8 +1,12 @@
-"""The image store for the command line. Root uses it as its owner; other users read it as themselves."""
+"""The image store for the command line, and the imports under way for it: those at work, and those that wait here.
+
+Root uses the store as its owner; other users read it as themselves.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -15,10 +19,14 @@ from warmstart.cli.output import fail, warn
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
+from warmstart.images.imports import requests
+from warmstart.images.imports.requests import ImportAbandoned, ImportRequest
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import ImageReferenceInvalid, Reference, check_allowed, parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
+from warmstart.images.store.layout import reference_of
+from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy, hint_for
@@ -27,6 +35,23 @@ from warmstart.session import open_session
 NOT_DONE = 1
 LISTING_S = 60.0
 SHORTEST = 6  # characters of a name's prefix
+WAITS = "waits for its turn"
+
+
+class Import(NamedTuple):
+    """An import that is under way. Bytes are of the present phase."""
+
+    reference: str
+    machine: str  # uname's, of the nodes that can use the image
+    node: str
+    job_id: int  # that asked first; 0 for an administrator
+    since: str  # UTC, ISO 8601
+    phase: str
+    done: int  # bytes
+    total: int  # bytes, 0 if unknown
+    rate: int  # bytes per second
+    left: int  # seconds, -1 if unknown
+    private: str  # its store of private images, "" for the shared one
 
 
 class Store(NamedTuple):
@@ -94,6 +119,47 @@ class Store(NamedTuple):
             fail(error, error.hint)
         return reference
 
+    def imports(self) -> list[Import]:
+        """Return all imports under way. Only root can see them; for others there are none."""
+        if os.geteuid() != 0:
+            return []
+        found = []
+        for name, images in self.stores():
+            for lock, producer in images.under_way(after(LISTING_S)).items():
+                key, machine, _ = lock.rsplit(".", 2)
+                found.append(_at_work(reference_of(key), machine, producer, name))
+        known = {(known.reference, known.private) for known in found}
+        for node, _, request in self._requests():
+            if (request.reference, request.private) not in known:
+                since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(request.asked))
+                place = (request.reference, request.kind.partition(".")[0], node, request.job_id, since)
+                found.append(Import(*place, WAITS, 0, 0, 0, -1, request.private))
+        return found
+
+    def cancel(self, reference: str) -> bool:
+        """Remove this host's requests for an image, by its canonical reference, and end their imports.
+
+        Return whether there was either. Those who wait are told.
+        """
+        cancelled = False
+        for node, directory, request in self._requests():
+            if request.reference == reference:
+                is_live = requests.is_live(directory, request.key)
+                if requests.cancel(directory, request.key):
+                    cancelled = True
+                    if not is_live:  # else its process tells
+                        error = ImportAbandoned(image=reference, node=node, problem="it was cancelled")
+                        requests.note_failure(directory, request.key, RememberedFailure.of(error))
+        return cancelled
+
+    def _requests(self) -> Iterator[tuple[str, str, ImportRequest]]:
+        """Yield (node, directory, request) of this host's requests."""
+        for node in self.installation.nodes():
+            directory = self.installation.node(node).imports
+            for key in requests.keys(directory):
+                if (request := requests.read(directory, key)) is not None:
+                    yield node, directory, request
+
     def site(self) -> Site:
         """Return the site as a prolog on this host has it, except that no user's quota is charged."""
         requester = Requester(_node(), f"cli{os.getpid()}", 0)
@@ -142,3 +208,12 @@ def canonical(text: str) -> str | None:
         return parse(text).canonical()
     except ImageReferenceInvalid:
         return None
+
+
+def _at_work(reference: str, machine: str, producer: ImageProducer, private: str) -> Import:
+    is_measured = producer.total > 0 and producer.rate > 0
+    left = round((producer.total - producer.done) / producer.rate) if is_measured else -1
+    return Import(
+        *(reference, machine, producer.host, producer.job, producer.since, producer.phase or "begins"),
+        *(producer.done, producer.total, producer.rate, left, private),
+    )

@@ -10,12 +10,13 @@ from typing import NamedTuple
 import click
 
 from warmstart.audit import events
-from warmstart.cli import imports
-from warmstart.cli.image_store import LISTING_S, NOT_DONE, Store, canonical, changed, opened
+from warmstart.cli.image_store import LISTING_S, NOT_DONE, Import, Store, canonical, changed, opened
 from warmstart.cli.output import (
     Column,
     Listing,
+    answer,
     bar,
+    duration,
     json_option,
     progress,
     rfc3339,
@@ -43,6 +44,16 @@ IMPORT_S = 6 * 3600.0
 HASHING_S = 6 * 3600.0
 OWNER = "people"  # of pins and of verifications, in place of a run
 SHORT = 12  # characters of an id in a list; enough to name the image by
+
+
+def _bytes(value: object) -> str:
+    return size(value) if value else "-"
+
+
+def _seconds(value: object) -> str:
+    return duration(value) if isinstance(value, int) and value >= 0 else "-"
+
+
 COLUMNS = (
     Column("id"),
     Column("bytes", size),
@@ -64,7 +75,20 @@ QUARANTINE_COLUMNS = (
     Column("reference"),
     Column("reason"),
 )
-ALL_COLUMNS = {column.name: column for column in (*imports.COLUMNS, *QUARANTINE_COLUMNS, *COLUMNS)}
+IMPORT_COLUMNS = (
+    Column("reference"),
+    Column("node"),
+    Column("job_id"),
+    Column("since"),
+    Column("done", _bytes),
+    Column("total", _bytes),
+    Column("rate", lambda value: f"{size(value)}/s" if value else "-"),
+    Column("left", _seconds),
+    Column("phase"),
+    Column("machine", listed=False),
+    Column("private", listed=False),
+)
+ALL_COLUMNS = {column.name: column for column in (*IMPORT_COLUMNS, *QUARANTINE_COLUMNS, *COLUMNS)}
 
 
 class Verified(NamedTuple):
@@ -96,9 +120,9 @@ def list_images(installation: Installation, /, quarantined: bool, importing: boo
     Exit status: 0 listed; 2 wrong usage, or the store cannot be read.
     """
     with opened(installation) as store:
-        coming = [] if quarantined else imports.under_way(store)
+        coming = [] if quarantined else store.imports()
         if importing:
-            listing.of(imports.COLUMNS).show([known._asdict() for known in coming])
+            listing.of(IMPORT_COLUMNS).show([known._asdict() for known in coming])
             return
         damaged = store.quarantined() if quarantined else []
         images = [] if quarantined else store.inventory()
@@ -126,7 +150,7 @@ def show(installation: Installation, image: str, as_json: bool) -> None:
     Exit status: 0 shown; 1 there is no such image, or more than one; 2 wrong usage, or the store cannot be read.
     """
     with opened(installation) as store:
-        coming = [known for known in imports.under_way(store) if known.reference == canonical(image)]
+        coming = [known for known in store.imports() if known.reference == canonical(image)]
         found = dict[str, object]() if coming and not store.has(image) else store.find(image)._asdict()
     if as_json:
         show_json(found | {"imports": [known._asdict() for known in coming]} if coming else found)
@@ -190,9 +214,8 @@ def cancel(installation: Installation, reference: str) -> None:
     """
     with changed(installation) as store:
         wanted = store.reference(reference).canonical()
-        done = [imports.cancel(known) for known in imports.requested(store, wanted)]
-        if not any(done):
-            elsewhere = {known.node for known in imports.under_way(store) if known.reference == wanted}
+        if not store.cancel(wanted):
+            elsewhere = {known.node for known in store.imports() if known.reference == wanted}
             where = f"it is imported by {', '.join(sorted(elsewhere))}: cancel it there" if elsewhere else "nobody does"
             warn(f"{wanted} is not imported in the background on this host; {where}")
             raise click.exceptions.Exit(NOT_DONE)
@@ -341,10 +364,8 @@ def _obtain(
             image = function(reference, site, after(IMPORT_S))
             assert store.audit is not None
             tell(store.audit, reference.canonical(), image, time.monotonic() - started)
-    if as_json:
-        show_json({"digest": image.digest, "path": image.path, "bytes": image.size, "how": image.how})
-    else:
-        say(f"{image.how}: {image.path}")
+    made = {"digest": image.digest, "path": image.path, "bytes": image.size, "how": image.how}
+    answer(f"{image.how}: {image.path}", made, as_json=as_json)
 
 
 def _verify(store: Store, entry: ImageEntry, again: bool) -> Verified:
@@ -357,8 +378,8 @@ def _verify(store: Store, entry: ImageEntry, again: bool) -> Verified:
     return Verified(name, "", "intact, unchanged since it was last read" if found.remembered else "intact")
 
 
-def _show_imports(coming: list[imports.Import]) -> None:
+def _show_imports(coming: list[Import]) -> None:
     if coming:
-        shown = [column for column in imports.COLUMNS if column.listed]
+        shown = [column for column in IMPORT_COLUMNS if column.listed]
         rows = [known._asdict() for known in coming]
         show_table([column.name for column in shown], [[c.show(row[c.name]) for c in shown] for row in rows])

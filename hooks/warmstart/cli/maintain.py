@@ -6,8 +6,8 @@ import os
 
 import click
 
-from warmstart.cli.cache import counts
-from warmstart.cli.output import fail, json_option, say, show_json, show_table, size, warn
+from warmstart.cli.cache import tell_counts
+from warmstart.cli.output import fail, json_option, show_json, show_table, size, warn
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.maintenance.node import Report, be_idle, maintain_node
 from warmstart.maintenance.store import StoreMaintenance
@@ -104,9 +104,6 @@ def _maintain_store(installation: Installation, as_json: bool) -> None:
         raise click.exceptions.Exit(PARTLY) from None
     except (WarmstartError, OSError) as error:
         fail(error, getattr(error, "hint", ""))
-    if as_json:
-        show_json(report._asdict())
-    else:
-        say(counts(report))
+    tell_counts(report, as_json)
     if report.failed or session.failures:
         raise click.exceptions.Exit(PARTLY)

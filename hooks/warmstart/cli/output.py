@@ -285,6 +285,14 @@ def show_json(value: object) -> None:
     click.echo(json.dumps(value))
 
 
+def answer(words: str, value: object, *, as_json: bool) -> None:
+    """Print what a command did: words for people, a value for programs."""
+    if as_json:
+        show_json(value)
+    else:
+        say(words)
+
+
 def warn(words: str) -> None:
     """Print a message on stderr."""
     click.echo(f"warmstart: {visible(words, keep=chr(10))}", err=True)

@@ -10,7 +10,7 @@ import click
 
 from warmstart.audit.line import timestamp
 from warmstart.audit.query import LineFilter
-from warmstart.cli.audit_source import from_option, moment, opened_log, reading
+from warmstart.cli.audit import from_option, moment, opened_log, reading
 from warmstart.cli.output import fail, json_option, say, show_json, show_table, warn
 from warmstart.paths import Installation
 from warmstart.policy.units import SECONDS, format_duration, format_size

@@ -17,7 +17,7 @@ from warmstart.cli.cache import (
     find,
     store_maintenance,
 )
-from warmstart.cli.output import json_option, progress, say, show_json, show_table, warn
+from warmstart.cli.output import answer, json_option, progress, show_json, show_table, warn
 from warmstart.errors import WarmstartError
 from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.maintenance.bundles import (
@@ -80,10 +80,7 @@ def export_command(
                 writer.finish()
             size = sum(bundle.size for bundle in done)
             session.audit.emit(events.CACHE_EXPORTED, target=target, bundles=len(done), bytes=size, by=administrator())
-    if as_json:
-        show_json([bundle._asdict() for bundle in done])
-    else:
-        say(f"{len(done)} bundles exported to {target}")
+    answer(f"{len(done)} bundles exported to {target}", [bundle._asdict() for bundle in done], as_json=as_json)
     if not done or len(done) < max(len(found), len(bundles)) or session.failures:
         raise click.exceptions.Exit(NO)
 

@@ -58,5 +58,12 @@ class JobClient:
         with self._worker(cache) as worker:
             worker.run(deadline, relocate, profile.name, cache, path, entries)
 
+    def make_directory(self, cache: int, subdir: str, deadline: Deadline) -> None:
+        """Make an empty directory in the cache. Raises `OSError`, `WorkerSilent` at the deadline."""
+        from warmstart.seed.extract import make_directory
+
+        with self._worker(cache) as worker:
+            worker.run(deadline, make_directory, cache, subdir)
+
     def _worker(self, cache: int) -> Worker:
         return Worker(self._identity, keep=(cache,), real_uid=self._real_uid)

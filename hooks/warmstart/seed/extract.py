@@ -142,6 +142,11 @@ def restore_times(cache: int, subdir: str, times: dict[str, int]) -> None:
             os.utime(path, ns=(mtime_ns, mtime_ns), dir_fd=top, follow_symlinks=False)
 
 
+def make_directory(cache: int, subdir: str) -> None:
+    """Make an empty directory `subdir`, mode 0700, in the descriptor `cache`."""
+    os.mkdir(subdir, 0o700, dir_fd=cache)
+
+
 def parents(path: str) -> list[str]:
     """Return the directories above a relative path, the nearest first."""
     folders = []

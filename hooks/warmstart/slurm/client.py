@@ -13,7 +13,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker, WorkerBug
 from warmstart.slurm import controller
-from warmstart.slurm.facts import Configuration, JobFacts
+from warmstart.slurm.facts import Access, Configuration, JobFacts
 from warmstart.slurm.pending import PendingJob
 from warmstart.slurm.spec import Spec, SpecUnusable, as_json
 
@@ -52,28 +52,26 @@ class SlurmClient:
         except OSError as error:
             raise SpecUnusable(path=path, problem=error.strerror or "unwritable") from error
 
-    def jobs_by_pyslurm(
-        self, libraries: str, slurm_conf: str, job_ids: list[int], deadline: Deadline
-    ) -> list[JobFacts] | None:
-        """Return the jobs that slurmctld knows; None if pyslurm cannot be loaded from the directory `libraries`.
+    def jobs_by_pyslurm(self, access: Access, job_ids: list[int], deadline: Deadline) -> list[JobFacts] | None:
+        """Return the jobs that slurmctld knows; None if pyslurm cannot be loaded.
 
         Raises `OSError` if Slurm or pyslurm fails, and `WorkerSilent`.
         """
         from warmstart.slurm import pyslurm_lookup
 
-        return self._in_a_child(deadline, pyslurm_lookup.jobs, libraries, slurm_conf, job_ids)
+        return self._in_a_child(deadline, pyslurm_lookup.jobs, access.libraries, access.slurm_conf, job_ids)
 
-    def pending_by_pyslurm(self, libraries: str, slurm_conf: str, deadline: Deadline) -> list[PendingJob] | None:
+    def pending_by_pyslurm(self, access: Access, deadline: Deadline) -> list[PendingJob] | None:
         """Return the pending jobs, by priority. Raises as `jobs_by_pyslurm`."""
         from warmstart.slurm import pyslurm_lookup
 
-        return self._in_a_child(deadline, pyslurm_lookup.pending, libraries, slurm_conf)
+        return self._in_a_child(deadline, pyslurm_lookup.pending, access.libraries, access.slurm_conf)
 
-    def configuration_by_pyslurm(self, libraries: str, slurm_conf: str, deadline: Deadline) -> Configuration | None:
+    def configuration_by_pyslurm(self, access: Access, deadline: Deadline) -> Configuration | None:
         """Return slurmctld's settings; None if pyslurm cannot be loaded. Raises as `jobs_by_pyslurm`."""
         from warmstart.slurm import pyslurm_lookup
 
-        return self._in_a_child(deadline, pyslurm_lookup.configuration, libraries, slurm_conf)
+        return self._in_a_child(deadline, pyslurm_lookup.configuration, access.libraries, access.slurm_conf)
 
     def _in_a_child(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a query in a child of its own, because libslurm may crash."""

@@ -18,8 +18,9 @@ as JSON.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline
@@ -31,6 +32,7 @@ from warmstart.slurm.pending import PendingJob
 
 QUERY_S = 10.0
 PYSLURM, COMMANDS = "pyslurm", "squeue"
+_Answer = TypeVar("_Answer")
 
 
 class LookUpFailed(ResourceError):
@@ -68,40 +70,30 @@ class Slurmctld:
     def pending(self, deadline: Deadline) -> list[PendingJob]:
         """Return the jobs that wait to be started, by priority, at most `slurm.pending.MOST`. One query."""
         with _problems("pending jobs"):
-            if self._takes_pyslurm(deadline):
-                with SlurmClient(self._identity) as client:
-                    jobs = client.pending_by_pyslurm(self._access.libraries, self._access.slurm_conf, deadline)
-                if jobs is not None:
-                    return jobs
-                self._source = COMMANDS
-            return commands.pending(self._access, deadline)
+            jobs = self._by_pyslurm(deadline, lambda client: client.pending_by_pyslurm(self._access, deadline))
+            return commands.pending(self._access, deadline) if jobs is None else jobs
 
     def configuration(self, deadline: Deadline) -> Configuration:
         """Return settings that are in force, whatever slurm.conf says by now."""
         with _problems("its configuration"):
-            if self._takes_pyslurm(deadline):
-                with SlurmClient(self._identity) as client:
-                    configuration = client.configuration_by_pyslurm(
-                        self._access.libraries, self._access.slurm_conf, deadline
-                    )
-                if configuration is not None:
-                    return configuration
-                self._source = COMMANDS
-            return commands.configuration(self._access, deadline)
+            answer = self._by_pyslurm(deadline, lambda client: client.configuration_by_pyslurm(self._access, deadline))
+            return commands.configuration(self._access, deadline) if answer is None else answer
 
     def _jobs(self, job_ids: list[int], deadline: Deadline) -> list[JobFacts]:
-        if self._takes_pyslurm(deadline):
-            with SlurmClient(self._identity) as client:
-                jobs = client.jobs_by_pyslurm(self._access.libraries, self._access.slurm_conf, job_ids, deadline)
-            if jobs is not None:
-                return jobs
-            self._source = COMMANDS
-        return commands.jobs(self._access, job_ids, deadline)
+        jobs = self._by_pyslurm(deadline, lambda client: client.jobs_by_pyslurm(self._access, job_ids, deadline))
+        return commands.jobs(self._access, job_ids, deadline) if jobs is None else jobs
 
-    def _takes_pyslurm(self, deadline: Deadline) -> bool:
+    def _by_pyslurm(self, deadline: Deadline, query: Callable[[SlurmClient], _Answer | None]) -> _Answer | None:
+        """Return pyslurm's answer; None if commands are to be asked, now and from now on."""
         if not self._source:
             self._source = PYSLURM if self._has_fitting_pyslurm(deadline) else COMMANDS
-        return self._source == PYSLURM
+        if self._source == COMMANDS:
+            return None
+        with SlurmClient(self._identity) as client:
+            answer = query(client)
+        if answer is None:
+            self._source = COMMANDS
+        return answer
 
     def _has_fitting_pyslurm(self, deadline: Deadline) -> bool:
         installed = pyslurm_lookup.release(self._access.libraries) if os.path.isdir(self._access.libraries) else ""

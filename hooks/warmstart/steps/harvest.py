@@ -8,6 +8,7 @@ record's `deferred`; `release` then leaves the cache to maintenance.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -63,6 +64,14 @@ class HarvestFailed(ResourceError):
     hint = "check the free space on the disk of the node's state; the job's new entries are lost"
 
 
+class StageLeft(ResourceError):
+    """A stage could not be removed after the harvest. Does not change the harvest's result."""
+
+    code = "stage-left"
+    template = "{path} could not be removed: {problem}"
+    hint = "nothing to do if this is rare, maintenance removes it; else check the disk of the node's state"
+
+
 class _Late(Exception):
     """The time budget was used up before the profile was done."""
 
@@ -106,7 +115,7 @@ def run(context: Context, options: Options) -> Outcome:
         max_size = min(options.max_size - size, context.policy.seed.max_fetch)
         limits = HarvestLimits(max_size, options.max_entries - entries, deadline)
         try:
-            harvested = _ProfileHarvest(context, profile_name, limits).run()
+            harvested = _ProfileHarvest(context, profile_name, limits, degraded).run()
         except _Late:
             deferred.append(profile_name)
         except WarmstartError as error:
@@ -159,7 +168,10 @@ class KnownEntries:
 class _ProfileHarvest:
     """The harvest of one profile of one run, from the job's cache to the store."""
 
-    def __init__(self, context: Context, profile_name: str, limits: HarvestLimits) -> None:
+    def __init__(
+        self, context: Context, profile_name: str, limits: HarvestLimits, degraded: list[WarmstartError]
+    ) -> None:
+        """`degraded` gets the errors that do not change the result."""
         policy, record = context.policy, context.record
         seeded = record.seeded[profile_name]
         self._context = context
@@ -170,6 +182,7 @@ class _ProfileHarvest:
         self._seeded = SeededEntries(self._replaceable(seeded.bundles), self._entries_of, self._profile.names_path)
         self._all_seeded = seeded.entries
         self._changed: list[str] = []  # seeded entries that the job rewrote or removed
+        self._degraded = degraded
 
     def _replaceable(self, bundles: list[SeededBundle]) -> list[SeededBundle]:
         """Return the bundles of which the job's version can take the place in the scope that it publishes to.
@@ -236,13 +249,19 @@ class _ProfileHarvest:
     def _stage(self) -> Iterator[tuple[str, int]]:
         """Make this run's stage; yield its path and a descriptor of its `entries/`. Remove it afterwards.
 
-        The name contains the run's name, so a repeated epilog removes what a killed one left.
+        The name contains the run's name, so a repeated epilog removes what a killed one left. Raises `_Late` if that
+        takes too long.
         """
         directory = self._context.paths.stage
         name = f"{self._context.record.run_name}.{self._profile.name}"
         ensure_dir(directory, 0o700)
         with opened_dir(directory) as parent:
-            remove_tree(parent, name, after(CLEANING_SECONDS))
+            try:
+                remove_tree(parent, name, after(CLEANING_SECONDS))
+            except OSError as error:
+                if error.errno == errno.ETIME:
+                    raise _Late from error
+                raise
             os.mkdir(name, 0o700, dir_fd=parent)
             try:
                 with opened_dir(name, parent) as stage:
@@ -250,7 +269,10 @@ class _ProfileHarvest:
                     with opened_dir("entries", stage) as entries_fd:
                         yield os.path.join(directory, name), entries_fd
             finally:
-                remove_tree(parent, name, after(CLEANING_SECONDS))
+                try:
+                    remove_tree(parent, name, after(CLEANING_SECONDS))
+                except OSError as error:
+                    self._degraded.append(StageLeft(path=f"{directory}/{name}", problem=error.strerror or str(error)))
 
     def _collect(self, stage: Stage, entries_fd: int, limits: HarvestLimits) -> Collected:
         """Copy new entries into the stage."""

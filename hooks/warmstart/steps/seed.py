@@ -20,7 +20,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.untrusted import TurnedAway, open_directory
-from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager
+from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
@@ -239,12 +239,16 @@ class _Seeding:
             ) from error
 
     def _discard(self, source: _Source, cache: int) -> None:
+        """Leave the profile an empty directory: its variable names it, and not every tool makes it."""
         if source.way:
             from warmstart.seed.overlay import discard
 
             with opened_dir(self._context.record.run_directory) as base:
                 discard(base, source.profile.subdir)
-        remove_tree(cache, source.profile.subdir, after(REMOVAL_SECONDS))
+        deadline = after(REMOVAL_SECONDS)
+        remove_tree(cache, source.profile.subdir, deadline)
+        with suppress(WarmstartError, OSError):  # the user can cause any of these
+            self._job().make_directory(cache, source.profile.subdir, deadline)
 
     def _done(self, source: _Source) -> None:
         self.seeded[source.profile.name] = Seeded(source.namespace, source.bundles)

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from tests.support.entry_site import NODE, EntrySite
-from warmstart.cli import audit_source
+from warmstart.cli import audit
 from warmstart.paths import Installation
 
 COMMAND = click.Command("x")
@@ -24,33 +24,33 @@ COMMAND = click.Command("x")
 )
 def test_moments(written: str, meant: str) -> None:
     """A date is UTC, unless it says otherwise."""
-    assert audit_source.moment(click.Context(COMMAND), click.Option(["--since"]), written) == meant
+    assert audit.moment(click.Context(COMMAND), click.Option(["--since"]), written) == meant
 
 
 def test_no_moment() -> None:
     """None, or a message that says what to write."""
-    assert audit_source.moment(click.Context(COMMAND), click.Option(["--since"]), None) is None
+    assert audit.moment(click.Context(COMMAND), click.Option(["--since"]), None) is None
     with pytest.raises(click.BadParameter, match="7d"):
-        audit_source.moment(click.Context(COMMAND), click.Option(["--since"]), "yesterday")
+        audit.moment(click.Context(COMMAND), click.Option(["--since"]), "yesterday")
 
 
 def test_journals_of_all_nodes(entry_site: EntrySite) -> None:
     """Of this host."""
     Path(entry_site.paths.root).mkdir()
-    assert audit_source.journal_dirs(entry_site.installation)[0] == entry_site.installation.node(NODE).journal
-    assert audit_source.journal_dirs(Installation("/nowhere")) == []
+    assert audit.journal_dirs(entry_site.installation)[0] == entry_site.installation.node(NODE).journal
+    assert audit.journal_dirs(Installation("/nowhere")) == []
 
 
 def test_without_a_policy_a_log_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     """The policy says where it is."""
     with pytest.raises(click.exceptions.Exit):
-        audit_source.opened_log(Installation("/nowhere"), ())
+        audit.opened_log(Installation("/nowhere"), ())
     assert "--from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("error", "said"), [(FileNotFoundError, "no hook has moved"), (PermissionError, "only root")])
 def test_a_log_that_can_not_be_read(error: type[OSError], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Ends the command with what to do."""
-    with pytest.raises(click.exceptions.Exit), audit_source.reading(()):
+    with pytest.raises(click.exceptions.Exit), audit.reading(()):
         raise error(1, "no", "audit.jsonl")
     assert said in capsys.readouterr().err

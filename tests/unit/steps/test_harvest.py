@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from tests.support.runs import a_context, events
 from warmstart.harvest import collect
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.host.deadline import Deadline
+from warmstart.host.files import remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.profiles.client import Validator
@@ -23,7 +25,7 @@ from warmstart.record import Seeded, SeededBundle
 from warmstart.seed.overlay import CacheBusy
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
-from warmstart.steps.harvest import HarvestFailed, Options
+from warmstart.steps.harvest import HarvestFailed, Options, StageLeft
 from warmstart.store import bundles
 from warmstart.store.bundles import Offers
 from warmstart.store.client import StoreClient
@@ -251,6 +253,42 @@ def test_a_node_without_room_is_said(job: Job, monkeypatch: pytest.MonkeyPatch) 
     shutil.rmtree(job.context.record.run_directory)
     (error,) = job.harvest().degraded
     assert isinstance(error, HarvestFailed)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_stage_that_is_not_removed_changes_no_result(job: Job, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """What is published is published, what is deferred is deferred; the hint says nothing else."""
+    job.write("numba", numba_files())
+    stage = Path(job.context.paths.stage, f"{job.context.record.run_name}.numba")
+
+    def remove(parent: int, name: str, deadline: Deadline) -> None:
+        if stage.exists():
+            raise OSError(errno.ETIME, "not all removed before the deadline", name)
+        remove_tree(parent, name, deadline)
+
+    def no_time(*_: object, **__: object) -> None:
+        raise harvest._Late
+
+    monkeypatch.setattr(harvest, "remove_tree", remove)
+    if late:
+        monkeypatch.setattr(harvest, "pack", no_time)
+    outcome = harvest.run(job.context, PLENTY)
+    (error,) = outcome.degraded
+    assert isinstance(error, StageLeft)
+    assert (str(stage) in str(error), "lost" in error.hint) == (True, False)
+    assert (outcome.record, job.offered()) == ({"deferred": ["numba"] if late else []}, [] if late else [ENTRY])
+
+
+def test_what_a_killed_epilog_left_defers_where_it_takes_long(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no place for a stage yet; the entries are still in the cache."""
+    job.write("numba", numba_files())
+
+    def remove(_parent: int, name: str, _deadline: Deadline) -> None:
+        raise OSError(errno.ETIME, "not all removed before the deadline", name)
+
+    monkeypatch.setattr(harvest, "remove_tree", remove)
+    outcome = harvest.run(job.context, PLENTY)
+    assert (outcome.record, outcome.degraded) == ({"deferred": ["numba"]}, [])
 
 
 def test_limits_hold_over_all_profiles(job: Job) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from warmstart.profiles import facts, registry
 from warmstart.record import Seeded
 from warmstart.seed import overlay
 from warmstart.seed.client import JobClient
+from warmstart.seed.extract import ExtractionFailed
 from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
@@ -271,8 +273,23 @@ def test_half_relocated_entries_are_removed(node: Node, way: str) -> None:
     outcome = node.run(Options(("triton",)))
     assert [type(error) for error in outcome.degraded] == [SeedFailed]
     assert (seeded(outcome)["triton"].entries, node.cached()) == ([], {})
-    assert not (node.cache / "triton").exists()
+    assert list((node.cache / "triton").iterdir()) == []  # the job's variable names it
     assert discarded == (["triton"] if way == "overlay" else [])
+
+
+def test_a_failed_extraction_leaves_an_empty_directory(node: Node) -> None:
+    """The profile's variable names it, and not every tool makes it. Its mode lets nobody else in."""
+    node.publish(ENTRIES)
+
+    def fail(command: list[str], **options: Any) -> process.CompletedProgram:  # noqa: ANN401 - run_alone's
+        done = run_alone(command, **options)
+        return done._replace(status=1, stderr=b"Write on output file failed because No space left on device\n")
+
+    node.patch.setattr(process, "run_alone", fail)
+    outcome = node.run()
+    assert [type(error) for error in outcome.degraded] == [ExtractionFailed]
+    assert (outcome.detail["cold"], node.cached()) == ({"numba": "extraction-failed"}, {})
+    assert stat.S_IMODE((node.cache / "numba").stat().st_mode) == 0o700
 
 
 def test_a_cache_that_can_not_be_given_away_is_withheld(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

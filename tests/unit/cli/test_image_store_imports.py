@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.entry_site import EntrySite, OsAs
 from warmstart import session as sessions
-from warmstart.cli import image_store, imports
+from warmstart.cli import image_store
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Queue
@@ -26,7 +26,6 @@ PRODUCER = ImageProducer("n9", 99, 8, "2026-01-31T09:30:00Z", "fetching it", 1 <
 @pytest.fixture
 def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
     """Give an installation as root sees it."""
-    monkeypatch.setattr(imports, "os", OsAs(0))
     monkeypatch.setattr(image_store, "os", OsAs(0))
     os.makedirs(entry_site.paths.state)
     return entry_site
@@ -83,14 +82,14 @@ def test_what_waits_for_its_turn_is_listed_too(site: EntrySite) -> None:
     ask(site, "reg.example.com/b:1")
     assert [(known["reference"], known["phase"]) for known in coming(site)] == [
         (REFERENCE, "fetching it"),
-        ("reg.example.com/b:1", imports.WAITS),
+        ("reg.example.com/b:1", image_store.WAITS),
     ]
 
 
 @pytest.mark.usefixtures("importing")
 def test_others_than_root_see_no_imports(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """The locks are the store's owner's alone."""
-    monkeypatch.setattr(imports, "os", OsAs(1000))
+    monkeypatch.setattr(image_store, "os", OsAs(1000))
     assert coming(site) == []
 
 
