@@ -62,8 +62,8 @@ def moment(_context: click.Context, _param: click.Parameter, value: str | None) 
     except ValueError:
         pass
     try:
-        found = datetime.fromisoformat(value.removesuffix("Z"))
-        return timestamp(found.replace(tzinfo=found.tzinfo or timezone.utc).timestamp())
+        date = datetime.fromisoformat(value.removesuffix("Z"))
+        return timestamp(date.replace(tzinfo=date.tzinfo or timezone.utc).timestamp())
     except (ValueError, OverflowError):
         raise click.BadParameter("use 30m, 2h, 7d, 2026-01-31 or 2026-01-31T09:30 (UTC)") from None
 
@@ -101,12 +101,12 @@ def audit(
     log = opened_log(installation, sources)
     try:
         with reading(sources):
-            found = _show(log, where, listing, last, follow=follow)
+            any_event = _show(log, where, listing, last, follow=follow)
     except KeyboardInterrupt:
         return
     if log.broken:
         warn(f"skipped {log.broken} unreadable lines")
-    if not found:
+    if not any_event:
         warn("no event matches")
         raise click.exceptions.Exit(NOTHING)
 
@@ -147,10 +147,10 @@ def _show(log: AuditLog, where: LineFilter, listing: Listing, last: int | None, 
     if follow:
         before = _last(log.lines(where), last or TAIL)
         return listing.stream(_rows(chain(before, log.follow(where)), listing))
-    found = _last(log.lines(where), last) if last else log.lines(where)
+    events = _last(log.lines(where), last) if last else log.lines(where)
     if listing.as_json and not listing.sort:
-        return listing.stream(_rows(found, listing))
-    rows = sorted(_rows(found, listing), key=lambda line: str(line.get("ts")))
+        return listing.stream(_rows(events, listing))
+    rows = sorted(_rows(events, listing), key=lambda line: str(line.get("ts")))
     if listing.as_json:
         return listing.stream(listing.sorted(rows))
     listing.show(rows)
@@ -169,8 +169,8 @@ def _rows(lines: Iterable[Line], listing: Listing) -> Iterator[Line]:
 
 def _detail(line: Line) -> str:
     """Return step, outcome, duration, and the reason or, without one, the fields that have no column of their own."""
-    found, took = line.get("error"), line.get("duration_ms")
-    error: Line = found if isinstance(found, dict) else {}
+    given, took = line.get("error"), line.get("duration_ms")
+    error: Line = given if isinstance(given, dict) else {}
     words = [str(line[key]) for key in ("step", "outcome") if line.get(key)]
     words += [duration(took / 1000)] if isinstance(took, (int, float)) else []
     reasons = [str(error[key]) for key in ("reason", "hint") if error.get(key)]

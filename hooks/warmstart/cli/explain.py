@@ -66,30 +66,30 @@ def _may_read_log(installation: Installation) -> bool:
 
 def _from_log(installation: Installation, job: int, since: str | None, sources: Sequence[str]) -> Story | None:
     log = opened_log(installation, sources)
-    found = [*runs(log.lines(LineFilter(job=job, since=since)))]
+    job_runs = [*runs(log.lines(LineFilter(job=job, since=since)))]
     if log.broken:
         warn(f"skipped {log.broken} unreadable lines")
-    if not found:
+    if not job_runs:
         return None
     history = History()
-    if STDIN not in sources and any(NO_ENTRIES in run.cold.values() for run in found):
-        only = LineFilter(user=next((run.user for run in found if run.user), ""), since=since)
+    if STDIN not in sources and any(NO_ENTRIES in run.cold.values() for run in job_runs):
+        only = LineFilter(user=next((run.user for run in job_runs if run.user), ""), since=since)
         for run in runs(opened_log(installation, sources).lines(only)):
             if run.job != job:
                 history.add(run)
-    return tell(found, history)
+    return tell(job_runs, history)
 
 
 def _from_views(installation: Installation, job: int) -> Story | None:
     """Return the story as far as the job's views on this host tell it. Others' jobs have views that can't be read."""
-    found: list[Run] = []
+    job_runs: list[Run] = []
     for node in names_in(installation.var):
         path = f"{installation.node(node).view}/{job}/{EVENTS}"
         with suppress(OSError):
-            found += runs(_events(read_small(path, MOST_SHOWN)))
-    for run in found:  # the prolog's last event comes after its view
+            job_runs += runs(_events(read_small(path, MOST_SHOWN)))
+    for run in job_runs:  # the prolog's last event comes after its view
         run.outcome = "failed" if any(failure.degree == REFUSED for failure in run.failures) else "ok"
-    return tell(found, History()) if found else None
+    return tell(job_runs, History()) if job_runs else None
 
 
 def _events(text: bytes) -> Iterator[Line]:

@@ -69,21 +69,21 @@ class Store(NamedTuple):
 
     def inventory(self) -> list[ImageEntry]:
         """Return all images, least recently used first; for root also those of private stores."""
-        lease, found = self.policy.images.keep.lease, list[ImageEntry]()
+        lease, images = self.policy.images.keep.lease, list[ImageEntry]()
         for name, store in self.stores():
             tags = store.tags(after(LISTING_S))
             for entry in store.inventory(lease, after(LISTING_S)):
-                found.append(entry._replace(private=name, tags=tags.get(entry.digest, [])))
-        return sorted(found, key=lambda entry: entry.last_use)
+                images.append(entry._replace(private=name, tags=tags.get(entry.digest, [])))
+        return sorted(images, key=lambda entry: entry.last_use)
 
     def quarantined(self) -> list[QuarantinedImage]:
         """Return all quarantined images, oldest first; for root also those of private stores."""
-        found = [
+        images = [
             entry._replace(private=name)
             for name, store in self.stores()
             for entry in store.quarantined(after(LISTING_S))
         ]
-        return sorted(found, key=lambda entry: entry.at)
+        return sorted(images, key=lambda entry: entry.at)
 
     def stores(self) -> Iterator[tuple[str, ImageStoreClient]]:
         """Yield (name, client) of the shared store, whose name is "", and of the stores of private images."""
@@ -103,12 +103,14 @@ class Store(NamedTuple):
         A tag is what it means now; the reference that an image was imported as counts if no tag fits.
         """
         images = self.inventory()
-        found = [entry for entry in images if _matches(entry, image)]
-        found = found or [entry for entry in images if entry.reference == canonical(image)]
-        if len(found) != 1:
-            warn(f"{image}: {'no such image' if not found else 'more than one image; give a longer name, or its path'}")
+        fitting = [entry for entry in images if _matches(entry, image)]
+        fitting = fitting or [entry for entry in images if entry.reference == canonical(image)]
+        if len(fitting) != 1:
+            warn(
+                f"{image}: {'no such image' if not fitting else 'more than one image; give a longer name, or its path'}"
+            )
             raise click.exceptions.Exit(NOT_DONE)
-        return found[0]
+        return fitting[0]
 
     def reference(self, text: str) -> Reference:
         """Parse a reference. Exits with 2 if it is invalid, or the policy does not allow it."""
@@ -123,18 +125,18 @@ class Store(NamedTuple):
         """Return all imports under way. Only root can see them; for others there are none."""
         if os.geteuid() != 0:
             return []
-        found = []
+        imports = []
         for name, images in self.stores():
             for lock, producer in images.under_way(after(LISTING_S)).items():
                 key, machine, _ = lock.rsplit(".", 2)
-                found.append(_at_work(reference_of(key), machine, producer, name))
-        known = {(known.reference, known.private) for known in found}
+                imports.append(_at_work(reference_of(key), machine, producer, name))
+        known = {(known.reference, known.private) for known in imports}
         for node, _, request in self._requests():
             if (request.reference, request.private) not in known:
                 since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(request.asked))
                 place = (request.reference, request.kind.partition(".")[0], node, request.job_id, since)
-                found.append(Import(*place, WAITS, 0, 0, 0, -1, request.private))
-        return found
+                imports.append(Import(*place, WAITS, 0, 0, 0, -1, request.private))
+        return imports
 
     def cancel(self, reference: str) -> bool:
         """Remove this host's requests for an image, by its canonical reference, and end their imports.

@@ -42,7 +42,7 @@ from warmstart.steps.image import tell
 
 IMPORT_S = 6 * 3600.0
 HASHING_S = 6 * 3600.0
-OWNER = "people"  # of pins and of verifications, in place of a run
+WRITER = "people"  # of pins and of verifications, in place of a run
 SHORT = 12  # characters of an id in a list; enough to name the image by
 
 
@@ -126,17 +126,17 @@ def list_images(installation: Installation, /, quarantined: bool, importing: boo
             return
         damaged = store.quarantined() if quarantined else []
         images = [] if quarantined else store.inventory()
-    found: list[ImageEntry | QuarantinedImage] = [*damaged, *images]
+    listed: list[ImageEntry | QuarantinedImage] = [*damaged, *images]
     columns = QUARANTINE_COLUMNS if quarantined else COLUMNS
-    if any(entry.private for entry in found):
+    if any(entry.private for entry in listed):
         columns = tuple(column._replace(listed=True) if column.name == "private" else column for column in columns)
-    rows = [entry._asdict() for entry in found]
+    rows = [entry._asdict() for entry in listed]
     if not listing.as_json:
         rows = [{**row, "id": str(row["name"])[:SHORT]} for row in rows]
     listing.of(columns).show(rows)
     if not listing.as_json:
         _show_imports(coming)
-        warn(f"{len(found)} images, {size(sum(entry.bytes for entry in found))}")
+        warn(f"{len(listed)} images, {size(sum(entry.bytes for entry in listed))}")
 
 
 @images.command()
@@ -151,13 +151,13 @@ def show(installation: Installation, image: str, as_json: bool) -> None:
     """
     with opened(installation) as store:
         coming = [known for known in store.imports() if known.reference == canonical(image)]
-        found = dict[str, object]() if coming and not store.has(image) else store.find(image)._asdict()
+        fields = dict[str, object]() if coming and not store.has(image) else store.find(image)._asdict()
     if as_json:
-        show_json(found | {"imports": [known._asdict() for known in coming]} if coming else found)
+        show_json(fields | {"imports": [known._asdict() for known in coming]} if coming else fields)
     else:
         _show_imports(coming)
         shown = {column.name: column.show for column in COLUMNS}
-        show_fields((key, shown.get(key, text)(value)) for key, value in found.items() if value not in ("", -1))
+        show_fields((key, shown.get(key, text)(value)) for key, value in fields.items() if value not in ("", -1))
 
 
 @images.command(name="import")
@@ -268,7 +268,7 @@ def pin(installation: Installation, image: str) -> None:
     """
     with changed(installation) as store:
         entry = store.find(image)
-        store.images.at(entry.store).pin(entry.name, OWNER, after(LISTING_S))
+        store.images.at(entry.store).pin(entry.name, WRITER, after(LISTING_S))
         store.emit(events.IMAGE_PINNED, name=entry.name)
     say(f"{entry.name}: pinned")
 
@@ -370,12 +370,12 @@ def _obtain(
 
 def _verify(store: Store, entry: ImageEntry, again: bool) -> Verified:
     images, name = store.images.at(entry.store), entry.name
-    found = images.check_bytes(name, OWNER, after(HASHING_S), again=again)
-    if found.problem:
-        images.quarantine(name, found.problem, after(LISTING_S), inode=found.inode)
-        store.emit(events.IMAGE_QUARANTINED, image=name, digest="", reason=found.problem)
-        return Verified(name, found.problem, "quarantined")
-    return Verified(name, "", "intact, unchanged since it was last read" if found.remembered else "intact")
+    check = images.check_bytes(name, WRITER, after(HASHING_S), again=again)
+    if check.problem:
+        images.quarantine(name, check.problem, after(LISTING_S), inode=check.inode)
+        store.emit(events.IMAGE_QUARANTINED, image=name, digest="", reason=check.problem)
+        return Verified(name, check.problem, "quarantined")
+    return Verified(name, "", "intact, unchanged since it was last read" if check.remembered else "intact")
 
 
 def _show_imports(coming: list[Import]) -> None:

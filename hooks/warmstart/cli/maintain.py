@@ -69,11 +69,11 @@ def maintain(installation: Installation, only: str | None, of_store: bool, as_js
 def _write_metrics(installation: Installation) -> bool:
     """Write the host's metrics, also while warmstart is off: they say so. Return whether that succeeded."""
     try:
-        found = current_policy(installation)
-        if os.geteuid() == 0 and found.policy.paths.metrics is not None:
+        current = current_policy(installation)
+        if os.geteuid() == 0 and current.policy.paths.metrics is not None:
             from warmstart.maintenance import metrics  # loads prometheus-client
 
-            metrics.write_host(installation, found)
+            metrics.write_host(installation, current)
     except WarmstartError as error:
         warn(f"{error} ({error.hint})")
         return False

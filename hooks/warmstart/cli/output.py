@@ -93,11 +93,11 @@ class Listing(NamedTuple):
 
     def show(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Print the rows, as JSON with all fields or those of -o."""
-        found = self.sorted(rows)
+        ordered = self.sorted(rows)
         if self.as_json:
-            show_json([self._picked(row) for row in found])
-        elif found:
-            _print_table(self._heads(), [self._cells(row) for row in found])
+            show_json([self._picked(row) for row in ordered])
+        elif ordered:
+            _print_table(self._heads(), [self._cells(row) for row in ordered])
 
     def stream(self, rows: Iterable[Mapping[str, object]]) -> bool:
         """Print the rows one by one, as they come, and return whether there were any. JSON is one object per line."""

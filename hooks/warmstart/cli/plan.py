@@ -76,23 +76,23 @@ def plan(
     except PolicyError as error:
         fail(error, hint_for(error))
     off = installation.is_off
-    found = preview(policy.policy, job)
+    shown = preview(policy.policy, job)
     if as_json:
-        show_json({**found, "off": off, "policy": _origin(policy)})
+        show_json({**shown, "off": off, "policy": _origin(policy)})
     else:
-        _print(found, policy, installation.off_file if off else "")
-    if found["verdict"]:
+        _print(shown, policy, installation.off_file if off else "")
+    if shown["verdict"]:
         raise click.exceptions.Exit(REFUSED)
 
 
 def _owned_by(user: str | None) -> Job:
     try:
-        found = pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())
+        passwd = pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())
     except KeyError:
         raise click.BadParameter(f"no user {user!a} on this node", param_hint="--user") from None
     here = os.uname().nodename.partition(".")[0]
     return Job(
-        id=NO_JOB, uid=found.pw_uid, gid=found.pw_gid, user=found.pw_name, node=here, cluster="", partition="",
+        id=NO_JOB, uid=passwd.pw_uid, gid=passwd.pw_gid, user=passwd.pw_name, node=here, cluster="", partition="",
         account="", nodelist="", het_id=None, constraints="", comment="", pyxis_image="",
     )  # fmt: skip
 
@@ -214,57 +214,57 @@ def _origin(policy: CurrentPolicy) -> Json:
     return {"file": policy.origin, "changed": policy.changed, "problem": problem}
 
 
-def _print(found: dict[str, Json], policy: CurrentPolicy, off_switch: str) -> None:
+def _print(shown: dict[str, Json], policy: CurrentPolicy, off_switch: str) -> None:
     if off_switch:
         warn(f"switched off by {off_switch}: hooks do nothing until it is removed")
     if policy.problem:
         warn(f"{policy.problem}\nthe last good policy stays in force")
-    job = found["job"]
+    job = shown["job"]
     described = ", ".join(f"{key} {value}" for key, value in job.items() if key in SHOWN and value)
     say(f"Job of {job['user']} (uid {job['uid']}): {described}\nPolicy: {policy.origin}")
-    rules = [(rule["name"], rule["matched"], rule["reason"]) for rule in found["rules"]]
+    rules = [(rule["name"], rule["matched"], rule["reason"]) for rule in shown["rules"]]
     show_table(("rule", "applies", "reason"), rules)
-    if found["mode"] == "observe":
+    if shown["mode"] == "observe":
         say("Observed: hooks write into the audit log what is below, and touch nothing.", bold=True)
-    if found["nothing_because"]:
-        say(f"warmstart does nothing for this job: {found['nothing_because']}", bold=True)
-    elif found["verdict"]:
-        say(f"The job would be refused: {found['verdict']['reason']}\n{found['verdict']['hint']}", bold=True, fg="red")
-    elif not found["steps"]["prolog"]:
+    if shown["nothing_because"]:
+        say(f"warmstart does nothing for this job: {shown['nothing_because']}", bold=True)
+    elif shown["verdict"]:
+        say(f"The job would be refused: {shown['verdict']['reason']}\n{shown['verdict']['hint']}", bold=True, fg="red")
+    elif not shown["steps"]["prolog"]:
         say("No rule gives this job anything, and it requests nothing.", bold=True)
-    _print_parts(found)
+    _print_parts(shown)
 
 
-def _print_parts(found: dict[str, Json]) -> None:
-    if found["images"]:
-        rows = [(row["from"], row["private"], row["image"], row["reason"] or "allowed") for row in found["images"]]
+def _print_parts(shown: dict[str, Json]) -> None:
+    if shown["images"]:
+        rows = [(row["from"], row["private"], row["image"], row["reason"] or "allowed") for row in shown["images"]]
         show_table(("from", "private", "image", "verdict"), rows)
-    if found["profiles"]:
+    if shown["profiles"]:
         profiles = [
             (row["name"], row["from"], " ".join(f"{key}={value}" for key, value in row["variables"].items()))
-            for row in found["profiles"]
+            for row in shown["profiles"]
         ]
         show_table(("profile", "from", "variables"), profiles)
-    if found["left_out"]:
-        say(f"Left out, because they need a constant path (policy: constant_path): {', '.join(found['left_out'])}")
-    if found["rendezvous"]:
-        rule = found["rendezvous"]
+    if shown["left_out"]:
+        say(f"Left out, because they need a constant path (policy: constant_path): {', '.join(shown['left_out'])}")
+    if shown["rendezvous"]:
+        rule = shown["rendezvous"]
         where = "also on shared nodes" if rule["shared_nodes"] else "if the first node is exclusive to the job"
         low, high = rule["ports"]
         say(f"Multi-node jobs get MASTER_ADDR and MASTER_PORT ({low}-{high}), {where}.")
-    if found["environment"]:
-        show_table(("variable", "value set by the policy"), list(found["environment"].items()))
-    if found["keep"]:
-        say(f"The job's TMPDIR stays on its nodes for {duration(found['keep'])} after the job.")
-    if found["override"]:
-        say(f"The user cannot override: {', '.join(found['override'])}")
-    if found["steps"]["prolog"]:
-        scopes = found["scopes"]
+    if shown["environment"]:
+        show_table(("variable", "value set by the policy"), list(shown["environment"].items()))
+    if shown["keep"]:
+        say(f"The job's TMPDIR stays on its nodes for {duration(shown['keep'])} after the job.")
+    if shown["override"]:
+        say(f"The user cannot override: {', '.join(shown['override'])}")
+    if shown["steps"]["prolog"]:
+        scopes = shown["scopes"]
         say(f"Reads the caches of: {', '.join(scopes['read'])}; publishes to: {scopes['publish'] or 'no scope'}")
         from warmstart.policy.schema import key_types
 
         types = key_types()
-        limits = [f"{key} {written(types.get(key, ''), value)}" for key, value in found["limits"].items()]
+        limits = [f"{key} {written(types.get(key, ''), value)}" for key, value in shown["limits"].items()]
         say(f"Limits: {', '.join(limits)}")
-        for hook, steps in found["steps"].items():
+        for hook, steps in shown["steps"].items():
             say(f"{hook}: {' → '.join(steps)}")

@@ -85,12 +85,12 @@ def check(
         _tell(path, as_json, error=error)
         raise click.exceptions.Exit(WRONG) from None
     known = Known() if offline else _known(policy, slurm_conf)
-    found = [load.problem_at(document, fault) for fault in warnings(model, known)]
+    problems = [load.problem_at(document, fault) for fault in warnings(model, known)]
     ignored = source.ignored(path) if path != "-" else []
-    found += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
+    problems += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
     critical = [] if offline else _unproven(policy, installation)
     too_short = _timeouts(installation, policy, slurm_conf) if slurm_conf else []
-    _tell(path, as_json, rules=len(policy.rules), warned=sorted(found), critical=critical, too_short=too_short)
+    _tell(path, as_json, rules=len(policy.rules), warned=sorted(problems), critical=critical, too_short=too_short)
     if critical or too_short:
         raise click.exceptions.Exit(WRONG)
 
@@ -215,30 +215,30 @@ def show(installation: Installation, as_json: bool) -> None:
     Exit status: 0 the files are in force; 1 they were changed and are rejected; 2 there is no policy.
     """
     try:
-        found = current_policy(installation)
+        current = current_policy(installation)
     except PolicyError as error:
         fail(error, hint_for(error))
-    values = _values(found.policy)
-    rules = [_plain(rule) | {"match": _plain(rule.match) or {}} for rule in found.policy.rules]
-    since = _compiled_at(found.origin) if found.origin == installation.compiled_policy else None
+    values = _values(current.policy)
+    rules = [_plain(rule) | {"match": _plain(rule.match) or {}} for rule in current.policy.rules]
+    since = _compiled_at(current.origin) if current.origin == installation.compiled_policy else None
     if as_json:
-        problem = found.problem.as_audit() if found.problem else None
+        problem = current.problem.as_audit() if current.problem else None
         off = installation.is_off
-        state = {"file": found.origin, "compiled": since, "changed": found.changed, "problem": problem, "off": off}
+        state = {"file": current.origin, "compiled": since, "changed": current.changed, "problem": problem, "off": off}
         show_json({**state, "policy": {**values, "rules": rules}})
     else:
-        _print(installation, found, since)
+        _print(installation, current, since)
         _print_values(values, rules)
-    if found.problem:
+    if current.problem:
         raise click.exceptions.Exit(WRONG)
 
 
-def _print(installation: Installation, found: CurrentPolicy, since: str | None) -> None:
+def _print(installation: Installation, current: CurrentPolicy, since: str | None) -> None:
     if installation.is_off:
         warn(f"switched off by {installation.off_file}: hooks do nothing until it is removed")
-    say(f"{found.origin}: {_state(found, since)}")
-    if found.problem:
-        warn(str(found.problem))
+    say(f"{current.origin}: {_state(current, since)}")
+    if current.problem:
+        warn(str(current.problem))
 
 
 def _print_values(values: Json, rules: list[Json]) -> None:
@@ -255,10 +255,10 @@ def _print_values(values: Json, rules: list[Json]) -> None:
     show_fields(pairs)
 
 
-def _state(found: CurrentPolicy, since: str | None) -> str:
-    if found.problem:
+def _state(current: CurrentPolicy, since: str | None) -> str:
+    if current.problem:
         return f"in force since {since}; the files were changed and are rejected"
-    if found.changed:
+    if current.changed:
         return "changed; the next hook puts it into force"
     return f"in force since {since}" if since else "the hooks compile it when they need it"
 

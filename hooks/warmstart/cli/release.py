@@ -72,7 +72,7 @@ def release() -> None:
 @click.pass_obj
 def list_command(installation: Installation, *, listing: Listing) -> None:
     """Show the releases that are whole, the latest first."""
-    listing.show([found._asdict() for found in kept(installation)])
+    listing.show([release._asdict() for release in kept(installation)])
 
 
 @release.command()
@@ -103,11 +103,11 @@ def kept(installation: Installation) -> list[Release]:
     """Return the releases of which every part is there, the latest first."""
     names = set(os.listdir(installation.lib))
     ids = {name.removeprefix("python-") for name in names if name.startswith("python-")}
-    whole = [found for found in ids if _ID.fullmatch(found) and names.issuperset(f"{part}-{found}" for part in PARTS)]
+    whole = [one for one in ids if _ID.fullmatch(one) and names.issuperset(f"{part}-{one}" for part in PARTS)]
     current = _current(installation)
     return [
-        Release(found, _version(installation, found), int(found.partition(".")[0]), found == current)
-        for found in sorted(whole, key=_order, reverse=True)
+        Release(one, _version(installation, one), int(one.partition(".")[0]), one == current)
+        for one in sorted(whole, key=_order, reverse=True)
     ]
 
 
@@ -129,12 +129,12 @@ def _version(installation: Installation, release_id: str) -> str:
 
 def _target(releases: list[Release], release_id: str) -> str:
     """Return the release to go back to. Raises `ReleaseMissing`."""
-    ids = [found.release for found in releases]
+    ids = [known.release for known in releases]
     if release_id:
         if release_id not in ids:
             raise ReleaseMissing(release=f"no release {release_id!a} is kept here")
         return release_id
-    current = next((number for number, found in enumerate(releases) if found.in_force), len(ids))
+    current = next((number for number, known in enumerate(releases) if known.in_force), len(ids))
     if current + 1 >= len(ids):
         raise ReleaseMissing(release="no earlier release is kept here")
     return ids[current + 1]

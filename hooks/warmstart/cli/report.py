@@ -57,21 +57,21 @@ def report(
     log, prediction = opened_log(installation, sources), Prediction()
     with reading(sources):
         lines = prediction.watch(log.lines(LineFilter(since=since, until=until)))
-        found = summarize(runs(lines), by_hour=_is_short(since, until))
+        summary = summarize(runs(lines), by_hour=_is_short(since, until))
     predicted = prediction.result()
     if log.broken:
         warn(f"skipped {log.broken} unreadable lines")
-    if not found.runs:
+    if not summary.runs:
         warn("no hook ran in that time")
         raise click.exceptions.Exit(NOTHING)
     if page:
-        _write(page, found, predicted)
+        _write(page, summary, predicted)
     elif as_json:
         show_json(
-            {**{name: as_objects(value) for name, value in found._asdict().items()}, "observed": _plain(predicted)}
+            {**{name: as_objects(value) for name, value in summary._asdict().items()}, "observed": _plain(predicted)}
         )
     else:
-        _show(found)
+        _show(summary)
         if predicted.jobs:
             _show_prediction(predicted)
 
@@ -86,24 +86,24 @@ def _plain(predicted: Predicted) -> object:
     return as_objects(predicted) if predicted.jobs else None
 
 
-def _write(path: str, found: Summary, predicted: Predicted) -> None:
+def _write(path: str, summary: Summary, predicted: Predicted) -> None:
     from warmstart.report.page import page
 
     try:
         with open(path, "w", encoding="utf-8") as file:
-            file.write(page(found, timestamp(time.time()), predicted))
+            file.write(page(summary, timestamp(time.time()), predicted))
     except OSError as error:
         fail(error)
     say(f"wrote {path}, {format_size(os.path.getsize(path))}")
 
 
-def _show(found: Summary) -> None:
-    say(f"{found.first} to {found.last}, {found.nodes} nodes")
-    images, saved, entries, caches = found.images, found.saved, found.entries, found.caches
+def _show(summary: Summary) -> None:
+    say(f"{summary.first} to {summary.last}, {summary.nodes} nodes")
+    images, saved, entries, caches = summary.images, summary.saved, summary.entries, summary.caches
     _table(
         ("what", "number", "of which"),
         [
-            ("job starts", found.jobs, f"{found.users} users"),
+            ("job starts", summary.jobs, f"{summary.users} users"),
             ("caches warm", caches.percent, f"{caches.warm} of {caches.warm + caches.cold}"),
             (
                 "imports",
@@ -120,20 +120,20 @@ def _show(found: Summary) -> None:
             ("entries harvested", entries.harvested, format_size(entries.harvested_bytes)),
             (
                 "added to the store",
-                format_size(_added(found)),
+                format_size(_added(summary)),
                 "images and bundles; what left it again is not subtracted",
             ),
-            ("bundles removed", found.removed_bundles, ""),
-            ("images evicted", found.evicted_images, ""),
+            ("bundles removed", summary.removed_bundles, ""),
+            ("images evicted", summary.evicted_images, ""),
         ],
     )
-    _hits("profile", found.profiles)
-    _hits("user", found.by_user)
-    _counts("cold, although there were entries", found.cold_anyway)
+    _hits("profile", summary.profiles)
+    _hits("user", summary.by_user)
+    _counts("cold, although there were entries", summary.cold_anyway)
     _counts("entries rejected", entries.rejected)
-    _counts("jobs refused", found.refused)
-    _counts("nodes drained", found.drained)
-    _counts("failures (step: code)", found.failed)
+    _counts("jobs refused", summary.refused)
+    _counts("nodes drained", summary.drained)
+    _counts("failures (step: code)", summary.failed)
     _table(
         ("hook", "p50", "p95", "p99", "longest", "runs", "failed"),
         [
@@ -143,10 +143,10 @@ def _show(found: Summary) -> None:
                 times.runs,
                 times.failed,
             )
-            for times in found.hooks
+            for times in summary.hooks
         ],
     )
-    _counts("image", found.top_images)
+    _counts("image", summary.top_images)
 
 
 def _show_prediction(predicted: Predicted) -> None:
@@ -174,19 +174,19 @@ def _show_prediction(predicted: Predicted) -> None:
     )
 
 
-def _added(found: Summary) -> int:
-    return sum(period.imported_bytes + period.published_bytes for period in found.periods)
+def _added(summary: Summary) -> int:
+    return sum(period.imported_bytes + period.published_bytes for period in summary.periods)
 
 
-def _hits(what: str, found: Sequence[Hits]) -> None:
+def _hits(what: str, all_hits: Sequence[Hits]) -> None:
     _table(
         (what, "warm", "starts", "cold"),
-        [(hits.name, hits.percent, hits.warm + hits.cold, hits.cold) for hits in found],
+        [(hits.name, hits.percent, hits.warm + hits.cold, hits.cold) for hits in all_hits],
     )
 
 
-def _counts(what: str, found: Sequence[Counted]) -> None:
-    _table(("times", what), [(one.times, one.name) for one in found])
+def _counts(what: str, counted: Sequence[Counted]) -> None:
+    _table(("times", what), [(one.times, one.name) for one in counted])
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
