@@ -54,7 +54,7 @@ class Import(NamedTuple):
     private: str  # its store of private images, "" for the shared one
 
 
-class Store(NamedTuple):
+class ImageStore(NamedTuple):
     """The image store of an installation."""
 
     installation: Installation
@@ -169,7 +169,7 @@ class Store(NamedTuple):
 
 
 @contextmanager
-def opened(installation: Installation) -> Iterator[Store]:
+def opened(installation: Installation) -> Iterator[ImageStore]:
     """Open the store for reading. Prints an error and exits with status 2."""
     try:
         policy = current_policy(installation).policy
@@ -178,18 +178,18 @@ def opened(installation: Installation) -> Iterator[Store]:
     me = Identity("you", os.geteuid(), os.getegid())
     with ImageStoreClient.of(me if os.geteuid() else policy.store_user, policy.paths.store) as images:
         try:
-            yield Store(installation, policy, images, None)
+            yield ImageStore(installation, policy, images, None)
         except WarmstartError as error:
             fail(error, error.hint)
 
 
 @contextmanager
-def changed(installation: Installation) -> Iterator[Store]:
+def changed(installation: Installation) -> Iterator[ImageStore]:
     """Open the store for audited changes, which need root. Prints an error and exits with status 2."""
     try:
         with open_session(installation, "images", _node()) as session:
             images = ImageStoreClient(session.store.worker, session.policy.paths.store)
-            yield Store(installation, session.policy, images, session.audit)
+            yield ImageStore(installation, session.policy, images, session.audit)
     except WarmstartError as error:
         fail(error, error.hint)
 

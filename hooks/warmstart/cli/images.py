@@ -10,7 +10,7 @@ from typing import NamedTuple
 import click
 
 from warmstart.audit import events
-from warmstart.cli.image_store import LISTING_S, NOT_DONE, Import, Store, canonical, changed, opened
+from warmstart.cli.image_store import LISTING_S, NOT_DONE, ImageStore, Import, canonical, changed, opened
 from warmstart.cli.output import (
     Column,
     Listing,
@@ -368,7 +368,7 @@ def _obtain(
     answer(f"{image.how}: {image.path}", made, as_json=as_json)
 
 
-def _verify(store: Store, entry: ImageEntry, again: bool) -> Verified:
+def _verify(store: ImageStore, entry: ImageEntry, again: bool) -> Verified:
     images, name = store.images.at(entry.store), entry.name
     check = images.check_bytes(name, WRITER, after(HASHING_S), again=again)
     if check.problem:

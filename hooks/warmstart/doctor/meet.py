@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from warmstart.doctor import probe
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Result
-from warmstart.doctor.store import MOST_AHEAD, Run, two_processes
+from warmstart.doctor.store import MOST_AHEAD, RunAs, two_processes
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.policy.compiled import VERSION, Policy
@@ -70,7 +70,7 @@ def _member(policy: Policy) -> Member:
 
 
 class _Meeting:
-    def __init__(self, directory: str, run: Run, run_second: Run, wait: float) -> None:
+    def __init__(self, directory: str, run: RunAs, run_second: RunAs, wait: float) -> None:
         self._directory = directory
         self._run = run
         self._run_second = run_second
@@ -185,7 +185,7 @@ class _Meeting:
                     self._slowest = max(self._slowest, time.time() + self._ahead - said.at)
 
 
-def _no_entry(policy: Policy, directory: str, run: Run, error: OSError) -> Result:
+def _no_entry(policy: Policy, directory: str, run: RunAs, error: OSError) -> Result:
     """Return why this node cannot enter, or go on: mostly other uids than on the node that came first."""
     user = policy.store_user
     with suppress(OSError):

@@ -22,7 +22,7 @@ LARGEST = 1 << 20
 _FIRST = ("nodename", "basepath")  # what follows one of them on its line belongs to it
 
 
-class Namespace(NamedTuple):
+class NodeNamespace(NamedTuple):
     """What Slurm does on some nodes: one line of job_container.conf, or one element of node_confs."""
 
     base: str  # BasePath, "" if there is none
@@ -34,7 +34,7 @@ class Namespaces(NamedTuple):
     """All that the file says, and its path. `ignored`: CloneNSScript is where Slurm reads and ignores it."""
 
     path: str
-    nodes: tuple[Namespace, ...]
+    nodes: tuple[NodeNamespace, ...]
     ignored: str = ""
 
 
@@ -63,7 +63,7 @@ def _of_lines(path: str) -> Namespaces:
             lines.append(dict(line[start:]))
     # Dirs alone count for all nodes wherever they stand; CloneNSScript on a line of its own is parsed and not used.
     nodes = (
-        Namespace(line.get("basepath", ""), _split(line.get("dirs") or common.get("dirs") or ""), _script(line))
+        NodeNamespace(line.get("basepath", ""), _split(line.get("dirs") or common.get("dirs") or ""), _script(line))
         for line in lines
     )
     return Namespaces(path, tuple(node for node in nodes if _is_on(node)), _script(common))
@@ -73,7 +73,7 @@ def _script(line: dict[str, str]) -> str:
     return line.get("clonensscript", "")
 
 
-def _is_on(node: Namespace) -> bool:
+def _is_on(node: NodeNamespace) -> bool:
     return not node.base.lower().startswith("none")  # BasePath=none turns the plugin off on these nodes
 
 
@@ -89,7 +89,7 @@ def _of_yaml(path: str) -> Namespaces:
     confs = [_mapping(element).get("options") for element in _sequence(content.get("node_confs"))]
     options = [{**common, **_mapping(conf)} for conf in confs] or [common]
     nodes = (
-        Namespace(_text(each.get("base_path")), _dirs(each), _text(each.get("clone_ns_script"))) for each in options
+        NodeNamespace(_text(each.get("base_path")), _dirs(each), _text(each.get("clone_ns_script"))) for each in options
     )
     return Namespaces(path, tuple(node for node in nodes if _is_on(node)))
 

@@ -46,7 +46,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class Run(Protocol):
+class RunAs(Protocol):
     """Runs a function of `probe` in a worker of some identity, with a deadline."""
 
     def __call__(self, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -57,9 +57,9 @@ class Store(NamedTuple):
     """The store, the workers that probe it, and the probe's directory in it."""
 
     policy: Policy
-    run: Run  # as the store's owner
-    run_second: Run  # as the store's owner, in a second process
-    run_root: Run | None  # as root; None if this process is not root
+    run: RunAs  # as the store's owner
+    run_second: RunAs  # as the store's owner, in a second process
+    run_root: RunAs | None  # as root; None if this process is not root
     directory: str  # "" if it could not be made
     no_directory: str  # why it could not be made
     code: int = 0  # the errno of that
@@ -99,13 +99,13 @@ def opened(policy: Policy, known_id: str = "") -> Iterator[Store]:
 
 
 @contextmanager
-def two_processes(owner: Identity) -> Iterator[tuple[Run, Run]]:
+def two_processes(owner: Identity) -> Iterator[tuple[RunAs, RunAs]]:
     """Start two processes as the store's owner for a `with` block."""
     with Worker(owner) as first, Worker(owner) as second:
         yield _runner(first), _runner(second)
 
 
-def _runner(worker: Worker) -> Run:
+def _runner(worker: Worker) -> RunAs:
     def run(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return worker.run(after(DEADLINE), function, *args, **kwargs)
 

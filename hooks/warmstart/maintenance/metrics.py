@@ -28,7 +28,7 @@ from warmstart.maintenance.bundles import audited_survey
 from warmstart.paths import Installation
 from warmstart.policy.compiled import VERSION
 from warmstart.policy.current import CurrentPolicy
-from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Sample, Saved
+from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Sample, SavedCounters
 from warmstart.session import Session
 from warmstart.store.maintenance import Bundle
 
@@ -107,7 +107,7 @@ def write_store(session: Session) -> None:
 def _counted(directory: int, log: str) -> Counters:
     """Add what is new in the log to the counters that are kept, and keep them."""
     kept = _read(directory)
-    counters = Counters(Saved(kept.samples, kept.distributions))
+    counters = Counters(SavedCounters(kept.samples, kept.distributions))
     audit = AuditLog([log], positions=kept.positions)
     with suppress(FileNotFoundError):  # no hook has run yet
         counters.fold(audit.lines(LineFilter()))

@@ -88,7 +88,7 @@ class Distribution(NamedTuple):
     total: float  # seconds
 
 
-class Saved(NamedTuple):
+class SavedCounters(NamedTuple):
     """All counters, in the form in which they are kept."""
 
     samples: list[Sample]
@@ -98,7 +98,7 @@ class Saved(NamedTuple):
 class Counters:
     """Counters that events add to."""
 
-    def __init__(self, saved: Saved | None = None) -> None:
+    def __init__(self, saved: SavedCounters | None = None) -> None:
         """Begin with what an earlier `save` returned, less what the catalogue does not have any more."""
         self._values: dict[str, dict[tuple[str, ...], float]] = {metric.name: {} for metric in CATALOGUE}
         self._classes: dict[str, dict[tuple[str, ...], list[int]]] = {metric.name: {} for metric in CATALOGUE}
@@ -145,11 +145,11 @@ class Counters:
             Distribution(metric.name, [*labels], counts, totals[labels]) for labels, counts in sorted(classes.items())
         ]
 
-    def save(self) -> Saved:
+    def save(self) -> SavedCounters:
         """Return all of it."""
         counters = [metric for metric in CATALOGUE if not metric.bounds]
         histograms = [metric for metric in CATALOGUE if metric.bounds]
-        return Saved(
+        return SavedCounters(
             [sample for metric in counters for sample in self.samples(metric)],
             [distribution for metric in histograms for distribution in self.distributions(metric)],
         )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE})
 
 
-class Held:
+class HeldLock:
     """A lock that is held until `release` or until this process ends."""
 
     def __init__(self, lock: object, lockless: str = "") -> None:
@@ -34,10 +34,10 @@ class Held:
         self._lock.release()  # type: ignore[attr-defined]
 
 
-def try_lock(directory: str, name: str) -> Held | None:
+def try_lock(directory: str, name: str) -> HeldLock | None:
     """Take the lock `directory/name`; return None if it is held.
 
-    If the file system has no locks (ENOLCK, ENOSYS, EOPNOTSUPP, ESTALE), returns a `Held` with `lockless` set: two
+    If the file system has no locks (ENOLCK, ENOSYS, EOPNOTSUPP, ESTALE), returns a `HeldLock` with `lockless` set: two
     processes may then do the same work, which is safe. Raises other `OSError`s.
     """
     import filelock
@@ -49,12 +49,12 @@ def try_lock(directory: str, name: str) -> Held | None:
     except filelock.Timeout:
         return None
     except NotImplementedError:
-        return Held(_Nothing(), os.strerror(errno.ENOSYS))
+        return HeldLock(_Nothing(), os.strerror(errno.ENOSYS))
     except OSError as error:
         if error.errno not in _NO_LOCKS:  # a full, read-only or dead file system
             raise
-        return Held(_Nothing(), os.strerror(error.errno))
-    return Held(lock)
+        return HeldLock(_Nothing(), os.strerror(error.errno))
+    return HeldLock(lock)
 
 
 def is_locked(directory: str, name: str) -> bool:

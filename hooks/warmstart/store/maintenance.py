@@ -31,7 +31,7 @@ from warmstart.store.layout import (
     is_user_scope,
     store_errors,
 )
-from warmstart.store.locks import Held, publish_lock, try_lock
+from warmstart.store.locks import HeldLock, publish_lock, try_lock
 from warmstart.store.manifest import MOST_PER_BUNDLE, MOST_PER_USER, ManifestUnreadable
 
 DAY = 86400.0
@@ -51,7 +51,7 @@ _ID = "id"  # in ARTIFACTS: 32 hexadecimal digits; nodes remember it, and so not
 _LONGEST_ID = 64  # bytes
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})  # rmdir(2)
 
-_held: list[Held] = []  # keeps locks until this process ends
+_held: list[HeldLock] = []  # keeps locks until this process ends
 
 
 class Bundle(NamedTuple):

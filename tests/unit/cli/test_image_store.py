@@ -16,7 +16,7 @@ from tests.support.entry_site import EntrySite, OsAs
 from tests.support.superblocks import image
 from warmstart.audit import events
 from warmstart.cli import image_store
-from warmstart.cli.image_store import Store, changed, opened
+from warmstart.cli.image_store import ImageStore, changed, opened
 from warmstart.images.choice import recipe
 from warmstart.images.store import published
 from warmstart.images.store.eviction import ImageEntry
@@ -25,7 +25,7 @@ HEX = "ab" * 32
 
 
 @pytest.fixture
-def store(entry_site: EntrySite) -> Iterator[Store]:
+def store(entry_site: EntrySite) -> Iterator[ImageStore]:
     """Give a store with an image, and a private one with another."""
     kind = f"{os.uname().machine}.{recipe(entry_site.policy.images.importer)}"
     for path, name in (("images", HEX), ("private/team/images", "cd" * 32)):
@@ -37,14 +37,14 @@ def store(entry_site: EntrySite) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("is_root", [True, False])
-def test_private_stores_are_for_roots_eyes(store: Store, monkeypatch: pytest.MonkeyPatch, is_root: bool) -> None:
+def test_private_stores_are_for_roots_eyes(store: ImageStore, monkeypatch: pytest.MonkeyPatch, is_root: bool) -> None:
     """Nobody else knows even their names."""
     monkeypatch.setattr(image_store, "os", OsAs(0 if is_root else 1000))
     assert sorted(entry.private for entry in store.inventory()) == (["", "team"] if is_root else [""])
     assert store.quarantined() == []
 
 
-def test_what_is_only_read_can_not_be_told(store: Store, entry_site: EntrySite) -> None:
+def test_what_is_only_read_can_not_be_told(store: ImageStore, entry_site: EntrySite) -> None:
     """A change without an audit is a bug."""
     with pytest.raises(AssertionError):
         store.emit(events.IMAGE_PINNED)
@@ -53,7 +53,7 @@ def test_what_is_only_read_can_not_be_told(store: Store, entry_site: EntrySite) 
     assert [event["name"] for event in entry_site.events("image.pinned")] == ["x"]
 
 
-def test_an_image_is_one_or_none(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_image_is_one_or_none(store: ImageStore, capsys: pytest.CaptureFixture[str]) -> None:
     """Status 1, with what to do about it."""
     assert store.find(HEX).name.startswith(HEX)
     with pytest.raises(click.exceptions.Exit) as caught:
@@ -61,7 +61,7 @@ def test_an_image_is_one_or_none(store: Store, capsys: pytest.CaptureFixture[str
     assert (caught.value.exit_code, "no such image" in capsys.readouterr().err) == (1, True)
 
 
-def test_every_tag_finds_its_image(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_tag_finds_its_image(store: ImageStore, capsys: pytest.CaptureFixture[str]) -> None:
     """The first, and a second one; a tag that has moved is its new image's."""
     kind = store.find(HEX).name.partition(".")[2]
     images = Path(store.policy.paths.store, "images")
@@ -81,7 +81,7 @@ def test_every_tag_finds_its_image(store: Store, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("text", ["UPPER", "evil.example.com/a:1"])
-def test_a_reference_is_one_that_jobs_may_have(store: Store, text: str) -> None:
+def test_a_reference_is_one_that_jobs_may_have(store: ImageStore, text: str) -> None:
     """Else status 2."""
     with pytest.raises(click.exceptions.Exit) as caught:
         store.reference(text)
@@ -89,7 +89,7 @@ def test_a_reference_is_one_that_jobs_may_have(store: Store, text: str) -> None:
     assert store.reference("reg.example.com/a:1").canonical() == "reg.example.com/a:1"
 
 
-def test_an_import_by_hand_is_nobodys(store: Store) -> None:
+def test_an_import_by_hand_is_nobodys(store: ImageStore) -> None:
     """Of no job, and in no quota."""
     site = store.site()
     assert (site.requester.job_id, site.requester.run_id) == (0, f"cli{os.getpid()}")

@@ -11,7 +11,7 @@ from tests.support import sample_log
 from warmstart.audit.line import Line
 from warmstart.host import wire
 from warmstart.report import metrics
-from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Metric, Sample, Saved
+from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Metric, Sample, SavedCounters
 from warmstart.report.runs import runs
 from warmstart.report.summary import summarize
 
@@ -107,7 +107,7 @@ def test_kept_counters_go_on() -> None:
     lines = [*sample_log.lines(100)]
     first = Counters()
     first.fold(lines[:500])
-    kept = wire.from_object(Saved, json.loads(json.dumps(first.save()._asdict())))
+    kept = wire.from_object(SavedCounters, json.loads(json.dumps(first.save()._asdict())))
     second = Counters(kept)
     second.fold(lines[500:])
     whole = Counters()
@@ -123,7 +123,7 @@ def test_kept_counters_go_on() -> None:
 def test_what_is_no_metric_any_more_is_forgotten() -> None:
     """An upgrade may change labels and classes."""
     name = metrics.HOOK_SECONDS.name
-    old = Saved(
+    old = SavedCounters(
         [Sample("gone", [], 1.0), Sample("warmstart_image_uses", [], 1.0)], [Distribution(name, ["prolog"], [1], 1.0)]
     )
     assert Counters(old).save() == Counters().save()

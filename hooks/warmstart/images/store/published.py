@@ -64,7 +64,7 @@ from warmstart.images.store.layout import (
     superblock_problem,
 )
 from warmstart.store.atomic import TEMP_PREFIX, publish, replace, temp_file
-from warmstart.store.locks import Held, is_locked, try_lock
+from warmstart.store.locks import HeldLock, is_locked, try_lock
 
 FORMAT = 1
 FOLDERS = (TAGS, LOCKS, FAILED, REQUEUED, PINNED, CHECKED, QUARANTINE)
@@ -80,7 +80,7 @@ LONGEST_CHECK = 4096
 DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-too-large"})
 PERSONAL = frozenset({"image-quota-exceeded"})  # concern the user who is charged, and nobody else
 
-_held: dict[str, Held] = {}
+_held: dict[str, HeldLock] = {}
 
 
 class ImageDraft(NamedTuple):

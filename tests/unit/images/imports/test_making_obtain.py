@@ -25,7 +25,7 @@ from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import ImageQuery, key_of
 from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.store.layout import StoreFailed
-from warmstart.store.locks import Held, try_lock
+from warmstart.store.locks import HeldLock, try_lock
 
 HEX = "ab" * 32
 BY_DIGEST = parse(f"reg.io/a@sha256:{HEX}")
@@ -203,14 +203,14 @@ def test_a_waiters_deadline_tells_what_the_producer_does(site: Site) -> None:
 def test_a_store_without_locks_is_said_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """ENOLCK: the import goes on, and its answer has the reason for one warning."""
 
-    def none(*_: object, **__: object) -> Held:
-        return Held(contextlib.nullcontext(), "No locks available")
+    def none(*_: object, **__: object) -> HeldLock:
+        return HeldLock(contextlib.nullcontext(), "No locks available")
 
     def make(producer: Flight) -> Obtained:
         put_image(site)
         return found_by(producer)
 
-    monkeypatch.setattr(Held, "release", lambda _: None)
+    monkeypatch.setattr(HeldLock, "release", lambda _: None)
     monkeypatch.setattr(published, "try_lock", none)
     monkeypatch.setattr(making, "_import", make)
     assert making.obtain(BY_DIGEST, site, after(5)).missing.lockless == "No locks available"
