@@ -47,8 +47,8 @@ def defer(directory: str, record: Record, since: float) -> None:
     with using_state(directory):
         ensure_dir(directory, 0o700)
         with opened_dir(directory) as fd:
-            data = {"since": since, "record": records.encode(record).decode()}
-            replace_file(fd, record.run_name + _SUFFIX, dumps(data).encode(), 0o600)
+            content = {"since": since, "record": records.encode(record).decode()}
+            replace_file(fd, record.run_name + _SUFFIX, dumps(content).encode(), 0o600)
 
 
 def forget(directory: str, name: str) -> None:

@@ -125,11 +125,11 @@ def is_at(fd: int, path: str, dir_fd: int | None = None) -> bool:
 
 def mount_id(fd: int) -> str:
     """Return the mount ID of a descriptor (proc(5), fdinfo). Unlike `st_dev` it distinguishes bind mounts."""
-    info = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    fdinfo = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fields = os.read(info, 4096).split()  # lines of "name:\tvalue"; mnt_id is among the first
+        fields = os.read(fdinfo, 4096).split()  # lines of "name:\tvalue"; mnt_id is among the first
     finally:
-        os.close(info)
+        os.close(fdinfo)
     if b"mnt_id:" in fields:
         return str(fields[fields.index(b"mnt_id:") + 1], "ascii")
     raise OSError(errno.ENOTSUP, "the kernel reports no mnt_id", f"/proc/self/fdinfo/{fd}")

@@ -94,10 +94,10 @@ def _read(path: str, registry: str) -> dict[str, object]:
             status = os.fstat(fd)
             if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise CredentialsUnusable(registry=registry, problem=f"{path} must belong to root, mode 0600")
-            data = wire.parse(read_up_to(fd, LONGEST))
+            content = wire.parse(read_up_to(fd, LONGEST))
         finally:
             os.close(fd)
-        auths = data["auths"]
+        auths = content["auths"]
     except OSError as error:
         raise CredentialsUnusable(registry=registry, problem=f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError):

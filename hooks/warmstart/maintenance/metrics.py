@@ -111,8 +111,8 @@ def _counted(directory: int, log: str) -> Counters:
     audit = AuditLog([log], positions=kept.positions)
     with suppress(FileNotFoundError):  # no hook has run yet
         counters.fold(audit.lines(LineFilter()))
-    data = _Kept(FORMAT, audit.positions, *counters.save())
-    files.replace_file(directory, _COUNTERS, json.dumps(data._asdict()).encode(), 0o600)
+    counted = _Kept(FORMAT, audit.positions, *counters.save())
+    files.replace_file(directory, _COUNTERS, json.dumps(counted._asdict()).encode(), 0o600)
     return counters
 
 

@@ -35,9 +35,9 @@ def validate(files: EntryFiles) -> None:
     manifest = f"{files.entry}/{_MANIFEST}"
     if manifest not in files.names:
         raise EntryInvalid("incomplete")
-    data = plain.read_json(files, manifest)
-    listed = data.get("files")
-    if data.get("version") != 1 or not isinstance(listed, dict) or not listed:
+    content = plain.read_json(files, manifest)
+    listed = content.get("files")
+    if content.get("version") != 1 or not isinstance(listed, dict) or not listed:
         raise EntryInvalid("field-malformed")
     here = {name.rpartition("/")[2] for name in files.names} - {_MANIFEST}
     if here != listed.keys():

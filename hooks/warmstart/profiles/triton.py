@@ -114,14 +114,14 @@ def _check_metadata(files: EntryFiles, stem: str) -> tuple[str, int]:
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import plain
 
-    data = plain.read_json(files, f"{files.entry}/{stem}.json")
-    if posixpath.basename(files.entry) not in _keys(data.get("hash")):
+    metadata = plain.read_json(files, f"{files.entry}/{stem}.json")
+    if posixpath.basename(files.entry) not in _keys(metadata.get("hash")):
         raise EntryInvalid("name-not-hash")
-    target = data.get("target")
-    name = data.get("name")
+    target = metadata.get("target")
+    name = metadata.get("name")
     if not isinstance(target, dict) or not isinstance(name, str) or name[:150] != stem:
         raise EntryInvalid("field-malformed")
-    numbers = [target.get("arch"), target.get("warp_size"), data.get("shared"), data.get("num_warps")]
+    numbers = [target.get("arch"), target.get("warp_size"), metadata.get("shared"), metadata.get("num_warps")]
     if target.get("backend") != "cuda" or not all(type(number) is int and number >= 0 for number in numbers):
         raise EntryInvalid("field-malformed")
     arch: int = target["arch"]

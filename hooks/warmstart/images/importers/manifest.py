@@ -27,10 +27,10 @@ class ImageManifest(NamedTuple):
 def read(text: str, machine: str) -> ImageManifest:
     """Return what a manifest says; `machine` is this node's, of uname(2)."""
     try:
-        data = json.loads(text)
-        if "manifests" in data:
-            return ImageManifest([], _choose(data["manifests"], machine))
-        layers = [_layer(each) for each in data["layers"]]
+        document = json.loads(text)
+        if "manifests" in document:
+            return ImageManifest([], _choose(document["manifests"], machine))
+        layers = [_layer(each) for each in document["layers"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ImageManifest([])
     return ImageManifest(layers if len(layers) <= MOST_LAYERS else [])

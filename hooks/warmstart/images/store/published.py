@@ -264,8 +264,8 @@ def check_bytes(store: str, name: str, writer: str, again: bool = False) -> Byte
         elif known["sha256"] != sha256:
             return answer._replace(problem=f"its SHA-256 is {sha256} and not {known['sha256']}")
     with opened_folder(store, CHECKED) as folder:
-        data = {"stamp": _stamp(status), "at": time.time()}
-        replace(folder, writer, name + META, json.dumps(data).encode())
+        content = {"stamp": _stamp(status), "at": time.time()}
+        replace(folder, writer, name + META, json.dumps(content).encode())
     return answer
 
 
@@ -474,8 +474,8 @@ def producer_of(store: str, key: str) -> ImageProducer | None:
     """Return the record of the producer; None if the file is missing or damaged."""
     try:
         with opened_folder(store, LOCKS) as folder:
-            data = wire.parse(read_small(key + PRODUCER, LONGEST_PRODUCER, folder))
-        producer = wire.from_object(ImageProducer, data)
+            content = wire.parse(read_small(key + PRODUCER, LONGEST_PRODUCER, folder))
+        producer = wire.from_object(ImageProducer, content)
     except (FileNotFoundError, ValueError):
         return None
     host, since, phase = (word[:LONGEST_WORD] for word in (producer.host, producer.since, producer.phase))
