@@ -16,14 +16,14 @@ The order of removal:
 3. The mounts below the run's directory. Each is made read-only first, so that a process that outlived the job can
    change nothing. Removing a tree would detach its mounts, too, but would not report which ones were in use.
 4. The run's directory, or all of it except TMPDIR; then what the run's imports left beside it.
-5. The note of a deferred harvest, once the cache that it names is gone.
+5. The file of a deferred harvest, once the cache that it names is gone.
 6. The record. It is the last thing on this node.
 7. The rendezvous in the store. It comes last because the store may be unreachable.
 
 A process that dies between two of these leaves nothing unknown. While anything of 1 to 5 is left, the record or the
-note of a deferred harvest names the run, and a repeated epilog, the prolog of a requeued job, or maintenance starts
+file of a deferred harvest names the run, and a repeated epilog, the prolog of a requeued job, or maintenance starts
 over. So a part that fails leaves the record in place, and does not keep the other parts from being done. Only a
-rendezvous can outlive both; maintenance of the store removes old ones. `defer` writes its note first and
+rendezvous can outlive both; maintenance of the store removes old ones. `defer` writes that file first and
 removes the record last, so at least one of them names the run at all times. A tree that neither names is an orphan.
 After `undo`, which leaves the ports, the epilog releases them without a record.
 

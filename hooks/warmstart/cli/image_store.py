@@ -151,7 +151,7 @@ class ImageStore(NamedTuple):
                     cancelled = True
                     if not is_live:  # else its process tells
                         error = ImportAbandoned(image=reference, node=node, problem="it was cancelled")
-                        requests.note_failure(directory, request.key, RememberedFailure.of(error))
+                        requests.remember_failure(directory, request.key, RememberedFailure.of(error))
         return cancelled
 
     def _requests(self) -> Iterator[tuple[str, str, ImportRequest]]:

@@ -211,7 +211,7 @@ class _Import:
             error=error.as_audit(),
         )
         with suppress(OSError):  # a full disk: the hooks find the failure in the store, or try themselves
-            requests.note_failure(directory, request.key, RememberedFailure.of(error, request.uid))
+            requests.remember_failure(directory, request.key, RememberedFailure.of(error, request.uid))
         with suppress(OSError):
             if is_over:
                 requests.drop(directory, request.key)

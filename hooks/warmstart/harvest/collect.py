@@ -197,7 +197,7 @@ class _Copy:
         self._add(entry, self._whole(self._tree, entry, paths, ()))
 
     def _one_seeded(self, entry: str, paths: Collection[str], seeded: SeededEntries) -> None:
-        """Copy a seeded entry if the job changed it; note if it removed it."""
+        """Copy a seeded entry that the job changed; one that it removed is only listed."""
         given = seeded.files(entry)
         if not given:
             raise _EntryRejected(entry, BASE_GONE)

@@ -163,7 +163,7 @@ class _NodeMaintenance:
         pruned = self._part("copies", self._copies)
         self._part("temporaries", self._temporaries)
         if self._is_complete:
-            self._mark_success()
+            self._record_success()
         return Report(
             *(self._session.node, spooled, orphans.finished, harvested, orphans.removed, pruned, noted),
             failed=tuple(map(str, self._session.failures)),
@@ -177,8 +177,8 @@ class _NodeMaintenance:
         self._is_complete = self._is_complete and is_complete
         return done or 0
 
-    def _mark_success(self) -> None:
-        """Note when every part got to its end, for doctor. The failure of one run's work does not count."""
+    def _record_success(self) -> None:
+        """Record when every part got to its end, for doctor. The failure of one run's work does not count."""
         paths = self._session.paths
         with self._session.isolated("maintained"), opened_dir(paths.root) as fd:
             replace_file(fd, os.path.basename(paths.maintained), b"", 0o600, durable=False)

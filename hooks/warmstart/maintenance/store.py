@@ -141,7 +141,7 @@ class StoreMaintenance:
         self.empty_quarantines()
         self.forget_requeued()
         self._session.store.identify(self._session.store_deadline())
-        self._session.store.mark_maintained(self._session.store_deadline())
+        self._session.store.record_maintained(self._session.store_deadline())
         return self.report
 
     def evict_images(self) -> None:

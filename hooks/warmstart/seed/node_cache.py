@@ -156,7 +156,7 @@ def copy_here(directory: str, offer: Offer) -> Copy | None:
 
 
 def _is_there(path: str, offer: Offer, dir_fd: int | None = None) -> bool:
-    """Return whether the node has the whole copy at `path`, and note its use."""
+    """Return whether the node has the whole copy at `path`, and record its use."""
     try:
         fd = open_regular(path, dir_fd)
     except FileNotFoundError:

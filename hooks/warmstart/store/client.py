@@ -126,11 +126,11 @@ class StoreClient:
 
         return self._locker.run(deadline, maintenance.lock, self.path)
 
-    def mark_maintained(self, deadline: Deadline) -> None:
-        """Note that a maintenance run of the store got to its end."""
+    def record_maintained(self, deadline: Deadline) -> None:
+        """Record that a maintenance run of the store got to its end."""
         from warmstart.store import maintenance
 
-        self.worker.run(deadline, maintenance.mark_maintained, self.path)
+        self.worker.run(deadline, maintenance.record_maintained, self.path)
 
     def identify(self, deadline: Deadline) -> str:
         """Return the store's id, which it gets if it has none."""

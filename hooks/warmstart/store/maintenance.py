@@ -106,9 +106,9 @@ def lock(store: str) -> bool:
     return held is not None
 
 
-def mark_maintained(store: str) -> None:
-    """Note the time of a maintenance run that got to its end."""
-    with store_errors("note the store's maintenance"), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
+def record_maintained(store: str) -> None:
+    """Record the time of a maintenance run that got to its end."""
+    with store_errors("record the store's maintenance"), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
         replace_file(fd, _MAINTAINED, b"", 0o600)
 
 

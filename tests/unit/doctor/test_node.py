@@ -328,7 +328,7 @@ def test_stuck_and_failed_imports_are_told(here: Node) -> None:
     for waiting in requests.keys(place.imports):
         requests.drop(place.imports, waiting)
     error = requests.ImportAbandoned(image="reg.io/a:1", node="n1", problem="it was cancelled")
-    requests.note_failure(place.imports, request.key, RememberedFailure.of(error))
+    requests.remember_failure(place.imports, request.key, RememberedFailure.of(error))
     found = one(node.imports, here)
     assert (found.status, "import of image reg.io/a:1 on node n1 was given up" in found.found) == ("advice", True)
 

@@ -270,7 +270,7 @@ def test_what_has_failed_waits_an_hour(site: EntrySite, age: float, uid: int, re
     (request,) = written(site)
     requests.drop(site.paths.imports, request.key)
     failure = RememberedFailure.of(ImageNotFound(image="reg.example.com/a:1"))._replace(uid=uid)
-    requests.note_failure(site.paths.imports, request.key, failure)
+    requests.remember_failure(site.paths.imports, request.key, failure)
     note = os.path.join(site.paths.imports, f"{request.key}.failed")
     with open(note, encoding="ascii") as file:
         content = json.load(file)

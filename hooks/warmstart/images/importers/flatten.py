@@ -400,7 +400,7 @@ class Image:
         """Write what a layer adds to the upper ones. Layers have falling numbers."""
         layer = _LayerState()
         for entry in reader.entries():
-            if not layer.note(entry):
+            if not layer.register(entry):
                 self._add(number, layer, entry, reader)
         for path, entry in layer.directories.items():
             if path not in self._directories and not self._hides(path, layer):
@@ -435,7 +435,7 @@ class Image:
             self._links += [(link, links[0]) for link in links[1:]]
 
     def _link(self, number: int, layer: _LayerState, links: list[bytes], target: bytes) -> None:
-        """Note hard links to what a layer has, or may find below it, under the path `target`."""
+        """Remember hard links to what a layer has, or may find below it, under the path `target`."""
         if not links:
             return
         if target not in layer.contents:
@@ -490,8 +490,8 @@ class _LayerState:
         self.opaque: set[bytes] = set()
         self.hidden: dict[bytes, bool] = {}  # directory → whether upper layers hide what it has here
 
-    def note(self, entry: Entry) -> bool:
-        """Note where an entry is. Return whether that is all: it is a whiteout or a directory.
+    def register(self, entry: Entry) -> bool:
+        """Remember where an entry is. Return whether that is all: it is a whiteout or a directory.
 
         Raises `Unsupported` if the result depends on the order of entries.
         """

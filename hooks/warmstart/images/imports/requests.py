@@ -206,7 +206,7 @@ def _in_fair_order(waiting: list[ImportRequest], working: list[ImportRequest]) -
 
 def _give_up(directory: str, request: ImportRequest, problem: str) -> None:
     error = ImportAbandoned(image=request.reference, node=request.node, problem=problem)
-    note_failure(directory, request.key, RememberedFailure.of(error))
+    remember_failure(directory, request.key, RememberedFailure.of(error))
     with opened_dir(directory) as fd:
         files.unlink_if_there(request.key + REQUEST, fd)
 
@@ -295,7 +295,7 @@ def cancel(directory: str, key: str) -> bool:
     return known
 
 
-def note_failure(directory: str, key: str, failure: RememberedFailure) -> None:
+def remember_failure(directory: str, key: str, failure: RememberedFailure) -> None:
     """Write down for the hooks of this node how an import failed. Raises `OSError`."""
     data = json.dumps(failure._replace(at=time.time())._asdict()).encode()
     with opened_dir(directory) as fd:
@@ -317,7 +317,7 @@ def failures(directory: str) -> list[RememberedFailure]:
 
 
 def forget_failures(directory: str, older_than_s: float) -> None:
-    """Remove the notes of old failures, and what killed writers left. Raises `OSError`."""
+    """Forget old failures, and what killed writers left. Raises `OSError`."""
     now = time.time()
     for name in names_in(directory):
         path = f"{directory}/{name}"

@@ -256,7 +256,7 @@ def test_notes_of_failures_go(queue: Queue) -> None:
     """After a while, as do files that killed writers left; requests stay."""
     request = asked_for("a")
     requests.submit(queue, request)
-    requests.note_failure(queue.directory, request.key, RememberedFailure("c", {}))
+    requests.remember_failure(queue.directory, request.key, RememberedFailure("c", {}))
     left = Path(queue.directory) / f".{request.key}.json.99.tmp"
     left.touch()
     requests.forget_failures(queue.directory, 60)

@@ -187,7 +187,7 @@ def test_only_roots_own_word_breaks_a_node(site: Site, started: list[Callable[[]
         single_flight.obtain(WANTED, site, after(5))
     (request,) = asked(site)
     requests.put_back(site.queue.directory, request.key, attempts=1)
-    started.append(lambda: requests.note_failure(site.queue.directory, request.key, RememberedFailure.of(broken)))
+    started.append(lambda: requests.remember_failure(site.queue.directory, request.key, RememberedFailure.of(broken)))
     with pytest.raises(ScratchBroken):
         single_flight.obtain(WANTED, site, after(5))
 
