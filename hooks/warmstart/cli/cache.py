@@ -407,11 +407,11 @@ def unblock(installation: Installation, /, everything: bool, **what: str) -> Non
 def find(bundles: Sequence[AnyBundle], name: str) -> AnyBundle:
     """Return the bundle with an id, or with a prefix of it or of its hash. Exits with 1 unless exactly one fits."""
     exact = [bundle for bundle in bundles if bundle.bundle == name]
-    found = exact or [bundle for bundle in bundles if len(name) >= SHORTEST and _begins(bundle.bundle, name)]
-    if len(found) != 1:
-        warn(f"there is no bundle {name}" if not found else f"{name}: more than one bundle; give more of its id")
+    fitting = exact or [bundle for bundle in bundles if len(name) >= SHORTEST and _begins(bundle.bundle, name)]
+    if len(fitting) != 1:
+        warn(f"there is no bundle {name}" if not fitting else f"{name}: more than one bundle; give more of its id")
         raise click.exceptions.Exit(NO)
-    return found[0]
+    return fitting[0]
 
 
 def _begins(bundle: str, prefix: str) -> bool:
@@ -420,8 +420,8 @@ def _begins(bundle: str, prefix: str) -> bool:
 
 def _chosen(work: StoreMaintenance, only: NamespaceFilter, names: Sequence[str]) -> list[Bundle]:
     """Return the bundles that the options select: those with the given names, or all."""
-    found = list(work.bundles())
-    return only.select(found, {find(found, name).bundle for name in names})
+    bundles = list(work.bundles())
+    return only.select(bundles, {find(bundles, name).bundle for name in names})
 
 
 def _checked(what: dict[str, str], reason: str) -> Block:
@@ -437,13 +437,13 @@ def _bytes(files: Mapping[str, File]) -> int:
     return sum(file.size for file in files.values())
 
 
-def _first_in(found: Manifest, entry: str) -> str | None:
-    return found.origins[entry].bundle if entry in found.origins else None
+def _first_in(manifest: Manifest, entry: str) -> str | None:
+    return manifest.origins[entry].bundle if entry in manifest.origins else None
 
 
-def _as_json(found: Manifest) -> dict[str, object]:
-    origins = {entry: origin._asdict() for entry, origin in found.origins.items()}
-    return {**found._asdict(), "producer": found.producer._asdict(), "origins": origins}
+def _as_json(manifest: Manifest) -> dict[str, object]:
+    origins = {entry: origin._asdict() for entry, origin in manifest.origins.items()}
+    return {**manifest._asdict(), "producer": manifest.producer._asdict(), "origins": origins}
 
 
 def tell_counts(report: StoreReport, as_json: bool) -> None:

@@ -72,16 +72,16 @@ def export_command(
     only = NamespaceFilter(**options)
     with admin_session(installation) as session:
         there = list(audited_survey(session))
-        found = only.select(there, {find(there, name).bundle for name in bundles})
+        chosen = only.select(there, {find(there, name).bundle for name in bundles})
         done: list[Bundle] = []
-        if found:
+        if chosen:
             with transfer.writing(target) as writer:
-                done = [b for b in progress(found, "export", quiet=as_json) if _export(session, writer, b)]
+                done = [b for b in progress(chosen, "export", quiet=as_json) if _export(session, writer, b)]
                 writer.finish()
             size = sum(bundle.size for bundle in done)
             session.audit.emit(events.CACHE_EXPORTED, target=target, bundles=len(done), bytes=size, by=administrator())
     answer(f"{len(done)} bundles exported to {target}", [bundle._asdict() for bundle in done], as_json=as_json)
-    if not done or len(done) < max(len(found), len(bundles)) or session.failures:
+    if not done or len(done) < max(len(chosen), len(bundles)) or session.failures:
         raise click.exceptions.Exit(NO)
 
 

@@ -74,7 +74,7 @@ class BoundsExceeded(Exception):
     """The image has more bytes or files than it may have."""
 
 
-class Bounds(NamedTuple):
+class ImageBounds(NamedTuple):
     """What an image may hold."""
 
     size: int  # bytes of its files' content
@@ -340,7 +340,7 @@ def _parents(path: bytes) -> Iterator[bytes]:
 class Archive:
     """The tar archive for mksquashfs. Every path is written once."""
 
-    def __init__(self, out: IO[bytes], bounds: Bounds) -> None:
+    def __init__(self, out: IO[bytes], bounds: ImageBounds) -> None:
         self._out = out
         self._size, self._files = bounds
 
@@ -520,7 +520,7 @@ class _LayerState:
             directory = directory.rpartition(b"/")[0]
 
 
-def flatten(layers: list[LayerArchive], out: IO[bytes], bounds: Bounds) -> int:
+def flatten(layers: list[LayerArchive], out: IO[bytes], bounds: ImageBounds) -> int:
     """Write the image of `layers` (the lowest first) as a tar archive; return the mode of its root.
 
     Raises `Unsupported`, `InvalidImage`, `BoundsExceeded` and `OSError`; what was written then is of no use.
@@ -543,7 +543,7 @@ def root_mode(layers: list[LayerArchive]) -> int:
     return PLAIN_DIRECTORY
 
 
-def make(layout: str, tag: str, result: str, bounds: Bounds, memory: int) -> int:
+def make(layout: str, tag: str, result: str, bounds: ImageBounds, memory: int) -> int:
     """Make the squashfs `result` of the image `tag` in an OCI layout; return the exit status of mksquashfs.
 
     Raises `Unsupported`, `InvalidImage`, `BoundsExceeded` and `OSError`. After a failure there is no result.
@@ -605,7 +605,7 @@ def main(arguments: list[str], memory: int) -> int:
     """Run with the arguments LAYOUT TAG RESULT BYTES FILES, and at most `memory` bytes. Return the exit status."""
     layout, tag, result, size, files = arguments
     try:
-        return make(layout, tag, result, Bounds(int(size), int(files)), memory)
+        return make(layout, tag, result, ImageBounds(int(size), int(files)), memory)
     except Unsupported as error:
         status, problem = UNSUPPORTED, str(error)
     except InvalidImage as error:

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from tests.support.layer_stacks import Item, archive, random_stack, tree_of, write_layout
 from warmstart.images.importers import flatten
-from warmstart.images.importers.flatten import Bounds, BoundsExceeded, InvalidImage, LayerArchive, Unsupported
+from warmstart.images.importers.flatten import BoundsExceeded, ImageBounds, InvalidImage, LayerArchive, Unsupported
 
-ROOMY = Bounds(1 << 30, 10_000)
+ROOMY = ImageBounds(1 << 30, 10_000)
 
 
 def layers_in(directory: Path, archives: Sequence[bytes]) -> list[LayerArchive]:
@@ -40,7 +40,7 @@ def layers_in(directory: Path, archives: Sequence[bytes]) -> list[LayerArchive]:
 class Result:
     """The archive that `flatten` wrote."""
 
-    def __init__(self, directory: Path, *layers: Sequence[Item], bounds: Bounds = ROOMY) -> None:
+    def __init__(self, directory: Path, *layers: Sequence[Item], bounds: ImageBounds = ROOMY) -> None:
         out = io.BytesIO()
         self.root_mode = flatten.flatten(layers_in(directory, [archive(layer) for layer in layers]), out, bounds)
         out.seek(0)
@@ -175,9 +175,9 @@ def test_an_upper_layer_that_leads_through_a_lower_link_is_left_to_the_unpacker(
 def test_bytes_and_files_are_bounded(tmp_path: Path) -> None:
     """Bytes and files are bounded."""
     with pytest.raises(BoundsExceeded):
-        Result(tmp_path, [Item("f", content=bytes(1000))], bounds=Bounds(999, 10))
+        Result(tmp_path, [Item("f", content=bytes(1000))], bounds=ImageBounds(999, 10))
     with pytest.raises(BoundsExceeded):
-        Result(tmp_path, [Item("f"), Item("g"), Item("l", "hardlink", target="g")], bounds=Bounds(1, 2))
+        Result(tmp_path, [Item("f"), Item("g"), Item("l", "hardlink", target="g")], bounds=ImageBounds(1, 2))
 
 
 def test_a_sparse_file_counts_with_its_holes(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_sparse_file_counts_with_its_holes(tmp_path: Path) -> None:
     subprocess.run(["tar", "-C", tmp_path, "-cSf", tmp_path / "layer.tar", "sparse"], check=True)
     layers = layers_in(tmp_path, [(tmp_path / "layer.tar").read_bytes()])
     with pytest.raises(BoundsExceeded):
-        flatten.flatten(layers, io.BytesIO(), Bounds(1 << 20, 10))
+        flatten.flatten(layers, io.BytesIO(), ImageBounds(1 << 20, 10))
 
 
 def test_a_layer_must_have_the_hash_of_the_configuration(tmp_path: Path) -> None:
