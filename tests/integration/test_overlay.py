@@ -420,7 +420,7 @@ def harvested(run: Run, stage: Path, seeded: set[str], seconds: float = 5.0, mos
     with (
         opened_dir(str(run.path)) as base,
         opened_dir(str(stage)) as fd,
-        overlay.frozen_view(base, SUBDIR, SUBDIR, after(seconds)) as view,
+        overlay.frozen_view(base, SUBDIR, after(seconds)) as view,
     ):
         assert view is not None
         rule: dict[str, Any] = {"entry_of": lambda path: path.partition(".")[0], "skip": seeded}

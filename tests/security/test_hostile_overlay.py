@@ -78,7 +78,7 @@ def harvested(run: Run) -> Collected:
     with (
         opened_dir(str(run.path)) as base,
         opened_dir(str(stage)) as fd,
-        overlay.frozen_view(base, SUBDIR, SUBDIR, after(5)) as view,
+        overlay.frozen_view(base, SUBDIR, after(5)) as view,
     ):
         assert view is not None
         found = collect_view(

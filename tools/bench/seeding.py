@@ -98,7 +98,7 @@ def _collect(run: Run, stage: Path) -> None:
     with (
         opened_dir(str(run.path)) as base,
         opened_dir(str(stage)) as fd,
-        overlay.frozen_view(base, SUBDIR, SUBDIR, after(5)) as view,
+        overlay.frozen_view(base, SUBDIR, after(5)) as view,
     ):
         assert view is not None
         found = collect_view(view, owner=JOB.uid, entry_of=lambda path: path, skip=(), stage=Stage(fd), limits=limits)

@@ -73,7 +73,6 @@ def validate(files: EntryFiles) -> None:
 
 PROFILE = Profile(
     name="sglang",
-    subdir="sglang",
     variables={
         "SGLANG_CACHE_DIR": "{dir}",
         "SGLANG_DG_CACHE_DIR": "{dir}/deep_gemm",

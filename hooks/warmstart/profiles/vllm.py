@@ -96,7 +96,6 @@ def _artifacts(value: object) -> set[str]:
 
 PROFILE = Profile(
     name="vllm",
-    subdir="vllm",
     variables={"VLLM_CACHE_ROOT": "{dir}"},
     relocation="rewrite",
     facts=("image", "gpu", "cpu"),

@@ -292,12 +292,12 @@ def _detach_layers(count: int) -> None:
 
 
 @contextmanager
-def frozen_view(run_fd: int, profile: str, subdir: str, deadline: Deadline) -> Iterator[FrozenView | None]:
+def frozen_view(run_fd: int, profile: str, deadline: Deadline) -> Iterator[FrozenView | None]:
     """Make a profile's view read-only and open it; yields None if it has no view (extracted, or not seeded).
 
     Raises `CacheBusy` if a process still has a file open for writing at the deadline.
     """
-    with _opened(run_fd, subdir) as view:
+    with _opened(run_fd, profile) as view:
         if view is None:
             yield None
             return
