@@ -91,7 +91,7 @@ class StoreMaintenance:
     def _collect_garbage(self, bundles: Iterable[Bundle]) -> None:
         going: dict[tuple[Namespace, str], list[str]] = {}
         for bundle, reason in maintenance.expired(bundles, self._session.policy.maintenance, time.time()):
-            going.setdefault((namespace_of(bundle, self._session), reason), []).append(bundle.bundle)
+            going.setdefault((namespace_of(bundle, self._session.store), reason), []).append(bundle.bundle)
         for (where, reason), names in going.items():
             with self._isolated():
                 self._remove(where, names, reason)
@@ -99,7 +99,7 @@ class StoreMaintenance:
     def remove(self, bundles: Iterable[Bundle], reason: str) -> None:
         """Remove bundles, whoever uses them: a node that has a copy keeps it until it prunes its copies."""
         for bundle in bundles:
-            self._remove(namespace_of(bundle, self._session), [bundle.bundle], reason)
+            self._remove(namespace_of(bundle, self._session.store), [bundle.bundle], reason)
 
     def remove_empty(self) -> None:
         """Remove namespaces that have been empty for a day."""
@@ -116,7 +116,7 @@ class StoreMaintenance:
         damaged = {}
         settings = repack_settings(self._session)
         for bundle in bundles:
-            where = namespace_of(bundle, self._session)
+            where = namespace_of(bundle, self._session.store)
             problem = ""
             with self._isolated():
                 problem = merge.verify(settings, where, bundle.bundle, bundle_deadline())
