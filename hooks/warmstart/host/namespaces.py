@@ -1,4 +1,4 @@
-"""Mount namespaces: bind-mount a directory in another one, or make a new one. Runs as root. Not on the hot path.
+"""Mount namespaces: what is mounted, a directory bind-mounted in another one, a new one. Not on the hot path.
 
 A descriptor from before setns(2) belongs to the old namespace and cannot be bind-mounted in the new one. So all paths
 are walked again after joining: name by name, following no link, and only where nobody but root can change them.
@@ -18,6 +18,13 @@ from warmstart.lean import libc
 
 _CLONE_NEWNS = 0x20000
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
+
+
+class Mount(NamedTuple):
+    """A mounted file system: its type and where it is mounted."""
+
+    kind: str
+    point: str
 
 
 class View(NamedTuple):
@@ -96,15 +103,29 @@ def _arrange(view: View) -> None:
 
 def _hidden_points(view: View) -> list[str]:
     hidden, shown = os.path.realpath(view.hidden), os.path.realpath(view.shown)
-    points = [point for point in mount_points() if point.startswith(hidden)]
+    points = [mount.point for mount in mounts() if mount.point.startswith(hidden)]
     return [point for point in points if point != shown and not point.startswith(f"{shown}/")]
 
 
-def mount_points() -> list[str]:
-    """Return the mount points of this process's namespace (proc(5), mountinfo)."""
+def mounts() -> list[Mount]:
+    """Return what is mounted in this process's namespace (proc(5), mountinfo). Asks no file system."""
     with open("/proc/self/mountinfo", "rb") as file:
-        points = [line.split(b" ")[4] for line in file]
-    return [os.fsdecode(_ESCAPE.sub(lambda found: bytes([int(found[1], 8)]), point)) for point in points]
+        rows = [line.split(b" ") for line in file]
+    return [Mount(os.fsdecode(row[row.index(b"-") + 1]), _unescaped(row[4])) for row in rows]
+
+
+def mount_of(path: str) -> Mount:
+    """Return the mount of a path without links, so that a file system that hangs is no obstacle.
+
+    In a chroot there may be none.
+    """
+    above = [mount for mount in mounts() if f"{path}/".startswith(f"{mount.point.rstrip('/')}/")]
+    # Of several on one point the last one shows.
+    return max(reversed(above), key=lambda mount: len(mount.point), default=Mount("unknown", ""))
+
+
+def _unescaped(point: bytes) -> str:
+    return os.fsdecode(_ESCAPE.sub(lambda found: bytes([int(found[1], 8)]), point))
 
 
 def enter_new() -> None:

@@ -14,11 +14,11 @@ import pytest
 from tests.support.command_line import installed
 from warmstart.doctor import probe, store
 from warmstart.doctor.finding import Result, run
-from warmstart.doctor.mounts import Mount
 from warmstart.doctor.probe import Look, Owned
 from warmstart.doctor.store import Store
 from warmstart.errors import WarmstartError
 from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.host.namespaces import Mount
 from warmstart.images.store.published import ImageProducer
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
