@@ -251,12 +251,9 @@ def remove(installation: Installation, bundles: tuple[str, ...], as_json: bool) 
 
 @cache.command()
 @filter_options
-@click.option(
-    "--fewest", type=click.IntRange(min=2), default=2, show_default=True, help="The fewest bundles worth merging."
-)
 @json_option
 @click.pass_obj
-def compact(installation: Installation, /, fewest: int, as_json: bool, **options: str | None) -> None:
+def compact(installation: Installation, /, as_json: bool, **options: str | None) -> None:
     """Merge each user's bundles in each namespace into one. The old ones stay for an hour.
 
     Exit status: 0 done; 1 some could not be merged; 2 not root, or the store fails or is busy.
@@ -265,7 +262,7 @@ def compact(installation: Installation, /, fewest: int, as_json: bool, **options
     with store_maintenance(installation) as (_, work):
         for where in filter(only.matches, work.namespaces()):
             work.sweep(where)
-            work.compact(where, fewest)
+            work.compact(where, fewest=2)
     tell_counts(work.report, as_json)
     if work.report.failed:
         raise click.exceptions.Exit(NO)
