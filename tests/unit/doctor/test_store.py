@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import pytest
 
@@ -67,8 +67,9 @@ def results(policy: Policy, *, place: str = "/p", as_root: bool = True, **answer
 
     mount = Mount(told.get("kind", "nfs4"), "/shared")
     problem, known = os.strerror(told.get("code", 0)), told.get("known", "abcdef0123")
-    root = ask if as_root else None
-    return run(store.CHECKS, Store(policy, ask, ask, root, place, problem, told.get("code", 0), mount, known))
+    as_owner = cast("store.Run", ask)
+    root = as_owner if as_root else None
+    return run(store.CHECKS, Store(policy, as_owner, as_owner, root, place, problem, told.get("code", 0), mount, known))
 
 
 def test_a_good_store_is_ok(policy: Policy) -> None:
