@@ -175,8 +175,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
         return []
     from warmstart.steps import workspace
 
-    subdirs = tuple(registry.get(name, policy.profiles).subdir for name in names)
-    steps = [Step(workspace.NAME, partial(workspace.run, options=workspace.Options(subdirs)))]
+    steps = [Step(workspace.NAME, partial(workspace.run, options=workspace.Options(tuple(names))))]
     if meeting:
         steps.append(meeting)  # before the slow steps: the other nodes wait for it
     if job_images:

@@ -57,14 +57,14 @@ def cache(run_job: RunJob, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the cache of a job that built the extension. Tests put their files there."""
     cache = tmp_path_factory.mktemp("extension") / "cache"
     assert run_job(cache)["cache_misses"] == 1
-    (cache / PROFILE.subdir / "answer" / "lock").touch()  # as a job that was killed leaves it
+    (cache / PROFILE.name / "answer" / "lock").touch()  # as a job that was killed leaves it
     return cache
 
 
 @pytest.fixture(scope="module")
 def built(cache: Path) -> Files:
     """Return the files that the profile takes from that cache."""
-    directory = cache / PROFILE.subdir
+    directory = cache / PROFILE.name
     names = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
     taken = [name for name in names if PROFILE.entry_of(name)]
     return {name: ((directory / name).read_bytes(), (directory / name).stat().st_mtime_ns) for name in taken}
@@ -74,7 +74,7 @@ def restore(cache: Path, files: Files, mtime: Callable[[int], int]) -> None:
     """Put only the harvested files where a job's cache is."""
     shutil.rmtree(cache, ignore_errors=True)
     for name, (content, mtime_ns) in files.items():
-        path = cache / PROFILE.subdir / name
+        path = cache / PROFILE.name / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         os.utime(path, ns=(mtime(mtime_ns), mtime(mtime_ns)))
@@ -83,7 +83,7 @@ def restore(cache: Path, files: Files, mtime: Callable[[int], int]) -> None:
 def verdict(cache: Path, files: Files) -> str | None:
     """Return the judge's verdict on the extension's files."""
     restore(cache, files, int)
-    fd = os.open(cache / PROFILE.subdir, os.O_RDONLY)
+    fd = os.open(cache / PROFILE.name, os.O_RDONLY)
     try:
         return judge(PROFILE.name, fd, {"answer": list(files)})["answer"]
     finally:
@@ -103,7 +103,7 @@ def test_a_source_that_was_built_at_a_runs_own_path_is_refused(run_script: RunSc
     places = {}
     for name, run in RUNS.items():
         run_script(tmp_path / "inline.py", tmp_path / run / "cache")
-        places[name] = tmp_path / run / "cache" / PROFILE.subdir
+        places[name] = tmp_path / run / "cache" / PROFILE.name
     shown = {}
     for name, directory in places.items():
         assert str(directory / "inline" / "main.cpp") in (directory / "inline" / "build.ninja").read_text()

@@ -120,7 +120,7 @@ def test_a_directory_that_the_users_other_job_swaps_is_not_followed(
     relocate = seed._Seeding._relocated  # the moment between two calls has no other name
 
     def swapped(seeding: seed._Seeding, source: seed._Source, cache: int) -> None:
-        entry = f"/proc/self/fd/{cache}/{source.profile.subdir}/{source.entries[0]}"
+        entry = f"/proc/self/fd/{cache}/{source.profile.name}/{source.entries[0]}"
         shutil.rmtree(entry)
         os.symlink(outside, entry)
         relocate(seeding, source, cache)

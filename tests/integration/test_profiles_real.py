@@ -64,7 +64,7 @@ def cold(tool: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     report = run_job(tool, cache)
     assert report["cache_hits"] == 0
     assert report["cache_misses"] > 0
-    return cache / registry.get(tool).subdir
+    return cache / registry.get(tool).name
 
 
 def harvestable(tool: str, directory: Path) -> Entries:
@@ -115,7 +115,7 @@ def test_valid_entries_alone_are_a_warm_cache_elsewhere(tool: str, cold: Path, t
     cache = tmp_path / "elsewhere"
     for names in harvestable(tool, cold).values():
         for name in names:
-            target = cache / registry.get(tool).subdir / name
+            target = cache / registry.get(tool).name / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(cold / name, target)
             target.chmod(0o444)

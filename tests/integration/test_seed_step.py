@@ -77,14 +77,14 @@ def a_new_context(root: Path, run_id: str, **policy: object) -> Context:
 def a_run(root: Path, run_id: str, profile: str = "numba", **policy: object) -> Context:
     """Return the context of a run whose workspace is made."""
     context = a_new_context(root, run_id, **policy)
-    outcome = workspace.run(context, workspace.Options((registry.get(profile).subdir,)))
+    outcome = workspace.run(context, workspace.Options((registry.get(profile).name,)))
     return context._replace(record=context.record._replace(**outcome.record))
 
 
 def seeded(context: Context, profile: str = "numba") -> tuple[dict[str, bytes], Outcome]:
     """Seed. Return what the job finds, and the step's messages."""
     outcome = seed.run(context, seed.Options((profile,)))
-    top = Path(context.record.run_directory) / "cache" / registry.get(profile).subdir
+    top = Path(context.record.run_directory) / "cache" / registry.get(profile).name
     return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}, outcome
 
 

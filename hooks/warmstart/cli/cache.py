@@ -37,7 +37,6 @@ from warmstart.errors import PolicyError, WarmstartError
 from warmstart.maintenance.bundles import bundle_deadline, labels, namespace_of, repack_settings, survey
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy, hint_for
 from warmstart.profiles.defined import FILES
 from warmstart.repack import merge
@@ -107,30 +106,14 @@ class NamespaceFilter(NamedTuple):
         return [item for item in items if self.matches(item) and (not bundles or item.bundle in bundles)]
 
 
-class StoreReading(NamedTuple):
-    """The store's bundles for a command that changes nothing, and so writes no audit events."""
-
-    policy: Policy
-    store: StoreClient
-    failures: list[WarmstartError]  # of namespaces that could not be read
-
-    def bundles(self) -> list[Bundle]:
-        """Return the bundles that readers see."""
-        return list(survey(self.store, self.failures.append))
-
-    def namespace(self, bundle: Bundle) -> Namespace:
-        """Return a bundle's namespace."""
-        return Namespace(self.policy.paths.store, bundle.scope, bundle.profile, bundle.namespace)
-
-
 @contextmanager
-def store_reading(installation: Installation) -> Iterator[StoreReading]:
-    """Open the store for reading, which needs root. Prints an error and exits with status 2."""
+def store_reading(installation: Installation) -> Iterator[StoreClient]:
+    """Open the store for reading, without a session's audit. Needs root. Prints an error and exits with status 2."""
     try:
         require_root("cache")
         policy = current_policy(installation).policy
         with StoreClient(policy.store_user, policy.paths.store, f"cli-{os.getpid()}") as store:
-            yield StoreReading(policy, store, [])
+            yield store
     except PolicyError as error:
         fail(error, hint_for(error))
     except WarmstartError as error:
@@ -173,13 +156,13 @@ def list_bundles(installation: Installation, /, blocked: bool, listing: Listing,
     Exit status: 0 listed; 1 there are none; 2 not root, or no policy, or the store fails.
     """
     only = NamespaceFilter(**options)
-    with store_reading(installation) as reading:
+    failures: list[WarmstartError] = []  # of namespaces that could not be read
+    with store_reading(installation) as store:
         if blocked:
-            rows = [block._asdict() for block in reading.store.blocked(store_deadline())]
+            rows = [block._asdict() for block in store.blocked(store_deadline())]
         else:
-            found = [bundle for bundle in reading.bundles() if only.matches(bundle)]
+            found = filter(only.matches, survey(store, failures.append))
             rows = [bundle._asdict() for bundle in sorted(found, key=lambda bundle: bundle.used)]
-        failures = reading.failures
     listing.of(BLOCKS if blocked else COLUMNS).show(rows)
     for failure in failures:
         warn(str(failure))
@@ -200,9 +183,9 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
 
     Exit status: 0 shown; 1 no such bundle, or more than one; 2 not root, or the store fails.
     """
-    with store_reading(installation) as reading:
-        named = find(reading.bundles(), bundle)
-        found = reading.store.manifest(reading.namespace(named), named.bundle, bundle_deadline())
+    with store_reading(installation) as store:
+        named = find(list(survey(store, lambda _: None)), bundle)
+        found = store.manifest(namespace_of(named, store), named.bundle, bundle_deadline())
     if as_json:
         show_json(_as_json(found))
         return
@@ -268,12 +251,9 @@ def remove(installation: Installation, bundles: tuple[str, ...], as_json: bool) 
 
 @cache.command()
 @filter_options
-@click.option(
-    "--fewest", type=click.IntRange(min=2), default=2, show_default=True, help="The fewest bundles worth merging."
-)
 @json_option
 @click.pass_obj
-def compact(installation: Installation, /, fewest: int, as_json: bool, **options: str | None) -> None:
+def compact(installation: Installation, /, as_json: bool, **options: str | None) -> None:
     """Merge each user's bundles in each namespace into one. The old ones stay for an hour.
 
     Exit status: 0 done; 1 some could not be merged; 2 not root, or the store fails or is busy.
@@ -282,7 +262,7 @@ def compact(installation: Installation, /, fewest: int, as_json: bool, **options
     with store_maintenance(installation) as (_, work):
         for where in filter(only.matches, work.namespaces()):
             work.sweep(where)
-            work.compact(where, fewest)
+            work.compact(where, fewest=2)
     tell_counts(work.report, as_json)
     if work.report.failed:
         raise click.exceptions.Exit(NO)
@@ -340,7 +320,7 @@ def promote_command(
     """
     with store_maintenance(installation) as (session, work):
         found = find(list(work.bundles()), bundle)
-        where = namespace_of(found, session)
+        where = namespace_of(found, session.store)
         settings, deadline = repack_settings(session), bundle_deadline()
         made = merge.promote(settings, where, found.bundle, entries, deadline, scope=scope)
         session.audit.emit(

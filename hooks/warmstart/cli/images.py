@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import click
 
@@ -89,14 +88,6 @@ IMPORT_COLUMNS = (
     Column("private", listed=False),
 )
 ALL_COLUMNS = {column.name: column for column in (*IMPORT_COLUMNS, *QUARANTINE_COLUMNS, *COLUMNS)}
-
-
-class Verified(NamedTuple):
-    """The result of verifying an image."""
-
-    name: str
-    problem: str  # "" if the image is intact
-    how: str
 
 
 def _common(command: Callable[..., None]) -> Callable[..., None]:
@@ -251,10 +242,10 @@ def verify(installation: Installation, image: tuple[str, ...], again: bool, as_j
         chosen = [store.find(name) for name in image] or store.inventory()
         results = [_verify(store, entry, again) for entry in progress(chosen, "reading", quiet=as_json)]
     if as_json:
-        show_json([row._asdict() for row in results])
+        show_json(results)
     else:
-        show_table(("image", "result"), [(row.name, row.problem or row.how) for row in results])
-    if any(row.problem for row in results):
+        show_table(("image", "result"), [(row["name"], row["problem"] or row["how"]) for row in results])
+    if any(row["problem"] for row in results):
         raise click.exceptions.Exit(NOT_DONE)
 
 
@@ -368,14 +359,16 @@ def _obtain(
     answer(f"{image.how}: {image.path}", made, as_json=as_json)
 
 
-def _verify(store: ImageStore, entry: ImageEntry, again: bool) -> Verified:
+def _verify(store: ImageStore, entry: ImageEntry, again: bool) -> dict[str, str]:
+    """Return the result as --json has it; `problem` is "" for an image that is intact."""
     images, name = store.images.at(entry.store), entry.name
     check = images.check_bytes(name, WRITER, after(HASHING_S), again=again)
     if check.problem:
         images.quarantine(name, check.problem, after(LISTING_S), inode=check.inode)
         store.emit(events.IMAGE_QUARANTINED, image=name, digest="", reason=check.problem)
-        return Verified(name, check.problem, "quarantined")
-    return Verified(name, "", "intact, unchanged since it was last read" if check.remembered else "intact")
+        return {"name": name, "problem": check.problem, "how": "quarantined"}
+    how = "intact, unchanged since it was last read" if check.remembered else "intact"
+    return {"name": name, "problem": "", "how": how}
 
 
 def _show_imports(coming: list[Import]) -> None:

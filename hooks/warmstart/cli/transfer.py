@@ -131,7 +131,7 @@ def import_command(
 
 def _export(session: Session, writer: transfer.Writer, bundle: Bundle) -> bool:
     """Add one bundle and its manifest to the export. Return False, after a warning, if it cannot be read."""
-    where = namespace_of(bundle, session)
+    where = namespace_of(bundle, session.store)
     name = Item(*where[1:], bundle.bundle).path
     ensure_dir(session.paths.maintenance, 0o700)
     with opened_dir(session.paths.maintenance) as folder:

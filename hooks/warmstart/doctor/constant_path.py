@@ -13,7 +13,7 @@ from warmstart.doctor import namespaces
 from warmstart.doctor.containers import HOOK, Tasks
 from warmstart.doctor.finding import ADVICE, OK, UNKNOWN, WRONG, Finding
 from warmstart.doctor.slurm import is_ours
-from warmstart.host.namespaces import mount_points
+from warmstart.host.namespaces import mounts
 from warmstart.policy.compiled import Policy
 
 SCRIPT = "job-container"
@@ -98,7 +98,7 @@ PROBLEMS = {
 def base_path(seen: Tasks) -> Iterator[Finding]:
     """Check for foreign mounts below BasePath: Slurm empties it recursively, mounted file systems included."""
     bases = [node.base for node in namespaces.read(seen.slurm.conf).nodes if "%" not in (node.base or "%")]
-    foreign = [target for target in mount_points() for base in bases if _is_foreign(target, base)]
+    foreign = [mount.point for mount in mounts() for base in bases if _is_foreign(mount.point, base)]
     if foreign:
         found = f"{', '.join(sorted(set(foreign)))}: mounted below BasePath, where Slurm removes all files after a job"
         yield Finding(WRONG, found, "mount it elsewhere")

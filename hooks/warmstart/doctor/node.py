@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from warmstart.audit import pending
 from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, OVERDUE_INTERVALS, UNKNOWN, WRONG, Finding
-from warmstart.doctor.mounts import SHARED, mount_of
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
+from warmstart.host.namespaces import mount_of
 from warmstart.images import choice
 from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers import base
@@ -30,6 +30,7 @@ from warmstart.session import NODE_INTERVAL_S
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
 POWERFUL = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow", "docker", "lxd", "kmem"})
+SHARED = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "afs", "9p", "glusterfs", "wekafs")
 LEAST_FREE = 5  # percent, of bytes and of inodes
 LEAST_BYTES, LEAST_INODES = 64 << 20, 1000  # of the disks with state and audit log, whose files are small
 # Debian's names; most other distributions have the same.

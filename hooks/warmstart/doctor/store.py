@@ -12,7 +12,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from warmstart.doctor import probe
 from warmstart.doctor.finding import (
@@ -25,10 +25,10 @@ from warmstart.doctor.finding import (
     WRONG,
     Finding,
 )
-from warmstart.doctor.mounts import LOCAL, Mount, mount_of
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import ROOT, Identity
+from warmstart.host.namespaces import Mount, mount_of
 from warmstart.host.worker import Worker
 from warmstart.images.store import published
 from warmstart.images.store.layout import reference_of
@@ -38,6 +38,7 @@ from warmstart.session import STORE_INTERVAL_S
 from warmstart.store import maintenance
 
 DEADLINE = 10.0  # seconds for each probe; a healthy file system needs milliseconds
+LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "tmpfs", "ramfs")
 NOBODY = (65534, 4294967294)
 SILENT_S = 1800.0  # a copy of a large image into the store reports nothing meanwhile
 MOST_AHEAD = 5.0  # seconds; a tag's time to live and leases compare clocks
@@ -46,11 +47,14 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class RunAs(Protocol):
-    """Runs a function of `probe` in a worker of some identity, with a deadline."""
+class RunAs(NamedTuple):
+    """Runs functions of `probe` in a worker of some identity, each with a deadline."""
+
+    worker: Worker
 
     def __call__(self, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Return the function's result. Raises `WorkerSilent` if the deadline passes."""
+        return self.worker.run(after(DEADLINE), function, *args, **kwargs)
 
 
 class Store(NamedTuple):
@@ -80,36 +84,27 @@ def opened(policy: Policy, known_id: str = "") -> Iterator[Store]:
 
     Raises `WorkerSilent` if the store hangs.
     """
-    owner = policy.store_user
-    with Worker(owner) as first, Worker(owner) as second, Worker(ROOT) as root:
-        run = _runner(first)
+    with two_processes(policy.store_user) as (run, run_second), Worker(ROOT) as root:
         directory, problem, code = "", "", 0
         try:
             directory = run(probe.make_directory, policy.paths.store, f"{os.uname().nodename}-{os.getpid()}")
         except OSError as error:
             problem, code = error.strerror or str(error), error.errno or 0
         try:
-            run_root = _runner(root) if os.geteuid() == 0 else None
+            run_root = RunAs(root) if os.geteuid() == 0 else None
             mount = mount_of(policy.paths.store)
-            yield Store(policy, run, _runner(second), run_root, directory, problem, code, mount, known_id)
+            yield Store(policy, run, run_second, run_root, directory, problem, code, mount, known_id)
         finally:
             if directory:
                 with suppress(OSError, WarmstartError):
-                    _runner(second)(probe.remove_directory, directory)
+                    run_second(probe.remove_directory, directory)
 
 
 @contextmanager
 def two_processes(owner: Identity) -> Iterator[tuple[RunAs, RunAs]]:
     """Start two processes as the store's owner for a `with` block."""
     with Worker(owner) as first, Worker(owner) as second:
-        yield _runner(first), _runner(second)
-
-
-def _runner(worker: Worker) -> RunAs:
-    def run(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return worker.run(after(DEADLINE), function, *args, **kwargs)
-
-    return run
+        yield RunAs(first), RunAs(second)
 
 
 def reachable(store: Store) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Mount namespaces: bind-mount a directory in another one, or make a new one. Runs as root. Not on the hot path.
+"""Mount namespaces: what is mounted, a directory bind-mounted in another one, a new one. Not on the hot path.
 
 A descriptor from before setns(2) belongs to the old namespace and cannot be bind-mounted in the new one. So all paths
 are walked again after joining: name by name, following no link, and only where nobody but root can change them.
@@ -20,7 +20,14 @@ _CLONE_NEWNS = 0x20000
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
-class Mounts(NamedTuple):
+class Mount(NamedTuple):
+    """A mounted file system: its type and where it is mounted."""
+
+    kind: str
+    point: str
+
+
+class Arrangement(NamedTuple):
     """What a mount namespace shows of a directory whose mounts belong to different accounts' programs."""
 
     hidden: str  # mounts whose path begins with this are not there …
@@ -66,7 +73,7 @@ def _bind(source: int, name: str, folder: int, owner: int, more: int = 0, *, pro
         raise
 
 
-def new_namespace(mounts: Mounts) -> int:
+def new_namespace(wanted: Arrangement) -> int:
     """Return a descriptor of a new mount namespace with these mounts. Raises `OSError`.
 
     Nobody but root may be able to change the names above `shown` and `source`, and of what is hidden.
@@ -74,39 +81,52 @@ def new_namespace(mounts: Mounts) -> int:
 
     def enter() -> None:
         enter_new()
-        _arrange(mounts)
+        _arrange(wanted)
 
     with linux.child_in(enter, "mount namespace") as pid:
         return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _arrange(mounts: Mounts) -> None:
+def _arrange(wanted: Arrangement) -> None:
     gone = "\0"
-    for point in _hidden_points(mounts):  # a mount comes before those on it
+    for point in _hidden_points(wanted):  # a mount comes before those on it
         if not point.startswith(f"{gone}/"):
             with suppress(OSError):  # whoever removes its directory detaches it here, too
                 linux.detach_path(point)
             gone = point
-    if left := _hidden_points(mounts):
+    if left := _hidden_points(wanted):
         raise OSError(errno.EBUSY, "cannot be hidden", left[0])
-    if mounts.source:
-        folder = os.open(mounts.shown, PATH)
-        _bind(
-            os.open(mounts.source, PATH), mounts.name, folder, mounts.owner, linux.MS_RDONLY if mounts.read_only else 0
-        )
+    if wanted.source:
+        folder = os.open(wanted.shown, PATH)
+        flags = linux.MS_RDONLY if wanted.read_only else 0
+        _bind(os.open(wanted.source, PATH), wanted.name, folder, wanted.owner, flags)
 
 
-def _hidden_points(mounts: Mounts) -> list[str]:
-    hidden, shown = os.path.realpath(mounts.hidden), os.path.realpath(mounts.shown)
-    points = [point for point in mount_points() if point.startswith(hidden)]
+def _hidden_points(wanted: Arrangement) -> list[str]:
+    hidden, shown = os.path.realpath(wanted.hidden), os.path.realpath(wanted.shown)
+    points = [mount.point for mount in mounts() if mount.point.startswith(hidden)]
     return [point for point in points if point != shown and not point.startswith(f"{shown}/")]
 
 
-def mount_points() -> list[str]:
-    """Return the mount points of this process's namespace (proc(5), mountinfo)."""
+def mounts() -> list[Mount]:
+    """Return what is mounted in this process's namespace (proc(5), mountinfo). Asks no file system."""
     with open("/proc/self/mountinfo", "rb") as file:
-        points = [line.split(b" ")[4] for line in file]
-    return [os.fsdecode(_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), point)) for point in points]
+        rows = [line.split(b" ") for line in file]
+    return [Mount(os.fsdecode(row[row.index(b"-") + 1]), _unescaped(row[4])) for row in rows]
+
+
+def mount_of(path: str) -> Mount:
+    """Return the mount of a path without links, so that a file system that hangs is no obstacle.
+
+    In a chroot there may be none.
+    """
+    above = [mount for mount in mounts() if f"{path}/".startswith(f"{mount.point.rstrip('/')}/")]
+    # Of several on one point the last one shows.
+    return max(reversed(above), key=lambda mount: len(mount.point), default=Mount("unknown", ""))
+
+
+def _unescaped(point: bytes) -> str:
+    return os.fsdecode(_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), point))
 
 
 def enter_new() -> None:

@@ -23,9 +23,9 @@ def repack_settings(session: Session) -> RepackSettings:
     return RepackSettings(session.paths.maintenance, session.store, session.policy.validate_user)
 
 
-def namespace_of(item: Bundle | Item, session: Session) -> Namespace:
-    """Return the namespace in the session's store of a bundle, or of a bundle in an export."""
-    return Namespace(session.policy.paths.store, item.scope, item.profile, item.namespace)
+def namespace_of(item: Bundle | Item, store: StoreClient) -> Namespace:
+    """Return the namespace in a store of a bundle, or of a bundle in an export."""
+    return Namespace(store.path, item.scope, item.profile, item.namespace)
 
 
 def audited_survey(session: Session) -> Iterator[Bundle]:

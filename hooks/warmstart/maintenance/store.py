@@ -91,7 +91,7 @@ class StoreMaintenance:
     def _collect_garbage(self, bundles: Iterable[Bundle]) -> None:
         going: dict[tuple[Namespace, str], list[str]] = {}
         for bundle, reason in maintenance.expired(bundles, self._session.policy.maintenance, time.time()):
-            going.setdefault((namespace_of(bundle, self._session), reason), []).append(bundle.bundle)
+            going.setdefault((namespace_of(bundle, self._session.store), reason), []).append(bundle.bundle)
         for (where, reason), names in going.items():
             with self._isolated():
                 self._remove(where, names, reason)
@@ -99,7 +99,7 @@ class StoreMaintenance:
     def remove(self, bundles: Iterable[Bundle], reason: str) -> None:
         """Remove bundles, whoever uses them: a node that has a copy keeps it until it prunes its copies."""
         for bundle in bundles:
-            self._remove(namespace_of(bundle, self._session), [bundle.bundle], reason)
+            self._remove(namespace_of(bundle, self._session.store), [bundle.bundle], reason)
 
     def remove_empty(self) -> None:
         """Remove namespaces that have been empty for a day."""
@@ -116,7 +116,7 @@ class StoreMaintenance:
         damaged = {}
         settings = repack_settings(self._session)
         for bundle in bundles:
-            where = namespace_of(bundle, self._session)
+            where = namespace_of(bundle, self._session.store)
             problem = ""
             with self._isolated():
                 problem = merge.verify(settings, where, bundle.bundle, bundle_deadline())
@@ -136,52 +136,43 @@ class StoreMaintenance:
         self.collect_garbage()
         self.remove_empty()
         self.scrub(bundle for bundle in self.bundles() if merge.is_due(bundle, maintenance.today()))
-        self.evict_images()
-        self.record_images()
-        self.empty_quarantines()
-        self.forget_requeued()
+        self.maintain_images()
         self._session.store.identify(self._session.store_deadline())
         self._session.store.record_maintained(self._session.store_deadline())
         return self.report
 
-    def evict_images(self) -> None:
+    def maintain_images(self) -> None:
+        """Do what is to be done in the shared store of images and in each private one."""
+        shared = ImageStoreClient(self._session.store.worker, self._session.store.path)
+        stores = [shared.at(path) for path in shared.stores(self._session.store_deadline())]
+        for part in (self._evict_images, self._record_images, self._empty_quarantine):
+            for store in stores:
+                with self._isolated():
+                    part(store)
+        with self._isolated():  # jobs that were requeued for an image long ago
+            self._count(swept=shared.forget_requeued(self._session.store_deadline()))
+
+    def _evict_images(self, store: ImageStoreClient) -> None:
         """Evict images down to the policy's watermarks, and remove files of producers that died."""
-        for store in self._image_stores():
-            with self._isolated():
-                gone = store.make_room(0, self._session.policy.images, NOBODY, self._session.store_deadline())
-                for name in gone:
-                    self._session.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
-                self._count(evicted=len(gone))
+        gone = store.make_room(0, self._session.policy.images, NOBODY, self._session.store_deadline())
+        for name in gone:
+            self._session.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
+        self._count(evicted=len(gone))
 
-    def record_images(self) -> None:
+    def _record_images(self, store: ImageStoreClient) -> None:
         """Write down the hashes of images whose producers died before they did."""
-        for store in self._image_stores():
+        for name in store.unrecorded(self._session.store_deadline()):
             with self._isolated():
-                for name in store.unrecorded(self._session.store_deadline()):
-                    with self._isolated():
-                        # A damaged one is found, and replaced, by the next job that wants it.
-                        store.check_bytes(name, "maintenance", bundle_deadline())
+                # A damaged one is found, and replaced, by the next job that wants it.
+                store.check_bytes(name, "maintenance", bundle_deadline())
 
-    def forget_requeued(self) -> None:
-        """Forget jobs that were requeued for an image long ago."""
-        session = self._session
-        store = ImageStoreClient(session.store.worker, session.store.path)
-        with self._isolated():
-            self._count(swept=store.forget_requeued(session.store_deadline()))
-
-    def empty_quarantines(self) -> None:
+    def _empty_quarantine(self, store: ImageStoreClient) -> None:
         """Remove quarantined images that are too old or too many."""
         lease = self._session.policy.images.keep.lease
-        for store in self._image_stores():
-            with self._isolated():
-                gone = store.empty_quarantine(time.time(), lease, self._session.store_deadline())
-                for name in gone:
-                    self._session.audit.emit(events.IMAGE_DISCARDED, name=name, store=store.path)
-                self._count(discarded=len(gone))
-
-    def _image_stores(self) -> list[ImageStoreClient]:
-        shared = ImageStoreClient(self._session.store.worker, self._session.store.path)
-        return [shared.at(path) for path in shared.stores(self._session.store_deadline())]
+        gone = store.empty_quarantine(time.time(), lease, self._session.store_deadline())
+        for name in gone:
+            self._session.audit.emit(events.IMAGE_DISCARDED, name=name, store=store.path)
+        self._count(discarded=len(gone))
 
     def _sweep_top(self) -> None:
         swept = self._session.store.sweep_top(time.time(), self._session.store_deadline())

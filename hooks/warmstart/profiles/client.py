@@ -37,7 +37,7 @@ class Validator:
         """Return for each staged entry None (valid) or the reason why it is invalid, a key of `REASONS`.
 
         `stage` is a descriptor of the directory with the copies. `entries` maps entry names to the names of their
-        files, both relative to the profile's `subdir`. `defined` are the policy's own profiles. An entry for which the
+        files, both relative to the profile's directory. `defined` are the policy's own profiles. An entry for which the
         child's answer is missing or malformed is invalid. Raises `ProfileUnknown`, and `WorkerSilent` at the deadline.
         """
         from warmstart.profiles import judge

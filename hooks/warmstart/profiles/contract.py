@@ -1,6 +1,6 @@
 """What a profile says about one tool's cache: variables, entries, validator (docs/reference/profiles.md).
 
-Hot path: a warm prolog reads `subdir` and `variables`. What opens content is imported by `validate`
+Hot path: a warm prolog reads `name` and `variables`. What opens content is imported by `validate`
 itself, in the process that judges the stage.
 """
 
@@ -27,11 +27,11 @@ def _never(_: str) -> bool:
 class Profile(NamedTuple):
     """One tool's cache.
 
-    `variables` maps names to templates in which `{dir}` is the absolute path of `subdir` below the
-    job's cache root; one without `{dir}` is a switch of the tool. `facts` are what a namespace of this
-    profile must contain besides its name.
+    `name` is also that of its directory below the job's cache root. `variables` maps names to templates in which
+    `{dir}` is the directory's absolute path; one without `{dir}` is a switch of the tool. `facts` are what a namespace
+    of this profile must contain besides its name.
 
-    `entry_of` maps the path of a regular file, relative to `subdir` and with `/` between parts, to the
+    `entry_of` maps the path of a regular file, relative to the directory and with `/` between parts, to the
     entry that it belongs to, or to None for what is never harvested. It sees names only, any string
     that a directory may hold (undecodable bytes as surrogates). Names with control characters are not
     harvested whatever it says (`store.layout.is_plain_path`), and no file belongs to two entries.
@@ -39,7 +39,7 @@ class Profile(NamedTuple):
     `validate` raises `EntryInvalid` unless the staged files are a complete, well-formed entry; it runs
     under the validator's uid, never runs, imports or unpickles content, and holds bounded memory.
 
-    `relocate` (relocation "rewrite" only) gets a descriptor of `subdir`, its absolute path in the job and
+    `relocate` (relocation "rewrite" only) gets a descriptor of the directory, its absolute path in the job and
     the seeded entries' names, and makes their content name that path. It runs as the job's uid. `names_path` tells by
     its path which file of an entry it rewrites: such a file says nothing of whether the job changed the entry.
 
@@ -59,7 +59,6 @@ class Profile(NamedTuple):
     """
 
     name: str
-    subdir: str
     variables: dict[str, str]
     relocation: Relocation
     facts: tuple[Fact, ...]
@@ -82,7 +81,7 @@ class Profile(NamedTuple):
 
     def environment(self, cache_root: str) -> dict[str, str]:
         """Return the variables with their values for a job whose cache root is `cache_root`."""
-        directory = f"{cache_root}/{self.subdir}"
+        directory = f"{cache_root}/{self.name}"
         return {name: value.replace("{dir}", directory) for name, value in self.variables.items()}
 
 

@@ -44,7 +44,6 @@ def validate(files: EntryFiles) -> None:
 
 PROFILE = Profile(
     name="cuda-computecache",
-    subdir="cuda-computecache",
     variables={"CUDA_CACHE_PATH": "{dir}"},
     relocation="relocatable",
     facts=("image", "driver", "gpu"),

@@ -39,7 +39,6 @@ def validate(files: EntryFiles) -> None:
 
 PROFILE = Profile(
     name="deepgemm",
-    subdir="deepgemm",
     variables={"DG_JIT_CACHE_DIR": "{dir}"},
     relocation="relocatable",
     facts=("image", "gpu"),

@@ -55,7 +55,6 @@ def profile_of(defined: DefinedProfile) -> Profile:
 
     return Profile(
         name=defined.name,
-        subdir=defined.name,
         variables=defined.variables,
         relocation=defined.relocation,
         facts=tuple(defined.facts),

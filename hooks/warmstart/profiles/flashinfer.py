@@ -50,7 +50,6 @@ def validate(files: EntryFiles) -> None:
 
 PROFILE = Profile(
     name="flashinfer",
-    subdir="flashinfer",
     variables={"FLASHINFER_WORKSPACE_BASE": "{dir}"},
     relocation="constant-path",
     facts=("image", "gpu", "cpu"),

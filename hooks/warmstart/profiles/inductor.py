@@ -73,7 +73,6 @@ def _require_results(files: EntryFiles) -> None:
 
 PROFILE = Profile(
     name="inductor",
-    subdir="inductor",
     variables={
         "TORCHINDUCTOR_CACHE_DIR": "{dir}",
         # With them every job builds 150 MB, also one that compiles nothing (docs/reference/profiles.md has the times).

@@ -38,7 +38,6 @@ def validate(files: EntryFiles) -> None:
 
 PROFILE = Profile(
     name="jax",
-    subdir="jax",
     variables={"JAX_COMPILATION_CACHE_DIR": "{dir}", "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"},
     relocation="relocatable",
     facts=("image", "cpu", "gpu"),

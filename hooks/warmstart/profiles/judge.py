@@ -29,7 +29,7 @@ def judge(
     """Return for each entry None (valid) or the reason why it is invalid, a key of `REASONS`.
 
     `stage` is a descriptor of the directory with the copies, searchable by this process. `entries` maps entry names to
-    the names of their files, both relative to the profile's `subdir`. `defined` are the policy's own profiles. Raises
+    the names of their files, both relative to the profile's directory. `defined` are the policy's own profiles. Raises
     `ProfileUnknown`.
     """
     profile = registry.get(profile_name, defined)

@@ -6,7 +6,7 @@ vLLM and SGLang make Triton, Inductor and others use directories in their own ca
 
 from __future__ import annotations
 
-from warmstart.lean import TYPE_CHECKING, NamedTuple
+from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 
@@ -15,12 +15,18 @@ if TYPE_CHECKING:
 
 
 class NestedCaches(NamedTuple):
-    """The nested caches: pairs of a pattern for the directory, with a trailing `/`, and the profile's name."""
+    """The nested caches: pairs of a pattern for the directory, with a trailing `/`, and the profile's name.
 
+    `own` names the entries of the tool that has them.
+    """
+
+    own: Callable[[str], str | None]
     profiles: tuple[tuple[str, str], ...]
 
     def entry_of(self, path: str) -> str | None:
-        """Return the entry of a file in one of the caches, or None."""
+        """Return the entry of a file, the tool's own or in one of the caches, or None."""
+        if entry := self.own(path):
+            return entry
         prefix, profile = self._find(path)
         entry = profile.entry_of(path[len(prefix) :]) if profile else None
         return prefix + entry if entry else None

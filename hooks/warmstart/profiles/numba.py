@@ -50,7 +50,6 @@ def validate(files: EntryFiles) -> None:
 
 PROFILE = Profile(
     name="numba",
-    subdir="numba",
     variables={"NUMBA_CACHE_DIR": "{dir}"},
     relocation="relocatable",
     facts=("image", "cpu"),

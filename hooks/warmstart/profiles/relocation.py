@@ -17,5 +17,5 @@ def relocate(profile_name: str, cache: int, path: str, entries: list[str]) -> No
     """
     profile = registry.get(profile_name)
     if profile.relocate:
-        with opened_dir(profile.subdir, cache) as directory:
-            profile.relocate(directory, f"{path}/{profile.subdir}", entries)
+        with opened_dir(profile.name, cache) as directory:
+            profile.relocate(directory, f"{path}/{profile.name}", entries)

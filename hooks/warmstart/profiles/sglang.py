@@ -15,14 +15,21 @@ path), the index of SGLang's own compile cache.
 from __future__ import annotations
 
 from warmstart.lean import TYPE_CHECKING
-from warmstart.profiles.contract import Profile
+from warmstart.profiles.contract import Profile, named_by
 from warmstart.profiles.nested import NestedCaches
 
 if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
 _RANKS = r"torch_compile_cache/[0-9a-f]{8,64}/rank_[0-9]{1,6}_[0-9]{1,6}"
+_DEPS = "sgl_deps.json"
+_MODULE = (
+    r"(jit/[A-Za-z0-9_.-]{1,60}/([A-Za-z0-9_]{1,150})/build-[0-9a-f]{16}/deps-[0-9a-f]{16})/"
+    r"(?:sgl_deps\.json|\2\.so)"
+)
+_OBJECT = r"(cute_aot/[0-9a-f]{64}\.o)"
 _NESTED = NestedCaches(
+    named_by(_MODULE, _OBJECT),
     (
         ("triton/", "triton"),
         ("inductor/", "inductor"),
@@ -30,22 +37,8 @@ _NESTED = NestedCaches(
         ("deep_gemm/", "deepgemm"),
         (rf"{_RANKS}/inductor_cache/", "inductor"),
         (rf"{_RANKS}/triton_cache/", "triton"),
-    )
+    ),
 )
-_DEPS = "sgl_deps.json"
-_MODULE = (
-    r"(jit/[A-Za-z0-9_.-]{1,60}/([A-Za-z0-9_]{1,150})/build-[0-9a-f]{16}/deps-[0-9a-f]{16})/"
-    r"(?:sgl_deps\.json|\2\.so)"
-)
-_OBJECT = r"(cute_aot/[0-9a-f]{64}\.o)"
-
-
-def entry_of(path: str) -> str | None:
-    """Return a module's directory, an object's path, or another tool's entry."""
-    import re
-
-    match = re.fullmatch(_MODULE, path) or re.fullmatch(_OBJECT, path)
-    return match[1] if match else _NESTED.entry_of(path)
 
 
 def validate(files: EntryFiles) -> None:
@@ -73,7 +66,6 @@ def validate(files: EntryFiles) -> None:
 
 PROFILE = Profile(
     name="sglang",
-    subdir="sglang",
     variables={
         "SGLANG_CACHE_DIR": "{dir}",
         "SGLANG_DG_CACHE_DIR": "{dir}/deep_gemm",
@@ -82,7 +74,7 @@ PROFILE = Profile(
     },
     relocation="rewrite",
     facts=("image", "gpu", "cpu"),
-    entry_of=entry_of,
+    entry_of=_NESTED.entry_of,  # a module's directory, an object's path, or another tool's entry
     validate=validate,
     relocate=_NESTED.relocate,
     names_path=_NESTED.names_path,

@@ -59,7 +59,6 @@ def _recorded(fields: object) -> tuple[object, object]:
 
 PROFILE = Profile(
     name="tilelang",
-    subdir="tilelang",
     variables={"TILELANG_CACHE_DIR": "{dir}"},
     relocation="relocatable",
     facts=("image", "gpu", "cpu"),

@@ -45,7 +45,6 @@ def validate(files: EntryFiles) -> None:
 
 PROFILE = Profile(
     name="torch-extensions",
-    subdir="torch-extensions",
     variables={"TORCH_EXTENSIONS_DIR": "{dir}"},
     relocation="constant-path",
     facts=("image", "cpu", "gpu"),

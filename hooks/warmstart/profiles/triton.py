@@ -189,7 +189,6 @@ def _rewrite(directory: int, group: str, path: str) -> None:
 
 PROFILE = Profile(
     name="triton",
-    subdir="triton",
     variables={"TRITON_CACHE_DIR": "{dir}"},
     relocation="rewrite",
     facts=("image", "gpu", "machine"),

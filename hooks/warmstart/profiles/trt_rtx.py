@@ -38,7 +38,6 @@ def validate(files: EntryFiles) -> None:
 
 PROFILE = Profile(
     name="trt-rtx",
-    subdir="trt-rtx",
     variables={"WARMSTART_TRT_RTX_CACHE": f"{{dir}}/{FILE}"},
     relocation="relocatable",
     facts=("image", "gpu"),

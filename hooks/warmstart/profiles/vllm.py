@@ -20,7 +20,7 @@ directory, and Triton's if the job does not.
 from __future__ import annotations
 
 from warmstart.lean import TYPE_CHECKING
-from warmstart.profiles.contract import Profile
+from warmstart.profiles.contract import Profile, named_by
 from warmstart.profiles.nested import NestedCaches
 
 if TYPE_CHECKING:
@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 
 _RANK = r"rank_[0-9]{1,6}_[0-9]{1,6}(?:_dev[0-9]{1,6})?"
 _RANKS = rf"torch_compile_cache/(?:[0-9a-f]{{10}}/{_RANK}|torch_aot_compile/[0-9a-f]{{64}}(?:/{_RANK})?)"
-_NESTED = NestedCaches(
-    (
-        (rf"{_RANKS}/inductor_cache/", "inductor"),
-        (rf"{_RANKS}/triton_cache/", "triton"),
-        ("deep_gemm/", "deepgemm"),
-    )
-)
 _INDEX = "vllm_compile_cache.py"
 _ARTIFACT = r"artifact_[A-Za-z0-9_]{1,150}"
 _PART = (
@@ -42,14 +35,14 @@ _PART = (
     rf"(?:vllm_compile_cache\.py|computation_graph\.py|transformed_code\.py|{_ARTIFACT})"
 )
 _MODEL = rf"(torch_compile_cache/torch_aot_compile/[0-9a-f]{{64}}/{_RANK}/model)"
-
-
-def entry_of(path: str) -> str | None:
-    """Return a rank's directory of one part, a model's path, or another tool's entry."""
-    import re
-
-    match = re.fullmatch(_PART, path) or re.fullmatch(_MODEL, path)
-    return match[1] if match else _NESTED.entry_of(path)
+_NESTED = NestedCaches(
+    named_by(_PART, _MODEL),
+    (
+        (rf"{_RANKS}/inductor_cache/", "inductor"),
+        (rf"{_RANKS}/triton_cache/", "triton"),
+        ("deep_gemm/", "deepgemm"),
+    ),
+)
 
 
 def validate(files: EntryFiles) -> None:
@@ -96,11 +89,10 @@ def _artifacts(value: object) -> set[str]:
 
 PROFILE = Profile(
     name="vllm",
-    subdir="vllm",
     variables={"VLLM_CACHE_ROOT": "{dir}"},
     relocation="rewrite",
     facts=("image", "gpu", "cpu"),
-    entry_of=entry_of,
+    entry_of=_NESTED.entry_of,  # a rank's directory of one part, a model's path, or another tool's entry
     validate=validate,
     relocate=_NESTED.relocate,
     names_path=_NESTED.names_path,

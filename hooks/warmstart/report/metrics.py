@@ -177,10 +177,6 @@ def _step_finished(counters: Counters, line: Line) -> None:
         counters.add(CACHE_MISSES, reason)
 
 
-def _step_failed(counters: Counters, line: Line) -> None:
-    counters.add(STEP_FAILURES, values.text(line, "step"), _code(line))
-
-
 def _image(outcome: str) -> Callable[[Counters, Line], None]:
     def count(counters: Counters, line: Line) -> None:
         took, waited = values.number(line, "duration_ms") / 1000, values.number(line, "waited_ms") / 1000
@@ -206,25 +202,19 @@ def _seeded(counters: Counters, line: Line) -> None:
     counters.add(FETCHED_BYTES, value=values.number(line, "fetched_bytes"))
 
 
-def _harvested(counters: Counters, line: Line) -> None:
-    counters.add(HARVESTED, values.text(line, "profile"), value=values.number(line, "entries"))
-
-
 def _rejected(counters: Counters, line: Line) -> None:
     for reason, times in values.counts(line, "reasons").items():
         counters.add(REJECTED, reason, value=times)
 
 
-def _published(counters: Counters, line: Line) -> None:
-    counters.add(PUBLISHED_BYTES, values.text(line, "profile"), value=values.number(line, "size"))
+def _each(metric: Metric, *, amount: str = "") -> Callable[[Counters, Line], None]:
+    """Count each event by its labels, as one or as the number that the key `amount` has."""
 
+    def count(counters: Counters, line: Line) -> None:
+        labels = [_code(line) if label == "code" else values.text(line, label) for label in metric.labels]
+        counters.add(metric, *labels, value=values.number(line, amount) if amount else 1)
 
-def _each(metric: Metric) -> Callable[[Counters, Line], None]:
-    return lambda counters, _line: counters.add(metric)
-
-
-def _refused(counters: Counters, line: Line) -> None:
-    counters.add(JOBS_REFUSED, _code(line))
+    return count
 
 
 def _code(line: Line) -> str:
@@ -235,8 +225,8 @@ _FOLD: dict[events.Event, Callable[[Counters, Line], None]] = {
     events.HOOK_FINISHED: _hook_finished,
     events.HOOK_CRASHED: _hook_crashed,
     events.STEP_FINISHED: _step_finished,
-    events.STEP_FAILED: _step_failed,
-    events.JOB_REFUSED: _refused,
+    events.STEP_FAILED: _each(STEP_FAILURES),
+    events.JOB_REFUSED: _each(JOBS_REFUSED),
     events.JOB_REQUEUED: _each(JOBS_REQUEUED),
     events.NODE_DRAINED: _each(NODE_DRAINS),
     events.POLICY_REJECTED: _each(POLICY_ERRORS),
@@ -245,9 +235,9 @@ _FOLD: dict[events.Event, Callable[[Counters, Line], None]] = {
     events.IMAGE_EVICTED: _each(IMAGES_EVICTED),
     events.IMAGE_QUARANTINED: _each(IMAGES_QUARANTINED),
     events.CACHE_SEEDED: _seeded,
-    events.CACHE_HARVESTED: _harvested,
+    events.CACHE_HARVESTED: _each(HARVESTED, amount="entries"),
     events.ENTRY_REJECTED: _rejected,
-    events.BUNDLE_PUBLISHED: _published,
+    events.BUNDLE_PUBLISHED: _each(PUBLISHED_BYTES, amount="size"),
     events.BUNDLE_REMOVED: _each(BUNDLES_REMOVED),
     events.BUNDLE_QUARANTINED: _each(BUNDLES_QUARANTINED),
     events.HARVEST_DEFERRED: _each(DEFERRED),

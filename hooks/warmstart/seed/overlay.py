@@ -292,12 +292,12 @@ def _detach_layers(count: int) -> None:
 
 
 @contextmanager
-def frozen_overlay(run_fd: int, profile: str, subdir: str, deadline: Deadline) -> Iterator[FrozenOverlay | None]:
+def frozen_overlay(run_fd: int, profile: str, deadline: Deadline) -> Iterator[FrozenOverlay | None]:
     """Make a profile's overlay read-only and open it; yields None if it has none (extracted, or not seeded).
 
     Raises `CacheBusy` if a process still has a file open for writing at the deadline.
     """
-    with _opened(run_fd, subdir) as opened:
+    with _opened(run_fd, profile) as opened:
         if opened is None:
             yield None
             return

@@ -26,7 +26,7 @@ from contextlib import suppress
 
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.process import CompletedProgram, run
+from warmstart.host.process import MOST_OUTPUT, CompletedProgram, run
 from warmstart.slurm import pending as pending_jobs
 from warmstart.slurm.facts import PENDING, SCRIPTS, Access, Configuration, JobFacts
 from warmstart.slurm.pending import PendingJob
@@ -90,8 +90,8 @@ def _set(value: str) -> str:
 
 def pending(access: Access, deadline: Deadline) -> list[PendingJob]:
     """Return the pending jobs, by priority. `ValueError` if squeue fails, or has no JSON."""
-    argv, env = [squeue(access.scontrol), "--json", f"--states={PENDING}"], _environment(access.slurm_conf)
-    process = run(argv, deadline=deadline, identity=access.identity, env=env, most=_MOST_PENDING)
+    argv = [squeue(access.scontrol), "--json", f"--states={PENDING}"]
+    process = _run(access, argv, deadline, most=_MOST_PENDING)
     if process.status != 0:
         raise ValueError(f"squeue: {process.complaint()}")
     return pending_jobs.parse(process.stdout.decode("utf-8", "replace"))
@@ -116,8 +116,7 @@ def slurm_conf(access: Access, deadline: Deadline) -> str:
 
 
 def _show_config(access: Access, deadline: Deadline) -> str:
-    argv, env = [access.scontrol, "show", "config"], _environment(access.slurm_conf)
-    process = run(argv, deadline=deadline, identity=access.identity, env=env)
+    process = _run(access, [access.scontrol, "show", "config"], deadline)
     if process.status != 0:
         raise ValueError(f"scontrol: {process.complaint()}")
     return process.stdout.decode("utf-8", "replace")
@@ -125,9 +124,7 @@ def _show_config(access: Access, deadline: Deadline) -> str:
 
 def release(access: Access, deadline: Deadline) -> str:
     """Return the release of Slurm's commands (`25.11.2`), "" if scontrol, which needs slurm.conf, tells none."""
-    process = run(
-        [access.scontrol, "-V"], deadline=deadline, identity=access.identity, env=_environment(access.slurm_conf)
-    )
+    process = _run(access, [access.scontrol, "-V"], deadline)
     match = _RELEASE.search(process.stdout.decode("ascii", "replace"))
     return match[0] if match else ""
 
@@ -198,11 +195,8 @@ def _exit_code(status: str) -> str:
 def drain_node(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:
     """Drain `node` with a reason (cut at 200 characters); return whether scontrol succeeded."""
     text = f"warmstart: {reason}"[:_LONGEST_REASON]
-    argv = [scontrol, "update", f"nodename={node}", "state=drain", f"reason={text}"]
-    try:
-        return run(argv, deadline=after(_DRAIN_S), env=_environment(slurm_conf)).status == 0
-    except WarmstartError:
-        return False
+    arguments = ["update", f"nodename={node}", "state=drain", f"reason={text}"]
+    return not _scontrol(Access(scontrol, slurm_conf), arguments, after(_DRAIN_S))
 
 
 def requeue(access: Access, name: str, deadline: Deadline) -> str:
@@ -222,8 +216,7 @@ def update_jobs(access: Access, names: list[str], changes: dict[str, str], deadl
 
 def _scontrol(access: Access, arguments: list[str], deadline: Deadline) -> str:
     try:
-        argv, env = [access.scontrol, *arguments], _environment(access.slurm_conf)
-        process = run(argv, deadline=deadline, identity=access.identity, env=env)
+        process = _run(access, [access.scontrol, *arguments], deadline)
     except (WarmstartError, OSError) as error:  # also a missing program: never this node's fault
         return str(error)
     return "" if process.status == 0 else f"scontrol: {process.complaint()}"
@@ -233,9 +226,9 @@ def _squeue(access: Access, job_ids: list[int], fields: tuple[str, ...], deadlin
     """Query jobs in all states. Each line of the output has the fields, each followed by `|`; times are in seconds."""
     argv = [squeue(access.scontrol), "--noheader", "--states=all", f"--jobs={','.join(map(str, job_ids))}"]
     argv.append("--Format=" + ",".join(f"{field}:|" for field in fields))
-    env = _environment(access.slurm_conf) | {"SLURM_TIME_FORMAT": "%s"}
-    return run(argv, deadline=deadline, identity=access.identity, env=env)
+    return _run(access, argv, deadline)
 
 
-def _environment(slurm_conf: str) -> dict[str, str]:
-    return {"SLURM_CONF": slurm_conf} if slurm_conf else {}
+def _run(access: Access, argv: list[str], deadline: Deadline, most: int = MOST_OUTPUT) -> CompletedProgram:
+    env = {"SLURM_TIME_FORMAT": "%s", **({"SLURM_CONF": access.slurm_conf} if access.slurm_conf else {})}
+    return run(argv, deadline=deadline, identity=access.identity, env=env, most=most)

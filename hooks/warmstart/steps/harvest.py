@@ -282,22 +282,19 @@ class _ProfileHarvest:
         entry_of, owner = profile.entry_of, record.uid
         skip = KnownEntries(self._all_seeded, partial(self._stored_entries, limits.deadline))
         busy = limits.deadline.within(BUSY_SECONDS)
-        with (
-            opened_dir(record.run_directory) as base,
-            frozen_overlay(base, profile.name, profile.subdir, busy) as overlay,
-        ):
+        with opened_dir(record.run_directory) as base, frozen_overlay(base, profile.name, busy) as overlay:
             if overlay:
                 collected = collect_overlay(
                     overlay, owner=owner, entry_of=entry_of, skip=skip, seeded=self._seeded, stage=stage, limits=limits
                 )
             else:
                 collected = collect(
-                    *(base, f"cache/{profile.subdir}"),
+                    *(base, f"cache/{profile.name}"),
                     owner=owner,
                     entry_of=entry_of,
                     skip=skip,
                     # An overlay that is not mounted any more shows nothing: not what the job removed.
-                    seeded=NOTHING_SEEDED if was_shown(base, profile.subdir) else self._seeded,
+                    seeded=NOTHING_SEEDED if was_shown(base, profile.name) else self._seeded,
                     stage=stage,
                     limits=limits,
                     lock=profile.lock,

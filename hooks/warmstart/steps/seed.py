@@ -206,7 +206,7 @@ class _Seeding:
             with self._cold_on_failure(source.profile), self._opened_cache(source.profile) as cache:
                 try:
                     if not source.way:
-                        self._job().unpack(source.copied, cache, source.profile.subdir, self._budget.extracting)
+                        self._job().unpack(source.copied, cache, source.profile.name, self._budget.extracting)
                     if source.profile.relocate:
                         self._relocated(source, cache)
                 except BaseException:  # a partial profile is worse than none
@@ -222,7 +222,7 @@ class _Seeding:
         deadline = context.deadline.within(MOUNTING_SECONDS)
         with opened_dir(context.record.run_directory) as base:
             try:
-                shown = overlay.show(base, profile.subdir, context.paths.layers, source.copied, ids, deadline)
+                shown = overlay.show(base, profile.name, context.paths.layers, source.copied, ids, deadline)
             except OverlayUnavailable as error:
                 context.audit.emit(events.OVERLAY_FAILED, profile=profile.name, error=error.as_audit())
                 return None
@@ -244,11 +244,11 @@ class _Seeding:
             from warmstart.seed.overlay import discard
 
             with opened_dir(self._context.record.run_directory) as base:
-                discard(base, source.profile.subdir)
+                discard(base, source.profile.name)
         deadline = after(REMOVAL_SECONDS)
-        remove_tree(cache, source.profile.subdir, deadline)
+        remove_tree(cache, source.profile.name, deadline)
         with suppress(WarmstartError, OSError):  # the user can cause any of these
-            self._job().make_directory(cache, source.profile.subdir, deadline)
+            self._job().make_directory(cache, source.profile.name, deadline)
 
     def _done(self, source: _Source) -> None:
         self.seeded[source.profile.name] = Seeded(source.namespace, source.bundles)

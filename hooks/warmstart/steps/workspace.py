@@ -46,7 +46,7 @@ class WorkspaceFull(ResourceError):
 class Options(NamedTuple):
     """What to build."""
 
-    subdirs: tuple[str, ...]  # below cache/, one for each profile
+    profiles: tuple[str, ...]  # each has a directory of its name below cache/
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -61,10 +61,10 @@ def run(context: Context, options: Options) -> Outcome:
             with opened_dir(record.node, root) as node:
                 if limits.workspace is None:
                     os.mkdir(record.run_name, 0o711, dir_fd=node)
-                    _build(node, record, options.subdirs)
+                    _build(node, record, options.profiles)
                 else:
                     detail["limit"] = _build_limited(
-                        node, record, options.subdirs, limits.workspace, limits.workspace_files
+                        node, record, options.profiles, limits.workspace, limits.workspace_files
                     )
     except OSError as error:
         problem = error.strerror or str(error)
@@ -79,7 +79,7 @@ def run(context: Context, options: Options) -> Outcome:
     return Outcome("changed", detail=detail, record={"cache": cache}, environment=environment)
 
 
-def _build_limited(node: int, record: Record, subdirs: tuple[str, ...], size: int, files: int) -> str:
+def _build_limited(node: int, record: Record, profiles: tuple[str, ...], size: int, files: int) -> str:
     """Build the tree in a file system of its own, or without a limit if this node cannot make one; return which.
 
     The file system lies in a file of the run's directory, on which it is then mounted. Its own errors drain no node: a
@@ -96,7 +96,7 @@ def _build_limited(node: int, record: Record, subdirs: tuple[str, ...], size: in
         if is_mounted:
             with opened_dir(record.run_name, node) as run_fd:
                 os.rmdir("lost+found", dir_fd=run_fd)
-        _build(node, record, subdirs)
+        _build(node, record, profiles)
     except OSError as error:
         with suppress(OSError), scratch.freeing_disk(node, record.run_name):
             remove_tree(node, record.run_name, after(_REMOVAL_S))
@@ -106,9 +106,9 @@ def _build_limited(node: int, record: Record, subdirs: tuple[str, ...], size: in
     return "file system" if is_mounted else "none"
 
 
-def _build(node: int, record: Record, subdirs: tuple[str, ...]) -> None:
-    to_be_seeded = ["cache", *(f"cache/{name}" for name in subdirs)] if subdirs else []
-    own = ["tmp", *([] if subdirs else ["cache"])]
+def _build(node: int, record: Record, profiles: tuple[str, ...]) -> None:
+    to_be_seeded = ["cache", *(f"cache/{name}" for name in profiles)] if profiles else []
+    own = ["tmp", *([] if profiles else ["cache"])]
     made: list[str] = []
     try:
         with opened_dir(record.run_name, node) as run_fd:

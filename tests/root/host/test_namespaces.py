@@ -12,7 +12,7 @@ import pytest
 from warmstart.host import namespaces
 from warmstart.host.client import show_in_namespace
 from warmstart.host.deadline import after
-from warmstart.host.namespaces import Mounts
+from warmstart.host.namespaces import Arrangement
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_directory_shown_in_a_namespace(base: Path, further: list[str]) -> Non
 def test_a_namespaces_maker_goes_no_further_than_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that makes a mount namespace for one that is killed meanwhile ends, and does none of its work."""
 
-    def parent_dies(_: Mounts) -> None:
+    def parent_dies(_: Arrangement) -> None:
         parent = os.getppid()
         os.kill(parent, signal.SIGKILL)
         while os.getppid() == parent:
@@ -59,7 +59,7 @@ def test_a_namespaces_maker_goes_no_further_than_its_task(monkeypatch: pytest.Mo
     pid = os.fork()
     if not pid:
         try:
-            namespaces.new_namespace(Mounts("/hidden", "/shown"))
+            namespaces.new_namespace(Arrangement("/hidden", "/shown"))
         finally:
             os.write(write, b"escaped")
             os._exit(0)

@@ -14,6 +14,7 @@ from warmstart.doctor import installed as slurm_installed
 from warmstart.doctor.finding import run
 from warmstart.doctor.slurm import Slurm
 from warmstart.host.deadline import Deadline
+from warmstart.host.namespaces import Mount
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
 from warmstart.slurm import commands
@@ -360,7 +361,7 @@ def test_mounts_below_base_path(
     check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, status: str
 ) -> None:
     """Slurm emptied a bind mount there (seen on 22.05)."""
-    monkeypatch.setattr(constant_path, "mount_points", lambda: ["/", target])
+    monkeypatch.setattr(constant_path, "mounts", lambda: [Mount("ext4", "/"), Mount("tmpfs", target)])
     (tmp_path / "job_container.conf").write_text("BasePath=/srv/c\n")
     assert check("", TMPFS)["slurm.base-path"] == [status]
 

@@ -7,18 +7,18 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import pytest
 
 from tests.support.command_line import installed
 from warmstart.doctor import probe, store
 from warmstart.doctor.finding import Result, run
-from warmstart.doctor.mounts import Mount
 from warmstart.doctor.probe import Look, Owned
 from warmstart.doctor.store import Store
 from warmstart.errors import WarmstartError
 from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.host.namespaces import Mount
 from warmstart.images.store.published import ImageProducer
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
@@ -67,8 +67,9 @@ def results(policy: Policy, *, place: str = "/p", as_root: bool = True, **answer
 
     mount = Mount(told.get("kind", "nfs4"), "/shared")
     problem, known = os.strerror(told.get("code", 0)), told.get("known", "abcdef0123")
-    root = ask if as_root else None
-    return run(store.CHECKS, Store(policy, ask, ask, root, place, problem, told.get("code", 0), mount, known))
+    as_owner = cast("store.RunAs", ask)
+    root = as_owner if as_root else None
+    return run(store.CHECKS, Store(policy, as_owner, as_owner, root, place, problem, told.get("code", 0), mount, known))
 
 
 def test_a_good_store_is_ok(policy: Policy) -> None:

@@ -16,7 +16,7 @@ def test_work_on_a_bundle_is_the_sessions(entry_site: EntrySite) -> None:
     with open_session(entry_site.installation, "maintain", "n1") as session:
         assert bundles.repack_settings(session).validator == entry_site.policy.validate_user
         item = Item("site", "numba", "ns", "x")
-        assert bundles.namespace_of(item, session) == Namespace(str(entry_site.store), "site", "numba", "ns")
+        assert bundles.namespace_of(item, session.store) == Namespace(str(entry_site.store), "site", "numba", "ns")
         assert sessions.STORE_SECONDS < bundles.bundle_deadline().left() <= bundles.BUNDLE_SECONDS
 
 

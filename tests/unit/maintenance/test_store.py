@@ -230,7 +230,7 @@ def test_what_a_dead_producer_did_not_write_down_is_written(entry_site: EntrySit
     for path in (shared / "a.sqsh", shared / "b.sqsh", private / "c.sqsh"):
         os.utime(path, (0, 0))
     work = StoreMaintenance(session)
-    work.record_images()
+    work.maintain_images()
     for path in (shared / "b.json", private / "c.json"):
         assert json.loads(path.read_text())["sha256"] == hashlib.sha256(image()).hexdigest()
     assert work.report.failed == 1
@@ -254,8 +254,7 @@ def test_images_are_kept_below_the_watermarks(
     monkeypatch.setattr(ImageStoreClient, "make_room", gone)
     monkeypatch.setattr(ImageStoreClient, "empty_quarantine", gone)
     work = StoreMaintenance(session)
-    work.evict_images()
-    work.empty_quarantines()
+    work.maintain_images()
     assert asked == ["store", "team"] * 2
     done = 0 if fails else 2
     assert (work.report.evicted, work.report.discarded, work.report.failed) == (done, done, 4 - 2 * done)

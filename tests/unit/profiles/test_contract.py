@@ -18,13 +18,13 @@ NAMES = registry.names()
 def test_variables_lead_into_the_profiles_own_directory(name: str) -> None:
     """Below the job's cache, wherever that is; a switch of the tool is the same everywhere."""
     profile = registry.get(name)
-    assert re.fullmatch(r"[a-z0-9-]+", profile.subdir)
+    assert re.fullmatch(r"[a-z0-9-]+", profile.name)
     here, there = profile.environment("/w/cache"), profile.environment("/x")
     assert here.keys() == there.keys() == profile.variables.keys()
     for variable, template in profile.variables.items():
         assert re.fullmatch(r"[A-Z][A-Z0-9_]*", variable)
         if "{dir}" in template:
-            assert f"/w/cache/{profile.subdir}" in here[variable]
+            assert f"/w/cache/{profile.name}" in here[variable]
             assert here[variable].replace("/w/cache", "/x") == there[variable]
         else:
             assert here[variable] == there[variable] == template

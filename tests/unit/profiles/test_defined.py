@@ -195,7 +195,7 @@ def test_the_registry_knows_both_kinds() -> None:
     """Those that come with warmstart can't be replaced by a definition of the same name."""
     mine, shadow = defined("*"), defined("*", name="numba")
     assert isinstance(registry.get("mytool", [mine]), Profile)
-    assert registry.get("numba", [shadow]).subdir == "numba"
+    assert registry.get("numba", [shadow]).name == "numba"
     assert registry.get("numba", [shadow]).variables == registry.get("numba").variables
     assert {"mytool", "numba"} < {*registry.names([mine])}
     assert registry.get("mytool", [mine]).environment("/c") == {"MYTOOL_CACHE": "/c/mytool"}

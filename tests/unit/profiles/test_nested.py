@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from tests.support.built_entries import PART, RANK, VLLM, below
 from tests.support.cache_files import triton_kernel
 from tests.support.judging import MTIME
+from warmstart.profiles.contract import named_by
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.nested import NestedCaches
 from warmstart.profiles.relocation import relocate
 
 KEY = "A2" * 26
-NESTED = NestedCaches(((r"rank_[0-9]+/triton/", "triton"), ("numba/", "numba")))
+NESTED = NestedCaches(named_by("(own)"), ((r"rank_[0-9]+/triton/", "triton"), ("numba/", "numba")))
 
 
 @pytest.mark.parametrize(

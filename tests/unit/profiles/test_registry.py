@@ -35,7 +35,7 @@ def test_every_profile_says_all_about_itself() -> None:
     """Names agree, and variables point into the profile's own directory."""
     for name in registry.names():
         profile = registry.get(name)
-        assert (profile.name, profile.subdir) == (name, name)
+        assert profile.name == name
         for variable, value in profile.environment("/cache").items():
             inside = value == f"/cache/{name}" or value.startswith(f"/cache/{name}/")
             assert inside or value == SWITCHES.get(variable)

@@ -21,7 +21,7 @@ from warmstart.errors import StoreError, UserError
 from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
-from warmstart.host.namespaces import Mounts
+from warmstart.host.namespaces import Arrangement
 from warmstart.images.importers import egress
 from warmstart.images.importers.egress import Destinations, Reach
 from warmstart.images.layers import LayerPlace
@@ -198,9 +198,9 @@ def _is_alone(identity: Identity) -> bool:
 def _mounts(scratch: Scratch, identity: Identity) -> Iterator[int]:
     """Yield a mount namespace without other imports' scratches, and with the kept layers (layers.py) in this one."""
     others = os.path.join(os.path.dirname(os.path.dirname(scratch.path)), PREFIX)
-    mounts = Mounts(others, scratch.path, scratch.layout, LAYOUT, identity.uid, scratch.is_layout_fixed)
+    wanted = Arrangement(others, scratch.path, scratch.layout, LAYOUT, identity.uid, scratch.is_layout_fixed)
     try:
-        fd = namespaces.new_namespace(mounts)
+        fd = namespaces.new_namespace(wanted)
     except OSError as error:
         raise process.ProgramNotStarted(program="an import's program", problem=error.strerror) from error
     try:
