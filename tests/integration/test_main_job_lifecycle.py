@@ -6,7 +6,10 @@ See docs/architecture.md, rule 9.
 from __future__ import annotations
 
 import fcntl
+import json
+import os
 import pwd
+import signal
 import subprocess
 import time
 from itertools import count
@@ -188,6 +191,47 @@ def test_a_slurmd_that_is_killed_during_a_prolog(
     assert len(site.events(job_id, "image.imported")) == 1
     after = site.cluster.submit("#!/bin/sh\ntrue\n", BOB, "--nodelist=n4")
     assert site.cluster.wait(after).state == "COMPLETED"
+
+
+@pytest.mark.parametrize("hook", ["prolog", "epilog"])
+def test_a_killed_hook_drains_with_slurms_reason(
+    site: Site, registry: Registry, fresh_image: Callable[[], str], hook: str
+) -> None:
+    """The dead give no reason: audit and doctor do. The node is well and needs only to be resumed."""
+
+    def kill() -> None:
+        journals = site.var / "n4" / "journal"
+        wait_until(f"the {hook}", lambda: any(journals.glob(f"{hook}-*.open")), 60)
+        (journal,) = journals.glob(f"{hook}-*.open")
+        os.kill(int(journal.stem.rpartition("-")[2]), signal.SIGKILL)
+        wait_until("the drain", lambda: site.cluster.drained() == ["n4"], 60)
+
+    if hook == "prolog":
+        image = fresh_image()
+        with registry.silent():
+            job_id = site.cluster.submit(SLEEP, ALICE, "--nodelist=n4", wishing(image))
+            wait_until("an import", lambda: bool(imports(site, "n4")), 60)
+            kill()
+        site.cluster.cancel(job_id)
+    else:
+        job_id = site.cluster.submit(SLEEP, ALICE, "--nodelist=n4")
+        wait_until("the job", lambda: bool(site.cluster.job(job_id).output), 60)
+        state = os.open(site.var / "n4" / "state" / str(job_id), os.O_RDONLY)
+        try:
+            fcntl.flock(state, fcntl.LOCK_EX)
+            site.cluster.cancel(job_id)
+            kill()
+        finally:
+            os.close(state)
+    assert site.cluster.node_states()["n4"].reason == f"{hook.capitalize()} error"
+    (crash,) = site.events(job_id, "hook.crashed")
+    assert (crash["hook"], crash["reason"]) == (hook, "killed")
+    findings = json.loads(site.command("doctor", "--json").stdout)["findings"]
+    (told,) = [finding for finding in findings if finding["check"] == "node.killed-hooks"]
+    assert (told["status"], f"the {hook} of job {job_id} on n4" in told["found"]) == ("advice", True)
+    site.cluster.resume("n4")
+    site.wait_imports()
+    assert quiet(site.run_hook("epilog", site.variables(job_id, node="n4")))  # or maintenance
 
 
 JOB_IDS = count(910101)

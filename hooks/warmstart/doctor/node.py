@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from warmstart.audit import pending
+from warmstart.audit.events import HOOK_CRASHED
+from warmstart.audit.line import timestamp
+from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, OVERDUE_INTERVALS, UNKNOWN, WRONG, Finding
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
@@ -48,6 +51,7 @@ PROGRAMS = (
     process.SETPRIV,
 )
 WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; so do epilogs
+KILLED_S = 86400.0
 PROBE = ".doctor"
 
 
@@ -244,6 +248,33 @@ def journals(node: Node) -> Iterator[Finding]:
         yield Finding(OK, words)
 
 
+def killed_hooks(node: Node) -> Iterator[Finding]:
+    """Check for hooks that were killed lately: Slurm drains the node, and a dead hook gives no reason."""
+    nodes = node.nodes()
+    names = [os.path.basename(paths.root) for paths in nodes]
+    log = AuditLog([node.policy.paths.audit], [paths.journal for paths in nodes])
+    since = timestamp(time.time() - KILLED_S)
+    try:
+        crashes = [*log.lines(LineFilter(event=HOOK_CRASHED, since=since))]
+    except FileNotFoundError:
+        crashes = []  # no line was ever moved there, and no journal is pending
+    killed = [line for line in crashes if line.get("reason") == "killed" and line.get("node") in names]
+    if killed:
+        last = max(killed, key=lambda line: str(line["ts"]))
+        job = f" of job {last['job_id']}" if "job_id" in last else ""
+        found = (
+            f"{len(killed)} hooks were killed in the last day, the last was the {last['hook']}{job} on {last['node']} "
+            f"at {last['ts']}"
+        )
+        change = (
+            "see dmesg for the kernel out of memory, and Slurm's log for its time-out; a killed prolog or epilog "
+            "drains its node with Slurm's own reason: resume it"
+        )
+        yield Finding(ADVICE, found, change)
+    else:
+        yield Finding(OK, "no hook was killed in the last day")
+
+
 def maintenance(node: Node) -> Iterator[Finding]:
     """Check when each node's maintenance last succeeded: three intervals ago is overdue."""
     overdue, new = [], []
@@ -391,6 +422,7 @@ CHECKS = {
     "node.disks": disks,
     "node.credentials": credentials,
     "node.programs": tools,
+    "node.killed-hooks": killed_hooks,
     "node.maintenance": maintenance,
     "node.journals": journals,
     "node.spool": spool,

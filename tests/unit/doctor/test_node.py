@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.command_line import POLICY, answer, installed, run
 from tests.support.entry_site import OsAs
+from warmstart.audit.line import timestamp
 from warmstart.cli import doctor
 from warmstart.doctor import constant_path, containers, kernel, node, slurm, store
 from warmstart.doctor import policy as site_policy
@@ -50,7 +51,8 @@ def here(site: Installation, tmp_path: Path) -> Node:
     """Return the node of that installation, with a workspace."""
     policy = current_policy(site).policy
     (tmp_path / "work").mkdir()
-    return Node(site, policy._replace(paths=policy.paths._replace(workspace=str(tmp_path / "work"))))
+    paths = policy.paths._replace(workspace=str(tmp_path / "work"), audit=str(tmp_path / "log" / "audit.jsonl"))
+    return Node(site, policy._replace(paths=paths))
 
 
 def policy_statuses(site: Installation) -> dict[str, str]:
@@ -308,6 +310,37 @@ def test_journals_and_spools_that_wait(here: Node) -> None:
     for path in (journal, bundle):
         os.utime(path, (time.time() - 7200,) * 2)
     assert (one(node.journals, here).status, one(node.spool, here).status) == ("wrong", "wrong")
+
+
+def test_hooks_that_were_killed_are_told(here: Node) -> None:
+    """For a day: in journals that wait, and in the audit log. Not bugs, whose traceback says more, nor other hosts'."""
+    place = here.installation.node("n1")
+    os.makedirs(place.state)
+    assert one(node.killed_hooks, here).status == "ok"
+    log = Path(here.policy.paths.audit)
+    log.parent.mkdir(parents=True)
+    crash = {"event": "hook.crashed", "hook": "epilog", "run_id": "0a", "node": "n1", "job_id": 6, "reason": "killed"}
+    old, recent = timestamp(time.time() - 2 * 86400), timestamp(time.time() - 3600)
+    bug = {key: value for key, value in crash.items() if key != "reason"}
+    lines = [{"ts": old, **crash}, {"ts": recent, **bug, "traceback": "x"}, {"ts": recent, **crash, "node": "n2"}]
+    log.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert one(node.killed_hooks, here).status == "ok"
+    with log.open("a") as file:
+        file.write(f"{json.dumps({'ts': recent, **crash})}\n")
+    found = one(node.killed_hooks, here)
+    assert (found.status, found.found) == (
+        "advice", f"1 hooks were killed in the last day, the last was the epilog of job 6 on n1 at {recent}",
+    )  # fmt: skip
+    journal = Path(place.journal, "prolog-r1-4999999.open")
+    journal.parent.mkdir()
+    journal.write_text(json.dumps({"ts": time.time(), "event": "hook.started", "node": "n1", "job_id": 7}) + "\n")
+    assert (
+        "2 hooks were killed in the last day, the last was the prolog of job 7 on n1"
+        in one(node.killed_hooks, here).found
+    )
+    log.chmod(0)
+    if os.getuid() != 0:
+        assert one(node.killed_hooks, here).status == "unknown"
 
 
 def test_stuck_and_failed_imports_are_told(here: Node) -> None:
