@@ -161,8 +161,8 @@ def list_bundles(installation: Installation, /, blocked: bool, listing: Listing,
         if blocked:
             rows = [block._asdict() for block in store.blocked(store_deadline())]
         else:
-            found = filter(only.matches, survey(store, failures.append))
-            rows = [bundle._asdict() for bundle in sorted(found, key=lambda bundle: bundle.used)]
+            chosen = filter(only.matches, survey(store, failures.append))
+            rows = [bundle._asdict() for bundle in sorted(chosen, key=lambda bundle: bundle.used)]
     listing.of(BLOCKS if blocked else COLUMNS).show(rows)
     for failure in failures:
         warn(str(failure))
@@ -185,23 +185,26 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
     """
     with store_reading(installation) as store:
         named = find(list(survey(store, lambda _: None)), bundle)
-        found = store.manifest(namespace_of(named, store), named.bundle, bundle_deadline())
+        manifest = store.manifest(namespace_of(named, store), named.bundle, bundle_deadline())
     if as_json:
-        show_json(_as_json(found))
+        show_json(_as_json(manifest))
         return
-    made = {f"producer.{key}": value for key, value in found.producer._asdict().items()}
-    facts = {f"facts.{key}": value for key, value in found.facts.items()}
-    about = {"bundle": named.bundle, "scope": found.scope, "profile": found.profile, "namespace": named.namespace}
+    made = {f"producer.{key}": value for key, value in manifest.producer._asdict().items()}
+    facts = {f"facts.{key}": value for key, value in manifest.facts.items()}
+    about = {"bundle": named.bundle, "scope": manifest.scope, "profile": manifest.profile, "namespace": named.namespace}
     show_fields({**about, "sha256": named.sha256, "used": rfc3339(named.used), **made, **facts}.items())
     click.echo()
-    rows = [(size(_bytes(files)), len(files), _first_in(found, entry), entry) for entry, files in found.entries.items()]
+    rows = [
+        (size(_bytes(files)), len(files), _first_in(manifest, entry), entry)
+        for entry, files in manifest.entries.items()
+    ]
     show_table(("size", "files", "first published in", "entry"), rows)
-    if found.supersedes:
+    if manifest.supersedes:
         click.echo()
-        rows_below = [(mark, entry) for entry, mark in found.supersedes.items()]
+        rows_below = [(mark, entry) for entry, mark in manifest.supersedes.items()]
         show_table(("supersedes in bundles before", "entry"), rows_below)
-    if found.profile == FILES:  # in the format of `sha256sum --check`
-        for files in found.entries.values():
+    if manifest.profile == FILES:  # in the format of `sha256sum --check`
+        for files in manifest.entries.values():
             for path, file in files.items():
                 click.echo(visible(f"{file.sha256}  {path}"))
 
@@ -319,14 +322,14 @@ def promote_command(
     Exit status: 0 published; 1 that scope has them all, or no such bundle; 2 refused, not root, or the store fails.
     """
     with store_maintenance(installation) as (session, work):
-        found = find(list(work.bundles()), bundle)
-        where = namespace_of(found, session.store)
+        source = find(list(work.bundles()), bundle)
+        where = namespace_of(source, session.store)
         settings, deadline = repack_settings(session), bundle_deadline()
-        made = merge.promote(settings, where, found.bundle, entries, deadline, scope=scope)
+        made = merge.promote(settings, where, source.bundle, entries, deadline, scope=scope)
         session.audit.emit(
             events.ENTRY_PROMOTED,
             **labels(where),
-            bundle=found.bundle,
+            bundle=source.bundle,
             into=scope,
             published=made.bundle,
             entries=list(entries)[:20],

@@ -139,9 +139,9 @@ def _export(session: Session, writer: transfer.Writer, bundle: Bundle) -> bool:
         fd = os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         session.store.fetch(where, bundle.bundle, bundle.sha256, bundle.size, bundle_deadline(), into=fd)
-        found = session.store.manifest(where, bundle.bundle, bundle_deadline())
+        source = session.store.manifest(where, bundle.bundle, bundle_deadline())
         writer.add(name + BUNDLE, fd, bundle.sha256)
-        writer.add_text(name + MANIFEST, manifest.encode(found))
+        writer.add_text(name + MANIFEST, manifest.encode(source))
     except WarmstartError as error:
         if isinstance(error, transfer.ExportRefused):
             raise
