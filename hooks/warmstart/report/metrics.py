@@ -217,6 +217,8 @@ def _rejected(counters: Counters, line: Line) -> None:
 
 def _published(counters: Counters, line: Line) -> None:
     counters.add(PUBLISHED_BYTES, values.text(line, "profile"), value=values.number(line, "size"))
+    if "spooled" in line:  # its harvest had published nothing
+        counters.add(HARVESTED, values.text(line, "profile"), value=values.number(line, "entries"))
 
 
 def _each(metric: Metric) -> Callable[[Counters, Line], None]:
