@@ -128,6 +128,25 @@ def test_what_numba_can_not_load_is_refused(run: Runner, tmp_path: Path) -> None
     assert warm.report["cache_hits"] == 2, "choose, and factorial, which is called on its own"
 
 
+def test_a_function_of_a_cpp_library_may_be_called(run: Runner, tmp_path: Path) -> None:
+    """Its mangled name begins as Numba's do."""
+    cold = run(tmp_path / "cold", "cpp_function")
+    assert cold.report["results"] == {"cpp_function": 3.0}
+    published = Published()
+    assert set(published.harvest(tmp_path / "cold").values()) == {None}
+    warm = run(published.seed(tmp_path / "warm"), "cpp_function")
+    assert (warm.report["results"], warm.report["cache_hits"]) == (cold.report["results"], 1)
+
+
+def test_a_function_of_a_module_that_nothing_can_import_is_refused(run: Runner, tmp_path: Path) -> None:
+    """Numba calls the module `<dynamic>`, and every process that loads the function ends with its error."""
+    cold = run(tmp_path / "cold", "from_file")
+    assert cold.status == 0, cold.complaint
+    assert set(verdicts(tmp_path / "cold").values()) == {"not-importable"}
+    again = run(tmp_path / "cold", "from_file")
+    assert "ModuleNotFoundError: No module named '<dynamic>'" in again.complaint, "Numba's own cache; see above"
+
+
 def test_a_function_is_harvested_whatever_it_and_its_directory_are_called(run: Runner, tmp_path: Path) -> None:
     """Nothing that Numba wrote is left out, and it is hit from the copy."""
     script = tmp_path / "my project x=1,seed=2 proj@v1 [exp] Ünï -#\\'\"$*?" / "größen.py"

@@ -10,15 +10,20 @@ which is what a job leaves that is killed there; WARMSTART_KILL is the number of
 # mypy: disable-error-code="no-untyped-call,untyped-decorator"
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import json
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
+import llvmlite.binding  # type: ignore[import-untyped]
 import numba
 import numpy as np
+from numba.core.types import ExternalFunction
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -159,11 +164,38 @@ def größe() -> tuple[object, Made]:  # noqa: PLC2401 - what users write
     return Δt(1.0), [Δt]
 
 
+CPP_NAME = "_ZN4fast5twiceEd"
+twice: Any = ExternalFunction(CPP_NAME, numba.float64(numba.float64))
+
+
+def cpp_function() -> tuple[object, Made]:
+    """Call a function of a C++ library by its mangled name; here the C library's `trunc` stands for it."""
+    address = ctypes.cast(ctypes.CDLL("libm.so.6").trunc, ctypes.c_void_p).value or 0
+    llvmlite.binding.add_symbol(CPP_NAME, address)
+
+    @numba.njit(cache=True)
+    def call(value: float) -> float:
+        result: float = twice(value)
+        return result
+
+    return call(3.5), [call]
+
+
+def from_file() -> Any:  # noqa: ANN401 - of a module that no checker sees
+    """Call a function of a module that was loaded from a file, so that no import finds it."""
+    spec = importlib.util.spec_from_file_location("loaded_from_file", __file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.two_types()
+
+
 KINDS: dict[str, Callable[[], tuple[object, Made]]] = {
     kind.__name__: kind
     for kind in (
         *(kernel_and_wrapper, two_signatures, parallel_gufunc, dynamic_gufunc, plain_ufunc),
-        *(two_types, calls, loops, mutual_recursion, größe),
+        *(two_types, calls, loops, mutual_recursion, größe, cpp_function, from_file),
     )
 }
 

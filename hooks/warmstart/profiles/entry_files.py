@@ -40,6 +40,7 @@ REASONS = {
     "two-writers": "the files do not belong together, or one is newer than the group that names it: "
     "two processes wrote the entry",
     "undefined-symbol": "machine code that refers to a function that no file of the entry defines",
+    "not-importable": "a function whose module no import finds, so that no process can load it",
     "build-unfinished": "the build's log does not say that the build ended",
     "made-elsewhere": "the build names its run's own path, because its job did not see the cache at the constant path",
     "unreadable": "a staged file could not be read",

@@ -39,9 +39,10 @@ def validate(files: EntryFiles) -> None:
 
     Catches: any truncation, a zeroed tail, a changed length, opcode or stack order; a function whose
     writer died between the index and the data, or between kernel and wrapper; kernels and wrappers, or keys and
-    data, of two processes; code that calls what no file of the entry defines. Can't catch: changed bytes inside a
-    string or inside the machine code, which Numba loads silently (the bundle's SHA-256 guards those from harvest
-    on); a source stamp, or values of a closure, that belong to something else.
+    data, of two processes; code that calls what no file of the entry defines, or is of a module that no import finds.
+    Can't catch: changed bytes inside a string or inside the machine code, which Numba loads silently (the bundle's
+    SHA-256 guards those from harvest on); a source stamp, or values of a closure, that belong to something else; a
+    library that the module no longer loads.
     """
     from warmstart.profiles.formats import numba_files
 
@@ -56,5 +57,5 @@ PROFILE = Profile(
     facts=("image", "cpu"),
     entry_of=entry_of,
     validate=validate,
-    revision=2,  # 1 published kernels and wrappers apart
+    revision=3,  # 1 published kernels and wrappers apart, 2 functions of modules that no import finds
 )

@@ -14,9 +14,12 @@ from warmstart.profiles.formats.pickle_framing import Blob, Global, Items, Made,
 
 _WRAPPERS = "guf-"  # before the name of a kernel's index: that of its wrappers
 _WRAPPER = b"__gufunc__."  # before the name of a kernel: its wrapper
-# What an object may leave to others: C functions, which the interpreter, Numba's runtime, the C library or a library
-# that the module itself loads define. Names of compiled Python functions are mangled (`_Z`) or have a dot.
-_C_NAME = re.compile(rb"(?!_Z)[A-Za-z_][A-Za-z0-9_]*")
+# What an object may leave to others: C and C++ functions, which the interpreter, Numba's runtime, the C library or a
+# library that the module itself loads define. Names of compiled Python functions have a dot, or are mangled as those of
+# C++ are, with the process's counter as their first ABI tag (`B2v7`: a tag of two letters, `v7`).
+_LIBRARY_NAME = re.compile(rb"(?!_Z.*B[0-9]+v[0-9])[A-Za-z_][A-Za-z0-9_]*")
+# What Numba calls a module that it could not import. Loading imports it, and so ends the process with ImportError.
+_NO_MODULE = "<dynamic>"
 # Addresses in the names of types (of functions, of classes): those of the process that wrote a file last.
 _ADDRESS = re.compile(r"0x[0-9a-f]+|#[0-9a-f]+|[0-9]{9,}")
 
@@ -82,13 +85,23 @@ def _read_data(files: EntryFiles, name: str) -> _Data:
     with files.open(name) as (file, _):
         for blob in pickle.objects:
             symbols = elf.symbols(elf.Part(file, blob.start, blob.size))
-            if not all(map(_C_NAME.fullmatch, symbols.undefined)):
+            if not all(map(_LIBRARY_NAME.fullmatch, symbols.undefined)):
                 raise EntryInvalid("undefined-symbol")
             defined |= symbols.defined
     value = pickle.value
     parts = value if isinstance(value, tuple) else ()
+    for part in parts:
+        if any(map(_is_of_no_module, part if isinstance(part, tuple) else (part,))):
+            raise EntryInvalid("not-importable")
     signature = next((part for part in parts if _is_call(part, "Signature")), None)
     return _Data(_is_library(value), _argument_types(signature), elf.Symbols(defined, set()))
+
+
+def _is_of_no_module(part: object) -> bool:
+    """Tell whether a part of a result is the environment of a function whose module Numba could not import."""
+    if not (isinstance(part, Made) and _is_call(part, "_rebuild_env") and isinstance(part.arguments, tuple)):
+        return False
+    return part.arguments[:1] == (_NO_MODULE,)
 
 
 def _is_library(value: object) -> bool:

@@ -12,22 +12,59 @@ from tests.support.judging import Judge
 
 
 @pytest.mark.parametrize(
-    "name", [b"memset", b"NRT_decref", b"_Py_NoneStruct", b"numba_do_raise", b"sin", b"do_scheduling_unsigned", b"my_c"]
+    "name",
+    [
+        *(b"memset", b"NRT_decref", b"_Py_NoneStruct", b"numba_do_raise", b"sin", b"do_scheduling_unsigned", b"my_c"),
+        *(b"_ZN4fast5twiceEd", b"_Z1fi", b"_ZSt4cout", b"_ZTVN10__cxxabiv117__class_type_infoE"),
+        b"_ZNKSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE4sizeB5cxx11Ev",
+    ],
 )
 def test_code_may_call_c_functions(verdict: Judge, name: bytes) -> None:
-    """The interpreter, the runtime, the C library or the module's own library define those."""
+    """The interpreter, the runtime, the C library or the module's own library, of C++, too, define those."""
     data = pickle.dumps((b"key", relocatable(b"code", [b"_ZN4mod1fE"], [name])), 5)
     assert verdict("numba", {**numba_files(1), NUMBA_DATA: data}) is None
 
 
 @pytest.mark.parametrize(
     "name",
-    [b"_ZN4mod1gE", b".numba.unresolved$_ZN4mod1gE", b"__gufunc__._ZN4mod1gE", b"cfunc._ZN4mod1gE", b"a b", b"\xff"],
+    [
+        b"_ZN4mod1gB2v7E",
+        b"_ZN4mod1gB4v123B2c8Ei",
+        b"_ZN08NumbaEnv4mod1gB2v7E",
+        b".numba.unresolved$_ZN4mod1gE",
+        b"__gufunc__._ZN4mod1gE",
+        b"cfunc._ZN4mod1gE",
+        b"a b",
+        b"\xff",
+    ],
 )
 def test_code_that_calls_another_entry_is_refused(verdict: Judge, name: bytes) -> None:
     """No other file is loaded with it: Numba would end the process, or jump to nothing."""
     data = pickle.dumps((b"key", relocatable(b"code", [b"_ZN4mod1fE"], [b"memset", name])), 5)
     assert verdict("numba", {**numba_files(1), NUMBA_DATA: data}) == "undefined-symbol"
+
+
+class Environment:
+    """Pickled as Numba's environments are."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def __reduce__(self) -> tuple[object, tuple[str, list[int], str]]:
+        return _rebuild_env, (self.module, [], "name")
+
+
+def _rebuild_env(module: str, consts: list[int], name: str) -> None:
+    """Stand for Numba's function of this name."""
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_function_without_a_module_is_refused(verdict: Judge, own: bool) -> None:
+    """Its own, or one that is compiled into it: loading imports `<dynamic>`, which is no module."""
+    for module, reason in (("<dynamic>", "not-importable"), ("<run_path>", None), ("mod", None)):
+        first, others = Environment(module if own else "mod"), (Environment("other"), Environment(module))
+        data = pickle.dumps((("f", "object", (relocatable(), b"bitcode")), "descriptor", first, others), 5)
+        assert verdict("numba", {**numba_files(1), NUMBA_DATA: data}) == reason
 
 
 def test_symbols_out_of_proportion_are_refused(verdict: Judge) -> None:
