@@ -111,6 +111,32 @@ def look_mapped() -> None:
             raise OSError(errno.ESTALE, "the memory shows the old content")
 
 
+def look_through_open_file() -> None:
+    """Open a seeded file, write to it otherwise, and read what was opened."""
+    with open("file", "rb") as file:
+        write("file", b"SEEDED", "r+b")
+        assert file.read() == b"SEEDED"
+
+
+def map_open_file() -> None:
+    """Open a seeded file, write to it otherwise, and map what was opened."""
+    with open("file", "rb") as file:
+        write("file", b"SEEDED", "r+b")
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+            if memory[:] != b"SEEDED":
+                raise OSError(errno.ESTALE, "the memory shows the old content")
+
+
+def directly(path: str, flags: int) -> None:
+    """Open a file with O_DIRECT; write a block if it is open for writing, and read it."""
+    file = os.open(path, flags | os.O_DIRECT, 0o600)
+    with mmap.mmap(-1, mmap.PAGESIZE) as block:
+        if flags & os.O_RDWR:
+            os.pwritev(file, [block], 0)
+        assert os.preadv(file, [block], 0)
+    os.close(file)
+
+
 def over_full() -> None:
     """Rename a new directory over a seeded one that is not empty."""
     os.mkdir("new")
@@ -135,7 +161,13 @@ OPERATIONS: dict[str, Callable[[], object]] = {
     "rename a directory": lambda: os.rename("d", "moved"),
     "rename a new directory over one with files": over_full,
     "remove or rename the profile's own directory": lambda: os.rename(f"../{SUBDIR}", "../moved"),
+    "see a later write through a file opened before it": look_through_open_file,
     "see a later write in memory mapped before it": look_mapped,
+    "see it in memory mapped later, through a file opened before it": map_open_file,
+    "read with `O_DIRECT`": partial(directly, "file", os.O_RDONLY),
+    "write with `O_DIRECT`": each(
+        partial(directly, "file", os.O_RDWR), partial(directly, "new", os.O_RDWR | os.O_CREAT)
+    ),
 }
 
 
@@ -173,6 +205,42 @@ def test_whose_the_files_look(node: Node, way: bool) -> None:
     assert {stat.S_IMODE((run.cache / path).stat().st_mode) for path in ("e", "e/f")} == {0o777}
     run.as_job(each(lambda: write("file", b"x"), lambda: write("e/f/new", b"y")))
     assert run.as_job(lambda: os.listdir("d")) == ["one"]
+
+
+@WAYS
+@pytest.mark.parametrize("bundles", [1, overlay.MOST_BUNDLES])
+@pytest.mark.parametrize("upper", ["disk", "tmpfs"])
+def test_files_look_as_those_of_one_file_system(node: Node, way: bool, upper: str, bundles: int) -> None:
+    """Listing and stat tell the same inode number; no file is a mount point. A link keeps the number in a plain view.
+
+    With several bundles the kernel can't tell any more which one a file came from: a squashfs has no UUID.
+    """
+    run = node.run("1.aaaaaaaa")
+    if upper == "tmpfs":
+        seed = run.path / ".seed"
+        seed.mkdir(mode=0o700)
+        linux.mount("none", str(seed), "tmpfs", linux.RESTRICTED)
+    run.show(*(node.bundle({**SEEDED, f"d/{n}": b"x"}) for n in range(bundles)))
+
+    def look() -> list[str]:
+        write("new", b"x")
+        os.mkdir("made")
+        before = os.stat("file")
+        with open("file", "rb") as opened:
+            os.link("file", "linked")
+            assert os.path.samestat(os.fstat(opened.fileno()), before)
+        assert os.path.samestat(os.stat("linked"), before) == (bundles == 1)
+        assert os.stat("linked").st_dev == before.st_dev
+        seen = []
+        for folder in (".", "d", "e/f"):
+            for entry in os.scandir(folder):
+                assert (entry.inode(), os.path.ismount(entry)) == (os.stat(entry).st_ino, False), entry.path
+                seen.append(entry.name)
+        return seen
+
+    files = ["d", "e", "file", "linked", "made", "new", "g", "one", "two"]
+    assert sorted(run.as_job(look)) == sorted([*files, *(str(n) for n in range(bundles))])
+    assert run.take_down() == []
 
 
 @WAYS

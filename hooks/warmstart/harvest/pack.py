@@ -1,9 +1,10 @@
 """Pack the validated entries of a stage into one squashfs (docs/architecture.md, rule 3).
 
 The stage has only regular files and directories that root made (`collect.Stage`), without xattrs, and mksquashfs adds
-none. All inodes belong to root. Modes are 0666 and 0777, because a job writes as "others" where a bundle cannot be
-id-mapped; bundles are only mounted below private directories. zstd at level 3 was chosen by measurement
-(docs/store-format.md).
+none. With the table for exports, which is mksquashfs's default, an overlay finds a file's inode number again after the
+file was linked or changed. All inodes belong to root. Modes are 0666 and 0777, because a job writes as "others" where a
+bundle cannot be id-mapped; bundles are only mounted below private directories. zstd at level 3 was chosen by
+measurement (docs/store-format.md).
 """
 
 from __future__ import annotations
@@ -36,16 +37,7 @@ def pack(stage: str, out: str, deadline: Deadline, watch: Callable[[], None] | N
     try:
         packed = process.run(
             [
-                *(
-                    MKSQUASHFS,
-                    stage,
-                    out,
-                    "-noappend",
-                    "-no-recovery",
-                    "-no-xattrs",
-                    "-no-exports",
-                    "-all-root",
-                ),
+                *(MKSQUASHFS, stage, out, "-noappend", "-no-recovery", "-no-xattrs", "-all-root"),
                 *("-action", "chmod(a=rw)@type(f)", "-action", "chmod(a=rwx)@type(d)&&!depth(0)"),
                 *("-root-mode", "0700", "-mkfs-time", "0", "-comp", "zstd", "-Xcompression-level", "3"),
                 *("-processors", "2", "-mem", "256M", "-no-progress", "-quiet"),

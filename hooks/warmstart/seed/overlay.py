@@ -51,8 +51,10 @@ MOST_WHITEOUTS = 20_000  # a namespace that needs more should be compacted; unti
 WHITEOUTS = "whiteouts"  # directory and name of that layer
 # Explicit, because the kernel's defaults differ: a view must not depend on xattrs of directories (redirect_dir), and
 # the upper layer must have all content of its files (metacopy). `volatile`: a job's cache is not needed after a crash,
-# and without this option each unmount syncs the whole file system of the workspace.
-_OPTIONS = "upperdir=upper,workdir=work,redirect_dir=nofollow,metacopy=off,index=off,volatile"
+# and without this option each unmount syncs the whole file system of the workspace. `xino=on`: else files of one view
+# have several device numbers, and an inode number in a listing is not that of stat; `auto`, the default of some
+# kernels, gives up because a squashfs has no UUID. Kernels that know `volatile` (5.10) know it (4.17).
+_OPTIONS = "upperdir=upper,workdir=work,redirect_dir=nofollow,metacopy=off,index=off,volatile,xino=on"
 _BUSY_PAUSE = 0.005  # short, to hit the moment between two files of a process that writes one after the other
 _LAST_TRY = 1.0  # seconds to wait for a moment without writers when a view is removed
 _REMOVAL = 2.0  # seconds; nothing has been written to the view yet
