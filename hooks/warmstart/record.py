@@ -139,6 +139,11 @@ class Record(NamedTuple):
         return f"{self.job_id}.{self.run_id}"
 
     @property
+    def job_labels(self) -> dict[str, object]:
+        """The job, for `Journal.for_job`."""
+        return {"job_id": self.job_id, "uid": self.uid, "user": self.user, "cluster": self.cluster}
+
+    @property
     def run_directory(self) -> str:
         """The job's workspace on this node: owned by root, with directories for the job in it."""
         return f"{self.workspace}/{self.node}/{self.run_name}"

@@ -179,6 +179,7 @@ def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit
         _remove_run(paths, harvest.record, deadline)
     deferred.forget(paths.deferred, harvest.name)
     profiles = harvest.record.deferred if harvest.record else []
+    audit = audit.for_job(**harvest.job_labels)
     audit.emit(events.HARVEST_DROPPED, run=harvest.name, profiles=profiles, reason=reason)
 
 

@@ -31,7 +31,7 @@ from tests.support.runs import a_job, a_record
 from tests.support.superblocks import image
 from warmstart import record, request
 from warmstart.audit import line
-from warmstart.doctor import plugins, slurm_conf
+from warmstart.doctor import installed, slurm_conf
 from warmstart.entry import brake
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred, spool
@@ -447,7 +447,7 @@ PARSERS: dict[str, Parser] = {
         ("doctor/slurm_conf.py:_joined",),
         (b"ClusterName=c\nNodeName=n[1-4] \\\n CPUs=2 # two\nInclude more.conf\n", b"required x.so a=b\n"),
     ),
-    "slurm-plugin": Parser(_file(plugins.built_for), (OSError,), ("doctor/plugins.py:built_for",), (_SHARED,)),
+    "slurm-plugin": Parser(_file(installed.built_for), (OSError,), ("doctor/installed.py:built_for",), (_SHARED,)),
     "spec": Parser(
         spec._decode,
         (OSError, ValueError, KeyError, TypeError),

@@ -27,7 +27,7 @@ from warmstart.audit.journal import Journal
 from warmstart.harvest import deferred, spool
 from warmstart.harvest.collect import collect
 from warmstart.harvest.scan import OUT_OF_TIME
-from warmstart.harvest.spool import Spooled
+from warmstart.harvest.spool import Delivered, Spooled
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.paths import NodePaths
@@ -121,7 +121,7 @@ def mutable(path: Path) -> None:
     subprocess.run(["/usr/bin/chattr", "-i", path], check=True)
 
 
-def spooled(node: Node, *entries: str, scope: str = "user-1-a", limit: int = 1 << 30) -> list[str]:
+def spooled(node: Node, *entries: str, scope: str = "user-1-a", limit: int = 1 << 30) -> list[Delivered]:
     """Spool as a harvest does if the store accepts nothing. Return what had to be dropped for it."""
     content = {entry: {f"{entry}.nbi": os.urandom(5000)} for entry in entries}
     stage = Path(tempfile.mkdtemp(dir=node.base))
@@ -151,7 +151,7 @@ def test_the_spool_has_a_limit_and_the_oldest_goes(node: Node) -> None:
     spooled(node, "b")
     size = sum(path.stat().st_size for path in Path(node.paths.spool).glob("*/*"))
     (dropped,) = spooled(node, "c", limit=size)
-    assert dropped.endswith(".7.0a1b2c3d.numba")
+    assert dropped.name.endswith(".7.0a1b2c3d.numba")
     assert len(spooled(node, "d", limit=10)) == 3
     assert os.listdir(node.paths.spool) == []
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster.accounts import ALICE
+from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site, result
 from tests.support.requirements import need_module
@@ -68,3 +69,30 @@ def test_jobs_that_each_brought_a_part(fresh: Site) -> None:
         report = result(ended.output)
         assert (report["results"], report["cache_misses"]) == (expected, 0)
         assert [event["entries"] for event in events(site, job_id, "cache.seeded")] == [3]
+
+
+def test_a_bundle_that_another_users_epilog_delivers(fresh: Site) -> None:
+    """The store was away when the producer ended: audit, explain and report count the bundle as the producer's."""
+    need_module("numba")
+    site = fresh
+    store = site.cluster.base / "store-numba"
+    away = store.with_name("store-numba-away")
+    store.rename(away)
+    try:
+        producer = submit(site, "n3")
+        assert site.finish(producer, 300).state == "COMPLETED"
+    finally:
+        away.rename(store)
+    assert len(events(site, producer, "bundle.spooled")) == 1
+    courier = site.cluster.submit("#!/bin/sh\ntrue\n", BOB, "--nodelist=n3")
+    site.finish(courier)
+    (told,) = events(site, producer, "bundle.published")
+    assert (told["user"], told["done_by"]["job_id"], told["done_by"]["user"]) == (ALICE, courier, BOB)
+    assert told in site.audit("--user", ALICE, "--event", "bundle.published")  # the runbook's search
+    assert told not in site.audit("--user", BOB)
+    assert events(site, courier, "bundle.published") == []
+    story = json.loads(site.command("explain", str(producer), "--json").stdout)
+    (delivery,) = [hook for hook in story["hooks"] if hook["hook"] == f"epilog of job {courier}"]
+    assert (delivery["outcome"], "new entries published" in delivery["parts"][0]["what"]) == ("ok", True)
+    harvested = json.loads(site.command("report", "--json").stdout)["entries"]["harvested"]
+    assert harvested >= told["entries"] > 0

@@ -211,7 +211,7 @@ def test_whose_the_files_look(node: Node, way: bool) -> None:
 @pytest.mark.parametrize("bundles", [1, overlay.MOST_BUNDLES])
 @pytest.mark.parametrize("upper", ["disk", "tmpfs"])
 def test_files_look_as_those_of_one_file_system(node: Node, way: bool, upper: str, bundles: int) -> None:
-    """Listing and stat tell the same inode number; no file is a mount point. A link keeps the number in a plain one.
+    """A listing and stat tell one inode number; no file is a mount point. A link keeps it in a plain overlay.
 
     With several bundles the kernel can't tell any more which one a file came from: a squashfs has no UUID.
     """

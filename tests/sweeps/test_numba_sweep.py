@@ -16,7 +16,7 @@ from tests.support.requirements import need_module
 pytestmark = pytest.mark.sweep
 KINDS = (
     *("kernel_and_wrapper", "two_signatures", "parallel_gufunc", "dynamic_gufunc", "plain_ufunc"),
-    *("two_types", "calls", "loops", "mutual_recursion", "größe"),
+    *("two_types", "calls", "loops", "mutual_recursion", "größe", "cpp_function"),
 )
 ROUNDS = 3
 

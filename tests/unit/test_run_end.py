@@ -342,6 +342,7 @@ def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.
         ("2.00000002", deferred.NO_ROOM, ["numba"]),
         ("3.00000003", deferred.NO_SPACE, ["numba"]),
     ]
+    assert [event["job_id"] for event in runs.events("harvest.dropped")] == [1, 9, 2, 3]  # whose they are
     assert runs.left() == ["7.0a1b2c3d", "7.0a1b2c3d"]
 
 

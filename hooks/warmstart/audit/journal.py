@@ -23,6 +23,8 @@ MOST_SHOWN = 1 << 20  # bytes of a journal, in a job's view
 # Maintenance flushes each half hour. Where it does not, or jobs are many, an epilog does now and then.
 MOST_WAITING = 100  # journals
 LONGEST_WAITING_S = 2700.0
+_JOB = ("cluster", "job_id", "uid", "user")
+_DOER = ("hook", "job_id", "uid", "user")
 
 
 class Journal:
@@ -45,6 +47,18 @@ class Journal:
         bound = object.__new__(Journal)
         bound._fields = {**self._fields, **fields}
         bound._name, bound._fd = self._name, self._fd
+        return bound
+
+    def for_job(self, **job: object) -> Journal:
+        """Return a journal for what this hook does for another job.
+
+        `job` has what is known of that job's job_id, uid, user and cluster, and takes the place of the hook's own. The
+        field `done_by` has the hook, and its own job if it has one.
+        """
+        own = {name: self._fields[name] for name in _DOER if name in self._fields}
+        rest = {name: value for name, value in self._fields.items() if name not in _JOB}
+        bound = self.bind()
+        bound._fields = {"done_by": own, **rest, **job}
         return bound
 
     def emit(self, event: Event, **fields: object) -> None:

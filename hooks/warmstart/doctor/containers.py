@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from warmstart.doctor import installed, namespaces, plugins, slurm_conf
+from warmstart.doctor import installed, namespaces, slurm_conf
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.doctor.slurm import HIDDEN, NO_RELEASE, Slurm, is_below, is_ours
 from warmstart.doctor.slurm_conf import Plugin
@@ -118,7 +118,7 @@ def spank(seen: Tasks) -> Iterator[Finding]:
         found = f"where Slurm looks for {plugin.path} is unknown"
         yield Finding(UNKNOWN, found, "correct paths.scontrol in the policy, or write the whole path")
         return
-    unfit = _unfit(plugin.path, plugins.find(plugin.path, places), seen.slurm.version)
+    unfit = _unfit(plugin.path, installed.find_plugin(plugin.path, places), seen.slurm.version)
     bad = [unfit] if unfit else []
     for key, default in (("workspace", "/var/tmp/warmstart"), ("cache", "/var/cache/warmstart")):
         has = plugin.argument(key) or default
@@ -139,7 +139,7 @@ def _unfit(name: str, path: str, release: tuple[int, ...] | None) -> str:
     """Return why Slurm does not load a plugin, "" if it does."""
     if not path:
         return f"{name} is not on this node"
-    built = plugins.built_for(path)
+    built = installed.built_for(path)
     if built is None:
         return f"{path} is not a plugin for this machine"
     if release is not None and built[:2] != release[:2]:

@@ -38,6 +38,14 @@ class DeferredHarvest(NamedTuple):
     since: float  # seconds since the epoch
     record: Record | None  # None if the file is damaged
 
+    @property
+    def job_labels(self) -> dict[str, object]:
+        """What is known of the job, for `Journal.for_job`."""
+        if self.record:
+            return self.record.job_labels
+        job = self.name.partition(".")[0]
+        return {"job_id": int(job)} if job.isdecimal() else {}
+
 
 def defer(directory: str, record: Record, since: float) -> None:
     """Record that a run still has profiles to harvest; replaces an earlier record of the run.

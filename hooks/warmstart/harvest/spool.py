@@ -79,9 +79,23 @@ class Delivered(NamedTuple):
     published: Published | None  # None if it was dropped
     reason: str  # why it was dropped, or ""
 
+    @property
+    def job_labels(self) -> dict[str, object]:
+        """What is known of the job that made it, for `Journal.for_job`."""
+        if self.spooled:
+            producer = self.spooled.draft.producer
+            return {"job_id": producer.job, "uid": producer.uid, "user": producer.user, "cluster": producer.cluster}
+        known = zip(("uid", "job_id"), self.name.split(".")[1:3], strict=False)
+        return {key: int(word) for key, word in known if word.isdecimal()}
 
-def add(directory: str, stage: str, spooled: Spooled, limit: int) -> list[str]:
-    """Move `bundle.sqsh` from the run's stage into the spool; return the names of the bundles that were dropped.
+    @property
+    def run(self) -> str:
+        """The run that made it, as `Record.run_name`; "" if the name does not tell."""
+        return ".".join(self.name.split(".")[2:4])
+
+
+def add(directory: str, stage: str, spooled: Spooled, limit: int) -> list[Delivered]:
+    """Move `bundle.sqsh` from the run's stage into the spool; return the bundles that were dropped.
 
     `limit` is the size of the whole spool in bytes. Beyond it bundles of the user who has most there are dropped, the
     oldest first; the new one, too, if it alone is larger. Raises `SpoolFailed` if the disk fails.
@@ -111,7 +125,7 @@ def _prepare(stage: int, spooled: Spooled) -> None:
         replace_file(item, DRAFT, _encode(spooled), 0o600)
 
 
-def _make_room(parent: int, limit: int) -> list[str]:
+def _make_room(parent: int, limit: int) -> list[Delivered]:
     names = sorted(os.listdir(parent))
     held = [Held(name.split(".")[1], _size(parent, name)) for name in names]
     total = sum(item.size for item in held)
@@ -119,9 +133,12 @@ def _make_room(parent: int, limit: int) -> list[str]:
     for number in fair_order(held):
         if total <= limit:
             break
+        spooled = None
+        with suppress(OSError, ValueError), opened_dir(names[number], parent) as item:
+            spooled = _load(item)
         remove_tree(parent, names[number], after(_REMOVAL))
         total -= held[number].size
-        dropped.append(names[number])
+        dropped.append(Delivered(names[number], spooled, None, NO_ROOM))
     return dropped
 
 

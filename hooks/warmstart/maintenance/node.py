@@ -312,7 +312,7 @@ class Orphans:
             record = self._record(job_id)
             if record is None or not self._is_gone(job_id, record):
                 return
-            audit = session.audit.bind(job_id=job_id, uid=record.uid, user=record.user)
+            audit = session.audit.for_job(**record.job_labels)
             audit.emit(events.RUN_ABANDONED, rebooted=record.boot_id != self._boot_id)
             deadline = after(plan.epilog_budget(session.policy))
             context = Context(session.policy, session.paths, record, audit, deadline, session.store)
@@ -405,12 +405,11 @@ def _finish(session: Session, item: DeferredHarvest, boot_id: str) -> bool:
     if record is None:
         drop(deferred.DAMAGED, session.audit)
         return True
-    audit = session.audit.bind(job_id=record.job_id, uid=record.uid, user=record.user)
     if record.boot_id != boot_id:
-        drop(deferred.REBOOTED, audit)
+        drop(deferred.REBOOTED, session.audit)
     elif item.since < time.time() - deferred.LONGEST_SECONDS:
-        drop(deferred.TOO_OLD, audit)
-    elif left := _harvest(session, record, audit):
+        drop(deferred.TOO_OLD, session.audit)
+    elif left := _harvest(session, record, session.audit.for_job(**record.job_labels)):
         deferred.defer(session.paths.deferred, record._replace(deferred=left), item.since)
         return False
     else:

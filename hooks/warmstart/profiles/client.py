@@ -43,13 +43,10 @@ class Validator:
         from warmstart.profiles import judge
 
         names = {entry: list(files) for entry, files in entries.items()}
-        answer: Verdicts = {}
-        with self._worker(stage) as worker, suppress(WorkerAnswerMalformed):  # then no entry is valid
+        answer: Verdicts = {}  # so no entry is valid if it is malformed
+        with Worker(self._identity, keep=(stage,), confine=True) as worker, suppress(WorkerAnswerMalformed):
             answer = worker.run(deadline, judge.judge, profile, stage, names, defined)
         return {entry: _reason(answer, entry) for entry in names}
-
-    def _worker(self, fd: int) -> Worker:
-        return Worker(self._identity, keep=(fd,), confine=True)
 
 
 def _reason(answer: Verdicts, entry: str) -> str | None:

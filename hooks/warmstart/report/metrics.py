@@ -207,6 +207,12 @@ def _rejected(counters: Counters, line: Line) -> None:
         counters.add(REJECTED, reason, value=times)
 
 
+def _published(counters: Counters, line: Line) -> None:
+    counters.add(PUBLISHED_BYTES, values.text(line, "profile"), value=values.number(line, "size"))
+    if "spooled" in line:  # its harvest had published nothing
+        counters.add(HARVESTED, values.text(line, "profile"), value=values.number(line, "entries"))
+
+
 def _each(metric: Metric, *, amount: str = "") -> Callable[[Counters, Line], None]:
     """Count each event by its labels, as one or as the number that the key `amount` has."""
 
@@ -237,7 +243,7 @@ _FOLD: dict[events.Event, Callable[[Counters, Line], None]] = {
     events.CACHE_SEEDED: _seeded,
     events.CACHE_HARVESTED: _each(HARVESTED, amount="entries"),
     events.ENTRY_REJECTED: _rejected,
-    events.BUNDLE_PUBLISHED: _each(PUBLISHED_BYTES, amount="size"),
+    events.BUNDLE_PUBLISHED: _published,
     events.BUNDLE_REMOVED: _each(BUNDLES_REMOVED),
     events.BUNDLE_QUARANTINED: _each(BUNDLES_QUARANTINED),
     events.HARVEST_DEFERRED: _each(DEFERRED),

@@ -1,5 +1,7 @@
 """Runs of hooks, put together from their audit events. One run: what one hook did for one job on one node.
 
+What a hook does for another job than its own is a run of that job (`done_by`).
+
 A run's events follow each other in a log, because journals are moved whole. Memory is bounded all the same: at most
 `MOST_OPEN` runs are put together at a time; an older one is given as unfinished.
 """
@@ -53,7 +55,7 @@ _DEGREES = {
     events.IMAGE_IMPORT_FAILED: FAILED,
 }
 OBSERVED = "it is only observed (mode: observe)"
-_WITHOUT_RUN = ("", "", "")
+_WITHOUT_RUN = ("", "", "", 0)
 
 
 class Failure(NamedTuple):
@@ -118,6 +120,7 @@ class Run:
     cluster: str = ""
     job: int = 0
     user: str = ""
+    done_by: str = ""  # "" unless it is what another job's hook, or maintenance, did for this job
     partition: str = ""
     account: str = ""
     first: str = ""  # `ts` of its first event, and of its last
@@ -150,9 +153,10 @@ class Run:
 
 def runs(lines: Iterable[Line]) -> Iterator[Run]:
     """Yield each run when its last event has been read; unfinished ones at the end."""
-    pending: dict[tuple[str, str, str], Run] = {}
+    pending: dict[tuple[str, str, str, int], Run] = {}
     for line in lines:
-        key = (values.text(line, "node"), values.text(line, "hook"), values.text(line, "run_id"))
+        other_job = int(values.number(line, "job_id")) if "done_by" in line else 0
+        key = (values.text(line, "node"), values.text(line, "hook"), values.text(line, "run_id"), other_job)
         if key == _WITHOUT_RUN:
             continue
         run = pending.get(key)
@@ -163,6 +167,8 @@ def runs(lines: Iterable[Line]) -> Iterator[Run]:
         add(run, line)
         if line.get("event") == events.HOOK_FINISHED:
             yield pending.pop(key)
+            for other in [other for other in pending if other[:3] == key[:3]]:
+                yield pending.pop(other)
     yield from pending.values()
 
 
@@ -172,6 +178,9 @@ def add(run: Run, line: Line) -> None:
     run.cluster = values.text(line, "cluster") or run.cluster
     run.user = values.text(line, "user") or run.user
     run.job = int(values.number(line, "job_id")) or run.job
+    if doer := values.mapping(line, "done_by"):
+        job = int(values.number(doer, "job_id"))
+        run.done_by = f"{values.text(doer, 'hook')} of job {job}" if job else values.text(doer, "hook")
     event = values.text(line, "event")
     if event in IMAGE_EVENTS:
         _add_image(run, line, IMAGE_EVENTS[events.Event(event)])
@@ -250,7 +259,11 @@ def _add_rejected(run: Run, line: Line) -> None:
 
 
 def _add_published(run: Run, line: Line) -> None:
-    run.published += int(values.number(line, "size"))
+    size = int(values.number(line, "size"))
+    run.published += size
+    if "spooled" in line:  # its harvest had published nothing
+        entries = int(values.number(line, "entries"))
+        run.harvests.append(Harvest(values.text(line, "profile"), entries, 0, 0, size, 0.0))
 
 
 def _add_removed(run: Run, line: Line) -> None:  # noqa: ARG001 - the shape of the others

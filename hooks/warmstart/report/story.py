@@ -152,6 +152,9 @@ def _hook(run: Run, history: History) -> HookStory:
         parts += _harvests(run)
     parts += [Part("remark", "", _remark(remark)) for remark in run.remarks]
     parts += [Part("failed", "", failure.reason) for failure in run.failures if failure.step not in run.steps]
+    if run.done_by:
+        outcome = "failed" if run.failures else "ok"
+        return HookStory(run.done_by, run.node, run.first, run.seconds, outcome, tuple(parts))
     return HookStory(run.hook, run.node, run.first, run.seconds, run.outcome or "unfinished", tuple(parts))
 
 
@@ -180,7 +183,8 @@ def _warm(seeding: Seeding | None) -> str:
 
 def _harvests(run: Run) -> Iterable[Part]:
     for harvest in run.harvests:
-        yield Part(f"  {harvest.profile}", format_duration(harvest.seconds), _harvested(harvest))
+        time = format_duration(harvest.seconds) if harvest.seconds else ""
+        yield Part(f"  {harvest.profile}", time, _harvested(harvest))
     for profile, reasons in run.rejected.items():
         told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         yield Part(f"  {profile}", "", f"entries rejected: {told}")

@@ -180,7 +180,7 @@ class _Adding:
         self._periods: dict[str, Counter[str]] = {}
 
     def add(self, run: Run) -> None:
-        self._runs += 1
+        self._runs += not run.done_by
         self._first = min(self._first or run.first, run.first)
         self._last = max(self._last, run.last)
         self._removed += run.removed

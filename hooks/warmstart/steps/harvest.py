@@ -371,9 +371,14 @@ class _ProfileHarvest:
         finally:
             os.close(fd)
         if published.bundle:
-            labels = {"profile": self._profile.name, "namespace": self._namespace.name}
-            told = {**published._asdict(), "superseding": len(published.superseding)}
-            self._context.audit.emit(events.BUNDLE_PUBLISHED, **labels, **told)
+            self._context.audit.emit(
+                events.BUNDLE_PUBLISHED,
+                profile=self._profile.name,
+                namespace=self._namespace.name,
+                scope=self._namespace.scope,
+                run=self._context.record.run_name,
+                **{**published._asdict(), "superseding": len(published.superseding)},
+            )
         if late := sorted({*self._changed} - {*published.superseding}):
             self._reject_all(late, SUPERSEDED)
         return published.bundle
@@ -397,8 +402,9 @@ class _ProfileHarvest:
             entries=len(draft.entries),
             error=error.as_audit(),
         )
-        for name in dropped:
-            context.audit.emit(events.BUNDLE_DROPPED, spooled=name, reason=spool.NO_ROOM)
+        for one in dropped:
+            audit = context.audit.for_job(**one.job_labels)
+            audit.emit(events.BUNDLE_DROPPED, run=one.run, spooled=one.name, reason=one.reason)
 
     def _reject_all(self, entries: Collection[str], reason: str) -> None:
         if entries:

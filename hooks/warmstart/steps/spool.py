@@ -39,8 +39,17 @@ def publish(directory: str, store: StoreClient, rules: Maintenance, audit: Journ
 
 def _audit(audit: Journal, delivered: Delivered) -> None:
     spooled, published = delivered.spooled, delivered.published
+    audit = audit.for_job(**delivered.job_labels)
     if delivered.reason or spooled is None:
-        audit.emit(events.BUNDLE_DROPPED, spooled=delivered.name, reason=delivered.reason)
+        audit.emit(events.BUNDLE_DROPPED, run=delivered.run, spooled=delivered.name, reason=delivered.reason)
     elif published and published.bundle:
-        labels = {"profile": spooled.profile, "namespace": spooled.namespace}
-        audit.emit(events.BUNDLE_PUBLISHED, **labels, **published._asdict())
+        audit.emit(
+            events.BUNDLE_PUBLISHED,
+            profile=spooled.profile,
+            namespace=spooled.namespace,
+            scope=spooled.scope,
+            run=delivered.run,
+            **{**published._asdict(), "superseding": len(published.superseding)},
+            spooled=delivered.name,
+            entries=len(spooled.draft.entries),
+        )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.command_line import POLICY, installed
 from warmstart.cli import doctor
-from warmstart.doctor import constant_path, containers, plugins, slurm, slurm_conf
+from warmstart.doctor import constant_path, containers, slurm, slurm_conf
 from warmstart.doctor import installed as slurm_installed
 from warmstart.doctor.finding import run
 from warmstart.doctor.slurm import Slurm
@@ -52,7 +52,7 @@ def check(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Return a function that returns the statuses of all checks for an edited slurm.conf and plugins."""
     monkeypatch.setattr(slurm, "HIDDEN", ("/nowhere",))  # pytest's own directory is below /tmp
     monkeypatch.setattr(containers, "HIDDEN", ("/nowhere",))
-    monkeypatch.setattr(plugins, "built_for", lambda _: (22, 5))  # no compiler here; test_doctor has the plugin
+    monkeypatch.setattr(slurm_installed, "built_for", lambda _: (22, 5))  # no compiler here; test_doctor has the plugin
     libexec = f"{site.prefix}/libexec/warmstart"
     monkeypatch.setattr(slurm, "SCRIPTS", ())  # no slurmctld runs with these files
     monkeypatch.setattr(commands, "configuration", lambda *_: Configuration([], {}))
@@ -259,7 +259,7 @@ def test_a_plugin_of_another_release(
 ) -> None:
     """Slurm does not load it; nor a file that is no plugin."""
     (tmp_path / "warmstart.so").touch()
-    monkeypatch.setattr(plugins, "built_for", lambda _: built)
+    monkeypatch.setattr(slurm_installed, "built_for", lambda _: built)
     line = f"optional {tmp_path}/warmstart.so workspace=/var/tmp/w\n"
     assert check(plugins=line, version=installed)["slurm.spank"] == [status]
 

@@ -74,7 +74,7 @@ def add(base: Path, uid: int, size: int, limit: int) -> list[str]:
     dropped = spool.add(
         str(base / "spool"), str(stage), ITEM._replace(draft=ITEM.draft._replace(producer=producer)), limit
     )
-    return [name.split(".")[1] for name in dropped]
+    return [one.name.split(".")[1] for one in dropped]
 
 
 @pytest.mark.threat(27)

@@ -204,6 +204,8 @@ def test_deferred_harvests_are_finished_or_dropped(node: Node, monkeypatch: pyte
     reasons = {"rebooted": deferred.REBOOTED, "old": deferred.TOO_OLD, "damaged": deferred.DAMAGED}
     dropped = [event["reason"] for event in node.site.events("harvest.dropped")]
     assert dropped == ([reasons[case]] if case in reasons else [])
+    told = [event for name in ("harvest.dropped", "cache.harvested") for event in node.site.events(name)]
+    assert [(event["job_id"], event["done_by"]) for event in told] == [(7, {"hook": "maintain"})] * len(told)
 
 
 def test_what_was_spooled_is_published(node: Node, tmp_path: Path) -> None:
@@ -213,6 +215,8 @@ def test_what_was_spooled_is_published(node: Node, tmp_path: Path) -> None:
     (stage / spool.BUNDLE).write_bytes(b"x")
     spool.add(node.site.paths.spool, str(stage), Spooled(SCOPE, "numba", "ns", draft("a"), "7.x.numba"), 1 << 20)
     assert node.maintain().spooled == 1
+    (told,) = node.site.events("bundle.published")
+    assert (told["job_id"], told["user"], told["done_by"]) == (7, "a", {"hook": "maintain"})
     assert node.site.offered() == ["a"]
 
 

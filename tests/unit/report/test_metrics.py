@@ -69,6 +69,8 @@ def test_caches_and_entries() -> None:
     assert values(counters, metrics.HARVESTED) == {"jax": 3}
     assert values(counters, metrics.REJECTED) == {"smaller": 2}
     assert values(counters, metrics.PUBLISHED_BYTES) == {"jax": 10}
+    late = counted({"event": "bundle.published", "profile": "jax", "size": 10, "spooled": "1.2.6.0a.jax", "entries": 3})
+    assert values(late, metrics.HARVESTED) == {"jax": 3}  # its harvest had published nothing
 
 
 def test_errors() -> None:

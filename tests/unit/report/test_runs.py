@@ -76,6 +76,29 @@ def test_a_bundle_that_was_left_out_is_a_remark() -> None:
     assert found.remarks == [Remark("bundle.left-out", "numba", "too large")]
 
 
+def test_work_for_other_jobs_is_theirs() -> None:
+    """An epilog delivers a bundle of another job: both runs have their job, and each its failures."""
+    theirs = {"job_id": 6, "user": "bob", "hook": "epilog", "done_by": {"hook": "epilog", "job_id": 7, "user": "alice"}}
+    own, other, lost = runs(
+        (
+            event("hook.started", hook="epilog"),
+            event("bundle.published", size=30, **theirs, spooled="1.2.6.0a.numba", profile="numba", entries=3),
+            event("bundle.dropped", **theirs | {"job_id": 5}, reason="damaged"),
+            event("hook.finished", hook="epilog", outcome="failed", duration_ms=40),
+        )
+    )
+    assert (lost.job, lost.remarks) == (5, [Remark("bundle.dropped", "", "damaged")])
+    assert (own.job, own.user, own.outcome, own.published, own.done_by) == (7, "alice", "failed", 0, "")
+    assert (other.job, other.user, other.outcome, other.published, other.done_by) == (
+        6,
+        "bob",
+        "",
+        30,
+        "epilog of job 7",
+    )
+    assert other.harvests == [Harvest("numba", 3, 0, 0, 30, 0.0)]
+
+
 def test_lines_of_no_run_are_passed_over() -> None:
     """Whatever they are."""
     assert not [*runs([{"event": "x"}, {}])]

@@ -95,6 +95,15 @@ def test_an_import_in_the_background() -> None:
     assert parts(tell([run], History())) == [Part("image", "1m", "r/a:1 was imported (1GiB)")]
 
 
+def test_what_another_jobs_epilog_did() -> None:
+    """Delivered a bundle from the node's spool: it is this job's, and the part ends with it."""
+    run = Run("epilog", "0b", "n1", job=7, user="alice", first="2026-01-31T10:30:00.250Z", done_by="epilog of job 8")
+    run.harvests = [Harvest("numba", 3, 0, 0, 2048, 0.0)]
+    told = tell([prolog(), run], History()).hooks[1]
+    assert (told.hook, told.outcome) == ("epilog of job 8", "ok")
+    assert told.parts == (Part("  numba", "", "3 new entries published, 2KiB"),)
+
+
 def test_an_epilog_and_its_failures() -> None:
     """What was harvested, rejected and deferred; a failed step has its reason beside it."""
     epilog = Run("epilog", "0b", "n1", job=7, first="2026-01-31T10:30:00.250Z", steps={"harvest": 0.4})

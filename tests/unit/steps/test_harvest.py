@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.bundles import draft
 from tests.support.cache_files import numba_files
 from tests.support.runs import a_context, events
-from warmstart.harvest import collect
+from warmstart.harvest import collect, spool
 from warmstart.harvest.scan import OUT_OF_TIME
+from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import remove_tree
 from warmstart.host.identity import WorkerSilent
@@ -102,7 +104,7 @@ def test_new_entries_reach_the_store(job: Job) -> None:
         [["readme", "no file of an entry"]],
     )
     (published,) = events(job.context, "bundle.published")
-    assert published["bundle"] == told["bundle"]
+    assert (published["bundle"], published["scope"], published["run"]) == (told["bundle"], SCOPE, "7.0a1b2c3d")
     where = Namespace(job.store, SCOPE, "numba", "ns")
     manifest = bundles.read_manifest(where, told["bundle"])
     assert (manifest.producer.job, manifest.producer.user, manifest.facts) == (7, "ws-alice", {"cpu": "x"})
@@ -181,7 +183,12 @@ def test_what_the_store_does_not_take_is_spooled(
 
 
 def test_a_spool_without_room_drops_what_is_in_it(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each bundle that goes is audited."""
+    """Each bundle that goes is audited, as that of its own job."""
+    stage, theirs = Path(job.store, "stage"), draft("a")
+    stage.mkdir()
+    (stage / spool.BUNDLE).write_bytes(b"x" * 100_000)
+    item = Spooled(SCOPE, "numba", "ns", theirs, "6.0a1b2c3d.numba")
+    assert spool.add(job.context.paths.spool, str(stage), item, 1 << 20) == []
     policy = job.context.policy
     job.context = job.context._replace(policy=policy._replace(harvest=policy.harvest._replace(spool=1)))
     job.write("numba", numba_files())
@@ -192,7 +199,8 @@ def test_a_spool_without_room_drops_what_is_in_it(job: Job, monkeypatch: pytest.
     monkeypatch.setattr(StoreClient, "publish", refuse)
     job.harvest()
     assert os.listdir(job.context.paths.spool) == []
-    assert len(events(job.context, "bundle.dropped")) == 1
+    told = [(event["user"], event["job_id"], event["run"]) for event in events(job.context, "bundle.dropped")]
+    assert told == [("a", theirs.producer.job, "6.0a1b2c3d"), ("ws-alice", 7, "7.0a1b2c3d")]
 
 
 def test_without_time_a_profile_is_deferred(job: Job) -> None:

@@ -56,6 +56,23 @@ def test_all_that_is_spooled_is_published(context: Context) -> None:
     assert spool.run(context, SOON) == Outcome("unchanged", detail={"bundles": 0})
 
 
+def test_an_event_names_who_made_the_bundle(context: Context) -> None:
+    """Not whose epilog delivers it, which is another field: whoever looks for a user's bundles finds these."""
+    other = context.audit.bind(hook="epilog", node="n1", job_id=8, uid=2002, user="bob", cluster="c2", step="spool")
+    (first, second) = sorted(os.listdir(context.paths.spool))
+    Path(context.paths.spool, second, spooling.DRAFT).write_bytes(b"{")
+    spool.run(context._replace(audit=other), SOON)
+    by = {"hook": "epilog", "job_id": 8, "uid": 2002, "user": "bob"}
+    (told,) = events(context, "bundle.published")
+    assert [told[key] for key in ("job_id", "uid", "user", "cluster", "done_by")] == [7, 1000, "a", "c", by]
+    expected = (first, "0.0a1b2c3d", "user-1", 1, 0, "epilog")
+    keys = ("spooled", "run", "scope", "entries", "superseding", "hook")
+    assert tuple(told[key] for key in keys) == expected
+    (lost,) = events(context, "bundle.dropped")
+    assert (lost["uid"], lost["job_id"], lost["done_by"]) == (1000, 1, by)  # its name tells, its draft is damaged
+    assert lost.keys().isdisjoint({"user", "cluster"})
+
+
 def test_without_time_it_waits(context: Context) -> None:
     """So it does while another process is at it."""
     assert spool.run(context, spool.Options(0)).detail == {"bundles": 0}

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, pickle_framing, plain, self_hash
 
 _LONGEST_SIDECAR = 4096
 _DIGITS = 64
-
-
-def _object(files: EntryFiles, name: str) -> None:
-    elf.check(files, name, elf.RELOCATABLE)
-
-
-def _library(files: EntryFiles, name: str) -> None:
-    elf.check(files, name, elf.SHARED)
-
-
-def _compressed(files: EntryFiles, name: str) -> None:
-    compressed.check(files, name, least=1)
-
-
-def _pickle(files: EntryFiles, name: str) -> None:
-    pickle_framing.check(files, name, pickles=1)
 
 
 def _any(files: EntryFiles, name: str) -> None:
@@ -34,13 +19,13 @@ def _any(files: EntryFiles, name: str) -> None:
 
 CHECKS: dict[str, Callable[[EntryFiles, str], object]] = {  # `policy.schema.Format` has the same names
     "any": _any,
-    "compressed": _compressed,
+    "compressed": partial(compressed.check, least=1),
     "cubin": elf.check_cubin,
     "json": plain.check_json,
-    "library": _library,
+    "library": partial(elf.check, kind=elf.SHARED),
     "not-empty": plain.check_not_empty,
-    "object": _object,
-    "pickle": _pickle,
+    "object": partial(elf.check, kind=elf.RELOCATABLE),
+    "pickle": partial(pickle_framing.check, pickles=1),
     "sha256-name": self_hash.check_hex_name,
     "text": plain.check_text,
     "written": plain.check_written,
