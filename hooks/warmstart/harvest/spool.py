@@ -160,7 +160,7 @@ def _size(parent: int, name: str) -> int:
 
 
 def deliver(directory: str, store: StoreClient, rules: Maintenance, deadline: Deadline) -> Iterator[Delivered]:
-    """Publish the spooled bundles, oldest first, and yield each that has left the spool.
+    """Publish the spooled bundles, oldest first, and yield each before it leaves the spool: then its event is written.
 
     `rules` has the scopes' quotas. Bundles that can never be published are dropped. Ends at the deadline; the rest
     stays in the spool. Yields nothing while another process holds the lock. A bundle that the store does not take, or
@@ -188,6 +188,11 @@ def deliver(directory: str, store: StoreClient, rules: Maintenance, deadline: De
                 failure = failure or error
                 continue
             yield delivered
+            try:
+                with _disk_errors(f"{directory}/{name}"):
+                    remove_tree(parent, name, after(_REMOVAL))
+            except SpoolFailed as error:
+                failure = failure or error
     if failure:
         raise failure
 
@@ -212,7 +217,6 @@ def _deliver_one(parent: int, name: str, store: StoreClient, rules: Maintenance,
         raise
     except (PublishBlocked, QuotaExceeded, TooManyNames, ValueError, TypeError, FileNotFoundError) as error:
         reason = str(error) if isinstance(error, WarmstartError) else DAMAGED
-    remove_tree(parent, name, after(_REMOVAL))
     return Delivered(name, spooled, published, reason)
 
 

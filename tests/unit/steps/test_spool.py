@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 from tests.support.bundles import draft
 from tests.support.runs import a_context, events
 from warmstart.harvest import spool as spooling
-from warmstart.harvest.spool import Spooled
-from warmstart.host.files import try_flock
+from warmstart.harvest.spool import Spooled, SpoolFailed
+from warmstart.host.files import remove_tree, try_flock
 from warmstart.steps import spool
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import blocklist, bundles
@@ -71,6 +72,22 @@ def test_an_event_names_who_made_the_bundle(context: Context) -> None:
     (lost,) = events(context, "bundle.dropped")
     assert (lost["uid"], lost["job_id"], lost["done_by"]) == (1000, 1, by)  # its name tells, its draft is damaged
     assert lost.keys().isdisjoint({"user", "cluster"})
+
+
+def test_what_is_published_is_told_also_if_it_stays(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next delivery finds the entries published and would tell nothing."""
+
+    def fails(*_: object) -> None:
+        monkeypatch.setattr(spooling, "remove_tree", remove_tree)
+        raise OSError(errno.ETIME, "not all removed before the deadline")
+
+    monkeypatch.setattr(spooling, "remove_tree", fails)
+    with pytest.raises(SpoolFailed, match="not all removed"):
+        spool.run(context, SOON)
+    assert len(events(context, "bundle.published")) == 2
+    assert spool.run(context, SOON).detail == {"bundles": 1}
+    assert (offered(context), left(context)) == (["a", "b"], [])
+    assert len(events(context, "bundle.published")) == 2
 
 
 def test_without_time_it_waits(context: Context) -> None:
