@@ -206,7 +206,7 @@ def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -
     assert set(site.site.seen()) == {"e0", "e1", "e2"}
     assert site.left() == []
     policy = Path(site.site.installation.policy)
-    policy.write_text(policy.read_text().replace("10KiB", "20KiB"))
+    policy.write_text(policy.read_text().replace("10KiB", "32KiB"))
     site.epilog(site.run_of(2), budget=30.0)
     assert set(numba_entries(2)) <= set(site.site.seen())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,10 @@ KERNEL = 2  # the number of the file that makes a kernel whole; its wrapper is t
 @pytest.fixture
 def fresh(installed: Site) -> Iterator[Site]:
     """Give the site with an empty store."""
-    store = installed.new_store(installed.cluster.base / "store-numba")
+    store = installed.cluster.base / "store-numba"
+    if store.exists():
+        shutil.rmtree(store)
+    installed.new_store(store)
     installed.write_policy(store=str(store))
     yield installed
     installed.write_policy()
