@@ -267,7 +267,7 @@ def killed_hooks(node: Node) -> Iterator[Finding]:
             f"at {last['ts']}"
         )
         change = (
-            "see dmesg for the kernel out of memory, and Slurm's log for its time-out; a killed prolog or epilog "
+            "look into dmesg (out of memory) and into Slurm's log (its timeout); a killed prolog or epilog "
             "drains its node with Slurm's own reason: resume it"
         )
         yield Finding(ADVICE, found, change)
