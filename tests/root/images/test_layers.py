@@ -75,6 +75,19 @@ def kept(place: LayerPlace) -> set[str]:
     return {f"sha256:{path.name}" for path in blobs(place).iterdir()}
 
 
+def descendants(pid: int) -> set[int]:
+    """Return the live processes below a process."""
+    found: set[int] = set()
+    while below := processes.children(pid, *found) - found:
+        found |= below
+    return found
+
+
+def have_ended(pids: set[int]) -> bool:
+    """Return whether none of the processes lives."""
+    return pids.isdisjoint(processes.parents())
+
+
 # What is fetched
 
 
@@ -93,8 +106,11 @@ def test_no_layer_is_fetched_twice_however_often_the_import_is_killed(
         child = in_child(partial(run_import, base, registry, image, place))
         assert registry.stopped.wait(30)
         processes.wait_until("what was sent", lambda: registry.whole <= kept(place), 30)
+        started = descendants(child[0])
         os.kill(child[0], signal.SIGKILL)
         assert result(child) is None
+        # Its skopeo lives a moment longer, and would fetch in the next round.
+        processes.wait_until("its programs to end", partial(have_ended, started), 30)
         registry.resume()
         assert all(registry.gets[digest] == before[digest] for digest in here)
         here = kept(place) & digests.keys()
