@@ -6,12 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.cluster.cluster import Cluster
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
 from tools.load.jobs import DONE, KINDS, UNEQUAL, WITHOUT, WRONG, Job, mix
 from tools.load.resources import Daemon, Sample
-from tools.load.run import Load, Submitted, growth, record, wrong_end
+from tools.load.run import Load, Submitted, growth, prepared, record, wrong_end
 from tools.load.story import Call, Ended, gaps
 from warmstart.audit.line import Line
 
@@ -21,8 +18,8 @@ ONE = Ended(7, "COMPLETED", ("n1",))
 @pytest.mark.sweep
 def test_nothing_is_left_drained_or_untold(capable_host: None) -> None:
     """300 jobs of all kinds, with faults; the figures go to build/reliability."""
-    with Cluster() as cluster, Registry(cluster.base) as registry:
-        outcome = Load(Site(cluster, registry.url), registry, 300, 2).run(print)
+    with prepared() as (site, registry, front):
+        outcome = Load(site, registry, front, 300, 2).run(print)
     record(outcome)
     assert outcome.findings == []
     assert outcome.jobs >= 300
