@@ -9,7 +9,7 @@ import os
 import stat
 import subprocess
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tests.cluster import host, processes
@@ -75,6 +75,30 @@ def read_only(target: Path) -> Iterator[Path]:
         yield target
     finally:
         unmount(str(target))
+
+
+@contextmanager
+def hidden(target: Path) -> Iterator[None]:
+    """Show an empty, read-only directory in the place of another, as where a file system is not mounted."""
+    _mount("-t", "tmpfs", "-o", "ro,size=4k,mode=0755", "warmstart-test", str(target))
+    try:
+        yield
+    finally:
+        unmount(str(target))
+
+
+@contextmanager
+def full(directory: Path) -> Iterator[None]:
+    """Take all space that is free on the small file system of a directory."""
+    with (directory / "full").open("wb") as file:
+        try:
+            for size in (1 << 20, 4096):
+                with suppress(OSError):
+                    while True:
+                        os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
+            yield
+        finally:
+            os.unlink(file.name)
 
 
 @contextmanager
