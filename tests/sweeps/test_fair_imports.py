@@ -1,10 +1,12 @@
 """How long users wait for their images on one node beside a user whose imports last until their deadline.
 
-The queue of requests is the real one; only the time is made up, and nothing is imported. With `-s` it prints the waits.
+The queue of requests is the real one; only the time is made up, and nothing is imported. `-o log_cli=1
+--log-cli-level=INFO` shows the waits.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -93,7 +95,8 @@ def test_eight_users_one_of_them_hostile(tmp_path: Path, monkeypatch: pytest.Mon
     """Sixteen images each. Beside the hostile one at least one import of the others runs at any time."""
     alone = waits(tmp_path / "alone", parallel, monkeypatch, hostile=False)
     beside = waits(tmp_path / "beside", parallel, monkeypatch, hostile=True)
-    for name, row in (("alone", alone), ("beside", beside)):
-        print(f"images.parallel {parallel}, {name:6}: " + ", ".join(f"{n} {s:.0f} s" for n, s in row._asdict().items()))
+    logging.getLogger(__name__).info(
+        "images.parallel %d: alone %s, beside the hostile user %s", parallel, alone, beside
+    )
     assert beside.first <= USERS * IMPORT_S + 1
     assert beside.last <= USERS * MOST_PER_USER * IMPORT_S + 1

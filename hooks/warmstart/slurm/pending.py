@@ -22,8 +22,8 @@ MOST = 5000  # jobs; those of the highest priority
 LONGEST_COMMENT = 1024
 LONGEST_TEXT = 256  # of any other
 LONGEST_LINE = 8192  # of a submit line; options come first in it
-# Why a job waits, if somebody has to change it before it can start (squeue(1), JOB REASON CODES). A job that is held for
-# any reason has the priority 0, and no other has: the multifactor plugin's least is 1.
+# Why a job waits, if somebody has to change it before it can start (squeue(1), JOB REASON CODES). A job that is held
+# for any reason has the priority 0, and no other has: the multifactor plugin's least is 1.
 STUCK = frozenset(
     {
         *("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "BadConstraints", "DependencyNeverSatisfied"),
