@@ -407,6 +407,21 @@ def test_trees_of_nobody_go_and_foreign_ones_stay(node: Node) -> None:
     assert {event["kind"] for event in node.site.events("orphan.removed")} == {"stage", "view", "workspace"}
 
 
+@pytest.mark.threat(43)
+def test_what_hooks_left_to_be_removed_goes(node: Node) -> None:
+    """Of which a process was killed that was at it; and what nothing names any more, as after a loss of the state."""
+    removing = node.workspace / run_end.REMOVING
+    named, nameless = a_record(job_id=71, workspace=str(node.base / "workspace")), "72.0a1b2c3d"
+    for name in (named.run_name, nameless):
+        (removing / name / "tmp/deep").mkdir(parents=True)
+    removing.chmod(0o700)
+    deferred.defer(node.paths.removals, named, time.time())
+    node.maintain()
+    assert node.left() == []
+    assert [event["job_id"] for event in node.site.events("removal.finished")] == [71]
+    assert os.listdir(node.paths.removals) == []
+
+
 def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Node) -> None:
     """The source of a bind mount that a job left is untouched."""
     node.trees(a_record(job_id=8, view_id=8, workspace=str(node.base / "workspace")))

@@ -32,6 +32,7 @@ from tests.support.faults import Done, Fault, Faults
 from tests.support.image_place import Ready, squashfs
 from tests.support.image_site import NO_QUEUE, RULES
 from tests.support.numba_entries import numba_entries, write_as
+from warmstart import run_end
 from warmstart.cli.maintain import maintain
 from warmstart.entry import (
     background,
@@ -201,6 +202,7 @@ class HookSite:
             self._request()
         elif hook == "background":
             self._want()
+            self._leave()
 
     def without_fault(self, hook: str) -> Done:
         """Return what a hook does that nothing happens to."""
@@ -240,6 +242,15 @@ class HookSite:
         with opened_dir(self.paths.bundles) as fd:
             wanted.add(fd, Wanted(sha256, len(data), *place, Asker(JOB, USER[1], USER[0], "test"), time.time()))
             Path(self.paths.bundles, f"{sha256}.fetching").write_bytes(data[:1000])
+
+    def _leave(self) -> None:
+        """Leave a run of which the epilog had no time to remove anything."""
+        self.run("prolog")
+        self.work(2)
+        at_once, run_end.AT_ONCE_S = run_end.AT_ONCE_S, 0.0
+        self.run("epilog")
+        run_end.AT_ONCE_S = at_once
+        assert os.listdir(self.paths.removals)
 
     def _need_maintenance(self) -> None:
         """Leave a bundle in the spool. A run without an epilog comes beside it."""
@@ -296,7 +307,7 @@ class HookSite:
             "epilog": lambda: epilog.main(prefix),
             "job-container": lambda: job_container.main(prefix),
             "import": lambda: self._import(prefix),
-            "background": lambda: background.main(prefix, ["fetches", NODE]),
+            "background": lambda: max(background.main(prefix, [what, NODE]) for what in background.WORK),
             "maintain": lambda: self._maintain("--node", NODE),
             "maintain-store": lambda: self._maintain("--store"),
             "prolog-slurmctld": lambda: prolog_slurmctld.main(prefix),

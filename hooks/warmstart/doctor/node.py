@@ -17,7 +17,7 @@ from warmstart.audit.line import timestamp
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, OVERDUE_INTERVALS, UNKNOWN, WRONG, Finding
 from warmstart.errors import WarmstartError
-from warmstart.harvest import pack
+from warmstart.harvest import deferred, pack
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
@@ -318,6 +318,21 @@ def spool(node: Node) -> Iterator[Finding]:
         yield Finding(OK, words)
 
 
+def removals(node: Node) -> Iterator[Finding]:
+    """Check for runs of jobs that are over and whose directories are still being removed."""
+    waiting = [item for paths in node.nodes() for item in deferred.deferred_harvests(paths.removals)]
+    oldest = min((item.since for item in waiting), default=time.time())
+    words = f"directories of {len(waiting)} jobs that are over are being removed"
+    if time.time() - oldest > WAITING_S:
+        found = f"{words}, the oldest for {format_duration(time.time() - oldest)}"
+        change = (
+            "enable warmstart-maintain.timer; `warmstart audit --event step.failed` names what a process or mount holds"
+        )
+        yield Finding(WRONG, found, change)
+    else:
+        yield Finding(OK, words)
+
+
 def imports(node: Node) -> Iterator[Finding]:
     """Check for background imports that nobody works on, and for those that failed lately."""
     waiting, stuck, failed = 0, [], []
@@ -426,5 +441,6 @@ CHECKS = {
     "node.maintenance": maintenance,
     "node.journals": journals,
     "node.spool": spool,
+    "node.removals": removals,
     "node.imports": imports,
 }

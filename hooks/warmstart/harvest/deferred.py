@@ -3,6 +3,8 @@
     <node>/deferred/                       root, 0700
         <jobid>.<run>.json                 since when; the run's record, whose `deferred` names the profiles
 
+Runs whose removal goes on off the clock (`run_end`) are written down in the same form in `<node>/removals`.
+
 The run's directory keeps its name, which is unique to the run, so a requeued job can use the job's state. The process
 that finishes or drops runs holds a flock on the directory; nobody waits for it.
 """

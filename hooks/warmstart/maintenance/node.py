@@ -72,7 +72,7 @@ class Report(NamedTuple):
     spooled: int = 0  # bundles that left the spool
     finished: int = 0  # runs without an epilog
     harvested: int = 0  # deferred harvests that were finished
-    removed: int = 0  # orphans: stages, workspaces and views
+    removed: int = 0  # runs that hooks left, and orphans: stages, workspaces and views
     pruned: int = 0  # bytes of bundle copies
     noted: int = 0  # uses recorded in the store: of bundles, and of images that steps got without a hook
     failed: tuple[str, ...] = ()  # the session's failures
@@ -153,11 +153,13 @@ class _NodeMaintenance:
         noted = self._part("uses", self._uses)
         pruned = self._part("copies", self._copies)
         self._part("temporaries", self._temporaries)
-        harvested = self._part("harvests", self._harvests)  # last: users decide how long these take
+        harvested = self._part("harvests", self._harvests)  # these last: users decide how long they take
+        removed = self._part("removals", self._removals)
+        self._part("fetches", self._fetches)
         if self._is_complete:
             self._record_success()
         return Report(
-            *(self._session.node, spooled, orphans.finished, harvested, orphans.removed, pruned, noted),
+            *(self._session.node, spooled, orphans.finished, harvested, orphans.removed + removed, pruned, noted),
             failed=tuple(map(str, self._session.failures)),
         )
 
@@ -202,6 +204,12 @@ class _NodeMaintenance:
 
     def _harvests(self) -> int:
         return finish_deferred(self._session, self._boot_id)
+
+    def _removals(self) -> int:
+        return background.remove_all(self._session, patience=background.RUN_S)
+
+    def _fetches(self) -> int:
+        return background.fetch_all(self._session)
 
     def _imports(self) -> None:
         """Remove what dead imports left on the disk, and start those that still have to be made."""
@@ -250,7 +258,6 @@ class _NodeMaintenance:
 
     def _copies(self) -> int:
         paths = self._session.paths
-        background.fetch_all(self._session)
         return node_cache.prune(paths.bundles, paths.layers, self._session.policy.seed.keep, time.time())
 
     def _temporaries(self) -> None:
@@ -258,7 +265,7 @@ class _NodeMaintenance:
         installation, paths = self._installation, self._session.paths
         for directory in (
             *(installation.var, installation.metrics),
-            *(paths.root, paths.bundles, paths.deferred, paths.imports),
+            *(paths.root, paths.bundles, paths.deferred, paths.removals, paths.imports),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
 
@@ -344,7 +351,11 @@ class Orphans:
                 self._end(Orphan("stage", directory, name, int(match["job"]), match["run"]))
 
     def _remove_workspaces(self) -> None:
-        directory = os.path.join(self._session.policy.paths.workspace, self._session.node)
+        node = os.path.join(self._session.policy.paths.workspace, self._session.node)
+        for directory in (node, f"{node}/{run_end.REMOVING}"):
+            self._remove_runs(directory)
+
+    def _remove_runs(self, directory: str) -> None:
         matches = [match for name in names_in(directory) if (match := _RUN.fullmatch(name))]
         for match in sorted(
             matches, key=lambda match: int(match["job"])
