@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import mounts
+from tests.support.bundles import ASKER
 from tests.support.late_node import BOOT
 from tests.support.maintenance_site import MaintenanceSite, one
 from tests.support.privileges import as_user
@@ -180,7 +181,7 @@ ENTRY = f"m_{'a' * 40}/m.f-1.py311"
 
 def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
     """Harvest a job's one new entry into a store. It needs no validator here."""
-    monkeypatch.setattr(step._ProfileHarvest, "_judge", lambda _harvest, _entries_fd, collected: collected)
+    monkeypatch.setattr(step._ProfileHarvest, "_judge", lambda _harvest, _fd, collected: (collected, ""))
     record = a_record(
         workspace=str(node.base / "workspace"), publish_scope="user-1-a", seeded={"numba": Seeded("ns", [])}
     )
@@ -448,7 +449,7 @@ def fetch(node: Node, offer: Offer) -> Path:
     with node.site.client() as store:
         where = node.site.namespace()
         copy = node_cache.local_copy(
-            node.paths.bundles, where, offer, store=store, most_bytes=1 << 30, deadline=after(20)
+            node.paths.bundles, where, offer, ASKER, store=store, most_bytes=1 << 30, deadline=after(20)
         )
         return Path(copy.path)
 

@@ -45,7 +45,7 @@ PRODUCER_S = 5.0  # for a question about the producer
 LAST_IMAGE_S = 5.0  # the least for looking up what a tag meant last, also after the deadline
 NEW_DIGEST = "new_digest"  # the field of an error that says what the tag means now
 LOCAL_MODULES = ("warmstart.images.store.eviction", "warmstart.images.credentials")  # of further errors of an import
-WAITS = "its import waits on node {node} for one of the {parallel} that run there at a time (images.parallel)"
+WAITS = "its import waits on node {node}, where {parallel} run at a time (images.parallel), and one of each repository"
 STARTS = "its import on node {node} is starting"
 
 
