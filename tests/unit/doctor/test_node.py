@@ -433,7 +433,7 @@ def test_a_check_that_fails_itself_is_unknown() -> None:
         raise OSError(5, "Input/output error", "/x")
 
     def hangs(_: None) -> list[Finding]:
-        raise WorkerSilent(function="f", identity="w", problem="no answer")
+        raise WorkerSilent(what="f", problem="no answer")
 
     found = run_checks({"a": denied, "b": broken, "c": hangs}, None)
     assert [(r.status, r.change) for r in found[:2]] == [("unknown", "run it as root"), ("unknown", "")]
@@ -444,7 +444,7 @@ def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: 
     """The first check reports it; the others are not tried."""
 
     def hangs(*_: object) -> None:
-        raise WorkerSilent(function="f", identity="w", problem="no answer")
+        raise WorkerSilent(what="f", problem="no answer")
 
     policy = current_policy(site).policy
     monkeypatch.setattr(store, "opened", hangs)

@@ -171,7 +171,7 @@ def test_what_the_store_does_not_take_is_spooled(
     job.write("numba", numba_files())
 
     def refuse(*_args: object, **_kwargs: object) -> None:
-        raise failure if isinstance(failure, StoreFailed) else WorkerSilent(function="f", identity="i", problem="p")
+        raise failure if isinstance(failure, StoreFailed) else WorkerSilent(what="f", problem="p")
 
     for call in ("publish", "known_entries"):
         monkeypatch.setattr(StoreClient, call, refuse)
@@ -217,7 +217,7 @@ def test_without_time_a_profile_is_deferred(job: Job) -> None:
 def test_a_program_at_the_deadline_defers_and_else_fails(job: Job, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
     """The same error means no time left, or something that is broken."""
     job.write("numba", numba_files())
-    silent = WorkerSilent(function="judge", identity="me", problem="p")
+    silent = WorkerSilent(what="judge", problem="p")
     slow = ProgramTooSlow(program="mksquashfs")
     budget_ends_now = False
     real = Deadline.expired

@@ -79,7 +79,7 @@ LONGEST_WORD = 80
 LONGEST_META = 16384
 LONGEST_FAILURE = 16384
 LONGEST_CHECK = 4096
-DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-too-large"})
+DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-not-for-machine", "image-too-large"})
 PERSONAL = frozenset({"image-quota-exceeded"})  # concern the user who is charged, and nobody else
 
 _held: dict[str, HeldLock] = {}
@@ -117,6 +117,7 @@ class ImageProducer(NamedTuple):
     done: int = 0  # bytes of this phase so far
     total: int = 0  # bytes of this phase in all, 0 if unknown
     rate: int = 0  # bytes per second of this phase
+    digest: str = ""  # that it imports; "" while the registry has not said what the tag means
     at: float = 0.0  # seconds since the epoch: when this was recorded
 
 
@@ -247,8 +248,9 @@ def copy_out(path: str, target: int) -> str:
 def check_bytes(store: str, name: str, writer: str, again: bool = False) -> ByteCheck:
     """Compare every byte of a published image with its recorded SHA-256, once for each state of its file.
 
-    A file that passes is remembered by inode, size, mtime and ctime, and not read again unless `again`. If the producer
-    died before it recorded the hash, record it now. `FileNotFoundError` if there is no such image.
+    A file that passes is remembered by inode, size, mtime and ctime, and not read again unless `again`; where the store
+    takes no writes, it is. If the producer died before it recorded the hash, record it now. `FileNotFoundError` if
+    there is no such image.
     """
     with opened_folder(store) as images:
         fd = open_regular(name + IMAGE, images)
@@ -263,14 +265,15 @@ def check_bytes(store: str, name: str, writer: str, again: bool = False) -> Byte
         finally:
             os.close(fd)
         known = read_metadata(os.path.join(store, IMAGES, name + META))
-        if "sha256" not in known:
-            late = {"format": FORMAT, **known, "size": status.st_size, "sha256": sha256, "recorded_late": True}
-            replace(images, writer, name + META, json.dumps(late).encode(), METADATA_MODE)
-        elif known["sha256"] != sha256:
+        if known.get("sha256", sha256) != sha256:
             return answer._replace(problem=f"its SHA-256 is {sha256} and not {known['sha256']}")
-    with opened_folder(store, CHECKED) as folder:
-        content = {"stamp": _stamp(status), "at": time.time()}
-        replace(folder, writer, name + META, json.dumps(content).encode())
+        with suppress(OSError):  # a full or read-only store: the image is good nevertheless
+            if "sha256" not in known:
+                late = {"format": FORMAT, **known, "size": status.st_size, "sha256": sha256, "recorded_late": True}
+                replace(images, writer, name + META, json.dumps(late).encode(), METADATA_MODE)
+            with opened_folder(store, CHECKED) as folder:
+                content = {"stamp": _stamp(status), "at": time.time()}
+                replace(folder, writer, name + META, json.dumps(content).encode())
     return answer
 
 
@@ -342,14 +345,9 @@ def ensure_private(store: str, name: str) -> None:
 
 def point(store: str, key: str, digest: str, resolved: float, writer: str) -> None:
     """Record the digest that a tag had at `resolved` (seconds since the epoch)."""
-    _point(store, key, Pointer(digest, resolved), writer)
-
-
-def point_unanswered(store: str, key: str, writer: str) -> None:
-    """Record that the registry has just failed to answer for a tag; do nothing if the tag has no pointer."""
-    known = last_pointer(store, key)
-    if known is not None:
-        _point(store, key, known._replace(unanswered=time.time()), writer)
+    content = {"format": FORMAT, **Pointer(digest, resolved)._asdict()}
+    with opened_folder(store, TAGS) as tags:
+        replace(tags, writer, key + META, json.dumps(content).encode())
 
 
 def last_pointer(store: str, key: str) -> Pointer | None:
@@ -359,14 +357,6 @@ def last_pointer(store: str, key: str) -> Pointer | None:
             return parse_pointer(read_small(key + META, LONGEST_POINTER, tags))
         except (FileNotFoundError, ValueError):
             return None
-
-
-def _point(store: str, key: str, pointer: Pointer, writer: str) -> None:
-    content = {"format": FORMAT, **pointer._asdict()}
-    if not pointer.unanswered:
-        del content["unanswered"]
-    with opened_folder(store, TAGS) as tags:
-        replace(tags, writer, key + META, json.dumps(content).encode())
 
 
 def writer_of(key: str, node: str, run_id: str) -> str:
@@ -508,9 +498,14 @@ def last_failure(store: str, key: str) -> RememberedFailure | None:
         return None
 
 
+def is_recent(failure: RememberedFailure, max_age_s: float) -> bool:
+    """Return whether a failure is less than `max_age_s` seconds old."""
+    return -CLOCK_SKEW <= time.time() - failure.at < max_age_s
+
+
 def is_definitive(failure: RememberedFailure, max_age_s: float) -> bool:
-    """Return whether a failure is definitive and less than `max_age_s` seconds old: an import would end with it."""
-    return failure.code in DEFINITIVE and -CLOCK_SKEW <= time.time() - failure.at < max_age_s
+    """Return whether a failure is recent and definitive: an import would end with it."""
+    return failure.code in DEFINITIVE and is_recent(failure, max_age_s)
 
 
 def forget_failures(store: str, older_than_s: float) -> None:
