@@ -17,6 +17,7 @@ from warmstart.policy.compiled import Images, Policy
 
 if TYPE_CHECKING:
     from warmstart.images.importers.base import Importer
+    from warmstart.images.imports.job_end import JobEnd
     from warmstart.images.store.published import ImageProducer
     from warmstart.paths import NodePaths
 
@@ -49,6 +50,10 @@ def _nobody(_: ImageProducer) -> None:
     """Do nothing."""
 
 
+def _no_job() -> None:
+    """Watch no job."""
+
+
 class Site(NamedTuple):
     """What is the same for all images of one hook run."""
 
@@ -63,6 +68,7 @@ class Site(NamedTuple):
     queue: Queue  # where hooks ask for a missing image
     charged: Charged = NOBODY
     watch: Callable[[ImageProducer], object] = _nobody  # is told how far an import of this process is
+    job_end: Callable[[], JobEnd | None] = _no_job  # begins to watch for the job's end; called only before a wait
 
     @classmethod
     def of(cls, policy: Policy, paths: NodePaths, store: ImageStoreClient, requester: Requester) -> Site:

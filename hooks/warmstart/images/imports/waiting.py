@@ -24,6 +24,7 @@ from warmstart.errors import StoreError, WarmstartError, by_code
 from warmstart.host.deadline import Deadline, after
 from warmstart.images.importers.base import ImportFailed
 from warmstart.images.imports import requests
+from warmstart.images.imports.job_end import JobOver
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Obtained, Site
 from warmstart.images.store import published
@@ -80,12 +81,13 @@ class Wait:
         self._problem = ""  # why no import could be asked for
         self._seen: set[float] | None = None  # times of the failures that were there when the wait began
         self._probed = 0.0
+        self._job_end = site.job_end()
 
     def until(self, deadline: Deadline) -> Obtained:
         """Return the image.
 
-        Raises `ImageWaitExpired`, what the import failed with, and `StateFull` or `StateUnusable` if requests cannot be
-        read or written.
+        Raises `ImageWaitExpired`, `JobOver`, what the import failed with, and `StateFull` or `StateUnusable` if
+        requests cannot be read or written.
         """
         started = time.monotonic()
         for _ in looks(deadline):
@@ -93,6 +95,8 @@ class Wait:
             if image := self._site.look_up(self._query, "waited", deadline):
                 return image._replace(waited_s=round(time.monotonic() - started, 3))
             self._raise_new_failure(deadline)
+            if self._job_end is not None and self._job_end.is_known(deadline):
+                raise JobOver(image=self._request.reference)
             if is_idle:  # even a hook that has no time to wait asks: its image is there for the next job
                 self._ask()
         waited_s = round(time.monotonic() - started)
