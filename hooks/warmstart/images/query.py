@@ -17,7 +17,6 @@ from warmstart.policy.compiled import Images, Policy
 
 if TYPE_CHECKING:
     from warmstart.images.importers.base import Importer
-    from warmstart.images.imports.job_end import JobEnd
     from warmstart.images.store.published import ImageProducer
     from warmstart.paths import NodePaths
 
@@ -50,8 +49,8 @@ def _nobody(_: ImageProducer) -> None:
     """Do nothing."""
 
 
-def _no_job() -> None:
-    """Watch no job."""
+def _no_job() -> Callable[[Deadline], bool]:
+    return lambda _: False
 
 
 class Site(NamedTuple):
@@ -68,7 +67,8 @@ class Site(NamedTuple):
     queue: Queue  # where hooks ask for a missing image
     charged: Charged = NOBODY
     watch: Callable[[ImageProducer], object] = _nobody  # is told how far an import of this process is
-    job_end: Callable[[], JobEnd | None] = _no_job  # begins to watch for the job's end; called only before a wait
+    # Begins a wait: returns what tells whether the waiting job is over (imports/job_end.py). Not called for a warm job.
+    job_end: Callable[[], Callable[[Deadline], bool]] = _no_job
 
     @classmethod
     def of(cls, policy: Policy, paths: NodePaths, store: ImageStoreClient, requester: Requester) -> Site:

@@ -13,13 +13,10 @@ from warmstart.images.query import Obtained, Requester, Site
 from warmstart.images.reference import PyxisImage, Reference
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged
-from warmstart.lean import TYPE_CHECKING, NamedTuple, partial
+from warmstart.lean import Callable, NamedTuple, partial
 from warmstart.policy import trust
 from warmstart.record import RecordChange
 from warmstart.steps.contract import Context, Outcome
-
-if TYPE_CHECKING:
-    from warmstart.images.imports.job_end import JobEnd
 
 NAME = "image"
 
@@ -92,11 +89,11 @@ def run(context: Context, options: Options) -> Outcome:
     return _left_to_pyxis(context, options.pyxis, left, outcome) if options.pyxis and left else outcome
 
 
-def _job_end(context: Context, options: Options) -> JobEnd:
+def _job_end(context: Context, options: Options) -> Callable[[Deadline], bool]:
     from warmstart.images.imports.job_end import JobEnd
 
     scontrol = context.policy.paths.scontrol
-    return JobEnd(context.record, options.nodelist, options.restarts, context.store, scontrol)
+    return JobEnd(context.record, options.nodelist, options.restarts, context.store, scontrol).is_known
 
 
 def _left_to_pyxis(context: Context, image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:

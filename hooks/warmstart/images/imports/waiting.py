@@ -81,7 +81,7 @@ class Wait:
         self._problem = ""  # why no import could be asked for
         self._seen: set[float] | None = None  # times of the failures that were there when the wait began
         self._probed = 0.0
-        self._job_end = site.job_end()
+        self._is_job_over = site.job_end()
 
     def until(self, deadline: Deadline) -> Obtained:
         """Return the image.
@@ -95,7 +95,7 @@ class Wait:
             if image := self._site.look_up(self._query, "waited", deadline):
                 return image._replace(waited_s=round(time.monotonic() - started, 3))
             self._raise_new_failure(deadline)
-            if self._job_end is not None and self._job_end.is_known(deadline):
+            if self._is_job_over(deadline):
                 raise JobOver(image=self._request.reference)
             if is_idle:  # even a hook that has no time to wait asks: its image is there for the next job
                 self._ask()

@@ -277,21 +277,10 @@ def test_waiters_probe_seldom(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     assert calls.count("is_at_work") == 2 < calls.count("find")  # the second one for the message
 
 
-class Ended:
-    """Stands in for the watch of a job that is cancelled while its prolog waits."""
-
-    def __init__(self, after_looks: int) -> None:
-        self._left = after_looks
-
-    def is_known(self, _: object) -> bool:
-        """Say so from a look on."""
-        self._left -= 1
-        return self._left < 0
-
-
 def test_a_job_that_is_over_waits_no_longer(site: Site, at_work: None) -> None:
     """It is told why; the import goes on. An image that is there is given in any case."""
-    watched = site._replace(job_end=lambda: Ended(2))  # type: ignore[arg-type,return-value]
+    answers = iter([False, False, True])
+    watched = site._replace(job_end=lambda: lambda _: next(answers))
     with pytest.raises(JobOver, match=r"cancelled or requeued while it waited for image reg\.io/a@sha256"):
         single_flight.obtain(WANTED, watched, after(60))
     put_image(site)
