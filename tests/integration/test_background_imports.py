@@ -188,7 +188,7 @@ def questions(site: Site) -> list[str]:
     return (site.cluster.base / "counted" / "calls").read_text().splitlines()
 
 
-@pytest.mark.threat(41)
+@pytest.mark.threat(42)
 @pytest.mark.parametrize("flags", flags_of_this_slurm())
 def test_a_job_that_is_cancelled_during_a_cold_import_frees_its_nodes(
     patient: Site, registry: Registry, fresh_image: Callable[[], str], flags: str
