@@ -49,6 +49,10 @@ def _nobody(_: ImageProducer) -> None:
     """Do nothing."""
 
 
+def _no_job() -> Callable[[Deadline], bool]:
+    return lambda _: False
+
+
 class Site(NamedTuple):
     """What is the same for all images of one hook run."""
 
@@ -63,6 +67,8 @@ class Site(NamedTuple):
     queue: Queue  # where hooks ask for a missing image
     charged: Charged = NOBODY
     watch: Callable[[ImageProducer], object] = _nobody  # is told how far an import of this process is
+    # Begins a wait: returns what tells whether the waiting job is over (imports/job_end.py). Not called for a warm job.
+    job_end: Callable[[], Callable[[Deadline], bool]] = _no_job
 
     @classmethod
     def of(cls, policy: Policy, paths: NodePaths, store: ImageStoreClient, requester: Requester) -> Site:

@@ -13,7 +13,7 @@ from warmstart.images.query import Obtained, Requester, Site
 from warmstart.images.reference import PyxisImage, Reference
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged
-from warmstart.lean import NamedTuple
+from warmstart.lean import Callable, NamedTuple, partial
 from warmstart.policy import trust
 from warmstart.record import RecordChange
 from warmstart.steps.contract import Context, Outcome
@@ -43,6 +43,8 @@ class Options(NamedTuple):
     ] = ()  # the references that need the site's credentials, each with the name of its private store
     later: float = 0.0  # seconds that the steps after this one need
     pyxis: PyxisImage | None = None  # pyxis's own among the references
+    nodelist: str = ""  # the job's nodes as a Slurm hostlist
+    restarts: int = 0  # of the job
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -53,7 +55,7 @@ def run(context: Context, options: Options) -> Outcome:
     record, policy = context.record, context.policy
     requester = Requester(record.node, record.run_id, record.job_id, record.cluster)
     store = ImageStoreClient(context.store.worker, policy.paths.store)
-    site = Site.of(policy, context.paths, store, requester)
+    site = Site.of(policy, context.paths, store, requester)._replace(job_end=partial(_job_end, context, options))
     account = "" if "account" in trust.unproven(policy) else record.account  # another account's quota is not the user's
     user = Charged(record.user, record.uid, account)
     deadline = Deadline(context.deadline.at - options.later).within(policy.images.wait)
@@ -90,6 +92,13 @@ def run(context: Context, options: Options) -> Outcome:
         ),
     )
     return _left_to_pyxis(context, options.pyxis, left, outcome) if options.pyxis and left else outcome
+
+
+def _job_end(context: Context, options: Options) -> Callable[[Deadline], bool]:
+    from warmstart.images.imports.job_end import JobEnd
+
+    scontrol = context.policy.paths.scontrol
+    return JobEnd(context.record, options.nodelist, options.restarts, context.store, scontrol).is_known
 
 
 def _left_to_pyxis(context: Context, image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:

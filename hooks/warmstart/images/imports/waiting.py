@@ -27,6 +27,7 @@ from warmstart.errors import StoreError, UserError, WarmstartError, by_code
 from warmstart.host.deadline import Deadline, after
 from warmstart.images.importers.base import ImportFailed
 from warmstart.images.imports import requests
+from warmstart.images.imports.job_end import JobOver
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Obtained, Site
 from warmstart.images.store import published
@@ -85,12 +86,13 @@ class Wait:
         self._problem = ""  # why no import could be asked for
         self._seen: set[float] | None = None  # times of the failures that were there when the wait began
         self._probed = 0.0
+        self._is_job_over = site.job_end()
 
     def until(self, deadline: Deadline) -> Obtained:
         """Return the image, or the one that the tag meant last.
 
-        Raises `ImageWaitExpired`, what the import failed with, and `StateFull` or `StateUnusable` if requests cannot be
-        read or written.
+        Raises `ImageWaitExpired`, `JobOver`, what the import failed with, and `StateFull` or `StateUnusable` if
+        requests cannot be read or written.
         """
         try:
             return self._until(deadline)
@@ -107,6 +109,8 @@ class Wait:
             if image := self._site.look_up(self._query, "waited", deadline):
                 return image._replace(waited_s=round(time.monotonic() - started, 3))
             self._raise_failure(deadline)
+            if self._is_job_over(deadline):
+                raise JobOver(image=self._request.reference)
             if is_idle:  # even a hook that has no time to wait asks: its image is there for the next job
                 self._ask()
         raise self._expired(round(time.monotonic() - started))
