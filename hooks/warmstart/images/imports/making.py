@@ -332,7 +332,7 @@ def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> lis
     query, site, deadline = flight[:3]
     # Fail before minutes of work rather than after them.
     evicted = site.store.make_room(0, site.rules, site.charged, deadline)
-    with _reporting(flight) as report:
+    with _refused_once(flight, digest), _reporting(flight) as report:
         result = importer.import_image(
             query.reference, digest, work, deadline, kept=_layer_place(flight), report=report
         )
@@ -343,6 +343,28 @@ def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> lis
         return [*evicted, *_publish(flight, work, fd, digest, importer.name)]
     finally:
         os.close(fd)
+
+
+@contextmanager
+def _refused_once(flight: Flight, digest: str) -> Iterator[None]:
+    """Raise what the image with this digest was refused for lately, under whatever tag; remember it if it is now.
+
+    An administrator's import tries again.
+    """
+    query, site, deadline = flight[:3]
+    by_digest = query_by_rules(query.reference._replace(tag="", digest=digest), site.rules, site.recipe)
+    failure = site.store.last_failure(by_digest, deadline) if site.requester.job_id else None
+    if failure and published.is_refusal(failure, site.rules.max_size, site.rules.max_files):
+        named = failure._replace(fields={**failure.fields, "image": query.reference.canonical()})
+        if error := published.as_error(named):
+            raise error
+    try:
+        yield
+    except UserError as error:
+        if error.code in published.REFUSED:
+            with suppress(WarmstartError):
+                site.store.remember(by_digest, RememberedFailure.of(error), flight.writer, after(CLEAN_UP_S))
+        raise
 
 
 def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str) -> list[str]:

@@ -38,12 +38,18 @@ from warmstart.images.store.layout import (
     parse_pointer,
     reference_of,
 )
-from warmstart.images.store.published import forget_dead, forget_failures, opened_folder, read_metadata, sweep_all
+from warmstart.images.store.published import (
+    FAILURES_KEPT_S,
+    forget_dead,
+    forget_failures,
+    opened_folder,
+    read_metadata,
+    sweep_all,
+)
 from warmstart.policy.compiled import Keep
 from warmstart.store.atomic import replace
 from warmstart.store.locks import try_lock
 
-FAILURES_KEPT_S = 86400.0
 OUT_OF_SIGHT = ".evicted-"
 LOCK = "evict.lock"
 NEW_S = 3600.0  # a new image is protected that long: its producer may not have recorded a use yet

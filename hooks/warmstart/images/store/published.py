@@ -11,8 +11,9 @@ Election: the producer's worker holds the image's lock, so the kernel releases i
 saves work: publishing tolerates two producers. `<key>.producer` only informs waiters.
 
 Failures: the last failure of each image's import. Definitive ones (a registry's answer that there is no such image or
-no access, and an image larger than the policy allows) are a negative cache: for a while nobody asks again. Any other
-is told to those who waited for that import, and to nobody who comes later. A node's own failures (its disk, its
+no access, and an image that is refused for what it holds) are a negative cache: for a while nobody asks again. An image
+that is refused is also remembered by its digest, and no job imports it again for a day. Any other failure is told to
+those who waited for that import, and to nobody who comes later. A node's own failures (its disk, its
 programs) are not here, because other nodes may succeed. A quota is its user's alone. Shared images are requested
 without credentials, and private images have stores of their own, so no user gets another one's 401.
 """
@@ -79,7 +80,9 @@ LONGEST_WORD = 80
 LONGEST_META = 16384
 LONGEST_FAILURE = 16384
 LONGEST_CHECK = 4096
-DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-not-for-machine", "image-too-large"})
+FAILURES_KEPT_S = 86400.0
+REFUSED = frozenset({"image-malformed", "image-too-large"})  # for what the image holds
+DEFINITIVE = REFUSED | {"image-not-found", "image-forbidden", "image-not-for-machine"}
 PERSONAL = frozenset({"image-quota-exceeded"})  # concern the user who is charged, and nobody else
 
 _held: dict[str, HeldLock] = {}
@@ -506,6 +509,13 @@ def is_recent(failure: RememberedFailure, max_age_s: float) -> bool:
 def is_definitive(failure: RememberedFailure, max_age_s: float) -> bool:
     """Return whether a failure is recent and definitive: an import would end with it."""
     return failure.code in DEFINITIVE and is_recent(failure, max_age_s)
+
+
+def is_refusal(failure: RememberedFailure, size: int, files: int) -> bool:
+    """Return whether an image was refused in the last day for what it holds, by limits of these bytes and files."""
+    limits = {"size": str(size), "files": str(files)}
+    is_by_limits = all(failure.fields.get(name, limit) == limit for name, limit in limits.items())
+    return failure.code in REFUSED and is_by_limits and is_recent(failure, FAILURES_KEPT_S)
 
 
 def forget_failures(store: str, older_than_s: float) -> None:
