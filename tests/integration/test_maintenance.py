@@ -29,6 +29,7 @@ from warmstart.harvest import deferred, spool
 from warmstart.harvest.collect import collect
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.harvest.spool import Delivered, Spooled
+from warmstart.host import space
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.paths import NodePaths
@@ -221,12 +222,10 @@ def test_what_a_store_that_is_away_leaves_late_is_deferred_too(node: Node, monke
 
 
 def test_a_stage_without_room_takes_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stage shares its disk with the jobs' records: the entries are lost, and that is reported."""
-    monkeypatch.setattr(step, "room", lambda _stage: 0)
+    """The stage shares its disk with the jobs' records: the harvest waits for room."""
+    monkeypatch.setattr(space, "room", lambda _stage: 0)
     outcome = harvest(node, monkeypatch, str(node.site.store))
-    assert [(error.code, str(error)) for error in outcome.degraded] == [
-        ("harvest-failed", "profile numba: the stage is full")
-    ]
+    assert (outcome.degraded, outcome.record["deferred"]) == ([], ["numba"])
     assert node.site.seen("user-1-a") == {}
     assert os.listdir(node.paths.stage) == []
 

@@ -52,7 +52,7 @@ from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Queue, Requester, Site
 from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.paths import Installation, NodePaths
+from warmstart.paths import SPARE, Installation, NodePaths
 from warmstart.seed import wanted
 from warmstart.seed.wanted import Asker, Wanted
 
@@ -359,7 +359,8 @@ class HookSite:
             *sorted(Path(self.paths.journal).glob("*")),
             *sorted(self.base.glob("var/lib/warmstart-slurmctld/journal/*")),
         ]
-        events = [json.loads(line) for path in found if path.exists() for line in path.read_text().splitlines()]
+        lines = [line for path in found if path.exists() for line in path.read_text().splitlines()]
+        events = [json.loads(line) for line in lines if line]  # a file of the reserve ends in empty lines
         left, new = Counter(known or {}), []
         for event in events:
             if left[_key(event)]:
@@ -400,6 +401,7 @@ class HookSite:
         """End its processes."""
         self._namespace.kill()
         self._namespace.wait()
+        shutil.rmtree(f"{SPARE}{self._top}", ignore_errors=True)
 
 
 @contextmanager

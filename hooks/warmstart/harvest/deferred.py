@@ -18,6 +18,7 @@ from warmstart import record as records
 from warmstart.host import files, wire
 from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps
+from warmstart.paths import reserve_beside
 from warmstart.record import Record, RecordOfOtherRelease, RecordUnreadable, using_state
 
 LONGEST_SECONDS = 2 * 86400.0
@@ -55,10 +56,11 @@ def defer(directory: str, record: Record, since: float) -> None:
     `since` is in seconds since the epoch. Raises `StateUnusable` or `StateFull` if it cannot be written.
     """
     with using_state(directory):
-        ensure_dir(directory, 0o700)
+        reserve = reserve_beside(directory)
+        ensure_dir(directory, 0o700, reserve=reserve)
         with opened_dir(directory) as fd:
             content = {"since": since, "record": records.encode(record).decode()}
-            replace_file(fd, record.run_name + _SUFFIX, dumps(content).encode(), 0o600)
+            replace_file(fd, record.run_name + _SUFFIX, dumps(content).encode(), 0o600, reserve=reserve)
 
 
 def forget(directory: str, name: str) -> None:

@@ -25,10 +25,11 @@ from warmstart import plan, run_end
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
+from warmstart.audit.sink import flush
 from warmstart.entry import background
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
-from warmstart.host import files
+from warmstart.host import files, reserve
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
 from warmstart.images import choice, layers, notes, scratch
@@ -36,7 +37,7 @@ from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportAbandoned
 from warmstart.images.query import Queue
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.paths import Installation
+from warmstart.paths import SPARE, Installation
 from warmstart.policy import trust
 from warmstart.record import JobBusy, Record, RecordOfOtherRelease, RecordUnreadable
 from warmstart.run_end import Orphan
@@ -94,8 +95,8 @@ def _node_lock(session: Session) -> Iterator[None]:
         if not files.try_flock(fd):
             holder = os.pread(fd, _LONGEST_PID, 0).decode("ascii", "replace") or "unknown"
             raise MaintenanceBusy(what=f"on node {session.node} (process {holder})")
-        os.ftruncate(fd, 0)
-        os.write(fd, str(os.getpid()).encode())
+        with suppress(OSError):  # a full disk; and overwritten before it is cut, it keeps its block
+            os.ftruncate(fd, os.pwrite(fd, str(os.getpid()).encode(), 0))
         yield
 
 
@@ -153,6 +154,7 @@ class _NodeMaintenance:
         noted = self._part("uses", self._uses)
         pruned = self._part("copies", self._copies)
         self._part("temporaries", self._temporaries)
+        self._part("reserve", self._reserve)
         harvested = self._part("harvests", self._harvests)  # these last: users decide how long they take
         removed = self._part("removals", self._removals)
         self._part("fetches", self._fetches)
@@ -265,9 +267,16 @@ class _NodeMaintenance:
         installation, paths = self._installation, self._session.paths
         for directory in (
             *(installation.var, installation.metrics),
-            *(paths.root, paths.bundles, paths.deferred, paths.removals, paths.imports),
+            *(paths.root, paths.bundles, paths.deferred, paths.removals, paths.imports, paths.journal),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
+
+    def _reserve(self) -> None:
+        """Move what hooks noted on a full disk into the audit log, and make what the reserve lacks."""
+        policy, directory = self._session.policy, self._session.paths.reserve
+        if reserve.has_notes(directory):
+            flush(directory, policy.paths.audit, policy.audit.services)
+        reserve.fill(directory)
 
     def _opened_workspaces(self) -> AbstractContextManager[int]:
         return opened_dir(f"{self._session.policy.paths.workspace}/{self._session.node}")
@@ -316,7 +325,7 @@ class Orphans:
             audit.emit(events.RUN_ABANDONED, rebooted=record.boot_id != self._boot_id)
             deadline = after(plan.epilog_budget(session.policy))
             context = Context(session.policy, session.paths, record, audit, deadline, session.store)
-            failure = run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf))
+            failure = run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf)).failure
             if failure and records.load(session.paths.state, job_id):  # something of the run is left on the node
                 session.failures.append(failure)
             else:
@@ -371,6 +380,10 @@ class Orphans:
 
     def _remove_views(self) -> None:
         directory = self._session.paths.view
+        for place in (directory, SPARE + directory):
+            self._remove_views_in(place)
+
+    def _remove_views_in(self, directory: str) -> None:
         for name in names_in(directory):
             view_id = name if name.isdigit() else name.removeprefix(".new-").partition(".")[0]
             with self._session.isolated(f"{directory}/{name}"):

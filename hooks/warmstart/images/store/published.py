@@ -153,17 +153,19 @@ def opened_folder(store: str, name: str = "") -> Iterator[int]:
     """Open `images/` or a folder in it; create them if they are missing.
 
     The store itself is never created. `FileNotFoundError` if it is missing: usually its file system is not mounted.
+    An error has the whole path.
     """
     store_fd = os.open(store, PATH & ~os.O_NOFOLLOW)
     try:
-        images = _open_or_make(IMAGES, 0o755, store_fd, PATH if name else DIRECTORY)
+        images = _open_or_make(f"{store}/{IMAGES}", 0o755, store_fd, PATH if name else DIRECTORY)
     finally:
         os.close(store_fd)
     try:
         if not name:
             yield images
             return
-        folder = _open_or_make(name, 0o700 if name in OWNERS_ALONE else 0o755, images, DIRECTORY)
+        mode = 0o700 if name in OWNERS_ALONE else 0o755
+        folder = _open_or_make(f"{store}/{IMAGES}/{name}", mode, images, DIRECTORY)
         try:
             yield folder
         finally:
@@ -172,13 +174,17 @@ def opened_folder(store: str, name: str = "") -> Iterator[int]:
         os.close(images)
 
 
-def _open_or_make(name: str, mode: int, dir_fd: int, flags: int) -> int:
+def _open_or_make(path: str, mode: int, dir_fd: int, flags: int) -> int:
     # It is nearly always there, and each further call is a question to the file server.
+    name = os.path.basename(path)
     try:
-        return os.open(name, flags, dir_fd=dir_fd)
-    except FileNotFoundError:
-        ensure_dir(name, mode, dir_fd)
-        return os.open(name, flags, dir_fd=dir_fd)
+        try:
+            return os.open(name, flags, dir_fd=dir_fd)
+        except FileNotFoundError:
+            ensure_dir(name, mode, dir_fd)
+            return os.open(name, flags, dir_fd=dir_fd)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def publish_image(store: str, fd: int, name: str, draft: ImageDraft, writer: str) -> Published:
@@ -216,7 +222,10 @@ def _check_space(images: int, size: int) -> None:
     # Fail before minutes of copying rather than after them. A quota may still end the copy.
     space = os.fstatvfs(images)
     if space.f_bavail * space.f_frsize < size:
-        raise OSError(errno.ENOSPC, f"the image has {size} bytes, {space.f_bavail * space.f_frsize} are free")
+        from warmstart.policy.units import format_size
+
+        free = format_size(space.f_bavail * space.f_frsize)
+        raise OSError(errno.ENOSPC, f"the image has {format_size(size)}, and {free} of the store are free")
 
 
 def read_metadata(path: str) -> dict[str, object]:

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import ANY
 
 import filelock
@@ -72,6 +73,21 @@ def names(store: Path) -> list[str]:
 def publish(store: Path, fd: int) -> Published:
     """Publish the sample image as node n1's run r1."""
     return published.publish_image(str(store), fd, NAME, DRAFT, published.writer_of("k", "n1", "r1"))
+
+
+def test_an_error_names_the_whole_path(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the folder that cannot be opened or made: nobody else knows in which store it is."""
+    real = os.open
+
+    def refuse(path: str, *more: Any, **named: Any) -> int:  # noqa: ANN401 - os.open's
+        if path in ("images", "locks"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path, *more, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(PermissionError) as raised, published.opened_folder(str(store)):
+        pass
+    assert raised.value.filename == f"{store}/images"
 
 
 def test_publishes_the_bytes_and_what_is_known(store: Path, source: int) -> None:
