@@ -36,7 +36,7 @@ from warmstart.lean import (
     partial,
     suppress,
 )
-from warmstart.profiles import registry
+from warmstart.profiles import last_use, registry
 from warmstart.profiles.client import Validator
 from warmstart.record import SeededBundle, boot_id
 from warmstart.seed import node_cache
@@ -219,7 +219,8 @@ class _ProfileHarvest:
         with self._stage() as (path, entries_fd), Reservation(entries_fd) as space:
             collected = self._collect(Stage(entries_fd, space), entries_fd, collecting)
             valid = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
-            retired = [entry for entry in collected.changed if entry not in collected.entries]
+            removed = [entry for entry in collected.changed if entry not in collected.entries]
+            retired = [] if self._profile.last_use else removed
             self._changed = [*retired, *(entry for entry in collected.changed if entry in valid)]
             late = collected.truncated == OUT_OF_TIME
             try:
@@ -358,6 +359,8 @@ class _ProfileHarvest:
         bundle is spooled.
         """
         deadline = self._limits.deadline
+        with opened_dir(f"{stage}/entries") as fd:
+            last_use.make(self._profile.name, fd, entries)
         with _in_time(deadline):
             bundle = f"{stage}/{spool.BUNDLE}"
             fd = pack(f"{stage}/entries", bundle, deadline, space.while_written(bundle))
