@@ -209,18 +209,23 @@ def copy_hashed(
     *,
     most: int | None = None,
     watch: Callable[[], object] = lambda: None,
+    have: int = 0,
 ) -> Copied:
     """Hash a file while reading it once, and copy it to `target`, if given, at that descriptor's position.
 
     Reads from the start, but no more than `most` bytes; to detect a file that is too long, pass one byte more than is
-    expected. `watch` is called before every read, and an exception from it ends the copy. Raises `ReadFailed` for the
-    source and `OSError` for the target. The position of `source` is neither used nor changed.
+    expected. `watch` is called before every read, and an exception from it ends the copy. The first `have` bytes are
+    hashed in `target`, where an earlier copy left them, and not read again. Raises `ReadFailed` for the source and
+    `OSError` for the target. The position of `source` is neither used nor changed.
     """
     import hashlib  # loads OpenSSL, which costs a tenth of a warm prolog
 
     digest = hashlib.sha256()
     size = 0
-    for chunk in _chunks(source, 0, most, watch):
+    while target is not None and size < have and (chunk := os.pread(target, min(CHUNK, have - size), size)):
+        digest.update(chunk)
+        size += len(chunk)
+    for chunk in _chunks(source, size, most if most is None else most - size, watch):
         digest.update(chunk)
         if target is not None:
             write_all(target, chunk)
@@ -341,15 +346,15 @@ def unlock(fd: int) -> None:
 def ensure_dir(name: str, mode: int, dir_fd: int | None = None) -> None:
     """Create a directory with exactly this mode, or give the mode to one that exists and is our own.
 
-    Raises `EPERM` if it belongs to another uid: in a sticky directory another user may have created it first, and root
-    must not use that one.
+    Raises `Untrusted` if it belongs to another uid: in a sticky directory another user may have created it first, and
+    root must not use that one.
     """
     with suppress(FileExistsError):
         os.mkdir(name, mode, dir_fd=dir_fd)
     with opened_dir(name, dir_fd) as fd:
         status = os.fstat(fd)
         if status.st_uid != os.geteuid():
-            raise OSError(errno.EPERM, f"is owned by uid {status.st_uid}", name)
+            raise Untrusted(errno.EPERM, f"belongs to uid {status.st_uid}", name)
         if stat.S_IMODE(status.st_mode) != mode:
             os.fchmod(fd, mode)
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 
 from warmstart.errors import ResourceError, StoreError, UserError
-from warmstart.host.files import ReadFailed, copy_hashed, open_regular, opened_dir, write_all
+from warmstart.host.files import CHUNK, ReadFailed, copy_hashed, open_regular, opened_dir, write_all
 from warmstart.lean import Callable, Iterator, NamedTuple, partial, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, index, layout, manifest
@@ -33,6 +34,8 @@ from warmstart.store.layout import (
     store_errors,
 )
 from warmstart.store.manifest import Draft, Entries, Manifest, ManifestUnreadable, Producer
+
+_SETTLING = 0.1  # part of the time for a fetch after which it is judged by its rate
 
 # Sets the id of a new bundle by the index and the directory of its namespace; returns None if it is not needed.
 _WithId = Callable[[Manifest, index.Index, int], Manifest | None]
@@ -60,6 +63,14 @@ class CopyFailed(ResourceError):
     code = "bundle-copy-failed"
     template = "bundle {bundle}: {problem}"
     hint = "check the free space on the node's disk"
+
+
+class FetchOverBudget(ResourceError):
+    """A bundle is not on the node, and its fetch would take more bytes or time than there are."""
+
+    code = "fetch-over-budget"
+    template = "bundle {bundle}: {problem}"
+    hint = "raise seed.max_fetch or seed.fetch_budget in the policy if this happens often"
 
 
 class PublishBlocked(StoreError):
@@ -242,12 +253,16 @@ def _unblocked(where: Namespace, user: str, uid: int) -> Blocks:
     return blocked
 
 
-def fetch(where: Namespace, bundle: str, sha256: str, size: int, fd: int) -> Entries:
-    """Copy a bundle into the inherited, empty descriptor `fd`; return its entries with their files.
+def fetch(  # noqa: PLR0917 - which bundle, where to, how fast
+    where: Namespace, bundle: str, sha256: str, size: int, fd: int, seconds: float = 0, rate: int = 0
+) -> Entries:
+    """Copy a bundle into the inherited descriptor `fd`; return its entries with their files.
 
-    The bytes are hashed during the copy. They and the manifest must match `sha256` and `size`, or it raises
-    `BundleDamaged`, and the content of `fd` is useless. Also raises `BundleGone`, `ManifestUnreadable`, `StoreFailed`,
-    and `CopyFailed` if the node's disk fails.
+    What `fd` has already is kept: an earlier fetch of the same bundle left it. All bytes are hashed. They and the
+    manifest must match `sha256` and `size`, or it raises `BundleDamaged`, and the content of `fd` is useless. At most
+    `rate` bytes per second are read. Raises `FetchOverBudget` as soon as it is clear that the fetch would take more
+    than `seconds`. 0 is no limit. Also raises `BundleGone`, `ManifestUnreadable`, `StoreFailed`, and `CopyFailed` if
+    the node's disk fails.
     """
     if not layout.is_bundle_id(bundle):
         raise ValueError(f"not a bundle's id: {bundle!r}")
@@ -261,21 +276,48 @@ def fetch(where: Namespace, bundle: str, sha256: str, size: int, fd: int) -> Ent
         except FileNotFoundError:
             raise BundleGone(bundle=bundle) from None
         try:
-            _copy_verified(bundle, source, fd, sha256, size)
+            _copy_verified(bundle, source, fd, sha256, size, seconds, rate)
         finally:
             os.close(source)
     return stored.entries
 
 
-def _copy_verified(bundle: str, source: int, fd: int, sha256: str, size: int) -> None:
+def _copy_verified(  # noqa: PLR0917 - the arguments of `fetch`
+    bundle: str, source: int, fd: int, sha256: str, size: int, seconds: float, rate: int
+) -> None:
     try:
-        copied = copy_hashed(source, fd, most=size + 1)
+        have = os.lseek(fd, 0, os.SEEK_END)
+        pace = _Pace(bundle, size - have, seconds, rate)
+        copied = copy_hashed(source, fd, most=size + 1, watch=pace, have=have)
     except ReadFailed:
         raise
     except OSError as error:
         raise CopyFailed(bundle=bundle, problem=error.strerror) from error
     if copied != (size, sha256):
         raise BundleDamaged(bundle=bundle, problem="its bytes are not those of its manifest")
+
+
+class _Pace:
+    """Called before each read of a copy: keeps to a rate, and ends a copy that cannot be complete in time."""
+
+    def __init__(self, bundle: str, size: int, seconds: float, rate: int) -> None:
+        """`size`: bytes to be read; `rate`: bytes per second. 0 is no limit."""
+        self._bundle = bundle
+        self._size = size
+        self._seconds = seconds
+        self._rate = rate
+        self._read = -CHUNK
+        self._started = time.monotonic()
+
+    def __call__(self) -> None:
+        """Wait, or raise `FetchOverBudget`."""
+        self._read += CHUNK
+        took = time.monotonic() - self._started
+        if took > self._seconds * _SETTLING > 0 and self._read * self._seconds < self._size * took:
+            problem = f"{self._read} of {self._size} bytes came in {took:.1f} s"
+            raise FetchOverBudget(bundle=self._bundle, problem=problem)
+        if self._rate and self._read > self._rate * took:
+            time.sleep(self._read / self._rate - took)
 
 
 def read_manifest(where: Namespace, bundle: str) -> Manifest:
