@@ -36,7 +36,7 @@ from warmstart.lean import (
     partial,
     suppress,
 )
-from warmstart.profiles import registry
+from warmstart.profiles import last_use, registry
 from warmstart.profiles.client import Validator
 from warmstart.record import RecordChange, SeededBundle, boot_id
 from warmstart.seed import node_cache
@@ -235,7 +235,8 @@ class _ProfileHarvest:
             valid, last = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
             changed = {*collected.changed}
             judged = place_of(last, changed) if last else collected.reached or self._limits.after
-            retired = [entry for entry in collected.changed if entry not in collected.entries]
+            removed = [entry for entry in collected.changed if entry not in collected.entries]
+            retired = [] if self._profile.last_use else removed
             if last:  # what comes after it is left to the next harvest
                 retired = [entry for entry in retired if place_of(entry, changed) < judged]
             self._changed = [*retired, *(entry for entry in collected.changed if entry in valid)]
@@ -385,6 +386,8 @@ class _ProfileHarvest:
         bundle is spooled.
         """
         deadline = self._limits.deadline
+        with opened_dir(f"{stage}/entries") as fd:
+            last_use.make(self._profile.name, fd, entries)
         with _in_time(deadline):
             bundle = f"{stage}/{spool.BUNDLE}"
             fd = pack(f"{stage}/entries", bundle, deadline, space.while_written(bundle))
