@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from warmstart.images.credentials import Login, credentials_file, for_skopeo
 from warmstart.images.importers import flatten
 from warmstart.images.importers.base import (
     ImageForbidden,
+    ImageMalformed,
     ImageNotFound,
     ImportFailed,
     Progress,
@@ -50,7 +51,9 @@ TAG = "import"
 ROOTFS = "rootfs"
 RESULT = "image.sqsh"
 AUTHFILE = "auth.json"
+LEFT_TO_UMOCI = {flatten.UNSUPPORTED: LAYOUT, flatten.UNSUPPORTED_ZSTD: flatten.UNCOMPRESSED}  # status → layout
 RESOLVE_S = 30.0  # skopeo itself waits and retries on status 429 (too many requests)
+PACE_S, LEAST_FETCHED = 300.0, 8 << 20  # seconds in which a registry sends at least so many bytes
 LOCK_S = 600.0  # how long an import waits for another one of its repository; then it keeps no layers
 
 # Messages of skopeo (containers/image and Go's net). `_failure` decides in which order they count.
@@ -72,6 +75,7 @@ _UNREACHABLE = (
     *("too many requests", "toomanyrequests", "rate limit", "server error", "bad gateway", "service unavailable"),
     *("statuscode: 429", "statuscode: 5", "http status: 5", "server gave http response to https client"),
 )
+_NODES_OWN = ("input/output error", "cannot allocate memory", "read-only file system", "too many open files")
 
 
 def make(identity: Identity, rules: Images, login: Login | None) -> Oci:
@@ -127,36 +131,42 @@ class Oci(NamedTuple):
             if kept is not None and wanted:
                 layers = stack.enter_context(opened(kept, self.identity, deadline.within(LOCK_S), waiting))
             if layers is None:
-                total = _total(wanted)
-                copied = every_second(lambda: report(Progress("fetching", scratch.used(), total)))
+                copied = _fetching(exact, scratch.used, _total(wanted), report)
             else:
                 layered = scratch._replace(layout=layers.path)
-                copied = _prepare(layers, wanted, deadline, report)
+                copied = _prepare(exact, layers, wanted, deadline, report)
             self._skopeo(exact, self._copy(exact, scratch), layered, deadline, deadline.left(), copied)
             # Only the download is watched, so that only it may write where no file system has a limit.
             layered = layered._replace(is_layout_fixed=True)
-            is_packed = self._flatten(exact, layered, deadline, looking("packing"))
-            if not is_packed:
-                unpack = [UMOCI, "raw", "unpack", "--rootless", "--image", f"{LAYOUT}:{TAG}", ROOTFS]
+            left = self._flatten(exact, layered, deadline, looking("packing"))
+            if left:
+                unpack = [UMOCI, "raw", "unpack", "--rootless", "--image", f"{left}:{TAG}", ROOTFS]
                 self._do(exact, unpack, layered, deadline, looking("unpacking"))
             if layers is not None:
                 layers.make_room()
-        if not is_packed:
+        if left:
             # mksquashfs replaces files that their owner may not read (RHEL's shadow, 0000; sudo, 4111) by empty ones.
             self._do(exact, [CHMOD, "-R", "u+rX", "--", ROOTFS], scratch, deadline, looking("unpacking"))
             self._do(exact, _pack(), scratch, deadline, looking("packing"))
         return RESULT
 
-    def _flatten(self, reference: Reference, scratch: Scratch, deadline: Deadline, look: Callable[[], None]) -> bool:
-        """Make the result straight from the layers. Return False, and leave nothing, if they must be unpacked."""
-        program = [os.path.realpath(sys.executable), "-ISXutf8", flatten.__file__]
-        argv = [*program, LAYOUT, TAG, RESULT, *map(str, scratch.caps)]
+    def _flatten(self, reference: Reference, scratch: Scratch, deadline: Deadline, look: Callable[[], None]) -> str:
+        """Make the result straight from the layers, and return "".
+
+        If they must be unpacked, leave nothing, and return the layout from which. No layers get there that were not
+        read through: umoci has no bounds.
+        """
+        argv = flatten.command(LAYOUT, TAG, RESULT, scratch.caps)
         completed = self._run(reference, argv, scratch, deadline, look=look)
+        if completed.status in LEFT_TO_UMOCI:
+            return LEFT_TO_UMOCI[completed.status]
         if completed.status == flatten.TOO_LARGE:
             raise ImageTooLarge.of(reference.canonical(), scratch.caps)
-        if completed.status not in (0, flatten.UNSUPPORTED):
+        if completed.status == flatten.INVALID:
+            raise ImageMalformed(image=reference.canonical(), problem=completed.complaint())
+        if completed.status != 0:
             raise _failure(reference, "flatten", completed, scratch)
-        return completed.status == 0
+        return ""
 
     def _copy(self, exact: Reference, scratch: Scratch) -> list[str]:
         return [
@@ -252,7 +262,31 @@ def _total(layers: list[Layer]) -> int:
     return sum(layer.size for layer in layers)
 
 
-def _prepare(layers: KeptLayers, wanted: list[Layer], deadline: Deadline, report: Report) -> Callable[[], None]:
+def _fetching(reference: Reference, arrived: Callable[[], int], total: int, report: Report) -> Callable[[], None]:
+    """Return what looks after a download: it reports how far it is, and gives it up if too little comes.
+
+    A registry that sends a byte now and then would hold a slot of this node until the import's deadline.
+    """
+    due, before = time.monotonic() + PACE_S, arrived()
+
+    def look() -> None:
+        nonlocal due, before
+        here = arrived()
+        report(Progress("fetching", here, total))
+        before = min(before, here)  # another attempt begins with less
+        if time.monotonic() < due:
+            return
+        came, before, due = here - before, here, time.monotonic() + PACE_S
+        if came < LEAST_FETCHED and not 0 < total <= here:
+            problem = f"too little: {came} bytes in {PACE_S:.0f} s"
+            raise RegistryUnreachable(image=reference.canonical(), problem=problem)
+
+    return every_second(look)
+
+
+def _prepare(
+    reference: Reference, layers: KeptLayers, wanted: list[Layer], deadline: Deadline, report: Report
+) -> Callable[[], None]:
     """Check which layers are here, and make room for the rest; return what looks after the download of these."""
     total, done = _total(wanted), 0
 
@@ -270,11 +304,11 @@ def _prepare(layers: KeptLayers, wanted: list[Layer], deadline: Deadline, report
         missing = total - _total(layers.check(wanted, deadline, count))
         layers.make_room(wanted, missing)
         watch = layers.watch(missing)
-    progress = every_second(lambda: report(Progress("fetching", layers.arrived(wanted), total)))
+    fetching = _fetching(reference, lambda: layers.arrived(wanted), total, report)
 
     def copied() -> None:
         watch()
-        progress()
+        fetching()
 
     return copied
 
@@ -292,22 +326,30 @@ def _failure(
 ) -> WarmstartError:
     """Return the error for a program that failed, by the last line of its stderr."""
     image, problem = reference.canonical(), _cause(completed.complaint(), reference)
-
-    def mentions(words: tuple[str, ...]) -> bool:
-        return any(word in problem.lower() for word in words)
-
     if found_no_space(completed):
         if program == SKOPEO and scratch.layout:  # that is the node's own disk
             return ScratchUnusable(path=scratch.layout, problem=problem)
         return scratch.full(image, problem)
-    if program == SKOPEO:
-        if mentions(_HIDDEN) or (mentions(_NOT_FOUND) and not mentions(_FORBIDDEN)):
-            return ImageNotFound(image=image)
-        if mentions(_FORBIDDEN):
-            return ImageForbidden(image=image, problem=problem)
-        if mentions(_UNREACHABLE):
-            return RegistryUnreachable(image=image, problem=problem)
-    return ImportFailed(image=image, program=os.path.basename(program), problem=problem or f"status {completed.status}")
+    error = _registrys(image, problem) if program == SKOPEO else None
+    if program == UMOCI and completed.status == 1 and not _mentions(problem, _NODES_OWN):  # all layers were read before
+        error = ImageMalformed(image=image, problem=f"umoci cannot unpack it: {problem}")
+    words = problem or f"status {completed.status}"
+    return error or ImportFailed(image=image, program=os.path.basename(program), problem=words)
+
+
+def _registrys(image: str, problem: str) -> WarmstartError | None:
+    """Return the error for what skopeo says of a registry, None if it is none of the registry's."""
+    if _mentions(problem, _HIDDEN) or (_mentions(problem, _NOT_FOUND) and not _mentions(problem, _FORBIDDEN)):
+        return ImageNotFound(image=image)
+    if _mentions(problem, _FORBIDDEN):
+        return ImageForbidden(image=image, problem=problem)
+    if _mentions(problem, _UNREACHABLE):
+        return RegistryUnreachable(image=image, problem=problem)
+    return None
+
+
+def _mentions(problem: str, words: tuple[str, ...]) -> bool:
+    return any(word in problem.lower() for word in words)
 
 
 def found_no_space(completed: process.CompletedProgram) -> bool:

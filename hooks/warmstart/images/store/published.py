@@ -77,7 +77,7 @@ LONGEST_WORD = 80
 LONGEST_META = 16384
 LONGEST_FAILURE = 16384
 LONGEST_CHECK = 4096
-DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-too-large"})
+DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-too-large", "image-malformed"})
 PERSONAL = frozenset({"image-quota-exceeded"})  # concern the user who is charged, and nobody else
 
 _held: dict[str, HeldLock] = {}
