@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import http.client
+import subprocess
+import threading
 from collections.abc import Sequence
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
-from tests.cluster.cluster import Cluster
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
+from tools.load import judge
+from tools.load.front import KINDS as KINDS_OF_NONSENSE
+from tools.load.front import Front
 from tools.load.jobs import DONE, KINDS, UNEQUAL, WITHOUT, WRONG, Job, mix
 from tools.load.resources import Daemon, Sample
-from tools.load.run import Load, Submitted, growth, record, wrong_end
+from tools.load.run import Load, Submitted, growth, prepared, record, wrong_end
 from tools.load.story import Call, Ended, gaps
 from warmstart.audit.line import Line
 
@@ -21,8 +27,8 @@ ONE = Ended(7, "COMPLETED", ("n1",))
 @pytest.mark.sweep
 def test_nothing_is_left_drained_or_untold(capable_host: None) -> None:
     """300 jobs of all kinds, with faults; the figures go to build/reliability."""
-    with Cluster() as cluster, Registry(cluster.base) as registry:
-        outcome = Load(Site(cluster, registry.url), registry, 300, 2).run(print)
+    with prepared() as (site, registry, front):
+        outcome = Load(site, registry, front, 300, 2).run(print)
     record(outcome)
     assert outcome.findings == []
     assert outcome.jobs >= 300
@@ -88,6 +94,11 @@ def submitted(kind: str, *faults: str, refused: str = "", image: str = "") -> Su
     return Submitted(Job(kind, "a", "", (), refused, image), set(faults))
 
 
+def stored(*faults: str) -> Submitted:
+    """Return a job whose image was in the store."""
+    return submitted("has an image", *faults, image="r/a")._replace(had_image=True)
+
+
 @pytest.mark.parametrize(
     ("of", "state", "output", "fine"),
     [
@@ -104,6 +115,13 @@ def submitted(kind: str, *faults: str, refused: str = "", image: str = "") -> Su
         (submitted("array", "switched off"), "COMPLETED", f"{WITHOUT}\n", True),
         (submitted("has an image", image="r/a"), "FAILED", "image r/a is still missing", False),
         (submitted("has an image", "a silent registry", image="r/a"), "FAILED", "image r/a is still missing", True),
+        (submitted("has an image", "a silent registry", image="r/a"), "FAILED", "the image is still missing", False),
+        (submitted("has an image", "a full state disk", image="r/a"), "COMPLETED", f"{WITHOUT}\n", False),
+        (stored("a silent registry"), "FAILED", "image r/a is still missing", False),
+        (stored("a store gone"), "FAILED", "image r/a is still missing", True),
+        (stored("a store gone"), "FAILED", "warmstart: image r/a: No space left on device", False),
+        (stored("a full store", "a store gone"), "FAILED", "warmstart: image r/a: No space left on device", True),
+        (stored("a store gone"), "FAILED", "image r/a: warmstart.images.store.layout:find: its process died", False),
         (submitted("asks for too much", refused="nope"), "FAILED", "no profile nope", True),
         (submitted("asks for too much", refused="nope"), "FAILED", f"{DONE}\n", False),
         (submitted("array", "a job requeued"), "NODE_FAIL", "", False),
@@ -121,3 +139,73 @@ def test_growth_is_found() -> None:
     assert growth(flat) == []
     grown = Sample(8, {}, {"slurmctld": Daemon(80_000, 14)})
     assert [line.partition(":")[0] for line in growth([*flat, grown])] == ["slurmctld", "slurmctld"]
+
+
+ALICE, BOB = ("a", 1), ("b", 2)
+
+
+def witness(who: tuple[str, int], began: float = 0.0, output: str = "") -> judge.Witness:
+    """Return a job of a user that began at a time and said something."""
+    return judge.Witness(*who, began, judge.Said.of(output))
+
+
+def event(name: str, at: float, job: int, who: tuple[str, int] = ALICE, **fields: object) -> judge.Event:
+    """Return a line of the audit."""
+    user, uid = who
+    return judge.Event(name, at, job, {"bundle": "b", "user": user, "uid": uid, **fields})
+
+
+def test_an_event_that_names_a_wrong_producer_is_found(tmp_path: Path) -> None:
+    """By Slurm's word of the job's user, and by what the bundle's entries say."""
+    jobs = {7: witness(ALICE), 8: witness(ALICE)}
+    assert judge.wrong_producers([event("bundle.published", 1, 7)], jobs, tmp_path) == []
+    for wrong in (event("bundle.published", 1, 7, BOB), event("bundle.published", 1, 9)):
+        assert len(judge.wrong_producers([wrong], jobs, tmp_path)) == 1
+    entries, bundle = tmp_path / "entries", tmp_path / "artifacts/p/n/s/b.sqsh"
+    entries.mkdir()
+    (entries / "e1.bin").write_text("e1\ne1 a 7\nend e1\n")
+    bundle.parent.mkdir(parents=True)
+    subprocess.run(["/usr/bin/mksquashfs", entries, bundle, "-quiet", "-no-progress"], check=True)
+    assert judge.wrong_producers([event("bundle.published", 1, 7)], jobs, tmp_path) == []
+    assert len(judge.wrong_producers([event("bundle.published", 1, 8)], jobs, tmp_path)) == 1
+
+
+def test_an_entry_that_comes_back_is_found() -> None:
+    """Only to the user whose job removed it, in jobs that began after that was published."""
+    remover = witness(ALICE, 2, "saw e1 a 1\nremoved e1 a 1")
+    log = [
+        event("bundle.published", 3, 2),
+        event("cache.harvested", 4, 2, profile="alpha", scope="user-1-a", retired=1, changed=0),
+    ]
+    before, after = witness(ALICE, 2.5, "saw e1 a 1"), witness(ALICE, 5, "saw e1 a 1")
+    assert judge.back_again(log, {2: remover, 3: before}) == []
+    assert judge.back_again(log, {2: remover, 3: witness(BOB, 5, "saw e1 a 1")}) == []
+    assert judge.back_again(log, {2: remover, 3: witness(ALICE, 5, "saw e1 a 4")}) == []
+    assert judge.back_again(log, {2: remover, 3: after}) == ["job 3 of a saw e1 a 1, which job 2 had removed"]
+    assert judge.back_again(log[1:], {2: remover, 3: after}) == []  # it was not published yet
+
+
+def test_an_entry_of_a_stranger_is_found() -> None:
+    """Those of one user are shared."""
+    assert judge.strangers({3: witness(BOB, 1, "saw e1 a 1\nsaw e2 b 2")}, "a") == []
+    assert judge.strangers({3: witness(ALICE, 1, "saw e1 b 1")}, "a") == ["job 3 of a saw e1 b 1"]
+
+
+@pytest.mark.parametrize("kind", ["", *KINDS_OF_NONSENSE])
+def test_the_proxy_passes_everything_on_until_it_is_told_otherwise(kind: str, tmp_path: Path) -> None:
+    """Against a server of one file."""
+    (tmp_path / "file").write_text("a sha256:0123")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Front(f"127.0.0.1:{server.server_address[1]}") as front, front.nonsense(kind):
+            connection = http.client.HTTPConnection(front.url, timeout=10)
+            connection.request("GET", "/file")
+            answer = connection.getresponse()
+            try:
+                said: tuple[int, bytes] = (answer.status, answer.read())
+            except http.client.IncompleteRead as error:
+                said = (answer.status, error.partial)
+            connection.close()
+        server.shutdown()
+    assert (said == (200, b"a sha256:0123")) is (kind == "")

@@ -11,10 +11,7 @@ import argparse
 import signal
 import sys
 
-from tests.cluster.cluster import Cluster
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
-from tools.load.run import Load, fragment, record
+from tools.load.run import Load, fragment, prepared, record
 
 
 def main() -> int:
@@ -23,12 +20,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     wanted = parser.parse_args()
-    with Cluster() as cluster, Registry(cluster.base) as registry:
-        load = Load(Site(cluster, registry.url), registry, wanted.jobs, wanted.seed)
+    with prepared() as (site, registry, front):
+        load = Load(site, registry, front, wanted.jobs, wanted.seed)
         signal.signal(signal.SIGINT, lambda *_: load.end_early())
         outcome = load.run(lambda line: print(line, flush=True))  # noqa: T201 - progress
         if outcome.findings:
-            cluster.keep_logs()
+            site.cluster.keep_logs()
     record(outcome)
     print(fragment(outcome))  # noqa: T201 - the result
     return 1 if outcome.findings else 0

@@ -19,25 +19,33 @@ from tests.cluster.accounts import IMPORT, STORE, VALIDATE
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
+from tools.load.front import KINDS, Front
 from tools.load.resources import uid_of
 
 SHORT_S = 3.0
 SETTLED_S = 300.0
-# After one of these a job of the same wave may lack its image, or warmstart altogether.
-COSTS_AN_IMAGE = {"an import killed", "a worker killed", "a silent registry", "a read-only store", "switched off"}
+# After one of these a job of the same wave may lack an image that was not in the store, or run cold.
+COSTS_AN_IMAGE = {
+    *("an import killed", "a worker killed", "a silent registry", "a registry talking nonsense", "switched off"),
+    *("a read-only store", "a full store", "a store gone", "a full state disk"),
+}
+# Not even an image in the store can be had then.
+HIDES_IMAGES = {"a store gone"}
 # A node whose prolog could not read the head node's answer has no port: the rule does not require one.
-COSTS_A_PORT = {"a worker killed", "a read-only store", "switched off"}
+COSTS_A_PORT = {
+    *("a worker killed", "a read-only store", "switched off", "a full store", "a store gone", "a full state disk"),
+}
 
 
 class Faults:
     """What may go wrong, and how often it did."""
 
-    def __init__(self, site: Site, registry: Registry, seed: int) -> None:
+    def __init__(self, site: Site, registry: Registry, front: Front, seed: int) -> None:
         self.injected: Counter[str] = Counter()
         self.in_wave: set[str] = set()
         self.failed: list[str] = []  # those that could not be injected or undone, and why
         self.off: list[tuple[float, float]] = []  # when warmstart was switched off, and on again
-        self._site, self._registry = site, registry
+        self._site, self._registry, self._front = site, registry, front
         self._dice = random.Random(seed)
         self._uids = {site.cluster.account(name).uid for name in (STORE, IMPORT, VALIDATE)}
         self._kinds: dict[str, tuple[int, Callable[[list[str]], bool]]] = {
@@ -46,7 +54,12 @@ class Faults:
             "a worker killed": (20, self._kill_worker),
             "an import killed": (6, self._kill_import),
             "a silent registry": (6, self._silent_registry),
+            "a registry talking nonsense": (6, self._nonsense),
             "a read-only store": (6, self._read_only_store),
+            "a full store": (6, self._full_store),
+            "a store gone": (3, self._store_gone),
+            "a full state disk": (5, self._full_state),
+            "an unreadable index": (5, self._unreadable_index),
             "a damaged bundle": (6, self._damage),
             "a broken policy": (5, self._broken_policy),
             "switched off": (3, self._off),
@@ -113,6 +126,37 @@ class Faults:
                 time.sleep(SHORT_S)
         except subprocess.CalledProcessError:  # somebody was writing
             return False
+        return True
+
+    def _full_store(self, _jobs: list[str]) -> bool:
+        with mounts.full(self._site.store):
+            time.sleep(SHORT_S)
+        return True
+
+    def _store_gone(self, _jobs: list[str]) -> bool:
+        with mounts.hidden(self._site.store):
+            time.sleep(SHORT_S)
+        return True
+
+    def _full_state(self, _jobs: list[str]) -> bool:
+        with mounts.full(self._site.var):
+            time.sleep(SHORT_S)
+        return True
+
+    def _unreadable_index(self, _jobs: list[str]) -> bool:
+        """Take an index away from the store's owner, who can replace it but not read it."""
+        found = sorted(self._site.store.glob("artifacts/*/*/*/index.json"))
+        if not found:
+            return False
+        with suppress(FileNotFoundError):
+            path = self._dice.choice(found)
+            path.chmod(0)
+            os.chown(path, 0, 0)
+        return True
+
+    def _nonsense(self, _jobs: list[str]) -> bool:
+        with self._front.nonsense(self._dice.choice(KINDS)):
+            time.sleep(SHORT_S)
         return True
 
     def _damage(self, _jobs: list[str]) -> bool:

@@ -27,7 +27,8 @@ NAMES = 40  # of entries: most jobs find those that they want, some make new one
 IMAGES = 4  # that jobs ask for at a time; with each wave a new one replaces the oldest
 DONE, WITHOUT, WRONG = "done", "without warmstart", "WRONG"
 UNEQUAL = f"{WRONG}: the nodes have not the same MASTER_PORT"
-# A whole entry ends with its own name. Nobody ever sees half of one, nor one of another name.
+# A whole entry ends with its own name. Nobody ever sees half of one, nor one of another name. Its second line says who
+# made it. What a job saw, made and removed it says itself, for tools/load/judge.py.
 _BEGIN = """\
 whole() {{ [ "$(head -n1 "$1")" = "$2" ] && [ "$(tail -n1 "$1")" = "end $2" ]; }}
 entry() {{ # DIRECTORY NAME
@@ -35,16 +36,22 @@ entry() {{ # DIRECTORY NAME
         whole "$1" "$2" || echo "{wrong}: $1 is not whole"
     else
         mkdir -p "${{1%/*}}"
-        {{ echo "$2"; head -c 20000 /dev/urandom | base64; echo "end $2"; }} >"$1.tmp" && mv "$1.tmp" "$1"
+        {{ echo "$2"; echo "$2 $USER $SLURM_JOB_ID"; head -c 20000 /dev/urandom | base64; echo "end $2"; }} >"$1.tmp" &&
+            mv "$1.tmp" "$1" && echo "made $2 $USER $SLURM_JOB_ID"
     fi
+}}
+tell() {{ # VERB FILE...
+    for file in "${{@:2}}"; do [ ! -f "$file" ] || {{ read -r && read -r maker && echo "$1 $maker"; }} <"$file"; done
 }}
 [ -n "$WARMSTART_CACHE" ] || {{ echo "{without}"; exit 0; }}
 touch "$TMPDIR/mine" || echo "{wrong}: TMPDIR"
+tell saw "$ALPHA_CACHE"/*.bin
 """
 
 
 _USE = "\n".join(f'entry "$ALPHA_CACHE/{{{name}}}.bin" {{{name}}}' for name in "abc")
 _IMAGE = f'unsquashfs -s "$WARMSTART_IMAGE" >/dev/null || echo "{WRONG}: no image"'
+_REMOVE = 'tell removed "$ALPHA_CACHE/{a}"*.bin; rm -f "$ALPHA_CACHE/{a}"*.bin'
 _BETA = 'entry "$BETA_CACHE/{a}/code" {a}'
 _PORT = "srun --ntasks-per-node=1 sh -c 'echo \"at $MASTER_ADDR:$MASTER_PORT\"' | sort -u | wc -l"
 _NAP = "sleep {nap}"
@@ -97,8 +104,8 @@ KINDS = {
         anywhere=False,
         tasks=2,
     ),
-    "rewrites an entry": Kind(5, ('rm -f "$ALPHA_CACHE/{a}.bin"', _USE, _NAP)),
-    "removes entries": Kind(3, ('rm -f "$ALPHA_CACHE/{a}"*.bin', _NAP)),
+    "rewrites an entry": Kind(5, (_REMOVE.replace("*", ""), _USE, _NAP)),
+    "removes entries": Kind(3, (_REMOVE, _NAP)),
     "starts fresh": Kind(3, (_USE, _NAP), "fresh"),
     "keeps TMPDIR": Kind(2, (_USE,), "keep"),
     "fails": Kind(5, (_USE, _NAP, f"echo {DONE}; exit 3"), ends="FAILED"),

@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 
 def sample(site: Site, jobs: int) -> Sample:
     """Return what the cluster holds after so many jobs."""
-    mounted = mounts_below(site.cluster.base)
+    mounted = _mounted(site)
     cached = sum(Path(target).parent.name == "layers" for target in mounted)
     held = {
         "bundles in the node caches": len(list(site.var.glob("*/bundles/*.sqsh"))),
@@ -56,7 +56,7 @@ def left(site: Site) -> list[str]:
         found += [f"left: {path}" for path in site.var.glob(pattern)]
     found += [f"left: request of an import: {key}" for path in site.var.glob("*/imports") for key in keys(str(path))]
     found += [f"left: {path}" for path in unfinished(site.store)]
-    found += [f"mounted: {target}" for target in mounts_below(site.cluster.base)]
+    found += [f"mounted: {target}" for target in _mounted(site)]
     # The last process of a mount namespace holds its mounts, and the kernel frees their loop devices soon after.
     for what, held in (("process", processes_of_accounts), ("loop device", loops)):
         try:
@@ -64,6 +64,11 @@ def left(site: Site) -> list[str]:
         except TimeoutError:
             found += [f"{what}: {name}" for name in held(site)]
     return found
+
+
+def _mounted(site: Site) -> list[str]:
+    """Return the mount points below the cluster's directory, but for those of the store and of the state."""
+    return [target for target in mounts_below(site.cluster.base) if target not in (str(site.store), str(site.var))]
 
 
 def _none(held: Callable[[Site], list[str]], site: Site) -> bool:

@@ -7,22 +7,27 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from tests.cluster.accounts import STORE
+from tests.cluster import mounts
+from tests.cluster.accounts import ALICE, STORE
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.support.reports import write_fragment
-from tools.load import story
-from tools.load.faults import COSTS_A_PORT, COSTS_AN_IMAGE, Faults, maintain
+from tools.load import judge, story
+from tools.load.faults import COSTS_A_PORT, COSTS_AN_IMAGE, HIDES_IMAGES, Faults, maintain
+from tools.load.front import Front
 from tools.load.jobs import DONE, IMAGES, KINDS, POLICY, PROFILES, UNEQUAL, WITHOUT, WRONG, Job, mix
 from tools.load.resources import Sample, left, sample
 from tools.load.story import Call, Ended
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
+from warmstart.paths import Installation
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 
@@ -36,10 +41,11 @@ _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_ME
 
 
 class Submitted(NamedTuple):
-    """A job that was submitted: what it is, which faults fell into its waves."""
+    """A job that was submitted: what it is, which faults fell into its waves, whether its image was in the store."""
 
     job: Job
     faults: set[str]
+    had_image: bool = False
 
 
 class Outcome(NamedTuple):
@@ -58,20 +64,39 @@ class Outcome(NamedTuple):
     findings: list[str]
 
 
+@contextmanager
+def prepared() -> Iterator[tuple[Site, Registry, Front]]:
+    """Yield a site whose store and state are on small file systems of their own, its registry and what is before it."""
+    with Cluster() as cluster, Registry(cluster.base) as registry, Front(registry.url) as front, ExitStack() as mounted:
+        var = Path(Installation(str(cluster.prefix)).var)
+        var.parent.mkdir(parents=True)
+        for place in (cluster.base / "store", var):
+            mounted.enter_context(mounts.tmpfs(place, "600m", 200_000))
+        try:
+            yield Site(cluster, front.url), registry, front
+        except BaseException:
+            cluster.keep_logs()
+            raise
+        finally:
+            cluster.stop()
+
+
 class Load:
     """A run of `number` jobs on a site whose hooks are watched."""
 
-    def __init__(self, site: Site, registry: Registry, number: int, seed: int) -> None:
-        self._site, self._registry = site, registry
+    def __init__(self, site: Site, registry: Registry, front: Front, number: int, seed: int) -> None:
+        self._site, self._registry, self._front = site, registry, front
         self._number, self._seed = number, seed
-        self._faults = Faults(site, registry, seed)
+        self._faults = Faults(site, registry, front, seed)
         self._dice = random.Random(seed)
         self._log = site.cluster.base / "log" / "hooks"
         self._submitted: dict[int, Submitted] = {}  # by the id that sbatch gave
         self._ended: dict[str, Ended] = {}  # by the id that squeue shows: 7, 7_1, 7+1
         self._held: dict[int, Submitted] = {}  # those that were requeued, and wait for a later wave
         self._images: list[str] = []
+        self._digests: dict[str, str] = {}  # by image
         self._stuck: list[str] = []
+        self._said: dict[int, judge.Said] = {}  # by job
         self._ends_early = False
 
     @property
@@ -99,11 +124,12 @@ class Load:
             self._new_image()
         self._wave([])
         findings = [*self._stuck, *self._faults.failed, *self._outputs(), *self._unheard()]
+        seen = story.calls(self._log)
+        findings += self._judged(seen)
         self._maintain_to_the_end()
         findings += left(self._site)
         end = sample(self._site, len(self._ended))
         lines = self._site.audit()
-        seen = story.calls(self._log)
         findings += story.gaps(seen, lines, self._ended.values(), self._faults.off)
         drained = self.cluster.drained()
         findings += [f"drained: {node}" for node in drained]
@@ -127,7 +153,8 @@ class Load:
         """Put the policy in force. Jobs wait long for an image: on a slow machine, too, only faults cost one."""
         self._site.write_policy(POLICY.format(keep=keep, profiles=PROFILES))
         policy = self._site.etc / "policy.yaml"
-        policy.write_text(policy.read_text().replace("wait: 60s", "wait: 4m"))
+        text = policy.read_text().replace("wait: 60s", "wait: 4m")
+        policy.write_text(text.replace("tag_ttl: 24h", "tag_ttl: 5s"))  # so that most jobs ask the registry again
 
     def _wave(self, wave: list[Job]) -> None:
         """Submit some jobs and see them end, but for those that Slurm holds: they end in a later wave.
@@ -138,7 +165,8 @@ class Load:
         self._faults.in_wave = faults
         mine = dict(self._held)
         for job in wave:
-            mine[self._submit(job)] = Submitted(job, set())
+            had_image = self._is_stored(job.image)
+            mine[self._submit(job)] = Submitted(job, set(), had_image)
             if self._dice.random() < 0.2:
                 self._faults.inject(list(self._open(mine)))
         self._submitted |= mine
@@ -186,9 +214,15 @@ class Load:
         number = len(list((self.cluster.base / "images").glob("load*")))
         directory = self.cluster.base / "images" / f"load{number}"
         layout = build_image(directory, {"/etc/number": f"{number}\n"})
-        self._registry.push(layout, "latest", f"test/load{number}:1")
-        self._images.append(f"{self._registry.url}/test/load{number}:1")
+        image = f"{self._front.url}/test/load{number}:1"
+        self._digests[image] = self._registry.push(layout, "latest", f"test/load{number}:1")
+        self._images.append(image)
         del self._images[:-IMAGES]
+
+    def _is_stored(self, image: str) -> bool:
+        """Return whether an image and its metadata are in the store. Nothing evicts it in a run."""
+        name = self._digests.get(image, "none").removeprefix("sha256:")
+        return {path.suffix for path in self._site.store.glob(f"images/*{name}*")} >= {".json", ".sqsh"}
 
     def _outputs(self) -> list[str]:
         """Return what differs from what each job should have said and how it should have ended."""
@@ -199,15 +233,31 @@ class Load:
             output = path.read_text(errors="replace") if path.is_file() else ""
             if "+" in shown and not shown.endswith("+0"):
                 output = f"{DONE}\n"  # the leader's script speaks for all components
+            self._said[end.job] = judge.Said.of(output)
             if problem := wrong_end(submitted, end.state, output):
                 found.append(f"job {shown} ({submitted.job.kind}, {end.state}): {problem}")
         return found
+
+    def _judged(self, seen: list[Call]) -> list[str]:
+        """Return what jobs should not have seen, and events that name a wrong producer."""
+        began = {call.job: call.at for call in seen if call.hook == "prolog"}  # the last one
+        jobs = {}
+        for shown, end in self._ended.items():
+            user = self.cluster.account(self._submitted[_submission(shown)].job.user)
+            said = self._said[end.job]
+            jobs[end.job] = judge.Witness(user.name, user.uid, began.get(end.job, 0.0), said)
+        audit = judge.events(self.cluster.base / "audit" / "audit.jsonl")
+        return [
+            *judge.wrong_producers(audit, jobs, self._site.store),
+            *judge.back_again(audit, jobs),
+            *judge.strangers(jobs, ALICE),
+        ]
 
     def _unheard(self) -> list[str]:
         """Return the jobs whose end slurmctld did not tell. It keeps no record of a task cancelled before it began."""
         ended = Counter(map(_submission, self._ended))
         found = []
-        for number, (job, faults) in self._submitted.items():
+        for number, (job, faults, _) in self._submitted.items():
             lost = KINDS[job.kind].tasks - ended[number]
             if lost and not (job.kind == "array" and "a job cancelled" in faults):
                 found.append(f"job {number} ({job.kind}): no end of {lost}")
@@ -232,18 +282,22 @@ class Load:
 
 def wrong_end(submitted: Submitted, state: str, output: str) -> str:
     """Return what is wrong with the way in which a job ended, "" if nothing is."""
-    job, faults = submitted
+    job, faults, had_image = submitted
+    without = not job.image or "switched off" in faults  # a job that asks for an image does not run without it
+    is_owed = had_image and not faults & HIDES_IMAGES
     wrong = [line for line in output.splitlines() if line.startswith(WRONG)]
     if wrong and not (wrong == [UNEQUAL] and faults & COSTS_A_PORT):
         return wrong[0]
     costly = bool(faults & COSTS_AN_IMAGE)
     fine = (
         state == "CANCELLED" and "a job cancelled" in faults,
-        state == "COMPLETED" and costly and output.endswith(f"{WITHOUT}\n"),
-        state == "FAILED" and costly and bool(job.image) and "image" in output,
+        state == "COMPLETED" and costly and without and output.endswith(f"{WITHOUT}\n"),
+        state == "FAILED" and costly and bool(job.image) and job.image in output and not is_owed,
         state == "FAILED" and bool(job.refused) and job.refused in output,
         state == job.ends and not job.refused and output.endswith(f"{DONE}\n"),
     )
+    if line := judge.untrue(output, faults):
+        return f"it was told {line!r} after {sorted(faults)}"
     return "" if any(fine) else f"it was to end {job.ends}, and said {output!r}"
 
 

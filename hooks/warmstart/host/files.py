@@ -32,6 +32,9 @@ _ACL = "system.posix_acl_access"
 _USER_OBJ, _USER, _GROUP_OBJ, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
 _ACL_VERSION, _NO_ID, _READ = 2, 0xFFFFFFFF, 4
 _MOST_MOUNTS = 16  # on one name; more are left for the next call
+# A removal keeps this many names of directories in each of so many topmost levels; it reads the rest again.
+_NAMES_KEPT, _LEVELS_KEPT = 1024, 64
+_IDENTITY = 16  # bytes of a device and an inode number
 
 
 class ReadFailed(OSError):
@@ -51,14 +54,6 @@ class Copied(NamedTuple):
 
     size: int  # bytes
     sha256: str  # hexadecimal
-
-
-class _Level(NamedTuple):
-    """A directory that is being removed."""
-
-    name: str  # in its parent
-    status: os.stat_result
-    names: list[str]  # in it, still to be removed
 
 
 @contextmanager
@@ -214,18 +209,23 @@ def copy_hashed(
     *,
     most: int | None = None,
     watch: Callable[[], object] = lambda: None,
+    have: int = 0,
 ) -> Copied:
     """Hash a file while reading it once, and copy it to `target`, if given, at that descriptor's position.
 
     Reads from the start, but no more than `most` bytes; to detect a file that is too long, pass one byte more than is
-    expected. `watch` is called before every read, and an exception from it ends the copy. Raises `ReadFailed` for the
-    source and `OSError` for the target. The position of `source` is neither used nor changed.
+    expected. `watch` is called before every read, and an exception from it ends the copy. The first `have` bytes are
+    hashed in `target`, where an earlier copy left them, and not read again. Raises `ReadFailed` for the source and
+    `OSError` for the target. The position of `source` is neither used nor changed.
     """
     import hashlib  # loads OpenSSL, which costs a tenth of a warm prolog
 
     digest = hashlib.sha256()
     size = 0
-    for chunk in _chunks(source, 0, most, watch):
+    while target is not None and size < have and (chunk := os.pread(target, min(CHUNK, have - size), size)):
+        digest.update(chunk)
+        size += len(chunk)
+    for chunk in _chunks(source, size, most if most is None else most - size, watch):
         digest.update(chunk)
         if target is not None:
             write_all(target, chunk)
@@ -346,15 +346,15 @@ def unlock(fd: int) -> None:
 def ensure_dir(name: str, mode: int, dir_fd: int | None = None) -> None:
     """Create a directory with exactly this mode, or give the mode to one that exists and is our own.
 
-    Raises `EPERM` if it belongs to another uid: in a sticky directory another user may have created it first, and root
-    must not use that one.
+    Raises `Untrusted` if it belongs to another uid: in a sticky directory another user may have created it first, and
+    root must not use that one.
     """
     with suppress(FileExistsError):
         os.mkdir(name, mode, dir_fd=dir_fd)
     with opened_dir(name, dir_fd) as fd:
         status = os.fstat(fd)
         if status.st_uid != os.geteuid():
-            raise OSError(errno.EPERM, f"is owned by uid {status.st_uid}", name)
+            raise Untrusted(errno.EPERM, f"belongs to uid {status.st_uid}", name)
         if stat.S_IMODE(status.st_mode) != mode:
             os.fchmod(fd, mode)
 
@@ -469,55 +469,108 @@ def remove_tree(dir_fd: int, name: str, deadline: Deadline) -> None:
 def _empty(fd: int, mount: str, deadline: Deadline) -> None:
     """Remove everything below a directory, and close it.
 
-    Only one directory is open at a time, because a job can nest 4,000; the way back is `..`. Nothing is moved, because
-    rename(2) fails between two project ids (EXDEV on XFS and ext4), and users can set those of their own directories.
+    A job makes as many names in a directory as it likes, and nests as deep, and hard links are in no quota. So names
+    are unlinked as they are read, and a level takes some bytes. Only one directory is open at a time; the way back is
+    `..`. Nothing is moved, because rename(2) fails between two project ids (EXDEV on XFS and ext4), and users can set
+    those of their own directories.
     """
-    levels = [_Level("", os.fstat(fd), os.listdir(fd))]
+    above = bytearray()  # the identity of each directory above
+    kept: list[list[str]] = []  # names of directories in each of the topmost ones
+    names: list[str] = []  # of directories in this one
     try:
         while True:
-            level = levels[-1]
-            if name := _unlink_up_to_directory(fd, level.names, mount, deadline):
-                try:
-                    below = _open_listable(name, fd, mount)
-                except FileNotFoundError:
+            if not names:
+                names = _unlink_up_to_directories(fd, mount, deadline)
+            if names:
+                _in_time(names[-1], deadline)
+                below = _open_unless_removed(names[-1], fd, mount)
+                if below is None:
+                    names.pop()
                     continue
+                above += _identity(fd)
+                if len(kept) < _LEVELS_KEPT:
+                    kept.append(names)
+                names = []
                 os.close(fd)
                 fd = below
-                levels.append(_Level(name, os.fstat(fd), os.listdir(fd)))
                 continue
-            levels.pop()
-            if not levels:
+            if not above:
                 return
-            above = os.open("..", DIRECTORY, dir_fd=fd)
+            back = os.open("..", DIRECTORY, dir_fd=fd)
             os.close(fd)
-            fd = above
-            if not os.path.samestat(os.fstat(fd), levels[-1].status):
-                raise OSError(errno.EAGAIN, "a process moved it during its removal", level.name)
-            os.rmdir(level.name, dir_fd=fd)
+            fd = back
+            if _identity(fd) != above[-_IDENTITY:]:
+                raise OSError(errno.EAGAIN, "a process moved it during its removal", "..")
+            del above[-_IDENTITY:]
+            if len(above) < len(kept) * _IDENTITY:
+                names = kept.pop()
+                os.rmdir(names.pop(), dir_fd=fd)
     finally:
         os.close(fd)
 
 
-def _unlink_up_to_directory(fd: int, names: list[str], mount: str, deadline: Deadline) -> str:
-    """Take names off the end of the list and unlink them; return the first that is a directory, or ""."""
-    while names:
-        name = names.pop()
-        if deadline.expired():
-            raise OSError(errno.ETIME, "not all removed before the deadline", name)
-        try:
-            os.unlink(name, dir_fd=fd)
-        except FileNotFoundError:
-            continue
-        except (IsADirectoryError, PermissionError):
-            # For a directory unlink(2) fails with EISDIR on Linux, and with EPERM by POSIX. If the cause is another
-            # one, removing it as a directory fails, too.
-            return name
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            os.close(_open_path(name, fd, mount, 0))  # a file that something is mounted on
-            os.unlink(name, dir_fd=fd)
-    return ""
+def _identity(fd: int) -> bytes:
+    status = os.fstat(fd)
+    return status.st_dev.to_bytes(8, "little") + status.st_ino.to_bytes(8, "little")
+
+
+def _in_time(name: str, deadline: Deadline) -> None:
+    if deadline.expired():
+        raise OSError(errno.ETIME, "not all removed before the deadline", name)
+
+
+def _unlink_up_to_directories(fd: int, mount: str, deadline: Deadline) -> list[str]:
+    """Unlink what is no directory; return names of directories, not all if they are many, or [] if nothing is left.
+
+    A file system may leave out names if others are unlinked while it is read, so only a pass without any is the end.
+    """
+    folders: list[str] = []
+    is_empty = False
+    while not folders and not is_empty:
+        is_empty = True
+        with os.scandir(fd) as names:  # reads some kilobytes at a time; its end rewinds
+            for entry in names:
+                is_empty = False
+                _in_time(entry.name, deadline)
+                if not _unlinked(entry.name, fd, mount):
+                    folders.append(entry.name)
+                    if len(folders) == _NAMES_KEPT:
+                        break
+    return folders
+
+
+def _unlinked(name: str, fd: int, mount: str) -> bool:
+    """Unlink a name; return False if it is a directory."""
+    try:
+        os.unlink(name, dir_fd=fd)
+    except FileNotFoundError:
+        return True
+    except (IsADirectoryError, PermissionError):
+        # For a directory unlink(2) fails with EISDIR on Linux, and with EPERM by POSIX. If the cause is another
+        # one, removing it as a directory fails, too.
+        return False
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        os.close(_open_path(name, fd, mount, 0))  # a file that something is mounted on
+        os.unlink(name, dir_fd=fd)
+    return True
+
+
+def _open_unless_removed(name: str, parent: int, mount: str) -> int | None:
+    """Remove an empty directory, or open it for listing if something is in it or on it."""
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY):
+            raise
+    else:
+        return None
+    with suppress(FileNotFoundError):
+        return _open_listable(name, parent, mount)
+    return None
 
 
 def _open_listable(name: str, parent: int, mount: str) -> int:

@@ -24,6 +24,7 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from typing import NamedTuple
 
 from warmstart.host.deadline import Deadline, after
@@ -138,14 +139,15 @@ class KeptLayers(NamedTuple):
 
     def arrived(self, wanted: Sequence[Layer]) -> int:
         """Return how many bytes of these layers are here, with those of unfinished downloads."""
-        unfinished = [name for name in os.listdir(self.layout)[:MOST_FILES] if name.startswith(UNFINISHED)]
-        here = sum(_length(each.name, self.blobs) for each in wanted) + sum(_length(n, self.layout) for n in unfinished)
+        with os.scandir(self.layout) as listing:  # the import account makes as many names as it likes
+            names = [each.name for each in islice(listing, MOST_FILES) if each.name.startswith(UNFINISHED)]
+        here = sum(_length(each.name, self.blobs) for each in wanted) + sum(_length(n, self.layout) for n in names)
         return min(here, sum(each.size for each in wanted))
 
     def watch(self, missing: int) -> Watch:
         """Return a watch that notices more than `missing` bytes that are added to the layout from now on."""
         size = _size_on_disk(self.layout) + _size_on_disk(self.blobs)
-        files = len(os.listdir(self.blobs))
+        files = sum(1 for _ in _entries(self.blobs))
         return Watch(self.layout, Caps(size + missing + EXTRA, files + MOST_FILES))
 
     def make_room(self, wanted: Collection[Layer] = (), missing: int = 0) -> None:
@@ -272,7 +274,7 @@ def _make_room(parent: int, limit: int, missing: int, own: KeptLayers | None, wa
             os.unlink(layer.name, dir_fd=layer.blobs)
             total -= layer.size
         for name, blobs in idle.items():
-            if blobs < 0 or not os.listdir(blobs):
+            if blobs < 0 or next(_entries(blobs), None) is None:
                 remove_tree(parent, name, after(REMOVAL_S))
 
 
@@ -311,9 +313,10 @@ def _size_on_disk(directory: int) -> int:
 
 def _entries(directory: int) -> Iterator[tuple[str, os.stat_result]]:
     """Yield names and states of what is in a directory, without what goes meanwhile: a program may be at work."""
-    for name in os.listdir(directory):
-        with suppress(FileNotFoundError):
-            yield name, os.stat(name, dir_fd=directory, follow_symlinks=False)
+    with os.scandir(directory) as listing:
+        for entry in listing:
+            with suppress(FileNotFoundError):
+                yield entry.name, entry.stat(follow_symlinks=False)
 
 
 def _length(name: str, directory: int) -> int:

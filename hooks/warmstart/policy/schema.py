@@ -321,7 +321,11 @@ class Images(Section):
         "2h", "How long an import may take, from when the first job asked for the image; with all its attempts."
     )
     parallel: int = _key(
-        2, "Imports that run on a node at a time. More wait, in an order that is fair to all users.", ge=1, le=64
+        2,
+        "Imports that run on a node at a time, and one more while all are one user's and another one waits. "
+        "The order is fair to all users.",
+        ge=1,
+        le=64,
     )
     prefetch: list[Reference] = _key(
         [],
@@ -365,6 +369,9 @@ class Seed(Section):
 
     fetch_budget: Duration = _key("10s", "Time for fetching bundles to the node, per job.")
     max_fetch: Size = _key("1GiB", "Bytes of bundles fetched to the node, per job. No larger bundle is ever made.")
+    fetch_rate: Size = _key(
+        "64MiB", "Bytes per second at most at which a node fetches what did not arrive within `seed.fetch_budget`."
+    )
     keep: Size = _key(
         "20GiB", "Copies of bundles that `warmstart maintain` leaves on a node. Least recently used copies go first."
     )

@@ -26,7 +26,7 @@ from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.record import RecordChange, Seeded, SeededBundle
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store.bundles import Offer, Offers
+from warmstart.store.bundles import FetchOverBudget, Offer, Offers
 from warmstart.store.layout import Namespace
 
 if TYPE_CHECKING:
@@ -178,7 +178,9 @@ class _Seeding:
         with self._cold_on_failure(profile):
             offers = _offered(self._context, profile, namespace, self._budget)
             self.cold[profile.name] = _why_cold(offers)
-            copied = _copied(self._context, profile, namespace, offers.offers, self._budget) if offers.offers else []
+            copied, left_out = _copied(self._context, profile, namespace, offers.offers, self._budget)
+            if left_out and all(error.code == "fetch-goes-on" for error in left_out):
+                self.cold[profile.name] = left_out[0].code
             if copied:
                 self._sources.append(_Source(profile, namespace, copied, started))
 
@@ -311,12 +313,14 @@ def _why_cold(offers: Offers) -> str:
 
 def _copied(
     context: Context, profile: Profile, namespace: str, offers: list[Offer], budget: _Budget
-) -> list[tuple[Offer, Copy]]:
-    """Copy the offered bundles to this node: within the budget, and as many as an overlay takes.
+) -> tuple[list[tuple[Offer, Copy]], list[ResourceError]]:
+    """Copy the offered bundles to this node, within the budget and as many as an overlay takes; return why not others.
 
-    The others are left out; one event for each reason names the first of them and tells how many they are.
+    One event for each reason names the first of those that are left out and tells how many they are.
     """
-    from warmstart.seed.node_cache import FetchOverBudget, copy_here, local_copy
+    if not offers:
+        return [], []
+    from warmstart.seed.node_cache import FetchGoesOn, copy_here, local_copy
     from warmstart.seed.overlay import MOST_BUNDLES, TooManyLayers
 
     copied: list[tuple[Offer, Copy]] = []
@@ -327,12 +331,15 @@ def _copied(
             break
         copy = copy_here(context.paths.bundles, offer)
         if copy is None:
+            from warmstart.seed.wanted import Asker
+
             budget.spread()
             try:
                 copy = local_copy(
                     context.paths.bundles,
                     Namespace(context.policy.paths.store, offer.scope, profile.name, namespace),
                     offer,
+                    Asker.of(context.record),
                     store=context.store,
                     most_bytes=budget.bytes,
                     deadline=budget.fetching,
@@ -340,15 +347,23 @@ def _copied(
             except FetchOverBudget as error:
                 left_out.append(error)
                 continue
+            except FetchGoesOn as error:
+                left_out.append(error)
+                budget.bytes -= offer.size
+                continue
             budget.bytes -= copy.fetched
         copied.append((offer, copy))
+    if any(isinstance(error, FetchGoesOn) for error in left_out):
+        from warmstart.seed import wanted
+
+        wanted.start_due(context.paths)
     for _, errors in groupby(left_out, lambda error: error.code):
         first, *others = errors
         bundle, count = first.fields["bundle"], 1 + len(others)
         context.audit.emit(
             events.BUNDLE_LEFT_OUT, profile=profile.name, bundle=bundle, bundles=count, error=first.as_audit()
         )
-    return copied
+    return copied, left_out
 
 
 def _give_away(context: Context) -> CacheWithheld | None:

@@ -6,8 +6,10 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -356,15 +358,79 @@ def test_links_are_removed_and_never_followed(tmp_path: Path, parent: int) -> No
 
 def test_very_deep_trees_go(tmp_path: Path, parent: int) -> None:
     """Four thousand levels exhaust neither descriptors nor the stack."""
-    fd = os.open(tmp_path, os.O_RDONLY)
-    for name in ["tree", *["d"] * 4000]:
-        os.mkdir(name, dir_fd=fd)
-        inner = os.open(name, os.O_RDONLY, dir_fd=fd)
+    (tmp_path / "tree").mkdir()
+    nest(tmp_path / "tree", 4000)
+    remove_tree(parent, "tree", after(60))
+    assert os.listdir(tmp_path) == []
+
+
+def nest(directory: Path, levels: int, *, each: int = 0) -> None:
+    """Make directories in each other, deeper than a path can be long, and so many empty ones beside each."""
+    fd = os.open(directory, os.O_RDONLY)
+    for level in range(levels):
+        for number in range(each):
+            os.mkdir(f"{number}-{level}", dir_fd=fd)
+        os.mkdir("d", dir_fd=fd)
+        inner = os.open("d", os.O_RDONLY, dir_fd=fd)
         os.close(fd)
         fd = inner
     os.close(fd)
+
+
+def link(directory: Path, count: int) -> None:
+    """Make hard links of one file, which no quota counts."""
+    (directory / "file").touch()
+    for number in range(count):
+        os.link(directory / "file", directory / f"a-name-of-some-length-{number}")
+
+
+def make(directory: Path, count: int) -> None:
+    """Make directories, each with one in it."""
+    for number in range(count):
+        (directory / f"a-name-of-some-length-{number}" / "below").mkdir(parents=True)
+
+
+@pytest.mark.threat(21)
+@pytest.mark.parametrize(
+    "build", [partial(link, count=10_000), partial(make, count=5_000), partial(nest, levels=5_000, each=2)]
+)
+def test_a_removal_takes_no_memory_for_each_name(tmp_path: Path, parent: int, build: Callable[[Path], None]) -> None:
+    """Not for each file, directory or level: the job makes as many as it likes, and root's memory is everybody's."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    build(tree)
+    tracemalloc.start()
+    try:
+        remove_tree(parent, "tree", after(120))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert os.listdir(tmp_path) == []
+    assert most < 256 << 10
+
+
+def test_names_that_appear_during_a_removal_go_or_end_it_at_the_deadline(
+    tmp_path: Path, parent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of the same user goes on writing."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "0").touch()
+    real = os.unlink
+
+    def unlink(name: str, **at: int) -> None:
+        real(name, **at)
+        if int(name) < most:
+            (tmp_path / "tree" / str(int(name) + 1)).touch()
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    most = 100
     remove_tree(parent, "tree", after(60))
     assert os.listdir(tmp_path) == []
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "0").touch()
+    most = 1 << 60
+    with pytest.raises(OSError, match="deadline"):
+        remove_tree(parent, "tree", after(0.2))
 
 
 def test_odd_names_and_types_go(tmp_path: Path, parent: int) -> None:
@@ -397,13 +463,8 @@ def test_a_tree_goes_where_no_directory_can_be_moved(
     def refuses(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
-    fd = os.open(tmp_path, os.O_RDONLY)
-    for name in ["tree", *["d"] * 120]:
-        os.mkdir(name, dir_fd=fd)
-        inner = os.open(name, os.O_RDONLY, dir_fd=fd)
-        os.close(fd)
-        fd = inner
-    os.close(fd)
+    (tmp_path / "tree").mkdir()
+    nest(tmp_path / "tree", 120)
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", refuses)
         remove_tree(parent, "tree", after(5))

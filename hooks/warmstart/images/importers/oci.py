@@ -54,7 +54,7 @@ AUTHFILE = "auth.json"
 LEFT_TO_UMOCI = {flatten.UNSUPPORTED: LAYOUT, flatten.UNSUPPORTED_ZSTD: flatten.UNCOMPRESSED}  # status → layout
 RESOLVE_S = 30.0  # skopeo itself waits and retries on status 429 (too many requests)
 PACE_S, LEAST_FETCHED = 300.0, 8 << 20  # seconds in which a registry sends at least so many bytes
-LOCK_S = 600.0  # how long an import waits for another one of its repository; then it keeps no layers
+LOCK_S = 10.0  # how long an import waits for one of its repository (imports/requests.py); then it keeps no layers
 
 # Messages of skopeo (containers/image and Go's net). `_failure` decides in which order they count.
 NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large", "file size limit exceeded")

@@ -75,7 +75,7 @@ def directory_of(job_tmp: str, step: str, caps: Caps) -> Directory:
         return Directory(_ensure_own_directory(f"{job_tmp}/{FOLDER}"), caps)
     prefix = _fallback_prefix(step)
     with disk_errors(FALLBACK):
-        path = next(_own_directories(prefix), None) or tempfile.mkdtemp(prefix=prefix, dir=FALLBACK)
+        path = min(_own_directories(prefix), default="") or tempfile.mkdtemp(prefix=prefix, dir=FALLBACK)
     return Directory(path, caps)
 
 
@@ -163,10 +163,10 @@ def release(step: str) -> None:
 
 def _own_directories(prefix: str) -> Iterator[str]:
     """Yield the directories below /var/tmp that are the user's alone; two nodes of one host may make two for a step."""
-    for name in sorted(os.listdir(FALLBACK)):
-        path = f"{FALLBACK}/{name}"
-        if name.startswith(prefix) and _is_own_private(path):
-            yield path
+    with os.scandir(FALLBACK) as listing:  # others make as many names there as they like
+        for entry in listing:
+            if entry.name.startswith(prefix) and _is_own_private(entry.path):
+                yield entry.path
 
 
 def _fallback_prefix(step: str) -> str:

@@ -1,0 +1,156 @@
+"""Whether jobs got what is theirs: judged by what jobs, Slurm and the store's files say, with no code of warmstart.
+
+Jobs say which entries they saw, made and removed, each with its maker (`NAME USER JOB`, tools/load/jobs.py). The audit
+is read as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+PROFILE = "alpha"
+# What a message says, and the faults of which one must have happened for it to be true.
+CAUSES = {
+    r"No space left|is full|bytes are free": {"a full store", "a full state disk"},
+    r"Read-only file system": {"a read-only store"},
+    r"registry.*(answer|not reached|unreachable|timed out)": {"a silent registry", "a registry talking nonsense"},
+    r"was killed|process died": {"a worker killed", "an import killed"},
+}
+INTERNAL = re.compile(r"Traceback|warmstart\.[a-z]+[.:]|Errno")
+
+
+class Said(NamedTuple):
+    """What a job said of entries, each as `NAME USER JOB`."""
+
+    saw: frozenset[str]
+    made: frozenset[str]
+    removed: frozenset[str]
+
+    @classmethod
+    def of(cls, output: str) -> Said:
+        """Read a job's output."""
+        lines = [line.partition(" ") for line in output.splitlines()]
+        saw, made, removed = (
+            frozenset(rest for verb, _, rest in lines if verb == wanted) for wanted in ("saw", "made", "removed")
+        )
+        return cls(saw, made, removed)
+
+
+class Witness(NamedTuple):
+    """One job as the cluster knows it."""
+
+    user: str
+    uid: int
+    began: float  # the last start of its prolog, time.time()
+    said: Said
+
+
+class Event(NamedTuple):
+    """One line of the audit log."""
+
+    name: str
+    at: float  # time.time()
+    job: int
+    fields: Mapping[str, object]
+
+
+def events(path: Path) -> list[Event]:
+    """Return the audit's events, oldest first."""
+    found = []
+    for line in path.read_text().splitlines():
+        fields = json.loads(line)
+        found.append(Event(fields["event"], _seconds(fields["ts"]), fields.get("job_id") or 0, fields))
+    return sorted(found, key=lambda event: event.at)
+
+
+def _seconds(stamp: str) -> float:
+    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+
+
+def wrong_producers(seen: Iterable[Event], jobs: Mapping[int, Witness], store: Path) -> list[str]:
+    """Return the published bundles whose event does not name the job that made them.
+
+    The witness is the bundle itself: each of its entries says who made it.
+    """
+    found = []
+    for event in seen:
+        if event.name != "bundle.published":
+            continue
+        bundle, said = event.fields["bundle"], (event.fields.get("user"), event.fields.get("uid"))
+        known = jobs.get(event.job)
+        if known is None or said != (known.user, known.uid):
+            found.append(f"bundle {bundle}: published for {said} of job {event.job}, which is {known and known.user}'s")
+            continue
+        for path in store.glob(f"artifacts/*/*/*/{bundle}.sqsh"):
+            makers = {maker.split(" ", 1)[1] for maker in _makers(path)}
+            if makers - {f"{known.user} {event.job}"}:
+                found.append(f"bundle {bundle}: published for job {event.job}, made by {sorted(makers)}")
+    return found
+
+
+def _makers(bundle: Path) -> list[str]:
+    """Return the second line of each entry in a bundle; none of a damaged one."""
+    with tempfile.TemporaryDirectory(dir=bundle.parents[4]) as directory:
+        target = f"{directory}/tree"
+        done = subprocess.run(
+            ["/usr/bin/unsquashfs", "-n", "-d", target, str(bundle)], capture_output=True, check=False
+        )
+        if done.returncode != 0:
+            return []
+        files = [path for path in Path(target).rglob("*") if path.is_file()]
+        texts = [path.read_text(errors="replace").splitlines()[:2] for path in files]
+        return [lines[1] for lines in texts if len(lines) == 2 and re.fullmatch(r"\S+ \S+ \d+", lines[1])]
+
+
+def back_again(seen: Iterable[Event], jobs: Mapping[int, Witness]) -> list[str]:
+    """Return the entries that a user's job removed or replaced, and that a later job of the user saw again.
+
+    Only what was published at once counts: a removal that waits in a spool, or was lost, hides nothing yet.
+    """
+    published = {(event.job, event.fields["bundle"]): event.at for event in seen if event.name == "bundle.published"}
+    gone: dict[tuple[str, str], tuple[float, int]] = {}  # by user and entry: since when, through which job
+    for event in seen:
+        if event.name != "cache.harvested" or event.fields["profile"] != PROFILE or event.job not in jobs:
+            continue
+        at = published.get((event.job, event.fields["bundle"]))
+        if at is None or not str(event.fields["scope"]).startswith("user-"):
+            continue
+        if not (event.fields["retired"] or event.fields["changed"]):
+            continue
+        job = jobs[event.job]
+        for entry in job.said.removed & job.said.saw:
+            gone.setdefault((job.user, entry), (at, event.job))
+    return [
+        f"job {number} of {job.user} saw {entry}, which job {gone[job.user, entry][1]} had removed"
+        for number, job in sorted(jobs.items())
+        for entry in sorted(job.said.saw)
+        if job.began > gone.get((job.user, entry), (float("inf"), 0))[0]
+    ]
+
+
+def strangers(jobs: Mapping[int, Witness], shared: str) -> list[str]:
+    """Return the entries of another user that a job saw, but for those of `shared`, whose entries a site may share."""
+    return [
+        f"job {number} of {job.user} saw {entry}"
+        for number, job in sorted(jobs.items())
+        for entry in sorted(job.said.saw)
+        if entry.split()[1] not in (job.user, shared)
+    ]
+
+
+def untrue(output: str, faults: set[str]) -> str:
+    """Return the line of a job's output that names a cause which was not there, or speaks of code; "" if none does."""
+    for line in output.splitlines():
+        if INTERNAL.search(line):
+            return line
+        for pattern, causes in CAUSES.items():
+            if "warmstart" in line and re.search(pattern, line) and not causes & faults:
+                return line
+    return ""
