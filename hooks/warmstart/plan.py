@@ -184,7 +184,8 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
         by_policy = frozenset(references.parse(text) for text in grant.images)
         later = (policy.seed.fetch_budget + MOUNTING_SECONDS if names else 0) + VIEW_SECONDS
         private = private_images(policy, job, job_images)
-        options = image.Options(tuple(job_images), by_policy, private, later, _pyxis_image(requested, job))
+        own = _pyxis_image(requested, job)
+        options = image.Options(tuple(job_images), by_policy, private, later, own, job.nodelist, job.restarts)
         steps.append(Step(image.NAME, partial(image.run, options=options)))
     if names:
         from warmstart.steps import seed

@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,7 +123,7 @@ def test_an_image_that_takes_longer_than_any_job_waits(site: Site, registry: Reg
         assert len(site.events(later.job_id, "image.reused")) == 1
         assert outcomes(site, image) == ["image.import-started", "image.imported"]
     blobs = registry.requests("GET", f"/{name.partition(':')[0]}/blobs/")
-    assert blobs == 4  # two layers, and the configuration twice: once to learn the digest
+    assert blobs == 3  # two layers and the configuration
 
 
 @contextmanager
@@ -162,6 +163,77 @@ def test_an_import_outlives_a_job_that_contains_it(
         assert outcomes(site, image) == ["image.import-started", "image.imported"]
         later = site.finish(site.cluster.submit(SHOW, BOB, wanting(image), "--nodelist=n1"))
         assert later.output == "found\n"
+
+
+@pytest.fixture
+def patient(site: Site) -> Iterator[Site]:
+    """Let jobs wait for an image as long as by default, and count the questions to slurmctld of the hooks."""
+    policy, programs = site.etc / "policy.yaml", site.cluster.base / "counted"
+    programs.mkdir(exist_ok=True)
+    for name in ("scontrol", "squeue"):
+        program = programs / name
+        program.write_text(f'#!/bin/sh\necho "$@" >>{programs}/calls\nexec {shutil.which(name)} "$@"\n')
+        program.chmod(0o755)
+    (programs / "calls").write_text("")
+    text = policy.read_text().replace("wait: 60s", "wait: 4m")
+    policy.write_text(text.replace("paths:\n", f"paths:\n  scontrol: {programs}/scontrol\n"))
+    yield site
+    site.write_policy(RULES)
+    for mark in (site.store / "rendezvous").glob("*.over.json"):  # maintenance would, a week later
+        mark.unlink()
+
+
+def questions(site: Site) -> list[str]:
+    """Return the arguments of Slurm's commands that hooks have run."""
+    return (site.cluster.base / "counted" / "calls").read_text().splitlines()
+
+
+@pytest.mark.threat(44)
+@pytest.mark.parametrize("flags", flags_of_this_slurm())
+def test_a_job_that_is_cancelled_during_a_cold_import_frees_its_nodes(
+    patient: Site, registry: Registry, fresh_image: Callable[[], str], flags: str
+) -> None:
+    """Its head node asks slurmctld, and the other one hears of it through the store. The import goes on."""
+    site, image = patient, fresh_image()
+    with prolog_flags(site, flags):
+        with registry.silent():
+            job = site.cluster.submit(SHOW, ALICE, wanting(image), "--nodelist=n[1-2]", "--nodes=2")
+            wait_until("an import", lambda: any(importing(site, node) for node in ("n1", "n2")), 60)
+            site.cluster.cancel(job)
+            cancelled = time.monotonic()
+            site.cluster.wait_idle(60)
+            print(f"free after {time.monotonic() - cancelled:.0f} s with {flags}")  # noqa: T201
+            assert site.cluster.job(job).state == "CANCELLED"
+            assert len(site.imports()) == 1
+        site.wait_imports()
+        (node, other) = site.events(job, "job.refused")
+        assert {node["node"], other["node"]} == {"n1", "n2"}
+        assert node["error"]["code"] == other["error"]["code"] == "job-over"
+        assert 0 < len(questions(site)) <= 4
+        assert all(f"--jobs={job}" in question for question in questions(site))
+        later = site.finish(site.cluster.submit(SHOW, BOB, wanting(image), "--nodelist=n[1-2]", "--nodes=2"))
+        assert later.output == "found\n"
+        assert not any(f"--jobs={later.job_id}" in question for question in questions(site))
+
+
+@pytest.mark.parametrize("flags", flags_of_this_slurm())
+def test_slurmd_tells_a_prolog_nothing_of_its_jobs_end(
+    patient: Site, registry: Registry, fresh_image: Callable[[], str], flags: str
+) -> None:
+    """Where slurmctld gives no answer the prolog waits on, although slurmd knows that the job is over."""
+    site, image = patient, fresh_image()
+    squeue = site.cluster.base / "counted" / "squeue"
+    squeue.write_text(squeue.read_text().replace("exec ", "exit 1 "))
+    with prolog_flags(site, flags):
+        with registry.silent():
+            job = site.cluster.submit(SHOW, ALICE, wanting(image), "--nodelist=n1")
+            wait_until("an import", lambda: bool(importing(site, "n1")), 60)
+            site.cluster.cancel(job)
+            wait_until("two questions", lambda: len(questions(site)) >= 2, 90)
+            assert site.cluster.admin("squeue", "--noheader", f"--jobs={job}", "--format=%T").strip() == "COMPLETING"
+            assert site.events(job, "job.refused") == []
+        site.cluster.wait_idle(60)
+        assert site.events(job, "image.waited")[0]["image"] == image
 
 
 def test_an_import_that_is_killed_is_made_again(site: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:

@@ -1,4 +1,4 @@
-"""Layers that cost more than they are: each ends soon, in little memory, by an error that is remembered (row 43).
+"""Layers that cost more than they are: each ends soon, in little memory, by an error that is remembered (row 45).
 
 The program that packs them runs as an import starts it. What a layer claims, hides or puts behind its end counts.
 """
@@ -22,7 +22,7 @@ from tests.support.tar_headers import END, GNU, base256, header, pax, summed, zs
 from warmstart.images.importers import flatten
 from warmstart.images.importers.layer_reader import ImageBounds
 
-pytestmark = pytest.mark.threat(43)
+pytestmark = pytest.mark.threat(45)
 
 MIB = 1 << 20
 BOUNDS = ImageBounds(256 * MIB, 20_000)

@@ -357,6 +357,8 @@ def _obtain(
             tell(store.audit, reference.canonical(), image, time.monotonic() - started)
     made = {"digest": image.digest, "path": image.path, "bytes": image.size, "how": image.how}
     answer(f"{image.how}: {image.path}", made, as_json=as_json)
+    if image.reason:
+        warn(f"it is what the tag meant last, and may be out of date: {image.reason}")
 
 
 def _verify(store: ImageStore, entry: ImageEntry, again: bool) -> dict[str, str]:

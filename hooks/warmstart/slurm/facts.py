@@ -11,6 +11,7 @@ FINAL = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "PREEMPTED"}
 )
 PENDING = "PENDING"
+COMPLETING = "COMPLETING"
 
 
 class Access(NamedTuple):
@@ -36,6 +37,11 @@ class JobFacts(NamedTuple):
     def is_over(self) -> bool:
         """Whether the job has ended for good."""
         return self.state in FINAL
+
+    @property
+    def has_left_its_nodes(self) -> bool:
+        """Whether nothing of it starts any more on the nodes that it had: it has ended, or it will be requeued."""
+        return self.is_over or self.state == COMPLETING
 
     @property
     def is_pending(self) -> bool:

@@ -4,6 +4,7 @@
 |---|---|
 | prolog-slurmctld | a job's QOS, before Slurm 25.11 |
 | a prolog that requeues its job | whether the job is a task of an array, if no spec tells |
+| a prolog that waits long for an image, on the job's first node | whether its job is over |
 | maintenance | whether a job without a step daemon is over |
 | a background import | whether the jobs that wait for the image are pending |
 | a prefetch of images | which jobs are pending, and what they ask for |

@@ -13,7 +13,7 @@ from warmstart.images.query import Obtained, Requester, Site
 from warmstart.images.reference import PyxisImage, Reference
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged
-from warmstart.lean import NamedTuple
+from warmstart.lean import Callable, NamedTuple, partial
 from warmstart.policy import trust
 from warmstart.record import RecordChange
 from warmstart.steps.contract import Context, Outcome
@@ -43,6 +43,8 @@ class Options(NamedTuple):
     ] = ()  # the references that need the site's credentials, each with the name of its private store
     later: float = 0.0  # seconds that the steps after this one need
     pyxis: PyxisImage | None = None  # pyxis's own among the references
+    nodelist: str = ""  # the job's nodes as a Slurm hostlist
+    restarts: int = 0  # of the job
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -53,7 +55,7 @@ def run(context: Context, options: Options) -> Outcome:
     record, policy = context.record, context.policy
     requester = Requester(record.node, record.run_id, record.job_id, record.cluster)
     store = ImageStoreClient(context.store.worker, policy.paths.store)
-    site = Site.of(policy, context.paths, store, requester)
+    site = Site.of(policy, context.paths, store, requester)._replace(job_end=partial(_job_end, context, options))
     account = "" if "account" in trust.unproven(policy) else record.account  # another account's quota is not the user's
     user = Charged(record.user, record.uid, account)
     deadline = Deadline(context.deadline.at - options.later).within(policy.images.wait)
@@ -83,8 +85,20 @@ def run(context: Context, options: Options) -> Outcome:
             "images": {name: image.path for name, image in images.items()},
         },
         environment={"WARMSTART_IMAGE": paths[0], "WARMSTART_IMAGES": ":".join(paths)} if paths else {},
+        notices=tuple(
+            f"image {name} is what its tag meant last, {image.digest}, and may be out of date: {image.reason}"
+            for name, image in images.items()
+            if image.reason
+        ),
     )
     return _left_to_pyxis(context, options.pyxis, left, outcome) if options.pyxis and left else outcome
+
+
+def _job_end(context: Context, options: Options) -> Callable[[Deadline], bool]:
+    from warmstart.images.imports.job_end import JobEnd
+
+    scontrol = context.policy.paths.scontrol
+    return JobEnd(context.record, options.nodelist, options.restarts, context.store, scontrol).is_known
 
 
 def _left_to_pyxis(context: Context, image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:
@@ -100,7 +114,7 @@ def _left_to_pyxis(context: Context, image: PyxisImage, reason: str, outcome: Ou
         "read_scopes": [image.user_scope],
         "publish_scope": image.user_scope,
     }
-    return outcome._replace(record={**outcome.record, **own}, notices=(notice,))
+    return outcome._replace(record={**outcome.record, **own}, notices=(*outcome.notices, notice))
 
 
 def _obtain(context: Context, reference: Reference, site: Site, deadline: Deadline) -> Obtained:
@@ -131,8 +145,10 @@ def tell(audit: Journal, name: str, image: Obtained, seconds: float) -> None:
         audit.emit(events.IMAGE_LEFT_OUT, image=name, reason=missing.left_out)
     for evicted in missing.evicted:
         audit.emit(events.IMAGE_EVICTED, name=evicted, reason=f"room for {name}")
+    stale = {"reason": image.reason} if image.reason else {}
     audit.emit(
         EVENTS[image.how],
+        **stale,
         image=name,
         digest=image.digest,
         path=image.path,

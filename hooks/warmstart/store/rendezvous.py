@@ -2,6 +2,7 @@
 
     <store>/rendezvous/                                  0700
         <cluster>.<jobid>.<restarts>.json                the answer of one run's head node
+        <cluster>.<jobid>.<restarts>.over.json           that this run is over (images/imports/job_end.py)
 
 The name needs no query to Slurm (docs/architecture.md, rule 8). A prolog knows its cluster, its job's id (the
 leader's in a heterogeneous job) and the number of restarts; all are the same on all nodes of a run, and the answer of
@@ -42,6 +43,11 @@ def name_of(cluster: str, job_id: int, restarts: int) -> str:
     """Return the file name of a run's answer; other characters than A-Z, a-z, 0-9, _ and - of `cluster` become _."""
     plain = "".join(character if character in _PLAIN else "_" for character in cluster)
     return f"{plain}.{job_id}.{restarts}.json"
+
+
+def over_name_of(cluster: str, job_id: int, restarts: int) -> str:
+    """Return the file name in which a run's head node says that the run is over."""
+    return f"{name_of(cluster, job_id, restarts).removesuffix('.json')}.over.json"
 
 
 def publish(store: str, name: str, writer: str, answer: Answer) -> None:

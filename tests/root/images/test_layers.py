@@ -193,7 +193,7 @@ def test_an_endless_layer_is_noticed_while_it_comes(
         run_import(base, registry, image, place)
 
 
-@pytest.mark.threat(44)
+@pytest.mark.threat(46)
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_registry_that_trickles_is_given_up(
     registry: LayerRegistry, base: Path, place: LayerPlace, monkeypatch: pytest.MonkeyPatch, keeps: bool

@@ -8,19 +8,19 @@ from warmstart.slurm.facts import JobFacts
 
 
 @pytest.mark.parametrize(
-    ("state", "over", "pending"),
+    ("state", "over", "left", "pending"),
     [
-        ("PENDING", False, True),
-        ("RUNNING", False, False),
-        ("COMPLETING", False, False),
-        ("REQUEUED", False, False),
-        ("COMPLETED", True, False),
-        ("CANCELLED", True, False),
-        ("TIMEOUT", True, False),
-        ("SOMETHING_NEW", False, False),
+        ("PENDING", False, False, True),
+        ("RUNNING", False, False, False),
+        ("COMPLETING", False, True, False),
+        ("REQUEUED", False, False, False),
+        ("COMPLETED", True, True, False),
+        ("CANCELLED", True, True, False),
+        ("TIMEOUT", True, True, False),
+        ("SOMETHING_NEW", False, False, False),
     ],
 )
-def test_a_state_that_is_not_known_to_be_final_is_not(state: str, over: bool, pending: bool) -> None:
+def test_a_state_that_is_not_known_to_be_final_is_not(state: str, over: bool, left: bool, pending: bool) -> None:
     """What maintenance takes away is gone for good."""
     job = JobFacts(7, state, "", "", 0, "")
-    assert (job.is_over, job.is_pending) == (over, pending)
+    assert (job.is_over, job.has_left_its_nodes, job.is_pending) == (over, left, pending)

@@ -18,12 +18,13 @@ from tests.support.runs import a_context, events
 from warmstart.harvest import collect, spool
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.harvest.spool import Spooled
+from warmstart.host import space
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.profiles.client import Validator
-from warmstart.record import Seeded, SeededBundle
+from warmstart.record import RecordChange, Seeded, SeededBundle
 from warmstart.seed.overlay import CacheBusy
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
@@ -93,7 +94,7 @@ def test_new_entries_reach_the_store(job: Job) -> None:
     assert (outcome.state, outcome.detail, outcome.record, outcome.degraded) == (
         "changed",
         {"entries": 1},
-        {"deferred": []},
+        {"deferred": [], "judged": {}},
         [],
     )
     assert job.offered() == [ENTRY]
@@ -117,7 +118,7 @@ def test_what_the_store_has_or_the_job_was_given_is_not_new(job: Job) -> None:
     assert job.harvest().state == "unchanged"
     shutil.rmtree(f"{job.store}/artifacts")
     job.seeded(numba=Seeded("ns", [SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [ENTRY])]))
-    assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": []})
+    assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": [], "judged": {}})
     assert job.offered() == []
 
 
@@ -141,7 +142,7 @@ def test_the_store_is_asked_only_about_what_is_new(job: Job, monkeypatch: pytest
 
 def test_a_job_that_used_no_tool_leaves_nothing(job: Job) -> None:
     """No bundle, and nothing that failed; a job without profiles is not looked at."""
-    assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": []})
+    assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": [], "judged": {}})
     assert job.harvest(PLENTY._replace(only=frozenset())) == Outcome("skipped")
 
 
@@ -171,7 +172,7 @@ def test_what_the_store_does_not_take_is_spooled(
     job.write("numba", numba_files())
 
     def refuse(*_args: object, **_kwargs: object) -> None:
-        raise failure if isinstance(failure, StoreFailed) else WorkerSilent(function="f", identity="i", problem="p")
+        raise failure if isinstance(failure, StoreFailed) else WorkerSilent(what="f", problem="p")
 
     for call in ("publish", "known_entries"):
         monkeypatch.setattr(StoreClient, call, refuse)
@@ -207,9 +208,9 @@ def test_without_time_a_profile_is_deferred(job: Job) -> None:
     """Maintenance finishes it; one of two that is late does not hold the other."""
     job.write("numba", numba_files())
     outcome = harvest.run(job.context, PLENTY._replace(budget=0))
-    assert outcome.record == {"deferred": ["numba"]}
+    assert outcome.record == {"deferred": ["numba"], "judged": {}}
     job.context = job.context._replace(record=job.context.record._replace(deferred=["numba"]))
-    assert job.harvest().record == {"deferred": []}
+    assert job.harvest().record == {"deferred": [], "judged": {}}
     assert job.offered() == [ENTRY]
 
 
@@ -217,7 +218,7 @@ def test_without_time_a_profile_is_deferred(job: Job) -> None:
 def test_a_program_at_the_deadline_defers_and_else_fails(job: Job, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
     """The same error means no time left, or something that is broken."""
     job.write("numba", numba_files())
-    silent = WorkerSilent(function="judge", identity="me", problem="p")
+    silent = WorkerSilent(what="judge", problem="p")
     slow = ProgramTooSlow(program="mksquashfs")
     budget_ends_now = False
     real = Deadline.expired
@@ -232,10 +233,13 @@ def test_a_program_at_the_deadline_defers_and_else_fails(job: Job, monkeypatch: 
     else:
         monkeypatch.setattr(harvest, "pack", refuse)
     outcome = job.harvest()
-    assert (outcome.record, outcome.degraded) == ({"deferred": []}, [silent if late == "validator" else slow])
+    assert (outcome.record, outcome.degraded) == (
+        {"deferred": [], "judged": {}},
+        [silent if late == "validator" else slow],
+    )
     budget_ends_now = True
     outcome = job.harvest()
-    assert (outcome.record, outcome.degraded) == ({"deferred": ["numba"]}, [])
+    assert (outcome.record, outcome.degraded) == ({"deferred": ["numba"], "judged": {}}, [])
 
 
 def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,19 +252,40 @@ def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(harvest, "collect", slow)
     outcome = job.harvest()
-    assert (outcome.record, outcome.detail) == ({"deferred": ["numba"]}, {"entries": 1})
+    left: RecordChange = {"deferred": ["numba"], "judged": {"numba": collect.place_of(ENTRY, ())}}
+    assert (outcome.record, outcome.detail) == (left, {"entries": 1})
+    # The next one has nothing more to judge, and forgets no place while it is late.
+    job.context = job.context._replace(record=job.context.record._replace(**left))
+    outcome = job.harvest()
+    assert (outcome.record, outcome.detail) == (left, {"entries": 0})
 
 
-def test_a_node_without_room_is_said(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others need that disk; a cache that can't be read is no more than this profile's failure."""
+def test_a_node_without_room_defers(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others need the stage's disk now; the cache lies on another one, and maintenance harvests it."""
     job.write("numba", numba_files())
-    monkeypatch.setattr(harvest, "room", lambda _fd: 0)
-    (error,) = job.harvest().degraded
-    assert isinstance(error, HarvestFailed)
-    monkeypatch.undo()
+    monkeypatch.setattr(space, "room", lambda _fd: 0)
+    outcome = harvest.run(job.context, PLENTY)
+    assert (outcome.record["deferred"], outcome.degraded, outcome.lost) == (["numba"], [], False)
+    assert os.listdir(job.context.paths.stage) == []
+
+
+def test_a_disk_that_takes_no_stage_defers(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even a directory can be made there."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(harvest, "ensure_dir", full)
+    outcome = harvest.run(job.context, PLENTY)
+    assert (outcome.record["deferred"], outcome.degraded, outcome.lost) == (["numba"], [], False)
+
+
+def test_a_cache_that_can_not_be_read_is_lost(job: Job) -> None:
+    """It is no more than this profile's failure."""
     shutil.rmtree(job.context.record.run_directory)
-    (error,) = job.harvest().degraded
-    assert isinstance(error, HarvestFailed)
+    outcome = job.harvest()
+    assert [type(error) for error in outcome.degraded] == [HarvestFailed]
+    assert outcome.lost
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -284,7 +309,10 @@ def test_a_stage_that_is_not_removed_changes_no_result(job: Job, monkeypatch: py
     (error,) = outcome.degraded
     assert isinstance(error, StageLeft)
     assert (str(stage) in str(error), "lost" in error.hint) == (True, False)
-    assert (outcome.record, job.offered()) == ({"deferred": ["numba"] if late else []}, [] if late else [ENTRY])
+    assert (outcome.record, job.offered()) == (
+        {"deferred": ["numba"] if late else [], "judged": {}},
+        [] if late else [ENTRY],
+    )
 
 
 def test_what_a_killed_epilog_left_defers_where_it_takes_long(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +324,7 @@ def test_what_a_killed_epilog_left_defers_where_it_takes_long(job: Job, monkeypa
 
     monkeypatch.setattr(harvest, "remove_tree", remove)
     outcome = harvest.run(job.context, PLENTY)
-    assert (outcome.record, outcome.degraded) == ({"deferred": ["numba"]}, [])
+    assert (outcome.record, outcome.degraded) == ({"deferred": ["numba"], "judged": {}}, [])
 
 
 def test_limits_hold_over_all_profiles(job: Job) -> None:

@@ -410,11 +410,7 @@ def main(arguments: list[str]) -> int:
 def run(layout: str, tag: str, result: str, bounds: ImageBounds) -> int:
     """Make the squashfs `result` of the image `tag` in a layout. Return the exit status, and say what failed."""
     try:
-        image = oci_layout.read(layout, tag)
-        try:
-            return make(image, result, bounds)
-        except Unsupported as error:
-            status, problem = prepare(image, tag, bounds), str(error)
+        status, problem = _made(oci_layout.read(layout, tag), tag, result, bounds)
     except InvalidImage as error:
         status, problem = INVALID, str(error)
     except BoundsExceeded:
@@ -423,5 +419,18 @@ def run(layout: str, tag: str, result: str, bounds: ImageBounds) -> int:
         status, problem = 1, error.strerror or str(error)
     except MemoryError:
         status, problem = TOO_LARGE, "its layers need too much memory to be understood"
-    print(problem, file=sys.stderr)  # noqa: T201 - the importer reads it
+    if problem:
+        print(problem, file=sys.stderr)  # noqa: T201 - the importer reads it
     return status
+
+
+def _made(image: LayoutImage, tag: str, result: str, bounds: ImageBounds) -> tuple[int, str]:
+    try:
+        try:
+            return make(image, result, bounds), ""
+        except Unsupported as error:
+            return prepare(image, tag, bounds), str(error)
+    except (InvalidImage, BoundsExceeded):
+        for layer in image.layers:
+            oci_layout.require_whole(layer.path)
+        raise

@@ -24,9 +24,11 @@ from warmstart.images.importers import flatten
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageMalformed,
+    ImageNotForMachine,
     ImageNotFound,
     ImportFailed,
     Progress,
+    RegistryAnswerUnusable,
     RegistryUnreachable,
     Report,
     every_second,
@@ -36,8 +38,9 @@ from warmstart.images.importers.base import (
 )
 from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.egress import Reach
+from warmstart.images.importers.manifest import ImageManifest
 from warmstart.images.layers import KeptLayers, Layer, LayerPlace, opened
-from warmstart.images.reference import Reference, is_digest
+from warmstart.images.reference import Reference
 from warmstart.images.scratch import LAYOUT, ImageTooLarge, Scratch, ScratchUnusable, disk_errors
 from warmstart.policy.compiled import Images
 
@@ -64,10 +67,11 @@ _FORBIDDEN = (
     *("unauthorized", "authentication required", "denied:", "statuscode: 401", "statuscode: 403"),
     "status code from registry 403",
 )
-_NOT_FOUND = (
-    *("manifest unknown", "name unknown", "not found", "statuscode: 404"),
-    *("no image found in manifest list", "no image found in image index"),  # none for this node's CPU
-)
+_NOT_FOUND = ("manifest unknown", "name unknown", "not found", "statuscode: 404")
+_NO_MACHINE = ("no image found in manifest list", "no image found in image index")  # none for this node's CPU
+# Asked for before the image: a proxy that answers so says nothing of the image.
+_PING = ("pinging container registry",)
+_BEFORE = (*_PING, "requesting bear")  # a token
 _UNREACHABLE = (
     *("connection refused", "connection reset", "no such host", "no route to host", "network is unreachable"),
     *("timeout", "timed out", "deadline exceeded", "eof", "broken pipe", "temporary failure", "x509:", "tls:"),
@@ -75,7 +79,6 @@ _UNREACHABLE = (
     *("too many requests", "toomanyrequests", "rate limit", "server error", "bad gateway", "service unavailable"),
     *("statuscode: 429", "statuscode: 5", "http status: 5", "server gave http response to https client"),
 )
-_NODES_OWN = ("input/output error", "cannot allocate memory", "read-only file system", "too many open files")
 
 
 def make(identity: Identity, rules: Images, login: Login | None) -> Oci:
@@ -93,16 +96,13 @@ class Oci(NamedTuple):
     name: str = "oci"
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
-        """Return the digest of the reference's manifest, or of its list of manifests, from the registry."""
-        inspect = [
-            *("inspect", self._credentials("--no-creds", scratch), f"--tls-verify={self._verified(reference)}"),
-            *("--format", "{{.Digest}}"),
-            f"docker://{reference.canonical()}",
-        ]
-        completed = self._skopeo(reference, inspect, scratch, deadline, RESOLVE_S)
-        digest = completed.stdout.decode("ascii", "replace").strip()
-        if not is_digest(digest):
-            raise ImportFailed(image=reference.canonical(), program=SKOPEO, problem=f"no digest: {digest[:100]!a}")
+        """Return the digest of the reference's manifest, or of its list of manifests, from the registry.
+
+        Only that is asked for: what it names, such as the configuration, may be damaged or missing.
+        """
+        digest, text = self._show(reference, scratch, deadline)
+        if not self._read(text, deadline).is_one:
+            raise RegistryAnswerUnusable(image=reference.canonical(), problem="something that is no image's manifest")
         return digest
 
     def import_image(
@@ -180,19 +180,26 @@ class Oci(NamedTuple):
         """Return the reference to the manifest for this machine, and its layers; [] if nobody can tell."""
         exact = reference._replace(tag="", digest=digest)
         for _ in range(2):
-            inspect = [
-                *("inspect", self._credentials("--no-creds", scratch), f"--tls-verify={self._verified(exact)}"),
-                *("--raw", f"docker://{exact.canonical()}"),
-            ]
-            shown = self._skopeo(exact, inspect, scratch, deadline, RESOLVE_S).stdout
-            if f"sha256:{hashlib.sha256(shown).hexdigest()}" != exact.digest:  # too long, or not what was asked for
+            shown, text = self._show(exact, scratch, deadline)
+            if shown != exact.digest:  # too long, or not what was asked for
                 break
-            text = shown.decode("utf-8", "replace")
-            manifest = ImportUserClient(self.identity).read_manifest(text, os.uname().machine, deadline)
+            manifest = self._read(text, deadline)
             if not manifest.child:
                 return exact, manifest.layers
             exact = exact._replace(digest=manifest.child)
         return reference._replace(tag="", digest=digest), []
+
+    def _show(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> tuple[str, str]:
+        """Return what the registry answers when it is asked for a manifest: its digest, and its text."""
+        inspect = [
+            *("inspect", self._credentials("--no-creds", scratch), f"--tls-verify={self._verified(reference)}"),
+            *("--raw", f"docker://{reference.canonical()}"),
+        ]
+        shown = self._skopeo(reference, inspect, scratch, deadline, RESOLVE_S).stdout
+        return f"sha256:{hashlib.sha256(shown).hexdigest()}", shown.decode("utf-8", "replace")
+
+    def _read(self, text: str, deadline: Deadline) -> ImageManifest:
+        return ImportUserClient(self.identity).read_manifest(text, os.uname().machine, deadline)
 
     def _do(
         self,
@@ -330,26 +337,26 @@ def _failure(
         if program == SKOPEO and scratch.layout:  # that is the node's own disk
             return ScratchUnusable(path=scratch.layout, problem=problem)
         return scratch.full(image, problem)
-    error = _registrys(image, problem) if program == SKOPEO else None
-    if program == UMOCI and completed.status == 1 and not _mentions(problem, _NODES_OWN):  # all layers were read before
-        error = ImageMalformed(image=image, problem=f"umoci cannot unpack it: {problem}")
-    words = problem or f"status {completed.status}"
-    return error or ImportFailed(image=image, program=os.path.basename(program), problem=words)
+    if program == SKOPEO and (error := _answer(image, problem)):
+        return error
+    return ImportFailed(image=image, program=os.path.basename(program), problem=problem or f"status {completed.status}")
 
 
-def _registrys(image: str, problem: str) -> WarmstartError | None:
-    """Return the error for what skopeo says of a registry, None if it is none of the registry's."""
-    if _mentions(problem, _HIDDEN) or (_mentions(problem, _NOT_FOUND) and not _mentions(problem, _FORBIDDEN)):
+def _answer(image: str, problem: str) -> WarmstartError | None:
+    """Return the error that a registry's answer stands for, by skopeo's words; None if nobody has seen them yet."""
+
+    def mentions(words: tuple[str, ...]) -> bool:
+        return any(word in problem.lower() for word in words)
+
+    if mentions(_NO_MACHINE):
+        return ImageNotForMachine(image=image, machine=os.uname().machine)
+    if not mentions(_BEFORE) and (mentions(_HIDDEN) or (mentions(_NOT_FOUND) and not mentions(_FORBIDDEN))):
         return ImageNotFound(image=image)
-    if _mentions(problem, _FORBIDDEN):
+    if mentions(_FORBIDDEN) and not mentions(_PING):
         return ImageForbidden(image=image, problem=problem)
-    if _mentions(problem, _UNREACHABLE):
+    if mentions(_UNREACHABLE) or mentions(_BEFORE):
         return RegistryUnreachable(image=image, problem=problem)
     return None
-
-
-def _mentions(problem: str, words: tuple[str, ...]) -> bool:
-    return any(word in problem.lower() for word in words)
 
 
 def found_no_space(completed: process.CompletedProgram) -> bool:

@@ -1,6 +1,7 @@
 """Read the documents of an OCI layout: which layers an image has; and write a layout with other layers.
 
-A part of the program `flatten`. skopeo has compared the digests of what it fetched; these are checked again.
+A part of the program `flatten`. skopeo has compared the digests of what it fetched. Where something is wrong they
+are compared again: what a disk has damaged is no fault of the image, which would be remembered.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import os
 import re
 from typing import NamedTuple
 
-from warmstart.images.importers.layer_reader import InvalidImage, LayerArchive
+from warmstart.images.importers.layer_reader import CHUNK, InvalidImage, LayerArchive
 
 LARGEST_DOCUMENT = 16 << 20  # bytes of a manifest or configuration
 MOST_LAYERS = 1000
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+DAMAGED = "a layer or document has other bytes on this node than were fetched"
 REFERENCE = "org.opencontainers.image.ref.name"
 
 
@@ -27,7 +29,7 @@ class LayoutImage(NamedTuple):
 
 
 def read(layout: str, tag: str) -> LayoutImage:
-    """Return the image `tag` in the OCI layout at `layout`. Raises `InvalidImage`."""
+    """Return the image `tag` in the OCI layout at `layout`. Raises `InvalidImage` and `OSError`."""
     index = _parse(_read_document(os.path.join(layout, "index.json")))
     named = [entry for entry in _list_of(index, "manifests") if _name_of(entry) == tag]
     if len(named) != 1:
@@ -97,14 +99,25 @@ def _read_blob(layout: str, descriptor: dict[str, object]) -> bytes:
     digest = _digest(descriptor.get("digest"))
     data = _read_document(blob_path(layout, digest))
     if f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
-        raise InvalidImage(f"{digest} has other bytes than its name says")
+        raise OSError(DAMAGED)
     return data
+
+
+def require_whole(path: str) -> None:
+    """Raise `OSError` if a blob has another SHA-256 than its name says: this node's disk is at fault, not the image."""
+    sha256 = hashlib.sha256()
+    with open(path, "rb") as blob:
+        while data := blob.read(CHUNK):
+            sha256.update(data)
+    if sha256.hexdigest() != os.path.basename(path):
+        raise OSError(DAMAGED)
 
 
 def _sized_blob(layout: str, descriptor: dict[str, object]) -> str:
     digest = _digest(descriptor.get("digest"))
     path = blob_path(layout, digest)
     if os.stat(path).st_size != descriptor.get("size"):
+        require_whole(path)
         raise InvalidImage(f"{digest} has another size than its manifest says")
     return path
 

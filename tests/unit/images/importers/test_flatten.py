@@ -336,17 +336,26 @@ def test_a_failing_mksquashfs_is_reported(
     assert "No space left on device" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["index.json", "manifest", "config"])
-def test_a_damaged_document_is_refused(layout: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """A damaged document is refused."""
-    path = layout / "index.json"
-    if name != "index.json":
-        path = layout / "blobs" / "sha256" / json.loads(path.read_text())["manifests"][0]["digest"][7:]
-    if name == "config":
-        path = layout / "blobs" / "sha256" / json.loads(path.read_text())["config"]["digest"][7:]
-    path.write_bytes(b"[" * 100_000 if name == "index.json" else path.read_bytes() + b" ")
+@pytest.mark.parametrize("name", ["manifest", "config", "layer", "short layer"])
+def test_what_the_nodes_disk_has_damaged_is_no_fault_of_the_image(
+    layout: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """That would be remembered, and no other node would import it."""
+    path = layout / "blobs" / "sha256" / json.loads((layout / "index.json").read_text())["manifests"][0]["digest"][7:]
+    if name != "manifest":
+        manifest = json.loads(path.read_text())
+        part = manifest["config"] if name == "config" else manifest["layers"][0]
+        path = path.parent / part["digest"][7:]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9] if name == "short layer" else whole[:-9] + b"123456789")
+    assert make(layout) == 1
+    assert "other bytes on this node" in capfd.readouterr().err
+
+
+def test_a_damaged_index_is_refused(layout: Path) -> None:
+    """It is refused."""
+    (layout / "index.json").write_bytes(b"[" * 100_000)
     assert make(layout) == flatten.INVALID
-    assert capfd.readouterr().err
 
 
 @settings(max_examples=10)

@@ -20,6 +20,7 @@ from warmstart.host.deadline import after
 from warmstart.images import single_flight
 from warmstart.images.importers.base import ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.imports import requests, waiting
+from warmstart.images.imports.job_end import JobOver
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.query import Site, query_by_rules
@@ -274,6 +275,22 @@ def test_waiters_probe_seldom(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
         single_flight.obtain(WANTED, site, after(1.3))
     calls: list[str] = site.store.worker.calls  # type: ignore[attr-defined]
     assert calls.count("is_at_work") == 2 < calls.count("find")  # the second one for the message
+
+
+def test_a_job_that_is_over_waits_no_longer(site: Site, at_work: None) -> None:
+    """It is told why; the import goes on. An image that is there is given in any case."""
+    answers = iter([False, False, True])
+    watched = site._replace(job_end=lambda: lambda _: next(answers))
+    with pytest.raises(JobOver, match=r"cancelled or requeued while it waited for image reg\.io/a@sha256"):
+        single_flight.obtain(WANTED, watched, after(60))
+    put_image(site)
+    assert single_flight.obtain(WANTED, watched, after(60)).how == "reused"
+
+
+def test_a_warm_job_is_not_watched(site: Site) -> None:
+    """Nothing is loaded for that."""
+    put_image(site)
+    assert single_flight.obtain(WANTED, site._replace(job_end=never), after(60)).how == "reused"
 
 
 def test_who_waits_long_looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

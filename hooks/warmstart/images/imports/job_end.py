@@ -1,0 +1,84 @@
+"""Whether the job of a prolog that waits is over. Runs as root, only where an image is missing.
+
+slurmd tells a prolog nothing of that, and ends no job before its prolog has ended: so a cancelled job would hold its
+nodes as long as its prologs wait (docs/operations/slurm-settings.md). The job's head node asks slurmctld, seldom: about
+ten times in four minutes. Its other nodes hear of it through the store, so slurmctld has as many questions as there are
+jobs that wait, however many nodes they have.
+
+Only a clear answer counts. Without one, or if slurmctld does not know the job, the wait goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from contextlib import suppress
+
+from warmstart.errors import UserError, WarmstartError
+from warmstart.host.deadline import Deadline, after
+from warmstart.record import Record
+from warmstart.slurm import nodes
+from warmstart.slurm.facts import Access
+from warmstart.slurm.slurmctld import Slurmctld
+from warmstart.store.client import StoreClient
+from warmstart.store.rendezvous import Answer, over_name_of
+
+FIRST_S = 10.0  # before the first question, and on other nodes the first look
+GROWTH = 1.5
+LONGEST_S = 30.0  # between two questions
+LOOK_S = 5.0  # between two looks of another node
+ANSWER_S = 5.0
+
+
+class JobOver(UserError):
+    """The job was cancelled or requeued while its prolog waited for an image."""
+
+    code = "job-over"
+    template = "the job was cancelled or requeued while it waited for image {image}"
+    hint = "the import goes on: the next job that needs the image finds it"
+
+
+class JobEnd:
+    """One prolog's watch for the end of its job."""
+
+    def __init__(self, record: Record, nodelist: str, restarts: int, store: StoreClient, scontrol: str) -> None:
+        """Begin to watch. The head node removes what an earlier job of the same id left in the store."""
+        self._record = record
+        self._name = over_name_of(record.cluster, record.job_id, restarts) if nodes.has_several(nodelist) else ""
+        self._answer = Answer(record.uid, record.cluster, nodelist, nodes.first(nodelist))
+        self._store = store
+        self._slurmctld = Slurmctld(Access(scontrol, os.environ.get("SLURM_CONF", "")))
+        self._pause = FIRST_S
+        self._due = time.monotonic() + _jittered(FIRST_S)
+        if record.head and self._name:
+            with suppress(WarmstartError):
+                store.withdraw_rendezvous(self._name, after(ANSWER_S))
+
+    def is_known(self, deadline: Deadline) -> bool:
+        """Return whether the job is known to be over. Asks only if it is time to."""
+        if time.monotonic() < self._due:
+            return False
+        is_over = False
+        with suppress(WarmstartError):
+            is_over = self._ask(deadline) if self._record.head else self._look(deadline)
+        self._pause = min(self._pause * GROWTH, LONGEST_S) if self._record.head else LOOK_S
+        self._due = time.monotonic() + _jittered(self._pause)
+        return is_over
+
+    def _ask(self, deadline: Deadline) -> bool:
+        facts = self._slurmctld.job(self._record.job_id, deadline.within(ANSWER_S))
+        if facts is None or not facts.has_left_its_nodes:
+            return False
+        if self._name:
+            with suppress(WarmstartError):  # the others wait as long as they would without it
+                self._store.publish_rendezvous(self._name, self._answer, deadline.within(ANSWER_S))
+        return True
+
+    def _look(self, deadline: Deadline) -> bool:
+        return self._store.look_for_rendezvous(self._name, deadline.within(ANSWER_S)) == self._answer
+
+
+def _jittered(pause: float) -> float:
+    # S311: jitter between the waiters of many nodes; no secret
+    return pause * (0.5 + random.random())  # noqa: S311

@@ -1,0 +1,176 @@
+"""When a prolog that waits learns that its job is over: how often it asks, whom, and what counts as an answer."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.runs import a_policy, a_record
+from warmstart.host.deadline import Deadline
+from warmstart.images.imports.job_end import JobEnd
+from warmstart.slurm.facts import JobFacts
+from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
+from warmstart.store.client import StoreClient
+from warmstart.store.layout import StoreFailed
+from warmstart.store.rendezvous import Answer, over_name_of
+
+NODES = "n[1-64]"
+NAME = over_name_of("test", 7, 0)
+Answers = Callable[[], JobFacts | None]
+
+
+class Clock:
+    """The time of all processes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+class Controller:
+    """Stands in for slurmctld, and counts who asks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.state = "RUNNING"
+        self.answer: Answers = lambda: JobFacts(7, self.state, "", "", 0, "")
+        self.asked = 0
+        monkeypatch.setattr(Slurmctld, "job", self._job)
+
+    def _job(self, job_id: int, _deadline: Deadline) -> JobFacts | None:
+        assert job_id == 7
+        self.asked += 1
+        return self.answer()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Stop the clock."""
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
+    """Put a stand-in in place."""
+    return Controller(monkeypatch)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StoreClient:
+    """Return a client of an empty store."""
+    (tmp_path / "store").mkdir()
+    policy = a_policy(tmp_path)
+    return StoreClient(policy.store_user, policy.paths.store, "n1-test")
+
+
+def watch(store: StoreClient, node: int = 1, nodelist: str = NODES) -> JobEnd:
+    """Begin to watch on a node of the job."""
+    return JobEnd(a_record(node=f"n{node}", head=node == 1), nodelist, 0, store, "/nowhere/scontrol")
+
+
+def seconds_until_known(watches: list[JobEnd], clock: Clock, most: float) -> float:
+    """Look on all nodes twice a second, as waits do, until all know; return when that was, `most` if never."""
+    began, waiting = clock.now, list(watches)
+    while waiting and clock.now - began < most:
+        clock.now += 0.5
+        waiting = [watch for watch in waiting if not watch.is_known(Deadline(clock.now + 60))]
+    return clock.now - began
+
+
+@pytest.mark.threat(44)
+def test_slurmctld_is_asked_as_often_for_64_nodes_as_for_one(
+    store: StoreClient, clock: Clock, controller: Controller
+) -> None:
+    """By the head node alone: about ten times in the four minutes that jobs wait by default."""
+    for nodelist, count in ((NODES, 64), ("n1", 1)):
+        controller.asked = 0
+        watches = [watch(store, number, nodelist) for number in range(1, count + 1)]
+        assert seconds_until_known(watches, clock, 240) == 240
+        print(f"{count} nodes: {controller.asked} questions in 240 s")  # noqa: T201
+        assert 5 <= controller.asked <= 16
+
+
+def test_nobody_asks_in_the_first_seconds(store: StoreClient, clock: Clock, controller: Controller) -> None:
+    """Most images are there by then."""
+    assert seconds_until_known([watch(store)], clock, 4) == 4
+    assert controller.asked == 0
+
+
+@pytest.mark.threat(44)
+@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "NODE_FAIL"])
+def test_all_nodes_hear_of_the_end(store: StoreClient, clock: Clock, controller: Controller, state: str) -> None:
+    """The head node soon after the fact, the others soon after the head node."""
+    watches = [watch(store, number) for number in range(1, 9)]
+    assert seconds_until_known(watches, clock, 100) == 100
+    controller.state = state
+    asked = controller.asked
+    assert seconds_until_known(watches, clock, 60) < 60
+    assert controller.asked <= asked + 2
+
+
+@pytest.mark.parametrize("state", ["PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "RESIZING", "SOMETHING_NEW"])
+def test_no_other_state_ends_a_wait(store: StoreClient, clock: Clock, controller: Controller, state: str) -> None:
+    """Nor does one that no release has yet."""
+    controller.state = state
+    assert seconds_until_known([watch(store)], clock, 240) == 240
+
+
+def unknown() -> None:
+    """Answer that there is no such job: slurmctld may have lost its state."""
+
+
+def silent() -> None:
+    """Give no answer."""
+    raise LookUpFailed(what="job 7", problem="Connection refused")
+
+
+@pytest.mark.parametrize("answer", [unknown, silent])
+def test_no_answer_changes_nothing(store: StoreClient, clock: Clock, controller: Controller, answer: Answers) -> None:
+    """The questions go on, no faster."""
+    controller.answer = answer
+    assert seconds_until_known([watch(store), watch(store, 2)], clock, 240) == 240
+    assert 5 <= controller.asked <= 16
+
+
+def test_what_an_earlier_job_left_is_no_answer(store: StoreClient, clock: Clock, controller: Controller) -> None:
+    """The head node removes it; what names another user, cluster or other nodes is passed over in any case."""
+    own = Answer(os.getuid(), "test", NODES, "n1")
+
+    def publish(answer: Answer) -> None:
+        store.publish_rendezvous(NAME, answer, Deadline(clock.now + 60))
+
+    publish(own)
+    assert seconds_until_known([watch(store), watch(store, 2)], clock, 60) == 60
+    for changes in ({"uid": 1}, {"cluster": "other"}, {"nodelist": "n[1-63]"}):
+        publish(own._replace(**changes))
+        assert seconds_until_known([watch(store, 2)], clock, 60) == 60
+    publish(own)
+    assert seconds_until_known([watch(store, 2)], clock, 60) < 60
+    assert controller.asked > 0
+
+
+def test_a_store_that_fails_keeps_nobody(
+    store: StoreClient, clock: Clock, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head node knows from slurmctld; the others go on waiting."""
+
+    def fail(*_: object) -> None:
+        raise StoreFailed(what="x", problem="y")
+
+    for method in ("publish_rendezvous", "look_for_rendezvous", "withdraw_rendezvous"):
+        monkeypatch.setattr(StoreClient, method, fail)
+    controller.state = "COMPLETING"
+    assert seconds_until_known([watch(store)], clock, 60) < 60
+    assert seconds_until_known([watch(store, 2)], clock, 60) == 60
+
+
+def test_many_jobs_do_not_ask_at_once(store: StoreClient, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that begin to wait together are spread by chance."""
+    chances = iter((0.0, 0.5, 0.999))
+    monkeypatch.setattr(random, "random", lambda: next(chances))
+    due = [round(watch(store)._due - clock.now) for _ in range(3)]
+    assert due == [5, 10, 15]
