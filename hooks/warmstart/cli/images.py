@@ -31,6 +31,7 @@ from warmstart.cli.output import (
 from warmstart.entry import prefetch as prefetching
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
+from warmstart.images.importers.base import RegistryUnreachable
 from warmstart.images.imports import making
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
@@ -160,6 +161,26 @@ def import_image(installation: Installation, reference: str, as_json: bool) -> N
     Exit status: 0 the image is in the store; 1 the import failed; 2 wrong usage.
     """
     _obtain(installation, reference, "importing", making.obtain, as_json)
+
+
+@images.command()
+@click.argument("reference")
+@_common
+def refresh(installation: Installation, reference: str, as_json: bool) -> None:
+    """Ask the registry what a tag means now, and import that image if the store lacks it. For root.
+
+    Jobs that start from then on get it; those that run keep the image that they have.
+
+    Exit status: 0 the image is in the store; 1 the registry does not answer, or the import failed; 2 wrong usage.
+    """
+    _obtain(installation, reference, "refreshing", _refreshed, as_json)
+
+
+def _refreshed(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
+    image = making.obtain(reference, site._replace(rules=site.rules._replace(tag_ttl=0)), deadline)
+    if image.how == "stale":
+        raise RegistryUnreachable(image=reference.canonical(), problem="it gave no answer; jobs get the old image")
+    return image
 
 
 @images.command()
