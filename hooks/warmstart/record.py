@@ -132,6 +132,7 @@ class Record(NamedTuple):
     meeting: str = ""  # the store's file in which this node published the rendezvous for the job's other nodes
     keep: bool = False  # whether the job's TMPDIR is retained after the job
     deferred: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time to harvest
+    judged: dict[str, str] = {}  # noqa: RUF012 - of those: up to which place (`harvest.collect`) all is judged
 
     @property
     def run_name(self) -> str:
@@ -165,6 +166,7 @@ if TYPE_CHECKING:
         fresh: bool
         meeting: str
         deferred: list[str]
+        judged: dict[str, str]
 
 else:
     RecordChange = dict

@@ -188,7 +188,7 @@ def questions(site: Site) -> list[str]:
     return (site.cluster.base / "counted" / "calls").read_text().splitlines()
 
 
-@pytest.mark.threat(42)
+@pytest.mark.threat(43)
 @pytest.mark.parametrize("flags", flags_of_this_slurm())
 def test_a_job_that_is_cancelled_during_a_cold_import_frees_its_nodes(
     patient: Site, registry: Registry, fresh_image: Callable[[], str], flags: str
@@ -294,12 +294,20 @@ def test_maintenance_starts_what_nobody_works_on(site: Site, fresh_image: Callab
 def test_a_pending_job_finds_its_image(site: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
     """`warmstart images prefetch` asks slurmctld once; beside the job wait those of a user who asks for a lot.
 
-    One import is made, before the job starts, and the job waits for nothing.
+    One import is made, before the job starts, and the job waits for nothing. Jobs that are held, or that can never
+    start, cause none.
     """
     image = fresh_image()
-    job = site.cluster.submit(SHOW, ALICE, wanting(image), "--hold")
+    job = site.cluster.submit(SHOW, ALICE, wanting(image), "--begin=now+1hour")
+    held, cancelled = (
+        site.cluster.submit(SHOW, BOB, wanting(f"{registry.url}/test/{name}:1"), "--hold") for name in ("held", "over")
+    )
+    stuck = site.cluster.submit(SHOW, BOB, wanting(f"{registry.url}/test/stuck:1"), f"--dependency=afterok:{cancelled}")
+    site.cluster.cancel(cancelled)
+    reason = ("squeue", "--noheader", "--format=%r", f"--jobs={stuck}")
+    wait_until("slurmctld to see it", lambda: "NeverSatisfied" in site.cluster.admin(*reason), 90)
     hostile = [
-        site.cluster.submit(SHOW, BOB, f"--comment={text}", "--hold")
+        site.cluster.submit(SHOW, BOB, f"--comment={text}", "--begin=now+1hour")
         for text in (
             "warmstart: image=evil.example.com/a:1",
             'warmstart: image=a"}],\n"jobs": [',
@@ -320,9 +328,9 @@ def test_a_pending_job_finds_its_image(site: Site, registry: Registry, fresh_ima
     name = image.partition("/")[2].partition(":")[0]
     fetched = registry.requests("GET", f"/{name}/blobs/")
     assert [row["result"] for row in prefetch()["images"]] == ["present"]
-    site.cluster.admin("scontrol", "release", str(job))
+    site.cluster.admin("scontrol", "update", f"jobid={job}", "starttime=now")
     ended = site.finish(job)
-    for other in hostile:
+    for other in (*hostile, held, stuck):
         site.cluster.cancel(other)
     assert ended.output == "found\n"
     assert len(site.events(job, "image.reused")) == 1

@@ -15,9 +15,11 @@ from tests.cluster.processes import run_as
 from tests.cluster.site import RULES, Site
 from tests.support.hand_jobs import a_job
 from tests.support.late_node import BOOT, LateNode
-from tests.support.numba_entries import numba_entries, write_as
+from tests.support.numba_entries import FOLDER, numba_entries, write_as
 from warmstart.cli import maintain
 from warmstart.harvest import deferred
+from warmstart.profiles import judge
+from warmstart.profiles.contract import Profile
 
 pytestmark = [pytest.mark.threat(15), pytest.mark.usefixtures("capable_host", "busy")]
 
@@ -165,8 +167,10 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
         "2.00000002": deferred.REBOOTED,
         "3.00000003": deferred.DAMAGED,
     }
-    assert (node.left(), node.waiting()) == ([], [])
+    assert (node.left(), node.waiting()) == (["3.00000003"], [])  # an orphan now
     assert set(node.site.seen()) == set(numba_entries(4))
+    node.maintain()
+    assert node.left() == []
 
 
 def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +179,7 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
 
     node.epilog(node.run_of(1))
     since = deferred.deferred_harvests(node.paths.deferred)[0].since
-    monkeypatch.setattr(node_maintenance, "RUN_SECONDS", 0.0)
+    monkeypatch.setattr(node_maintenance, "USER_SECONDS", 0.0)
     node.maintain()
     assert [(item.name, item.since) for item in deferred.deferred_harvests(node.paths.deferred)] == [
         ("1.00000001", since)
@@ -185,6 +189,35 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
     node.maintain()
     assert (node.left(), node.waiting()) == ([], [])
     assert set(node.site.seen()) == set(numba_entries(1))
+
+
+@pytest.mark.threat(30)
+def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is valid so far is published, and no entry is judged twice, also none that is invalid."""
+    from warmstart.maintenance import node as node_maintenance
+
+    entries = numba_entries(*range(1, 8))
+    (_, damaged), *_ = entries.items()
+    for path in damaged:
+        damaged[path] = b"not a pickle"
+    slow, reason = f"{FOLDER}/m.f-5.py311", judge._reason
+
+    def hang(profile: Profile, stage: int, entry: str, names: list[str]) -> str | None:
+        if entry == slow:
+            time.sleep(600)
+        return reason(profile, stage, entry, names)
+
+    node.epilog(node.run_of(1, entries=entries))
+    with monkeypatch.context() as patch:
+        patch.setattr(judge, "_reason", hang)
+        patch.setattr(node_maintenance, "USER_SECONDS", 12.0)
+        node.maintain()
+    assert f"{FOLDER}/m.f-2.py311" in node.site.seen()
+    assert node.waiting() == ["1.00000001"]
+    node.maintain()
+    assert set(node.site.seen()) == entries.keys() - {f"{FOLDER}/m.f-1.py311"}
+    assert [sum(event["reasons"].values()) for event in node.site.events("entry.rejected")] == [1]
+    assert (node.left(), node.waiting()) == ([], [])
 
 
 def test_an_epilog_that_died_before_it_released_is_repeated(node: LateNode) -> None:

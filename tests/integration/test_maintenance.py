@@ -181,7 +181,7 @@ ENTRY = f"m_{'a' * 40}/m.f-1.py311"
 
 def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
     """Harvest a job's one new entry into a store. It needs no validator here."""
-    monkeypatch.setattr(step._ProfileHarvest, "_judge", lambda _harvest, _entries_fd, collected: collected)
+    monkeypatch.setattr(step._ProfileHarvest, "_judge", lambda _harvest, _fd, collected: (collected, ""))
     record = a_record(
         workspace=str(node.base / "workspace"), publish_scope="user-1-a", seeded={"numba": Seeded("ns", [])}
     )

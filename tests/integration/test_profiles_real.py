@@ -93,7 +93,7 @@ def judged(tool: str, directory: Path, entries: Entries) -> dict[str, str | None
     directory.chmod(0o755)
     nobody = Identity("nobody", 65534, 65534) if os.geteuid() == 0 else Identity("me", os.getuid(), os.getgid())
     with opened(directory) as fd:
-        return Validator(nobody).judge(tool, fd, entries, defined=(), deadline=after(60))
+        return dict(Validator(nobody).judge(tool, fd, entries, defined=(), deadline=after(60)))
 
 
 def test_every_file_is_harvested_or_known_to_be_none(tool: str, cold: Path) -> None:

@@ -43,6 +43,7 @@ LONGEST_DRAFT = MOST_PER_BUNDLE - (64 << 10)  # bytes of JSON; the store refuses
 
 _BLOCK = 4096  # bytes; what a small file takes on a disk
 _LOCK_SECONDS = 2.0
+_CHANGED, _NEW = "0", "1"
 
 
 class OutOfTime(Exception):  # never leaves the harvest
@@ -71,6 +72,7 @@ class HarvestLimits(NamedTuple):
     max_size: int  # bytes; the sum of file sizes, holes included
     max_entries: int
     deadline: Deadline
+    after: str = ""  # a place (`place_of`): everything up to it was done before
 
 
 class Collected(NamedTuple):
@@ -85,6 +87,12 @@ class Collected(NamedTuple):
     rejected: dict[str, int]  # reason → number of rejections
     examples: list[tuple[str, str]]  # at most 20 pairs: path in printable ASCII, reason
     truncated: str  # why the harvest ended early, or ""
+    reached: str = ""  # the place of the last entry that was looked at
+
+
+def place_of(entry: str, changed: Container[str]) -> str:
+    """Return an entry's place in the order of a harvest: those that the job changed, by name, then the new ones."""
+    return (_CHANGED if entry in changed else _NEW) + entry
 
 
 def collect(
@@ -173,14 +181,19 @@ class _Copy:
 
     def all(self, scanned: Found, seeded: SeededEntries, suspects: Collection[str], tally: Tally) -> Collected:
         """Copy the new entries, and those of the seeded `suspects` that the job changed, within the limits."""
-        truncated = ""
+        truncated = last = ""
+        changed = {*suspects} - scanned.rejected
         try:
-            for entry in sorted(set(suspects) - scanned.rejected):
+            for place in sorted(place_of(entry, changed) for entry in (*changed, *scanned.entries)):
+                if place <= self._limits.after:
+                    continue
+                entry = place[1:]
                 with _rejections(tally):
-                    self._one_seeded(entry, scanned.seeded.get(entry, {}), seeded)
-            for entry in sorted(scanned.entries):
-                with _rejections(tally):
-                    self._one_new(entry, scanned.entries[entry])
+                    if entry in changed:
+                        self._one_seeded(entry, scanned.seeded.get(entry, {}), seeded)
+                    else:
+                        self._one_new(entry, scanned.entries[entry])
+                last = place
         except _LimitReached as reached:
             truncated = reached.reason
         finally:
@@ -191,6 +204,7 @@ class _Copy:
         return Collected(
             *(self._entries, self._changed, self._size, skipped, scanned.ignored, scanned.ignored_examples),
             *(tally.counts, tally.examples, scanned.truncated or truncated),
+            "" if scanned.truncated else last,  # what was not scanned could have a place before it
         )
 
     def _one_new(self, entry: str, paths: list[str]) -> None:

@@ -57,7 +57,7 @@ from warmstart.steps import harvest, spool
 from warmstart.steps.contract import Context
 
 SPOOL_SECONDS = 600.0
-RUN_SECONDS = 600.0  # for the harvest of one deferred run; the next maintenance does the rest
+USER_SECONDS = 600.0  # for the deferred harvests of one user; the next maintenance does the rest
 FAILURES_KEPT_S = 3600.0  # of imports, for the hooks that wait for them
 ABANDONED_S = 3600.0  # longer than any file takes to be written
 MOST_QUERIES = 200  # to the controller, for one node
@@ -148,12 +148,12 @@ class _NodeMaintenance:
         self._part("store", self._store)
         spooled = self._part("spool", self._spool)
         self._part("runs", orphans.finish_runs)
-        harvested = self._part("harvests", self._harvests)
         self._part("trees", orphans.remove_trees)
         self._part("imports", self._imports)
         noted = self._part("uses", self._uses)
         pruned = self._part("copies", self._copies)
         self._part("temporaries", self._temporaries)
+        harvested = self._part("harvests", self._harvests)  # last: users decide how long these take
         if self._is_complete:
             self._record_success()
         return Report(
@@ -379,20 +379,25 @@ class Orphans:
 
 
 def finish_deferred(session: Session, boot_id: str) -> int:
-    """Finish the deferred harvests, oldest first. If one fails, the others still run.
+    """Finish the deferred harvests, oldest first, but those last that took long before. If one fails, others still run.
 
-    Return how many were finished or dropped; nothing of them is left on the node.
+    All of a user's together get `USER_SECONDS`. Return how many were finished or dropped; nothing of them is left on
+    the node.
     """
     runs = 0
+    taken: dict[int, float] = {}  # seconds, by uid
     with deferred.exclusive(session.paths.deferred) as locked:
-        for item in deferred.deferred_harvests(session.paths.deferred) if locked else []:
+        waiting = deferred.deferred_harvests(session.paths.deferred) if locked else []
+        for item in sorted(waiting, key=lambda item: bool(item.record and item.record.judged)):
+            uid, began = item.record.uid if item.record else -1, time.monotonic()
             with session.isolated(f"harvest of {item.name}", step=harvest.NAME):
-                runs += _finish(session, item, boot_id)
+                runs += _finish(session, item, boot_id, USER_SECONDS - taken.get(uid, 0.0))
+            taken[uid] = taken.get(uid, 0.0) + time.monotonic() - began
     return runs
 
 
-def _finish(session: Session, item: DeferredHarvest, boot_id: str) -> bool:
-    """Harvest one run and remove it. Return False if profiles remain to be done."""
+def _finish(session: Session, item: DeferredHarvest, boot_id: str, seconds: float) -> bool:
+    """Harvest one run within so many seconds and remove it. Return False if profiles remain to be done."""
     drop = partial(run_end.drop_deferred, session.paths, item, deadline=after(run_end.MAINTENANCE_SECONDS))
     record = item.record
     if record is None:
@@ -402,24 +407,25 @@ def _finish(session: Session, item: DeferredHarvest, boot_id: str) -> bool:
         drop(deferred.REBOOTED, session.audit)
     elif item.since < time.time() - deferred.LONGEST_SECONDS:
         drop(deferred.TOO_OLD, session.audit)
-    elif left := _harvest(session, record, session.audit.for_job(**record.job_labels)):
-        deferred.defer(session.paths.deferred, record._replace(deferred=left), item.since)
+    elif seconds <= 0:
         return False
     else:
+        record = _harvest(session, record, session.audit.for_job(**record.job_labels), seconds)
+        if record.deferred:
+            deferred.defer(session.paths.deferred, record, item.since)
+            return False
         run_end.finish_deferred(session.paths, record, after(run_end.MAINTENANCE_SECONDS))
     return True
 
 
-def _harvest(session: Session, record: Record, audit: Journal) -> list[str]:
-    """Harvest one run. Return the profiles that remain to be done."""
+def _harvest(session: Session, record: Record, audit: Journal, seconds: float) -> Record:
+    """Harvest one run. Return its record, with what remains to be done."""
     rules = session.policy.harvest
-    options = harvest.Options(RUN_SECONDS, rules.max_size, rules.max_entries)
+    options = harvest.Options(seconds, rules.max_size, rules.max_entries)
     audit = audit.bind(step=harvest.NAME)
-    outcome = harvest.run(
-        Context(session.policy, session.paths, record, audit, after(RUN_SECONDS), session.store), options
-    )
+    outcome = harvest.run(Context(session.policy, session.paths, record, audit, after(seconds), session.store), options)
     for failure in outcome.degraded:
         audit.emit(events.STEP_FAILED, error=failure.as_audit())
     session.failures.extend(outcome.degraded)
     audit.emit(events.STEP_FINISHED, outcome=outcome.state, **outcome.detail)
-    return outcome.record["deferred"]
+    return record._replace(**outcome.record)

@@ -376,7 +376,7 @@ def _rejected(
     with opened_dir(os.path.join(stage, "entries")) as fd:
         validator = Validator(settings.repack.validator)
         verdicts = validator.judge(exported.profile, fd, files, defined=settings.profiles, deadline=deadline)
-        rejected = {entry: why for entry, why in verdicts.items() if why is not None}
+        rejected = {entry: why for entry, why in verdicts if why is not None}
         for entry in rejected:
             Stage(fd).discard(files[entry])
     return rejected

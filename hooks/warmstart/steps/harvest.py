@@ -3,7 +3,7 @@
 For each profile root copies the new entries into its stage, a process with the validator's uid judges them there, root
 packs the valid ones, and the store's owner publishes the bundle. A bundle that the store does not accept is spooled on
 the node. Invalid entries are dropped, with a reason in the audit. Profiles for which there is no time are listed in the
-record's `deferred`; `release` then leaves the cache to maintenance.
+record's `deferred`, and in `judged` how far they came; `release` then leaves the cache to maintenance.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.harvest import spool
-from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_overlay
+from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_overlay, place_of
 from warmstart.harvest.pack import pack
 from warmstart.harvest.scan import MOST_EXAMPLES, OUT_OF_TIME
 from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
@@ -38,7 +38,7 @@ from warmstart.lean import (
 )
 from warmstart.profiles import registry
 from warmstart.profiles.client import Validator
-from warmstart.record import SeededBundle, boot_id
+from warmstart.record import RecordChange, SeededBundle, boot_id
 from warmstart.seed import node_cache
 from warmstart.seed.overlay import frozen_overlay, was_shown
 from warmstart.steps.contract import Context, Outcome
@@ -92,7 +92,8 @@ class _Harvested(NamedTuple):
 
     entries: int  # published
     size: int  # bytes collected
-    late: bool  # whether time ran out before everything was collected
+    late: bool  # whether time ran out before everything was collected and judged
+    judged: str  # up to which place it was, if it is late
     failed: StoreError | None = None  # why the bundle is not in the store
 
 
@@ -109,15 +110,18 @@ def run(context: Context, options: Options) -> Outcome:
     entries = 0
     size = 0
     deferred: list[str] = []
+    judged: dict[str, str] = {}
     degraded: list[WarmstartError] = []
     for profile_name in profile_names:
         # The harvest of a profile is one bundle. If it were larger than jobs may fetch, nobody would get its entries.
         max_size = min(options.max_size - size, context.policy.seed.max_fetch)
-        limits = HarvestLimits(max_size, options.max_entries - entries, deadline)
+        before = context.record.judged.get(profile_name, "")
+        limits = HarvestLimits(max_size, options.max_entries - entries, deadline, before)
         try:
             harvested = _ProfileHarvest(context, profile_name, limits, degraded).run()
         except _Late:
             deferred.append(profile_name)
+            judged |= {profile_name: before} if before else {}
         except WarmstartError as error:
             degraded.append(error)
         except OSError as error:
@@ -125,10 +129,13 @@ def run(context: Context, options: Options) -> Outcome:
         else:
             entries += harvested.entries
             size += harvested.size
-            deferred += [profile_name] if harvested.late else []
+            if harvested.late:
+                deferred.append(profile_name)
+                judged |= {profile_name: harvested.judged} if harvested.judged else {}
             degraded += [harvested.failed] if harvested.failed else []
     state = "changed" if entries else "unchanged"
-    return Outcome(state, detail={"entries": entries}, record={"deferred": deferred}, degraded=degraded)
+    left: RecordChange = {"deferred": deferred, "judged": judged}
+    return Outcome(state, detail={"entries": entries}, record=left, degraded=degraded)
 
 
 def _profiles_to_harvest(context: Context, options: Options, deadline: Deadline) -> list[str]:
@@ -208,8 +215,8 @@ class _ProfileHarvest:
     def run(self) -> _Harvested:
         """Harvest the profile.
 
-        Collecting may take half of the remaining time, so that there is time to publish. Raises `_Late`,
-        `HarvestFailed`, `OSError`, and errors of the store, the validator and mksquashfs.
+        Collecting may take half of the remaining time, and judging half of what is left then, so that there is time to
+        publish. Raises `_Late`, `HarvestFailed`, `OSError`, and errors of the store, the validator and mksquashfs.
         """
         started = time.monotonic()
         deadline = self._limits.deadline
@@ -218,14 +225,18 @@ class _ProfileHarvest:
         collecting = self._limits._replace(deadline=deadline.within(deadline.left() / 2))
         with self._stage() as (path, entries_fd), Reservation(entries_fd) as space:
             collected = self._collect(Stage(entries_fd, space), entries_fd, collecting)
-            valid = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
+            valid, last = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
+            changed = {*collected.changed}
+            judged = place_of(last, changed) if last else collected.reached or self._limits.after
             retired = [entry for entry in collected.changed if entry not in collected.entries]
+            if last:  # what comes after it is left to the next harvest
+                retired = [entry for entry in retired if place_of(entry, changed) < judged]
             self._changed = [*retired, *(entry for entry in collected.changed if entry in valid)]
-            late = collected.truncated == OUT_OF_TIME
+            late = bool(last) or collected.truncated == OUT_OF_TIME
             try:
                 bundle = self._publish(path, valid, space) if valid or retired else None
             except StoreError as error:  # spooled, or refused; `late` still reports what was not collected
-                return _Harvested(0, collected.size, late, error)
+                return _Harvested(0, collected.size, late, judged, error)
             count = len(valid) if bundle else 0
             self._context.audit.emit(
                 events.CACHE_HARVESTED,
@@ -240,10 +251,10 @@ class _ProfileHarvest:
                 known=collected.skipped,
                 ignored=collected.ignored,
                 ignored_examples=collected.ignored_examples,
-                truncated=collected.truncated,
+                truncated=OUT_OF_TIME if late else collected.truncated,
                 duration_ms=round((time.monotonic() - started) * 1000, 3),
             )
-            return _Harvested(count, collected.size, late)
+            return _Harvested(count, collected.size, late, judged)
 
     @contextmanager
     def _stage(self) -> Iterator[tuple[str, int]]:
@@ -313,30 +324,41 @@ class _ProfileHarvest:
         except (StoreFailed, WorkerSilent):
             return []
 
-    def _judge(self, entries_fd: int, collected: Entries) -> Entries:
-        """Return the entries that the validator finds valid. Removes the others from the stage."""
+    def _judge(self, entries_fd: int, collected: Entries) -> tuple[Entries, str]:
+        """Return the entries that the validator finds valid. Removes the others from the stage.
+
+        Also returns the last one that was judged if there was no time for all of them, else "". Raises `_Late` if there
+        was time for none.
+        """
         if not collected:
-            return {}
+            return {}, ""
         policy, deadline = self._context.policy, self._limits.deadline
+        deadline = deadline.within(deadline.left() / 2)
         files = {entry: sorted(paths) for entry, paths in collected.items()}
-        with _in_time(deadline):
+        verdicts: dict[str, str | None] = {}
+        with suppress(_Late), _in_time(deadline):
             validator = Validator(policy.validate_user)
-            verdicts = validator.judge(
+            for entry, reason in validator.judge(
                 self._profile.name, entries_fd, files, defined=policy.profiles, deadline=deadline
-            )
+            ):
+                verdicts[entry] = reason  # noqa: PERF403 - those before a time-out stand
+        if not verdicts:
+            raise _Late
         stage = Stage(entries_fd)
         reasons: dict[str, int] = {}
         examples: list[tuple[str, str]] = []
         valid: Entries = {}
-        for entry, reason in verdicts.items():
+        for entry, paths in files.items():
+            reason = verdicts.get(entry, OUT_OF_TIME)
             if reason is None:
                 valid[entry] = collected[entry]
                 continue
-            reasons[reason] = reasons.get(reason, 0) + 1
-            examples.append((entry, reason))
-            stage.discard(files[entry])
+            stage.discard(paths)
+            if entry in verdicts:
+                reasons[reason] = reasons.get(reason, 0) + 1
+                examples.append((entry, reason))
         self._reject(reasons, examples)
-        return valid
+        return valid, "" if len(verdicts) == len(files) else next(reversed(verdicts))
 
     def _not_smaller(self, entries_fd: int, entries: Entries) -> Entries:
         """Return the entries without changed ones that shrank, of a cache that only grows: these were begun anew."""

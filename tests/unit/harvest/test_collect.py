@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,9 +62,10 @@ class Harvest:
         deadline: Deadline | None = None,
         owner: int | None = None,
         seeded: SeededEntries = NOTHING_SEEDED,
+        after: str = "",
     ) -> Collected:
         """Collect the tree."""
-        limits = HarvestLimits(max_size, max_entries, deadline or after(30))
+        limits = HarvestLimits(max_size, max_entries, deadline or Deadline(time.monotonic() + 30), after)
         with opened_dir(str(self.tree.parent)) as base, opened_dir(str(self.stage)) as fd:
             uid = os.getuid() if owner is None else owner
             return collect.collect(
@@ -73,9 +75,13 @@ class Harvest:
     def given(self) -> Entries:
         """Return the entries of the tree as it is; the stage is empty again."""
         entries = self.collect().entries
+        self.empty_stage()
+        return entries
+
+    def empty_stage(self) -> None:
+        """Remove what was collected."""
         shutil.rmtree(self.stage)
         self.stage.mkdir()
-        return entries
 
     def staged(self) -> dict[str, bytes]:
         """Return the paths in the stage; directories end in `/`."""
@@ -180,6 +186,25 @@ def test_a_socket_is_not_opened(harvest: Harvest, monkeypatch: pytest.MonkeyPatc
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("s.1")
     assert harvest.collect().rejected == {untrusted.SPECIAL: 1}
+
+
+def test_a_harvest_goes_on_after_what_was_done_before(harvest: Harvest) -> None:
+    """What the job changed comes first, then what is new, each by name; what was rejected counts as done."""
+    harvest.write(a_1=b"1", b_1=b"1", c_1=b"1", d_1=b"1")
+    entries = harvest.given()
+    bundle = SeededBundle("site", "bundle", "0" * 64, ["c", "d"])
+    seeded = SeededEntries([bundle], lambda _: {name: entries[name] for name in bundle.entries}, lambda _: False)
+    harvest.write(c_1=b"2", d_1=b"2")
+    (harvest.tree / "b.2").symlink_to("/etc/passwd")
+    places = [collect.place_of(entry, {"c", "d"}) for entry in ("c", "d", "a", "b")]
+    assert places == sorted(places)
+    everything = harvest.collect(seeded=seeded)
+    assert (list(everything.entries), everything.reached) == (["c", "d", "a"], places[2])
+    for done, rest in enumerate((["d", "a"], ["a"], [])):
+        harvest.empty_stage()
+        collected = harvest.collect(seeded=seeded, after=places[done])
+        assert (list(collected.entries), collected.reached) == (rest, places[2] if rest else "")
+    assert (harvest.collect(seeded=seeded, deadline=after(0)).reached, harvest.staged()) == ("", {})
 
 
 def test_no_more_entries_than_the_limit(harvest: Harvest) -> None:

@@ -17,6 +17,7 @@ from warmstart.harvest import deferred, spool
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_lock, try_flock
+from warmstart.maintenance import node as maintenance
 from warmstart.maintenance.node import Report, maintain_node
 from warmstart.record import Record, Seeded
 from warmstart.seed import node_cache
@@ -24,6 +25,7 @@ from warmstart.session import MaintenanceBusy
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.steps import harvest
+from warmstart.steps.contract import Context, Outcome
 from warmstart.store.layout import StoreFailed
 
 
@@ -206,6 +208,44 @@ def test_deferred_harvests_are_finished_or_dropped(node: Node, monkeypatch: pyte
     assert dropped == ([reasons[case]] if case in reasons else [])
     told = [event for name in ("harvest.dropped", "cache.harvested") for event in node.site.events(name)]
     assert [(event["job_id"], event["done_by"]) for event in told] == [(7, {"hook": "maintain"})] * len(told)
+
+
+@pytest.mark.threat(30)
+def test_no_users_harvests_keep_other_work_waiting(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come after all other work, those of a user share one time, and what took long before comes last."""
+    node.over[20] = True
+    orphan = node.run(20)
+    kept = {"numba": "1a"}
+    runs = [
+        *(
+            node.run(1, deferred=["numba"], judged=kept),
+            node.run(2, deferred=["numba"]),
+            node.run(3, deferred=["numba"]),
+        ),
+        *(node.run(4, uid=64299, deferred=["numba"]), node.run(5, uid=64298, deferred=["numba"])),
+    ]
+    for age, record in enumerate(runs):
+        deferred.defer(node.site.paths.deferred, record, time.time() - 100 + age)
+    tried = []
+
+    def slow(context: Context, options: harvest.Options) -> Outcome:
+        tried.append(context.record.job_id)
+        assert not os.path.exists(orphan.run_directory)
+        if context.record.uid == os.getuid():
+            time.sleep(options.budget)
+        return Outcome("unchanged", record={"deferred": ["numba"], "judged": kept})
+
+    monkeypatch.setattr(harvest, "run", slow)
+    monkeypatch.setattr(maintenance, "USER_SECONDS", 0.3)
+    report = node.maintain()
+    assert (tried, report.harvested, report.removed, report.failed) == ([2, 4, 5], 0, 1, ())
+    left = deferred.deferred_harvests(node.site.paths.deferred)
+    assert [(item.name, item.record and item.record.judged) for item in left] == [
+        (record.run_name, {} if record.job_id == 3 else kept) for record in runs
+    ]
+    tried.clear()
+    node.maintain()
+    assert tried == [3, 4, 5]
 
 
 def test_what_was_spooled_is_published(node: Node, tmp_path: Path) -> None:

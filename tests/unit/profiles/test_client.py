@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from tests.support.cache_files import NUMBA_BASE, numba_files
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity
+from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.profiles import judge
 from warmstart.profiles.client import Validator
 from warmstart.profiles.defined import DefinedProfile
@@ -44,7 +45,7 @@ def lied(validator: Validator, stage_fd: int, monkeypatch: pytest.MonkeyPatch) -
 
     def ask(answer: object) -> Verdicts:
         monkeypatch.setenv(ANSWER, json.dumps(answer))
-        return validator.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(5))
+        return dict(validator.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(5)))
 
     return ask
 
@@ -69,13 +70,31 @@ def test_entries_are_judged_in_a_confined_child(validator: Validator, stage: Pat
         (stage / name).parent.mkdir(exist_ok=True)
         (stage / name).write_bytes(content)
     asked = {NUMBA_BASE: tuple(files)}
-    assert validator.judge("numba", stage_fd, asked, defined=(), deadline=after(10)) == {NUMBA_BASE: None}
+    assert dict(validator.judge("numba", stage_fd, asked, defined=(), deadline=after(10))) == {NUMBA_BASE: None}
     own = {"a.bin": ["a.bin"], "b.bin": ["b.bin"]}
     answer = validator.judge("mine", stage_fd, own, defined=[GENERATED], deadline=after(10))
-    assert answer == {"a.bin": None, "b.bin": "too-large"}
+    assert dict(answer) == {"a.bin": None, "b.bin": "too-large"}
 
 
 def test_a_profile_that_is_not_there_is_an_error(validator: Validator, stage_fd: int) -> None:
     """It says so, with its code."""
     with pytest.raises(WarmstartError, match="there is no profile"):
-        validator.judge("none", stage_fd, {"a": ["x"]}, defined=(), deadline=after(5))
+        dict(validator.judge("none", stage_fd, {"a": ["x"]}, defined=(), deadline=after(5)))
+
+
+def hang(profile_name: str, stage: int, entries: dict[str, list[str]], defined: list[DefinedProfile]) -> Verdicts:
+    """Answer for `a`, and for nothing else in time."""
+    if [*entries] != ["a"]:
+        time.sleep(600)
+    return dict.fromkeys(entries)
+
+
+def test_what_was_judged_before_the_deadline_stands(
+    validator: Validator, stage_fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry that takes all of the time costs the ones before it nothing."""
+    monkeypatch.setattr(judge, "judge", hang)
+    verdicts = validator.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(3))
+    assert next(verdicts) == ("a", None)
+    with pytest.raises(WorkerSilent):
+        next(verdicts)

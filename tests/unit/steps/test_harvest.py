@@ -23,7 +23,7 @@ from warmstart.host.files import remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.profiles.client import Validator
-from warmstart.record import Seeded, SeededBundle
+from warmstart.record import RecordChange, Seeded, SeededBundle
 from warmstart.seed.overlay import CacheBusy
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
@@ -93,7 +93,7 @@ def test_new_entries_reach_the_store(job: Job) -> None:
     assert (outcome.state, outcome.detail, outcome.record, outcome.degraded) == (
         "changed",
         {"entries": 1},
-        {"deferred": []},
+        {"deferred": [], "judged": {}},
         [],
     )
     assert job.offered() == [ENTRY]
@@ -117,7 +117,7 @@ def test_what_the_store_has_or_the_job_was_given_is_not_new(job: Job) -> None:
     assert job.harvest().state == "unchanged"
     shutil.rmtree(f"{job.store}/artifacts")
     job.seeded(numba=Seeded("ns", [SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [ENTRY])]))
-    assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": []})
+    assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": [], "judged": {}})
     assert job.offered() == []
 
 
@@ -141,7 +141,7 @@ def test_the_store_is_asked_only_about_what_is_new(job: Job, monkeypatch: pytest
 
 def test_a_job_that_used_no_tool_leaves_nothing(job: Job) -> None:
     """No bundle, and nothing that failed; a job without profiles is not looked at."""
-    assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": []})
+    assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": [], "judged": {}})
     assert job.harvest(PLENTY._replace(only=frozenset())) == Outcome("skipped")
 
 
@@ -207,9 +207,9 @@ def test_without_time_a_profile_is_deferred(job: Job) -> None:
     """Maintenance finishes it; one of two that is late does not hold the other."""
     job.write("numba", numba_files())
     outcome = harvest.run(job.context, PLENTY._replace(budget=0))
-    assert outcome.record == {"deferred": ["numba"]}
+    assert outcome.record == {"deferred": ["numba"], "judged": {}}
     job.context = job.context._replace(record=job.context.record._replace(deferred=["numba"]))
-    assert job.harvest().record == {"deferred": []}
+    assert job.harvest().record == {"deferred": [], "judged": {}}
     assert job.offered() == [ENTRY]
 
 
@@ -232,10 +232,13 @@ def test_a_program_at_the_deadline_defers_and_else_fails(job: Job, monkeypatch: 
     else:
         monkeypatch.setattr(harvest, "pack", refuse)
     outcome = job.harvest()
-    assert (outcome.record, outcome.degraded) == ({"deferred": []}, [silent if late == "validator" else slow])
+    assert (outcome.record, outcome.degraded) == (
+        {"deferred": [], "judged": {}},
+        [silent if late == "validator" else slow],
+    )
     budget_ends_now = True
     outcome = job.harvest()
-    assert (outcome.record, outcome.degraded) == ({"deferred": ["numba"]}, [])
+    assert (outcome.record, outcome.degraded) == ({"deferred": ["numba"], "judged": {}}, [])
 
 
 def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +251,12 @@ def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(harvest, "collect", slow)
     outcome = job.harvest()
-    assert (outcome.record, outcome.detail) == ({"deferred": ["numba"]}, {"entries": 1})
+    left: RecordChange = {"deferred": ["numba"], "judged": {"numba": collect.place_of(ENTRY, ())}}
+    assert (outcome.record, outcome.detail) == (left, {"entries": 1})
+    # The next one has nothing more to judge, and forgets no place while it is late.
+    job.context = job.context._replace(record=job.context.record._replace(**left))
+    outcome = job.harvest()
+    assert (outcome.record, outcome.detail) == (left, {"entries": 0})
 
 
 def test_a_node_without_room_is_said(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +292,10 @@ def test_a_stage_that_is_not_removed_changes_no_result(job: Job, monkeypatch: py
     (error,) = outcome.degraded
     assert isinstance(error, StageLeft)
     assert (str(stage) in str(error), "lost" in error.hint) == (True, False)
-    assert (outcome.record, job.offered()) == ({"deferred": ["numba"] if late else []}, [] if late else [ENTRY])
+    assert (outcome.record, job.offered()) == (
+        {"deferred": ["numba"] if late else [], "judged": {}},
+        [] if late else [ENTRY],
+    )
 
 
 def test_what_a_killed_epilog_left_defers_where_it_takes_long(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +307,7 @@ def test_what_a_killed_epilog_left_defers_where_it_takes_long(job: Job, monkeypa
 
     monkeypatch.setattr(harvest, "remove_tree", remove)
     outcome = harvest.run(job.context, PLENTY)
-    assert (outcome.record, outcome.degraded) == ({"deferred": ["numba"]}, [])
+    assert (outcome.record, outcome.degraded) == ({"deferred": ["numba"], "judged": {}}, [])
 
 
 def test_limits_hold_over_all_profiles(job: Job) -> None:
