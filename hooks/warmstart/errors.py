@@ -16,7 +16,10 @@ Fields = dict[str, object]
 
 
 class WarmstartError(Exception):
-    """Base of all expected failures. `kind` decides how a hook handles it."""
+    """Base of all expected failures. `kind` decides how a hook handles it.
+
+    A field `also` is a clause at the end of the message, of whoever knows more than the code that raised the error.
+    """
 
     kind: ClassVar[str]
     code: ClassVar[str]
@@ -28,7 +31,7 @@ class WarmstartError(Exception):
         self.fields: Fields = fields
 
     def __str__(self) -> str:
-        return self.template.format_map(self.fields)
+        return self.template.format_map(self.fields) + str(self.fields.get("also", ""))
 
     def as_audit(self) -> Fields:
         """Return the `error` object of an audit line: kind, code, reason, hint."""

@@ -13,6 +13,10 @@ from warmstart.lean import NamedTuple
 # Directory of a run (root, 0700) with the upper, work and view directories of the job's overlays.
 SEED = ".seed"
 
+# What finds no place below a directory of the state, because its disk is full, lies at the same path below this one:
+# in memory, and root's. The task prolog and the other readers of a job's view look there, too.
+SPARE = "/run/warmstart"
+
 # What programs add to TMPDIR for their sockets: vLLM `/` and a UUID, 37 bytes; Python's multiprocessing
 # `/pymp-XXXXXXXX/listener-XXXXXXXX`, 32.
 SOCKET_NAMES = 37
@@ -24,6 +28,11 @@ _RUN = len("/4294967295.0a1b2c3d/tmp")  # what a run adds to WORKSPACE/NODE
 def longest_node_name(workspace: str) -> int:
     """Return how many bytes a node name may have so that TMPDIR is short enough; less than 1 if no name fits."""
     return LONGEST_TMPDIR - _RUN - len(f"{workspace}/".encode())
+
+
+def reserve_beside(directory: str) -> str:
+    """Return the path of the reserve for what lies in one of a node's directories (`NodePaths.reserve`)."""
+    return f"{os.path.dirname(directory)}/reserve"
 
 
 class Installation(NamedTuple):
@@ -198,6 +207,11 @@ class NodePaths(NamedTuple):
         return f"{self.root}/deferred"
 
     @property
+    def removals(self) -> str:
+        """Records of runs whose removal goes on off the clock of jobs."""
+        return f"{self.root}/removals"
+
+    @property
     def maintenance(self) -> str:
         """Bundles that maintenance has unpacked. Only one process uses it at a time."""
         return f"{self.root}/maintenance"
@@ -236,3 +250,13 @@ class NodePaths(NamedTuple):
     def journal(self) -> str:
         """Journals that are not in the audit log yet."""
         return f"{self.root}/journal"
+
+    @property
+    def reserve(self) -> str:
+        """Files and directories to be used while the disk is full (`host.reserve`)."""
+        return f"{self.root}/reserve"
+
+    @property
+    def journals(self) -> tuple[str, str]:
+        """The directories with events that are not in the audit log yet."""
+        return self.journal, self.reserve

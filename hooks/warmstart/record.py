@@ -25,6 +25,7 @@ from warmstart.host.files import (
     wait_flock,
 )
 from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, dumps, suppress
+from warmstart.paths import reserve_beside
 
 FORMAT = 1
 LONGEST = 64 << 20
@@ -198,7 +199,7 @@ def job_lock(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
 
 def _open_locked(path: str, job_id: int, deadline: Deadline) -> int:
     while True:
-        ensure_dir(path, 0o700)
+        ensure_dir(path, 0o700, reserve=reserve_beside(os.path.dirname(path)))
         try:
             fd = os.open(path, DIRECTORY)
         except FileNotFoundError:  # removed between the two calls
@@ -224,7 +225,7 @@ def save(state: str, record: Record) -> None:
     with using_state(state), opened_dir(os.path.join(state, str(record.job_id))) as fd:
         if len(data) > LONGEST:  # users choose the names of entries; `load` would refuse a longer record
             raise OSError(errno.EFBIG, f"the record has {len(data)} bytes")
-        replace_file(fd, NAME, data, 0o600, durable=False)
+        replace_file(fd, NAME, data, 0o600, durable=False, reserve=reserve_beside(state))
 
 
 def load(state: str, job_id: int) -> Record | None:

@@ -9,6 +9,12 @@
 | `finish_deferred`, `drop_deferred` | maintenance                     | as with `release`                             |
 | `end_orphan`                       | maintenance                     | a retained TMPDIR until `limits.keep` is over |
 
+A hook removes for a second, however much a job left. Then the run's directory, which is root's, moves to `REMOVING`
+beside the runs, where only root finds it, and its removal goes on off the clock (`finish_removal`). The directories of
+the job are never moved by themselves: rename(2) fails between two project ids, and users can set those of their own. A
+user may have `MOST_WAITING` such runs on a node, and none waits on a disk that is short of space; then the hook goes on
+until its deadline.
+
 The order of removal:
 
 1. The reserved ports. They are the job's, not the run's, and depend on nothing else.
@@ -16,20 +22,20 @@ The order of removal:
 3. The mounts below the run's directory. Each is made read-only first, so that a process that outlived the job can
    change nothing. Removing a tree would detach its mounts, too, but would not report which ones were in use.
 4. The run's directory, or all of it except TMPDIR; then what the run's imports left beside it.
-5. The file of a deferred harvest, once the cache that it names is gone.
+5. The file of a deferred harvest, once the cache that it names is gone, or the file of a removal names the run.
 6. The record. It is the last thing on this node.
 7. The rendezvous in the store. It comes last because the store may be unreachable.
 
-A process that dies between two of these leaves nothing unknown. While anything of 1 to 5 is left, the record or the
-file of a deferred harvest names the run, and a repeated epilog, the prolog of a requeued job, or maintenance starts
-over. So a part that fails leaves the record in place, and does not keep the other parts from being done. Only a
-rendezvous can outlive both; maintenance of the store removes old ones. `defer` writes that file first and
-removes the record last, so at least one of them names the run at all times. A tree that neither names is an orphan.
-After `undo`, which leaves the ports, the epilog releases them without a record.
+A process that dies between two of these leaves nothing unknown. While anything of 1 to 5 is left, the record, or the
+file of a deferred harvest or of a removal, names the run, and a repeated epilog, the prolog of a requeued job, the
+background or maintenance starts over. So a part that fails leaves the record in place, and does not keep the other
+parts from being done. Only a rendezvous can outlive both; maintenance of the store removes old ones. The file is
+written first and the record removed last, so at least one of them names the run at all times. A tree that none names is
+an orphan. After `undo`, which leaves the ports, the epilog releases them without a record.
 
 Every part accepts that its object is already gone, so a run may be ended twice. Two processes never end one run at the
 same time: hooks hold the lock on the job's state (`record.job_lock`), maintenance holds that or the lock on the
-deferred harvests (`deferred.exclusive`).
+deferred harvests (`deferred.exclusive`), and one process at a time goes on with removals.
 
 Every path is computed from the record's job and run id, never found by user or by pattern. Whatever a process or a
 mount holds is left in place, audited, and removed by the next attempt. It never drains the node.
@@ -53,7 +59,7 @@ from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import ports
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import opened_dir, remove_tree
+from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, remove_tree
 from warmstart.host.space import Held, fair_order
 from warmstart.images import scratch
 from warmstart.lean import Callable, Iterator, NamedTuple, contextmanager, suppress
@@ -65,6 +71,10 @@ from warmstart.store.client import StoreClient
 STEP = "release"  # the step's name in the audit, for every way to end a run
 RETAINED = ".kept"  # in the run's directory, root's, 0600: its mtime is when the job ended
 MAINTENANCE_SECONDS = 300.0  # for removing one run or tree
+REMOVING = "removing"  # beside the runs; root's, 0700; there while there is something in it
+REMOVALS = "removals"  # what `entry.background` is told to do
+AT_ONCE_S = 1.0  # for which a hook removes what a job left, before it leaves the rest
+MOST_WAITING = 8  # runs of a user whose removal goes on
 
 _TMP = "tmp"
 LEDGER_SECONDS = 5.0
@@ -77,6 +87,13 @@ class WorkspaceBusy(ResourceError):
     code = "workspace-busy"
     template = "{path} could not be removed completely: {problem}"
     hint = "find the process or mount that holds it (fuser -vm, findmnt), then remove the directory by hand"
+
+
+class _Removed(NamedTuple):
+    """How far a removal has come."""
+
+    in_use: list[str] = []  # noqa: RUF012 - directories of the cache that a process still used; never mutated
+    is_whole: bool = True
 
 
 class Ending(NamedTuple):
@@ -170,16 +187,26 @@ def finish_deferred(paths: NodePaths, record: Record, deadline: Deadline) -> lis
     Leaves the job's view and record, which may belong to a later run. Returns the directories of the cache that a
     process still used; they were detached. Raises `WorkspaceBusy`.
     """
-    return _remove_run(paths, record, deadline)
+    in_use = _remove_whole(record, deadline)
+    deferred.forget(paths.deferred, record.run_name)
+    return in_use
+
+
+def finish_removal(paths: NodePaths, record: Record, deadline: Deadline) -> bool:
+    """Go on with the removal of a run; return whether nothing of it is left. Raises `WorkspaceBusy`."""
+    removed = _remove_workspace(record, deadline)
+    if removed.is_whole:
+        deferred.forget(paths.removals, record.run_name)
+    return removed.is_whole
 
 
 def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit: Journal, deadline: Deadline) -> None:
     """Drop a deferred harvest, remove its run and audit the loss. The caller holds `deferred.exclusive`."""
+    audit = audit.for_job(**harvest.job_labels)
     if harvest.record:
-        _remove_run(paths, harvest.record, deadline)
+        _remove_or_leave(paths, harvest.record, audit, deadline)
     deferred.forget(paths.deferred, harvest.name)
     profiles = harvest.record.deferred if harvest.record else []
-    audit = audit.for_job(**harvest.job_labels)
     audit.emit(events.HARVEST_DROPPED, run=harvest.name, profiles=profiles, reason=reason)
 
 
@@ -231,7 +258,8 @@ def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) 
     in_use: list[str] = []
     _remove_view(ending, failures)
     with _collected(record.run_directory, failures):
-        in_use = _remove_run(ending.paths, record, deadline)
+        in_use = _remove_or_leave(ending.paths, record, ending.audit, deadline)
+        deferred.forget(ending.paths.deferred, record.run_name)
     _forget(ending, failures)
     if in_use:
         from warmstart.seed.overlay import CacheInUse
@@ -273,30 +301,91 @@ def _audit(ending: Ending, failures: list[WarmstartError]) -> None:
         ending.audit.emit(events.STEP_FAILED, step=STEP, error=failure.as_audit())
 
 
-def _remove_run(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
-    """Remove what belongs only to the run: 3 to 5. Returns the directories of the cache that a process still used."""
-    in_use = _remove_workspace(record, deadline) if record.workspace else []
-    deferred.forget(paths.deferred, record.run_name)
-    return in_use
+def _remove_or_leave(paths: NodePaths, record: Record, audit: Journal, deadline: Deadline) -> list[str]:
+    """Remove what belongs only to the run, 3 and 4, or leave what takes longer than `AT_ONCE_S` to the background.
+
+    Returns the directories of the cache that a process still used. Raises `WorkspaceBusy`.
+    """
+    removed = _remove_workspace(record, deadline.within(AT_ONCE_S))
+    if removed.is_whole:
+        return removed.in_use
+    if _may_wait(paths, record):
+        _leave(paths, record, audit)
+    else:
+        _remove_whole(record, deadline)
+    return removed.in_use
 
 
-def _remove_workspace(record: Record, deadline: Deadline) -> list[str]:
-    """Remove or retain the run's directory: 3 and 4. Returns the directories of the cache that a process still used."""
+def _may_wait(paths: NodePaths, record: Record) -> bool:
+    """Return whether the removal of a run may go on later: the node has space, and its user few such runs."""
+    if deferred.is_short_of_space(record.workspace):
+        return False
+    waiting = deferred.deferred_harvests(paths.removals)
+    return sum(item.record is not None and item.record.uid == record.uid for item in waiting) < MOST_WAITING
+
+
+def _leave(paths: NodePaths, record: Record, audit: Journal) -> None:
+    """Move the rest of a run to `REMOVING` and have it removed off the clock; raises `StateUnusable` or `StateFull`."""
+    from warmstart.host import detached
+
+    if not record.keep:
+        with suppress(OSError), opened_dir(f"{record.workspace}/{record.node}") as node:
+            ensure_dir(REMOVING, 0o700, node)  # after an error the run is removed where it is
+            os.rename(record.run_name, f"{REMOVING}/{record.run_name}", src_dir_fd=node, dst_dir_fd=node)
+    # Without what a removal does not need: users choose the names of entries.
+    deferred.defer(paths.removals, record._replace(seeded={}, facts={}, environment={}, images={}), time.time())
+    audit.emit(events.REMOVAL_LEFT, run=record.run_name)
+    detached.start([paths.background_program, REMOVALS, record.node])
+
+
+def _remove_whole(record: Record, deadline: Deadline) -> list[str]:
+    """Remove a run as `_remove_workspace` does; raises `WorkspaceBusy` also if something is left at the deadline."""
+    removed = _remove_workspace(record, deadline)
+    if not removed.is_whole:
+        raise WorkspaceBusy(path=record.run_directory, problem="not all removed before the deadline")
+    return removed.in_use
+
+
+def _remove_workspace(record: Record, deadline: Deadline) -> _Removed:
+    """Remove or retain the run's directory: 3 and 4. A second call goes on where the first one ended."""
+    if not record.workspace:
+        return _Removed()
     try:
         with opened_dir(record.workspace) as root, opened_dir(record.node, root) as node:
             in_use = _unmount(node, record.run_name)
-            _hide_cache(node, record.run_name)
-            if not (record.keep and _retain(node, record.run_name, deadline)):
-                with scratch.freeing_disk(node, record.run_name):
-                    remove_tree(node, record.run_name, deadline)
-            scratch.remove_left(node, record.run_id, deadline)
-            return in_use
+            try:
+                _hide_cache(node, record.run_name)
+                if not (record.keep and _retain(node, record.run_name, deadline)):
+                    with scratch.freeing_disk(node, record.run_name):
+                        remove_tree(node, record.run_name, deadline)
+                    _remove_moved(node, record.run_name, deadline)
+                scratch.remove_left(node, record.run_id, deadline)
+            except OSError as error:
+                if error.errno != errno.ETIME:
+                    raise
+                return _Removed(in_use, is_whole=False)
+            return _Removed(in_use)
     except FileNotFoundError:
-        return []
+        return _Removed()
     except OSError as error:
         if error.errno == errno.EROFS:
-            return []  # a read-only file system: nothing was written, and nothing can be removed
+            return _Removed()  # a read-only file system: nothing was written, and nothing can be removed
         raise WorkspaceBusy(path=record.run_directory, problem=error.strerror) from error
+
+
+def _remove_moved(node: int, run_name: str, deadline: Deadline) -> None:
+    """Remove what `_leave` has moved of a run, and the directory for it if no other run is there."""
+    try:
+        removing = os.open(REMOVING, DIRECTORY, dir_fd=node)
+    except FileNotFoundError:
+        return
+    try:
+        with scratch.freeing_disk(removing, run_name):
+            remove_tree(removing, run_name, deadline)
+    finally:
+        os.close(removing)
+    with suppress(OSError):  # not empty
+        os.rmdir(REMOVING, dir_fd=node)
 
 
 def _hide_cache(node: int, run_name: str) -> None:
@@ -375,12 +464,21 @@ def _close_to_user(record: Record, deadline: Deadline) -> None:
             with opened_dir(record.run_name, node) as run:
                 os.fchmod(run, 0o700)
                 if not record.keep:
-                    remove_tree(run, _TMP, deadline)
+                    _remove_tmp(run, deadline)
             scratch.remove_left(node, record.run_id, deadline)
     except FileNotFoundError:
         return
     except OSError as error:
         raise WorkspaceBusy(path=record.run_directory, problem=error.strerror) from error
+
+
+def _remove_tmp(run: int, deadline: Deadline) -> None:
+    """Remove a TMPDIR, or some of it if that takes longer than `AT_ONCE_S`; the rest goes with the cache."""
+    try:
+        remove_tree(run, _TMP, deadline.within(AT_ONCE_S))
+    except OSError as error:
+        if error.errno != errno.ETIME:
+            raise
 
 
 def _drop_deferred_beyond_limits(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
@@ -407,7 +505,9 @@ def _removable_as(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callab
         record = records.load(paths.state, orphan.job_id)
     except RecordUnreadable:
         return None
-    if deferred.holds(paths.deferred, orphan.run_name) or (record and record.run_name == orphan.run_name):
+    if any(deferred.holds(directory, orphan.run_name) for directory in (paths.deferred, paths.removals)):
+        return None
+    if record and record.run_name == orphan.run_name:
         return None
     if orphan.kind == "workspace":
         with opened_dir(orphan.directory) as node:

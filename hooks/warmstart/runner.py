@@ -47,7 +47,7 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
             continue
         degraded: list[WarmstartError] = []
         try:
-            context = _run(context, step, degraded, notices)
+            context, _ = _run(context, step, degraded, notices)
         except WarmstartError as error:
             degraded.append(error)
         for failure in degraded:
@@ -59,19 +59,28 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
     return Prepared(context, list(dict.fromkeys(notices)))  # several profiles may have the same reason
 
 
-def run_epilog(context: Context, steps: Iterable[Step]) -> WarmstartError | None:
-    """Run every step, even after failures. Return the worst failure: a `NodeError`, else the first."""
+class Ended(NamedTuple):
+    """The result of an epilog's steps."""
+
+    failure: WarmstartError | None  # the worst: a `NodeError`, else the first
+    lost: bool  # whether something that the job made was lost
+
+
+def run_epilog(context: Context, steps: Iterable[Step]) -> Ended:
+    """Run every step, even after failures."""
     worst: WarmstartError | None = None
+    lost = False
     for step in steps:
         failures: list[WarmstartError] = []
         try:
-            context = _run(context, step, failures, [])
+            context, outcome = _run(context, step, failures, [])
+            lost = lost or outcome.lost
         except WarmstartError as error:
             failures.append(error)
         for failure in failures:
             if worst is None or isinstance(failure, NodeError):
                 worst = failure
-    return worst
+    return Ended(worst, lost)
 
 
 class Refused(UserError):
@@ -88,7 +97,7 @@ def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:
     return isinstance(error, StoreError) and policy.on_error.store == "fail-job"
 
 
-def _run(context: Context, step: Step, degraded: list[WarmstartError], notices: list[str]) -> Context:
+def _run(context: Context, step: Step, degraded: list[WarmstartError], notices: list[str]) -> tuple[Context, Outcome]:
     """Run one step, audit it and save the record. Adds its non-fatal errors to `degraded`, its lines to `notices`."""
     started = time.monotonic()
     audit = context.audit.bind(step=step.name)
@@ -105,7 +114,7 @@ def _run(context: Context, step: Step, degraded: list[WarmstartError], notices: 
     record = _merged(context.record, outcome)
     if record != context.record:
         records.save(context.paths.state, record)
-    return context._replace(record=record)
+    return context._replace(record=record), outcome
 
 
 def _merged(record: Record, outcome: Outcome) -> Record:

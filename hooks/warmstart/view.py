@@ -10,9 +10,19 @@ from __future__ import annotations
 import os
 
 from warmstart.host.deadline import after
-from warmstart.host.files import allow_reading, names_in, opened_dir, read_small, remove_tree, write_all
+from warmstart.host.files import (
+    allow_reading,
+    create_file,
+    make_dir,
+    names_in,
+    opened_dir,
+    opened_trusted,
+    read_small,
+    remove_tree,
+)
 from warmstart.lean import TYPE_CHECKING, Iterator, suppress
-from warmstart.record import Record, using_state
+from warmstart.paths import SPARE, reserve_beside
+from warmstart.record import Record, StateFull, using_state
 
 if TYPE_CHECKING:
     from warmstart.paths import Installation
@@ -25,19 +35,37 @@ EVENTS = "events"  # the file with those of the prolog's events that the job's u
 
 
 def publish(directory: str, record: Record, files: dict[str, str]) -> None:
-    """Replace the job's view by one with these files (name → text). Raises `StateUnusable` or `StateFull`."""
-    fresh = _fresh(record)
-    with using_state(directory), opened_dir(directory) as parent:
-        remove_tree(parent, fresh, after(REMOVAL_SECONDS))
-        os.mkdir(fresh, 0o700, dir_fd=parent)
-        try:
-            _fill(parent, fresh, record, files)
+    """Replace the job's view by one with these files (name → text). Raises `StateUnusable` or `StateFull`.
+
+    Where the disk of `directory`, and its reserve, have no room, the view lies below `paths.SPARE`.
+    """
+    try:
+        with using_state(directory), opened_dir(directory) as parent:
+            _publish(parent, record, files, reserve_beside(directory))
+    except StateFull:
+        with suppress(OSError), opened_dir(directory) as parent:  # an earlier one would be found first
             remove_tree(parent, str(record.view_id), after(REMOVAL_SECONDS))
-            os.rename(fresh, str(record.view_id), src_dir_fd=parent, dst_dir_fd=parent)
-        except OSError:
-            with suppress(OSError):
-                remove_tree(parent, fresh, after(REMOVAL_SECONDS))
-            raise
+        publish_spare(directory, record, files)
+
+
+def publish_spare(directory: str, record: Record, files: dict[str, str]) -> None:
+    """Publish a view below `paths.SPARE`: there `remove_spare` finds it without a record. Raises as `publish` does."""
+    with using_state(SPARE + directory), opened_trusted(SPARE + directory, make=0o711) as parent:
+        _publish(parent, record, files)
+
+
+def _publish(parent: int, record: Record, files: dict[str, str], reserve: str = "") -> None:
+    fresh = _fresh(record)
+    remove_tree(parent, fresh, after(REMOVAL_SECONDS))
+    try:
+        make_dir(fresh, 0o700, parent, reserve)
+        _fill(parent, fresh, record, files, reserve)
+        remove_tree(parent, str(record.view_id), after(REMOVAL_SECONDS))
+        os.rename(fresh, str(record.view_id), src_dir_fd=parent, dst_dir_fd=parent)
+    except OSError:
+        with suppress(OSError):
+            remove_tree(parent, fresh, after(REMOVAL_SECONDS))
+        raise
 
 
 def remove(directory: str, record: Record) -> None:
@@ -48,6 +76,13 @@ def remove(directory: str, record: Record) -> None:
     with opened_dir(directory) as parent:
         for name in (str(record.view_id), _fresh(record)):
             remove_tree(parent, name, after(REMOVAL_SECONDS))
+    remove_spare(directory, str(record.view_id))
+
+
+def remove_spare(directory: str, name: str) -> None:
+    """Remove a job's view below `paths.SPARE`; `name` is the id that its tasks see. Raises `OSError`."""
+    with suppress(FileNotFoundError), opened_dir(SPARE + directory) as parent:
+        remove_tree(parent, name, after(REMOVAL_SECONDS))
 
 
 def files(installation: Installation, job: str, name: str) -> Iterator[bytes]:
@@ -57,20 +92,21 @@ def files(installation: Installation, job: str, name: str) -> Iterator[bytes]:
     """
     with suppress(OSError):
         for node in names_in(installation.var):
-            with suppress(OSError):
-                yield read_small(f"{installation.node(node).view}/{job}/{name}", LONGEST)
+            directory = installation.node(node).view
+            for place in (directory, SPARE + directory):
+                with suppress(OSError):
+                    yield read_small(f"{place}/{job}/{name}", LONGEST)
 
 
 def _fresh(record: Record) -> str:
     return f".new-{record.run_name}"
 
 
-def _fill(parent: int, name: str, record: Record, files: dict[str, str]) -> None:
+def _fill(parent: int, name: str, record: Record, files: dict[str, str], reserve: str) -> None:
     with opened_dir(name, parent) as fd:
         for file, text in files.items():
-            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400, dir_fd=fd)
+            handle = create_file(fd, file, text.encode("utf-8", "surrogateescape"), 0o400, reserve)
             try:
-                write_all(handle, text.encode("utf-8", "surrogateescape"))
                 allow_reading(handle, record.uid, record.gid)
             finally:
                 os.close(handle)

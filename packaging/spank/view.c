@@ -1,5 +1,6 @@
-/* Read the job's view, STATE/NODE/view/JOB/environment, in a directory of root's. Where the file system has no access
- * control lists, the files are the job owner's, who can then change what is in them. */
+/* Read the job's view, STATE/NODE/view/JOB/environment, in a directory of root's; while STATE's disk is full, the prolog
+ * puts it at the same path below SPARE. Where the file system has no access control lists, the files are the job
+ * owner's, who can then change what is in them. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
@@ -14,6 +15,7 @@
 #include "warmstart.h"
 
 #define LARGEST (1 << 20)
+#define SPARE "/run/warmstart"
 #define FILE_FLAGS (O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
 static bool is_name(const char *text)
@@ -36,16 +38,13 @@ static int open_as(uid_t uid, int directory, const char *name)
 	return file;
 }
 
-static int open_file(const struct settings *settings, const char *node, const char *job, uid_t uid, const char *name)
+static int open_below(const char *top, const struct settings *settings, const char *node, const char *job, uid_t uid,
+		      const char *name)
 {
 	char path[PATH_MAX];
 	int views, view, file;
 
-	if (!is_name(node) || !is_name(job)) {
-		errno = EINVAL;
-		return -1;
-	}
-	if (snprintf(path, sizeof(path), "%s/%s/view", settings->state, node) >= (int)sizeof(path)) {
+	if (snprintf(path, sizeof(path), "%s%s/%s/view", top, settings->state, node) >= (int)sizeof(path)) {
 		errno = ENAMETOOLONG;
 		return -1;
 	}
@@ -59,6 +58,18 @@ static int open_file(const struct settings *settings, const char *node, const ch
 	file = open_as(uid, view, name);
 	close(view);
 	return file;
+}
+
+static int open_file(const struct settings *settings, const char *node, const char *job, uid_t uid, const char *name)
+{
+	int file;
+
+	if (!is_name(node) || !is_name(job)) {
+		errno = EINVAL;
+		return -1;
+	}
+	file = open_below("", settings, node, job, uid, name);
+	return file < 0 && errno == ENOENT ? open_below(SPARE, settings, node, job, uid, name) : file;
 }
 
 /* Return a file's contents with two NULs appended, NULL with errno on failure. Only root or the user may own it. */

@@ -471,7 +471,7 @@ PARSERS: dict[str, Parser] = {
         layout.parse_pointer,
         (),
         ("images/store/layout.py:parse_pointer",),
-        (_json({"digest": f"sha256:{SHA256}", "resolved": 1.5, "unanswered": 0}),),
+        (_json({"digest": f"sha256:{SHA256}", "resolved": 1.5}),),
     ),
     "torch-artifact": _format(
         plain.check_artifact,

@@ -22,7 +22,7 @@ from warmstart.images.imports import verify
 from warmstart.images.squashfs import ImageInvalid, parse
 from warmstart.images.store import layout
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.layout import ImageQuery, TagTimes
+from warmstart.images.store.layout import ImageQuery
 
 PAGE = 4096
 DIGEST = f"sha256:{'ab' * 32}"
@@ -52,7 +52,7 @@ def depths(place: Place, store: Store, whole: bytes) -> Iterator[dict[str, Catch
     """Return whether each depth catches the bytes of a file in place of the image."""
     path = store.source / "images" / f"{NAME}.sqsh"
     path.write_bytes(whole)
-    want = ImageQuery(reference.parse(f"reg.io/a@{DIGEST}"), KIND, "", "", TagTimes(0.0, 0.0))
+    want = ImageQuery(reference.parse(f"reg.io/a@{DIGEST}"), KIND, "", "", 0.0)
     with ImageStoreClient.of(place.identity(STORE), str(store.path)) as owner:
 
         def superblock(data: bytes) -> bool:

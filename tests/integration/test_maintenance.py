@@ -29,6 +29,7 @@ from warmstart.harvest import deferred, spool
 from warmstart.harvest.collect import collect
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.harvest.spool import Delivered, Spooled
+from warmstart.host import space
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.paths import NodePaths
@@ -221,12 +222,10 @@ def test_what_a_store_that_is_away_leaves_late_is_deferred_too(node: Node, monke
 
 
 def test_a_stage_without_room_takes_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stage shares its disk with the jobs' records: the entries are lost, and that is reported."""
-    monkeypatch.setattr(step, "room", lambda _stage: 0)
+    """The stage shares its disk with the jobs' records: the harvest waits for room."""
+    monkeypatch.setattr(space, "room", lambda _stage: 0)
     outcome = harvest(node, monkeypatch, str(node.site.store))
-    assert [(error.code, str(error)) for error in outcome.degraded] == [
-        ("harvest-failed", "profile numba: the stage is full")
-    ]
+    assert (outcome.degraded, outcome.record["deferred"]) == ([], ["numba"])
     assert node.site.seen("user-1-a") == {}
     assert os.listdir(node.paths.stage) == []
 
@@ -405,6 +404,21 @@ def test_trees_of_nobody_go_and_foreign_ones_stay(node: Node) -> None:
     node.maintain()
     assert node.left() == ["n1/9.0a1b2c3d", "n1/somebody's", "state/9", "view/9"]
     assert {event["kind"] for event in node.site.events("orphan.removed")} == {"stage", "view", "workspace"}
+
+
+@pytest.mark.threat(43)
+def test_what_hooks_left_to_be_removed_goes(node: Node) -> None:
+    """Of which a process was killed that was at it; and what nothing names any more, as after a loss of the state."""
+    removing = node.workspace / run_end.REMOVING
+    named, nameless = a_record(job_id=71, workspace=str(node.base / "workspace")), "72.0a1b2c3d"
+    for name in (named.run_name, nameless):
+        (removing / name / "tmp/deep").mkdir(parents=True)
+    removing.chmod(0o700)
+    deferred.defer(node.paths.removals, named, time.time())
+    node.maintain()
+    assert node.left() == []
+    assert [event["job_id"] for event in node.site.events("removal.finished")] == [71]
+    assert os.listdir(node.paths.removals) == []
 
 
 def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Node) -> None:

@@ -38,11 +38,11 @@ MOST_FILES = 4  # of a kind, in the mutation table
 Entries = dict[str, list[str]]
 
 
-def run_job(tool: str, cache: Path) -> dict[str, Any]:
+def run_job(tool: str, cache: Path, *arguments: str) -> dict[str, Any]:
     """Run the tool's job with its cache at `cache`. Return the line that it prints."""
     environment = {"PATH": os.defpath, "HOME": str(cache.parent), "TMPDIR": str(cache.parent)}
     environment |= registry.get(tool).environment(str(cache))
-    command = [sys.executable, str(JOBS / f"{tool}_job.py")]
+    command = [sys.executable, str(JOBS / f"{tool}_job.py"), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -124,6 +124,16 @@ def test_valid_entries_alone_are_a_warm_cache_elsewhere(tool: str, cold: Path, t
     report = run_job(tool, cache)
     assert report["cache_hits"] > 0
     assert report["cache_misses"] == 0
+
+
+def test_kernels_for_amd_are_not_called_damaged(tmp_path: Path) -> None:
+    """They are whole, and not taken."""
+    need_module("triton")
+    cache = tmp_path / "cache"
+    assert run_job("triton", cache, "hip")["cache_misses"] == 2
+    entries = harvestable("triton", cache / "triton")
+    assert len(entries) == 2
+    assert set(judged("triton", cache / "triton", entries).values()) == {"other-vendor"}
 
 
 # The least share of mutations that each check must find. A hash finds all. Framing and headers cannot detect changes

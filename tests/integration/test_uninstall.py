@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.cluster.installation import write_policy
+from tests.support import command_line
+from tests.support.runs import a_record
+from warmstart.harvest import deferred
+from warmstart.paths import Installation
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -44,6 +50,25 @@ def uninstall(prefix: Path) -> str:
     """Run `make uninstall`. Return its output."""
     command = ["/usr/bin/make", "-s", "uninstall", f"PREFIX={prefix}"]
     return subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY).stdout
+
+
+def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[Path], None]) -> None:
+    """An epilog had no time to remove all of it; that warmstart is switched off by then does not matter."""
+    prefix, workspace = base / "prefix", base / "workspace"
+    install(prefix)
+    policy = command_line.POLICY.replace("/var/tmp/w,", f"{workspace},").replace("/var/log/w", f"{base}/log")
+    write_policy(prefix, policy)
+    record = a_record(workspace=str(workspace), uid=64201)
+    tree = workspace / "n1" / "removing" / record.run_name
+    (tree / "tmp/deep").mkdir(parents=True)
+    (tree / "tmp/deep/file").write_text("x")
+    paths = Installation(str(prefix)).node("n1")
+    os.makedirs(paths.state)
+    deferred.defer(paths.removals, record, 1.0)
+    (prefix / "etc/warmstart/off").touch()
+    uninstall(prefix)
+    assert os.listdir(workspace / "n1") == os.listdir(paths.removals) == []
+    assert not (prefix / "libexec/warmstart/background").exists()
 
 
 def test_the_programs_go_and_nothing_stays_mounted(prefix: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import spank
+from warmstart.paths import SPARE
 
 JOB = 64201  # a uid; it needs no account
 NODE = "n1"
@@ -75,9 +76,9 @@ def readers(base: Path) -> dict[str, Read]:
     return {"task prolog": task_prolog, "plugin": plugin, "enroot hook": enroot_hook}
 
 
-def write_view(base: Path, *lines: str) -> None:
+def write_view(base: Path, *lines: str, top: str = "") -> None:
     """Write job 7's view."""
-    path = base / "state" / NODE / "view" / "7" / "environment"
+    path = Path(f"{top}{base}/state/{NODE}/view/7/environment")
     path.parent.mkdir(parents=True, exist_ok=True)
     header = [f"{base}/workspace", f"{base}/constant", f"{base}/workspace/{NODE}/7.0a1b2c3d/cache"]
     path.write_text("".join(f"{line}\n" for line in (*header, *lines)))
@@ -113,6 +114,27 @@ def test_whose_rendezvous_it_is(base: Path, readers: dict[str, Read]) -> None:
             ours = {} if mark is None else own
             expected = {**users, **ours} if mark == "!" else {**ours, **users}
             assert agreed(readers, task(**given), list(own)) == expected, (mark, given)
+
+
+def test_while_the_states_disk_is_full(base: Path, readers: dict[str, Read]) -> None:
+    """The view lies below /run, where it is looked for if the state has none; a verdict there ends the step."""
+    shutil.rmtree(base / "state", ignore_errors=True)
+    (base / "state" / NODE / "view").mkdir(parents=True)
+    try:
+        write_view(base, "A=spare", top=SPARE)
+        assert agreed(readers, task(), ["A"]) == {"A": "spare"}
+        write_view(base, "A=ours")
+        assert agreed(readers, task(), ["A"]) == {"A": "ours"}
+        shutil.rmtree(base / "state" / NODE / "view" / "7")
+        verdict = Path(f"{SPARE}{base}/state/{NODE}/view/7/verdict")
+        verdict.write_text("warmstart: no\n")
+        os.chown(verdict, JOB, JOB)
+        for read in readers.values():
+            with pytest.raises(subprocess.CalledProcessError) as ended:
+                read(task())
+            assert "warmstart: no" in ended.value.stdout + ended.value.stderr
+    finally:
+        shutil.rmtree(f"{SPARE}{base}")
 
 
 def test_which_variables_are_the_users(base: Path, readers: dict[str, Read]) -> None:

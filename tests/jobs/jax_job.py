@@ -1,12 +1,14 @@
 """A job that compiles with JAX on CPU and prints one JSON line with JAX's own cache counters.
 
-A second process takes what it finds in JAX_COMPILATION_CACHE_DIR.
+A second process takes what it finds in JAX_COMPILATION_CACHE_DIR. Arguments are numbers, each of which makes a function
+of its own.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 
 # Everything is worth keeping here: by default JAX keeps what took a second to compile.
@@ -17,12 +19,13 @@ import jax.numpy as jnp
 
 
 def main() -> None:
-    """Compile and call one function, and report."""
+    """Compile and call functions, and report."""
     seen: dict[str, int] = {}
     jax.monitoring.register_event_listener(lambda event, **_: seen.update({event: seen.get(event, 0) + 1}))
     started = time.perf_counter()
-    values = jax.jit(lambda x: jnp.sort(jnp.tanh(x @ x)).sum())(jnp.ones((64, 64)))
-    values.block_until_ready()
+    for number in map(int, sys.argv[1:] or ["1"]):
+        values = jax.jit(lambda x, number=number: jnp.sort(jnp.tanh(x @ x)).sum() * number)(jnp.ones((64, 64)))
+        values.block_until_ready()
     report = {
         "tool": "jax",
         "seconds": round(time.perf_counter() - started, 3),

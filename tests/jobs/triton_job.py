@@ -1,11 +1,13 @@
 """A job that compiles with Triton for a GPU that need not be there, and prints one JSON line with its cache's hits.
 
-Only the compiler runs: no kernel is launched. A second process takes both kernels from TRITON_CACHE_DIR.
+Only the compiler runs: no kernel is launched. A second process takes both kernels from TRITON_CACHE_DIR. With the
+argument `hip` they are for AMD's GPUs.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 
 import triton
@@ -13,7 +15,10 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-ARCHITECTURES = (80, 90)
+TARGETS = {
+    "cuda": [GPUTarget("cuda", arch, 32) for arch in (80, 90)],
+    "hip": [GPUTarget("hip", arch, 64) for arch in ("gfx90a", "gfx942")],
+}
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -25,14 +30,14 @@ def add_kernel(x, y, out, n, block: tl.constexpr):  # type: ignore[no-untyped-de
 
 
 def main() -> None:
-    """Compile for each architecture and report."""
+    """Compile for each target and report."""
     hits: list[bool] = []
     triton.knobs.compilation.listener = lambda **seen: hits.append(seen["cache_hit"])
     signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32", "block": "constexpr"}
     started = time.perf_counter()
-    for arch in ARCHITECTURES:
+    for target in TARGETS[sys.argv[1] if sys.argv[1:] else "cuda"]:
         source = ASTSource(fn=add_kernel, signature=signature, constexprs={"block": 256})
-        triton.compile(source, target=GPUTarget("cuda", arch, 32))
+        triton.compile(source, target=target)
     report = {
         "tool": "triton",
         "seconds": round(time.perf_counter() - started, 3),

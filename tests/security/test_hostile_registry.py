@@ -22,7 +22,7 @@ from tests.support.image_place import Place, files, in_child, leftovers, opened_
 from tests.support.image_site import CAPS, RULES
 from tests.support.registries import stub
 from warmstart.errors import WarmstartError
-from warmstart.host.deadline import after
+from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity, become
 from warmstart.images import notes, scratch
 from warmstart.images.importers import flatten
@@ -34,7 +34,7 @@ from warmstart.images.imports import making
 from warmstart.images.layers import LAYERS
 from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
-from warmstart.images.scratch import Caps, ImageTooLarge
+from warmstart.images.scratch import Caps, ImageTooLarge, Scratch
 from warmstart.images.user import own_images
 
 FAKE = Path(__file__).resolve().parents[1] / "fakes" / "enroot"
@@ -93,11 +93,19 @@ def _pushed(place: Place, name: str, fill: Callable[[Path], object]) -> Referenc
     return place.image(f"bomb/{name}:1")
 
 
+class AloneEnroot(Enroot):
+    """enroot that asks for a digest itself, where an import has skopeo ask first."""
+
+    def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
+        """Return the reference's own digest, or what skopeo says of a tag."""
+        return reference.digest or super().resolve(reference, scratch, deadline)
+
+
 def importer(place: Place, kind: str, identity: Identity, registry: str, reach: Reach = NOWHERE) -> Importer:
     """Return each importer in turn, for a registry without TLS."""
     if kind == "oci":
         return Oci(identity, (registry,), reach=reach)
-    return Enroot(identity, (registry,), str(place.base / "enroot" / "enroot"), reach=reach)
+    return AloneEnroot(identity, (registry,), str(place.base / "enroot" / "enroot"), reach=reach)
 
 
 @pytest.fixture
@@ -228,7 +236,6 @@ def own_address() -> str:
 # Go asks no proxy for these: it meets the loopback of its own namespace, where nobody answers.
 LOOPBACK = ("http://127.0.0.1:{port}/", "http://localhost:{port}/", "http://[::ffff:127.0.0.1]:{port}/")
 ELSEWHERE = ("http://{own}:{port}/", METADATA, "https://169.254.169.254/")
-# What each importer asks the registry for itself: skopeo resolves the tags of both.
 NAMES = {"oci": "team/tool:1", "enroot": f"team/tool@sha256:{'ab' * 32}"}
 
 

@@ -23,7 +23,7 @@ from warmstart.images import choice
 from warmstart.images.reference import parse
 from warmstart.images.store import layout
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.layout import NOBODY, ImageQuery, TagTimes
+from warmstart.images.store.layout import NOBODY, ImageQuery
 from warmstart.images.store.published import ImageDraft
 
 REGISTRY = "reg.example.com"
@@ -121,7 +121,7 @@ class BenchSite(NamedTuple):
     def point(self) -> None:
         """Let the policy's tag name the image."""
         reference = parse(IMAGE)
-        want = ImageQuery(reference, KIND, layout.key_of(reference.canonical()), "", TagTimes(0.0, 0.0))
+        want = ImageQuery(reference, KIND, layout.key_of(reference.canonical()), "", 0.0)
         with self._store() as store:
             store.point(want, DIGEST, time.time(), "bench", after(60))
 

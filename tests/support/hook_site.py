@@ -32,6 +32,7 @@ from tests.support.faults import Done, Fault, Faults
 from tests.support.image_place import Ready, squashfs
 from tests.support.image_site import NO_QUEUE, RULES
 from tests.support.numba_entries import numba_entries, write_as
+from warmstart import run_end
 from warmstart.cli.maintain import maintain
 from warmstart.entry import (
     background,
@@ -51,7 +52,7 @@ from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Queue, Requester, Site
 from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.paths import Installation, NodePaths
+from warmstart.paths import SPARE, Installation, NodePaths
 from warmstart.seed import wanted
 from warmstart.seed.wanted import Asker, Wanted
 
@@ -201,6 +202,7 @@ class HookSite:
             self._request()
         elif hook == "background":
             self._want()
+            self._leave()
 
     def without_fault(self, hook: str) -> Done:
         """Return what a hook does that nothing happens to."""
@@ -240,6 +242,15 @@ class HookSite:
         with opened_dir(self.paths.bundles) as fd:
             wanted.add(fd, Wanted(sha256, len(data), *place, Asker(JOB, USER[1], USER[0], "test"), time.time()))
             Path(self.paths.bundles, f"{sha256}.fetching").write_bytes(data[:1000])
+
+    def _leave(self) -> None:
+        """Leave a run of which the epilog had no time to remove anything."""
+        self.run("prolog")
+        self.work(2)
+        at_once, run_end.AT_ONCE_S = run_end.AT_ONCE_S, 0.0
+        self.run("epilog")
+        run_end.AT_ONCE_S = at_once
+        assert os.listdir(self.paths.removals)
 
     def _need_maintenance(self) -> None:
         """Leave a bundle in the spool. A run without an epilog comes beside it."""
@@ -296,7 +307,7 @@ class HookSite:
             "epilog": lambda: epilog.main(prefix),
             "job-container": lambda: job_container.main(prefix),
             "import": lambda: self._import(prefix),
-            "background": lambda: background.main(prefix, ["fetches", NODE]),
+            "background": lambda: max(background.main(prefix, [what, NODE]) for what in background.WORK),
             "maintain": lambda: self._maintain("--node", NODE),
             "maintain-store": lambda: self._maintain("--store"),
             "prolog-slurmctld": lambda: prolog_slurmctld.main(prefix),
@@ -348,7 +359,8 @@ class HookSite:
             *sorted(Path(self.paths.journal).glob("*")),
             *sorted(self.base.glob("var/lib/warmstart-slurmctld/journal/*")),
         ]
-        events = [json.loads(line) for path in found if path.exists() for line in path.read_text().splitlines()]
+        lines = [line for path in found if path.exists() for line in path.read_text().splitlines()]
+        events = [json.loads(line) for line in lines if line]  # a file of the reserve ends in empty lines
         left, new = Counter(known or {}), []
         for event in events:
             if left[_key(event)]:
@@ -389,6 +401,7 @@ class HookSite:
         """End its processes."""
         self._namespace.kill()
         self._namespace.wait()
+        shutil.rmtree(f"{SPARE}{self._top}", ignore_errors=True)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def handler(how: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             word, _, rest = how.partition("=")
-            if self.path == "/v2/" and word in ("html", "cut", "404", "to"):
+            if self.path == "/v2/" and word in ("html", "cut", "403", "404", "to"):
                 self.answer(200, b"{}")
             elif word == "to":
                 self.answer(307, b"", headers={"Location": rest})

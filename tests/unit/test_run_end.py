@@ -8,6 +8,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from warmstart import record as records
 from warmstart import run_end, view
 from warmstart.errors import StoreError
 from warmstart.harvest import deferred
-from warmstart.host import files
+from warmstart.host import detached, files
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
 from warmstart.record import JobBusy, Record
@@ -67,6 +68,10 @@ class Runs:
     def deferred(self) -> list[str]:
         """Return the runs that maintenance is to finish."""
         return [item.name for item in deferred.deferred_harvests(self.paths.deferred)]
+
+    def waiting(self) -> list[str]:
+        """Return the runs whose removal goes on off the clock."""
+        return [item.name for item in deferred.deferred_harvests(self.paths.removals)]
 
     def events(self, name: str) -> list[dict[str, object]]:
         """Return the audited events of one name."""
@@ -137,6 +142,152 @@ def test_a_run_is_known_until_it_is_gone(runs: Runs, way: str, keep: bool) -> No
         if not died:
             break
     assert turn > 10
+
+
+@pytest.fixture
+def busy_disk(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Have no time to remove anything at once; return what is started instead."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(run_end, "AT_ONCE_S", 0.0)
+    monkeypatch.setattr(detached, "start", started.append)
+    return started
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_what_takes_long_to_remove_is_left_to_the_background(runs: Runs, busy_disk: list[list[str]], way: str) -> None:
+    """Where only root finds it, and the run is over for the hook; the next run of the job does not matter."""
+    ending = runs.make()
+    WAYS[way](ending)
+    name = ending.record.run_name
+    assert (runs.left(), runs.recorded(), runs.waiting()) == (["import.0a1b2c3d.0123", "removing"], None, [name])
+    assert tree(f"{runs.workspace}/removing/{name}") == [
+        ".cache",
+        ".cache/numba",
+        ".cache/numba/code",
+        "tmp",
+        "tmp/mine",
+    ]
+    assert stat.S_IMODE((runs.workspace / "removing").stat().st_mode) == 0o700
+    assert busy_disk == [["/nowhere/background", "removals", "n1"]]
+    assert [event["run"] for event in runs.events("removal.left")] == [name]
+    assert runs.events("step.failed") == []
+    (item,) = deferred.deferred_harvests(runs.paths.removals)
+    assert item.record is not None
+    other = runs.make(run_id="ffffffff")
+    assert not run_end.finish_removal(runs.paths, item.record, after(0))
+    assert run_end.finish_removal(runs.paths, item.record, after(SOON))
+    assert (runs.left(), runs.waiting()) == (["7", "7.ffffffff", "import.ffffffff.0123"], [])
+    assert runs.recorded() == other.record
+
+
+@pytest.mark.threat(21)
+def test_only_roots_own_directory_is_moved(
+    runs: Runs, busy_disk: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users set the project ids of theirs, which rename(2) then refuses to move (EXDEV on XFS and ext4)."""
+    real = os.rename
+
+    def rename(source: str, target: str, **where: int) -> None:
+        if source in {"cache", "tmp"}:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        real(source, target, **where)
+
+    monkeypatch.setattr(os, "rename", rename)
+    ending = runs.make()
+    released(ending)
+    assert tree(f"{runs.workspace}/removing/{ending.record.run_name}")[0] == "cache"
+    assert run_end.finish_removal(runs.paths, ending.record, after(SOON))
+    assert runs.left() == []
+
+
+@pytest.mark.parametrize(("way", "keep"), [("release", False), ("release", True), ("supersede", False), ("undo", True)])
+def test_a_run_that_is_left_is_known_until_it_is_gone(
+    runs: Runs, busy_disk: list[list[str]], way: str, keep: bool
+) -> None:
+    """Killed before any call, of the hook or of the background: the record names it, or the list of removals."""
+    for turn in count(1):
+        ending = runs.make(run_id=f"{turn:08x}", keep=keep)
+        record = ending.record._replace(keep=keep and way != "undo")
+        died = vanishes(partial(WAYS[way], ending), turn, "before")
+        assert runs.recorded() == ending.record or runs.waiting() == [record.run_name]
+        WAYS[way](ending)
+        assert (runs.recorded(), runs.waiting()) == (None, [record.run_name])
+        died |= vanishes(partial(run_end.finish_removal, runs.paths, record, after(SOON)), turn, "before")
+        assert runs.left() == [] or record.keep or runs.waiting() == [record.run_name]
+        assert run_end.finish_removal(runs.paths, record, after(SOON))
+        stays = [record.run_name] if record.keep else []
+        assert (runs.left(), runs.recorded(), runs.waiting()) == (stays, None, [])
+        for name in stays:
+            assert tree(f"{runs.workspace}/{name}") == [".kept", "tmp", "tmp/mine"]
+            with opened_dir(str(runs.workspace)) as node:
+                files.remove_tree(node, name, after(SOON))
+        if not died:
+            break
+    assert turn > 10
+
+
+@pytest.mark.threat(43)
+@pytest.mark.parametrize("why", ["number", "space"])
+def test_not_everything_may_wait_to_be_removed(
+    runs: Runs, busy_disk: list[list[str]], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """A user's runs beyond a number, and none where space is short: the hook removes these itself, and others' wait."""
+    most = run_end.MOST_WAITING if why == "number" else 0
+    if why == "space":
+        monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: True)
+    for number in range(1, most + 2):
+        released(runs.make(job_id=number, view_id=number, run_id=f"{number:08x}"))
+    assert len(runs.waiting()) == len(busy_disk) == most
+    assert [name for name in os.listdir(runs.workspace) if not name.startswith(("removing", "import."))] == []
+    other = runs.make(job_id=99, view_id=99, run_id="0000ffff")
+    released(other._replace(record=other.record._replace(uid=other.record.uid + 1)))
+    assert len(runs.waiting()) == most + (why == "number")
+
+
+def test_a_disk_that_does_not_move_it_removes_it_where_it_is(
+    runs: Runs, busy_disk: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name stays, and is no orphan's."""
+    ending = runs.make()
+
+    def refuses(*_args: object, **_kwargs: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuses)
+        patch.setattr(deferred, "replace_file", written)
+        released(ending)
+    (name,) = runs.waiting()
+    assert (runs.workspace / name / "tmp/mine").exists()
+    orphan = Orphan("workspace", str(runs.workspace), name, 7, name)
+    assert not run_end.end_orphan(runs.paths, orphan, 0.0, lambda _: True, runs.context.audit)
+    assert run_end.finish_removal(runs.paths, ending.record, after(SOON))
+    assert runs.left() == []
+
+
+def written(dir_fd: int, name: str, data: bytes, mode: int) -> None:
+    """Write a file at once, without a rename."""
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode, dir_fd=dir_fd)
+    os.write(fd, data)
+    os.close(fd)
+
+
+def test_a_state_that_takes_no_file_keeps_the_record(
+    runs: Runs, busy_disk: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the run until somebody can go on."""
+    ending = runs.make()
+
+    def full(*_args: object, **_kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deferred, "replace_file", full)
+        (failure,) = run_end.release(ending, after(SOON))
+    assert (failure.code, runs.recorded()) == ("state-full", ending.record)
+    monkeypatch.setattr(run_end, "AT_ONCE_S", SOON)
+    released(ending)
+    assert (runs.left(), runs.recorded()) == ([], None)
 
 
 def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

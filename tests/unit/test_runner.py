@@ -149,7 +149,7 @@ def test_an_epilog_runs_every_step_and_reports_the_worst(
     """One failure keeps nothing else from being released."""
     ran: list[str] = []
     steps = [step(str(number), ran, make()) for number, make in enumerate(order)]
-    worst = run_epilog(context, [*steps, step("release", ran)])
+    worst = run_epilog(context, [*steps, step("release", ran)]).failure
     assert ran == ["0", "1", "release"]
     assert isinstance(worst, OfNode)
 

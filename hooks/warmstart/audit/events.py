@@ -27,6 +27,7 @@ JOB_NOT_REQUEUED = Event("job.not-requeued")
 NODE_DRAINED = Event("node.drained")
 DRAIN_OBSERVED = Event("drain.observed")
 NODE_BRAKED = Event("node.braked")
+STATE_FULL = Event("state.full")
 POLICY_REJECTED = Event("policy.rejected")
 TRUST_UNPROVEN = Event("trust.unproven")
 RUN_SUPERSEDED = Event("run.superseded")
@@ -81,6 +82,8 @@ CACHE_BLOCKED = Event("cache.blocked")
 CACHE_UNBLOCKED = Event("cache.unblocked")
 STORE_SWEPT = Event("store.swept")
 RUN_ABANDONED = Event("run.abandoned")
+REMOVAL_LEFT = Event("removal.left")
+REMOVAL_FINISHED = Event("removal.finished")
 ORPHAN_REMOVED = Event("orphan.removed")
 SPEC_WRITTEN = Event("spec.written")
 SPEC_FAILED = Event("spec.failed")
@@ -91,7 +94,8 @@ JOURNAL_DAMAGED = Event("journal.damaged")
 # What a job's own user may read of its prolog: nothing of other users' jobs, of the node, or of the policy.
 SHOWN_TO_JOB = frozenset(
     {
-        *(HOOK_STARTED, JOB_PLANNED, JOB_REFUSED, STEP_FINISHED, STEP_FAILED, RUN_SUPERSEDED, SPEC_IGNORED),
+        *(HOOK_STARTED, JOB_PLANNED, JOB_REFUSED, STEP_FINISHED, STEP_FAILED, STATE_FULL),
+        *(RUN_SUPERSEDED, SPEC_IGNORED),
         *(IMAGE_REUSED, IMAGE_WAITED, IMAGE_IMPORTED, IMAGE_ADOPTED, IMAGE_STALE, IMAGE_LOCKLESS),
         *(PROFILE_LEFT_OUT, TMPDIR_LEFT_OUT, RENDEZVOUS_RESERVED, RENDEZVOUS_JOINED),
         *(CACHE_SEEDED, OVERLAY_FAILED, BUNDLE_LEFT_OUT, BUNDLE_REFUSED),

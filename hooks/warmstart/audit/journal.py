@@ -4,13 +4,13 @@ Hot path: imports no structlog, which takes longer to load than a whole warm pro
 on disk when `emit` returns. `audit.sink` moves journals into the audit log, those of killed hooks, too: maintenance, a
 hook that failed, and an epilog where `is_flush_due`. Until then `audit.query` reads them here.
 
-Emitting never raises: an unwritable audit must not fail a job.
+Emitting never raises: an unwritable audit must not fail a job. `audit.fallback` has what is done then.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import sys
 import time
 
 from warmstart.audit.events import HOOK_FINISHED, SHOWN_TO_JOB, Event
@@ -40,7 +40,7 @@ class Journal:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             self._fd = os.open(self._name + OPEN, flags, 0o600)
         except OSError as error:
-            _complain(f"audit journal {self._name}: {error.strerror}")
+            self._fall_back(error)
 
     def bind(self, **fields: object) -> Journal:
         """Return a journal that writes to the same file and adds `fields` to every event."""
@@ -62,15 +62,33 @@ class Journal:
         return bound
 
     def emit(self, event: Event, **fields: object) -> None:
-        """Append one event. If the write fails, print it to stderr, which Slurm logs when a hook fails."""
-        line = dumps({"ts": time.time(), "event": event, **self._fields, **fields}, default=str)
+        """Append one event. If that fails, it goes to the host's syslog, and to stderr."""
+        line = dumps({"ts": time.time(), "event": event, **self._fields, **fields}, default=str).encode() + b"\n"
+        if problem := self._append(line):
+            self._fall_back(problem)
+            if self._append(line):
+                from warmstart.audit.fallback import ship
+
+                ship(line)
+
+    def _append(self, line: bytes) -> OSError | None:
         try:
-            os.write(self._fd, line.encode() + b"\n")
-        except OSError:
-            _complain(line)
+            whole = os.write(self._fd, line) == len(line)
+        except OSError as error:
+            return error
+        return None if whole else OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _fall_back(self, error: OSError) -> None:
+        from warmstart.audit.fallback import go_on
+
+        self._fd = go_on(self._name + OPEN, self._fd, self._fields, error)
 
     def shown_to_job(self) -> str:
         """Return the lines so far that the job's own user may read; "" if the journal cannot be read."""
+        if self._fd < 0:
+            from warmstart.audit.fallback import state_full
+
+            return state_full(self._fields, lost=True).decode()
         try:
             fd = os.open(self._name + OPEN, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
@@ -79,18 +97,22 @@ class Journal:
                 os.close(fd)
         except OSError:
             return ""
-        whole = (line for line in lines if line.endswith(b"\n"))
+        whole = (line for line in lines if line.endswith(b"\n") and line != b"\n")
         # `emit` begins each line with `ts` and `event`; decoding them all takes ten times as long.
         return b"".join(line for line in whole if line.split(b'"', 6)[5].decode() in SHOWN_TO_JOB).decode()
 
     def finish(self, **fields: object) -> None:
         """Append `hook.finished`, close the journal and name it as done for the next flush."""
         self.emit(HOOK_FINISHED, **fields)
+        if self._fd < 0:
+            return
         try:
             os.close(self._fd)
             os.rename(self._name + OPEN, self._name + DONE)
         except OSError as error:
-            _complain(f"audit journal {self._name}: {error.strerror}")
+            from warmstart.audit.fallback import complain
+
+            complain(f"audit journal {self._name}: {error.strerror}")
 
 
 def is_flush_due(directory: str) -> bool:
@@ -103,7 +125,3 @@ def is_flush_due(directory: str) -> bool:
             return len(names) >= MOST_WAITING or any(now - written > LONGEST_WAITING_S for written in times)
     except OSError:  # there are none, or another process is moving them
         return False
-
-
-def _complain(text: str) -> None:
-    print(f"warmstart: {text}", file=sys.stderr)  # noqa: T201 - the last resort of a hook

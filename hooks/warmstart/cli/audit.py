@@ -128,7 +128,7 @@ def journal_dirs(installation: Installation) -> list[str]:
         nodes = sorted(os.listdir(installation.var))
     except OSError:
         return []
-    return [installation.node(node).journal for node in nodes]
+    return [directory for node in nodes for directory in installation.node(node).journals]
 
 
 @contextmanager

@@ -31,7 +31,6 @@ from warmstart.cli.output import (
 from warmstart.entry import prefetch as prefetching
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images.importers.base import RegistryUnreachable
 from warmstart.images.imports import making
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
@@ -173,14 +172,12 @@ def refresh(installation: Installation, reference: str, as_json: bool) -> None:
 
     Exit status: 0 the image is in the store; 1 the registry does not answer, or the import failed; 2 wrong usage.
     """
-    _obtain(installation, reference, "refreshing", _refreshed, as_json)
+    if _obtain(installation, reference, "refreshing", _refreshed, as_json).how == "stale":
+        raise click.exceptions.Exit(NOT_DONE)
 
 
 def _refreshed(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
-    image = making.obtain(reference, site._replace(rules=site.rules._replace(tag_ttl=0)), deadline)
-    if image.how == "stale":
-        raise RegistryUnreachable(image=reference.canonical(), problem="it gave no answer; jobs get the old image")
-    return image
+    return making.obtain(reference, site._replace(rules=site.rules._replace(tag_ttl=0)), deadline)
 
 
 @images.command()
@@ -367,7 +364,7 @@ def _obtain(
     doing: str,
     function: Callable[[Reference, Site, Deadline], Obtained],
     as_json: bool,
-) -> None:
+) -> Obtained:
     with changed(installation) as store, _errors_shown(as_json):
         reference = store.reference(name)
         with bar(f"{doing} {reference.canonical()}", quiet=as_json) as show_bytes:
@@ -378,6 +375,9 @@ def _obtain(
             tell(store.audit, reference.canonical(), image, time.monotonic() - started)
     made = {"digest": image.digest, "path": image.path, "bytes": image.size, "how": image.how}
     answer(f"{image.how}: {image.path}", made, as_json=as_json)
+    if image.reason:
+        warn(f"it is what the tag meant last, and may be out of date: {image.reason}")
+    return image
 
 
 def _verify(store: ImageStore, entry: ImageEntry, again: bool) -> dict[str, str]:

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from warmstart.audit import pending
-from warmstart.audit.events import HOOK_CRASHED
-from warmstart.audit.line import timestamp
+from warmstart.audit.events import HOOK_CRASHED, STATE_FULL, Event
+from warmstart.audit.line import Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, OVERDUE_INTERVALS, UNKNOWN, WRONG, Finding
 from warmstart.errors import WarmstartError
-from warmstart.harvest import pack
-from warmstart.host import process
+from warmstart.harvest import deferred, pack
+from warmstart.host import process, reserve
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, weakness
 from warmstart.host.namespaces import mount_of
@@ -51,7 +51,7 @@ PROGRAMS = (
     process.SETPRIV,
 )
 WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; so do epilogs
-KILLED_S = 86400.0
+LATELY_S = 86400.0
 PROBE = ".doctor"
 
 
@@ -250,15 +250,7 @@ def journals(node: Node) -> Iterator[Finding]:
 
 def killed_hooks(node: Node) -> Iterator[Finding]:
     """Check for hooks that were killed lately: Slurm drains the node, and a dead hook gives no reason."""
-    nodes = node.nodes()
-    names = [os.path.basename(paths.root) for paths in nodes]
-    log = AuditLog([node.policy.paths.audit], [paths.journal for paths in nodes])
-    since = timestamp(time.time() - KILLED_S)
-    try:
-        crashes = [*log.lines(LineFilter(event=HOOK_CRASHED, since=since))]
-    except FileNotFoundError:
-        crashes = []  # no line was ever moved there, and no journal is pending
-    killed = [line for line in crashes if line.get("reason") == "killed" and line.get("node") in names]
+    killed = [line for line in _of_last_day(node, HOOK_CRASHED) if line.get("reason") == "killed"]
     if killed:
         last = max(killed, key=lambda line: str(line["ts"]))
         job = f" of job {last['job_id']}" if "job_id" in last else ""
@@ -273,6 +265,24 @@ def killed_hooks(node: Node) -> Iterator[Finding]:
         yield Finding(ADVICE, found, change)
     else:
         yield Finding(OK, "no hook was killed in the last day")
+
+
+def full_state(node: Node) -> Iterator[Finding]:
+    """Check for hooks that found the disk of warmstart's state full lately, and for a whole reserve for them."""
+    missing = sum(reserve.missing(paths.reserve) for paths in node.nodes())
+    if found := _of_last_day(node, STATE_FULL):
+        last = max(found, key=lambda line: str(line["ts"]))
+        lost = sum(line.get("lost") is True for line in found)
+        words = (
+            f"{len(found)} hooks found the disk of warmstart's state ({node.installation.var}) full in the last day, "
+            f"the last on {last['node']} at {last['ts']}; nothing was recorded of {lost} of them"
+        )
+        yield Finding(WRONG, words, "find what filled it; give the state a disk that nobody else writes")
+    if missing:
+        words = f"the reserve for a full state disk lacks {missing} files and directories"
+        yield Finding(ADVICE, words, "free space there, then run `warmstart maintain`")
+    if not found and not missing:
+        yield Finding(OK, "no hook found the state's disk full in the last day, and the reserve is whole")
 
 
 def maintenance(node: Node) -> Iterator[Finding]:
@@ -318,6 +328,21 @@ def spool(node: Node) -> Iterator[Finding]:
         yield Finding(OK, words)
 
 
+def removals(node: Node) -> Iterator[Finding]:
+    """Check for runs of jobs that are over and whose directories are still being removed."""
+    waiting = [item for paths in node.nodes() for item in deferred.deferred_harvests(paths.removals)]
+    oldest = min((item.since for item in waiting), default=time.time())
+    words = f"directories of {len(waiting)} jobs that are over are being removed"
+    if time.time() - oldest > WAITING_S:
+        found = f"{words}, the oldest for {format_duration(time.time() - oldest)}"
+        change = (
+            "enable warmstart-maintain.timer; `warmstart audit --event step.failed` names what a process or mount holds"
+        )
+        yield Finding(WRONG, found, change)
+    else:
+        yield Finding(OK, words)
+
+
 def imports(node: Node) -> Iterator[Finding]:
     """Check for background imports that nobody works on, and for those that failed lately."""
     waiting, stuck, failed = 0, [], []
@@ -339,6 +364,18 @@ def imports(node: Node) -> Iterator[Finding]:
         )
     if not stuck and not failed:
         yield Finding(OK, f"{waiting} imports wait for their turn, none has failed in the last hour")
+
+
+def _of_last_day(node: Node, event: Event) -> list[Line]:
+    """Return the events of one kind of this host's nodes in the last day."""
+    nodes = node.nodes()
+    names = [os.path.basename(paths.root) for paths in nodes]
+    log = AuditLog([node.policy.paths.audit], [directory for paths in nodes for directory in paths.journals])
+    since = timestamp(time.time() - LATELY_S)
+    try:
+        return [line for line in log.lines(LineFilter(event=event, since=since)) if line.get("node") in names]
+    except FileNotFoundError:
+        return []  # no line was ever moved there, and no journal is pending
 
 
 def _owned_by_root(path: str, status: str, otherwise: str) -> Iterator[Finding]:
@@ -423,8 +460,10 @@ CHECKS = {
     "node.credentials": credentials,
     "node.programs": tools,
     "node.killed-hooks": killed_hooks,
+    "node.full-state": full_state,
     "node.maintenance": maintenance,
     "node.journals": journals,
     "node.spool": spool,
+    "node.removals": removals,
     "node.imports": imports,
 }

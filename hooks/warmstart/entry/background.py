@@ -1,12 +1,14 @@
 """`background WHAT NODE`: do off the clock of jobs what their hooks had no time for. Runs as root, for no job.
 
-| WHAT      | is                                                        | waits in             |
-|-----------|-----------------------------------------------------------|----------------------|
-| `fetches` | bundles that did not come within `seed.fetch_budget`      | `seed.wanted`        |
+| WHAT       | is                                                         | waits in             |
+|------------|------------------------------------------------------------|----------------------|
+| `fetches`  | bundles that did not come within `seed.fetch_budget`       | `seed.wanted`        |
+| `removals` | runs of which a job left more than its epilog could remove | `run_end`            |
 
-Hooks start it detached (`host.detached`) at idle priority, and maintenance does the same work. One process does each
-on a node at a time, so that the rate of `seed.fetch_rate` is the node's. It may be killed at any point: what is left
-still waits, and whoever finds it starts the program again.
+Hooks start it detached (`host.detached`), it makes itself idle, and maintenance does the same work. One process does
+each on a node at a time, so that the rate of `seed.fetch_rate` is the node's. It may be killed at any point: what is
+left still waits, and the next hook that leaves something, or maintenance, goes on. While warmstart is off nothing is
+fetched; what was left to be removed is removed.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ import sys
 import time
 from collections.abc import Callable
 
+from warmstart import run_end
 from warmstart.audit import events
 from warmstart.errors import WarmstartError
+from warmstart.harvest import deferred
+from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import files, process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
@@ -28,6 +33,8 @@ from warmstart.session import Session, open_session
 from warmstart.store.bundles import BundleGone, CopyFailed, FetchOverBudget
 
 FETCH_S = 3600.0  # for one attempt at a bundle; longer if the rate is low
+SLICE_S = 10.0  # for removing, before another user's run has its turn
+RUN_S = 600.0  # for one run; the next process, or maintenance, does the rest
 FAILED, WRONG_USAGE = 1, 2
 
 
@@ -39,7 +46,7 @@ def main(prefix: str, arguments: list[str]) -> int:
             print(f"usage: background {'|'.join(WORK)} NODE", file=sys.stderr)  # noqa: T201 - who calls it by hand
             return WRONG_USAGE
         what, node = arguments
-        if not installation.is_off:
+        if what == run_end.REMOVALS or not installation.is_off:
             process.be_idle()
             with open_session(installation, "background", node) as session, session.isolated(what):
                 WORK[what](session)
@@ -52,16 +59,17 @@ def main(prefix: str, arguments: list[str]) -> int:
     return 0
 
 
-def fetch_all(session: Session) -> None:
-    """Fetch the bundles of which an attempt is due, unless another process is at it."""
-    tried = set()
+def fetch_all(session: Session) -> int:
+    """Fetch the bundles of which an attempt is due, unless another process is at it; return how many were tried."""
+    tried: set[str] = set()
     with files.opened_lock(session.paths.locks, wanted.FETCHES) as fd:
         while waiting := [item for item in wanted.due(session.paths.bundles) if item.sha256 not in tried]:
             if not files.try_flock(fd):
-                return
+                break
             tried.add(waiting[0].sha256)
             with session.isolated(f"fetch of {waiting[0].bundle}"):
                 _fetch(session, waiting[0])
+    return len(tried)
 
 
 def _fetch(session: Session, item: Wanted) -> None:
@@ -94,4 +102,46 @@ def _fetch(session: Session, item: Wanted) -> None:
     audit.emit(events.BUNDLE_FETCHED, **about, size=item.size, attempt=item.attempts + 1, duration_ms=took)
 
 
-WORK: dict[str, Callable[[Session], None]] = {wanted.FETCHES: fetch_all}
+def remove_all(session: Session, patience: float = 0) -> int:
+    """Go on with the removals that hooks have left, unless another process is at it for `patience` seconds.
+
+    Users take turns by the time that their runs have taken, so that nobody's small run waits for another's millions of
+    files. Returns how many runs are gone.
+    """
+    finished = 0
+    users: dict[int, float] = {}  # seconds
+    runs: dict[str, float] = {}
+    with files.opened_lock(session.paths.locks, run_end.REMOVALS) as fd:
+        if not files.wait_flock(fd, after(patience)):
+            return 0
+        while waiting := [
+            item for item in deferred.deferred_harvests(session.paths.removals) if runs.get(item.name, 0.0) < RUN_S
+        ]:
+            item = min(waiting, key=lambda item: users.get(_uid(item), 0.0))
+            took = RUN_S  # one that fails has no other turn
+            with session.isolated(f"removal of run {item.name}", step=run_end.STEP):
+                started = time.monotonic()
+                finished += _remove(session, item)
+                took = time.monotonic() - started
+            runs[item.name] = runs.get(item.name, 0.0) + took
+            users[_uid(item)] = users.get(_uid(item), 0.0) + took
+    return finished
+
+
+def _remove(session: Session, item: DeferredHarvest) -> bool:
+    """Remove some of a run; return whether nothing of it is left. Raises `WorkspaceBusy`."""
+    if item.record is None:  # maintenance finds its tree, which nothing names any more
+        deferred.forget(session.paths.removals, item.name)
+        return False
+    is_whole = run_end.finish_removal(session.paths, item.record, after(SLICE_S))
+    if is_whole:
+        took = round((time.time() - item.since) * 1000, 3)
+        session.audit.for_job(**item.job_labels).emit(events.REMOVAL_FINISHED, run=item.name, duration_ms=took)
+    return is_whole
+
+
+def _uid(item: DeferredHarvest) -> int:
+    return item.record.uid if item.record else 0
+
+
+WORK: dict[str, Callable[[Session], int]] = {wanted.FETCHES: fetch_all, run_end.REMOVALS: remove_all}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 
-from warmstart import plan
+from warmstart import plan, view
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.entry.hook import Hook, run_hook
-from warmstart.errors import NodeError
+from warmstart.errors import NodeError, WarmstartError
 from warmstart.host.deadline import after
+from warmstart.lean import suppress
 from warmstart.runner import run_epilog
 
 SECONDS_FOR_LOCK = 10.0
@@ -24,20 +25,24 @@ def main(prefix: str) -> int:
     return run_hook("epilog", prefix, _finish)
 
 
-def _finish(hook: Hook) -> None:
+def _finish(hook: Hook) -> WarmstartError | None:
+    """Return a failure by which something that the job made was lost."""
     with records.job_lock(hook.paths.state, hook.job.id, after(SECONDS_FOR_LOCK)):
         record = hook.earlier_record()
         if record is None:
             hook.audit.emit(events.RUN_UNKNOWN)
             _free_ports(hook)
-            return
+            with suppress(OSError):  # then maintenance does
+                view.remove_spare(hook.paths.view, str(hook.job.id))
+            return None
         try:
             steps = plan.epilog(hook.policy, record, os.environ.get("SLURM_CONF", ""))
-            failure = run_epilog(hook.context(record, after(plan.epilog_budget(hook.policy))), steps)
+            ended = run_epilog(hook.context(record, after(plan.epilog_budget(hook.policy))), steps)
         finally:
             hook.close()
-    if isinstance(failure, NodeError):
-        raise failure
+    if isinstance(ended.failure, NodeError):
+        raise ended.failure
+    return ended.failure if ended.lost else None
 
 
 def _free_ports(hook: Hook) -> None:

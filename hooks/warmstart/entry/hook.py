@@ -20,9 +20,9 @@ from warmstart.audit import events
 from warmstart.audit.journal import Journal, is_flush_due
 from warmstart.errors import NodeError, PolicyError, WarmstartError
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import ensure_path
+from warmstart.host.files import FULL, ensure_path
 from warmstart.job import Job, from_environment
-from warmstart.lean import Callable, NamedTuple
+from warmstart.lean import Callable, NamedTuple, suppress
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, using_state
@@ -70,8 +70,11 @@ class Hook(NamedTuple):
         self.store.close()
 
 
-def run_hook(name: str, prefix: str, work: Callable[[Hook], None]) -> int:
-    """Run `work` for the job in the environment. Return the exit status; never raises."""
+def run_hook(name: str, prefix: str, work: Callable[[Hook], WarmstartError | None]) -> int:
+    """Run `work` for the job in the environment. Return the exit status; never raises.
+
+    `work` returns a failure of the hook that drains nothing and is audited already, or raises it.
+    """
     installation, job = Installation(prefix), None
     try:
         os.umask(0o022)
@@ -80,26 +83,24 @@ def run_hook(name: str, prefix: str, work: Callable[[Hook], None]) -> int:
         job = from_environment(os.environ)
         return _audited(name, installation, job, work)
     except NodeError as error:  # before there was a journal
-        print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it
+        _say(f"{error} ({error.hint})")
         return 0 if _is_observed(installation, None, job) or _brake(installation, None, error) else DRAINS
     except WarmstartError as error:
-        print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it
+        _say(f"{error} ({error.hint})")
         return 0
     except Exception:  # noqa: BLE001 - a bug never drains a node
-        print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it
+        _say(_traceback())
         return 0
 
 
-def _audited(name: str, installation: Installation, job: Job, work: Callable[[Hook], None]) -> int:
+def _audited(name: str, installation: Installation, job: Job, work: Callable[[Hook], WarmstartError | None]) -> int:
     started = time.monotonic()
     paths = installation.node(job.node)
-    with using_state(paths.root):
-        for directory, mode in ((paths.root, 0o755), (paths.state, 0o700), (paths.view, 0o711)):
-            ensure_path(directory, mode)
+    _make_directories(paths)
     run_id = os.urandom(4).hex()
     journal = Journal(paths.journal, {**job.as_audit(), "hook": name, "run_id": run_id})
     journal.emit(events.HOOK_STARTED, partition=job.partition, account=job.account)
-    failure, status = _run(installation, job, journal, run_id, started, work)
+    failure, status = _run(name, installation, job, journal, run_id, started, work)
     took = time.monotonic() - started
     journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
     # Importing structlog costs more than a warm hook, so that is left to maintenance, and to an epilog now and then.
@@ -108,20 +109,41 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     return status
 
 
+def _make_directories(paths: NodePaths) -> None:
+    """Make the node's directories, and the reserve beside them if they are new. Raises `StateUnusable`, `StateFull`.
+
+    On a full disk the hook goes on without them, and tells the job.
+    """
+    new = False
+    with using_state(paths.root):
+        try:
+            for directory, mode in ((paths.root, 0o755), (paths.state, 0o700), (paths.view, 0o711)):
+                new = ensure_path(directory, mode) or new
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+    if new:
+        from warmstart.host import reserve
+
+        with suppress(OSError):
+            reserve.fill(paths.reserve)
+
+
 def _run(  # noqa: PLR0917 - the hook's run, and what it does
+    name: str,
     installation: Installation,
     job: Job,
     journal: Journal,
     run_id: str,
     started: float,
-    work: Callable[[Hook], None],
+    work: Callable[[Hook], WarmstartError | None],
 ) -> tuple[BaseException | None, int]:
     """Return the failure, if any, and the exit status."""
     policy = None
     try:
         policy = _policy(installation, journal)
         store = StoreClient(policy.store_user, policy.paths.store, f"{job.node}-{run_id}")
-        work(Hook(job, policy, installation.node(job.node), journal, run_id, store, started))
+        failure = work(Hook(job, policy, installation.node(job.node), journal, run_id, store, started))
     except NodeError as error:
         if _is_observed(installation, policy, job):
             journal.emit(events.DRAIN_OBSERVED, error=error.as_audit())
@@ -130,14 +152,16 @@ def _run(  # noqa: PLR0917 - the hook's run, and what it does
             _drain_node(policy, job, journal, error)
         return error, 0 if installation.is_off else DRAINS
     except WarmstartError as error:
-        print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it
+        if not isinstance(error, PolicyError):  # that has an event of its own
+            journal.emit(events.STEP_FAILED, step=name, error=error.as_audit())
+        print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
         return error, 0
     except Exception as error:  # noqa: BLE001 - a bug: audited, never a drain
         journal.emit(events.HOOK_CRASHED, traceback=_traceback())
-        print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it
+        print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
         _brake(installation, journal, error)
         return error, 0
-    return None, 0
+    return failure, 0
 
 
 def _is_observed(installation: Installation, policy: Policy | None, job: Job | None) -> bool:
@@ -172,7 +196,7 @@ def _brake(installation: Installation, journal: Journal | None, error: BaseExcep
     if faults := brake.pull(installation, error, os.environ.get("SLURM_JOB_UID", "")):
         if journal is not None:
             journal.emit(events.NODE_BRAKED, faults=faults, file=installation.brake)
-        print(  # noqa: T201 - slurmd logs it
+        print(  # noqa: T201 - slurmd logs it if the hook fails
             f"warmstart: switched itself off after {len(faults)} faults within an hour; to switch it on again: "
             f"rm {installation.brake}",
             file=sys.stderr,
@@ -187,7 +211,7 @@ def _drain_node(policy: Policy | None, job: Job, journal: Journal, error: NodeEr
         policy.paths.scontrol, job.node, f"{error} ({error.code})", os.environ.get("SLURM_CONF", "")
     )
     journal.emit(events.NODE_DRAINED, error=error.as_audit(), reason_given=reason_given)
-    print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it
+    print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
 
 
 def _move_journals(installation: Installation, paths: NodePaths) -> None:
@@ -200,9 +224,16 @@ def _move_journals(installation: Installation, paths: NodePaths) -> None:
         if policy is not None:
             flush(paths.journal, policy.paths.audit, policy.audit.services)
     except WarmstartError as error:
-        print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it
+        _say(str(error))
     except Exception:  # noqa: BLE001 - the audit must not fail a job
-        print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it
+        _say(_traceback())
+
+
+def _say(text: str) -> None:
+    """Say what is in no audit."""
+    from warmstart.audit.fallback import say
+
+    say(text)
 
 
 def _traceback() -> str:

@@ -151,8 +151,7 @@ class _Import:
         check_allowed(reference, policy.images.registries)
         site = self._site(reference, deadline)
         query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
-        times = query.times
-        query = query._replace(times=times._replace(fresh_after=max(times.fresh_after, self._request.fresh_after)))
+        query = query._replace(fresh_after=max(query.fresh_after, self._request.fresh_after))
         if query.kind != self._request.kind:
             raise self._abandoned("the policy names another importer now (images.importer)")
         if image := site.look_up(query, "reused", deadline):

@@ -211,7 +211,7 @@ class _Run:
         query, site = query_by_rules(wanted.reference, site.rules, site.recipe), site.about(wanted.reference)
         if not wanted.job_id:
             # A tag of the policy's is asked again in the second half of its life: no job finds it expired.
-            query = query._replace(times=query.times._replace(fresh_after=time.time() - site.rules.tag_ttl / 2))
+            query = query._replace(fresh_after=time.time() - site.rules.tag_ttl / 2)
         if image := site.look_up(query, "reused", self._deadline):
             if not wanted.job_id:
                 site.record_use(image.name, self._deadline)  # so that it is not evicted

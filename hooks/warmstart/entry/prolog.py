@@ -12,7 +12,7 @@ from warmstart.audit import events
 from warmstart.entry.hook import Hook, run_hook
 from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline
-from warmstart.record import Record
+from warmstart.record import Record, StateFull
 from warmstart.runner import Refused, run_prolog
 from warmstart.slurm.nodes import first
 
@@ -30,7 +30,18 @@ def main(prefix: str) -> int:
 
 
 def _prepare(hook: Hook) -> None:
-    job, paths, end = hook.job, hook.paths, hook.deadline(plan.prolog_budget(hook.policy))
+    end = hook.deadline(plan.prolog_budget(hook.policy))
+    try:
+        _prepare_run(hook, end)
+    except StateFull as error:
+        _tell(hook, error, end)
+        raise
+    finally:
+        hook.close()
+
+
+def _prepare_run(hook: Hook, end: Deadline) -> None:
+    job, paths = hook.job, hook.paths
     with records.job_lock(paths.state, job.id, end.within(LOCK_SECONDS)):
         _supersede(hook, end)
         record = _record(hook)
@@ -46,8 +57,24 @@ def _prepare(hook: Hook) -> None:
             if hook.policy.on_error.bug == "fail-job":
                 _refuse_for_bug(hook, record)
             raise
-        finally:
-            hook.close()
+
+
+def _tell(hook: Hook, error: StateFull, end: Deadline) -> None:
+    """Tell a job that gets nothing because nothing of it can be written down; it fails if it must have its image."""
+    record, policy = _record(hook), hook.policy
+    hook = _with_job_spec(hook, Deadline(end.at - RESERVE_SECONDS))
+    grant = plan.grant(policy, hook.job)
+    if grant.observed:
+        return
+    try:
+        requested = plan.request_of(hook.job, grant)
+        if not plan.prolog(policy, hook.job, grant, requested):
+            return
+        if policy.on_error.image != "run-without" and plan.images(policy, grant, requested):
+            raise Refused(reason=str(error), cause=error.code, step="image")
+        _publish(hook, record, "notice", f"warmstart: {error}; the job runs without warmstart\n")
+    except UserError as refusal:
+        _refuse(hook, record, refusal, end)
 
 
 def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
@@ -164,9 +191,14 @@ def _refuse_for_bug(hook: Hook, record: Record) -> None:
 
 
 def _publish(hook: Hook, record: Record, name: str, text: str) -> None:
-    """Publish a view with one text for the job's task prolog. Without a record the epilog would leave the view."""
-    records.save(hook.paths.state, record)
-    view.publish(hook.paths.view, record, {name: text, view.EVENTS: hook.audit.shown_to_job()})
+    """Publish a view with one text for the job's task prolog. Without a record the epilog finds only a spare one."""
+    files = {name: text, view.EVENTS: hook.audit.shown_to_job()}
+    try:
+        records.save(hook.paths.state, record)
+    except StateFull:
+        view.publish_spare(hook.paths.view, record, files)
+    else:
+        view.publish(hook.paths.view, record, files)
 
 
 def _undo(hook: Hook, record: Record, end: Deadline) -> None:

@@ -3,6 +3,8 @@
     <node>/deferred/                       root, 0700
         <jobid>.<run>.json                 since when; the run's record, whose `deferred` names the profiles
 
+Runs whose removal goes on off the clock (`run_end`) are written down in the same form in `<node>/removals`.
+
 The run's directory keeps its name, which is unique to the run, so a requeued job can use the job's state. The process
 that finishes or drops runs holds a flock on the directory; nobody waits for it.
 """
@@ -16,6 +18,7 @@ from warmstart import record as records
 from warmstart.host import files, wire
 from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps
+from warmstart.paths import reserve_beside
 from warmstart.record import Record, RecordOfOtherRelease, RecordUnreadable, using_state
 
 LONGEST_SECONDS = 2 * 86400.0
@@ -53,10 +56,11 @@ def defer(directory: str, record: Record, since: float) -> None:
     `since` is in seconds since the epoch. Raises `StateUnusable` or `StateFull` if it cannot be written.
     """
     with using_state(directory):
-        ensure_dir(directory, 0o700)
+        reserve = reserve_beside(directory)
+        ensure_dir(directory, 0o700, reserve=reserve)
         with opened_dir(directory) as fd:
             content = {"since": since, "record": records.encode(record).decode()}
-            replace_file(fd, record.run_name + _SUFFIX, dumps(content).encode(), 0o600)
+            replace_file(fd, record.run_name + _SUFFIX, dumps(content).encode(), 0o600, reserve=reserve)
 
 
 def forget(directory: str, name: str) -> None:

@@ -27,6 +27,7 @@ ROOT_ALONE = frozenset({0})  # trusted owners
 # Errors that no user can cause and that every other job would meet, too: only these drain the node
 # (docs/architecture.md, rule 2).
 NODE_FAULTS = frozenset({errno.EROFS, errno.EIO, errno.ENODEV, errno.ENXIO, errno.EUCLEAN})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ACL = "system.posix_acl_access"
 # Tags of acl(5) entries, as the kernel's posix_acl_xattr.h numbers them; only USER has an id.
 _USER_OBJ, _USER, _GROUP_OBJ, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
@@ -156,18 +157,18 @@ def write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: bool = True) -> None:
+def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: bool = True, reserve: str = "") -> None:
     """Replace the content of `name` with `data` atomically: readers see either all of the old or all of the new.
 
     Without `durable` nothing is synced, so a power failure may leave an empty file. The temporary name contains the
-    process id. A writer that dies leaves one such file, which maintenance removes (`remove_temporaries`).
+    process id. A writer that dies leaves one such file, which maintenance removes (`remove_temporaries`). On a full
+    disk a file of `reserve` is taken, if given (`host.reserve`).
     """
     temp = f".{name}.{os.getpid()}.tmp"
     try:
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode, dir_fd=dir_fd)
+        fd = create_file(dir_fd, temp, data, mode, reserve)
         try:
             os.fchmod(fd, mode)
-            write_all(fd, data)
             if durable:
                 os.fsync(fd)
         finally:
@@ -178,6 +179,27 @@ def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: boo
         raise
     if durable:
         os.fsync(dir_fd)
+
+
+def create_file(dir_fd: int, name: str, data: bytes, mode: int, reserve: str = "") -> int:
+    """Write a new file, which readers do not look for yet, and return its descriptor.
+
+    On a full disk a file of `reserve` is taken, if given. A file that could not be written is left to the caller.
+    """
+    fd = -1
+    try:
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=dir_fd)
+        write_all(fd, data)
+    except OSError as error:
+        if fd >= 0:
+            os.close(fd)
+        if not reserve or error.errno not in FULL:
+            raise
+        from warmstart.host.reserve import write_file
+
+        unlink_if_there(name, dir_fd)
+        return write_file(reserve, dir_fd, name, data, mode)
+    return fd
 
 
 def is_temporary(name: str) -> bool:
@@ -343,14 +365,26 @@ def unlock(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
 
 
-def ensure_dir(name: str, mode: int, dir_fd: int | None = None) -> None:
+def make_dir(name: str, mode: int, dir_fd: int | None = None, reserve: str = "") -> None:
+    """Create a directory; on a full disk one of `reserve` is taken, if given (`host.reserve`)."""
+    try:
+        os.mkdir(name, mode, dir_fd=dir_fd)
+    except OSError as error:
+        if not reserve or error.errno not in FULL:
+            raise
+        from warmstart.host.reserve import make_directory
+
+        make_directory(reserve, dir_fd, name, mode)
+
+
+def ensure_dir(name: str, mode: int, dir_fd: int | None = None, reserve: str = "") -> None:
     """Create a directory with exactly this mode, or give the mode to one that exists and is our own.
 
-    Raises `Untrusted` if it belongs to another uid: in a sticky directory another user may have created it first, and
-    root must not use that one.
+    `reserve` as in `make_dir`. Raises `Untrusted` if it belongs to another uid: in a sticky directory another user may
+    have created it first, and root must not use that one.
     """
     with suppress(FileExistsError):
-        os.mkdir(name, mode, dir_fd=dir_fd)
+        make_dir(name, mode, dir_fd, reserve)
     with opened_dir(name, dir_fd) as fd:
         status = os.fstat(fd)
         if status.st_uid != os.geteuid():
@@ -359,8 +393,8 @@ def ensure_dir(name: str, mode: int, dir_fd: int | None = None) -> None:
             os.fchmod(fd, mode)
 
 
-def ensure_path(path: str, mode: int) -> None:
-    """Create an absolute directory path: missing parents get 0755, the last directory `mode`.
+def ensure_path(path: str, mode: int) -> bool:
+    """Create an absolute directory path: missing parents get 0755, the last directory `mode`. Return whether it is new.
 
     An existing directory keeps its mode, since the site may have chosen it (a scratch directory, 1777). Raises
     `Untrusted` unless the directory is our own and nobody else can rename what we put there.
@@ -378,6 +412,7 @@ def ensure_path(path: str, mode: int) -> None:
         status = os.fstat(fd)
     if problem := weakness(status, (os.geteuid(),), sticky=True):
         raise Untrusted(errno.EPERM, problem, path)
+    return bool(missing)
 
 
 def weakness(status: os.stat_result, owners: Collection[int] = ROOT_ALONE, *, sticky: bool = False) -> str:

@@ -33,11 +33,21 @@ ROOT = Identity("root", 0, 0)
 
 
 class WorkerSilent(StoreError):
-    """The worker did not answer before the deadline, or died, or had no time. Usually a shared file system hangs."""
+    """The worker did not answer before the deadline, or had no time. Usually a shared file system hangs.
+
+    `what` is what it was to do; clients that know the user's words for that say those.
+    """
 
     code = "store-unresponsive"
-    template = "{function} as {identity}: {problem}"
+    template = "{what}: {problem}"
     hint = "check that the shared file system answers on this node (ls, df), and that the node is not overloaded"
+
+
+class WorkerDied(WorkerSilent):
+    """The worker ended before it answered: somebody killed it, or a bug."""
+
+    code = "worker-died"
+    hint = "submit the job again; the node's kernel log (dmesg) says whether memory ran out"
 
 
 class WorkerNotStarted(ResourceError):

@@ -34,6 +34,17 @@ def room(place: str | int) -> int:
     return max(0, disk.f_bavail * disk.f_frsize - floor)
 
 
+def no_room(fd: int, size: int) -> str:
+    """Return why `size` bytes more have no room on the file system of an open file or directory."""
+    disk, path = os.fstatvfs(fd), os.readlink(f"/proc/self/fd/{fd}")
+    directory = path if os.path.isdir(path) else os.path.dirname(path)
+    free, floor = (disk.f_bavail * disk.f_frsize) >> 20, min(_FLOOR, disk.f_blocks * disk.f_frsize // 20) >> 20
+    return (
+        f"the disk of {directory} has no room for {-(-size >> 20)} MiB: {free} MiB and {disk.f_favail} of "
+        f"{disk.f_files} inodes are free, {floor} MiB and a twentieth of the inodes stay free"
+    )
+
+
 class Held(NamedTuple):
     """Something that counts towards a bound which several holders share."""
 
@@ -104,7 +115,7 @@ class Reservation:
     def hold(self, size: int) -> None:
         """Hold `size` bytes from now on; raises `OSError` (`ENOSPC`), and holds what it held, at the disk's floor."""
         if size > self._length and not any(self._grow(length) for length in (size + _STEP, size)):
-            raise OSError(errno.ENOSPC, f"the disk has no room for {size} bytes")
+            raise OSError(errno.ENOSPC, no_room(self._fd, size))
         if self._length > size + 2 * _STEP:
             self._cut(size + _STEP)
         self.size = size

@@ -21,6 +21,7 @@ from warmstart.host.identity import (
     SIGKILL,
     Identity,
     WorkerAnswerMalformed,
+    WorkerDied,
     WorkerNotStarted,
     WorkerSilent,
     become,
@@ -87,8 +88,8 @@ class Worker:
 
         Arguments and result must have types that `wire` can send; both sides check them against the function's
         annotations. Raises the function's own `WarmstartError` or `OSError`, `WorkerNotStarted`, `WorkerSilent` at the
-        deadline or if the child died, `WorkerAnswerMalformed` for a result of another type, and `WorkerBug` for any
-        other exception.
+        deadline, `WorkerDied` if the child died, `WorkerAnswerMalformed` for a result of another type, and `WorkerBug`
+        for any other exception.
         """
         name = f"{function.__module__}:{function.__qualname__}"
         try:
@@ -102,7 +103,7 @@ class Worker:
     def _ask(self, name: str, args: tuple[Json, ...], kwargs: dict[str, Json], deadline: Deadline) -> Json:
         if deadline.expired():
             problem = "no time was left to ask; what came before took all of it"
-            raise WorkerSilent(function=name, identity=self.identity.name, problem=problem)
+            raise WorkerSilent(what=f"{name} as {self.identity.name}", problem=problem)
         if not self._pid:
             self._start()
         try:
@@ -111,8 +112,8 @@ class Worker:
             answer = _receive(self._answers, deadline)
         except (TimeoutError, EOFError) as error:
             self.close()
-            problem = str(error) or "its process died"
-            raise WorkerSilent(function=name, identity=self.identity.name, problem=problem) from error
+            kind = WorkerSilent if isinstance(error, TimeoutError) else WorkerDied
+            raise kind(what=f"{name} as {self.identity.name}", problem=str(error)) from error
         return _unpack(answer)
 
     def close(self) -> None:
@@ -229,7 +230,7 @@ def _send(fd: int, message: Json) -> None:
 def _receive(fd: int, deadline: Deadline | None) -> Json:
     length = int.from_bytes(_read_exactly(fd, 4, deadline), "big")
     if length > _LONGEST_MESSAGE:
-        raise EOFError(f"its message of {length} bytes is too long")
+        raise wire.WireMismatch(f"the message of {length} bytes is too long")
     data = _read_exactly(fd, length, deadline)
     try:
         return wire.parse(data)

@@ -11,7 +11,7 @@ from warmstart.host.identity import Identity
 from warmstart.images import choice
 from warmstart.images.reference import Reference
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.layout import NOBODY, Charged, Found, ImageQuery, TagTimes, key_of
+from warmstart.images.store.layout import NOBODY, Charged, Found, ImageQuery, key_of
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
 from warmstart.policy.compiled import Images, Policy
 
@@ -86,19 +86,19 @@ class Site(NamedTuple):
         )
 
     def about(self, reference: Reference) -> Site:
-        """Return this site with a store client whose errors name the image."""
-        return self._replace(store=self.store.about(f"image {reference.canonical()}"))
+        """Return this site with a store client whose errors name the image and the store."""
+        return self._replace(store=self.store.about(f"image {reference.canonical()} in the store {self.store.path}"))
 
     def look_up(self, query: ImageQuery, how: str, deadline: Deadline, digest: str = "") -> Obtained | None:
         """Return the store's image, by `digest` if given; None if it is missing or damaged. `how` as in `Obtained`."""
         return as_obtained(self.store.find(query, deadline, digest), how)
 
-    def find_intact(self, query: ImageQuery, deadline: Deadline) -> Obtained | None:
+    def find_intact(self, query: ImageQuery, deadline: Deadline, digest: str = "") -> Obtained | None:
         """Return the store's image as `look_up` does, checked as deep as the policy says (`images.verify`).
 
         A damaged one goes to quarantine.
         """
-        image = self.look_up(query, "reused", deadline)
+        image = self.look_up(query, "reused", deadline, digest)
         if image is None or self.rules.verify != "full":
             return image
         check = self.store.check_bytes(image.name, self.writer(query), deadline)
@@ -139,21 +139,20 @@ class Obtained(NamedTuple):
     path: str
     digest: str  # the registry's, sha256:HEX; adopted:HEX for an adopted image
     size: int  # bytes
-    how: str  # "reused" | "waited" (for another import) | "imported" | "adopted" | "stale" (the registry is down)
+    how: str  # "reused" | "waited" (for another import) | "imported" | "adopted" | "stale" (what the tag meant last)
     waited_s: float
     missing: Missing = Missing()
+    reason: str = ""  # why it is stale
 
 
 def query_by_rules(reference: Reference, rules: Images, recipe: str) -> ImageQuery:
     """Return the query for a reference on this node, now; `recipe` is the importer's (`choice.recipe`)."""
     key, kind = key_of(reference.canonical()), f"{os.uname().machine}.{recipe}"
-    now = time.time()
-    times = TagTimes(now - rules.tag_ttl, now - rules.remember_failures)
-    return ImageQuery(reference, kind, key, f"{key}.{kind}", times)
+    return ImageQuery(reference, kind, key, f"{key}.{kind}", time.time() - rules.tag_ttl)
 
 
 def as_obtained(image: Found | None, how: str) -> Obtained | None:
     """Return the result of a look-up as `Obtained`; None if the image is missing or damaged."""
     if image is None or image.invalid:
         return None
-    return Obtained(image.name, image.path, image.digest, image.size, "stale" if image.stale else how, 0.0)
+    return Obtained(image.name, image.path, image.digest, image.size, how, 0.0)

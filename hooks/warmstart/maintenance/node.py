@@ -25,10 +25,11 @@ from warmstart import plan, run_end
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
+from warmstart.audit.sink import flush
 from warmstart.entry import background
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
-from warmstart.host import files
+from warmstart.host import files, reserve
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
 from warmstart.images import choice, layers, notes, scratch
@@ -36,7 +37,7 @@ from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportAbandoned
 from warmstart.images.query import Queue
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.paths import Installation
+from warmstart.paths import SPARE, Installation
 from warmstart.policy import trust
 from warmstart.record import JobBusy, Record, RecordOfOtherRelease, RecordUnreadable
 from warmstart.run_end import Orphan
@@ -72,7 +73,7 @@ class Report(NamedTuple):
     spooled: int = 0  # bundles that left the spool
     finished: int = 0  # runs without an epilog
     harvested: int = 0  # deferred harvests that were finished
-    removed: int = 0  # orphans: stages, workspaces and views
+    removed: int = 0  # runs that hooks left, and orphans: stages, workspaces and views
     pruned: int = 0  # bytes of bundle copies
     noted: int = 0  # uses recorded in the store: of bundles, and of images that steps got without a hook
     failed: tuple[str, ...] = ()  # the session's failures
@@ -94,8 +95,8 @@ def _node_lock(session: Session) -> Iterator[None]:
         if not files.try_flock(fd):
             holder = os.pread(fd, _LONGEST_PID, 0).decode("ascii", "replace") or "unknown"
             raise MaintenanceBusy(what=f"on node {session.node} (process {holder})")
-        os.ftruncate(fd, 0)
-        os.write(fd, str(os.getpid()).encode())
+        with suppress(OSError):  # a full disk; and overwritten before it is cut, it keeps its block
+            os.ftruncate(fd, os.pwrite(fd, str(os.getpid()).encode(), 0))
         yield
 
 
@@ -153,11 +154,14 @@ class _NodeMaintenance:
         noted = self._part("uses", self._uses)
         pruned = self._part("copies", self._copies)
         self._part("temporaries", self._temporaries)
-        harvested = self._part("harvests", self._harvests)  # last: users decide how long these take
+        self._part("reserve", self._reserve)
+        harvested = self._part("harvests", self._harvests)  # these last: users decide how long they take
+        removed = self._part("removals", self._removals)
+        self._part("fetches", self._fetches)
         if self._is_complete:
             self._record_success()
         return Report(
-            *(self._session.node, spooled, orphans.finished, harvested, orphans.removed, pruned, noted),
+            *(self._session.node, spooled, orphans.finished, harvested, orphans.removed + removed, pruned, noted),
             failed=tuple(map(str, self._session.failures)),
         )
 
@@ -202,6 +206,12 @@ class _NodeMaintenance:
 
     def _harvests(self) -> int:
         return finish_deferred(self._session, self._boot_id)
+
+    def _removals(self) -> int:
+        return background.remove_all(self._session, patience=background.RUN_S)
+
+    def _fetches(self) -> int:
+        return background.fetch_all(self._session)
 
     def _imports(self) -> None:
         """Remove what dead imports left on the disk, and start those that still have to be made."""
@@ -250,7 +260,6 @@ class _NodeMaintenance:
 
     def _copies(self) -> int:
         paths = self._session.paths
-        background.fetch_all(self._session)
         return node_cache.prune(paths.bundles, paths.layers, self._session.policy.seed.keep, time.time())
 
     def _temporaries(self) -> None:
@@ -258,9 +267,16 @@ class _NodeMaintenance:
         installation, paths = self._installation, self._session.paths
         for directory in (
             *(installation.var, installation.metrics),
-            *(paths.root, paths.bundles, paths.deferred, paths.imports),
+            *(paths.root, paths.bundles, paths.deferred, paths.removals, paths.imports, paths.journal),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
+
+    def _reserve(self) -> None:
+        """Move what hooks noted on a full disk into the audit log, and make what the reserve lacks."""
+        policy, directory = self._session.policy, self._session.paths.reserve
+        if reserve.has_notes(directory):
+            flush(directory, policy.paths.audit, policy.audit.services)
+        reserve.fill(directory)
 
     def _opened_workspaces(self) -> AbstractContextManager[int]:
         return opened_dir(f"{self._session.policy.paths.workspace}/{self._session.node}")
@@ -309,7 +325,7 @@ class Orphans:
             audit.emit(events.RUN_ABANDONED, rebooted=record.boot_id != self._boot_id)
             deadline = after(plan.epilog_budget(session.policy))
             context = Context(session.policy, session.paths, record, audit, deadline, session.store)
-            failure = run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf))
+            failure = run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf)).failure
             if failure and records.load(session.paths.state, job_id):  # something of the run is left on the node
                 session.failures.append(failure)
             else:
@@ -344,7 +360,11 @@ class Orphans:
                 self._end(Orphan("stage", directory, name, int(match["job"]), match["run"]))
 
     def _remove_workspaces(self) -> None:
-        directory = os.path.join(self._session.policy.paths.workspace, self._session.node)
+        node = os.path.join(self._session.policy.paths.workspace, self._session.node)
+        for directory in (node, f"{node}/{run_end.REMOVING}"):
+            self._remove_runs(directory)
+
+    def _remove_runs(self, directory: str) -> None:
         matches = [match for name in names_in(directory) if (match := _RUN.fullmatch(name))]
         for match in sorted(
             matches, key=lambda match: int(match["job"])
@@ -360,6 +380,10 @@ class Orphans:
 
     def _remove_views(self) -> None:
         directory = self._session.paths.view
+        for place in (directory, SPARE + directory):
+            self._remove_views_in(place)
+
+    def _remove_views_in(self, directory: str) -> None:
         for name in names_in(directory):
             view_id = name if name.isdigit() else name.removeprefix(".new-").partition(".")[0]
             with self._session.isolated(f"{directory}/{name}"):

@@ -99,6 +99,7 @@ class Images(NamedTuple):
     tag_ttl: int  # seconds
     wait: int  # seconds
     remember_failures: int  # seconds
+    moved_tag: str  # fail|stale
     verify: str
     lock: str
     names: str | None  # a directory

@@ -335,8 +335,14 @@ class Images(Section):
     requeues: int = _key(3, "How often a job is requeued with `on_error.image: requeue`; then it fails.", ge=1, le=100)
     remember_failures: Duration = _key(
         "30s",
-        "How long these are remembered: a registry's definitive answer (no such image, no access), and its silence "
-        "about a tag whose last digest is in the store.",
+        "How long these are remembered: a registry's definitive answer (no such image, no access), and that it was "
+        "asked in vain about a tag whose last image is in the store.",
+    )
+    moved_tag: Literal["fail", "stale"] = _key(
+        "fail",
+        "What becomes of a job whose tag means another image by now, if that one cannot be imported: it fails and is "
+        "told both digests, or (`stale`) it gets the image that the tag meant last, which may be the wrong code "
+        "([images.md](images.md), Tags).",
     )
     verify: Literal["superblock", "full"] = _key(
         "superblock",

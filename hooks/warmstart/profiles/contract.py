@@ -49,6 +49,10 @@ class Profile(NamedTuple):
     ranks of a job write entries of their own, so each of its nodes is harvested, not only the first. `after_success`:
     what a job leaves that failed or was killed is not harvested, for nothing tells that it is whole.
 
+    `last_use` maps an entry to the file in which the tool keeps when it last used the entry, as eight bytes, to make
+    room by removing what it has not used for longest. Bundles have it for each entry, all zeros
+    (`profiles.last_use`), and what a job removed is not retired: it may be of use to every other job.
+
     `exact_times`: the tool compares mtimes to the nanosecond, or sets them: its entries are extracted, not mounted.
 
     `follows_links` (relocation "constant-path"): the tool resolves its cache's path before it writes it down, so a
@@ -70,6 +74,7 @@ class Profile(NamedTuple):
     lock: str = ""
     per_rank: bool = False
     after_success: bool = False
+    last_use: Callable[[str], str] | None = None
     exact_times: bool = False
     follows_links: bool = False
     revision: int = 1

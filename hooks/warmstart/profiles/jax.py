@@ -8,8 +8,10 @@ XLA's own caches are switched off. Their directory is a path in the compiler's o
 JAX 0.10, so a cache at another path would be cold (11 of 11 misses with them, 11 hits without). The results of
 autotuning are in the executable.
 
-Never harvested: `-atime` and `.lockfile`, which exist if the job sets a maximum size; XLA's caches, if a job switches
-them on again.
+If the job sets a maximum size, JAX removes what it has not used for longest: `-atime` beside an entry, nanoseconds as
+a 64-bit integer, tells when it did. Without that file beside each entry it stores nothing (`lru_cache.py`).
+
+Never harvested: `-atime` and `.lockfile`; XLA's caches, if a job switches them on again.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ def validate(files: EntryFiles) -> None:
     compressed.check(files, files.names[0], least=_LEAST)
 
 
+def _last_use(entry: str) -> str:
+    return entry.removesuffix("-cache") + "-atime"
+
+
 PROFILE = Profile(
     name="jax",
     variables={"JAX_COMPILATION_CACHE_DIR": "{dir}", "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"},
@@ -43,4 +49,5 @@ PROFILE = Profile(
     facts=("image", "cpu", "gpu"),
     entry_of=named_by(_FILE),  # the path of one executable
     validate=validate,
+    last_use=_last_use,
 )

@@ -45,13 +45,20 @@ def names(defined: Sequence[DefinedProfile] = ()) -> list[str]:
 
 def get(name: str, defined: Sequence[DefinedProfile] = ()) -> Profile:
     """Return the profile `name`; those that come with warmstart win. Raises `ProfileUnknown` if there is none."""
+    if (profile := shipped(name)) is not None:
+        return profile
+    for definition in defined:
+        if definition.name == name:
+            return profile_of(definition)
+    raise ProfileUnknown(name=name, known=", ".join(names(defined)))
+
+
+def shipped(name: str) -> Profile | None:
+    """Return the profile `name` if it comes with warmstart."""
     if name not in _SHIPPED:
-        for profile in defined:
-            if profile.name == name:
-                return profile_of(profile)
-        raise ProfileUnknown(name=name, known=", ".join(names(defined)))
+        return None
     module = f"warmstart.profiles.{name.replace('-', '_')}"
     __import__(module)
-    shipped = sys.modules[module].PROFILE
-    assert isinstance(shipped, Profile)
-    return shipped
+    profile = sys.modules[module].PROFILE
+    assert isinstance(profile, Profile)
+    return profile

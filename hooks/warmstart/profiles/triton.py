@@ -12,7 +12,8 @@ reads the files at the old path if that still exists. So the validator compares 
 the job's own path.
 
 Never harvested: `tmp.pid_*` directories; modules without an ABI in their name (before 3.4, when neither name nor key
-depended on the Python version); caches of Triton 2; `.hsaco` (AMD: no fact says which GPU it is for).
+depended on the Python version); caches of Triton 2; kernels for AMD, whose files `.amdgcn` and `.hsaco` are not
+copied: no fact says which GPU they are for.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def validate(files: EntryFiles) -> None:
 
     Catches: a kernel whose writer died; a truncated cubin (for Triton a hit); truncated metadata or group (older
     releases crash); files of another kernel or architecture; a file that a second process wrote after the group.
+    Kernels for AMD are refused by a reason of their own.
     Cannot catch: changed bytes inside code and text; two writers whose files are all older than the last group; a
     module that was built from another source.
     """
@@ -70,6 +72,7 @@ def _check_kernel(files: EntryFiles, group: str) -> None:
     from warmstart.profiles.formats import elf, plain
 
     stem = group[len(_GROUP) : -len(".json")]
+    _check_vendor(files, stem)
     _check_group(files, group)
     here = {name.rpartition("/")[2] for name in files.names}
     if not {f"{stem}.json", f"{stem}.cubin"} <= here:
@@ -84,6 +87,17 @@ def _check_kernel(files: EntryFiles, group: str) -> None:
     if f"{stem}.ptx" in here:
         _check_ptx(files, f"{files.entry}/{stem}.ptx", kernel, arch)
     elf.check_cubin(files, f"{files.entry}/{stem}.cubin", arch=arch, kernel=kernel)
+
+
+def _check_vendor(files: EntryFiles, stem: str) -> None:
+    """Tell kernels for AMD, whose code is not even copied, from damaged ones."""
+    from warmstart.profiles.entry_files import EntryInvalid
+    from warmstart.profiles.formats import plain
+
+    path = f"{files.entry}/{stem}.json"
+    target = plain.read_json(files, path).get("target") if path in files else None
+    if isinstance(target, dict) and target.get("backend") == "hip":
+        raise EntryInvalid("other-vendor")
 
 
 def _check_group(files: EntryFiles, group: str) -> None:

@@ -33,6 +33,7 @@ from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.space import Reservation, room
 from warmstart.host.untrusted import UNREADABLE
+from warmstart.profiles import last_use
 from warmstart.seed.extract import Bounds, Source, extract, parents
 from warmstart.store.bundles import BundleDamaged, Published
 from warmstart.store.client import StoreClient
@@ -47,7 +48,9 @@ DAYS = 30  # to scrub the whole store once
 _TRUST = {"user": 0, "account": 1, "site": 2}
 _STAGE = "bundles"  # one process at a time, by the store's maintenance lock; leftovers are removed first
 _REMOVAL = 60.0  # seconds
-_UNNAMED = 1 << 20  # most bytes of an unpacked file that no manifest names; such files are not copied
+_UNNAMED = (
+    1 << 20
+)  # most bytes of an unpacked file that no manifest names; such files are not copied (`profiles.last_use`)
 
 
 class PromotionRefused(UserError):
@@ -195,6 +198,8 @@ def publish_stage(
     settings: RepackSettings, stage: str, where: Namespace, draft: Draft, deadline: Deadline
 ) -> Published:
     """Pack `entries/` of the stage and publish the bundle as the store's owner."""
+    with opened_dir(f"{stage}/entries") as entries_fd:
+        last_use.make(where.profile, entries_fd, draft.entries)
     fd = pack(f"{stage}/entries", f"{stage}/bundle.sqsh", deadline)
     try:
         publish = settings.store.publish_compacted if draft.replaces else settings.store.publish

@@ -44,6 +44,7 @@ STEP_FAILURES = Metric("warmstart_step_failures", "Failures of steps, by the err
 JOBS_REFUSED = Metric("warmstart_jobs_refused", "Jobs that failed with a verdict.", ("code",))
 JOBS_REQUEUED = Metric("warmstart_jobs_requeued", "Jobs that were requeued because their image was missing.")
 NODE_DRAINS = Metric("warmstart_node_drains", "Hooks that drained their node.")
+STATE_FULL = Metric("warmstart_state_full", "Hooks that found the disk of warmstart's state full.")
 POLICY_ERRORS = Metric("warmstart_policy_errors", "Hooks that found the policy's files wrong.")
 IMAGE_USES = Metric("warmstart_image_uses", "Images of jobs, by how a prolog got them.", ("outcome",))
 IMPORTS = Metric("warmstart_image_imports", "Imports.", ("outcome",), zeros=(("ok",), ("failed",)))
@@ -235,6 +236,7 @@ _FOLD: dict[events.Event, Callable[[Counters, Line], None]] = {
     events.JOB_REFUSED: _each(JOBS_REFUSED),
     events.JOB_REQUEUED: _each(JOBS_REQUEUED),
     events.NODE_DRAINED: _each(NODE_DRAINS),
+    events.STATE_FULL: _each(STATE_FULL),
     events.POLICY_REJECTED: _each(POLICY_ERRORS),
     **{event: _image(outcome) for event, outcome in IMAGE_EVENTS.items()},
     events.IMAGE_IMPORT_FAILED: _import_failed,

@@ -37,12 +37,13 @@ REMARKS = {
     events.BUNDLE_SPOOLED: "the store did not take the bundle; it is kept on the node until maintenance",
     events.BUNDLE_DROPPED: "a bundle on the node was dropped",
     events.HARVEST_LEFT_OUT: "not harvested",
-    events.HARVEST_DEFERRED: "the epilog had no time; maintenance harvests it",
+    events.HARVEST_DEFERRED: "the epilog had no time or no space; maintenance harvests it",
     events.HARVEST_DROPPED: "the deferred harvest was dropped",
     events.IMAGE_QUARANTINED: "the file in the store was damaged; it was quarantined",
     events.IMAGE_LOCKLESS: "was imported without a lock",
     events.IMAGE_LEFT_OUT: "another launcher's image was not adopted",
     events.POLICY_REJECTED: "the policy's files are wrong",
+    events.STATE_FULL: "the disk of warmstart's state was full",
     events.TRUST_UNPROVEN: "a rule that needs a verified attribute granted nothing",
     events.RECORD_DAMAGED: "the job's record was damaged",
     events.RUN_SUPERSEDED: "an earlier run of the job was removed: it was requeued, or the node was started again",
@@ -307,7 +308,7 @@ def _failure(degree: str, line: Line) -> Failure:
 def _remark(event: str, line: Line) -> Remark:
     error = values.mapping(line, "error")
     about = next((name for key in ("profile", "image", "bundle", "path") if (name := values.text(line, key))), "")
-    about = about or ", ".join(values.texts(line, "profiles"))
+    about = about or ", ".join(values.texts(line, "profiles")) or ("nothing was recorded" if line.get("lost") else "")
     return Remark(event, about, values.text(line, "reason") or values.text(error, "reason"))
 
 

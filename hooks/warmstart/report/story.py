@@ -34,7 +34,7 @@ _GOT = {
     "waited": "was imported meanwhile",
     "imported": "was imported",
     "adopted": "was adopted from another launcher",
-    "stale": "was in the store; its registry did not say what the tag means now",
+    "stale": "was in the store: it is what its tag meant last, and may be out of date",
 }
 
 

@@ -28,10 +28,13 @@ class JobClient:
         self._real_uid = validator.uid
 
     def unpack(self, picked: list[tuple[Offer, Copy]], cache: int, subdir: str, deadline: Deadline) -> None:
-        """Extract the offered entries of these copies into `subdir` of the cache, and restore their modes and times.
+        """Extract the offered entries of these copies into `subdir` of the cache, named after their profile.
+
+        Modes and times are restored, and the tool's own times of last use are made (`profiles.last_use`).
 
         Raises `ExtractionFailed`, `ProgramTooSlow` or `BundleDamaged`; the caller then removes `subdir`.
         """
+        from warmstart.profiles import last_use
         from warmstart.seed.extract import ExtractionFailed, Source, extract, restore_times
 
         times: dict[str, int] = {}
@@ -45,6 +48,8 @@ class JobClient:
         try:
             with self._worker(cache) as worker:
                 worker.run(deadline, restore_times, cache, subdir, times)
+                entries = [entry for offer, _ in picked for entry in offer.entries]
+                worker.run(deadline, last_use.make_in_cache, subdir, cache, entries)
         except (WarmstartError, OSError) as error:  # the user can cause any of these, so never a node's error
             raise ExtractionFailed(path=subdir, problem=f"modes and times: {error}") from error
 

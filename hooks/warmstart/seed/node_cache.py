@@ -273,7 +273,7 @@ def _reserve(fd: int, offer: Offer) -> None:
     except OSError as error:
         raise bundles.CopyFailed(bundle=offer.bundle, problem=error.strerror) from error
     if left <= 0:
-        raise bundles.CopyFailed(bundle=offer.bundle, problem=f"the disk has no room for its {offer.size} bytes")
+        raise bundles.CopyFailed(bundle=offer.bundle, problem=space.no_room(fd, offer.size))
 
 
 def _abandon(dir_fd: int, fd: int, offer: Offer) -> None:

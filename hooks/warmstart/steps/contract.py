@@ -36,4 +36,5 @@ class Outcome(NamedTuple):
     record: RecordChange = {}  # noqa: RUF012 - fields of Record that it sets
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job
     degraded: list[WarmstartError] = []  # noqa: RUF012 - non-fatal errors; the step otherwise succeeded
+    lost: bool = False  # whether something that the job made was lost
     notices: tuple[str, ...] = ()  # lines for the job's output that are no errors

@@ -21,10 +21,10 @@ from warmstart.harvest.scan import MOST_EXAMPLES, OUT_OF_TIME
 from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import ensure_dir, opened_dir, remove_tree
+from warmstart.host.files import FULL, ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
-from warmstart.host.space import Reservation, room
+from warmstart.host.space import Reservation
 from warmstart.lean import (
     Callable,
     Collection,
@@ -36,7 +36,7 @@ from warmstart.lean import (
     partial,
     suppress,
 )
-from warmstart.profiles import registry
+from warmstart.profiles import last_use, registry
 from warmstart.profiles.client import Validator
 from warmstart.record import RecordChange, SeededBundle, boot_id
 from warmstart.seed import node_cache
@@ -92,7 +92,7 @@ class _Harvested(NamedTuple):
 
     entries: int  # published
     size: int  # bytes collected
-    late: bool  # whether time ran out before everything was collected and judged
+    late: bool  # whether time or the stage's disk ran out before everything was collected and judged
     judged: str  # up to which place it was, if it is late
     failed: StoreError | None = None  # why the bundle is not in the store
 
@@ -101,7 +101,7 @@ def run(context: Context, options: Options) -> Outcome:
     """Harvest the record's profiles, or only the deferred ones if there are any.
 
     Each failed profile is an error in the outcome's `degraded`. Unfinished profiles are listed in the record's
-    `deferred`.
+    `deferred`, and so are those for which the stage's disk has no room.
     """
     deadline = context.deadline.within(options.budget)
     profile_names = _profiles_to_harvest(context, options, deadline)
@@ -112,6 +112,7 @@ def run(context: Context, options: Options) -> Outcome:
     deferred: list[str] = []
     judged: dict[str, str] = {}
     degraded: list[WarmstartError] = []
+    lost = False
     for profile_name in profile_names:
         # The harvest of a profile is one bundle. If it were larger than jobs may fetch, nobody would get its entries.
         max_size = min(options.max_size - size, context.policy.seed.max_fetch)
@@ -124,8 +125,14 @@ def run(context: Context, options: Options) -> Outcome:
             judged |= {profile_name: before} if before else {}
         except WarmstartError as error:
             degraded.append(error)
+            lost = True
         except OSError as error:
+            if error.errno in FULL:
+                deferred.append(profile_name)
+                judged |= {profile_name: before} if before else {}
+                continue
             degraded.append(HarvestFailed(profile=profile_name, problem=error.strerror or str(error)))
+            lost = True
         else:
             entries += harvested.entries
             size += harvested.size
@@ -135,7 +142,7 @@ def run(context: Context, options: Options) -> Outcome:
             degraded += [harvested.failed] if harvested.failed else []
     state = "changed" if entries else "unchanged"
     left: RecordChange = {"deferred": deferred, "judged": judged}
-    return Outcome(state, detail={"entries": entries}, record=left, degraded=degraded)
+    return Outcome(state, detail={"entries": entries}, record=left, degraded=degraded, lost=lost)
 
 
 def _profiles_to_harvest(context: Context, options: Options, deadline: Deadline) -> list[str]:
@@ -224,15 +231,16 @@ class _ProfileHarvest:
             raise _Late
         collecting = self._limits._replace(deadline=deadline.within(deadline.left() / 2))
         with self._stage() as (path, entries_fd), Reservation(entries_fd) as space:
-            collected = self._collect(Stage(entries_fd, space), entries_fd, collecting)
+            collected = self._collect(Stage(entries_fd, space), collecting)
             valid, last = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
             changed = {*collected.changed}
             judged = place_of(last, changed) if last else collected.reached or self._limits.after
-            retired = [entry for entry in collected.changed if entry not in collected.entries]
+            removed = [entry for entry in collected.changed if entry not in collected.entries]
+            retired = [] if self._profile.last_use else removed
             if last:  # what comes after it is left to the next harvest
                 retired = [entry for entry in retired if place_of(entry, changed) < judged]
             self._changed = [*retired, *(entry for entry in collected.changed if entry in valid)]
-            late = bool(last) or collected.truncated == OUT_OF_TIME
+            late = bool(last) or collected.truncated in (OUT_OF_TIME, STAGE_FULL)
             try:
                 bundle = self._publish(path, valid, space) if valid or retired else None
             except StoreError as error:  # spooled, or refused; `late` still reports what was not collected
@@ -251,7 +259,7 @@ class _ProfileHarvest:
                 known=collected.skipped,
                 ignored=collected.ignored,
                 ignored_examples=collected.ignored_examples,
-                truncated=OUT_OF_TIME if late else collected.truncated,
+                truncated=OUT_OF_TIME if last else collected.truncated,
                 duration_ms=round((time.monotonic() - started) * 1000, 3),
             )
             return _Harvested(count, collected.size, late, judged)
@@ -285,11 +293,9 @@ class _ProfileHarvest:
                 except OSError as error:
                     self._degraded.append(StageLeft(path=f"{directory}/{name}", problem=error.strerror or str(error)))
 
-    def _collect(self, stage: Stage, entries_fd: int, limits: HarvestLimits) -> Collected:
+    def _collect(self, stage: Stage, limits: HarvestLimits) -> Collected:
         """Copy new entries into the stage."""
         record, profile = self._context.record, self._profile
-        if not room(entries_fd):
-            raise HarvestFailed(profile=profile.name, problem=STAGE_FULL)
         entry_of, owner = profile.entry_of, record.uid
         skip = KnownEntries(self._all_seeded, partial(self._stored_entries, limits.deadline))
         busy = limits.deadline.within(BUSY_SECONDS)
@@ -380,6 +386,8 @@ class _ProfileHarvest:
         bundle is spooled.
         """
         deadline = self._limits.deadline
+        with opened_dir(f"{stage}/entries") as fd:
+            last_use.make(self._profile.name, fd, entries)
         with _in_time(deadline):
             bundle = f"{stage}/{spool.BUNDLE}"
             fd = pack(f"{stage}/entries", bundle, deadline, space.while_written(bundle))

@@ -89,6 +89,11 @@ def run(context: Context, options: Options) -> Outcome:
             "images": {name: image.path for name, image in images.items()},
         },
         environment={"WARMSTART_IMAGE": paths[0], "WARMSTART_IMAGES": ":".join(paths)} if paths else {},
+        notices=tuple(
+            f"image {name} is what its tag meant last, {image.digest}, and may be out of date: {image.reason}"
+            for name, image in images.items()
+            if image.reason
+        ),
     )
     return _left_to_pyxis(context, options.pyxis, left, outcome) if options.pyxis and left else outcome
 
@@ -113,7 +118,7 @@ def _left_to_pyxis(context: Context, image: PyxisImage, reason: str, outcome: Ou
         "read_scopes": [image.user_scope],
         "publish_scope": image.user_scope,
     }
-    return outcome._replace(record={**outcome.record, **own}, notices=(notice,))
+    return outcome._replace(record={**outcome.record, **own}, notices=(*outcome.notices, notice))
 
 
 def _obtain(context: Context, reference: Reference, site: Site, deadline: Deadline) -> Obtained:
@@ -144,8 +149,10 @@ def tell(audit: Journal, name: str, image: Obtained, seconds: float) -> None:
         audit.emit(events.IMAGE_LEFT_OUT, image=name, reason=missing.left_out)
     for evicted in missing.evicted:
         audit.emit(events.IMAGE_EVICTED, name=evicted, reason=f"room for {name}")
+    stale = {"reason": image.reason} if image.reason else {}
     audit.emit(
         EVENTS[image.how],
+        **stale,
         image=name,
         digest=image.digest,
         path=image.path,

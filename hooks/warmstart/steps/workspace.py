@@ -58,6 +58,7 @@ def run(context: Context, options: Options) -> Outcome:
     try:
         ensure_path(record.workspace, 0o755)
         with opened_dir(record.workspace) as root:
+            _require_room(root)
             ensure_dir(record.node, 0o755, root)
             with opened_dir(record.node, root) as node:
                 if limits.workspace is None:
@@ -82,6 +83,16 @@ def run(context: Context, options: Options) -> Outcome:
         context.audit.emit(events.TMPDIR_LEFT_OUT, path=f"{path}/tmp", longest=LONGEST_TMPDIR)
     cache = context.policy.constant_cache or f"{path}/cache"
     return Outcome("changed", detail=detail, record={"cache": cache}, environment=environment)
+
+
+def _require_room(root: int) -> None:
+    """Raise `OSError` if the disk is at its floor, perhaps because of what earlier jobs left that is being removed."""
+    disk = os.statvfs(root)
+    if disk.f_bavail * 20 < disk.f_blocks or disk.f_favail * 20 < disk.f_files:
+        from warmstart.host import space  # the exact answer, rarely asked
+
+        if not space.room(root):
+            raise OSError(errno.ENOSPC, "its disk has less than 1 GiB, or a twentieth of its space or inodes, free")
 
 
 def _build_limited(node: int, record: Record, profiles: tuple[str, ...], size: int, files: int) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.command_line import POLICY, answer, installed, run
 from tests.support.entry_site import OsAs
+from tests.support.runs import a_record
 from warmstart.audit.line import timestamp
 from warmstart.cli import doctor
 from warmstart.doctor import constant_path, containers, kernel, node, slurm, store
@@ -24,6 +25,7 @@ from warmstart.doctor import policy as site_policy
 from warmstart.doctor.finding import CRITICAL_CHECKS, Finding, Result
 from warmstart.doctor.finding import run as run_checks
 from warmstart.doctor.node import Node
+from warmstart.harvest import deferred
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.images import choice, credentials
 from warmstart.images.imports import requests
@@ -366,6 +368,18 @@ def test_stuck_and_failed_imports_are_told(here: Node) -> None:
     assert (found.status, "import of image reg.io/a:1 on node n1 was given up" in found.found) == ("advice", True)
 
 
+def test_removals_that_last_are_told(here: Node) -> None:
+    """That something waits is normal, for an hour."""
+    place = here.installation.node("n1")
+    os.makedirs(place.state)
+    deferred.defer(place.removals, a_record(), time.time() - 60)
+    found = one(node.removals, here)
+    assert (found.status, found.found) == ("ok", "directories of 1 jobs that are over are being removed")
+    deferred.defer(place.removals, a_record(), time.time() - 7200)
+    found = one(node.removals, here)
+    assert (found.status, found.found.endswith("the oldest for 2h")) == ("wrong", True)
+
+
 @pytest.mark.threat(22)
 def test_overdue_maintenance_is_told(here: Node) -> None:
     """Three intervals after the last success; on a new node after three intervals without one."""
@@ -419,7 +433,7 @@ def test_a_check_that_fails_itself_is_unknown() -> None:
         raise OSError(5, "Input/output error", "/x")
 
     def hangs(_: None) -> list[Finding]:
-        raise WorkerSilent(function="f", identity="w", problem="no answer")
+        raise WorkerSilent(what="f", problem="no answer")
 
     found = run_checks({"a": denied, "b": broken, "c": hangs}, None)
     assert [(r.status, r.change) for r in found[:2]] == [("unknown", "run it as root"), ("unknown", "")]
@@ -430,7 +444,7 @@ def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: 
     """The first check reports it; the others are not tried."""
 
     def hangs(*_: object) -> None:
-        raise WorkerSilent(function="f", identity="w", problem="no answer")
+        raise WorkerSilent(what="f", problem="no answer")
 
     policy = current_policy(site).policy
     monkeypatch.setattr(store, "opened", hangs)

@@ -83,7 +83,7 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
     ("name", "status", "answers"),
     [
         ("store.reachable", "critical", {"look": OSError(errno.ENOENT, "No such file", "/s")}),
-        ("store.reachable", "wrong", {"look": WorkerSilent(function="look", identity="w", problem="no answer")}),
+        ("store.reachable", "wrong", {"look": WorkerSilent(what="look", problem="no answer")}),
         ("store.owner", "wrong", {"look": LOOK._replace(uid=1)}),
         ("store.imports", "wrong", {"under_way": {"a.b.c": ImageProducer("n9", 9, 8, "x", at=time.time() - 7200)}}),
         ("store.owner", "critical", {"look": LOOK._replace(uid=65534)}),

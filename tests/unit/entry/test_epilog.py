@@ -80,6 +80,16 @@ def test_the_environment_is_not_believed(entry_site: EntrySite, record: Record) 
     assert len(entry_site.offered(SCOPE, record.seeded["numba"].namespace)) == 1
 
 
+def test_a_harvest_that_is_lost_is_no_success(entry_site: EntrySite, record: Record) -> None:
+    """What could not be read is gone; the node is fine."""
+    shutil.rmtree(record.run_directory)
+    assert epilog.main(entry_site.installation.prefix) == 0
+    outcomes = {event["hook"]: event["outcome"] for event in entry_site.events("hook.finished")}
+    assert outcomes == {"prolog": "ok", "epilog": "failed"}
+    assert [event["step"] for event in entry_site.events("step.failed")] == ["harvest"]
+    assert left(entry_site) == []
+
+
 def test_only_a_broken_node_drains(entry_site: EntrySite, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every step had its turn."""
 

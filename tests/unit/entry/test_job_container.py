@@ -73,7 +73,7 @@ def test_what_has_none_is_left_alone(
     ("error", "problem"),
     [
         (PermissionError(1, "others can write it"), "others can write it"),
-        (WorkerSilent(function="show", identity="root", problem="no answer"), "no answer"),
+        (WorkerSilent(what="show", problem="no answer"), "no answer"),
     ],
 )
 def test_a_mount_that_fails_is_told_and_fails_no_job(

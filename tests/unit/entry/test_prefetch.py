@@ -35,7 +35,7 @@ from warmstart.images.query import Requester, Site
 from warmstart.images.reference import parse
 from warmstart.images.store import layout
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.layout import NOBODY, Charged, ImageQuery, TagTimes
+from warmstart.images.store.layout import NOBODY, Charged, ImageQuery
 from warmstart.images.store.published import RememberedFailure
 from warmstart.job import Job, from_environment
 from warmstart.policy.compiled import Condition, Credentials, Pattern, PrivateRepository, Rule
@@ -102,7 +102,7 @@ def of_job(name: str, number: int = 7, uid: int = ALICE) -> Wanted:
 def publish(site: EntrySite, reference: str, age_s: float = 0) -> None:
     """Put an image into the store whose tag was resolved so long ago."""
     kind = f"{os.uname().machine}.{choice.recipe(site.policy.images.importer)}"
-    query = ImageQuery(parse(reference), kind, layout.key_of(parse(reference).canonical()), "", TagTimes(0, 0))
+    query = ImageQuery(parse(reference), kind, layout.key_of(parse(reference).canonical()), "", 0.0)
     (site.store / "images").mkdir(exist_ok=True)
     (site.store / "images" / f"{layout.image_name(DIGEST, kind)}.sqsh").write_bytes(image())
     with ImageStoreClient.of(site.policy.store_user, site.policy.paths.store) as store:

@@ -11,13 +11,13 @@ import pytest
 
 from tests.support import packed
 from tests.support.entry_site import NODE, NUMBA, SCOPE, EntrySite
-from warmstart import plan, run_end
+from warmstart import plan, run_end, view
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
 from warmstart.host.deadline import Deadline
 from warmstart.policy.compiled import Condition, Pattern
 from warmstart.profiles import facts, registry
-from warmstart.record import Record
+from warmstart.record import Record, StateFull
 from warmstart.run_end import Ending
 from warmstart.runner import Prepared
 from warmstart.seed import overlay
@@ -76,6 +76,48 @@ def test_the_job_reads_what_was_done_for_it(entry_site: EntrySite) -> None:
     entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     run(entry_site)
     assert [json.loads(line)["event"] for line in view.read_text().splitlines()][-1] == "job.refused"
+
+
+@pytest.fixture
+def unwritable(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Have no room for a record; return the views that lie elsewhere."""
+    spare: list[dict[str, str]] = []
+
+    def full(*_: object) -> None:
+        raise StateFull(path="/var", problem="No space left on device")
+
+    monkeypatch.setattr(records, "job_lock", full)
+    monkeypatch.setattr(records, "save", full)
+    monkeypatch.setattr(view, "publish_spare", lambda _directory, _record, files: spare.append(files))
+    return spare
+
+
+def test_a_job_of_which_nothing_can_be_written_down_is_told(
+    entry_site: EntrySite, unwritable: list[dict[str, str]]
+) -> None:
+    """It runs without warmstart; if it must have an image, it fails."""
+    assert run(entry_site) is None
+    (told,) = unwritable
+    assert "no space for warmstart's state /var: No space left on device; the job runs without" in told["notice"]
+    entry_site.environ(SLURM_JOB_COMMENT="warmstart: image=reg.example.com/a:1")
+    images = entry_site.policy.images._replace(registries=("reg.example.com",))
+    entry_site.write(entry_site.policy._replace(images=images))
+    run(entry_site)
+    assert "no space for warmstart's state /var" in unwritable[-1]["verdict"]
+    assert entry_site.events("job.refused")[0]["error"]["code"] == "job-refused"
+    entry_site.write(entry_site.policy._replace(on_error=entry_site.policy.on_error._replace(image="run-without")))
+    run(entry_site)
+    assert sorted(unwritable[-1]) == ["events", "notice"]
+    assert {event["outcome"] for event in entry_site.events("hook.finished")} == {"failed"}
+    codes = [(event["step"], event["error"]["code"]) for event in entry_site.events("step.failed")]
+    assert codes == [("prolog", "state-full")] * 3
+
+
+def test_a_job_that_asks_for_nothing_is_told_nothing(entry_site: EntrySite, unwritable: list[dict[str, str]]) -> None:
+    """No rule gives it anything, or hooks only observe it."""
+    entry_site.write(entry_site.policy._replace(rules=()))
+    run(entry_site)
+    assert unwritable == []
 
 
 def test_a_job_that_no_rule_gives_anything(entry_site: EntrySite) -> None:

@@ -200,6 +200,20 @@ def test_a_job_that_must_fail_imports_nothing(
     assert imported == []
 
 
+def test_so_it_does_where_the_states_disk_is_full(
+    entry_site: EntrySite, imported: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Its view lies elsewhere then."""
+    monkeypatch.setattr("warmstart.view.SPARE", str(tmp_path / "run"))
+    os.makedirs(entry_site.paths.view)
+    spare = Path(f"{tmp_path}/run{entry_site.paths.view}/7")
+    spare.mkdir(parents=True)
+    (spare / "verdict").write_text("warmstart: no\n")
+    assert get(entry_site, capsys, BY_DIGEST) == (1, "", "warmstart: no\n")
+    assert imported == []
+
+
 def test_a_job_is_told_its_own_directory(entry_site: EntrySite) -> None:
     """By its view, whichever node of this host it is on; anything of another shape is none."""
     assert pyxis_importer._job_tmp(entry_site.installation) == ""

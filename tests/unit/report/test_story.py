@@ -119,6 +119,6 @@ def test_an_epilog_and_its_failures() -> None:
         Part("  numba", "300ms", "3 new entries published, 2KiB, 1 of them in place of seeded ones"),
         Part("  jax", "100ms", "nothing new"),
         Part("  numba", "", "entries rejected: 2 smaller"),
-        Part("remark", "", "triton: the epilog had no time; maintenance harvests it"),
+        Part("remark", "", "triton: the epilog had no time or no space; maintenance harvests it"),
     ]
     assert told.advice == ("store-full: free space",)

@@ -164,7 +164,7 @@ def test_a_store_that_hangs_is_over_the_budget(node: Node, monkeypatch: pytest.M
     offer = node.publish("a", content=b"x")
 
     def silent(*_args: object, **_kwargs: object) -> None:
-        raise WorkerSilent(function="fetch", identity="me", problem="no answer")
+        raise WorkerSilent(what="fetch", problem="no answer")
 
     monkeypatch.setattr(StoreClient, "fetch", silent)
     with pytest.raises(WorkerSilent):

@@ -18,6 +18,7 @@ from tests.support.runs import a_context, events
 from warmstart.harvest import collect, spool
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.harvest.spool import Spooled
+from warmstart.host import space
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import remove_tree
 from warmstart.host.identity import WorkerSilent
@@ -171,7 +172,7 @@ def test_what_the_store_does_not_take_is_spooled(
     job.write("numba", numba_files())
 
     def refuse(*_args: object, **_kwargs: object) -> None:
-        raise failure if isinstance(failure, StoreFailed) else WorkerSilent(function="f", identity="i", problem="p")
+        raise failure if isinstance(failure, StoreFailed) else WorkerSilent(what="f", problem="p")
 
     for call in ("publish", "known_entries"):
         monkeypatch.setattr(StoreClient, call, refuse)
@@ -217,7 +218,7 @@ def test_without_time_a_profile_is_deferred(job: Job) -> None:
 def test_a_program_at_the_deadline_defers_and_else_fails(job: Job, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
     """The same error means no time left, or something that is broken."""
     job.write("numba", numba_files())
-    silent = WorkerSilent(function="judge", identity="me", problem="p")
+    silent = WorkerSilent(what="judge", problem="p")
     slow = ProgramTooSlow(program="mksquashfs")
     budget_ends_now = False
     real = Deadline.expired
@@ -259,16 +260,32 @@ def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatc
     assert (outcome.record, outcome.detail) == (left, {"entries": 0})
 
 
-def test_a_node_without_room_is_said(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others need that disk; a cache that can't be read is no more than this profile's failure."""
+def test_a_node_without_room_defers(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others need the stage's disk now; the cache lies on another one, and maintenance harvests it."""
     job.write("numba", numba_files())
-    monkeypatch.setattr(harvest, "room", lambda _fd: 0)
-    (error,) = job.harvest().degraded
-    assert isinstance(error, HarvestFailed)
-    monkeypatch.undo()
+    monkeypatch.setattr(space, "room", lambda _fd: 0)
+    outcome = harvest.run(job.context, PLENTY)
+    assert (outcome.record["deferred"], outcome.degraded, outcome.lost) == (["numba"], [], False)
+    assert os.listdir(job.context.paths.stage) == []
+
+
+def test_a_disk_that_takes_no_stage_defers(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even a directory can be made there."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(harvest, "ensure_dir", full)
+    outcome = harvest.run(job.context, PLENTY)
+    assert (outcome.record["deferred"], outcome.degraded, outcome.lost) == (["numba"], [], False)
+
+
+def test_a_cache_that_can_not_be_read_is_lost(job: Job) -> None:
+    """It is no more than this profile's failure."""
     shutil.rmtree(job.context.record.run_directory)
-    (error,) = job.harvest().degraded
-    assert isinstance(error, HarvestFailed)
+    outcome = job.harvest()
+    assert [type(error) for error in outcome.degraded] == [HarvestFailed]
+    assert outcome.lost
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -9,6 +9,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,6 +49,24 @@ def short(tmp_path: Path) -> Iterator[tuple[Context, Path]]:
     with tempfile.TemporaryDirectory(prefix="ws-", dir="/var/tmp") as base:
         context = a_context(tmp_path)
         yield context._replace(record=context.record._replace(workspace=base)), Path(base)
+
+
+@pytest.mark.threat(43)
+@pytest.mark.parametrize("used_up", ["f_bavail", "f_favail"])
+def test_no_workspace_is_made_on_a_disk_at_its_floor(
+    short: tuple[Context, Path], monkeypatch: pytest.MonkeyPatch, used_up: str
+) -> None:
+    """What earlier jobs left may still be there: the job runs cold, and takes no more of it."""
+    names = ("f_frsize", "f_blocks", "f_bavail", "f_files", "f_favail")
+    disk = dict.fromkeys(names, 1000) | {"f_frsize": 1 << 30, used_up: 49}
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**disk))
+    if used_up == "f_bavail":  # a twentieth is less than a gibibyte
+        disk["f_frsize"] = 4096
+    with pytest.raises(WorkspaceFull, match="or a twentieth"):
+        workspace.run(short[0], OPTIONS)
+    assert os.listdir(short[1]) == []
+    disk[used_up] = 51
+    assert workspace.run(short[0], OPTIONS).state == "changed"
 
 
 @pytest.mark.threat(4)

@@ -59,6 +59,22 @@ class RegistryUnreachable(StoreError):
     hint = "check that the registry is up and reachable from this node; rate limits pass by themselves"
 
 
+class RegistryAnswerUnusable(StoreError):
+    """The registry answers with something else than an image, or with a part of one only."""
+
+    code = "registry-answer-unusable"
+    template = "image {image}: its registry answered with {problem}"
+    hint = "a maintenance page, a proxy or a damaged registry answers so: ask those who run the registry"
+
+
+class ImageNotForMachine(UserError):
+    """The registry has the image, but not for this node's CPU."""
+
+    code = "image-not-for-machine"
+    template = "image {image} exists, but not for this node's CPU ({machine})"
+    hint = "use an image that is built for this CPU, or nodes of another kind"
+
+
 class RedirectRefused(StoreError):
     """A registry redirected the import to a destination that imports may not reach."""
 

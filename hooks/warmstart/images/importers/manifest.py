@@ -18,16 +18,22 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "
 
 
 class ImageManifest(NamedTuple):
-    """What a manifest says. Both fields are empty if it is not understood; skopeo then decides."""
+    """What a manifest says. Layers and child are empty if it is not understood; skopeo then decides."""
 
     layers: list[Layer]
     child: str = ""  # in a list: the digest of the manifest for this machine
+    is_one: bool = True  # False: the text is neither a manifest nor a list of manifests
 
 
 def read(text: str, machine: str) -> ImageManifest:
     """Return what a manifest says; `machine` is this node's, of uname(2)."""
     try:
         document = json.loads(text)
+        if not any(isinstance(document[key], list) for key in ("manifests", "layers") if key in document):
+            return ImageManifest([], is_one=False)
+    except (ValueError, TypeError, RecursionError):
+        return ImageManifest([], is_one=False)
+    try:
         if "manifests" in document:
             return ImageManifest([], _choose(document["manifests"], machine))
         layers = [_layer(each) for each in document["layers"]]

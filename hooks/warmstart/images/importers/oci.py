@@ -23,9 +23,11 @@ from warmstart.images.credentials import Login, credentials_file, for_skopeo
 from warmstart.images.importers import flatten
 from warmstart.images.importers.base import (
     ImageForbidden,
+    ImageNotForMachine,
     ImageNotFound,
     ImportFailed,
     Progress,
+    RegistryAnswerUnusable,
     RegistryUnreachable,
     Report,
     every_second,
@@ -35,8 +37,9 @@ from warmstart.images.importers.base import (
 )
 from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.egress import Reach
+from warmstart.images.importers.manifest import ImageManifest
 from warmstart.images.layers import KeptLayers, Layer, LayerPlace, opened
-from warmstart.images.reference import Reference, is_digest
+from warmstart.images.reference import Reference
 from warmstart.images.scratch import LAYOUT, ImageTooLarge, Scratch, ScratchUnusable, disk_errors
 from warmstart.policy.compiled import Images
 
@@ -61,10 +64,11 @@ _FORBIDDEN = (
     *("unauthorized", "authentication required", "denied:", "statuscode: 401", "statuscode: 403"),
     "status code from registry 403",
 )
-_NOT_FOUND = (
-    *("manifest unknown", "name unknown", "not found", "statuscode: 404"),
-    *("no image found in manifest list", "no image found in image index"),  # none for this node's CPU
-)
+_NOT_FOUND = ("manifest unknown", "name unknown", "not found", "statuscode: 404")
+_NO_MACHINE = ("no image found in manifest list", "no image found in image index")  # none for this node's CPU
+# Asked for before the image: a proxy that answers so says nothing of the image.
+_PING = ("pinging container registry",)
+_BEFORE = (*_PING, "requesting bear")  # a token
 _UNREACHABLE = (
     *("connection refused", "connection reset", "no such host", "no route to host", "network is unreachable"),
     *("timeout", "timed out", "deadline exceeded", "eof", "broken pipe", "temporary failure", "x509:", "tls:"),
@@ -89,16 +93,13 @@ class Oci(NamedTuple):
     name: str = "oci"
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
-        """Return the digest of the reference's manifest, or of its list of manifests, from the registry."""
-        inspect = [
-            *("inspect", self._credentials("--no-creds", scratch), f"--tls-verify={self._verified(reference)}"),
-            *("--format", "{{.Digest}}"),
-            f"docker://{reference.canonical()}",
-        ]
-        completed = self._skopeo(reference, inspect, scratch, deadline, RESOLVE_S)
-        digest = completed.stdout.decode("ascii", "replace").strip()
-        if not is_digest(digest):
-            raise ImportFailed(image=reference.canonical(), program=SKOPEO, problem=f"no digest: {digest[:100]!a}")
+        """Return the digest of the reference's manifest, or of its list of manifests, from the registry.
+
+        Only that is asked for: what it names, such as the configuration, may be damaged or missing.
+        """
+        digest, text = self._show(reference, scratch, deadline)
+        if not self._read(text, deadline).is_one:
+            raise RegistryAnswerUnusable(image=reference.canonical(), problem="something that is no image's manifest")
         return digest
 
     def import_image(
@@ -170,19 +171,26 @@ class Oci(NamedTuple):
         """Return the reference to the manifest for this machine, and its layers; [] if nobody can tell."""
         exact = reference._replace(tag="", digest=digest)
         for _ in range(2):
-            inspect = [
-                *("inspect", self._credentials("--no-creds", scratch), f"--tls-verify={self._verified(exact)}"),
-                *("--raw", f"docker://{exact.canonical()}"),
-            ]
-            shown = self._skopeo(exact, inspect, scratch, deadline, RESOLVE_S).stdout
-            if f"sha256:{hashlib.sha256(shown).hexdigest()}" != exact.digest:  # too long, or not what was asked for
+            shown, text = self._show(exact, scratch, deadline)
+            if shown != exact.digest:  # too long, or not what was asked for
                 break
-            text = shown.decode("utf-8", "replace")
-            manifest = ImportUserClient(self.identity).read_manifest(text, os.uname().machine, deadline)
+            manifest = self._read(text, deadline)
             if not manifest.child:
                 return exact, manifest.layers
             exact = exact._replace(digest=manifest.child)
         return reference._replace(tag="", digest=digest), []
+
+    def _show(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> tuple[str, str]:
+        """Return what the registry answers when it is asked for a manifest: its digest, and its text."""
+        inspect = [
+            *("inspect", self._credentials("--no-creds", scratch), f"--tls-verify={self._verified(reference)}"),
+            *("--raw", f"docker://{reference.canonical()}"),
+        ]
+        shown = self._skopeo(reference, inspect, scratch, deadline, RESOLVE_S).stdout
+        return f"sha256:{hashlib.sha256(shown).hexdigest()}", shown.decode("utf-8", "replace")
+
+    def _read(self, text: str, deadline: Deadline) -> ImageManifest:
+        return ImportUserClient(self.identity).read_manifest(text, os.uname().machine, deadline)
 
     def _do(
         self,
@@ -292,22 +300,30 @@ def _failure(
 ) -> WarmstartError:
     """Return the error for a program that failed, by the last line of its stderr."""
     image, problem = reference.canonical(), _cause(completed.complaint(), reference)
-
-    def mentions(words: tuple[str, ...]) -> bool:
-        return any(word in problem.lower() for word in words)
-
     if found_no_space(completed):
         if program == SKOPEO and scratch.layout:  # that is the node's own disk
             return ScratchUnusable(path=scratch.layout, problem=problem)
         return scratch.full(image, problem)
-    if program == SKOPEO:
-        if mentions(_HIDDEN) or (mentions(_NOT_FOUND) and not mentions(_FORBIDDEN)):
-            return ImageNotFound(image=image)
-        if mentions(_FORBIDDEN):
-            return ImageForbidden(image=image, problem=problem)
-        if mentions(_UNREACHABLE):
-            return RegistryUnreachable(image=image, problem=problem)
+    if program == SKOPEO and (error := _answer(image, problem)):
+        return error
     return ImportFailed(image=image, program=os.path.basename(program), problem=problem or f"status {completed.status}")
+
+
+def _answer(image: str, problem: str) -> WarmstartError | None:
+    """Return the error that a registry's answer stands for, by skopeo's words; None if nobody has seen them yet."""
+
+    def mentions(words: tuple[str, ...]) -> bool:
+        return any(word in problem.lower() for word in words)
+
+    if mentions(_NO_MACHINE):
+        return ImageNotForMachine(image=image, machine=os.uname().machine)
+    if not mentions(_BEFORE) and (mentions(_HIDDEN) or (mentions(_NOT_FOUND) and not mentions(_FORBIDDEN))):
+        return ImageNotFound(image=image)
+    if mentions(_FORBIDDEN) and not mentions(_PING):
+        return ImageForbidden(image=image, problem=problem)
+    if mentions(_UNREACHABLE) or mentions(_BEFORE):
+        return RegistryUnreachable(image=image, problem=problem)
+    return None
 
 
 def found_no_space(completed: process.CompletedProgram) -> bool:

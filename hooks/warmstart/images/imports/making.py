@@ -28,7 +28,14 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import open_regular
 from warmstart.host.identity import Identity
 from warmstart.images import layers, scratch
-from warmstart.images.importers.base import Importer, Progress, RegistryUnreachable, Report
+from warmstart.images.importers.base import (
+    ImageForbidden,
+    ImageNotFound,
+    Importer,
+    Progress,
+    RegistryAnswerUnusable,
+    Report,
+)
 from warmstart.images.imports import verify, waiting
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.layers import LayerPlace
@@ -37,7 +44,7 @@ from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps, Scratch
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store import launchers, published
-from warmstart.images.store.layout import ADOPTED, ImageQuery, Pointer, TagTimes, image_name, is_adopted
+from warmstart.images.store.layout import ADOPTED, ImageQuery, image_name, is_adopted
 from warmstart.images.store.published import ImageDraft, ImageProducer, RememberedFailure
 
 RESOLVE_KNOWN_S = 20.0  # for a registry's answer on a tag whose last digest is in the store
@@ -126,10 +133,17 @@ def elect(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
 def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     """Return the image, for the command line: import it in this process if it is missing, or wait for another one.
 
-    Raises the errors of an import, also those that another one has just had, and `ImageWaitExpired`.
+    Raises the errors of an import, also those that another one has just had, and `ImageWaitExpired`; not those that
+    leave the image that the tag meant last.
     """
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
-    image = site.find_intact(query, deadline) or _import_or_wait(query, site, deadline)
+    try:
+        image = site.find_intact(query, deadline) or _import_or_wait(query, site, deadline)
+    except WarmstartError as error:
+        last = waiting.last_image(query, site, error, deadline)
+        if last is None:
+            raise
+        image = last
     site.record_use(image.name, deadline)
     return image
 
@@ -185,7 +199,7 @@ def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
 def adopt_now(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     """Adopt the image that another launcher left for a tag, however old it is. Raises `NothingToAdopt`."""
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
-    flight = begin(query._replace(times=TagTimes(0.0, 0.0)), site, deadline)
+    flight = begin(query._replace(fresh_after=0.0), site, deadline)
     if flight is None:
         problem = waiting.describe_producer(query, site) or "another process imports it"
         raise NothingToAdopt(image=reference.canonical(), problem=problem)
@@ -224,7 +238,7 @@ def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
     with work.errors():
         fd = os.open(ADOPTED_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=work.fd)
     try:
-        adopted = site.store.adopt(fd, site.rules.adopt, flight.names, query.times.fresh_after, deadline)
+        adopted = site.store.adopt(fd, site.rules.adopt, flight.names, query.fresh_after, deadline)
         if isinstance(adopted, str):
             return None, adopted
         digest = ADOPTED + adopted.sha256
@@ -245,26 +259,20 @@ def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
 
 def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
     query, site, deadline = flight[:3]
-    resolved = time.time()
-    digest = query.reference.digest
-    if not digest:
-        known = site.store.last_pointer(query, deadline)
-        flight.tell("asking the registry what the tag means")
-        try:
-            patience = deadline.within(RESOLVE_KNOWN_S) if known is not None else deadline
-            digest = importer.resolve(query.reference, work, patience)
-        except RegistryUnreachable:
-            stale = _stale(flight, known)
-            if stale is None:
-                raise
-            return stale
+    resolved, last = time.time(), waiting.known(query, site, deadline)
+    flight.tell("asking the registry what the tag means" if query.reference.tag else "asking the registry for it")
+    patience = deadline.within(RESOLVE_KNOWN_S) if last is not None else deadline
+    digest = importer.resolve(query.reference, work, patience)
     stored = site.store.find(query, deadline, digest)
     image = as_obtained(stored, "reused")  # under another tag, or the tag has not moved
     missing = Missing()
     if image is None:
+        if last is not None:
+            _confirm(flight, digest, importer, work)
         if stored is not None:
             site.store.quarantine(stored.name, stored.invalid, deadline)
-        evicted = _make(flight, digest, importer, work)
+        with _told_both(flight, last, digest):
+            evicted = _make(flight._replace(producer=flight.producer._replace(digest=digest)), digest, importer, work)
         missing = Missing(quarantined=stored.invalid if stored else "", evicted=tuple(evicted))
         image = site.look_up(query, "imported", deadline, digest)
     if image is None:  # evicted meanwhile
@@ -273,15 +281,50 @@ def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
     return image._replace(missing=missing)
 
 
-def _stale(flight: Flight, known: Pointer | None) -> Obtained | None:
-    """Return the image of the tag's last known digest; record the outage, so that others use that image, too."""
-    if known is None:
-        return None
-    query, site, deadline = flight[:3]
-    image = site.look_up(query, "stale", deadline, known.digest)
-    if image is not None:
-        site.store.point_unanswered(query, flight.writer, deadline)
-    return image
+def _confirm(flight: Flight, digest: str, importer: Importer, work: Scratch) -> None:
+    """Ask the registry for a tag's new manifest by its digest: only one that it has there is believed.
+
+    What a broken proxy changed has a digest that names nothing. Raises `RegistryAnswerUnusable`.
+    """
+    reference = flight.query.reference
+    with _whole_answers(reference, digest):
+        shown = importer.resolve(reference._replace(tag="", digest=digest), work, flight.deadline)
+    if shown != digest:
+        raise _without_part(reference, digest)
+
+
+@contextmanager
+def _whole_answers(reference: Reference, digest: str) -> Iterator[None]:
+    """Raise `RegistryAnswerUnusable` where a registry that has just shown a manifest does not give a part of it.
+
+    The tag itself is neither gone nor forbidden then.
+    """
+    try:
+        yield
+    except (ImageNotFound, ImageForbidden) as error:
+        raise _without_part(
+            reference, digest, f" ({error.fields['problem']})" if "problem" in error.fields else ""
+        ) from error
+
+
+def _without_part(reference: Reference, digest: str, cause: str = "") -> RegistryAnswerUnusable:
+    problem = f"the manifest {digest}, and then did not give all that belongs to it{cause}"
+    return RegistryAnswerUnusable(image=reference.canonical(), problem=problem)
+
+
+@contextmanager
+def _told_both(flight: Flight, last: Obtained | None, digest: str) -> Iterator[None]:
+    """Add what the tag means now, and what it meant last, to every failure of the import of the new one."""
+    try:
+        with _whole_answers(flight.query.reference, digest):
+            yield
+    except WarmstartError as error:
+        waiting.add_digests(error, flight.query, last, digest)
+        raise
+    except Stopped as stopped:
+        if stopped.error is not None:
+            waiting.add_digests(stopped.error, flight.query, last, digest)
+        raise
 
 
 def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> list[str]:
@@ -289,7 +332,7 @@ def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> lis
     query, site, deadline = flight[:3]
     # Fail before minutes of work rather than after them.
     evicted = site.store.make_room(0, site.rules, site.charged, deadline)
-    with _reporting(flight) as report:
+    with _refused_once(flight, digest), _reporting(flight) as report:
         result = importer.import_image(
             query.reference, digest, work, deadline, kept=_layer_place(flight), report=report
         )
@@ -300,6 +343,28 @@ def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> lis
         return [*evicted, *_publish(flight, work, fd, digest, importer.name)]
     finally:
         os.close(fd)
+
+
+@contextmanager
+def _refused_once(flight: Flight, digest: str) -> Iterator[None]:
+    """Raise what the image with this digest was refused for lately, under whatever tag; remember it if it is now.
+
+    An administrator's import tries again.
+    """
+    query, site, deadline = flight[:3]
+    by_digest = query_by_rules(query.reference._replace(tag="", digest=digest), site.rules, site.recipe)
+    failure = site.store.last_failure(by_digest, deadline) if site.requester.job_id else None
+    if failure and published.is_refusal(failure, site.rules.max_size, site.rules.max_files):
+        named = failure._replace(fields={**failure.fields, "image": query.reference.canonical()})
+        if error := published.as_error(named):
+            raise error
+    try:
+        yield
+    except UserError as error:
+        if error.code in published.REFUSED:
+            with suppress(WarmstartError):
+                site.store.remember(by_digest, RememberedFailure.of(error), flight.writer, after(CLEAN_UP_S))
+        raise
 
 
 def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str) -> list[str]:

@@ -11,6 +11,9 @@ left its image or its failure where the look-up finds it.
 
 A failure counts if it is new: the last one is read once at the start, and another one ends the wait. So no clocks of
 different nodes are compared, and a job that comes after a failure tries again. Definitive failures count for a while.
+
+A failure that leaves open what a tag means now is no reason to fail a job: it gets the image that the tag meant last,
+if that is in the store (`last_image`). Nor is it a reason to ask again soon: such a failure counts for a while, too.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from warmstart.errors import StoreError, WarmstartError, by_code
+from warmstart.errors import StoreError, UserError, WarmstartError, by_code
 from warmstart.host.deadline import Deadline, after
 from warmstart.images.importers.base import ImportFailed
 from warmstart.images.imports import requests
@@ -28,7 +31,7 @@ from warmstart.images.imports.job_end import JobOver
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Obtained, Site
 from warmstart.images.store import published
-from warmstart.images.store.layout import ImageQuery
+from warmstart.images.store.layout import ImageQuery, is_adopted
 from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.policy.units import format_duration, format_size
 from warmstart.record import using_state
@@ -40,6 +43,8 @@ PAUSE_SHARE = 0.05  # then this part of the time waited so far,
 LONGEST_PAUSE_S = 5.0  # and never more than this
 PROBE_S = 1.0  # the least between two questions whether somebody is at work; jitter makes each up to half longer
 PRODUCER_S = 5.0  # for a question about the producer
+LAST_IMAGE_S = 5.0  # the least for looking up what a tag meant last, also after the deadline
+NEW_DIGEST = "new_digest"  # the field of an error that says what the tag means now
 LOCAL_MODULES = ("warmstart.images.store.eviction", "warmstart.images.credentials")  # of further errors of an import
 WAITS = "its import waits on node {node}, where {parallel} run at a time (images.parallel), and one of each repository"
 STARTS = "its import on node {node} is starting"
@@ -84,23 +89,31 @@ class Wait:
         self._is_job_over = site.job_end()
 
     def until(self, deadline: Deadline) -> Obtained:
-        """Return the image.
+        """Return the image, or the one that the tag meant last.
 
         Raises `ImageWaitExpired`, `JobOver`, what the import failed with, and `StateFull` or `StateUnusable` if
         requests cannot be read or written.
         """
+        try:
+            return self._until(deadline)
+        except WarmstartError as error:
+            image = last_image(self._query, self._site, error, deadline)
+            if image is None:
+                raise
+            return image
+
+    def _until(self, deadline: Deadline) -> Obtained:
         started = time.monotonic()
         for _ in looks(deadline):
             is_idle = self._is_time_to_probe() and not self._is_at_work(deadline)
             if image := self._site.look_up(self._query, "waited", deadline):
                 return image._replace(waited_s=round(time.monotonic() - started, 3))
-            self._raise_new_failure(deadline)
+            self._raise_failure(deadline)
             if self._is_job_over(deadline):
                 raise JobOver(image=self._request.reference)
             if is_idle:  # even a hook that has no time to wait asks: its image is there for the next job
                 self._ask()
-        waited_s = round(time.monotonic() - started)
-        raise ImageWaitExpired(image=self._request.reference, waited_s=waited_s, producer=self._describe())
+        raise self._expired(round(time.monotonic() - started))
 
     def _is_time_to_probe(self) -> bool:
         now = time.monotonic()
@@ -121,17 +134,25 @@ class Wait:
             self._problem = requests.submit(self._queue, self._request)
             requests.start_due(self._queue)
 
-    def _raise_new_failure(self, deadline: Deadline) -> None:
-        """Raise the failure of an import that ended after this wait began, or that is definitive."""
+    def _raise_failure(self, deadline: Deadline) -> None:
+        """Raise the failure of an import that ended after this wait began, or a recent one that ends each wait."""
         here = requests.last_failure(self._queue.directory, self._request.key)
         shared = self._site.store.last_failure(self._query, deadline)
         failures = [failure for failure in (here, shared) if failure is not None]
+        is_first, remembered_s = self._seen is None, self._site.rules.remember_failures
         if self._seen is None:
             self._seen = {failure.at for failure in failures}
         for failure in failures:
+            error = self._error(failure, is_local=failure is here)
             is_new = failure.at not in self._seen and failure.uid in (-1, self._site.charged.uid)
-            if is_new or published.is_definitive(failure, self._site.rules.remember_failures):
-                raise self._error(failure, is_local=failure is here)
+            if is_new or published.is_definitive(failure, remembered_s):
+                raise error
+            if (
+                is_first
+                and published.is_recent(failure, remembered_s)
+                and last_image(self._query, self._site, error, deadline) is not None
+            ):
+                raise error
 
     def _error(self, failure: RememberedFailure, *, is_local: bool) -> WarmstartError:
         for module in LOCAL_MODULES:
@@ -141,7 +162,16 @@ class Wait:
             return kind(**failure.fields)
         problem = failure.text or failure.code
         unknown = ImportFailed(image=self._request.reference, program="the import", problem=problem)
+        unknown.fields.update({name: text for name, text in failure.fields.items() if name == NEW_DIGEST})
         return published.as_error(failure) or unknown
+
+    def _expired(self, waited_s: int) -> ImageWaitExpired:
+        error = ImageWaitExpired(image=self._request.reference, waited_s=waited_s, producer=self._describe())
+        with suppress(WarmstartError):  # this error is the more useful one
+            producer = self._site.store.producer_of(self._query, after(PRODUCER_S))
+            if producer is not None and producer.digest:
+                add_digests(error, self._query, known(self._query, self._site, after(LAST_IMAGE_S)), producer.digest)
+        return error
 
     def _describe(self) -> str:
         if known := describe_producer(self._query, self._site):
@@ -154,6 +184,42 @@ class Wait:
             is_started = requests.is_live(directory, key) or (request is not None and request.is_starting())
         text = STARTS if is_started else WAITS
         return text.format(node=self._request.node, parallel=self._queue.parallel)
+
+
+def last_image(query: ImageQuery, site: Site, error: WarmstartError, deadline: Deadline) -> Obtained | None:
+    """Return the image that a tag meant last, if that is in the store and `error` is no reason against it.
+
+    It is one if the registry has no such tag or forbids it, if the policy refuses the image, or if the tag means
+    another image now and the policy does not say `images.moved_tag: stale`.
+    """
+    if site.rules.moved_tag != "stale" if NEW_DIGEST in error.fields else isinstance(error, UserError):
+        return None
+    until = deadline if deadline.left() > LAST_IMAGE_S else after(LAST_IMAGE_S)
+    with suppress(WarmstartError):  # the caller's error is the more useful one
+        image = known(query, site, until)
+        return image._replace(how="stale", reason=f"{image.reason}; {error}") if image is not None else None
+    return None
+
+
+def known(query: ImageQuery, site: Site, deadline: Deadline) -> Obtained | None:
+    """Return the image that a tag meant when its registry last said so, however long ago; None if the store lacks it.
+
+    Its `reason` has how long ago. Raises what `ImageStoreClient` raises.
+    """
+    pointer = None if query.reference.digest else site.store.last_pointer(query, deadline)
+    image = site.find_intact(query, deadline, pointer.digest) if pointer is not None else None
+    if image is None or pointer is None:
+        return None
+    age = round(max(time.time() - pointer.resolved, 0.0))
+    return image._replace(reason=f"its registry said so {format_duration(age)} ago")
+
+
+def add_digests(error: WarmstartError, query: ImageQuery, old: Obtained | None, new: str) -> None:
+    """Add to the error of an import that the tag means the digest `new` now, and how to get the image that it meant."""
+    if old is not None:
+        name = old.digest if is_adopted(old.digest) else query.reference.at(old.digest)
+        error.fields[NEW_DIGEST] = new
+        error.fields["also"] = f"; the tag means {new} now, and {name}, which it meant before, is in the store"
 
 
 def describe_producer(query: ImageQuery, site: Site) -> str:

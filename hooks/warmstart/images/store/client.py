@@ -10,11 +10,11 @@ import time
 
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import Identity
+from warmstart.host.identity import Identity, WorkerDied, WorkerSilent
 from warmstart.host.worker import Worker
 from warmstart.images.store import layout
 from warmstart.images.store.layout import DAY, PRIVATE_STORES, Charged, Found, ImageQuery, Pointer
-from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, Sequence, contextmanager
 from warmstart.store.layout import store_errors
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ImageStoreClient(NamedTuple):
     def find(self, query: ImageQuery, deadline: Deadline, digest: str = "") -> Found | None:
         """Look up an image, by `digest` if given; None if it is not in the store."""
         digest = digest or query.reference.digest
-        return self._run(deadline, layout.find, self.path, query.key, digest, query.kind, query.times)
+        return self._look(deadline, layout.find, self.path, query.key, digest, query.kind, query.fresh_after)
 
     def record_use(self, name: str, node: str, known: str, deadline: Deadline) -> bool:
         """Record that a node uses an image; return False if `known` says that it has done so within a day.
@@ -133,7 +133,7 @@ class ImageStoreClient(NamedTuple):
         """Return whether a live producer imports the image."""
         from warmstart.images.store import published
 
-        return self._run(deadline, published.is_at_work, self.path, query.lock)
+        return self._look(deadline, published.is_at_work, self.path, query.lock)
 
     def under_way(self, deadline: Deadline) -> dict[str, ImageProducer]:
         """Return the live producers by the names of their locks."""
@@ -145,7 +145,7 @@ class ImageStoreClient(NamedTuple):
         """Return what the producer has recorded about itself, or None."""
         from warmstart.images.store import published
 
-        return self._run(deadline, published.producer_of, self.path, query.lock)
+        return self._look(deadline, published.producer_of, self.path, query.lock)
 
     def remember(self, query: ImageQuery, failure: RememberedFailure, writer: str, deadline: Deadline) -> None:
         """Record how an import failed, for those who wait and, if it is definitive, for those who come next."""
@@ -157,7 +157,7 @@ class ImageStoreClient(NamedTuple):
         """Return how the last import of the image that failed did so, or None."""
         from warmstart.images.store import published
 
-        return self._run(deadline, published.last_failure, self.path, query.lock)
+        return self._look(deadline, published.last_failure, self.path, query.lock)
 
     # Jobs that were requeued for an image
 
@@ -191,19 +191,13 @@ class ImageStoreClient(NamedTuple):
         """Return the last known digest of the tag, however old; None if there is none."""
         from warmstart.images.store import published
 
-        return self._run(deadline, published.last_pointer, self.path, query.key)
+        return self._look(deadline, published.last_pointer, self.path, query.key)
 
     def point(self, query: ImageQuery, digest: str, resolved: float, writer: str, deadline: Deadline) -> None:
         """Record the digest that the tag had at `resolved` (seconds since the epoch)."""
         from warmstart.images.store import published
 
         self._run(deadline, published.point, self.path, query.key, digest, resolved, writer)
-
-    def point_unanswered(self, query: ImageQuery, writer: str, deadline: Deadline) -> None:
-        """Record that the registry does not answer for the tag now."""
-        from warmstart.images.store import published
-
-        self._run(deadline, published.point_unanswered, self.path, query.key, writer)
 
     # Publishing, copying and evicting images
 
@@ -343,14 +337,33 @@ class ImageStoreClient(NamedTuple):
     def _subject(self) -> str:
         return self.what or f"the image store of {self.path}"
 
+    def _look(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function that only reads; once more if its worker dies, which costs a lock that the worker held."""
+        try:
+            return self._run(deadline, function, *args, **kwargs)
+        except WorkerDied:
+            return self._run(deadline, function, *args, **kwargs)
+
     def _run(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        with store_errors(self._subject):
+        with _errors(self._subject):
             return self.worker.run(deadline, function, *args, **kwargs)
 
     def _run_with(self, fd: int, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function that needs a descriptor, in a new worker: the other one may have been forked too early."""
-        with store_errors(self._subject), Worker(self.identity, keep=[fd]) as child:
+        with _errors(self._subject), Worker(self.identity, keep=[fd]) as child:
             return child.run(deadline, function, *args, **kwargs)
+
+
+@contextmanager
+def _errors(subject: str) -> Iterator[None]:
+    """Raise errors of the store and of its worker with a subject that means something to users."""
+    try:
+        with store_errors(subject):
+            yield
+    except WorkerDied as error:
+        raise WorkerDied(what=subject, problem="the helper process that was at work there was killed") from error
+    except WorkerSilent as error:
+        raise WorkerSilent(what=subject, problem=error.fields["problem"]) from error
 
 
 def is_recorded(known: str, name: str) -> bool:

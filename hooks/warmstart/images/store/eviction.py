@@ -38,12 +38,19 @@ from warmstart.images.store.layout import (
     parse_pointer,
     reference_of,
 )
-from warmstart.images.store.published import forget_dead, forget_failures, opened_folder, read_metadata, sweep_all
+from warmstart.images.store.published import (
+    FAILURES_KEPT_S,
+    forget_dead,
+    forget_failures,
+    opened_folder,
+    read_metadata,
+    sweep_all,
+)
 from warmstart.policy.compiled import Keep
+from warmstart.policy.units import format_size
 from warmstart.store.atomic import replace
 from warmstart.store.locks import try_lock
 
-FAILURES_KEPT_S = 86400.0
 OUT_OF_SIGHT = ".evicted-"
 LOCK = "evict.lock"
 NEW_S = 3600.0  # a new image is protected that long: its producer may not have recorded a use yet
@@ -192,9 +199,16 @@ def _evict_until(room: Room, images: Iterable[ImageEntry], wanted: int) -> tuple
 def _check_floor(store: str, need: int, floor: int) -> None:
     """Raise `OSError` (ENOSPC) if less than `floor` percent would be free after writing `need` bytes."""
     capacity, free = _space(store)
-    if free - need < capacity * floor // 100:
+    least = capacity * floor // 100
+    disk = os.statvfs(store)
+    if disk.f_files and not disk.f_favail:
+        raise OSError(errno.ENOSPC, f"the file system of {store} has no inode left")
+    if free - need < least:
+        wanted = f"the image has {format_size(need)}, and " if need else ""
         raise OSError(
-            errno.ENOSPC, f"{free} bytes are free, {need} are needed, and {floor}% of {capacity} must stay free"
+            errno.ENOSPC,
+            f"the file system of {store} has {format_size(free)} free; {wanted}{format_size(least)} must stay free "
+            f"(images.keep.floor: {floor}%)",
         )
 
 

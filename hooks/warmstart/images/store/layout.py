@@ -54,16 +54,6 @@ _ESCAPES = str.maketrans({"/": "+", ":": "="})  # neither is in a canonical refe
 _UNESCAPES = str.maketrans({"+": "/", "=": ":"})
 
 
-class TagTimes(NamedTuple):
-    """Which pointers of a tag are valid; times in seconds since the epoch.
-
-    Use a tag resolved after `fresh_after`; fall back to an older one if the registry failed after `outage_after`.
-    """
-
-    fresh_after: float
-    outage_after: float
-
-
 class ImageQuery(NamedTuple):
     """A reference, and its names in the store."""
 
@@ -71,7 +61,7 @@ class ImageQuery(NamedTuple):
     kind: str  # MACHINE.RECIPE: uname's machine, the importer's recipe
     key: str  # name of the tag's pointer
     lock: str  # name of the import's lock: one for each kind
-    times: TagTimes
+    fresh_after: float  # seconds since the epoch: what a tag meant earlier has to be asked again
 
 
 class Charged(NamedTuple):
@@ -86,11 +76,10 @@ NOBODY = Charged()
 
 
 class Pointer(NamedTuple):
-    """The content of `tags/<key>.json`; times in seconds since the epoch."""
+    """The content of `tags/<key>.json`."""
 
-    digest: str
-    resolved: float
-    unanswered: float = 0.0  # when the registry last failed to answer
+    digest: str  # `sha256:HEX` or `adopted:HEX`
+    resolved: float  # seconds since the epoch
 
 
 class Found(NamedTuple):
@@ -100,7 +89,6 @@ class Found(NamedTuple):
     path: str
     digest: str
     size: int
-    stale: bool  # the tag is older than `fresh_after`, because the registry does not answer
     invalid: str  # what is wrong with the file, "" if nothing
 
 
@@ -128,15 +116,13 @@ def digest_of(name: str) -> str:
     return text.replace("-", ":") if text.startswith("adopted-") else f"sha256:{text}"
 
 
-def find(store: str, key: str, digest: str, kind: str, times: TagTimes) -> Found | None:
+def find(store: str, key: str, digest: str, kind: str, fresh_after: float) -> Found | None:
     """Return the image of a reference; None if it is not in the store and has to be imported.
 
     `digest` is the reference's own, or "" for a tag: then it is read from `tags/<key>.json`. The file may be damaged:
     see `Found.invalid`. Raises `OSError` if the store fails.
     """
-    stale = False
-    if not digest:
-        digest, stale = _tag_digest(os.path.join(store, IMAGES, TAGS, key + META), times)
+    digest = digest or _tag_digest(os.path.join(store, IMAGES, TAGS, key + META), fresh_after)
     if not digest:
         return None
     name = image_name(digest, kind)
@@ -150,7 +136,7 @@ def find(store: str, key: str, digest: str, kind: str, times: TagTimes) -> Found
         problem = superblock_problem(fd, status)
     finally:
         os.close(fd)
-    return Found(name, path, digest, status.st_size, stale, problem)
+    return Found(name, path, digest, status.st_size, problem)
 
 
 def superblock_problem(fd: int, status: os.stat_result) -> str:
@@ -167,32 +153,27 @@ def superblock_problem(fd: int, status: os.stat_result) -> str:
 def parse_pointer(data: bytes) -> Pointer | None:
     """Return the pointer in the content of a tag's file; None if it is damaged."""
     try:
-        pointer = wire.parse(data)
-        times = (wire.decode(float, pointer["resolved"]), wire.decode(float, pointer.get("unanswered", 0)))
-        return Pointer(str(pointer["digest"]), *times)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        content = wire.parse(data)
+        pointer = Pointer(str(content["digest"]), wire.decode(float, content["resolved"]))
+    except (ValueError, KeyError, TypeError):
         return None
+    return pointer if is_digest(pointer.digest) or is_adopted(pointer.digest) else None
 
 
-def _tag_digest(path: str, times: TagTimes) -> tuple[str, bool]:
-    """Return the digest of a tag's pointer and whether it is stale; "" if the pointer is missing, old or damaged."""
+def _tag_digest(path: str, fresh_after: float) -> str:
+    """Return the digest of a tag's pointer; "" if the pointer is missing, old or damaged."""
     try:
         fd = open_regular(path)
     except FileNotFoundError:
-        return "", False
+        return ""
     try:
         data = os.read(fd, LONGEST_POINTER)
     finally:
         os.close(fd)
     pointer = parse_pointer(data)
-    if pointer is None:
-        return "", False
-    digest, resolved, unanswered = pointer
-    latest = time.time() + CLOCK_SKEW
-    fresh = times.fresh_after <= resolved <= latest
-    counts = fresh or (resolved <= latest and times.outage_after <= unanswered <= latest)
-    good = counts and (is_digest(digest) or is_adopted(digest))
-    return (digest, not fresh) if good else ("", False)
+    if pointer is None or not fresh_after <= pointer.resolved <= time.time() + CLOCK_SKEW:
+        return ""
+    return pointer.digest
 
 
 def is_adopted(digest: str) -> bool:

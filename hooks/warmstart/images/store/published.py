@@ -11,8 +11,9 @@ Election: the producer's worker holds the image's lock, so the kernel releases i
 saves work: publishing tolerates two producers. `<key>.producer` only informs waiters.
 
 Failures: the last failure of each image's import. Definitive ones (a registry's answer that there is no such image or
-no access, and an image larger than the policy allows) are a negative cache: for a while nobody asks again. Any other
-is told to those who waited for that import, and to nobody who comes later. A node's own failures (its disk, its
+no access, and an image that is refused for what it holds) are a negative cache: for a while nobody asks again. An image
+that is refused is also remembered by its digest, and no job imports it again for a day. Any other failure is told to
+those who waited for that import, and to nobody who comes later. A node's own failures (its disk, its
 programs) are not here, because other nodes may succeed. A quota is its user's alone. Shared images are requested
 without credentials, and private images have stores of their own, so no user gets another one's 401.
 """
@@ -79,7 +80,9 @@ LONGEST_WORD = 80
 LONGEST_META = 16384
 LONGEST_FAILURE = 16384
 LONGEST_CHECK = 4096
-DEFINITIVE = frozenset({"image-not-found", "image-forbidden", "image-too-large"})
+FAILURES_KEPT_S = 86400.0
+REFUSED = frozenset({"image-malformed", "image-too-large"})  # for what the image holds
+DEFINITIVE = REFUSED | {"image-not-found", "image-forbidden", "image-not-for-machine"}
 PERSONAL = frozenset({"image-quota-exceeded"})  # concern the user who is charged, and nobody else
 
 _held: dict[str, HeldLock] = {}
@@ -117,6 +120,7 @@ class ImageProducer(NamedTuple):
     done: int = 0  # bytes of this phase so far
     total: int = 0  # bytes of this phase in all, 0 if unknown
     rate: int = 0  # bytes per second of this phase
+    digest: str = ""  # that it imports; "" while the registry has not said what the tag means
     at: float = 0.0  # seconds since the epoch: when this was recorded
 
 
@@ -149,17 +153,19 @@ def opened_folder(store: str, name: str = "") -> Iterator[int]:
     """Open `images/` or a folder in it; create them if they are missing.
 
     The store itself is never created. `FileNotFoundError` if it is missing: usually its file system is not mounted.
+    An error has the whole path.
     """
     store_fd = os.open(store, PATH & ~os.O_NOFOLLOW)
     try:
-        images = _open_or_make(IMAGES, 0o755, store_fd, PATH if name else DIRECTORY)
+        images = _open_or_make(f"{store}/{IMAGES}", 0o755, store_fd, PATH if name else DIRECTORY)
     finally:
         os.close(store_fd)
     try:
         if not name:
             yield images
             return
-        folder = _open_or_make(name, 0o700 if name in OWNERS_ALONE else 0o755, images, DIRECTORY)
+        mode = 0o700 if name in OWNERS_ALONE else 0o755
+        folder = _open_or_make(f"{store}/{IMAGES}/{name}", mode, images, DIRECTORY)
         try:
             yield folder
         finally:
@@ -168,13 +174,17 @@ def opened_folder(store: str, name: str = "") -> Iterator[int]:
         os.close(images)
 
 
-def _open_or_make(name: str, mode: int, dir_fd: int, flags: int) -> int:
+def _open_or_make(path: str, mode: int, dir_fd: int, flags: int) -> int:
     # It is nearly always there, and each further call is a question to the file server.
+    name = os.path.basename(path)
     try:
-        return os.open(name, flags, dir_fd=dir_fd)
-    except FileNotFoundError:
-        ensure_dir(name, mode, dir_fd)
-        return os.open(name, flags, dir_fd=dir_fd)
+        try:
+            return os.open(name, flags, dir_fd=dir_fd)
+        except FileNotFoundError:
+            ensure_dir(name, mode, dir_fd)
+            return os.open(name, flags, dir_fd=dir_fd)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def publish_image(store: str, fd: int, name: str, draft: ImageDraft, writer: str) -> Published:
@@ -212,7 +222,10 @@ def _check_space(images: int, size: int) -> None:
     # Fail before minutes of copying rather than after them. A quota may still end the copy.
     space = os.fstatvfs(images)
     if space.f_bavail * space.f_frsize < size:
-        raise OSError(errno.ENOSPC, f"the image has {size} bytes, {space.f_bavail * space.f_frsize} are free")
+        from warmstart.policy.units import format_size
+
+        free = format_size(space.f_bavail * space.f_frsize)
+        raise OSError(errno.ENOSPC, f"the image has {format_size(size)}, and {free} of the store are free")
 
 
 def read_metadata(path: str) -> dict[str, object]:
@@ -247,8 +260,9 @@ def copy_out(path: str, target: int) -> str:
 def check_bytes(store: str, name: str, writer: str, again: bool = False) -> ByteCheck:
     """Compare every byte of a published image with its recorded SHA-256, once for each state of its file.
 
-    A file that passes is remembered by inode, size, mtime and ctime, and not read again unless `again`. If the producer
-    died before it recorded the hash, record it now. `FileNotFoundError` if there is no such image.
+    A file that passes is remembered by inode, size, mtime and ctime, and not read again unless `again`; where the store
+    takes no writes, it is. If the producer died before it recorded the hash, record it now. `FileNotFoundError` if
+    there is no such image.
     """
     with opened_folder(store) as images:
         fd = open_regular(name + IMAGE, images)
@@ -263,14 +277,15 @@ def check_bytes(store: str, name: str, writer: str, again: bool = False) -> Byte
         finally:
             os.close(fd)
         known = read_metadata(os.path.join(store, IMAGES, name + META))
-        if "sha256" not in known:
-            late = {"format": FORMAT, **known, "size": status.st_size, "sha256": sha256, "recorded_late": True}
-            replace(images, writer, name + META, json.dumps(late).encode(), METADATA_MODE)
-        elif known["sha256"] != sha256:
+        if known.get("sha256", sha256) != sha256:
             return answer._replace(problem=f"its SHA-256 is {sha256} and not {known['sha256']}")
-    with opened_folder(store, CHECKED) as folder:
-        content = {"stamp": _stamp(status), "at": time.time()}
-        replace(folder, writer, name + META, json.dumps(content).encode())
+        with suppress(OSError):  # a full or read-only store: the image is good nevertheless
+            if "sha256" not in known:
+                late = {"format": FORMAT, **known, "size": status.st_size, "sha256": sha256, "recorded_late": True}
+                replace(images, writer, name + META, json.dumps(late).encode(), METADATA_MODE)
+            with opened_folder(store, CHECKED) as folder:
+                content = {"stamp": _stamp(status), "at": time.time()}
+                replace(folder, writer, name + META, json.dumps(content).encode())
     return answer
 
 
@@ -342,14 +357,9 @@ def ensure_private(store: str, name: str) -> None:
 
 def point(store: str, key: str, digest: str, resolved: float, writer: str) -> None:
     """Record the digest that a tag had at `resolved` (seconds since the epoch)."""
-    _point(store, key, Pointer(digest, resolved), writer)
-
-
-def point_unanswered(store: str, key: str, writer: str) -> None:
-    """Record that the registry has just failed to answer for a tag; do nothing if the tag has no pointer."""
-    known = last_pointer(store, key)
-    if known is not None:
-        _point(store, key, known._replace(unanswered=time.time()), writer)
+    content = {"format": FORMAT, **Pointer(digest, resolved)._asdict()}
+    with opened_folder(store, TAGS) as tags:
+        replace(tags, writer, key + META, json.dumps(content).encode())
 
 
 def last_pointer(store: str, key: str) -> Pointer | None:
@@ -359,14 +369,6 @@ def last_pointer(store: str, key: str) -> Pointer | None:
             return parse_pointer(read_small(key + META, LONGEST_POINTER, tags))
         except (FileNotFoundError, ValueError):
             return None
-
-
-def _point(store: str, key: str, pointer: Pointer, writer: str) -> None:
-    content = {"format": FORMAT, **pointer._asdict()}
-    if not pointer.unanswered:
-        del content["unanswered"]
-    with opened_folder(store, TAGS) as tags:
-        replace(tags, writer, key + META, json.dumps(content).encode())
 
 
 def writer_of(key: str, node: str, run_id: str) -> str:
@@ -508,9 +510,21 @@ def last_failure(store: str, key: str) -> RememberedFailure | None:
         return None
 
 
+def is_recent(failure: RememberedFailure, max_age_s: float) -> bool:
+    """Return whether a failure is less than `max_age_s` seconds old."""
+    return -CLOCK_SKEW <= time.time() - failure.at < max_age_s
+
+
 def is_definitive(failure: RememberedFailure, max_age_s: float) -> bool:
-    """Return whether a failure is definitive and less than `max_age_s` seconds old: an import would end with it."""
-    return failure.code in DEFINITIVE and -CLOCK_SKEW <= time.time() - failure.at < max_age_s
+    """Return whether a failure is recent and definitive: an import would end with it."""
+    return failure.code in DEFINITIVE and is_recent(failure, max_age_s)
+
+
+def is_refusal(failure: RememberedFailure, size: int, files: int) -> bool:
+    """Return whether an image was refused in the last day for what it holds, by limits of these bytes and files."""
+    limits = {"size": str(size), "files": str(files)}
+    is_by_limits = all(failure.fields.get(name, limit) == limit for name, limit in limits.items())
+    return failure.code in REFUSED and is_by_limits and is_recent(failure, FAILURES_KEPT_S)
 
 
 def forget_failures(store: str, older_than_s: float) -> None:

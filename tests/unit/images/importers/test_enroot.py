@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,13 +18,14 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
 from warmstart.images.credentials import Login
-from warmstart.images.importers import base, egress, oci
+from warmstart.images.importers import base, egress, manifest, oci
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
     ImportFailed,
     RegistryUnreachable,
 )
+from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.enroot import Enroot
 from warmstart.images.reference import parse
 from warmstart.images.scratch import Scratch, ScratchUnusable
@@ -31,6 +33,7 @@ from warmstart.images.scratch import Scratch, ScratchUnusable
 pytestmark = pytest.mark.threat(11)
 
 DIGEST = f"sha256:{'ab' * 32}"
+MANIFEST = b'{"schemaVersion": 2, "config": {}, "layers": []}'
 
 
 IDENTITY = Identity("warmstart-import", 64211, 64211)
@@ -50,7 +53,7 @@ class Programs:
         self.started: list[list[str]] = []
         self.env: Mapping[str, str] = {}
         self.watch: Callable[[], None] | None = None
-        self.answer: Answer = lambda _: CompletedProgram(0, f"{DIGEST}\n".encode(), b"")
+        self.answer: Answer = lambda _: CompletedProgram(0, MANIFEST, b"")
 
     def run_alone(
         self,
@@ -87,6 +90,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
     monkeypatch.setattr(egress, "opened", no_egress.opened)
     monkeypatch.setattr(namespaces, "new_namespace", lambda _: os.open("/dev/null", os.O_RDONLY))
     monkeypatch.setattr(base, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(ImportUserClient, "read_manifest", lambda _, text, machine, __: manifest.read(text, machine))
     return stand_in
 
 
@@ -106,7 +110,8 @@ def saying(stderr: str) -> Answer:
 
 def test_asks_skopeo_for_the_digest(programs: Programs, scratch: Scratch) -> None:
     """As the importer `oci` does: with the policy's registries without TLS, and the site's login."""
-    assert IMPORTER.resolve(parse("docker://reg.io:5000/a:1"), scratch, after(9)) == DIGEST
+    digest = f"sha256:{hashlib.sha256(MANIFEST).hexdigest()}"
+    assert IMPORTER.resolve(parse("docker://reg.io:5000/a:1"), scratch, after(9)) == digest
     assert [argv[0] for argv in programs.started] == [oci.SKOPEO]
     assert "--tls-verify=false" in programs.started[0]
 
@@ -148,7 +153,7 @@ def test_a_program_that_is_missing_is_named(programs: Programs, scratch: Scratch
 
     def answer(argv: Sequence[str]) -> CompletedProgram:
         said = f"prlimit: failed to execute {missing}: No such file or directory\n" if argv[0] == missing else ""
-        return CompletedProgram(127 if said else 0, f"{DIGEST}\n".encode(), said.encode())
+        return CompletedProgram(127 if said else 0, MANIFEST, said.encode())
 
     programs.answer = answer
     with pytest.raises(ImportFailed, match=f"{missing} failed: it is not installed"):

@@ -13,6 +13,7 @@ from warmstart.images.layers import Layer
 
 ONE, TWO = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
 UNKNOWN = ImageManifest([])
+NONE = ImageManifest([], is_one=False)
 
 
 def listed(*entries: tuple[str, str, str]) -> str:
@@ -52,14 +53,8 @@ def test_chooses_the_manifest_for_this_machine(entries: list[tuple[str, str, str
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[]",
-        "null",
-        "[" * 100_000,
-        '{"manifests": {}}',
         '{"manifests": [1]}',
         '{"manifests": [{"platform": []}]}',
-        '{"schemaVersion": 1, "fsLayers": []}',
         layered(ONE),
         layered({"digest": ONE}),
         layered({"digest": ONE, "size": -1}),
@@ -71,9 +66,31 @@ def test_chooses_the_manifest_for_this_machine(entries: list[tuple[str, str, str
         layered(*[{"digest": ONE, "size": 1}] * (MOST_LAYERS + 1)),
     ],
 )
-def test_what_is_no_manifest_says_nothing(text: str) -> None:
+def test_a_manifest_that_is_not_understood_says_nothing(text: str) -> None:
     """No exception: the import goes on without knowing its layers."""
     assert read(text, "x86_64") == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        "1",
+        '"layers"',
+        "{}",
+        "[" * 100_000,
+        '{"manifests": {}}',
+        '{"layers": 1}',
+        '{"schemaVersion": 1, "fsLayers": []}',
+        '{"errors": [{"code": "UNAVAILABLE"}]}',
+        "<html><body>We are back at 18:00.</body></html>",
+    ],
+)
+def test_what_is_no_manifest_is_told_apart(text: str) -> None:
+    """Nobody takes the digest of a maintenance page for an image."""
+    assert read(text, "x86_64") == NONE
 
 
 JSON = st.recursive(

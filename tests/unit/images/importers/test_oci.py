@@ -19,7 +19,15 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
 from warmstart.images.importers import base, egress, flatten, manifest, oci
-from warmstart.images.importers.base import ImageForbidden, ImageNotFound, ImportFailed, Progress, RegistryUnreachable
+from warmstart.images.importers.base import (
+    ImageForbidden,
+    ImageNotForMachine,
+    ImageNotFound,
+    ImportFailed,
+    Progress,
+    RegistryAnswerUnusable,
+    RegistryUnreachable,
+)
 from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.reference import parse
 from warmstart.images.scratch import Caps, ImageTooLarge, Scratch, ScratchUnusable
@@ -27,6 +35,7 @@ from warmstart.images.scratch import Caps, ImageTooLarge, Scratch, ScratchUnusab
 pytestmark = pytest.mark.threat(1)
 
 DIGEST = f"sha256:{'ab' * 32}"
+MANIFEST = b'{"schemaVersion": 2, "config": {}, "layers": []}'
 SCRATCH = Scratch("/scratch", -1, CAPS)
 IMPORTER = oci.Oci(Identity("warmstart-import", 64211, 64211), ("reg.io:5000",))
 Answer = Callable[[Sequence[str]], CompletedProgram]
@@ -74,6 +83,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     monkeypatch.setattr(egress, "opened", no_egress.opened)
     monkeypatch.setattr(namespaces, "new_namespace", lambda _: os.open("/dev/null", os.O_RDONLY))
     monkeypatch.setattr(base, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(ImportUserClient, "read_manifest", lambda _, text, machine, __: manifest.read(text, machine))
     return stand_in
 
 
@@ -85,14 +95,13 @@ def saying(message: str) -> Answer:
 
 def test_resolves_with_rendered_fields(programs: Programs) -> None:
     """Only what is rendered from the fields reaches skopeo; TLS is waived only for listed registries."""
-    programs.answer = lambda _: CompletedProgram(0, f"{DIGEST}\n".encode(), b"")
-    assert IMPORTER.resolve(parse("docker://reg.io:5000/a:1"), SCRATCH, after(9)) == DIGEST
-    assert IMPORTER.resolve(parse("reg.io#a"), SCRATCH, after(9)) == DIGEST
+    programs.answer = lambda _: CompletedProgram(0, MANIFEST, b"")
+    assert IMPORTER.resolve(parse("docker://reg.io:5000/a:1"), SCRATCH, after(9)) == digest_of(MANIFEST)
+    assert IMPORTER.resolve(parse("reg.io#a"), SCRATCH, after(9)) == digest_of(MANIFEST)
     shared = ["/usr/bin/skopeo", "--tmpdir", "/scratch", "inspect", "--no-creds"]
-    rest = ["--format", "{{.Digest}}"]
     assert programs.started == [
-        ([*shared, "--tls-verify=false", *rest, "docker://reg.io:5000/a:1"], True),
-        ([*shared, "--tls-verify=true", *rest, "docker://reg.io/a:latest"], True),
+        ([*shared, "--tls-verify=false", "--raw", "docker://reg.io:5000/a:1"], True),
+        ([*shared, "--tls-verify=true", "--raw", "docker://reg.io/a:latest"], True),
     ]
 
 
@@ -147,7 +156,6 @@ def digest_of(manifest: bytes) -> str:
 
 def test_a_list_names_the_manifest_that_is_fetched(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose layers are known by then, so the progress has their bytes; one that is too large is not fetched."""
-    monkeypatch.setattr(ImportUserClient, "read_manifest", lambda _, text, machine, __: manifest.read(text, machine))
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="aarch64"))
     layers = [{"digest": DIGEST, "size": size} for size in (70, 30)]
     image = json.dumps({"layers": layers}).encode()
@@ -173,10 +181,11 @@ def test_a_manifest_that_is_another_one_is_not_read(programs: Programs, monkeypa
     assert programs.started[1][0][-2] == f"docker://reg.io/a@{DIGEST}"
 
 
-def test_an_answer_that_is_no_digest_is_refused(programs: Programs) -> None:
-    """What skopeo prints becomes a file name, so it is checked."""
-    programs.answer = lambda _: CompletedProgram(0, b"sha256:../../x\n", b"")
-    with pytest.raises(ImportFailed):
+@pytest.mark.parametrize("answer", [b"", b"<html></html>", MANIFEST[:-1]])
+def test_an_answer_that_is_no_manifest_has_no_digest(programs: Programs, answer: bytes) -> None:
+    """A maintenance page, or the beginning of a manifest that is too long."""
+    programs.answer = lambda _: CompletedProgram(0, answer, b"")
+    with pytest.raises(RegistryAnswerUnusable):
         IMPORTER.resolve(parse("reg.io/a"), SCRATCH, after(9))
 
 
@@ -205,6 +214,16 @@ SAID = [
      RegistryUnreachable),
     ('pinging container registry reg.io: Get "http://reg.io/v2/": http: server closed idle connection',
      RegistryUnreachable),  # stopped just then
+    ("pinging container registry reg.io: invalid status code from registry 404 (Not Found)", RegistryUnreachable),
+    ("pinging container registry reg.io: invalid status code from registry 403 (Forbidden)", RegistryUnreachable),
+    ("reading manifest 1 in reg.io/team/timeout: requesting bearer token: invalid status code from registry 404",
+     RegistryUnreachable),
+    ("reading manifest 1 in reg.io/team/timeout: requesting bearer token: invalid status code from registry 403",
+     ImageForbidden),
+    (
+        'choosing image instance: no image found in manifest list for architecture amd64, variant "", OS linux',
+        ImageNotForMachine,
+    ),
     ("writing blob: write /scratch/x: no space left on device", ScratchUnusable),
     ("something that nobody has seen yet", ImportFailed),
 ]  # fmt: skip
@@ -229,9 +248,9 @@ def test_says_whose_fault_it_is(programs: Programs, prefix: str, message: str, k
 
 def test_a_registry_that_comes_back_is_not_an_error(programs: Programs) -> None:
     """A second attempt that works is all that is seen of the first."""
-    answers = iter([saying("connection refused")([]), CompletedProgram(0, DIGEST.encode(), b"")])
+    answers = iter([saying("connection refused")([]), CompletedProgram(0, MANIFEST, b"")])
     programs.answer = lambda _: next(answers)
-    assert IMPORTER.resolve(parse("reg.io/a"), SCRATCH, after(9)) == DIGEST
+    assert IMPORTER.resolve(parse("reg.io/a"), SCRATCH, after(9)) == digest_of(MANIFEST)
 
 
 def test_does_not_wait_beyond_the_deadline(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:

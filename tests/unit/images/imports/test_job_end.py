@@ -81,7 +81,7 @@ def seconds_until_known(watches: list[JobEnd], clock: Clock, most: float) -> flo
     return clock.now - began
 
 
-@pytest.mark.threat(43)
+@pytest.mark.threat(44)
 def test_slurmctld_is_asked_as_often_for_64_nodes_as_for_one(
     store: StoreClient, clock: Clock, controller: Controller
 ) -> None:
@@ -100,7 +100,7 @@ def test_nobody_asks_in_the_first_seconds(store: StoreClient, clock: Clock, cont
     assert controller.asked == 0
 
 
-@pytest.mark.threat(43)
+@pytest.mark.threat(44)
 @pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "NODE_FAIL"])
 def test_all_nodes_hear_of_the_end(store: StoreClient, clock: Clock, controller: Controller, state: str) -> None:
     """The head node soon after the fact, the others soon after the head node."""

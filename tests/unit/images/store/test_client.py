@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,12 @@ import pytest
 from tests.support.image_site import RULES
 from tests.support.superblocks import image
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.identity import Identity
+from warmstart.host.identity import Identity, WorkerDied, WorkerSilent
 from warmstart.images.reference import parse
+from warmstart.images.store import layout
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.launchers import AdoptedImage
-from warmstart.images.store.layout import NOBODY, Found, ImageQuery, Pointer, TagTimes, image_name
+from warmstart.images.store.layout import NOBODY, Found, ImageQuery, Pointer, image_name
 from warmstart.images.store.published import ImageDraft, ImageProducer, RememberedFailure
 from warmstart.policy.compiled import Adopt
 from warmstart.store.layout import StoreFailed
@@ -25,7 +27,7 @@ from warmstart.store.layout import StoreFailed
 DIGEST = f"sha256:{'ab' * 32}"
 KIND = "x86_64.none1"
 NAME = image_name(DIGEST, KIND)
-WANT = ImageQuery(parse("reg.io/a:1"), KIND, "key", "lock", TagTimes(time.time() - 60, time.time() - 30))
+WANT = ImageQuery(parse("reg.io/a:1"), KIND, "key", "lock", time.time() - 60)
 DRAFT = ImageDraft(DIGEST, "reg.io/a:1", KIND, "none", 1e9, "n1", 7, NOBODY)
 
 
@@ -62,7 +64,7 @@ def test_an_image_comes_and_goes(store: ImageStoreClient, local: int) -> None:
     assert store.publish_image(local, NAME, DRAFT, "t", after(60)).first
     store.point(WANT, DIGEST, time.time(), "t", after(60))
     path = f"{store.path}/images/{NAME}.sqsh"
-    assert store.find(WANT, after(60)) == Found(NAME, path, DIGEST, len(image()), stale=False, invalid="")
+    assert store.find(WANT, after(60)) == Found(NAME, path, DIGEST, len(image()), invalid="")
     assert store.record_use(NAME, "n1", f"{store.path}/../uses", after(60))
     assert store.record_noted([NAME, image_name(f"sha256:{'cd' * 32}", KIND)], "n2", 7, after(60)) == 1
     (entry,) = store.inventory(600.0, after(60))
@@ -77,14 +79,30 @@ def test_an_image_comes_and_goes(store: ImageStoreClient, local: int) -> None:
 
 
 def test_a_tag_has_a_pointer(store: ImageStoreClient) -> None:
-    """What it meant, and when the registry did not answer for it."""
+    """What it meant, and when it was asked."""
     assert store.last_pointer(WANT, after(60)) is None
     store.point(WANT, DIGEST, 1e9, "t", after(60))
     assert store.last_pointer(WANT, after(60)) == Pointer(DIGEST, 1e9)
-    store.point_unanswered(WANT, "t", after(60))
-    pointer = store.last_pointer(WANT, after(60))
-    assert pointer is not None
-    assert pointer.unanswered > 1e9
+
+
+def test_a_look_up_whose_worker_dies_is_asked_again(store: ImageStoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once: a helper that somebody kills fails no job. The sentence is about the image, and not about our modules."""
+    store = store.about("image reg.io/a:1 in the store /s")
+    assert store.find(WANT, after(60)) is None
+    os.kill(store.worker._pid, signal.SIGKILL)
+    assert store.find(WANT, after(60)) is None
+    store.close()
+    monkeypatch.setattr(layout, "find", die)
+    with pytest.raises(WorkerDied) as raised:
+        store.find(WANT, after(60))
+    assert str(raised.value) == "image reg.io/a:1 in the store /s: the helper process that was at work there was killed"
+    with pytest.raises(WorkerSilent, match=r"image reg\.io/a:1 in the store /s: no time was left"):
+        store.find(WANT, after(0))
+
+
+def die(_store: str, _key: str, _digest: str, _kind: str, _fresh_after: float) -> None:
+    """End the process that this runs in."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_one_imports(store: ImageStoreClient) -> None:

@@ -100,9 +100,18 @@ def test_a_store_without_room_says_so(store: Path, monkeypatch: pytest.MonkeyPat
     """Where nothing may go and less than the floor would be left, the import is refused before it starts."""
     put(store, "new", 0)
     fill(monkeypatch, store, 2)
-    with pytest.raises(OSError, match="bytes are free"):
+    with pytest.raises(OSError, match=rf"the file system of {store} has \S+ free; the image has \S+, and \S+ must"):
         make_room(store, need=SIZE)
     make_room(store, need=SIZE // 2)
+
+
+def test_a_store_without_inodes_says_so(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes may be free as they like."""
+    disk = os.statvfs(store)
+    none = os.statvfs_result((*disk[:5], 100, 0, 0, *disk[8:]))
+    monkeypatch.setattr(os, "statvfs", lambda _path: none)
+    with pytest.raises(OSError, match=f"the file system of {store} has no inode left"):
+        make_room(store)
 
 
 def test_a_quota_takes_the_owners_own_images(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

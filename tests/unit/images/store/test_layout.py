@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.superblocks import image
 from warmstart.images.reference import ImageReferenceInvalid, parse
 from warmstart.images.store import layout
-from warmstart.images.store.layout import Found, TagTimes
+from warmstart.images.store.layout import Found
 
 HEX = "ab" * 32
 DIGEST = f"sha256:{HEX}"
@@ -37,13 +37,13 @@ def point(store: Path, pointer: object) -> None:
 
 def find(store: Path, digest: str = "", machine: str = "x86_64", age: float = 600) -> Found | None:
     """Look the sample image up, accepting pointers up to `age` seconds old."""
-    return layout.find(str(store), KEY, digest, machine, TagTimes(time.time() - age, time.time() - 30))
+    return layout.find(str(store), KEY, digest, machine, time.time() - age)
 
 
 def test_finds_by_tag_and_by_digest(store: Path) -> None:
     """Both ways lead to the same file, with its size."""
     path = f"{store}/images/{HEX}.x86_64.sqsh"
-    expected = Found(f"{HEX}.x86_64", path, DIGEST, 4096, stale=False, invalid="")
+    expected = Found(f"{HEX}.x86_64", path, DIGEST, 4096, invalid="")
     assert find(store) == expected
     assert find(store, DIGEST) == expected
 
@@ -89,9 +89,7 @@ def test_tells_what_is_wrong_with_an_image(store: Path) -> None:
     """A truncated image, and what is no file, are found as invalid."""
     path = store / "images" / f"{HEX}.x86_64.sqsh"
     os.truncate(path, 2048)
-    assert find(store) == Found(
-        f"{HEX}.x86_64", str(path), DIGEST, 2048, stale=False, invalid="cut short: 2048 of 3000 bytes"
-    )
+    assert find(store) == Found(f"{HEX}.x86_64", str(path), DIGEST, 2048, invalid="cut short: 2048 of 3000 bytes")
     path.unlink()
     path.mkdir()
     found = find(store)
@@ -128,19 +126,6 @@ def test_long_references_have_short_keys() -> None:
     first, second = f"reg.io/{'a' * 250}:1", f"reg.io/{'a' * 250}:2"
     assert len(layout.key_of(first)) < 100
     assert layout.key_of(first) != layout.key_of(second)
-
-
-def test_an_old_answer_counts_while_the_registry_is_silent(store: Path) -> None:
-    """An expired pointer serves as stale if the registry was just asked in vain, and not for longer."""
-    now = time.time()
-    point(store, {"digest": DIGEST, "resolved": now - 1000, "unanswered": now - 10})
-    found = find(store)
-    assert found is not None
-    assert found.stale is True
-    point(store, {"digest": DIGEST, "resolved": now - 1000, "unanswered": now - 40})
-    assert find(store) is None
-    point(store, {"digest": DIGEST, "resolved": now + 10_000, "unanswered": now})
-    assert find(store) is None
 
 
 def test_an_adopted_image_answers_tags_only(store: Path) -> None:

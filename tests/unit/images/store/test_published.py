@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import ANY
 
 import filelock
@@ -72,6 +73,21 @@ def names(store: Path) -> list[str]:
 def publish(store: Path, fd: int) -> Published:
     """Publish the sample image as node n1's run r1."""
     return published.publish_image(str(store), fd, NAME, DRAFT, published.writer_of("k", "n1", "r1"))
+
+
+def test_an_error_names_the_whole_path(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the folder that cannot be opened or made: nobody else knows in which store it is."""
+    real = os.open
+
+    def refuse(path: str, *more: Any, **named: Any) -> int:  # noqa: ANN401 - os.open's
+        if path in ("images", "locks"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path, *more, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(PermissionError) as raised, published.opened_folder(str(store)):
+        pass
+    assert raised.value.filename == f"{store}/images"
 
 
 def test_publishes_the_bytes_and_what_is_known(store: Path, source: int) -> None:
@@ -160,19 +176,15 @@ def test_a_good_image_is_not_quarantined(store: Path, source: int) -> None:
     assert len(names(store)) == 2
 
 
-def test_a_silent_registry_leaves_what_the_tag_meant(store: Path) -> None:
-    """The pointer's digest and time stay; what was never known stays unknown."""
-    published.point_unanswered(str(store), "k", "t")
+def test_what_a_tag_meant_is_known_however_long_ago(store: Path) -> None:
+    """What was never known stays unknown; a pointer that leads nowhere is none."""
     assert published.last_pointer(str(store), "k") is None
     published.point(str(store), "k", DIGEST, 1e9, "t")
     file = store / "images" / "tags" / "k.json"
     assert file.read_text() == json.dumps({"format": 1, "digest": DIGEST, "resolved": 1e9})
-    before = time.time()
-    published.point_unanswered(str(store), "k", "t")
-    known = published.last_pointer(str(store), "k")
-    assert known is not None
-    assert known == Pointer(DIGEST, 1e9, known.unanswered)
-    assert known.unanswered >= before
+    assert published.last_pointer(str(store), "k") == Pointer(DIGEST, 1e9)
+    published.point(str(store), "k", "sha256:../../x", 1e9, "t")
+    assert published.last_pointer(str(store), "k") is None
 
 
 def test_sweeps_only_old_temps_of_its_own_reference(store: Path, source: int) -> None:

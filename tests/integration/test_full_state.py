@@ -1,0 +1,171 @@
+"""The disk of warmstart's state is full, on real Slurm: jobs get what they ask for, or are told, and it is recorded.
+
+n4's state is a small tmpfs that the test fills, with bytes or with files. With a reserve all goes on; without one the
+view lies in memory. That no node is drained and that no job leaves anything behind is checked by `site` itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import mounts
+from tests.cluster.accounts import ALICE
+from tests.cluster.cluster import JobResult
+from tests.cluster.site import RULES, Site
+from warmstart.host import reserve
+from warmstart.paths import SPARE
+
+pytestmark = pytest.mark.threat(12)
+
+NODE = "n4"
+SHOW = '#!/bin/sh\necho "image=$WARMSTART_IMAGE cache=$WARMSTART_CACHE"\n'
+
+
+@pytest.fixture
+def state(site: Site) -> Iterator[Path]:
+    """Return n4's state on a disk of its own, with all that a first hook makes there."""
+    path, away = site.var / NODE, site.var / "away"
+    site.finish(site.cluster.submit(SHOW, ALICE, f"--nodelist={NODE}"))
+    path.rename(away)
+    with mounts.tmpfs(path, size="8m", inodes=700):
+        assert site.finish(site.cluster.submit(SHOW, ALICE, f"--nodelist={NODE}")).state == "COMPLETED"
+        yield path
+        site.cluster.wait_idle()
+        drain(path)
+        done = site.command("maintain", "--node", NODE)
+        assert done.returncode == 0, done.stderr
+    path.rmdir()
+    away.rename(path)
+    shutil.rmtree(f"{SPARE}{site.cluster.base}", ignore_errors=True)
+
+
+def fill_bytes(state: Path) -> None:
+    """Leave no byte."""
+    with open(state / "hog", "wb", buffering=0) as file:
+        _until_full(lambda: file.write(bytes(4096)))
+
+
+def fill_inodes(state: Path) -> None:
+    """Leave no inode."""
+    (state / "hogs").mkdir()
+    names = map(str, range(10_000))
+    _until_full(lambda: os.mknod(state / "hogs" / next(names)))
+
+
+def _until_full(step: Callable[[], object]) -> None:
+    try:
+        while True:
+            step()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+
+
+def drain(state: Path) -> None:
+    """Free what was filled."""
+    (state / "hog").unlink(missing_ok=True)
+    shutil.rmtree(state / "hogs", ignore_errors=True)
+
+
+def use_up(state: Path) -> None:
+    """Use up the reserve but for the notes, as many jobs do."""
+    for path in (state / "reserve").iterdir():
+        if path.name != reserve.LOST:
+            path.rename(path.with_name(f"x{path.name}"))
+
+
+def run(site: Site, *arguments: str, script: str = SHOW) -> JobResult:
+    """Run a job on the node."""
+    return site.finish(site.cluster.submit(script, ALICE, f"--nodelist={NODE}", *arguments))
+
+
+def said(job: JobResult) -> list[str]:
+    """Return warmstart's lines in the job's output."""
+    return [line for line in job.output.splitlines() if line.startswith("warmstart: ")]
+
+
+FULL = pytest.mark.parametrize("fill", [fill_bytes, fill_inodes])
+
+
+@FULL
+def test_a_job_gets_its_image_on_a_full_disk(
+    site: Site, state: Path, fresh_image: Callable[[], str], fill: Callable[[Path], None]
+) -> None:
+    """Record, view and journals lie in the reserve; the whole story is told, and that the disk was full."""
+    image = fresh_image()
+    first = site.finish(site.cluster.submit(SHOW, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}"))
+    assert first.state == "COMPLETED"  # the store has it
+    fill(state)
+    job = run(site, f"--comment=warmstart: image={image}")
+    assert (job.state, said(job)) == ("COMPLETED", [])
+    assert f"image={site.store}" in job.output
+    events = {(event["hook"], event["event"]) for event in site.audit("--job", str(job.job_id))}
+    assert events >= {("prolog", name) for name in ("state.full", "job.planned", "image.reused", "hook.finished")}
+    assert events >= {("epilog", name) for name in ("step.finished", "hook.finished")}
+    assert [event["outcome"] for event in site.events(job.job_id, "hook.finished")] == ["ok", "ok"]
+
+
+@FULL
+def test_a_job_without_its_image_fails_and_one_without_its_cache_is_told(
+    site: Site, state: Path, fresh_image: Callable[[], str], fill: Callable[[Path], None]
+) -> None:
+    """Nothing can be written down: the view lies below /run, and the event is noted for the audit log."""
+    use_up(state)
+    fill(state)
+    image = run(site, f"--comment=warmstart: image={fresh_image()}")
+    assert (image.state, image.exit_code) == ("FAILED", 1)
+    assert f"no space for warmstart's state {state}" in said(image)[0]
+    assert len(said(image)) == 2  # the reason, and the hint
+    assert "cache=" not in image.output
+    plain = run(site)
+    assert plain.state == "COMPLETED"
+    assert said(plain)[0].endswith("the job runs without warmstart")
+    assert "image= cache=\n" in plain.output
+    assert os.listdir(f"{SPARE}{state}/view") == []
+    told = site.command("explain", str(image.job_id)).stdout
+    assert "nothing was recorded: the disk of warmstart's state was full" in told
+    drain(state)
+    for path in (state / "reserve").glob("x*"):
+        path.rmdir() if path.is_dir() else path.unlink()
+    done = site.command("maintain", "--node", NODE)
+    assert done.returncode == 0, done.stderr
+    log = [json.loads(line) for line in (site.cluster.base / "audit/audit.jsonl").read_text().splitlines()]
+    lost = {event["job_id"] for event in log if event["event"] == "state.full" and event["lost"]}
+    assert image.job_id in lost  # a hook that failed moves journals at once, so the next one may find a block
+    (finding,) = [
+        finding
+        for finding in json.loads(site.command("doctor", "--json").stdout)["findings"]
+        if finding["check"] == "node.full-state" and finding["status"] == "wrong"
+    ]
+    assert "found the disk of warmstart's state" in finding["found"]
+    assert "warmstart_state_full_total" in (site.metrics / "warmstart.prom").read_text()
+    assert reserve.missing(f"{state}/reserve") == 0
+
+
+def test_a_policy_lets_jobs_run_without_their_image(site: Site, state: Path, fresh_image: Callable[[], str]) -> None:
+    """`on_error.image: run-without`: a notice, and no verdict."""
+    site.write_policy(f"{RULES}on_error: {{image: run-without}}\n")
+    use_up(state)
+    fill_bytes(state)
+    job = run(site, f"--comment=warmstart: image={fresh_image()}")
+    assert job.state == "COMPLETED"
+    assert said(job)[0].endswith("the job runs without warmstart")
+
+
+def test_a_harvest_waits_for_room(site: Site, state: Path) -> None:
+    """The cache lies on another disk: the harvest is deferred, and maintenance publishes it later."""
+    fill_bytes(state)
+    job_id = site.compile_job("copy", ALICE, NODE)
+    assert site.finish(job_id).state == "COMPLETED"
+    assert len(site.events(job_id, "harvest.deferred")) == 1
+    assert sum(event["entries"] for event in site.events(job_id, "cache.harvested")) == 0
+    drain(state)
+    assert site.command("maintain", "--node", NODE).returncode == 0
+    assert sum(event["entries"] for event in site.events(job_id, "cache.harvested")) > 0

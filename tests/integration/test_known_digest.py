@@ -1,0 +1,172 @@
+"""A job whose image is in the store gets it, whatever the registry answers to the question what its tag means now.
+
+Unless the answer is clear: gone, forbidden, or another image, which is the wrong one to leave out. No Slurm.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+
+from tests.cluster.accounts import IMPORT
+from tests.cluster.registry import build_image
+from tests.support.image_place import Place, Store
+from tests.support.image_site import RULES
+from tests.support.nonsense import PAGE, Answer, Relay, relayed
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import after
+from warmstart.images.importers.base import ImageForbidden, ImageNotFound
+from warmstart.images.importers.oci import Oci
+from warmstart.images.imports import making
+from warmstart.images.query import Site
+from warmstart.images.reference import Reference, parse
+from warmstart.images.store import published
+from warmstart.images.store.published import RememberedFailure
+
+EXPIRED = RULES._replace(tag_ttl=0)
+MANIFEST = r"GET .*/manifests/1"
+MANIFESTS = r"GET .*/manifests/.*"
+BLOBS = r"GET .*/blobs/.*"
+DENIED = b'{"errors": [{"code": "DENIED", "message": "denied"}]}'
+UNKNOWN = b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}'
+JSON = (("Content-Type", "application/json"),)
+
+
+class Known(NamedTuple):
+    """A tag that is in the store, behind a relay."""
+
+    relay: Relay
+    reference: Reference
+    name: str  # in its registry
+    digest: str
+    site: Site  # whose tags are always expired
+
+
+@pytest.fixture
+def known(place: Place, store: Store, request: pytest.FixtureRequest) -> Iterator[Known]:
+    """Return an image in the store, whose tag's time to live is over."""
+    name = "known/" + re.sub(r"\W+", "-", request.node.name.lower()).strip("-")[:60].strip("-")
+    digest = place.registry.push(place.layout, "latest", f"{name}:1")
+    with relayed(place.registry.url) as relay:
+        reference = parse(f"{relay.url}/{name}:1")
+        site = place.site(store.path, importer=partial(Oci, place.identity(IMPORT), (relay.url,)))
+        with site.store:
+            assert making.obtain(reference, site, after(60)).digest == digest
+            yield Known(relay, reference, name, digest, site._replace(rules=EXPIRED))
+
+
+def altered(place: Place, known: Known) -> Answer:
+    """Return the manifest with a byte more, as a broken proxy gives it: its digest names nothing."""
+    kind = "application/vnd.oci.image.manifest.v1+json"
+    request = urllib.request.Request(
+        f"http://{place.registry.url}/v2/{known.name}/manifests/1", headers={"Accept": kind}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return Answer(200, answer.read() + b"\n", (("Content-Type", kind),))
+
+
+def move(place: Place, known: Known) -> str:
+    """Let the tag mean another image; return its digest."""
+    layout = build_image(place.base / known.name.replace("/", "-"), {"/v": known.name})
+    return place.registry.push(layout, "latest", f"{known.name}:1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (MANIFEST, Answer(200, PAGE)),
+        (r"GET .*", Answer(200, PAGE)),
+        (MANIFEST, Answer(200, b"{}", JSON)),
+        (MANIFEST, Answer(307, headers=(("Location", "http://169.254.169.254/latest/"),))),
+        (MANIFEST, Answer(418)),
+        (r"GET /v2/", Answer(404, PAGE)),
+        (r"GET /v2/", Answer(403, PAGE)),
+    ],
+    ids=["page", "page-everywhere", "no-manifest", "redirect", "teapot", "no-registry", "fenced-off"],
+)
+def test_nonsense_leaves_the_last_image(place: Place, known: Known, asked: str, answer: Answer) -> None:
+    """A maintenance page, a redirect to where nobody may go, a proxy that knows no registry: nothing new is known."""
+    with known.relay.saying({asked: answer}):
+        image = making.obtain(known.reference, known.site, after(60))
+    assert (image.digest, image.how) == (known.digest, "stale")
+    assert known.reference.canonical() in image.reason
+    assert making.obtain(known.reference, known.site, after(60)).how == "reused"
+
+
+def test_a_manifest_that_its_registry_does_not_have(place: Place, known: Known) -> None:
+    """A digest that follows from a wrong answer is no new one."""
+    with known.relay.saying({MANIFEST: altered(place, known)}):
+        image = making.obtain(known.reference, known.site, after(60))
+    assert (image.digest, image.how) == (known.digest, "stale")
+
+
+def test_a_tag_is_resolved_without_its_configuration(known: Known) -> None:
+    """What lies behind the manifest may be damaged, and its digest is known nevertheless. One question is enough."""
+    known.relay.asked.clear()
+    with known.relay.saying({BLOBS: Answer(200, PAGE)}):
+        assert making.obtain(known.reference, known.site, after(60)).how == "reused"
+    assert [asked for asked in known.relay.asked if "/v2/known/" in asked] == [f"GET /v2/{known.name}/manifests/1"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Answer(404, UNKNOWN, JSON), ImageNotFound),
+        (Answer(404, PAGE), ImageNotFound),
+        (Answer(401, DENIED, JSON), ImageForbidden),
+        (Answer(403, DENIED, JSON), ImageForbidden),
+    ],
+    ids=["unknown", "gone", "unauthorized", "forbidden"],
+)
+def test_a_clear_answer_is_believed(known: Known, answer: Answer, error: type[WarmstartError]) -> None:
+    """No such tag, or no access to it: the last image is not given away."""
+    with known.relay.saying({MANIFEST: answer}), pytest.raises(error):
+        making.obtain(known.reference, known.site, after(60))
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (BLOBS, Answer(200, b"x" * 100, ())),
+        (BLOBS, Answer(404, b'{"errors": [{"code": "BLOB_UNKNOWN", "message": "blob unknown"}]}', JSON)),
+        (BLOBS, Answer(403, DENIED, JSON)),
+        (BLOBS, Answer(307, headers=(("Location", "http://169.254.169.254/x"),))),
+    ],
+    ids=["corrupt", "missing", "forbidden", "redirect"],
+)
+def test_a_new_image_that_cannot_be_had_fails_the_job(
+    place: Place, known: Known, store: Store, asked: str, answer: Answer
+) -> None:
+    """The old one would silently be the wrong code. Both digests are said; nothing is remembered as definitive."""
+    new = move(place, known)
+    with known.relay.saying({asked: answer}):
+        with pytest.raises(WarmstartError) as raised:
+            making.obtain(known.reference, known.site, after(60))
+        stale = known.site._replace(rules=EXPIRED._replace(moved_tag="stale"))
+        assert making.obtain(known.reference, stale, after(60)).digest == known.digest
+    text = str(raised.value)
+    assert new in text
+    assert f"{known.reference.registry}/{known.name}@{known.digest}" in text
+    assert "does not exist" not in text
+    (failed,) = (store.source / "images" / "failed").iterdir()
+    assert not published.is_definitive(RememberedFailure(**json.loads(failed.read_text())), 30)
+    image = making.obtain(known.reference, known.site, after(60))
+    assert (image.digest, image.how) == (new, "imported")
+
+
+def test_an_unknown_image_of_a_broken_registry(place: Place, known: Known, store: Store) -> None:
+    """Without a last image the job fails, for the true reason: no blob is `no such tag`."""
+    fresh = parse(f"{known.relay.url}/{known.name}@{move(place, known)}")
+    with known.relay.saying({BLOBS: Answer(404, UNKNOWN, JSON)}), pytest.raises(WarmstartError) as raised:
+        making.obtain(fresh, known.site, after(60))
+    assert raised.value.code == "registry-answer-unusable"
+    (failed,) = (store.source / "images" / "failed").iterdir()
+    assert not published.is_definitive(RememberedFailure(**json.loads(failed.read_text())), 30)
+    with known.relay.saying({MANIFESTS: Answer(404, UNKNOWN, JSON)}), pytest.raises(ImageNotFound):
+        making.obtain(fresh, known.site, after(60))

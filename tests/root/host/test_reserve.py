@@ -1,0 +1,215 @@
+"""The reserve on real file systems that are full: of bytes, of inodes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import mounts
+from tests.support.runs import a_record
+from warmstart import record as records
+from warmstart import view
+from warmstart.audit import events
+from warmstart.audit.journal import DONE, Journal
+from warmstart.audit.pending import events as lines_of
+from warmstart.audit.pending import journals
+from warmstart.harvest import deferred
+from warmstart.host import reserve
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.paths import NodePaths
+from warmstart.record import Seeded, SeededBundle, StateFull
+
+pytestmark = pytest.mark.threat(12)
+
+FIELDS: dict[str, object] = {"hook": "prolog", "run_id": "0a1b2c3d", "node": "n1", "job_id": 7, "user": "a", "uid": 1}
+USER = 64201
+
+
+def ext4(disk: Path) -> None:
+    """Mount an ext4 of 16 MiB with 512 inodes, none of its blocks kept for root."""
+    image = disk.with_suffix(".img")
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    subprocess.run(["/usr/sbin/mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-N", "512", image], check=True)
+    disk.mkdir()
+    subprocess.run(["/bin/mount", "-o", "loop", image, disk], check=True)
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def node(base: Path, request: pytest.FixtureRequest) -> Iterator[NodePaths]:
+    """Yield a node's directories, with a reserve, on a small file system that nothing has filled yet."""
+    disk = base / "disk"
+    if request.param == "ext4":
+        ext4(disk)
+        yield made(disk)
+        return
+    with mounts.tmpfs(disk, size="16m", inodes=512):
+        yield made(disk)
+
+
+def made(disk: Path) -> NodePaths:
+    """Return the directories that a first hook makes."""
+    paths = NodePaths(f"{disk}/n1", "/nowhere")
+    for directory in (paths.root, paths.state, paths.view, paths.journal):
+        os.mkdir(directory, 0o711)
+    assert reserve.fill(paths.reserve) == 0
+    return paths
+
+
+def fill_bytes(paths: NodePaths) -> None:
+    """Write until no file gets another byte, also after what was delayed has reached the disk."""
+    refused = 0
+    for number in range(1000):
+        with open(f"{paths.root}/hog{number}", "wb", buffering=0) as file:
+            refused = 0 if written(file.fileno()) else refused + 1
+            if refused == 5:
+                return
+            os.fsync(file.fileno())
+    raise AssertionError("the disk takes ever more")
+
+
+def written(fd: int) -> int:
+    """Write until there is no space; return how many bytes."""
+    size = 0
+    try:
+        while True:
+            size += os.write(fd, b"x" * 512)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+    return size
+
+
+def fill_inodes(paths: NodePaths) -> None:
+    """Make files until no inode is left."""
+    os.mkdir(f"{paths.root}/hogs")
+    number = 0
+    try:
+        while True:
+            os.close(os.open(f"{paths.root}/hogs/{number}", os.O_CREAT | os.O_WRONLY))
+            number += 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+
+
+FULL = pytest.mark.parametrize("fill", [fill_bytes, fill_inodes])
+
+
+@FULL
+def test_records_views_and_journals_of_a_full_disk(node: NodePaths, fill: Callable[[NodePaths], None]) -> None:
+    """They are written as ever, and read as ever; the job's user can read the view."""
+    fill(node)
+    record = a_record(uid=USER, gid=USER)
+    long = record._replace(seeded={"numba": Seeded("ab", [SeededBundle("site", "b", "ab", ["x" * 60] * 200)])})
+    journal = Journal(node.journal, FIELDS)
+    journal.emit(events.HOOK_STARTED)
+    with records.job_lock(node.state, 7, after(1)):
+        for number in range(10):
+            records.save(node.state, long._replace(facts={"n": str(number)}))
+    found = records.load(node.state, 7)
+    assert found is not None
+    assert found.facts == {"n": "9"}
+    shown = journal.shown_to_job()
+    view.publish(node.view, record, {"verdict": "warmstart: no\n", view.EVENTS: shown})
+    assert Path(node.view, "7/verdict").read_text() == "warmstart: no\n"
+    cat = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "cat", f"{node.view}/7/verdict"]
+    assert subprocess.run(cat, check=True, capture_output=True).stdout == b"warmstart: no\n"
+    told = [json.loads(line)["event"] for line in shown.splitlines()]
+    assert told[-1] == "hook.started"
+    for _ in range(100):
+        journal.bind(step="x").emit(events.STEP_FINISHED)
+    journal.finish(outcome="ok")
+    with opened_dir(node.journal) as fd:
+        (pending,) = journals(fd)
+        assert pending.name.endswith(DONE)
+        written = [str(line["event"]) for line in lines_of(fd, pending)]
+    assert written.count("step.finished") == 100
+    assert written[-1] == "hook.finished"
+    deferred.defer(f"{node.root}/deferred", record, 1.5)
+    assert [item.name for item in deferred.deferred_harvests(f"{node.root}/deferred")] == [record.run_name]
+    records.forget(node.state, 7)
+    view.remove(node.view, record)
+    assert os.listdir(node.view) == []
+
+
+@FULL
+def test_a_reserve_that_is_used_up(
+    node: NodePaths, fill: Callable[[NodePaths], None], monkeypatch: pytest.MonkeyPatch, base: Path
+) -> None:
+    """The view lies in memory, and a note says that a hook could write nothing."""
+    for path in [*Path(node.reserve).glob("file-*"), *Path(node.reserve).glob("directory-*")]:
+        path.rename(path.with_name(f"x{path.name}"))
+    fill(node)
+    with (
+        pytest.raises(StateFull, match="the reserve is used up"),
+        records.job_lock(node.state, 7, after(1)),  # tmpfs makes directories without bytes
+    ):
+        records.save(node.state, a_record())
+    with mounts.tmpfs(base / "run"):
+        monkeypatch.setattr(view, "SPARE", f"{base}/run")
+        record = a_record(uid=USER, gid=USER)
+        for text in ("one", "two"):
+            view.publish(node.view, record, {"verdict": text})
+        assert Path(f"{base}/run{node.view}/7/verdict").read_text() == "two"
+        view.remove(node.view, record)
+        assert os.listdir(f"{base}/run{node.view}") == []
+    for _ in range(2):  # one note for a hook, however much it loses
+        journal = Journal(node.journal, FIELDS)
+        journal.emit(events.HOOK_STARTED)
+        journal.finish(outcome="ok")
+    Journal(node.journal, {**FIELDS, "run_id": "1a1b2c3d", "job_id": 8}).emit(events.HOOK_STARTED)
+    assert reserve.has_notes(node.reserve)
+    with opened_dir(node.reserve) as fd:
+        (notes,) = journals(fd)
+        found = [(line["event"], line["job_id"], line["lost"]) for line in lines_of(fd, notes)]
+    assert found == [("state.full", 7, True), ("state.full", 8, True)]
+
+
+def test_a_journal_that_meets_the_end_of_the_disk(node: NodePaths) -> None:
+    """No line of it is lost, whole or half: what fits no more goes on in the reserve."""
+    journal = Journal(node.journal, FIELDS)
+    for number in range(5):
+        journal.emit(events.STEP_FINISHED, number=number)
+    fill_bytes(node)
+    for number in range(5, 60):
+        journal.emit(events.STEP_FINISHED, number=number)
+    journal.finish(outcome="ok")
+    with opened_dir(node.journal) as fd:
+        (pending,) = journals(fd)
+        lines = lines_of(fd, pending)
+    assert [line["number"] for line in lines if line["event"] == "step.finished"] == [*range(60)]
+    assert [line["lost"] for line in lines if line["event"] == "state.full"] == [False]
+
+
+def test_a_reserve_is_made_once_and_completed(node: NodePaths) -> None:
+    """A file that a power failure cut short counts as missing, and no hook takes it."""
+    assert reserve.missing(node.reserve) == 0
+    cut = sorted(Path(node.reserve).glob("file-*"))
+    for path in cut[1:]:
+        os.truncate(path, 0)
+    fill_bytes(node)
+    with opened_dir(node.root) as fd:
+        os.close(reserve.open_file(node.reserve, fd, "one", 0o600))
+        assert os.stat("one", dir_fd=fd).st_size == reserve.SIZE
+        with pytest.raises(OSError, match="the reserve is used up"):
+            reserve.open_file(node.reserve, fd, "two", 0o600)
+    for hog in Path(node.root).glob("hog*"):
+        hog.unlink()
+    assert reserve.fill(node.reserve) == 0
+    assert len(os.listdir(node.reserve)) == reserve.FILES + reserve.DIRECTORIES + 1
+
+
+def test_two_hooks_of_one_job_share_a_directory(node: NodePaths) -> None:
+    """Where both want one of the reserve, the second takes the first one's."""
+    fill_inodes(node)
+    reserve.make_directory(node.reserve, None, f"{node.state}/7", 0o700)
+    with pytest.raises(FileExistsError):
+        reserve.make_directory(node.reserve, None, f"{node.state}/7", 0o700)

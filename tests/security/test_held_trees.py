@@ -1,0 +1,133 @@
+"""Processes that outlive their job and hold the tree that is being removed off the clock (docs/threats.md, row 43)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.processes import wait_until
+from tests.support.privileges import drop_to
+from tests.support.runs import a_context, a_record
+from warmstart import record as records
+from warmstart import run_end
+from warmstart.host import detached
+from warmstart.host.deadline import after
+from warmstart.run_end import Ending, WorkspaceBusy
+from warmstart.steps import workspace
+from warmstart.steps.contract import Context
+from warmstart.steps.workspace import Options
+
+pytestmark = [
+    pytest.mark.threat(43),
+    pytest.mark.skipif(os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"),
+]
+JOB = 64201
+
+
+@pytest.fixture
+def context(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    """Give the context of a run with a workspace, whose epilog has no time to remove anything."""
+    monkeypatch.setattr(run_end, "AT_ONCE_S", 0.0)
+    monkeypatch.setattr(detached, "start", lambda _argv: None)
+    record = a_record(workspace=f"{base}/workspace", uid=JOB, gid=JOB)
+    made = a_context(base, record=record)
+    records.save(made.paths.state, record)
+    workspace.run(made, Options(("numba",)))
+    yield made
+    made.store.close()
+
+
+@contextmanager
+def as_job(directory: Path, act: Callable[[], object]) -> Iterator[None]:
+    """Run `act` again and again as the job's user, with this working directory, during a `with`."""
+    pid = os.fork()
+    if not pid:
+        try:
+            os.chdir(directory)
+            drop_to(JOB, JOB)
+            while True:
+                with suppress(OSError):
+                    act()
+        finally:
+            os._exit(1)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def release(context: Context) -> Path:
+    """End the run as its epilog does; return where the rest of it is."""
+    ending = Ending(context.policy, context.paths, context.record, context.audit, context.store)
+    assert run_end.release(ending, after(20)) == []
+    run = Path(context.record.run_directory)
+    return run.parent / run_end.REMOVING / run.name
+
+
+def test_a_process_that_writes_on(context: Context) -> None:
+    """It reaches the tree by what it has open, not by a path; the run stays known, and goes when the process does."""
+    run = Path(context.record.run_directory)
+    (run / "tmp/deep").mkdir()
+    os.chown(run / "tmp/deep", JOB, JOB)
+    number = iter(range(1 << 30))
+
+    def write() -> None:
+        os.close(os.open(f"file-{next(number) % 1000}", os.O_CREAT | os.O_WRONLY))
+
+    with as_job(run / "tmp/deep", write):
+        wait_until("its files", lambda: len(os.listdir(run / "tmp/deep")) > 10, 20)
+        moved = release(context)
+        assert not run.exists()
+        with pytest.raises(PermissionError), as_user_path(moved):
+            pass
+        with suppress(WorkspaceBusy):  # it was faster than the process, or was not
+            run_end.finish_removal(context.paths, context.record, after(0.5))
+    assert run_end.finish_removal(context.paths, context.record, after(20))
+    assert os.listdir(run.parent) == os.listdir(context.paths.removals) == []
+
+
+@contextmanager
+def as_user_path(path: Path) -> Iterator[None]:
+    """Look at a path as the job's user; raises what that user's look raises."""
+    os.seteuid(JOB)
+    try:
+        os.stat(path)
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_process_that_moves_its_directories_away(context: Context, base: Path) -> None:
+    """It may take what is its own out of the tree; root follows it nowhere, and removes nothing of others."""
+    run = Path(context.record.run_directory)
+    outside, victim = base / "outside", base / "outside/victim"
+    victim.mkdir(parents=True)
+    (victim / "precious").write_text("x")
+    os.chown(outside, JOB, JOB)
+    for level in range(3):
+        folder = run / "tmp" / "/".join(["d"] * (level + 1))
+        folder.mkdir()
+        os.chown(folder, JOB, JOB)
+        for number in range(200):
+            (folder / str(number)).touch()
+    there = os.open(outside, os.O_RDONLY)
+
+    def swap() -> None:
+        os.rename("d/d", "away", dst_dir_fd=there)
+        os.rename("away", "d/d", src_dir_fd=there)
+
+    with as_job(run / "tmp", swap):
+        release(context)
+        for _ in range(20):
+            with suppress(WorkspaceBusy):
+                run_end.finish_removal(context.paths, context.record, after(5))
+    os.close(there)
+    assert (victim / "precious").read_text() == "x"
+    assert run_end.finish_removal(context.paths, context.record, after(20))
+    assert os.listdir(run.parent) == []
