@@ -7,6 +7,7 @@ then on. The figures of all parsers are a section of docs/reliability.md.
 from __future__ import annotations
 
 import hashlib
+import resource
 import sys
 import time
 import traceback
@@ -28,6 +29,8 @@ class Fuzzed(NamedTuple):
     seconds: int
     inputs: int
     found: int  # failures
+    longest_ms: int  # of CPU time, for one input
+    memory: int  # most MiB of the process, so far
 
 
 class _Failed(Exception):
@@ -36,17 +39,19 @@ class _Failed(Exception):
 
 def fuzz(name: str, parser: Parser, seconds: float) -> Fuzzed:
     """Give a parser inputs for so many seconds, or until one fails; keep that one."""
-    started, count, last = time.monotonic(), 0, b""
+    started, count, last, longest = time.monotonic(), 0, b"", 0.0
 
     def given_one(data: bytes) -> None:
-        nonlocal count, last
-        count, last = count + 1, data
+        nonlocal count, last, longest
+        count, last, since = count + 1, data, time.process_time()
         try:
             check(parser, data)
         except Exception as error:
             raise _Failed from error
+        longest = max(longest, time.process_time() - since)
 
     rounds = found = 0
+    wanted = inputs(parser.samples) if parser.made is None else parser.made | inputs(parser.samples)
     while time.monotonic() - started < seconds and not found:
         rounds += 1
         quiet = settings(
@@ -54,12 +59,13 @@ def fuzz(name: str, parser: Parser, seconds: float) -> Fuzzed:
             suppress_health_check=list(HealthCheck), print_blob=False, report_multiple_bugs=False,
         )  # fmt: skip
         try:
-            seed(rounds)(quiet(given(inputs(parser.samples))(given_one)))()
+            seed(rounds)(quiet(given(wanted)(given_one)))()
         except _Failed as failed:
             found = 1
             traceback.print_exception(failed.__cause__)
             _keep(name, last)
-    return Fuzzed(name, round(time.monotonic() - started), count, found)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    return Fuzzed(name, round(time.monotonic() - started), count, found, round(longest * 1000), memory)
 
 
 def _keep(name: str, data: bytes) -> None:

@@ -185,7 +185,9 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
         later = (policy.seed.fetch_budget + MOUNTING_SECONDS if names else 0) + VIEW_SECONDS
         private = private_images(policy, job, job_images)
         own = _pyxis_image(requested, job)
-        options = image.Options(tuple(job_images), by_policy, private, later, own, job.nodelist, job.restarts)
+        options = image.Options(
+            tuple(job_images), by_policy, private, later, own, job.nodelist, job.restarts, requested.refresh
+        )
         steps.append(Step(image.NAME, partial(image.run, options=options)))
     if names:
         from warmstart.steps import seed

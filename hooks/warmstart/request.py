@@ -17,6 +17,7 @@ from warmstart.lean import NamedTuple
 TOKEN = "warmstart:"  # noqa: S105 - a word in a comment
 KEEP = "keep"
 FRESH = "fresh"
+REFRESH = "refresh"
 COMMENT = "the job's comment"
 LONGEST_VALUE = 512
 LONGEST_NUMBER = 5
@@ -32,7 +33,10 @@ class RequestInvalid(UserError):
 
     code = "request-invalid"
     template = "{where} has {word!r}, which is not a valid request to warmstart"
-    hint = 'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME ports=NUMBER files=NAME keep fresh"'
+    hint = (
+        'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME ports=NUMBER files=NAME keep fresh '
+        'refresh"'
+    )
 
 
 class Request(NamedTuple):
@@ -44,6 +48,7 @@ class Request(NamedTuple):
     files: str = ""  # the name of its declared files; "" if it declares none
     keep: bool = False  # whether to retain its TMPDIR after the job
     fresh: bool = False  # whether it starts cold, and what it builds takes the place of what is published
+    refresh: bool = False  # whether the registry is asked what the tags of its images mean now
     pyxis_image: str = ""  # which of the images is pyxis's, which can be imported as the user; "" if none
 
 
@@ -52,7 +57,8 @@ NOTHING = Request((), ())
 
 def asks(job: Job) -> bool:
     """Return whether the job asks warmstart for anything, validly or not. pyxis's `--container-image` asks pyxis."""
-    return bool(job.warm_image or job.warm_profile or job.warm_keep or job.warm_fresh or TOKEN in job.comment)
+    options = (job.warm_image, job.warm_profile, job.warm_keep, job.warm_fresh, job.warm_refresh)
+    return any(options) or TOKEN in job.comment
 
 
 def of(job: Job) -> Request:
@@ -62,15 +68,15 @@ def of(job: Job) -> Request:
     profiles: list[str] = []
     ports = None
     files = ""
-    keep, fresh = job.warm_keep, job.warm_fresh
+    words = {KEEP: job.warm_keep, FRESH: job.warm_fresh, REFRESH: job.warm_refresh}
     if job.warm_image:
         images.append(_value("--warm-image", job.warm_image, job.warm_image))
     if job.warm_profile:
         profiles.extend(_value("--warm-profile", job.warm_profile, job.warm_profile).split(","))
     _, token, text = job.comment.partition(TOKEN)
     for word in text.split() if token else ():
-        if word in (KEEP, FRESH):
-            keep, fresh = keep or word == KEEP, fresh or word == FRESH
+        if word in words:
+            words[word] = True
             continue
         key, _, value = word.partition("=")
         _value(COMMENT, word, value)
@@ -84,7 +90,16 @@ def of(job: Job) -> Request:
             files = value
         else:
             raise RequestInvalid(where=COMMENT, word=word[:80])
-    return Request(tuple(dict.fromkeys(images)), tuple(dict.fromkeys(profiles)), ports, files, keep, fresh, pyxis_image)
+    return Request(
+        tuple(dict.fromkeys(images)),
+        tuple(dict.fromkeys(profiles)),
+        ports,
+        files,
+        keep=words[KEEP],
+        fresh=words[FRESH],
+        refresh=words[REFRESH],
+        pyxis_image=pyxis_image,
+    )
 
 
 def _is_name(value: str) -> bool:

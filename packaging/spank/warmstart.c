@@ -27,10 +27,10 @@
 SPANK_PLUGIN(warmstart, 1)
 #pragma GCC visibility pop
 
-enum { IMAGE, PROFILES, KEEP, FRESH, OFF };
+enum { IMAGE, PROFILES, KEEP, FRESH, REFRESH, OFF };
 
-static const char *const control[] = {"WARM_IMAGE", "WARM_PROFILE", "WARM_KEEP", "WARM_FRESH", "NO_WARM"};
-static char *requested[5];
+static const char *const control[] = {"WARM_IMAGE", "WARM_PROFILE", "WARM_KEEP", "WARM_FRESH", "WARM_REFRESH", "NO_WARM"};
+static char *requested[sizeof(control) / sizeof(*control)];
 
 /* State of one task, passed from slurm_spank_task_init_privileged() to slurm_spank_task_init() in the same process. */
 static struct view view;
@@ -66,6 +66,8 @@ static struct spank_option options[] = {
 	{"warm-keep", NULL, "warmstart: keep TMPDIR on the nodes for a while after the job, if the site allows it", 0, KEEP,
 	 set_option},
 	{"warm-fresh", NULL, "warmstart: start with empty caches; what the job builds replaces what is published", 0, FRESH,
+	 set_option},
+	{"warm-refresh", NULL, "warmstart: ask the registry what the tags of the job's images mean now", 0, REFRESH,
 	 set_option},
 	{"no-warm", NULL, "warmstart: do nothing for this job: no image, no caches, no harvest", 0, OFF, set_option},
 	SPANK_OPTIONS_TABLE_END,

@@ -6,15 +6,11 @@ the store's owner wrote, where a disk may have damaged it. tests/unit/test_forei
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import io
 import json
 import os
 import pickle
 import signal
 import socket
-import tarfile
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -23,6 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from hypothesis.strategies import SearchStrategy
+
+from tests.fuzz import layers
 from tests.support import cache_files
 from tests.support.bundles import draft
 from tests.support.numba_entries import numba_entry
@@ -39,7 +38,7 @@ from warmstart.harvest.spool import Spooled
 from warmstart.host import ports, wire, worker
 from warmstart.host.files import opened_dir
 from warmstart.images import credentials, reference, squashfs
-from warmstart.images.importers import egress, flatten, manifest
+from warmstart.images.importers import egress, layer_reader, manifest, oci_layout
 from warmstart.images.imports import requests
 from warmstart.images.store import layout, published, requeued
 from warmstart.job import from_environment
@@ -69,6 +68,7 @@ class Parser(NamedTuple):
     refusals: tuple[type[Exception], ...]  # what it may raise for what it does not take
     covers: tuple[str, ...]  # the functions that it consists of: module:function
     samples: tuple[bytes, ...]  # what it takes, and is changed at random
+    made: SearchStrategy[bytes] | None = None  # inputs that are wrong in ways of their own
 
 
 def check(parser: Parser, data: bytes) -> None:
@@ -178,25 +178,8 @@ def _head(data: bytes) -> object:
         return egress.parse(head)
 
 
-def _layer(path: str) -> object:
-    reader = flatten.LayerReader(flatten.LayerArchive(path, f"sha256:{hashlib.sha256(_tar()).hexdigest()}"))
-    return [list(reader.content()) if entry.type == tarfile.REGTYPE else entry for entry in reader.entries()]
-
-
 def _store_file(folder: str, read: Callable[[str], object]) -> Callable[[bytes], object]:
     return _file(lambda _path: read(str(STAGE / "store")), f"store/{folder}")
-
-
-def _tar(compress: bool = False) -> bytes:
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w") as archive:
-        info = tarfile.TarInfo("etc/hello")
-        info.size = 5
-        archive.addfile(info, io.BytesIO(b"hello"))
-        link = tarfile.TarInfo("etc/link")
-        link.type, link.linkname = tarfile.SYMTYPE, "hello"
-        archive.addfile(link)
-    return gzip.compress(data.getvalue(), mtime=0) if compress else data.getvalue()
 
 
 def _manifest() -> bytes:
@@ -360,14 +343,18 @@ PARSERS: dict[str, Parser] = {
     ),
     "json": _format(plain.check_json, b'{"a": [1, 2]}', covers=("profiles/formats/plain.py:_read",)),
     "json-rows": _format(plain.read_rows, b'[["a", "b"]]', covers=("profiles/formats/plain.py:read_rows",)),
-    "layer": Parser(
-        _file(_layer),
-        (flatten.Unsupported, flatten.InvalidImage),
-        ("images/importers/flatten.py:LayerReader.entries", "images/importers/flatten.py:_gunzip"),
-        (_tar(), _tar(compress=True)),
-    ),
     "layer-configuration": Parser(
-        flatten._parse, (flatten.InvalidImage,), ("images/importers/flatten.py:_parse",), (_json(_LAYERS),)
+        oci_layout._parse,
+        (layer_reader.InvalidImage,),
+        ("images/importers/oci_layout.py:_parse",),
+        (_json(_LAYERS),),
+    ),
+    "layers": Parser(
+        layers.flattened(STAGE / "layers"),
+        (layer_reader.InvalidImage, layer_reader.BoundsExceeded),
+        ("images/importers/layer_reader.py:_number", "images/importers/layer_reader.py:_gunzip"),
+        layers.samples(),
+        layers.images(),
     ),
     "literal": _format(
         literal.read_dict,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE
+from tests.cluster.registry import build_image
 from tests.support.command_line import answer, installed, run
 from tests.support.image_place import Place, Ready, Store, squashfs
 from warmstart.images import choice
@@ -81,6 +82,25 @@ def test_import_list_show(site: Installation, place: Place) -> None:
     assert "1 images, " in listed.stderr
     assert "sha256:" in run(site, "images", "show", reference).stdout
     assert run(site, "images", "show", "no/such:1").exit_code == 1
+
+
+def test_refresh_asks_the_registry_again(site: Installation, place: Place, tmp_path: Path) -> None:
+    """`import` leaves a tag that was asked within its time; `refresh` imports what it means now, once."""
+    name = "team/moving:1"
+    reference = f"{place.registry.url}/{name}"
+    for number in (1, 2):
+        place.registry.push(build_image(tmp_path / str(number), {"/etc/number": f"{number}\n"}), "latest", name)
+        if number == 1:
+            first = answer(site, "images", "import", reference)
+    assert answer(site, "images", "import", reference) == {**first, "how": "reused"}
+    second = answer(site, "images", "refresh", reference)
+    assert (second["how"], second["digest"] != first["digest"]) == ("imported", True)
+    assert answer(site, "images", "refresh", reference) == {**second, "how": "reused"}
+    assert answer(site, "images", "import", reference) == {**second, "how": "reused"}
+    with place.registry.silent():
+        silent = run(site, "images", "refresh", reference)
+    assert (silent.exit_code, reference in silent.stderr) == (1, True)
+    assert answer(site, "images", "import", reference)["digest"] == second["digest"]
 
 
 def test_import_says_whose_fault_it_is(site: Installation, place: Place) -> None:

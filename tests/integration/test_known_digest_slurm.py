@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ class Small(NamedTuple):
 
     def expire(self) -> None:
         """Let the time to live of all tags be over, remember for long what went wrong, and read every byte once."""
+        time.sleep(1)  # an idle machine imports an image and ends a job in less
         file = self.site.etc / "policy.yaml"
         file.write_text(
             file.read_text().replace("tag_ttl: 24h", "tag_ttl: 1s\n  verify: full\n  remember_failures: 10m")
@@ -116,9 +118,10 @@ def test_a_store_that_takes_nothing(small: Small, broken: Callable[[Path], objec
 
 def test_a_registry_in_maintenance(small: Small) -> None:
     """A page in its place; the job is told, and the registry is not asked again by each job."""
+    small.relay.asked.clear()
     with small.relay.saying({r"GET .*": Answer(200, PAGE)}):
         outputs = [small.run(user) for user in (ALICE, BOB)]
-        assert len([asked for asked in small.relay.asked if "manifests/1" in asked and "GET" in asked]) >= 1
+    assert len([asked for asked in small.relay.asked if "manifests/1" in asked]) == 1
     for output in outputs:
         assert one_path(output)
         assert "its registry answered with something that is no image's manifest" in output

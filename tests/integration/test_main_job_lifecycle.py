@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import pwd
+import random
 import signal
 import subprocess
 import time
@@ -21,6 +22,7 @@ import pytest
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
 from tests.cluster.site import RULES, Site
+from tests.support.layer_stacks import Item, archive, write_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -246,16 +248,28 @@ MOMENTS = {
 
 
 @pytest.fixture
-def killed(site: Site, request: pytest.FixtureRequest, fresh_image: Callable[[], str]) -> dict[str, str]:
+def killed(
+    site: Site, registry: Registry, request: pytest.FixtureRequest, fresh_image: Callable[[], str]
+) -> dict[str, str]:
     """Kill only a prolog, by SIGKILL, at a moment of the import that it waits for. Return its variables."""
     job = next(JOB_IDS)
-    variables = site.variables(job, SLURM_JOB_COMMENT=f"warmstart: image={fresh_image()}")
+    image = _for_umoci(site, registry, job) if request.param == "layers are unpacked" else fresh_image()
+    variables = site.variables(job, SLURM_JOB_COMMENT=f"warmstart: image={image}")
     pattern = MOMENTS[request.param].format(var=site.var, workspace=site.workspace, job=job).lstrip("/")
     with site.start_hook("prolog", variables) as process:
         while not any(Path("/").glob(pattern)):
             assert process.poll() is None, f"it ended before {request.param}"
         process.kill()
     return variables
+
+
+def _for_umoci(site: Site, registry: Registry, job: int) -> str:
+    """Push an image that depends on the order of its entries, so that umoci unpacks it. Return its name."""
+    layout = site.cluster.base / "images" / f"twice-{job}"
+    items = [Item("bin/sh", content=b"old"), Item("bin/sh", content=random.randbytes(1 << 20))]
+    write_layout(layout, [archive(items)], "latest")
+    registry.push(layout, "latest", f"test/twice{job}:1")
+    return f"{registry.url}/test/twice{job}:1"
 
 
 @pytest.mark.parametrize("killed", MOMENTS, indirect=True)

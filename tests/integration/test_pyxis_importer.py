@@ -387,6 +387,21 @@ def test_an_image_of_the_docker_daemon_is_left_to_pyxis(site: Site) -> None:
     assert as_pyxis(site, "release").returncode == 0
 
 
+def test_a_job_with_no_warm_has_its_image_from_pyxis(site: Site, in_store: str) -> None:
+    """Whatever the store has, and of whatever registry: enroot is called, which is not installed here."""
+    variables = site.variables(7008, SPANK_NO_WARM="1")
+    assert site.run_hook("prolog", variables).returncode == 0
+    try:
+        done = as_pyxis(site, "get", f"docker://{in_store}", SLURM_JOB_ID="7008")
+        other = as_pyxis(site, "get", f"docker://{in_store}", user=BOB, SLURM_JOB_ID="7008")
+    finally:
+        site.run_hook("epilog", variables)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "enroot" in done.stderr
+    assert got(other)  # another user's job cannot be told so
+    assert as_pyxis(site, "release", SLURM_JOB_ID="7008").returncode == 0
+
+
 def test_switched_off_it_is_no_more_than_pyxis_itself(site: Site, in_store: str) -> None:
     """With the file `off` the store is not used: enroot is called, and it is not installed here."""
     (site.etc / "off").touch()

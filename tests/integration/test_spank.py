@@ -388,7 +388,14 @@ def test_commands_show_the_options_and_refuse_wrong_values(site: Site, command: 
     shown = site.cluster.run([command, "--help"], ALICE).stdout
     assert all(
         option in shown
-        for option in ("--warm-image=REF", "--warm-profile=NAMES", "--warm-keep", "--warm-fresh", "--no-warm")
+        for option in (
+            "--warm-image=REF",
+            "--warm-profile=NAMES",
+            "--warm-keep",
+            "--warm-fresh",
+            "--warm-refresh",
+            "--no-warm",
+        )
     )
     what = "--wrap=true" if command == "sbatch" else "/bin/true"
     done = site.cluster.run([command, "--warm-profile=numba;id", what], ALICE)

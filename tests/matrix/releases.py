@@ -21,7 +21,6 @@ _PROCESSES = 3  # of one CPU: most tests wait for Slurm
 _SECONDS = 3000
 
 # What a release cannot do, and why. These must not pass there, or they are no exceptions.
-_UMOCI_0_6 = "umoci 0.6 writes whole archives, so this image is packed without being unpacked first"
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "bookworm": {
         "tests/integration/test_constant_path.py::test_without_the_plugin_a_cache_is_warm_elsewhere": (
@@ -29,10 +28,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         ),
     },
     "trixie": {},
-    "sid": {
-        f"tests/integration/test_main_job_lifecycle.py::{test}[layers are unpacked]": _UMOCI_0_6
-        for test in ("test_the_prolog_after_a_killed_one", "test_the_epilog_after_a_killed_prolog")
-    },
+    "sid": {},
 }
 
 

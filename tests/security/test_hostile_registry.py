@@ -212,9 +212,8 @@ def test_a_full_disk_below_the_scratch_is_not_the_images_fault(
     place: Place, site: Site, bombs: Bombs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk below the import's file system fills up: nothing broken is published, and no node drains."""
-    unsupported = place.base / "unsupported.py"
-    unsupported.write_text(f"raise SystemExit({flatten.UNSUPPORTED})\n")
-    monkeypatch.setattr(flatten, "__file__", str(unsupported))  # the image is unpacked, which takes room
+    unsupported = ["/bin/sh", "-c", f"exit {flatten.UNSUPPORTED}"]
+    monkeypatch.setattr(flatten, "command", lambda *_: unsupported)  # the image is unpacked, which takes room
     small = place.base / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=30m", "none", str(small)], check=True)

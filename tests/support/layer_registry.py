@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -58,6 +59,13 @@ class LayerRegistry:
             "layers": [{"mediaType": LAYER, "digest": digest, "size": sizes[digest]} for digest in digests],
         }
         return self.add(json.dumps(manifest).encode(), MANIFEST)
+
+    def add_layout(self, layout: Path) -> str:
+        """Serve the only image of an OCI layout; return its digest."""
+        (image,) = json.loads((layout / "index.json").read_text())["manifests"]
+        for blob in (layout / "blobs" / "sha256").iterdir():
+            self.add(blob.read_bytes(), MANIFEST if blob.name in image["digest"] else LAYER)
+        return str(image["digest"])
 
     def stop_after(self, size: int) -> None:
         """Hold all downloads back once `size` bytes of blobs were sent from now on, until `resume`."""

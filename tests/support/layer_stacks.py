@@ -14,8 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.tar_headers import zstd
+
 OCI = "application/vnd.oci.image"
 MODES = (0o644, 0o600, 0, 0o4755, 0o4111, 0o1777)
+SUFFIXES = {"gzip": "+gzip", "zstd": "+zstd", "plain": ""}  # of a layer's media type
 DIRECTORY_MODES = (0o755, 0o700, 0o111, 0)
 
 
@@ -51,8 +54,20 @@ def archive(items: Sequence[Item], form: int = tarfile.PAX_FORMAT) -> bytes:
     return buffer.getvalue()
 
 
-def write_layout(directory: Path, archives: Sequence[bytes], tag: str = "import", *, compressed: bool = True) -> None:
+def packed(archive: bytes, form: str) -> bytes:
+    """Return a layer in a form: "gzip", "zstd" or "plain"."""
+    return gzip.compress(archive, 1) if form == "gzip" else zstd(archive) if form == "zstd" else archive
+
+
+def write_layout(directory: Path, archives: Sequence[bytes], tag: str = "import", form: str = "gzip") -> None:
     """Write an OCI layout with one image of these layers, the lowest first."""
+    write_packed(directory, [(packed(data, form), hashlib.sha256(data).hexdigest()) for data in archives], tag, form)
+
+
+def write_packed(
+    directory: Path, packed_layers: Sequence[tuple[bytes, str]], tag: str = "import", form: str = "gzip"
+) -> None:
+    """Write an OCI layout with one image of layers, each with the SHA-256 of its archive."""
     blobs = directory / "blobs" / "sha256"
     blobs.mkdir(parents=True)
 
@@ -61,10 +76,9 @@ def write_layout(directory: Path, archives: Sequence[bytes], tag: str = "import"
         (blobs / name).write_bytes(data)
         return {"mediaType": f"{OCI}.{kind}", "digest": f"sha256:{name}", "size": len(data)}
 
-    diff_ids = [f"sha256:{hashlib.sha256(data).hexdigest()}" for data in archives]
-    kind = "layer.v1.tar+gzip" if compressed else "layer.v1.tar"
-    layers = [blob(gzip.compress(data, 1) if compressed else data, kind) for data in archives]
-    system = {"architecture": "amd64", "os": "linux", "config": {}, "history": [{} for _ in archives]}
+    diff_ids = [f"sha256:{sha256}" for _, sha256 in packed_layers]
+    layers = [blob(data, f"layer.v1.tar{SUFFIXES[form]}") for data, _ in packed_layers]
+    system = {"architecture": "amd64", "os": "linux", "config": {}, "history": [{} for _ in packed_layers]}
     config = {**system, "rootfs": {"type": "layers", "diff_ids": diff_ids}}
     manifest = {
         "schemaVersion": 2,
@@ -201,7 +215,7 @@ def up(path: str) -> list[str]:
     return ["/".join(parts[:length]) for length in range(1, len(parts))]
 
 
-def random_stack(chance: random.Random) -> list[list[Item]]:
-    """Return the layers of an image, the lowest first."""
+def random_stack(chance: random.Random, depth: int = 0) -> list[list[Item]]:
+    """Return the layers of an image, the lowest first; up to five without a number."""
     builder = _Builder(chance)
-    return [builder.layer() for _ in range(chance.randint(1, 5))]
+    return [builder.layer() for _ in range(depth or chance.randint(1, 5))]

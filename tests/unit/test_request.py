@@ -71,6 +71,15 @@ def test_a_job_can_ask_to_start_cold() -> None:
         request.of(a_job(comment="warmstart: fresh=numba"))
 
 
+def test_a_job_can_ask_what_a_tag_means_now() -> None:
+    """By a word in the comment or by --warm-refresh; the word takes no value."""
+    assert request.of(a_job(comment="warmstart: refresh image=a")).refresh
+    assert request.of(a_job(warm_refresh=True)).refresh
+    assert not request.of(a_job(comment="refresh warmstart: image=a")).refresh
+    with pytest.raises(RequestInvalid, match="refresh="):
+        request.of(a_job(comment="warmstart: refresh=a"))
+
+
 def test_the_plugins_options_are_wishes_like_the_comments() -> None:
     """--warm-image and --warm-profile come before the comment's words."""
     job = a_job(comment="warmstart: image=b profiles=numba", warm_image="c", warm_profile="inductor,numba")

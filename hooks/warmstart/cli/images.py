@@ -163,6 +163,24 @@ def import_image(installation: Installation, reference: str, as_json: bool) -> N
 
 
 @images.command()
+@click.argument("reference")
+@_common
+def refresh(installation: Installation, reference: str, as_json: bool) -> None:
+    """Ask the registry what a tag means now, and import that image if the store lacks it. For root.
+
+    Jobs that start from then on get it; those that run keep the image that they have.
+
+    Exit status: 0 the image is in the store; 1 the registry does not answer, or the import failed; 2 wrong usage.
+    """
+    if _obtain(installation, reference, "refreshing", _refreshed, as_json).how == "stale":
+        raise click.exceptions.Exit(NOT_DONE)
+
+
+def _refreshed(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
+    return making.obtain(reference, site._replace(rules=site.rules._replace(tag_ttl=0)), deadline)
+
+
+@images.command()
 @click.option("--policy", "of_policy", is_flag=True, help="Only the images of images.prefetch.")
 @click.option("--pending", "of_jobs", is_flag=True, help="Only those that pending jobs will need.")
 @_common
@@ -346,7 +364,7 @@ def _obtain(
     doing: str,
     function: Callable[[Reference, Site, Deadline], Obtained],
     as_json: bool,
-) -> None:
+) -> Obtained:
     with changed(installation) as store, _errors_shown(as_json):
         reference = store.reference(name)
         with bar(f"{doing} {reference.canonical()}", quiet=as_json) as show_bytes:
@@ -359,6 +377,7 @@ def _obtain(
     answer(f"{image.how}: {image.path}", made, as_json=as_json)
     if image.reason:
         warn(f"it is what the tag meant last, and may be out of date: {image.reason}")
+    return image
 
 
 def _verify(store: ImageStore, entry: ImageEntry, again: bool) -> dict[str, str]:

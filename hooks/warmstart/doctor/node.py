@@ -24,7 +24,7 @@ from warmstart.host.files import opened_dir, weakness
 from warmstart.host.namespaces import mount_of
 from warmstart.images import choice
 from warmstart.images.credentials import CredentialsUnusable, login_at
-from warmstart.images.importers import base
+from warmstart.images.importers import base, layer_reader
 from warmstart.images.imports import requests, verify
 from warmstart.paths import Installation, NodePaths, longest_node_name
 from warmstart.policy.compiled import Policy
@@ -38,6 +38,7 @@ LEAST_FREE = 5  # percent, of bytes and of inodes
 LEAST_BYTES, LEAST_INODES = 64 << 20, 1000  # of the disks with state and audit log, whose files are small
 # Debian's names; most other distributions have the same.
 PACKAGES = {
+    layer_reader.ZSTD_LIBRARY: "libzstd1",
     "unsquashfs": "squashfs-tools", "mksquashfs": "squashfs-tools", "prlimit": "util-linux", "unshare": "util-linux",
     "nsenter": "util-linux", "setpriv": "util-linux", "skopeo": "skopeo", "umoci": "umoci", "enroot": "enroot",
 }  # fmt: skip
@@ -218,10 +219,14 @@ def limits(node: Node) -> Iterator[Finding]:
 
 
 def tools(node: Node) -> Iterator[Finding]:
-    """Check for the programs that hooks run by absolute path."""
+    """Check for the programs that hooks run by absolute path, and for the library that reads layers in zstd."""
     importers = choice.programs(node.policy.images.importer)
     programs = [*PROGRAMS, *importers]
     missing = [program for program in programs if not os.access(program, os.X_OK)]
+    try:
+        layer_reader.zstd_library()
+    except OSError:
+        missing.append(layer_reader.ZSTD_LIBRARY)
     if missing:
         packages = sorted({PACKAGES[os.path.basename(program)] for program in missing})
         change = f"apt-get install {' '.join(packages)}, or your distribution's packages (docs/operations/install.md)"

@@ -209,16 +209,14 @@ class _Run:
         if wanted.private:
             site = private.site_of(site, wanted.private, self._deadline)
         query, site = query_by_rules(wanted.reference, site.rules, site.recipe), site.about(wanted.reference)
-        fresh_after = 0.0
         if not wanted.job_id:
             # A tag of the policy's is asked again in the second half of its life: no job finds it expired.
-            fresh_after = time.time() - site.rules.tag_ttl / 2
-            query = query._replace(fresh_after=fresh_after)
+            query = query._replace(fresh_after=time.time() - site.rules.tag_ttl / 2)
         if image := site.look_up(query, "reused", self._deadline):
             if not wanted.job_id:
                 site.record_use(image.name, self._deadline)  # so that it is not evicted
             return PRESENT
-        request = ImportRequest.of(query, site)._replace(fresh_after=fresh_after)
+        request = ImportRequest.of(query, site)
         known = requests.read(self._queue.directory, request.key)
         is_known = known is not None and not known.is_expired(self._queue.lifetime)
         if is_known:

@@ -93,6 +93,9 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
     if notice := plan.notice_of(hook.job, grant):
         _publish(hook, record, view.NOTICE, f"{notice}\n")
         return
+    if hook.job.no_warm:
+        _publish(hook, record, view.LEFT_ALONE, "")
+        return
     if not steps:
         records.forget(hook.paths.state, hook.job.id)
         return

@@ -69,7 +69,7 @@ def main(prefix: str, arguments: list[str]) -> int:
 
 def get(installation: Installation, uri: str) -> str:
     """Return the path of the image: the store's if it has one, else one of the user's own, imported now."""
-    if installation.is_off or not uri.startswith(SCHEME):
+    if installation.is_off or not uri.startswith(SCHEME) or _wants_nothing(installation):
         return own_images.plain(uri, _step(), after(IMPORT_S))
     policy = _policy(installation)
     if policy is not None and _is_left_alone(installation, policy):
@@ -81,6 +81,10 @@ def get(installation: Installation, uri: str) -> str:
         path = "" if parsed.login else _from_store(installation, parsed.reference, policy)
     path = path or own_images.handed_over(_job_tmp(installation), parsed.reference)
     return path or _import(installation, parsed, policy)
+
+
+def _wants_nothing(installation: Installation) -> bool:
+    return next(view.files(installation, _job(), view.LEFT_ALONE), None) is not None
 
 
 def _verdict(installation: Installation, uri: str) -> str:

@@ -297,12 +297,13 @@ class Images(Section):
     proxy: Proxy | None = _key(None, "The site's HTTP proxy, for imports. Hooks inherit no proxy variables.")
     max_size: Size = _key(
         "100GiB",
-        "Bytes that one import may use on a node: its layers, what they expand to, and the result. A larger one fails "
-        "with `image-too-large`.",
+        "Bytes that one import may use on a node: its layers, what they expand to, hidden or not, and the result. A "
+        "larger one fails with `image-too-large`.",
     )
     max_files: int = _key(
         1_000_000,
-        "Files and directories that one import may create on a node. More fail with `image-too-large`.",
+        "Files and directories that one import may create on a node, and entries of all its layers. More fail with "
+        "`image-too-large`.",
         ge=1000,
     )
     keep_layers: Size = _key(

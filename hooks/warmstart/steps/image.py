@@ -29,6 +29,7 @@ EVENTS = {
 }
 
 
+REFRESH_S = 300  # `refresh`: an answer of the registry that is younger than this counts, so that users cannot flood it
 # What the registry says of an image that it does not show to the site: Docker Hub says the first of private ones.
 NOT_SHOWN = frozenset({"image-not-found", "image-forbidden"})
 
@@ -45,6 +46,7 @@ class Options(NamedTuple):
     pyxis: PyxisImage | None = None  # pyxis's own among the references
     nodelist: str = ""  # the job's nodes as a Slurm hostlist
     restarts: int = 0  # of the job
+    refresh: bool = False  # whether to ask the registry what tags mean now
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -56,6 +58,8 @@ def run(context: Context, options: Options) -> Outcome:
     requester = Requester(record.node, record.run_id, record.job_id, record.cluster)
     store = ImageStoreClient(context.store.worker, policy.paths.store)
     site = Site.of(policy, context.paths, store, requester)._replace(job_end=partial(_job_end, context, options))
+    if options.refresh:
+        site = site._replace(rules=site.rules._replace(tag_ttl=min(site.rules.tag_ttl, REFRESH_S)))
     account = "" if "account" in trust.unproven(policy) else record.account  # another account's quota is not the user's
     user = Charged(record.user, record.uid, account)
     deadline = Deadline(context.deadline.at - options.later).within(policy.images.wait)

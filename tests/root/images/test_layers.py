@@ -22,8 +22,9 @@ from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images import layers, scratch
 from warmstart.images.credentials import Login
+from warmstart.images.importers import base as importers
 from warmstart.images.importers import flatten, oci
-from warmstart.images.importers.base import ImportFailed, Progress
+from warmstart.images.importers.base import ImageMalformed, Progress, RegistryUnreachable
 from warmstart.images.importers.oci import Oci
 from warmstart.images.layers import KeptLayers, Layer, LayerPlace
 from warmstart.images.reference import parse
@@ -157,13 +158,12 @@ def test_credentials_are_gone_before_a_layer_is_unpacked(
     registry: LayerRegistry, base: Path, place: LayerPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A layer that takes over what reads it finds none."""
-    skopeo, reader = base / "skopeo", base / "flatten.py"
+    skopeo, command = base / "skopeo", flatten.command
     skopeo.write_text(f'#!/bin/sh\ntest -e auth.json && exec {oci.SKOPEO} "$@"\n')
     skopeo.chmod(0o755)
-    check = "import os, runpy\nassert not os.path.exists('auth.json')\n"
-    reader.write_text(f"{check}runpy.run_path({flatten.__file__!r}, run_name='__main__')")
+    check = ["/bin/sh", "-c", '! test -e auth.json && exec "$@"', "check"]
     monkeypatch.setattr(oci, "SKOPEO", str(skopeo))
-    monkeypatch.setattr(flatten, "__file__", str(reader))
+    monkeypatch.setattr(flatten, "command", lambda *arguments: [*check, *command(*arguments)])
     image = registry.add_image([layer("file", 1000)], "1")
     importer = partial(Oci, login=Login(registry.url, "carol", "open-sesame"))
     assert run_import(base, registry, image, place, importer)
@@ -176,7 +176,7 @@ def test_a_layer_larger_than_its_manifest_says(
     """Makes no image, however small it says that it is."""
     part = layer("file", 100_000)
     digest = f"sha256:{hashlib.sha256(part).hexdigest()}"
-    with pytest.raises(ImportFailed, match="another size than its manifest says"):
+    with pytest.raises(ImageMalformed, match="another size than its manifest says"):
         run_import(base, registry, registry.add_image([part], "1", {digest: 100}), place if keeps else None)
 
 
@@ -191,6 +191,20 @@ def test_an_endless_layer_is_noticed_while_it_comes(
     registry.stop_after(4 << 20)
     with pytest.raises(ImageTooLarge):
         run_import(base, registry, image, place)
+
+
+@pytest.mark.threat(46)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_registry_that_trickles_is_given_up(
+    registry: LayerRegistry, base: Path, place: LayerPlace, monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
+    """It sends a little now and then, and would hold a slot of the node until the import's deadline."""
+    monkeypatch.setattr(oci, "PACE_S", 1.0)
+    monkeypatch.setattr(importers, "PAUSES_S", ())
+    image = registry.add_image([layer("file", 8 << 20)], "1")
+    registry.stop_after(1 << 20)
+    with pytest.raises(RegistryUnreachable, match="too little"):
+        run_import(base, registry, image, place if keeps else None)
 
 
 def test_an_image_that_says_it_is_too_large_is_not_fetched(

@@ -28,6 +28,7 @@ from warmstart.doctor.node import Node
 from warmstart.harvest import deferred
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.images import choice, credentials
+from warmstart.images.importers import layer_reader
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Queue
@@ -289,6 +290,11 @@ def test_programs(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     found = one(node.tools, here)
     assert (found.status, found.found) == ("wrong", "missing: /no/such/mksquashfs")
     assert "apt-get install squashfs-tools" in found.change
+    monkeypatch.setattr(node, "PROGRAMS", ("/bin/sh",))
+    monkeypatch.setattr(layer_reader, "ZSTD_LIBRARY", "libzstd.so.0")
+    monkeypatch.setitem(node.PACKAGES, "libzstd.so.0", "libzstd0")
+    found = one(node.tools, here)
+    assert (found.status, found.found) == ("wrong", "missing: libzstd.so.0")
 
 
 def test_every_program_has_a_package() -> None:

@@ -185,6 +185,17 @@ def test_an_image_with_own_credentials_is_not_asked_for(context: Context, monkey
     assert (outcome.record["image"], outcome.environment) == ("claimed:reg.example.com/a:1", {})
 
 
+@pytest.mark.parametrize(("refresh", "tag_ttl", "taken"), [(True, 3600, 300), (True, 60, 60), (False, 3600, 3600)])
+def test_a_job_that_asks_again_takes_young_answers_only(
+    context: Context, monkeypatch: pytest.MonkeyPatch, refresh: bool, tag_ttl: int, taken: int
+) -> None:
+    """But none that is younger than the policy wants is asked for again: users cannot flood a registry."""
+    rules = context.policy.images._replace(tag_ttl=tag_ttl)
+    flights = fly(monkeypatch)
+    image.run(context._replace(policy=context.policy._replace(images=rules)), Options((FIRST,), refresh=refresh))
+    assert flights.asked[0][1].rules.tag_ttl == taken
+
+
 def test_another_failure_of_pyxis_image_is_one(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """A registry that is down, or a quota, is no reason to import as the user."""
 

@@ -51,6 +51,14 @@ class ImageForbidden(UserError):
     hint = "use a public image, or provide credentials, the site's or your own (docs/guides/private-images.md)"
 
 
+class ImageMalformed(UserError):
+    """The image's layers or documents have a form that no program takes, or contradict each other."""
+
+    code = "image-malformed"
+    template = "image {image} is malformed: {problem}"
+    hint = "build the image again and push it; if docker runs it as it is, tell the administrators"
+
+
 class RegistryUnreachable(StoreError):
     """The registry does not answer, answers too late, or limits the request rate."""
 

@@ -21,309 +21,58 @@ entries are extracted is `Unsupported`: a path that occurs twice in a layer, or 
 importer unpacks such an image.
 
 Every layer is read to its end and compared with its `diff_id`, the SHA-256 in the image's configuration, whose own
-SHA-256 is in the manifest. If this program fails, it leaves no result.
+SHA-256 is in the manifest. What a layer may hold, hidden or not, is counted by `layer_reader`; so no image gets to
+umoci, which counts nothing, before all its layers were read. If this program fails, it leaves no result.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import fcntl
 import os
-import queue
 import re
 import resource
 import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, BinaryIO, NamedTuple, cast
+from typing import IO, NamedTuple
+
+from warmstart.images.importers import oci_layout
+from warmstart.images.importers.layer_reader import (
+    CHUNK,
+    SPARSE,
+    BoundsExceeded,
+    Budget,
+    Entry,
+    ImageBounds,
+    InvalidImage,
+    LayerArchive,
+    LayerReader,
+    Unsupported,
+    is_zstd,
+)
+from warmstart.images.importers.oci_layout import LayoutImage
 
 WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
-LONGEST_NAME = 255  # bytes of one component
-LONGEST_PATH = 4095
-CHUNK = 1 << 20
-CHUNKS_AHEAD = 8  # decompressed and not yet written
-LARGEST_DOCUMENT = 16 << 20  # bytes of a manifest or configuration
-GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-ZSTD_PROGRAM = "/usr/bin/zstd"
 MKSQUASHFS = "/usr/bin/mksquashfs"
 OLDEST_WITH_TAR = (4, 5)
-LAST_SECOND = (1 << 32) - 1  # that squashfs can store
-MOST_MEMORY = 4 << 30  # bytes of address space; names take most of it, and a header could be without end
+# Bytes of address space, before anything is read: the names of all files, and libzstd's window.
+LEAST_MEMORY, MEMORY_PER_FILE = 512 << 20, 2048
 PLAIN_DIRECTORY = 0o755  # the mode of a directory that no layer has an entry for
-DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+UNCOMPRESSED = "uncompressed"  # the layout for umoci where it cannot read the image's own
 VERSION = re.compile(rb"mksquashfs version (\d+)\.(\d+)")
 # Exit statuses, for the importer. 1 is any other failure.
-UNSUPPORTED, INVALID, TOO_LARGE = 3, 4, 5
+UNSUPPORTED, INVALID, TOO_LARGE, UNSUPPORTED_ZSTD = 3, 4, 5, 6
 
 
-class Unsupported(Exception):
-    """The image needs a file system to be put together, or this node's programs do not suffice."""
-
-
-class InvalidImage(Exception):
-    """The image contradicts itself: a wrong hash, or a malformed manifest or configuration."""
-
-
-class BoundsExceeded(Exception):
-    """The image has more bytes or files than it may have."""
-
-
-class ImageBounds(NamedTuple):
-    """What an image may hold."""
-
-    size: int  # bytes of its files' content
-    files: int  # with directories
-
-
-class LayerArchive(NamedTuple):
-    """A layer of an image."""
-
-    path: str  # of its blob: a tar archive, as it is or compressed by gzip or zstd
-    diff_id: str  # sha256:HEX of the archive as it is
-
-
-class Entry(NamedTuple):
-    """One entry of a layer."""
-
-    path: bytes  # without slashes around it; b"" for the root
-    type: bytes  # one of tarfile's: REGTYPE, DIRTYPE, SYMTYPE, LNKTYPE, FIFOTYPE
-    mode: int
-    mtime: int  # seconds since the epoch
-    size: int  # bytes of content
-    target: bytes  # of a symbolic link, as it is; of a hard link, as a path
-
-
-def layers_of(layout: str, tag: str) -> list[LayerArchive]:
-    """Return the layers of the image `tag` in the OCI layout at `layout`, the lowest first. Raises `InvalidImage`."""
-    index = _parse(_read_document(os.path.join(layout, "index.json")))
-    named = [entry for entry in _list_of(index, "manifests") if _name_of(entry) == tag]
-    if len(named) != 1:
-        raise InvalidImage(f"the layout has {len(named)} images named {tag}")
-    manifest = _read_blob(layout, named[0])
-    config = _read_blob(layout, _part(manifest, "config"))
-    diff_ids = _part(config, "rootfs").get("diff_ids")
-    blobs = [_sized_blob(layout, entry) for entry in _list_of(manifest, "layers")]
-    if not isinstance(diff_ids, list) or len(diff_ids) != len(blobs):
-        raise InvalidImage("its manifest and its configuration have different numbers of layers")
-    return [LayerArchive(path, _digest(diff_id)) for path, diff_id in zip(blobs, diff_ids, strict=True)]
-
-
-def _name_of(entry: dict[str, object]) -> object:
-    annotations = entry.get("annotations")
-    return annotations.get("org.opencontainers.image.ref.name") if isinstance(annotations, dict) else None
-
-
-def _read_document(path: str) -> bytes:
-    with open(path, "rb") as file:
-        data = file.read(LARGEST_DOCUMENT + 1)
-    if len(data) > LARGEST_DOCUMENT:
-        raise InvalidImage("its manifest or configuration is too large")
-    return data
-
-
-def _read_blob(layout: str, descriptor: dict[str, object]) -> dict[str, object]:
-    digest = _digest(descriptor.get("digest"))
-    data = _read_document(_blob_path(layout, digest))
-    if f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
-        raise InvalidImage(f"{digest} has other bytes than its name says")
-    return _parse(data)
-
-
-def _sized_blob(layout: str, descriptor: dict[str, object]) -> str:
-    digest = _digest(descriptor.get("digest"))
-    path = _blob_path(layout, digest)
-    if os.stat(path).st_size != descriptor.get("size"):
-        raise InvalidImage(f"{digest} has another size than its manifest says")
-    return path
-
-
-def _blob_path(layout: str, digest: str) -> str:
-    return os.path.join(layout, "blobs", *digest.split(":"))
-
-
-def _digest(value: object) -> str:
-    if not isinstance(value, str) or not DIGEST.fullmatch(value):
-        raise InvalidImage("a digest in its manifest or configuration is not a SHA-256")
-    return value
-
-
-def _parse(data: bytes) -> dict[str, object]:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InvalidImage("its manifest or configuration is not JSON") from error
-    return _mapping(value)
-
-
-def _mapping(value: object) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise InvalidImage("its manifest or configuration is malformed")
-    return value
-
-
-def _part(document: dict[str, object], key: str) -> dict[str, object]:
-    return _mapping(document.get(key))
-
-
-def _list_of(document: dict[str, object], key: str) -> list[dict[str, object]]:
-    value = document.get(key)
-    if not isinstance(value, list):
-        raise InvalidImage("its manifest or configuration is malformed")
-    return [_mapping(entry) for entry in value]
-
-
-class LayerReader:
-    """The entries of one layer in the order of its archive, read in a stream. Decompresses in a thread."""
-
-    def __init__(self, layer: LayerArchive) -> None:
-        self._diff_id = layer.diff_id
-        self._hash = hashlib.sha256()
-        self._chunks: queue.Queue[bytes | Exception] = queue.Queue(CHUNKS_AHEAD)
-        self._rest = b""
-        self._is_closed = False
-        self._content: IO[bytes] | None = None
-        # Daemon: if the consumer fails, nobody empties the queue, and the process must end all the same.
-        threading.Thread(target=self._decompress, args=(layer.path,), daemon=True).start()
-
-    def _decompress(self, path: str) -> None:
-        try:
-            with open(path, "rb") as blob:
-                for chunk in _decompressed(blob):
-                    self._hash.update(chunk)
-                    self._chunks.put(chunk)
-            self._chunks.put(b"")
-        except Exception as error:  # noqa: BLE001 - raised again by `read`
-            self._chunks.put(error)
-
-    def read(self, size: int) -> bytes:
-        """Return up to `size` bytes of the archive, b"" at its end. tarfile reads by this."""
-        if not self._rest and not self._is_closed:
-            chunk = self._chunks.get()
-            if isinstance(chunk, Exception):
-                raise chunk
-            self._rest, self._is_closed = chunk, not chunk
-        data, self._rest = self._rest[:size], self._rest[size:]
-        return data
-
-    def entries(self) -> Iterator[Entry]:
-        """Yield all entries; then compare the whole archive with its hash.
-
-        Raises `Unsupported` for what tarfile or this program does not understand, and `InvalidImage`.
-        """
-        with (
-            _understood(),
-            # In this mode tarfile calls nothing but `read`.
-            tarfile.open(mode="r|", fileobj=cast("IO[bytes]", self), bufsize=CHUNK, encoding="utf-8") as archive,
-        ):
-            for info in archive:
-                self._content = archive.extractfile(info) if info.isreg() else None
-                yield _entry(info)
-                archive.members.clear()  # type: ignore[attr-defined] # or it keeps them all
-            while self.read(CHUNK):
-                pass
-        if f"sha256:{self._hash.hexdigest()}" != self._diff_id:
-            raise InvalidImage(f"a layer is not {self._diff_id}")
-
-    def content(self) -> Iterator[bytes]:
-        """Yield the content of the entry that was yielded last."""
-        assert self._content is not None
-        with _understood():
-            while chunk := self._content.read(CHUNK):
-                yield chunk
-
-
-@contextmanager
-def _understood() -> Iterator[None]:
-    """Raise `Unsupported` for an archive that tarfile or zlib refuses."""
-    try:
-        yield
-    except (tarfile.TarError, zlib.error, ValueError, OverflowError, EOFError) as error:
-        raise Unsupported(f"a layer is not understood: {error}") from error
-
-
-def _decompressed(blob: BinaryIO) -> Iterator[bytes]:
-    magic = blob.read(4)
-    blob.seek(0)
-    if magic.startswith(GZIP):
-        yield from _gunzip(blob)
-    elif magic == ZSTD:
-        yield from _unzstd(blob)
-    else:
-        while chunk := blob.read(CHUNK):
-            yield chunk
-
-
-def _gunzip(blob: BinaryIO) -> Iterator[bytes]:
-    member = zlib.decompressobj(31)
-    data, chunk = b"", b""
-    while True:
-        if not data and len(chunk) < CHUNK and not (data := blob.read(CHUNK)):
-            break
-        if member.eof:
-            if not data.strip(b"\0"):  # padding
-                data = b""
-                continue
-            member = zlib.decompressobj(31)
-        chunk = member.decompress(data, CHUNK)
-        data = member.unused_data if member.eof else member.unconsumed_tail
-        if chunk:
-            yield chunk
-    if not member.eof:
-        raise zlib.error("it ends too early")
-
-
-def _unzstd(blob: BinaryIO) -> Iterator[bytes]:
-    try:
-        # S603: a program by its absolute path
-        process = subprocess.Popen([ZSTD_PROGRAM, "-dcq"], stdin=blob, stdout=subprocess.PIPE)
-    except OSError as error:
-        raise Unsupported(f"cannot run {ZSTD_PROGRAM}: {error.strerror}") from error
-    with process:
-        assert process.stdout is not None
-        while chunk := process.stdout.read(CHUNK):
-            yield chunk
-    if process.returncode:
-        raise zlib.error(f"{ZSTD_PROGRAM} ended with {process.returncode}")
-
-
-def _entry(info: tarfile.TarInfo) -> Entry:
-    kind, target = info.type, b""
-    if info.isreg():
-        kind = tarfile.REGTYPE
-    elif info.issym():
-        target = _bytes(info.linkname)
-        if not 0 < len(target) <= LONGEST_PATH or b"\0" in target:
-            raise Unsupported(f"the target of {info.name!r} cannot be stored")
-    elif info.islnk():
-        target = _path(info.linkname)
-    elif info.ischr() or info.isblk():
-        kind = tarfile.REGTYPE
-    elif not (info.isdir() or info.isfifo()):
-        raise Unsupported(f"{info.name!r} has the unknown type {info.type!r}")
-    size = info.size if info.isreg() else 0
-    return Entry(_path(info.name), kind, info.mode & 0o7777, _clamp(info.mtime), size, target)
-
-
-def _clamp(mtime: float) -> int:
-    return min(max(int(mtime), 0), LAST_SECOND)
-
-
-def _path(name: str) -> bytes:
-    parts = [part for part in _bytes(name).split(b"/") if part not in (b"", b".")]
-    path = b"/".join(parts)
-    if b".." in parts or b"\0" in path or len(path) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in parts):
-        raise Unsupported(f"the name {name[:100]!r} cannot be stored")
-    return path
-
-
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
+def command(layout: str, tag: str, result: str, bounds: tuple[int, int]) -> list[str]:
+    """Return the command line that makes `result` of the image `tag` in a layout, all in the current directory."""
+    library = __file__.removesuffix("/warmstart/images/importers/flatten.py")
+    start = f"import sys; sys.path.insert(0, {library!r}); from {__name__} import main; sys.exit(main(sys.argv[1:]))"
+    return [os.path.realpath(sys.executable), "-ISXutf8", "-c", start, layout, tag, result, *map(str, bounds)]
 
 
 def _text(name: bytes) -> str:
@@ -374,6 +123,10 @@ def _readable(entry: Entry) -> int:
         return 0o777
     executable = entry.type == tarfile.DIRTYPE or entry.mode & 0o111
     return entry.mode | (0o500 if executable else 0o400)
+
+
+def _link_target(entry: Entry) -> bytes:
+    return entry.target if entry.type == tarfile.LNKTYPE else b""
 
 
 class _Links(NamedTuple):
@@ -496,6 +249,10 @@ class _LayerState:
         Raises `Unsupported` if the result depends on the order of entries.
         """
         path = entry.path
+        if entry.type == SPARSE:
+            raise Unsupported(f"{path!r} is sparse")
+        if any(b".." in each.split(b"/") for each in (path, _link_target(entry))):
+            raise Unsupported(f"{path!r} leads out of its directory")
         parent, _, name = path.rpartition(b"/")
         self._enter(parent)
         if name == OPAQUE:
@@ -525,42 +282,43 @@ def flatten(layers: list[LayerArchive], out: IO[bytes], bounds: ImageBounds) -> 
 
     Raises `Unsupported`, `InvalidImage`, `BoundsExceeded` and `OSError`; what was written then is of no use.
     """
-    image = Image(Archive(out, bounds))
+    image, budget = Image(Archive(out, bounds)), Budget(bounds)
     for number in reversed(range(len(layers))):
-        image.add_layer(number, LayerReader(layers[number]))
+        image.add_layer(number, LayerReader(layers[number], budget))
+    again = Budget(bounds)
     for number, links_of in image.passed.items():
-        image.add_passed(links_of, LayerReader(layers[number]))
+        image.add_passed(links_of, LayerReader(layers[number], again))
     return _readable(image.end())
 
 
-def root_mode(layers: list[LayerArchive]) -> int:
+def root_mode(layers: list[LayerArchive], bounds: ImageBounds) -> int:
     """Return the mode of the root, by the first entry of each layer: mksquashfs must be told before it starts."""
+    budget = Budget(bounds)
     for layer in reversed(layers):
-        with suppress(Unsupported):
-            entry = next(LayerReader(layer).entries(), None)
-            if entry is not None and entry.path == b"" and entry.type == tarfile.DIRTYPE:
-                return _readable(entry)
+        entry = next(LayerReader(layer, budget).entries(), None)
+        if entry is not None and entry.path == b"" and entry.type == tarfile.DIRTYPE:
+            return _readable(entry)
     return PLAIN_DIRECTORY
 
 
-def make(layout: str, tag: str, result: str, bounds: ImageBounds, memory: int) -> int:
-    """Make the squashfs `result` of the image `tag` in an OCI layout; return the exit status of mksquashfs.
+def make(image: LayoutImage, result: str, bounds: ImageBounds) -> int:
+    """Make the squashfs `result` of an image; return the exit status of mksquashfs.
 
     Raises `Unsupported`, `InvalidImage`, `BoundsExceeded` and `OSError`. After a failure there is no result.
     """
     _require_tar()
-    layers = layers_of(layout, tag)
-    mode = root_mode(layers)
+    mode = root_mode(image.layers, bounds)
     is_made = False
     with tempfile.TemporaryFile() as messages:
-        # S603: a program by its absolute path, and arguments of our own
-        process = subprocess.Popen(_pack(result, mode), stdin=subprocess.PIPE, stderr=messages)
+        with _without_limit():
+            # S603: a program by its absolute path, and arguments of our own
+            process = subprocess.Popen(_pack(result, mode), stdin=subprocess.PIPE, stderr=messages)
         assert process.stdin is not None
-        # Not before: mksquashfs takes a share of the machine's memory.
-        resource.setrlimit(resource.RLIMIT_AS, (memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        with suppress(OSError):  # or mksquashfs waits for each 64 KiB
+            fcntl.fcntl(process.stdin, fcntl.F_SETPIPE_SZ, CHUNK)
         try:
             try:
-                is_as_announced = flatten(layers, process.stdin, bounds) == mode
+                is_as_announced = flatten(image.layers, process.stdin, bounds) == mode
                 process.stdin.close()
             except BrokenPipeError:  # mksquashfs has ended, and says why
                 is_as_announced = True
@@ -584,6 +342,45 @@ def make(layout: str, tag: str, result: str, bounds: ImageBounds, memory: int) -
     return status
 
 
+@contextmanager
+def _without_limit() -> Iterator[None]:
+    """Start mksquashfs without this program's limit: it takes a share of the machine's memory, and gets our archive."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def prepare(image: LayoutImage, tag: str, bounds: ImageBounds) -> int:
+    """Read all layers, so that umoci may unpack the image; return the exit status that says from which layout.
+
+    umoci 0.4.7 knows no zstd: it gets the layers uncompressed. Raises `InvalidImage`, `BoundsExceeded` and `OSError`.
+    """
+    budget = Budget(bounds)
+    if not any(_is_zstd(layer) for layer in image.layers):
+        for layer in image.layers:
+            _read_through(LayerReader(layer, budget))
+        return UNSUPPORTED
+    os.makedirs(os.path.join(UNCOMPRESSED, "blobs", "sha256"))
+    for layer in image.layers:
+        with open(oci_layout.blob_path(UNCOMPRESSED, layer.diff_id), "wb") as copy:
+            _read_through(LayerReader(layer, budget, copy))
+    oci_layout.write_uncompressed(UNCOMPRESSED, tag, image)
+    return UNSUPPORTED_ZSTD
+
+
+def _is_zstd(layer: LayerArchive) -> bool:
+    with open(layer.path, "rb") as blob:
+        return is_zstd(blob.read(4))
+
+
+def _read_through(reader: LayerReader) -> None:
+    for _ in reader.entries():
+        pass
+
+
 def _require_tar() -> None:
     """Raise `Unsupported` if this node's mksquashfs reads no tar archives (squashfs-tools, CHANGES, 4.5)."""
     said = subprocess.run([MKSQUASHFS, "-version"], stdout=subprocess.PIPE, check=False).stdout
@@ -601,13 +398,19 @@ def _pack(result: str, mode: int) -> list[str]:
     ]
 
 
-def main(arguments: list[str], memory: int) -> int:
-    """Run with the arguments LAYOUT TAG RESULT BYTES FILES, and at most `memory` bytes. Return the exit status."""
+def main(arguments: list[str]) -> int:
+    """Run with the arguments LAYOUT TAG RESULT BYTES FILES, and a limit of memory. Return the exit status."""
     layout, tag, result, size, files = arguments
+    bounds = ImageBounds(int(size), int(files))
+    memory = LEAST_MEMORY + bounds.files * MEMORY_PER_FILE
+    resource.setrlimit(resource.RLIMIT_AS, (memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    return run(layout, tag, result, bounds)
+
+
+def run(layout: str, tag: str, result: str, bounds: ImageBounds) -> int:
+    """Make the squashfs `result` of the image `tag` in a layout. Return the exit status, and say what failed."""
     try:
-        return make(layout, tag, result, ImageBounds(int(size), int(files)), memory)
-    except Unsupported as error:
-        status, problem = UNSUPPORTED, str(error)
+        status, problem = _made(oci_layout.read(layout, tag), tag, result, bounds)
     except InvalidImage as error:
         status, problem = INVALID, str(error)
     except BoundsExceeded:
@@ -615,10 +418,19 @@ def main(arguments: list[str], memory: int) -> int:
     except OSError as error:
         status, problem = 1, error.strerror or str(error)
     except MemoryError:
-        status, problem = 1, "its layers need too much memory to be understood"
-    print(problem, file=sys.stderr)  # noqa: T201 - the importer reads it
+        status, problem = TOO_LARGE, "its layers need too much memory to be understood"
+    if problem:
+        print(problem, file=sys.stderr)  # noqa: T201 - the importer reads it
     return status
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], MOST_MEMORY))
+def _made(image: LayoutImage, tag: str, result: str, bounds: ImageBounds) -> tuple[int, str]:
+    try:
+        try:
+            return make(image, result, bounds), ""
+        except Unsupported as error:
+            return prepare(image, tag, bounds), str(error)
+    except (InvalidImage, BoundsExceeded):
+        for layer in image.layers:
+            oci_layout.require_whole(layer.path)
+        raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from warmstart.images.credentials import Login, credentials_file, for_skopeo
 from warmstart.images.importers import flatten
 from warmstart.images.importers.base import (
     ImageForbidden,
+    ImageMalformed,
     ImageNotForMachine,
     ImageNotFound,
     ImportFailed,
@@ -53,7 +54,9 @@ TAG = "import"
 ROOTFS = "rootfs"
 RESULT = "image.sqsh"
 AUTHFILE = "auth.json"
+LEFT_TO_UMOCI = {flatten.UNSUPPORTED: LAYOUT, flatten.UNSUPPORTED_ZSTD: flatten.UNCOMPRESSED}  # status → layout
 RESOLVE_S = 30.0  # skopeo itself waits and retries on status 429 (too many requests)
+PACE_S, LEAST_FETCHED = 300.0, 8 << 20  # seconds in which a registry sends at least so many bytes
 LOCK_S = 10.0  # how long an import waits for one of its repository (imports/requests.py); then it keeps no layers
 
 # Messages of skopeo (containers/image and Go's net). `_failure` decides in which order they count.
@@ -128,36 +131,42 @@ class Oci(NamedTuple):
             if kept is not None and wanted:
                 layers = stack.enter_context(opened(kept, self.identity, deadline.within(LOCK_S), waiting))
             if layers is None:
-                total = _total(wanted)
-                copied = every_second(lambda: report(Progress("fetching", scratch.used(), total)))
+                copied = _fetching(exact, scratch.used, _total(wanted), report)
             else:
                 layered = scratch._replace(layout=layers.path)
-                copied = _prepare(layers, wanted, deadline, report)
+                copied = _prepare(exact, layers, wanted, deadline, report)
             self._skopeo(exact, self._copy(exact, scratch), layered, deadline, deadline.left(), copied)
             # Only the download is watched, so that only it may write where no file system has a limit.
             layered = layered._replace(is_layout_fixed=True)
-            is_packed = self._flatten(exact, layered, deadline, looking("packing"))
-            if not is_packed:
-                unpack = [UMOCI, "raw", "unpack", "--rootless", "--image", f"{LAYOUT}:{TAG}", ROOTFS]
+            left = self._flatten(exact, layered, deadline, looking("packing"))
+            if left:
+                unpack = [UMOCI, "raw", "unpack", "--rootless", "--image", f"{left}:{TAG}", ROOTFS]
                 self._do(exact, unpack, layered, deadline, looking("unpacking"))
             if layers is not None:
                 layers.make_room()
-        if not is_packed:
+        if left:
             # mksquashfs replaces files that their owner may not read (RHEL's shadow, 0000; sudo, 4111) by empty ones.
             self._do(exact, [CHMOD, "-R", "u+rX", "--", ROOTFS], scratch, deadline, looking("unpacking"))
             self._do(exact, _pack(), scratch, deadline, looking("packing"))
         return RESULT
 
-    def _flatten(self, reference: Reference, scratch: Scratch, deadline: Deadline, look: Callable[[], None]) -> bool:
-        """Make the result straight from the layers. Return False, and leave nothing, if they must be unpacked."""
-        program = [os.path.realpath(sys.executable), "-ISXutf8", flatten.__file__]
-        argv = [*program, LAYOUT, TAG, RESULT, *map(str, scratch.caps)]
+    def _flatten(self, reference: Reference, scratch: Scratch, deadline: Deadline, look: Callable[[], None]) -> str:
+        """Make the result straight from the layers, and return "".
+
+        If they must be unpacked, leave nothing, and return the layout from which. No layers get there that were not
+        read through: umoci has no bounds.
+        """
+        argv = flatten.command(LAYOUT, TAG, RESULT, scratch.caps)
         completed = self._run(reference, argv, scratch, deadline, look=look)
+        if completed.status in LEFT_TO_UMOCI:
+            return LEFT_TO_UMOCI[completed.status]
         if completed.status == flatten.TOO_LARGE:
             raise ImageTooLarge.of(reference.canonical(), scratch.caps)
-        if completed.status not in (0, flatten.UNSUPPORTED):
+        if completed.status == flatten.INVALID:
+            raise ImageMalformed(image=reference.canonical(), problem=completed.complaint())
+        if completed.status != 0:
             raise _failure(reference, "flatten", completed, scratch)
-        return completed.status == 0
+        return ""
 
     def _copy(self, exact: Reference, scratch: Scratch) -> list[str]:
         return [
@@ -260,7 +269,31 @@ def _total(layers: list[Layer]) -> int:
     return sum(layer.size for layer in layers)
 
 
-def _prepare(layers: KeptLayers, wanted: list[Layer], deadline: Deadline, report: Report) -> Callable[[], None]:
+def _fetching(reference: Reference, arrived: Callable[[], int], total: int, report: Report) -> Callable[[], None]:
+    """Return what looks after a download: it reports how far it is, and gives it up if too little comes.
+
+    A registry that sends a byte now and then would hold a slot of this node until the import's deadline.
+    """
+    due, before = time.monotonic() + PACE_S, arrived()
+
+    def look() -> None:
+        nonlocal due, before
+        here = arrived()
+        report(Progress("fetching", here, total))
+        before = min(before, here)  # another attempt begins with less
+        if time.monotonic() < due:
+            return
+        came, before, due = here - before, here, time.monotonic() + PACE_S
+        if came < LEAST_FETCHED and not 0 < total <= here:
+            problem = f"too little: {came} bytes in {PACE_S:.0f} s"
+            raise RegistryUnreachable(image=reference.canonical(), problem=problem)
+
+    return every_second(look)
+
+
+def _prepare(
+    reference: Reference, layers: KeptLayers, wanted: list[Layer], deadline: Deadline, report: Report
+) -> Callable[[], None]:
     """Check which layers are here, and make room for the rest; return what looks after the download of these."""
     total, done = _total(wanted), 0
 
@@ -278,11 +311,11 @@ def _prepare(layers: KeptLayers, wanted: list[Layer], deadline: Deadline, report
         missing = total - _total(layers.check(wanted, deadline, count))
         layers.make_room(wanted, missing)
         watch = layers.watch(missing)
-    progress = every_second(lambda: report(Progress("fetching", layers.arrived(wanted), total)))
+    fetching = _fetching(reference, lambda: layers.arrived(wanted), total, report)
 
     def copied() -> None:
         watch()
-        progress()
+        fetching()
 
     return copied
 

@@ -98,7 +98,7 @@ class ImportRequest(NamedTuple):
         whose = (charged.user, charged.uid, charged.account)
         return cls(
             query.reference.canonical(), query.kind, site.queue.private, *whose,
-            who.cluster, who.node, who.job_id, who.run_id, time.time(),
+            who.cluster, who.node, who.job_id, who.run_id, time.time(), fresh_after=query.fresh_after,
         )  # fmt: skip
 
     @property

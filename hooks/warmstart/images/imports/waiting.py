@@ -197,17 +197,21 @@ def last_image(query: ImageQuery, site: Site, error: WarmstartError, deadline: D
     until = deadline if deadline.left() > LAST_IMAGE_S else after(LAST_IMAGE_S)
     with suppress(WarmstartError):  # the caller's error is the more useful one
         image = known(query, site, until)
-        return image._replace(how="stale", reason=str(error)) if image is not None else None
+        return image._replace(how="stale", reason=f"{image.reason}; {error}") if image is not None else None
     return None
 
 
 def known(query: ImageQuery, site: Site, deadline: Deadline) -> Obtained | None:
     """Return the image that a tag meant when its registry last said so, however long ago; None if the store lacks it.
 
-    Raises what `ImageStoreClient` raises.
+    Its `reason` has how long ago. Raises what `ImageStoreClient` raises.
     """
     pointer = None if query.reference.digest else site.store.last_pointer(query, deadline)
-    return site.find_intact(query, deadline, pointer.digest) if pointer is not None else None
+    image = site.find_intact(query, deadline, pointer.digest) if pointer is not None else None
+    if image is None or pointer is None:
+        return None
+    age = round(max(time.time() - pointer.resolved, 0.0))
+    return image._replace(reason=f"its registry said so {format_duration(age)} ago")
 
 
 def add_digests(error: WarmstartError, query: ImageQuery, old: Obtained | None, new: str) -> None:

@@ -21,6 +21,7 @@ from warmstart.host.process import CompletedProgram
 from warmstart.images.importers import base, egress, flatten, manifest, oci
 from warmstart.images.importers.base import (
     ImageForbidden,
+    ImageMalformed,
     ImageNotForMachine,
     ImageNotFound,
     ImportFailed,
@@ -115,29 +116,38 @@ def test_fetches_by_digest_and_only_fetching_has_the_network(programs: Programs)
         ("/usr/bin/skopeo", True),
         (os.path.realpath(sys.executable), False),
     ]
-    assert programs.started[2][0][-6:] == [flatten.__file__, "layout", "import", "image.sqsh", *map(str, CAPS)]
+    assert programs.started[2][0] == flatten.command("layout", "import", "image.sqsh", CAPS)
     assert programs.started[0][0][-2:] == ["--raw", f"docker://reg.io/a@{DIGEST}"]
     assert programs.started[1][0][-2:] == [f"docker://reg.io/a@{DIGEST}", "oci:layout:import"]
     assert [progress.phase for progress in told] == ["fetching", "packing"]
 
 
-def test_layers_that_cannot_be_flattened_are_unpacked(programs: Programs) -> None:
-    """By umoci, into a tree that mksquashfs packs."""
+def is_flatten(argv: Sequence[str]) -> bool:
+    """Return whether a command line is that of the program `flatten`."""
+    return argv[0] == os.path.realpath(sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("status", "layout"), [(flatten.UNSUPPORTED, "layout"), (flatten.UNSUPPORTED_ZSTD, "uncompressed")]
+)
+def test_layers_that_cannot_be_flattened_are_unpacked(programs: Programs, status: int, layout: str) -> None:
+    """By umoci, into a tree that mksquashfs packs; it knows no zstd."""
     told: list[Progress] = []
-    unsupported = CompletedProgram(flatten.UNSUPPORTED, b"", b"'f' occurs twice in a layer\n")
-    programs.answer = lambda argv: unsupported if flatten.__file__ in argv else CompletedProgram(0, b"", b"")
+    unsupported = CompletedProgram(status, b"", b"'f' occurs twice in a layer\n")
+    programs.answer = lambda argv: unsupported if is_flatten(argv) else CompletedProgram(0, b"", b"")
     assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9), report=told.append) == "image.sqsh"
     assert [argv[0] for argv, _ in programs.started[3:]] == ["/usr/bin/umoci", "/bin/chmod", "/usr/bin/mksquashfs"]
+    assert f"{layout}:import" in programs.started[3][0]
     assert [progress.phase for progress in told] == ["fetching", "packing", "unpacking", "unpacking", "packing"]
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(flatten.TOO_LARGE, ImageTooLarge), (flatten.INVALID, ImportFailed), (1, ImportFailed)]
+    ("status", "kind"), [(flatten.TOO_LARGE, ImageTooLarge), (flatten.INVALID, ImageMalformed), (1, ImportFailed)]
 )
 def test_an_image_that_is_wrong_is_not_unpacked(programs: Programs, status: int, kind: type[WarmstartError]) -> None:
     """Another program would find the same."""
     failed = CompletedProgram(status, b"", b"a layer is not sha256:ab\n")
-    programs.answer = lambda argv: failed if flatten.__file__ in argv else CompletedProgram(0, b"", b"")
+    programs.answer = lambda argv: failed if is_flatten(argv) else CompletedProgram(0, b"", b"")
     with pytest.raises(kind):
         IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9))
     assert len(programs.started) == 3
@@ -278,7 +288,7 @@ def test_later_programs_fail_as_themselves(programs: Programs, program: str) -> 
     """A layer that can't be unpacked is not called missing, even if its last words sound so."""
 
     def answer(argv: Sequence[str]) -> CompletedProgram:
-        status = flatten.UNSUPPORTED if flatten.__file__ in argv else int(argv[0].endswith(program))
+        status = flatten.UNSUPPORTED if is_flatten(argv) else int(argv[0].endswith(program))
         return CompletedProgram(status, b"", b"blob not found\n")
 
     programs.answer = answer

@@ -1,0 +1,72 @@
+"""Images of few and many layers, in each form that registries have them: one tree, and the one that umoci unpacks.
+
+umoci 0.4.7 reads no zstd, so it unpacks the gzip twin.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.accounts import IMPORT
+from tests.support.image_place import Place
+from tests.support.image_site import CAPS
+from tests.support.layer_registry import LayerRegistry, serving
+from tests.support.layer_stacks import SUFFIXES, Item, Tree, archive, random_stack, tree_of, write_layout
+from warmstart.host.deadline import after
+from warmstart.images import scratch
+from warmstart.images.importers.oci import Oci
+from warmstart.images.reference import parse
+
+TWICE = [Item("d/f", content=b"old"), Item("d/f", content=b"new"), Item("l", "hardlink", target="d/f")]
+STACKS: dict[str, Callable[[], list[list[Item]]]] = {
+    "1 layer": lambda: random_stack(random.Random(1), 1),
+    "40 layers": lambda: random_stack(random.Random(2), 40),
+    "127 layers": lambda: random_stack(random.Random(3), 127),
+    "a name twice": lambda: [TWICE, [Item("d/g")]],
+}
+
+
+@pytest.fixture(scope="module")
+def registry(place: Place) -> Iterator[LayerRegistry]:
+    """Return an empty registry."""
+    with serving() as made:
+        yield made
+
+
+def imported(place: Place, registry: LayerRegistry, layout: Path, to: Path) -> Tree:
+    """Serve the image of a layout; return the tree that its import becomes."""
+    identity, digest = place.identity(IMPORT), registry.add_layout(layout)
+    reference = parse(f"{registry.url}/team/tool@{digest}")
+    importer = Oci(identity, (registry.url,))
+    with scratch.opened(str(place.base / "workspace"), "n1", "r1", identity, CAPS) as work:
+        name = importer.import_image(reference, digest, work, after(60))
+        shutil.copy(f"{work.path}/{name}", f"{to}.sqsh")
+    subprocess.run(["unsquashfs", "-no-progress", "-quiet", "-d", to, f"{to}.sqsh"], check=True)
+    return tree_of(to)
+
+
+def unpacked(layout: Path, to: Path) -> Tree:
+    """Return the tree that umoci unpacks, as owners can read it."""
+    umoci = ["umoci", "raw", "unpack", "--rootless", "--image", f"{layout}:import", str(to)]
+    subprocess.run(umoci, check=True, capture_output=True)
+    subprocess.run(["chmod", "-R", "u+rX", "--", to], check=True)
+    return tree_of(to)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_each_form_becomes_one_tree(place: Place, registry: LayerRegistry, tmp_path: Path, stack: str) -> None:
+    """Compressed by gzip, by zstd, or not at all."""
+    archives = [archive(items) for items in STACKS[stack]()]
+    for form in SUFFIXES:
+        write_layout(tmp_path / form, archives, form=form)
+    expected = unpacked(tmp_path / "gzip", tmp_path / "umoci")
+    for form in SUFFIXES:
+        assert imported(place, registry, tmp_path / form, tmp_path / f"{form}-tree") == expected
+    assert os.listdir(place.base / "workspace" / "n1") == []
