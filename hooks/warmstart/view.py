@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 REMOVAL_SECONDS = 2.0  # a view has a few files of root's
 LONGEST = 1 << 20  # bytes of a file, as in packaging/spank/view.c
 VERDICT = "verdict"  # the file with the reason why the job must fail
+NOTICE = "notice"  # the file with what a task prolog or the SPANK plugin prints: what is cold, and why
 LEFT_ALONE = "left-alone"  # the empty file of a job that wants nothing (--no-warm): its image is left to pyxis, too
 EVENTS = "events"  # the file with those of the prolog's events that the job's user may read, for `warmstart explain`
 

@@ -1,4 +1,4 @@
-/* Read the job's view, STATE/NODE/view/JOB/environment, in a directory of root's; while STATE's disk is full, the prolog
+/* Read the files of the job's view, STATE/NODE/view/JOB, in a directory of root's; while STATE's disk is full, the prolog
  * puts it at the same path below SPARE. Where the file system has no access control lists, the files are the job
  * owner's, who can then change what is in them. */
 #define _GNU_SOURCE
@@ -133,14 +133,20 @@ int view_read(const struct settings *settings, const char *node, const char *job
 	return 0;
 }
 
-char *view_verdict(const struct settings *settings, const char *node, const char *job, uid_t uid)
+char *view_text(const struct settings *settings, const char *node, const char *job, uid_t uid, const char *name,
+		char path[PATH_MAX])
 {
-	int fd = open_file(settings, node, job, uid, "verdict");
+	int fd = open_file(settings, node, job, uid, name);
+	char self[32];
 	size_t length;
+	ssize_t got;
 	char *text;
 
 	if (fd < 0)
 		return NULL;
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+	got = readlink(self, path, PATH_MAX - 1);
+	path[got < 0 ? 0 : got] = '\0';
 	text = read_all(fd, uid, &length);
 	close(fd);
 	return text;

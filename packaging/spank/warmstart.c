@@ -34,7 +34,8 @@ static char *requested[sizeof(control) / sizeof(*control)];
 
 /* State of one task, passed from slurm_spank_task_init_privileged() to slurm_spank_task_init() in the same process. */
 static struct view view;
-static char *verdict;
+static char *verdict, *notice;
+static char path[PATH_MAX]; /* of the notice */
 static bool at_constant_path;
 static struct stat node_root, node_cache; /* "/" and the cache, before a container was entered */
 
@@ -112,7 +113,8 @@ int slurm_spank_exit(spank_t spank, int count, char **arguments)
 	}
 	view_free(&view);
 	free(verdict);
-	verdict = NULL;
+	free(notice);
+	verdict = notice = NULL;
 	return 0;
 }
 
@@ -142,11 +144,20 @@ static const char *node_name(void)
 	return name == NULL ? "" : name;
 }
 
-/* Read a view's verdict into `verdict`, or, if it has none, its variables into `view`. */
+/* Read a view's verdict into `verdict`, or, if it has none, its notice into `notice` and its variables into `view`. A
+ * view may have a notice and no variables. */
 static int read_view(const struct settings *settings, const char *job, uid_t uid)
 {
-	verdict = view_verdict(settings, node_name(), job, uid);
-	return verdict != NULL ? 0 : view_read(settings, node_name(), job, uid, &view);
+	const char *node = node_name();
+
+	verdict = view_text(settings, node, job, uid, "verdict", path);
+	if (verdict != NULL)
+		return 0;
+	free(notice);
+	notice = view_text(settings, node, job, uid, "notice", path);
+	if (view_read(settings, node, job, uid, &view) == 0)
+		return 0;
+	return notice != NULL && errno == ENOENT ? 0 : -1;
 }
 
 /* Find the job's view by the step's job id, else by SLURM_JOB_ID: in a heterogeneous job the view has the leader's id,
@@ -180,7 +191,7 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 			slurm_info("warmstart: cannot read the job's view: %s", strerror(errno));
 		return 0;
 	}
-	if (verdict != NULL)
+	if (verdict != NULL || view.text == NULL)
 		return 0;
 	if (stat("/", &node_root) < 0 || stat(view.cache, &node_cache) < 0)
 		node_root.st_ino = node_cache.st_ino = 0;
@@ -292,19 +303,34 @@ static void check_container(spank_t spank)
 			has_cache ? "the job's TMPDIR" : "the job's cache");
 }
 
-/* Print the verdict and exit. Slurm ignores the status of an optional plugin (spank(8)); this process has yet to exec
- * the user's program, so its exit ends the task, as a failed task prolog would. */
-static void end_task(void)
+static void say(const char *text)
 {
-	size_t left = strlen(verdict);
-	const char *text = verdict;
+	size_t left = strlen(text);
 	ssize_t written;
 
 	while (left > 0 && ((written = write(STDERR_FILENO, text, left)) >= 0 || errno == EINTR)) {
 		text += written > 0 ? written : 0;
 		left -= written > 0 ? (size_t)written : 0;
 	}
+}
+
+/* Print the verdict and exit. Slurm ignores the status of an optional plugin (spank(8)); this process has yet to exec
+ * the user's program, so its exit ends the task, as a failed task prolog would. */
+static void end_task(void)
+{
+	say(verdict);
 	_exit(EXIT_FAILURE);
+}
+
+/* Print the notice once for each step. Its variable names this job's notice before the task prolog runs: so that knows
+ * that the notice is told. */
+static void tell_notice(spank_t spank)
+{
+	uint32_t rank;
+
+	spank_setenv(spank, "WARMSTART_NOTICES", path, 1);
+	if (spank_get_item(spank, S_TASK_GLOBAL_ID, &rank) == ESPANK_SUCCESS && rank == 0)
+		say(notice);
 }
 
 int slurm_spank_task_init(spank_t spank, int count, char **arguments)
@@ -316,6 +342,8 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 	(void)arguments;
 	if (verdict != NULL)
 		end_task();
+	if (notice != NULL)
+		tell_notice(spank);
 	if (line == NULL)
 		return 0;
 	if (is_in_container()) {

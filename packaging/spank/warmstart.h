@@ -38,7 +38,8 @@ const char *profiles_problem(const char *value);
 
 /* view.c: 0, or -1 with errno; ENOENT if there is no view for the job. */
 int view_read(const struct settings *settings, const char *node, const char *job, uid_t uid, struct view *view);
-char *view_verdict(const struct settings *settings, const char *node, const char *job, uid_t uid); /* NULL: none */
+char *view_text(const struct settings *settings, const char *node, const char *job, uid_t uid, const char *name,
+		char path[PATH_MAX]); /* the text of the view's file `name`, allocated, and its path; NULL: none */
 char *view_variable(char *line, struct variable *variable); /* parses one; the rest, NULL after the last one */
 void view_free(struct view *view);
 

@@ -27,6 +27,9 @@ CHANGING = re.compile(
 )
 
 
+DEVICE = re.compile(r'/dev/(?:null|tty)[">]')  # bash, which names the parent, opens the latter
+
+
 class Job(NamedTuple):
     """A job whose view is there, and whose constant path is `private/job`."""
 
@@ -47,16 +50,27 @@ class Job(NamedTuple):
         """The path that the cache of each job has."""
         return self.top / "private/job"
 
-    def task_prolog(self, *inject: str) -> tuple[int, list[str], list[str]]:
-        """Run the task prolog under strace, with `inject` among its arguments; return status, lines, changing calls."""
+    @property
+    def notice(self) -> list[str]:
+        """What the task prolog of a batch script prints of its notice."""
+        return ["print cold today", f"export WARMSTART_NOTICES={self.view}/notice"]
+
+    def task_prolog(self, *inject: str, step: str = "batch", told: str = "") -> tuple[int, list[str], list[str]]:
+        """Run the task prolog of a step under strace, with `inject` among its arguments.
+
+        `told` is the notices' path as the SPANK plugin sets it. Returns status, lines, changing calls.
+        """
         log = self.top / "strace"
         strace = ["/usr/bin/strace", "-f", "-y", "-qq", "-e", "signal=none", *inject, "-o", str(log)]
         ended = subprocess.run(
-            [*strace, "/bin/sh", str(self.top / "task-prolog")],
-            env={"SLURMD_NODENAME": "node", "SLURM_JOB_ID": "7"}, capture_output=True, text=True, check=False,
+            # Its parent is the task, a process of the step's daemon.
+            [*strace, "/bin/bash", "-c", f"exec -a 'slurmstepd: [7.{step}]' /bin/sh -c '/bin/sh \"$0\"; exit' \"$0\"",
+             str(self.top / "task-prolog")],
+            env={"SLURMD_NODENAME": "node", "SLURM_JOB_ID": "7", **({"WARMSTART_NOTICES": told} if told else {})},
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert ended.stderr == ""  # Slurm parses it
-        calls = [line for line in log.read_text().splitlines() if CHANGING.search(line) and "/dev/null" not in line]
+        calls = [line for line in log.read_text().splitlines() if CHANGING.search(line) and not DEVICE.search(line)]
         return ended.returncode, ended.stdout.splitlines(), calls
 
 
@@ -74,17 +88,33 @@ def job(tmp_path: Path) -> Job:
 
 def test_it_changes_nothing(job: Job) -> None:
     """Whether the job runs, fails with a verdict, or has no view at all."""
-    assert job.task_prolog() == (0, ["print cold today", f"export A={job.cache}/a"], [])
+    assert job.task_prolog() == (0, [*job.notice, f"export A={job.cache}/a"], [])
     (job.view / "verdict").write_text("no image\n")
     assert job.task_prolog() == (1, ["print no image"], [])
     job.view.rename(job.view.with_name("8"))
     assert job.task_prolog() == (0, [], [])
 
 
+def test_only_a_batch_script_prints_notices(job: Job) -> None:
+    """A step's output belongs to whoever called srun; what the SPANK plugin has told is told."""
+    printed, variable = job.notice
+    for step, told in (
+        ("0", ""),
+        ("interactive", ""),
+        ("batch", str(job.view / "notice")),
+        ("0", "/other/view/6/notice"),
+    ):
+        assert job.task_prolog(step=step, told=told)[1][:-1] == [variable]
+    assert job.task_prolog(told="/other/view/6/notice")[1][:-1] == [printed, variable]
+    (job.view / "notice").unlink()
+    assert job.task_prolog(told="/other/view/6/notice")[1][:-1] == ["unset WARMSTART_NOTICES"]
+    assert job.task_prolog()[1][:-1] == []
+
+
 def test_its_one_change_is_the_link(job: Job) -> None:
     """The first task makes it, and the next one finds it."""
     (job.view / "link").touch()
-    told = ["print cold today", f"export A={job.constant}/a"]
+    told = [*job.notice, f"export A={job.constant}/a"]
     status, lines, (call,) = job.task_prolog()
     assert (status, lines, "symlink" in call) == (0, told, True)
     assert job.task_prolog() == (0, told, [])
@@ -96,16 +126,20 @@ def test_no_link_costs_the_constant_path_only(job: Job, fault: str) -> None:
     """`ln` dies or fails: the job has its cache at its own path, and the next task makes the link."""
     (job.view / "link").touch()
     status, lines, calls = job.task_prolog("-e", f"inject=symlink,symlinkat:error={fault}")
-    assert (status, lines, len(calls)) == (0, ["print cold today", f"export A={job.cache}/a"], 1)
+    assert (status, lines, len(calls)) == (0, [*job.notice, f"export A={job.cache}/a"], 1)
     assert not os.path.lexists(job.constant)
-    assert job.task_prolog()[1] == ["print cold today", f"export A={job.constant}/a"]
+    assert job.task_prolog()[1] == [*job.notice, f"export A={job.constant}/a"]
     assert job.constant.readlink() == job.cache
 
 
 @pytest.mark.parametrize("fault", ["openat:error=EIO", "openat:error=EMFILE", "read:error=EIO"])
 @pytest.mark.parametrize(
     ("file", "status", "told"),
-    [("verdict", 1, []), ("notice", 0, ["export A=@/run/cache/a"]), ("environment", 0, ["print cold today"])],
+    [
+        ("verdict", 1, []),
+        ("notice", 0, ["export WARMSTART_NOTICES=@/node/view/7/notice", "export A=@/run/cache/a"]),
+        ("environment", 0, ["print cold today", "export WARMSTART_NOTICES=@/node/view/7/notice"]),
+    ],
 )
 def test_a_view_that_cannot_be_read(job: Job, file: str, status: int, told: list[str], fault: str) -> None:
     """All of a file is printed or nothing; a job with a verdict fails even if nobody can say why."""

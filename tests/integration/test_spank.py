@@ -294,6 +294,23 @@ def test_a_view_that_is_no_view_is_not_read(node: Node, change: Callable[[Path],
     assert lines[0].startswith("info: warmstart: cannot read the job's view: ")
 
 
+def test_the_first_task_of_a_step_tells_the_notices(node: Node) -> None:
+    """On stderr, also where there is nothing else for the job. The others know the file."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    view = node.write_view(*view_of(node, cache))
+    notice = view.with_name("notice")
+    notice.write_text("warmstart: cold\n")
+    os.chown(notice, JOB, JOB)
+    for environment in (view_of(node, cache), None):
+        if environment is None:
+            view.unlink()
+        for rank in ("0", "1"):
+            done = node.start(RANK=rank)
+            assert (done.returncode, done.stderr) == (0, "warmstart: cold\n" if rank == "0" else "")
+            assert f"WARMSTART_NOTICES={notice}" in done.stdout.splitlines()
+            assert len(mounts(node, done.stdout.splitlines())) == (environment is not None)
+
+
 def test_a_verdict_ends_the_task_with_its_reason(node: Node) -> None:
     """Before any code of the job runs, on nodes without a task prolog."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
@@ -359,6 +376,8 @@ def plugin(site: Site) -> Iterator[None]:
 
 
 SHOW = 'echo "cache=$WARMSTART_CACHE inductor=$TORCHINDUCTOR_CACHE_DIR"'
+KEEP = "--comment=warmstart:keep"
+NOT_KEPT = "--warm-keep: not offered on this cluster"
 NUMBA = "rules:\n  - name: everyone\n    profiles: [numba]\n"
 
 
@@ -418,6 +437,35 @@ def test_a_verdict_where_no_task_prolog_runs(site: Site) -> None:
     assert (batch.output.count(reason), step.stderr.count(reason)) == (1, 2)
     assert "ran" not in batch.output + step.stdout
     assert (after.state, after.output) == ("COMPLETED", "ran\n")
+
+
+@pytest.mark.usefixtures("plugin")
+def test_notices_are_on_stderr_once_for_each_step(site: Site) -> None:
+    """What a program reads of srun is what its tasks print, and a batch script's output has them once."""
+    step = site.cluster.run(
+        ["srun", "--quiet", KEEP, "--ntasks=2", "sh", "-c", 'cat "$WARMSTART_NOTICES" >&2; echo ran'], ALICE
+    )
+    assert (step.stdout, step.stderr.count(NOT_KEPT)) == ("ran\nran\n", 3)
+    batch = site.cluster.wait(site.cluster.submit("#!/bin/sh\nv=$(srun --quiet echo ran)\necho $v\n", ALICE, KEEP))
+    lines = batch.output.splitlines()
+    assert (lines[-1], batch.output.count(NOT_KEPT), len(lines)) == ("ran", 2, 3)
+
+
+def test_without_the_plugin_the_batch_script_alone_prints_notices(site: Site) -> None:
+    """Steps have a file, also those of a job that another job submits: its environment names the other's step."""
+    step = site.cluster.run(
+        ["srun", "--quiet", KEEP, "--ntasks=2", "sh", "-c", 'cat "$WARMSTART_NOTICES" >&2; echo ran'], ALICE
+    )
+    assert (step.stdout, step.stderr.count(NOT_KEPT)) == ("ran\nran\n", 2)
+    output = site.cluster.base / "nested"
+    output.mkdir(mode=0o777)
+    output.chmod(0o777)
+    script = "v=$(srun --quiet echo ran); echo $v"
+    nested = f"sbatch --wait --parsable {KEEP} --output={output}/out --wrap '{script}'"
+    asked = site.cluster.run(["srun", "--quiet", "--overcommit", "--oversubscribe", "sh", "-c", nested], ALICE)
+    assert asked.returncode == 0
+    lines = (output / "out").read_text().splitlines()
+    assert (lines[-1], len(lines), NOT_KEPT in lines[0]) == ("ran", 2, True)
 
 
 @pytest.mark.usefixtures("plugin")

@@ -4,7 +4,8 @@
  *   harness task UID JOB ARGUMENT...       as slurmstepd would, with the plugin's arguments; the task's
  *                                          environment is this process's own; prints what it then is, the
  *                                          mounts at cache= and below, and what the file `marker` in WARMSTART_CACHE holds.
- *                                          In between it enters the container at CONTAINER, as pyxis would
+ *                                          In between it enters the container at CONTAINER, as pyxis would. RANK is
+ *                                          the task's number in the step, by default 0
  *   harness serve                          does one of these in a child of its own for each message from the socket at
  *                                          its stdin, which holds strings: the arguments, an empty one, and the child's
  *                                          environment. It answers with the child's status, as wait(2) has it
@@ -58,6 +59,8 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 		*va_arg(arguments, uint32_t *) = job_id;
 	else if (item == S_TASK_ID)
 		*va_arg(arguments, uint32_t *) = 0;
+	else if (item == S_TASK_GLOBAL_ID)
+		*va_arg(arguments, uint32_t *) = getenv("RANK") == NULL ? 0 : (uint32_t)strtoul(getenv("RANK"), NULL, 10);
 	va_end(arguments);
 	return ESPANK_SUCCESS;
 }

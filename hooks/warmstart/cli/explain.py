@@ -48,6 +48,11 @@ def explain(
     if story is None:
         _say_nothing(sources, job)
         raise click.exceptions.Exit(NOTHING)
+    if not sources:
+        texts = view.files(installation, str(job), view.NOTICE)
+        story = story._replace(
+            notices=tuple(line for text in texts for line in text.decode("utf-8", "replace").splitlines())
+        )
     if as_json:
         show_json(as_objects(story))
     else:
@@ -109,6 +114,8 @@ def _show(story: Story) -> None:
         say(f"warmstart does nothing for it: {story.excluded}")
     if story.refused:
         say(f"refused: {story.refused}")
+    for notice in story.notices:
+        say(notice)
     first = story.nodes[0] if story.nodes else ""
     detailed = [hook for hook in story.hooks if hook.node == first or hook.node not in story.nodes]
     for hook in detailed:

@@ -72,7 +72,7 @@ def _tell(hook: Hook, error: StateFull, end: Deadline) -> None:
             return
         if policy.on_error.image != "run-without" and plan.images(policy, grant, requested):
             raise Refused(reason=str(error), cause=error.code, step="image")
-        _publish(hook, record, "notice", f"warmstart: {error}; the job runs without warmstart\n")
+        _publish(hook, record, view.NOTICE, f"warmstart: {error}; the job runs without warmstart\n")
     except UserError as refusal:
         _refuse(hook, record, refusal, end)
 
@@ -91,7 +91,7 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
     for name in plan.left_out(hook.policy, grant, requested):
         hook.audit.emit(events.PROFILE_LEFT_OUT, profile=name, reason="needs a constant path (policy: constant_path)")
     if notice := plan.notice_of(hook.job, grant):
-        _publish(hook, record, "notice", f"{notice}\n")
+        _publish(hook, record, view.NOTICE, f"{notice}\n")
         return
     if hook.job.no_warm:
         _publish(hook, record, view.LEFT_ALONE, "")

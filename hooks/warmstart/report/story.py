@@ -74,6 +74,7 @@ class Story(NamedTuple):
     facts: dict[str, str]
     hooks: tuple[HookStory, ...]
     advice: tuple[str, ...]
+    notices: tuple[str, ...] = ()  # what its output shows, where that is known
 
 
 class History:

@@ -58,7 +58,7 @@ def run(context: Context, options: Options) -> Outcome:
     if record.images:
         files["images"] = "".join(f"{name} {path}\n" for name, path in record.images.items())
     if options.notices:
-        files["notice"] = "".join(f"{line}\n" for line in options.notices)
+        files[view.NOTICE] = "".join(f"{line}\n" for line in options.notices)
     if context.policy.constant_path == "link" and _is_roots(os.path.dirname(context.policy.paths.cache)):
         files["link"] = ""
     view.publish(context.paths.view, record, files)

@@ -70,6 +70,18 @@ def test_a_job_that_nobody_knows(nowhere: Installation, log: str) -> None:
     assert run(nowhere, "explain", "7", "--from", f"{log}.none").exit_code == 2
 
 
+@pytest.mark.parametrize("uid", [0, 64201])
+def test_notices_are_told(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
+    """To root and to the job's user, since a step's output shows them only where the SPANK plugin is."""
+    monkeypatch.setattr(explain, "os", OsAs(uid))
+    monkeypatch.setattr(explain, "_may_read_log", lambda _: False)
+    entry_site.environ(SLURM_JOB_COMMENT="warmstart: keep")
+    assert prolog.main(entry_site.installation.prefix) == 0
+    told = "warmstart: --warm-keep: not offered on this cluster; TMPDIR is removed after the job"
+    assert entry_site.json("explain")["notices"] == [told]
+    assert told in run(entry_site.installation, "explain", "7").stdout.replace("\n  ", " ").splitlines()
+
+
 def test_in_a_job_it_is_the_jobs_own(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root reads what hooks wrote, also before it is in the log."""
     monkeypatch.setattr(explain, "os", OsAs(0))

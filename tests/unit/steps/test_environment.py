@@ -36,7 +36,7 @@ def test_every_source_of_variables_reaches_the_job(context: Context, tmp_path: P
     assert printed(tmp_path) == (
         0,
         [
-            "print cold today",
+            f"export WARMSTART_NOTICES={tmp_path}/node/view/7/notice",
             "export A=policy",
             "export NUMBA_CACHE_DIR=/w/cache/numba",
             "export TMPDIR=/w/tmp",
@@ -48,7 +48,7 @@ def test_every_source_of_variables_reaches_the_job(context: Context, tmp_path: P
 def test_a_notice_stands_alone_where_there_are_no_variables(context: Context, tmp_path: Path) -> None:
     """For a job that no rule matches and that asks for something."""
     view.publish(context.paths.view, context.record, {"notice": "no rule matches\n"})
-    assert printed(tmp_path) == (0, ["print no rule matches"])
+    assert printed(tmp_path) == (0, [f"export WARMSTART_NOTICES={tmp_path}/node/view/7/notice"])
 
 
 def test_what_the_user_set_stays(context: Context, tmp_path: Path) -> None:
