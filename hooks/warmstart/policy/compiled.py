@@ -122,6 +122,7 @@ class Seed(NamedTuple):
     fetch_budget: int  # seconds
     max_fetch: int  # bytes
     keep: int  # bytes
+    together: bool  # whether nodes of a job agree on what they show it
 
 
 class Harvest(NamedTuple):
@@ -210,6 +211,7 @@ class Rule(NamedTuple):
     rendezvous: Rendezvous | None
     override: tuple[str, ...]
     mode: str | None = None  # observe | enforce
+    together: bool | None = None  # as `Seed.together`
 
 
 class Policy(NamedTuple):

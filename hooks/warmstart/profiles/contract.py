@@ -49,6 +49,9 @@ class Profile(NamedTuple):
     ranks of a job write entries of their own, so each of its nodes is harvested, not only the first. `after_success`:
     what a job leaves that failed or was killed is not harvested, for nothing tells that it is whole.
 
+    `in_step`: the tool compiles in step with its job's other ranks, which hang or time out where some find their
+    entries and others do not. So a job on several nodes is shown them on all or on none (`seed.together`).
+
     `exact_times`: the tool compares mtimes to the nanosecond, or sets them: its entries are extracted, not mounted.
 
     `follows_links` (relocation "constant-path"): the tool resolves its cache's path before it writes it down, so a
@@ -70,6 +73,7 @@ class Profile(NamedTuple):
     lock: str = ""
     per_rank: bool = False
     after_success: bool = False
+    in_step: bool = False
     exact_times: bool = False
     follows_links: bool = False
     revision: int = 1

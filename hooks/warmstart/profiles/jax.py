@@ -43,4 +43,5 @@ PROFILE = Profile(
     facts=("image", "cpu", "gpu"),
     entry_of=named_by(_FILE),  # the path of one executable
     validate=validate,
+    in_step=True,
 )
