@@ -163,6 +163,11 @@ class NodePaths(NamedTuple):
         return f"{self.programs}/import"
 
     @property
+    def background_program(self) -> str:
+        """The program that does off the clock of jobs what their hooks had no time for."""
+        return f"{self.programs}/background"
+
+    @property
     def imports(self) -> str:
         """Requests for background imports."""
         return f"{self.root}/imports"

@@ -21,6 +21,8 @@ COMMENT = "the job's comment"
 LONGEST_VALUE = 512
 LONGEST_NUMBER = 5
 LONGEST_NAME = 64
+# What pyxis accepts besides an image in a registry: the path of a squashfs file, an image of the node's Docker daemon.
+OF_THE_NODE = ("/", ".", "dockerd://")
 _IN_NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _IN_VALUE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/@#+,-")
 
@@ -55,8 +57,7 @@ def asks(job: Job) -> bool:
 
 def of(job: Job) -> Request:
     """Return the job's request. Raises `RequestInvalid`, which names the wrong word."""
-    # pyxis also accepts the path of a squashfs file, which needs no import.
-    pyxis_image = job.pyxis_image if job.pyxis_image and job.pyxis_image[0] not in "/." else ""
+    pyxis_image = "" if job.pyxis_image.startswith(OF_THE_NODE) else job.pyxis_image
     images = [pyxis_image] if pyxis_image else []
     profiles: list[str] = []
     ports = None

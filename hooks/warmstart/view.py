@@ -10,11 +10,16 @@ from __future__ import annotations
 import os
 
 from warmstart.host.deadline import after
-from warmstart.host.files import allow_reading, opened_dir, remove_tree, write_all
-from warmstart.lean import suppress
+from warmstart.host.files import allow_reading, names_in, opened_dir, read_small, remove_tree, write_all
+from warmstart.lean import TYPE_CHECKING, Iterator, suppress
 from warmstart.record import Record, using_state
 
+if TYPE_CHECKING:
+    from warmstart.paths import Installation
+
 REMOVAL_SECONDS = 2.0  # a view has a few files of root's
+LONGEST = 1 << 20  # bytes of a file, as in packaging/spank/view.c
+VERDICT = "verdict"  # the file with the reason why the job must fail
 EVENTS = "events"  # the file with those of the prolog's events that the job's user may read, for `warmstart explain`
 
 
@@ -42,6 +47,17 @@ def remove(directory: str, record: Record) -> None:
     with opened_dir(directory) as parent:
         for name in (str(record.view_id), _fresh(record)):
             remove_tree(parent, name, after(REMOVAL_SECONDS))
+
+
+def files(installation: Installation, job: str, name: str) -> Iterator[bytes]:
+    """Yield a file of the job's views on all nodes of this host, as far as the caller may read them.
+
+    A step does not know its node for sure: SLURMD_NODENAME may still be the batch host's.
+    """
+    with suppress(OSError):
+        for node in names_in(installation.var):
+            with suppress(OSError):
+                yield read_small(f"{installation.node(node).view}/{job}/{name}", LONGEST)
 
 
 def _fresh(record: Record) -> str:

@@ -6,18 +6,20 @@ All are mounted below the cluster's directory, where its teardown finds the moun
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import struct
 import subprocess
 import tempfile
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from tests.cluster import host, processes
 from tests.cluster.teardown import mounts_below, unmount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.cluster.accounts import Account
 
@@ -117,6 +119,51 @@ def slow(base: Path, target: Path, rate: int) -> Iterator[None]:
                 unmount(str(target))
         finally:
             unmount(source)
+
+
+@contextmanager
+def broken(base: Path, target: Path, *names: str, at: Literal["read", "look"] = "read") -> Iterator[None]:
+    """Let every read, or already every look, at these files of a directory fail with EIO, as on a damaged disk.
+
+    The directory can be written meanwhile; a file that fails only when it is read can be replaced. Afterwards it is as
+    it was before. `base` is a directory for what is mounted.
+    """
+    with tempfile.TemporaryDirectory(dir=base) as place:
+        image, source = f"{place}/image", f"{place}/source"
+        for folder in ("source", "lower", "upper", "work"):
+            os.mkdir(f"{place}/{folder}")
+        for name in names:
+            shutil.copy(target / name, source)
+        for path, like in ((source, target), *((f"{source}/{name}", target / name) for name in names)):
+            status = os.stat(like)
+            os.chown(path, status.st_uid, status.st_gid)
+            os.chmod(path, stat.S_IMODE(status.st_mode))
+        shutil.copystat(source, f"{place}/upper")
+        os.chown(f"{place}/upper", os.stat(source).st_uid, os.stat(source).st_gid)
+        options = ["-noI", "-no-fragments", "-no-xattrs", "-no-progress", "-quiet"]
+        subprocess.run(["/usr/bin/mksquashfs", source, image, *options], check=True, timeout=30)
+        Path(image).write_bytes(_broken_image(Path(image).read_bytes(), at))
+        _mount("-o", "loop,ro", image, f"{place}/lower")
+        try:
+            layers = f"lowerdir={place}/lower:{target},upperdir={place}/upper,workdir={place}/work"
+            _mount("-t", "overlay", "-o", layers, "warmstart-test", str(target))
+            try:
+                yield
+            finally:
+                unmount(str(target))
+        finally:
+            unmount(f"{place}/lower")
+
+
+def _broken_image(image: bytes, at: str) -> bytes:
+    """Return a squashfs whose data cannot be unpacked, or whose names lead to no inode."""
+    data = bytearray(image)
+    inodes, names = struct.unpack_from("<2Q", data, 64)
+    if at == "read":
+        data[96:inodes] = bytes(byte ^ 0xFF for byte in data[96:inodes])
+    else:  # a table begins with its length, the names of a directory with their number and where their inodes are
+        struct.pack_into("<I", data, names + 6, 0x7FFF0000)
+    return bytes(data)
 
 
 @contextmanager

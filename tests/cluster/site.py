@@ -188,7 +188,7 @@ class Site:
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def finish(self, job_id: int, deadline_s: float = 240) -> JobResult:
-        """Wait until a job has ended, and no hook and no background import runs."""
+        """Wait until a job has ended, and no hook and nothing in the background runs."""
         ended = self.cluster.wait(job_id, deadline_s)
         self.cluster.wait_idle()
         self.wait_imports()
@@ -196,14 +196,18 @@ class Site:
 
     def imports(self) -> list[int]:
         """Return the pids of this installation's background imports, without those that they forked."""
-        program = f"{self.cluster.prefix}/libexec/warmstart/import".encode()
+        return self._running("import")
+
+    def _running(self, name: str) -> list[int]:
+        program = f"{self.cluster.prefix}/libexec/warmstart/{name}".encode()
         parents = processes.parents()
         found = {pid for pid in parents if program in processes.arguments(pid)}
         return [pid for pid in found if parents[pid] not in found]
 
     def wait_imports(self, deadline_s: float = 60) -> None:
-        """Wait until no background import runs."""
-        processes.wait_until("the end of all imports", lambda: not self.imports(), deadline_s)
+        """Wait until nothing of this installation works in the background."""
+        programs = ("import", "background")
+        processes.wait_until("the end of all imports", lambda: not any(map(self._running, programs)), deadline_s)
 
     def forget_imports(self) -> None:
         """Remove the requests that maintenance would still start, and notes of failures."""

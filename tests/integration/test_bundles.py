@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.accounts import STORE, Accounts
-from tests.support.bundles import draft
+from tests.support.bundles import ASKER, draft
 from tests.support.vanish import WHENS, count_down, is_vanished
 from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect
 from warmstart.harvest.pack import PackFailed, pack
@@ -24,9 +24,9 @@ from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.seed import node_cache
 from warmstart.seed.extract import ExtractionFailed, Source, extract
-from warmstart.seed.node_cache import Copy, FetchOverBudget, local_copy
+from warmstart.seed.node_cache import Copy, local_copy
 from warmstart.store import bundles, locks
-from warmstart.store.bundles import BundleDamaged, Offer, Published
+from warmstart.store.bundles import BundleDamaged, FetchOverBudget, Offer, Published
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Draft, decode
@@ -82,7 +82,8 @@ class Place(NamedTuple):
         where = self.namespace(offer.scope)
         directory = str(self.base / "bundles")
         with self.client() as store:
-            return local_copy(directory, where, offer, store=store, most_bytes=most_bytes, deadline=after(seconds))
+            deadline = after(seconds)
+            return local_copy(directory, where, offer, ASKER, store=store, most_bytes=most_bytes, deadline=deadline)
 
     def publish(self, *entries: str, content: bytes = b"bytes", scope: str = "user-1") -> Published:
         """Publish bytes that are not a squashfs as a bundle with these entries."""

@@ -18,6 +18,9 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.config import Namespace
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site, result
+from warmstart.host.files import ensure_path, opened_dir
+from warmstart.seed import wanted
+from warmstart.seed.wanted import Asker, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,6 +90,29 @@ def test_a_warm_job_sees_an_overlay_and_leaves_no_mount(warm: Site) -> None:
     assert (brought["entries"], brought["truncated"]) == (0, "")
     assert mounted(site) == []
     assert backed(site) == layers(site)
+
+
+def test_what_does_not_come_in_time_is_there_for_the_next_job(warm: Site) -> None:
+    """The prolog leaves it to a process that outlives the job, and the job runs cold."""
+    site = warm
+    directory = site.var / "n4" / "bundles"
+    for path in directory.glob("*"):
+        path.unlink()
+    ensure_path(str(directory), 0o700)
+    (producer,) = site.audit("--event", "bundle.published", "--user", ALICE)[:1]
+    asker = Asker(producer["job_id"], producer["uid"], ALICE, "test")
+    named = {name: producer[name] for name in ("sha256", "size", "scope", "profile", "namespace", "bundle")}
+    with opened_dir(str(directory)) as fd:  # as a prolog does whose time was over
+        assert wanted.add(fd, Wanted(**named, job=asker, asked=time.time()))
+    first = site.compile_job("copy", ALICE, "n4")
+    assert result(site.finish(first).output)["cache_misses"] > 0
+    (left_out,) = site.events(first, "bundle.left-out")
+    assert left_out["error"]["code"] == "fetch-goes-on"
+    (fetched,) = site.events(producer["job_id"], "bundle.fetched")
+    assert fetched["bundle"] == producer["bundle"]
+    second = site.compile_job("copy", ALICE, "n4")
+    assert result(site.finish(second).output)["cache_misses"] == 0
+    assert site.events(second, "cache.seeded")[0]["fetched_bytes"] == 0
 
 
 def test_what_a_seeded_job_adds_comes_back(warm: Site) -> None:

@@ -70,6 +70,28 @@ def in_store(site: Site, fresh_image: Callable[[], str]) -> Iterator[str]:
 
 
 @pytest.fixture
+def refused(site: Site, fresh_image: Callable[[], str]) -> Iterator[str]:
+    """Return a cold image that job 7007 asks pyxis for; its prolog has refused the job for another reason."""
+    variables = site.variables(7007, SLURM_JOB_COMMENT="warmstart: bogus")
+    assert site.run_hook("prolog", variables).returncode == 0
+    yield fresh_image()
+    site.run_hook("epilog", variables)
+
+
+@pytest.fixture
+def in_vain(site: Site, fresh_image: Callable[[], str], registry: Registry) -> Iterator[str]:
+    """Return an image for which job 7007 has waited in vain; it has arrived since."""
+    image, policy = fresh_image(), site.etc / "policy.yaml"
+    policy.write_text(policy.read_text().replace("wait: 60s", "wait: 3s"))
+    variables = site.variables(7007, SLURM_JOB_COMMENT=f"warmstart: image={image}")
+    with registry.silent():
+        assert site.run_hook("prolog", variables).returncode == 0
+    site.wait_imports()
+    yield image
+    site.run_hook("epilog", variables)
+
+
+@pytest.fixture
 def own_place(site: Site) -> Iterator[Callable[[str], Path]]:
     """Return a function that finds a user's one directory in /var/tmp; all are removed before and after."""
 
@@ -255,7 +277,7 @@ def test_a_job_without_a_workspace_has_a_place_too(
     [
         ("docker://registry.invalid/a:1", "registry registry.invalid is not one that this cluster allows"),
         ("docker://UPPER", "is not an image reference"),
-        ("dockerd://local", "is not an image reference"),
+        ("docker://podman://local", "is not an image reference"),
         ("docker://a$(id)@b#c", "is not an image reference"),
     ],
 )
@@ -265,6 +287,32 @@ def test_says_in_a_sentence_what_it_refuses(site: Site, uri: str, words: str) ->
     assert (done.returncode, done.stdout) == (1, "")
     assert words in done.stderr
     assert all(line.startswith("warmstart: ") for line in done.stderr.splitlines())
+
+
+def test_a_refused_job_imports_nothing(site: Site, refused: str, registry: Registry) -> None:
+    """The importer runs before any task has read the verdict. It says the verdict, and no registry is asked."""
+    asked = registry.requests("GET", refused.partition("/")[2].partition(":")[0])
+    done = as_pyxis(site, "get", f"docker://{refused}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the job's comment has 'bogus', which is not a valid request" in done.stderr
+    assert "submit" not in done.stderr
+    assert registry.requests("GET", refused.partition("/")[2].partition(":")[0]) == asked
+    # Another user's importer cannot read it, and goes its own way.
+    other = as_pyxis(site, "get", "docker://registry.invalid/a:1", user=BOB)
+    assert "registry registry.invalid is not one that this cluster allows" in other.stderr
+
+
+def test_a_job_that_waited_in_vain_is_told_that_its_image_is_there(
+    site: Site, in_vain: str, registry: Registry
+) -> None:
+    """Its workspace is gone, so it cannot run; but the next one can."""
+    asked = registry.requests("GET", in_vain.partition("/")[2].partition(":")[0])
+    done = as_pyxis(site, "get", f"docker://{in_vain}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"image {in_vain} is still missing after" in done.stderr
+    assert f"image {in_vain} is there now: submit the job again" in done.stderr
+    assert "later" not in done.stderr.splitlines()[-1]
+    assert registry.requests("GET", in_vain.partition("/")[2].partition(":")[0]) == asked
 
 
 def test_a_wrong_call_is_told_how(site: Site) -> None:
@@ -283,6 +331,20 @@ def test_an_image_that_does_not_exist_is_the_users_mistake(
     assert (done.returncode, done.stdout) == (1, "")
     assert "does not exist" in done.stderr
     assert [name for name in os.listdir(own_place(ALICE)) if not name.endswith(".lock")] == []
+
+
+def test_an_image_of_the_docker_daemon_is_left_to_pyxis(site: Site) -> None:
+    """It is in no registry: no prolog refuses the job, and enroot is called, which is not installed here."""
+    image = "dockerd://local/a:1"
+    variables = site.variables(7007, SPANK__SLURM_SPANK_OPTION_pyxis_container_image=image)
+    assert site.run_hook("prolog", variables).returncode == 0
+    try:
+        done = as_pyxis(site, "get", image)
+    finally:
+        site.run_hook("epilog", variables)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "enroot" in done.stderr
+    assert as_pyxis(site, "release").returncode == 0
 
 
 def test_switched_off_it_is_no_more_than_pyxis_itself(site: Site, in_store: str) -> None:

@@ -8,7 +8,8 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from tests.support.bundles import draft
 from tests.support.overlay_place import without_overlays
 from tests.support.runs import a_context, a_policy, a_record
 from warmstart import run_end
+from warmstart.entry import background
 from warmstart.harvest.pack import pack
-from warmstart.host import linux
+from warmstart.host import detached, files, linux
 from warmstart.host.deadline import after
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
+from warmstart.session import Session
 from warmstart.steps import release, seed, workspace
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import blocklist, bundles
@@ -35,6 +38,7 @@ pytestmark = pytest.mark.usefixtures("capable_host")
 
 UID = 64201
 MTIME_NS = 1_700_000_000_123_456_789
+WHOLE = {"sqsh", "files.json", "origin.json"}  # what a node has of a bundle
 Content = Mapping[str, bytes]
 
 
@@ -51,9 +55,9 @@ def published(root: Path, entries: Mapping[str, Content], profile: str = "numba"
     place = Namespace(f"{root}/store", "user-1", profile, namespace_of(context, profile))
     stage = Path(tempfile.mkdtemp(dir=root))
     text = draft()
-    for entry, files in entries.items():
-        text.entries[entry] = {path: File(len(data), "ab" * 32, MTIME_NS) for path, data in files.items()}
-        for path, data in files.items():
+    for entry, content in entries.items():
+        text.entries[entry] = {path: File(len(data), "ab" * 32, MTIME_NS) for path, data in content.items()}
+        for path, data in content.items():
             (stage / path).parent.mkdir(parents=True, exist_ok=True)
             (stage / path).write_bytes(data)
     fd = pack(str(stage), f"{stage}.sqsh", after(20))
@@ -164,6 +168,52 @@ def test_a_bundle_over_the_budget_leaves_its_entries_cold(root: Path) -> None:
     assert found == {"n.nbi": b"n"}
     assert outcome.record["seeded"]["numba"].entries == ["n"]
     assert [event["error"]["code"] for event in emitted(context, "bundle.left-out")] == ["fetch-over-budget"]
+
+
+@pytest.fixture
+def slow_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have whoever reads a file in pieces wait before each: the store's owner does, who is forked with this."""
+    real = files._chunks
+
+    def slow(*args: Any) -> Iterator[bytes]:  # noqa: ANN401 - as those of the real one
+        for chunk in real(*args):
+            time.sleep(0.2)
+            yield chunk
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_chunks", slow)
+        yield
+
+
+def fetched(context: Context) -> None:
+    """Have the node fetch what is wanted."""
+    background.fetch_all(Session(context.policy, context.paths, "n1", context.audit, "0b1b2c3d", context.store, []))
+
+
+def test_a_bundle_that_does_not_come_in_time_is_there_for_the_next_job(
+    root: Path, slow_store: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One job spends its time on it; what came stays, the rest is fetched off the clock, and nobody else waits."""
+    published(root, {"k": {"k.nbi": os.urandom(12 << 20)}})
+    rules = a_policy(root).seed._replace(fetch_budget=1)
+    started: list[list[str]] = []
+    monkeypatch.setattr(detached, "start", lambda argv: started.append(list(argv)))
+    for run_id in ("aaaaaaaa", "bbbbbbbb"):
+        context = a_run(root, run_id, seed=rules)
+        found, outcome = seeded(context)
+        assert (found, outcome.degraded, outcome.detail["cold"]) == ({}, [], {"numba": "fetch-goes-on"})
+        assert emitted(context, "bundle.left-out")[-1]["error"]["code"] == "fetch-goes-on"
+    (partial,) = Path(context.paths.bundles).glob("*.fetching")
+    assert 0 < partial.stat().st_size < 12 << 20
+    assert started == [["/nowhere/background", "fetches", "node"]] * 2  # until it has begun
+    fetched(context)
+    (told,) = emitted(context, "bundle.fetched")
+    assert (told["job_id"], told["user"], told["attempt"]) == (7, "ws-alice", 1)
+    assert {path.name.partition(".")[2] for path in Path(context.paths.bundles).iterdir()} == WHOLE
+    context = a_run(root, "cccccccc", seed=rules)
+    found, outcome = seeded(context)
+    assert (list(found), outcome.detail["warm"]) == (["k.nbi"], ["numba"])
+    assert emitted(context, "cache.seeded")[-1]["fetched_bytes"] == 0
 
 
 def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:

@@ -3,12 +3,14 @@
 import os
 from pathlib import Path
 
+from warmstart.seed.wanted import Asker
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer, Published
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Draft, Entries, File, Producer
 
 OWNER = "n1-test"
+ASKER = Asker(7, 64201, "ws-alice", "test")
 PRODUCER = Producer(job=7, user="a", uid=1000, node="n1", cluster="c")
 
 

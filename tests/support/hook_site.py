@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import pwd
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -32,9 +33,17 @@ from tests.support.image_place import Ready, squashfs
 from tests.support.image_site import NO_QUEUE, RULES
 from tests.support.numba_entries import numba_entries, write_as
 from warmstart.cli.maintain import maintain
-from warmstart.entry import epilog, epilog_slurmctld, import_image, job_container, prolog, prolog_slurmctld
+from warmstart.entry import (
+    background,
+    epilog,
+    epilog_slurmctld,
+    import_image,
+    job_container,
+    prolog,
+    prolog_slurmctld,
+)
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, remove_tree
+from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.images import choice
 from warmstart.images.imports import making, requests
@@ -43,6 +52,8 @@ from warmstart.images.query import Queue, Requester, Site
 from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.paths import Installation, NodePaths
+from warmstart.seed import wanted
+from warmstart.seed.wanted import Asker, Wanted
 
 NODE = "n1"
 JOB, NEIGHBOUR = 90_000_007, 90_000_008  # ids that no cluster of another test has
@@ -69,12 +80,13 @@ rules:
     images: ["docker://reg.example.com/team/tool:1"]
     rendezvous: {{ports: 28000-28999, shared_nodes: true}}
 """
-# The node's hooks and slurmctld's, the background import, and both kinds of maintenance.
+# The node's hooks and slurmctld's, what hooks leave to the background, and both kinds of maintenance.
 HOOKS = (
     "prolog",
     "epilog",
     "job-container",
     "import",
+    "background",
     "maintain",
     "maintain-store",
     "prolog-slurmctld",
@@ -187,6 +199,8 @@ class HookSite:
             self.work(2)
         elif hook == "import":
             self._request()
+        elif hook == "background":
+            self._want()
 
     def without_fault(self, hook: str) -> Done:
         """Return what a hook does that nothing happens to."""
@@ -212,6 +226,20 @@ class HookSite:
         )  # fmt: skip
         assert requests.submit(Queue(self.paths.imports, "/nowhere", 2, 3600), request) == ""
         self._key = request.key
+
+    def _want(self) -> None:
+        """Have the user's bundle fetched, of which this node has the beginning only."""
+        user = f"user-{USER[1]}-{USER[0]}"
+        (stored,) = (self.store / "artifacts" / user / "numba").glob("*/*.sqsh")
+        data = stored.read_bytes()
+        sha256 = hashlib.sha256(data).hexdigest()
+        place = (user, "numba", stored.parent.name, stored.stem)
+        shutil.rmtree(self.paths.bundles)
+        with opened_dir(self.paths.root) as root:
+            ensure_dir("bundles", 0o700, root)
+        with opened_dir(self.paths.bundles) as fd:
+            wanted.add(fd, Wanted(sha256, len(data), *place, Asker(JOB, USER[1], USER[0], "test"), time.time()))
+            Path(self.paths.bundles, f"{sha256}.fetching").write_bytes(data[:1000])
 
     def _need_maintenance(self) -> None:
         """Leave a bundle in the spool. A run without an epilog comes beside it."""
@@ -268,6 +296,7 @@ class HookSite:
             "epilog": lambda: epilog.main(prefix),
             "job-container": lambda: job_container.main(prefix),
             "import": lambda: self._import(prefix),
+            "background": lambda: background.main(prefix, ["fetches", NODE]),
             "maintain": lambda: self._maintain("--node", NODE),
             "maintain-store": lambda: self._maintain("--store"),
             "prolog-slurmctld": lambda: prolog_slurmctld.main(prefix),

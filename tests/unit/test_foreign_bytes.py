@@ -38,6 +38,7 @@ OWN = {
     "images/user/own_images.py:_offer_credentials": "the user's own lines, passed on to the user's own process",
     "seed/node_cache.py:_use": "root's copy on the node; its callers expect any error",
     "seed/node_cache.py:entries_of": "root's copy on the node, of a manifest that was checked",
+    "seed/wanted.py:_all": "root's files on the node",
     "steps/seed.py:_Seeding.extract": "starts unsquashfs",
     "repack/transfer.py:Reader.items": "compared with one value",
 }

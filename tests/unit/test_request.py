@@ -46,6 +46,12 @@ def test_pyxis_names_its_image_first() -> None:
     assert request.of(job).images == ("docker://a", "b")
 
 
+@pytest.mark.parametrize("image", ["/home/alice/own.sqsh", "./own.sqsh", "dockerd://local/a:1"])
+def test_what_is_in_no_registry_is_left_to_pyxis(image: str) -> None:
+    """It is no wish."""
+    assert request.of(a_job(pyxis_image=image)) == Request((), ())
+
+
 def test_a_job_can_ask_that_its_files_stay() -> None:
     """By a word in the comment or by --warm-keep; the word takes no value."""
     assert request.of(a_job(comment="warmstart: keep image=a")).keep

@@ -222,7 +222,7 @@ def verify(installation: Installation, /, bundles: tuple[str, ...], as_json: boo
     Exit status: 0 all are intact; 1 a bundle is damaged, missing or cannot be read; 2 not root, or the store is busy.
     """
     only = NamespaceFilter(**options)
-    with store_maintenance(installation) as (_, work):
+    with store_maintenance(installation) as (session, work):
         chosen = _chosen(work, only, bundles)
         damaged = work.scrub(chosen)
     report = work.report
@@ -232,7 +232,7 @@ def verify(installation: Installation, /, bundles: tuple[str, ...], as_json: boo
         if damaged:
             show_table(("damaged bundle", "problem"), damaged.items())
         say(f"{report.verified} verified, {len(damaged)} damaged, {report.failed} could not be read")
-    if damaged or report.failed:
+    if _tell_failures(session) or damaged:
         raise click.exceptions.Exit(NO)
 
 
@@ -259,15 +259,16 @@ def remove(installation: Installation, bundles: tuple[str, ...], as_json: bool) 
 def compact(installation: Installation, /, as_json: bool, **options: str | None) -> None:
     """Merge each user's bundles in each namespace into one. The old ones stay for an hour.
 
-    Exit status: 0 done; 1 some could not be merged; 2 not root, or the store fails or is busy.
+    Exit status: 0 done; 1 a namespace fails, or some could not be merged; 2 not root, or the store is busy.
     """
     only = NamespaceFilter(**options)
-    with store_maintenance(installation) as (_, work):
+    with store_maintenance(installation) as (session, work):
         for where in filter(only.matches, work.namespaces()):
-            work.sweep(where)
-            work.compact(where, fewest=2)
+            with work.isolated():
+                work.sweep(where)
+                work.compact(where, fewest=2)
     tell_counts(work.report, as_json)
-    if work.report.failed:
+    if _tell_failures(session):
         raise click.exceptions.Exit(NO)
 
 
@@ -277,14 +278,17 @@ def compact(installation: Installation, /, as_json: bool, **options: str | None)
 def gc(installation: Installation, as_json: bool) -> None:
     """Remove files of publishers that died, replaced bundles, bundles that the policy lets expire, empty namespaces.
 
-    Exit status: 0 done; 2 not root, or the store fails or is busy.
+    Exit status: 0 done; 1 a namespace fails; 2 not root, or the store is busy.
     """
-    with store_maintenance(installation) as (_, work):
+    with store_maintenance(installation) as (session, work):
         for where in work.namespaces():
-            work.sweep(where)
+            with work.isolated():
+                work.sweep(where)
         work.collect_garbage()
         work.remove_empty()
     tell_counts(work.report, as_json)
+    if _tell_failures(session):
+        raise click.exceptions.Exit(NO)
 
 
 @cache.command()
@@ -294,14 +298,18 @@ def gc(installation: Installation, as_json: bool) -> None:
 def reindex(installation: Installation, /, listing: Listing, **options: str | None) -> None:
     """Rebuild the indexes from the bundles' manifests alone.
 
-    Exit status: 0 done; 1 some manifests cannot be used; 2 not root, or the store fails or is busy.
+    An index stays as it is where a manifest cannot be read or is damaged: what it took the place of would come back.
+
+    Exit status: 0 done; 1 a namespace fails, or has manifests of other releases; 2 not root, or the store is busy.
     """
     only = NamespaceFilter(**options)
+    made = []
     with store_maintenance(installation) as (session, work):
-        chosen = [where for where in work.namespaces() if only.matches(where)]
-        made = [(where, session.store.reindex(where, session.store_deadline())) for where in chosen]
+        for where in filter(only.matches, work.namespaces()):
+            with work.isolated():
+                made.append((where, session.store.reindex(where, session.store_deadline())))
     listing.show({**where._asdict(), "namespace": where.name, **answer._asdict()} for where, answer in made)
-    if any(answer.refused for _, answer in made):
+    if _tell_failures(session) or any(answer.refused for _, answer in made):
         raise click.exceptions.Exit(NO)
 
 
@@ -433,6 +441,13 @@ def tell_counts(report: StoreReport, as_json: bool) -> None:
     """Print what was done in the store, for people as one line."""
     done = [f"{count} {name}" for name, count in report._asdict().items() if count]
     answer(", ".join(done) or "nothing to do", report._asdict(), as_json=as_json)
+
+
+def _tell_failures(session: Session) -> bool:
+    """Name on stderr what failed while the rest was done; return whether anything did."""
+    for failure in session.failures:
+        warn(str(failure))
+    return bool(session.failures)
 
 
 def administrator() -> str:

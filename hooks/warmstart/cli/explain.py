@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 import click
 
-from warmstart.audit.journal import MOST_SHOWN
+from warmstart import view
 from warmstart.audit.line import Line, shaped
 from warmstart.audit.pending import event_of
 from warmstart.audit.query import STDIN, LineFilter
 from warmstart.cli.audit import from_option, moment, opened_log, reading
 from warmstart.cli.output import json_option, say, show_json, show_table, warn
 from warmstart.errors import PolicyError
-from warmstart.host.files import names_in, read_small
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
 from warmstart.policy.units import format_duration
 from warmstart.report.runs import REFUSED, Run, runs
 from warmstart.report.story import NO_ENTRIES, History, HookStory, Story, tell
 from warmstart.report.values import as_objects
-from warmstart.view import EVENTS
 
 NOTHING = 1
 
@@ -83,10 +80,8 @@ def _from_log(installation: Installation, job: int, since: str | None, sources: 
 def _from_views(installation: Installation, job: int) -> Story | None:
     """Return the story as far as the job's views on this host tell it. Others' jobs have views that can't be read."""
     job_runs: list[Run] = []
-    for node in names_in(installation.var):
-        path = f"{installation.node(node).view}/{job}/{EVENTS}"
-        with suppress(OSError):
-            job_runs += runs(_events(read_small(path, MOST_SHOWN)))
+    for text in view.files(installation, str(job), view.EVENTS):
+        job_runs += runs(_events(text))
     for run in job_runs:  # the prolog's last event comes after its view
         run.outcome = "failed" if any(failure.degree == REFUSED for failure in run.failures) else "ok"
     return tell(job_runs, History()) if job_runs else None

@@ -9,7 +9,8 @@ import click
 from warmstart.cli.cache import tell_counts
 from warmstart.cli.output import fail, json_option, show_json, show_table, size, warn
 from warmstart.errors import PolicyError, WarmstartError
-from warmstart.maintenance.node import Report, be_idle, maintain_node
+from warmstart.host.process import be_idle
+from warmstart.maintenance.node import Report, maintain_node
 from warmstart.maintenance.store import StoreMaintenance
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy

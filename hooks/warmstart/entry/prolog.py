@@ -154,12 +154,12 @@ def _publish_verdict(hook: Hook, record: Record, error: UserError, advice: str) 
         verdict=str(error), workspace=workspace, meeting=latest.meeting, agreement=latest.agreement
     )
     text = f"warmstart: {error}\n" + (f"warmstart: {advice}\n" if advice else "")
-    _publish(hook, record, "verdict", text)
+    _publish(hook, record, view.VERDICT, text)
 
 
 def _refuse_for_bug(hook: Hook, record: Record) -> None:
     reason = "an internal error in warmstart; this site's policy fails the job in that case (on_error.bug)"
-    _publish(hook, record._replace(verdict=reason), "verdict", f"warmstart: {reason}\n")
+    _publish(hook, record._replace(verdict=reason), view.VERDICT, f"warmstart: {reason}\n")
 
 
 def _publish(hook: Hook, record: Record, name: str, text: str) -> None:

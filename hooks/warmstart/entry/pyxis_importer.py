@@ -2,8 +2,9 @@
 
 Runs as the job's user, in the job's environment. It trusts root's policy and the store only: variables merely select
 which of the user's own files to use (the job's workspace, enroot credentials). Images that the store lacks are imported
-as the user (images/user/own_images.py). Where warmstart is off, or leaves the job alone or only observes it, the
-importer does what pyxis does without it: `enroot import`.
+as the user (images/user/own_images.py). Where warmstart is off, or leaves the job alone or only observes it, and for an
+image that is in no registry (`dockerd://`), the importer does what pyxis does without it: `enroot import`. pyxis asks
+before any task has read the job's verdict: a job that must fail gets the verdict, and imports nothing.
 
 Protocol: pyxis 0.23 and later, importers/README.md: one line on stdout; stderr reaches the user only on failure;
 `release` may be called twice.
@@ -16,13 +17,13 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart import plan
+from warmstart import plan, view
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images.choice import choose, recipe
 from warmstart.images.query import query_by_rules
-from warmstart.images.reference import Reference, check_allowed, parse, split_login
+from warmstart.images.reference import SCHEME, Reference, check_allowed, parse, split_login
 from warmstart.images.scratch import Caps
 from warmstart.images.store import layout, uses
 from warmstart.images.user import own_images
@@ -49,6 +50,9 @@ def main(prefix: str, arguments: list[str]) -> int:
     try:
         match arguments:
             case ["get", uri]:
+                if verdict := _verdict(Installation(prefix), uri):
+                    print(verdict, end="", file=sys.stderr)  # noqa: T201 - pyxis shows it
+                    return 1
                 path = get(Installation(prefix), uri)
             case ["release"]:
                 own_images.release(_step())
@@ -65,7 +69,7 @@ def main(prefix: str, arguments: list[str]) -> int:
 
 def get(installation: Installation, uri: str) -> str:
     """Return the path of the image: the store's if it has one, else one of the user's own, imported now."""
-    if installation.is_off:
+    if installation.is_off or not uri.startswith(SCHEME):
         return own_images.plain(uri, _step(), after(IMPORT_S))
     policy = _policy(installation)
     if policy is not None and _is_left_alone(installation, policy):
@@ -77,6 +81,21 @@ def get(installation: Installation, uri: str) -> str:
         path = "" if parsed.login else _from_store(installation, parsed.reference, policy)
     path = path or own_images.handed_over(_job_tmp(installation), parsed.reference)
     return path or _import(installation, parsed, policy)
+
+
+def _verdict(installation: Installation, uri: str) -> str:
+    """Return why this job must fail, "" if it need not; also that an image for which it waited has arrived since."""
+    text = next(view.files(installation, _job(), view.VERDICT), b"").decode("utf-8", "replace")
+    if not text:
+        return ""
+    sentence, _, advice = text.partition("\n")
+    with suppress(WarmstartError):
+        reference, policy = parse_uri(uri).reference, _policy(installation)
+        image = f"image {reference.canonical()}"
+        is_about = any(f"{image}{end}" in sentence for end in (" ", ": "))
+        if policy is not None and is_about and in_store(reference, policy):
+            advice = f"warmstart: {image} is there now: submit the job again\n"
+    return f"{sentence}\n{advice}"
 
 
 def parse_uri(uri: str) -> Uri:
@@ -105,7 +124,7 @@ def _is_left_alone(installation: Installation, policy: Policy) -> bool:
     uid, gid = os.getuid(), os.getgid()
     known = {
         **os.environ,
-        "SLURM_JOB_ID": _step().partition(".")[0],
+        "SLURM_JOB_ID": _job(),
         "SLURM_JOB_UID": str(uid),
         "SLURM_JOB_GID": str(gid),
         "SLURM_JOB_USER": _user(uid),
@@ -182,19 +201,14 @@ def _step() -> str:
     return ".".join(part if part.isascii() and part.isdecimal() else "none" for part in parts)
 
 
+def _job() -> str:
+    return _step().partition(".")[0]
+
+
 def _job_tmp(installation: Installation) -> str:
     """Return the TMPDIR in the job's workspace, "" if it has none. Read from the job's own view."""
-    job = _step().partition(".")[0]
-    try:
-        nodes = sorted(os.listdir(installation.var))  # SLURMD_NODENAME may still be the batch host's
-    except OSError:
-        return ""
-    for node in nodes:
-        try:
-            with open(f"{installation.node(node).view}/{job}/environment", encoding="utf-8") as file:
-                lines = file.read(4096).splitlines()
-        except (OSError, ValueError):
-            continue
+    for text in view.files(installation, _job(), "environment"):
+        lines = text.decode("utf-8", "replace").splitlines()
         if len(lines) >= 3 and lines[2].endswith("/cache"):
             return f"{lines[2].removesuffix('/cache')}/tmp"
     return ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from warmstart.host.identity import close_others, detach
@@ -21,8 +21,10 @@ _OOM_SCORE = "/proc/self/oom_score_adj"
 _NOT_STARTED = 127
 
 
-def start(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Start a program with this environment and nothing else of this process. Does not tell whether it could start."""
+def start(argv: Sequence[str]) -> None:
+    """Start a program with nothing of this process but the path of slurm.conf. Does not tell whether it could start."""
+    kept = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
+    env = {"LC_ALL": "C.UTF-8", **kept}
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -34,7 +36,7 @@ def start(argv: Sequence[str], env: Mapping[str, str]) -> None:
             close_others({0, 1, 2})
             leave_cgroups()
             _reset()
-            os.execve(argv[0], list(argv), dict(env))  # noqa: S606 - no shell: argv is a list, its path absolute
+            os.execve(argv[0], list(argv), env)  # noqa: S606 - no shell: argv is a list, its path absolute
     finally:
         os._exit(_NOT_STARTED)
 

@@ -209,18 +209,23 @@ def copy_hashed(
     *,
     most: int | None = None,
     watch: Callable[[], object] = lambda: None,
+    have: int = 0,
 ) -> Copied:
     """Hash a file while reading it once, and copy it to `target`, if given, at that descriptor's position.
 
     Reads from the start, but no more than `most` bytes; to detect a file that is too long, pass one byte more than is
-    expected. `watch` is called before every read, and an exception from it ends the copy. Raises `ReadFailed` for the
-    source and `OSError` for the target. The position of `source` is neither used nor changed.
+    expected. `watch` is called before every read, and an exception from it ends the copy. The first `have` bytes are
+    hashed in `target`, where an earlier copy left them, and not read again. Raises `ReadFailed` for the source and
+    `OSError` for the target. The position of `source` is neither used nor changed.
     """
     import hashlib  # loads OpenSSL, which costs a tenth of a warm prolog
 
     digest = hashlib.sha256()
     size = 0
-    for chunk in _chunks(source, 0, most, watch):
+    while target is not None and size < have and (chunk := os.pread(target, min(CHUNK, have - size), size)):
+        digest.update(chunk)
+        size += len(chunk)
+    for chunk in _chunks(source, size, most if most is None else most - size, watch):
         digest.update(chunk)
         if target is not None:
             write_all(target, chunk)

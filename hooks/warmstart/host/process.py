@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import os
 
-from warmstart.errors import NodeError, ResourceError
-from warmstart.host.deadline import Deadline
+from warmstart.errors import NodeError, ResourceError, WarmstartError
+from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple, Sequence, suppress
 
@@ -24,6 +24,8 @@ REAP_S = 5.0  # how long to wait for a killed program to end
 UNSHARE = "/usr/bin/unshare"
 NSENTER = "/usr/bin/nsenter"
 SETPRIV = "/usr/bin/setpriv"
+IONICE = "/usr/bin/ionice"
+_IONICE_S = 5.0
 
 
 class ProgramMissing(NodeError):
@@ -61,6 +63,13 @@ class CompletedProgram(NamedTuple):
         """Return the last line of stderr, made printable, for an error message."""
         lines = self.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
         return "".join(c if c.isprintable() else "?" for c in lines[-1])[:500]
+
+
+def be_idle() -> None:
+    """Give this process a low priority and, if the kernel allows it, the idle I/O class."""
+    os.nice(10)
+    with suppress(WarmstartError):
+        run([IONICE, "-c", "3", "-p", str(os.getpid())], deadline=after(_IONICE_S))
 
 
 def run(

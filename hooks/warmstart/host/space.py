@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _FLOOR = 1 << 30  # bytes, or a twentieth of the disk if that is less
 _STEP = 16 << 20  # bytes; fewer are not worth a system call
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE (linux/falloc.h)
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EISDIR})
 
 
@@ -144,13 +145,14 @@ class Reservation:
         self._length = length
 
 
-def allocate(fd: int, size: int) -> bool:
+def allocate(fd: int, size: int, *, keep_length: bool = False) -> bool:
     """Make a file at least `size` bytes long, with disk space for all of them; False if the file system cannot.
 
-    Not posix_fallocate(3): where the file system cannot allocate, that writes to every block. Raises `OSError`.
+    `keep_length` leaves the file as long as it is. Not posix_fallocate(3): where the file system cannot allocate, that
+    writes to every block. Raises `OSError`.
     """
     try:
-        libc("fallocate", fd, 0, 0, size)
+        libc("fallocate", fd, _KEEP_SIZE if keep_length else 0, 0, size)
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise

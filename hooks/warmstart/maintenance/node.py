@@ -25,10 +25,10 @@ from warmstart import plan, run_end
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
-from warmstart.errors import WarmstartError
+from warmstart.entry import background
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
-from warmstart.host import files, process
+from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
 from warmstart.images import choice, layers, notes, scratch
@@ -56,7 +56,6 @@ from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 from warmstart.steps import harvest, spool
 from warmstart.steps.contract import Context
 
-IONICE = "/usr/bin/ionice"
 SPOOL_SECONDS = 600.0
 RUN_SECONDS = 600.0  # for the harvest of one deferred run; the next maintenance does the rest
 FAILURES_KEPT_S = 3600.0  # of imports, for the hooks that wait for them
@@ -77,13 +76,6 @@ class Report(NamedTuple):
     pruned: int = 0  # bytes of bundle copies
     noted: int = 0  # uses recorded in the store: of bundles, and of images that steps got without a hook
     failed: tuple[str, ...] = ()  # the session's failures
-
-
-def be_idle() -> None:
-    """Give this process a low priority and, if the kernel allows it, the idle I/O class."""
-    os.nice(10)
-    with suppress(WarmstartError):
-        process.run([IONICE, "-c", "3", "-p", str(os.getpid())], deadline=after(5))
 
 
 def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Report:
@@ -258,6 +250,7 @@ class _NodeMaintenance:
 
     def _copies(self) -> int:
         paths = self._session.paths
+        background.fetch_all(self._session)
         return node_cache.prune(paths.bundles, paths.layers, self._session.policy.seed.keep, time.time())
 
     def _temporaries(self) -> None:

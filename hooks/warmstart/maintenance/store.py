@@ -80,7 +80,7 @@ class StoreMaintenance:
         session = self._session
         most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
         for merger in session.store.plan_compaction(where, session.store_deadline(), fewest=fewest, most_bytes=most):
-            with self._isolated():  # the bundles of other users are still merged
+            with self.isolated():  # the bundles of other users are still merged
                 self._compact(where, merger)
 
     def collect_garbage(self) -> None:
@@ -93,7 +93,7 @@ class StoreMaintenance:
         for bundle, reason in maintenance.expired(bundles, self._session.policy.maintenance, time.time()):
             going.setdefault((namespace_of(bundle, self._session.store), reason), []).append(bundle.bundle)
         for (where, reason), names in going.items():
-            with self._isolated():
+            with self.isolated():
                 self._remove(where, names, reason)
 
     def remove(self, bundles: Iterable[Bundle], reason: str) -> None:
@@ -105,7 +105,7 @@ class StoreMaintenance:
         """Remove namespaces that have been empty for a day."""
         session = self._session
         for where in self.namespaces():
-            with self._isolated():
+            with self.isolated():
                 if session.store.remove_empty(where, time.time(), session.store_deadline()):
                     names = [where.profile]
                     session.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=names)
@@ -118,7 +118,7 @@ class StoreMaintenance:
         for bundle in bundles:
             where = namespace_of(bundle, self._session.store)
             problem = ""
-            with self._isolated():
+            with self.isolated():
                 problem = merge.verify(settings, where, bundle.bundle, bundle_deadline())
                 self._count(verified=1)
             if problem:
@@ -130,7 +130,7 @@ class StoreMaintenance:
         """Run every part; scrub only the bundles that are due today."""
         self._sweep_top()
         for where in self.namespaces():
-            with self._isolated():
+            with self.isolated():
                 self.sweep(where)
                 self.compact(where)
         self.collect_garbage()
@@ -147,9 +147,9 @@ class StoreMaintenance:
         stores = [shared.at(path) for path in shared.stores(self._session.store_deadline())]
         for part in (self._evict_images, self._record_images, self._empty_quarantine):
             for store in stores:
-                with self._isolated():
+                with self.isolated():
                     part(store)
-        with self._isolated():  # jobs that were requeued for an image long ago
+        with self.isolated():  # jobs that were requeued for an image long ago
             self._count(swept=shared.forget_requeued(self._session.store_deadline()))
 
     def _evict_images(self, store: ImageStoreClient) -> None:
@@ -162,7 +162,7 @@ class StoreMaintenance:
     def _record_images(self, store: ImageStoreClient) -> None:
         """Write down the hashes of images whose producers died before they did."""
         for name in store.unrecorded(self._session.store_deadline()):
-            with self._isolated():
+            with self.isolated():
                 # A damaged one is found, and replaced, by the next job that wants it.
                 store.check_bytes(name, "maintenance", bundle_deadline())
 
@@ -211,7 +211,7 @@ class StoreMaintenance:
         self._session.audit.emit(event, **labels(where), bundle=bundle, reason=reason)
 
     @contextmanager
-    def _isolated(self) -> Iterator[None]:
+    def isolated(self) -> Iterator[None]:
         """Audit and count what a `with` block raises, so that the next part is done."""
         try:
             yield

@@ -20,6 +20,7 @@ _COLD = {
     "asked-fresh": "cold: the job asked to start fresh",
     "bundles-refused": "cold: what is published is damaged, blocked or of another version",
     "bundles-left-out": "cold: what is published is more than a prolog may fetch",
+    "fetch-goes-on": "cold: what is published had not come to the node yet; it is fetched in the background",
 }
 _ADVICE = {
     NO_ENTRIES: "{profiles}: nothing; what this job compiles is published when it ends, for the next ones with the "

@@ -4,11 +4,14 @@
         <sha256>.sqsh                   0444; mtime is the last use
         <sha256>.files.json             its entries with their files, as in the manifest
         <sha256>.origin.json            its place in the store
-        <sha256>.fetching               being fetched while a process holds a flock on it; abandoned otherwise
+        <sha256>.fetching               its beginning; being fetched while a process holds a flock on it
+        <sha256>.wanted.json            its fetch goes on off the clock of jobs (`wanted`); otherwise what is not being
+                                        fetched is abandoned
     <node>/layers/<sha256>/             root, 0700; the bundle, mounted `ro,nosuid,nodev`
 
 A copy is named by its hash, so an existing copy is always the right one. Its mode is 0444 because a process that gets
-it as an open descriptor opens it again. The next fetch of a bundle overwrites an abandoned one.
+it as an open descriptor opens it again. The next fetch of a bundle goes on where the last one ended; all bytes are
+hashed.
 
 Jobs get clones of the mounts, so a bundle can be unmounted here at any time: the kernel keeps its file system, loop
 device and bytes until the last overlay above it is unmounted. After a reboot the next job mounts it again. ctypes is
@@ -23,8 +26,9 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 
-from warmstart.errors import ResourceError
+from warmstart.errors import ResourceError, StoreError
 from warmstart.host import files, linux, wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import (
@@ -52,12 +56,13 @@ from warmstart.lean import (
     suppress,
 )
 from warmstart.store import bundles
-from warmstart.store.bundles import Offer
+from warmstart.store.bundles import FetchOverBudget, Offer
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace
+from warmstart.store.layout import Namespace, StoreFailed
 from warmstart.store.manifest import Entries, File
 
 if TYPE_CHECKING:
+    from warmstart.seed.wanted import Asker, Wanted
     from warmstart.store.maintenance import Use
 
 IN_USE_SECONDS = 3600.0  # a copy that was used within this time may be about to be mounted
@@ -73,12 +78,23 @@ _LARGEST_ORIGIN = 64 << 10
 _LOCK_PAUSE = 0.005
 
 
-class FetchOverBudget(ResourceError):
-    """A bundle is not on the node, and its fetch would take more bytes or time than a prolog may spend."""
+class FetchGoesOn(ResourceError):
+    """A bundle is not on the node yet. It is fetched off the clock of jobs."""
 
-    code = "fetch-over-budget"
-    template = "bundle {bundle}: {problem}"
-    hint = "raise seed.max_fetch or seed.fetch_budget in the policy if this happens often"
+    code = "fetch-goes-on"
+    template = "bundle {bundle} is not on this node yet: it is fetched in the background"
+    hint = "nothing to do: the next job that begins when it is there has it; seed.fetch_budget is what a prolog waits"
+
+
+class NotOffered(StoreError):
+    """A bundle that was fetched off the clock may not be used any more."""
+
+    code = "bundle-not-offered"
+    template = "bundle {bundle} was fetched in vain: the store does not offer it any more"
+    hint = "nothing to do: it was blocked, replaced or removed meanwhile"
+
+
+_PASSING = (FetchOverBudget, FetchGoesOn, StoreFailed, WorkerSilent)  # what has come stays of use
 
 
 class Copy(NamedTuple):
@@ -118,14 +134,25 @@ class _Copy(NamedTuple):
 
 
 def local_copy(
-    directory: str, namespace: Namespace, offer: Offer, *, store: StoreClient, most_bytes: int, deadline: Deadline
+    directory: str,
+    namespace: Namespace,
+    offer: Offer,
+    job: Asker,
+    *,
+    store: StoreClient,
+    most_bytes: int,
+    deadline: Deadline,
 ) -> Copy:
     """Return the node's copy of an offered bundle; fetch it from the store if there is none.
 
     `namespace` has the scope of the offer. Space for the bundle is reserved first, and nothing is left of a fetch that
-    fails. Raises `FetchOverBudget` if the fetch would take more than `most_bytes` or is not complete at the deadline,
-    `OSError` if the node's disk fails, and the errors of `bundles.fetch`.
+    fails. One that cannot be complete at the deadline goes on off the clock (`wanted`): raises `FetchGoesOn`, at once
+    for every later job. Raises `FetchOverBudget` if the fetch would take more than `most_bytes`, or another job is
+    still at it, `OSError` if the node's disk fails, and the errors of `bundles.fetch`.
     """
+    from warmstart.seed import wanted
+    from warmstart.seed.wanted import Wanted
+
     ensure_dir(directory, 0o700)
     with opened_dir(directory) as dir_fd:
         if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
@@ -133,26 +160,65 @@ def local_copy(
         if offer.size > most_bytes:
             problem = f"it has {offer.size} bytes, but only {most_bytes} are left of seed.max_fetch"
             raise FetchOverBudget(bundle=offer.bundle, problem=problem)
-        fd = _claim(dir_fd, offer, deadline)
-        try:
+        if wanted.is_wanted(offer.sha256, dir_fd):
+            raise FetchGoesOn(bundle=offer.bundle)
+        with _claimed(dir_fd, offer, deadline) as fd:
             if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
                 return Copy(directory, offer.sha256, 0)
-            _reserve(fd, offer)
-            entries = _fetch(fd, namespace, offer, store, deadline)
-            replace_file(dir_fd, offer.sha256 + _ORIGIN, dumps([*namespace[1:], offer.bundle]).encode(), 0o600)
-            _finish(dir_fd, fd, offer.sha256, entries)
-        except BaseException:
-            _abandon(dir_fd, fd, offer)
-            raise
-        finally:
-            os.close(fd)
+            if wanted.is_wanted(offer.sha256, dir_fd):
+                raise FetchGoesOn(bundle=offer.bundle)
+            try:
+                entries = _fetch(fd, namespace, offer, store, deadline)
+            except FetchOverBudget as error:
+                place = (offer.scope, namespace.profile, namespace.name, offer.bundle)
+                if not wanted.add(dir_fd, Wanted(offer.sha256, offer.size, *place, job, time.time())):
+                    raise
+                raise FetchGoesOn(bundle=offer.bundle) from error
+            _finish(dir_fd, fd, namespace, offer, entries)
     return Copy(directory, offer.sha256, offer.size)
+
+
+def fetch_wanted(directory: str, item: Wanted, *, store: StoreClient, rate: int, deadline: Deadline) -> None:
+    """Fetch a bundle off the clock of jobs, at most `rate` bytes per second, and have it wanted no longer.
+
+    Raises `NotOffered` if the store offers it to no reader of its scope any more, otherwise as `local_copy`. What has
+    come stays for the next attempt, unless it is of no use.
+    """
+    from warmstart.seed import wanted
+
+    namespace = Namespace(store.path, item.scope, item.profile, item.namespace)
+    offer = Offer(item.scope, item.bundle, item.sha256, item.size, [], whole=True)
+    with opened_dir(directory) as dir_fd, _claimed(dir_fd, offer, deadline) as fd:
+        if not _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
+            _require_offer(item, store, deadline)
+            entries = _fetch(fd, namespace, offer, store, deadline, rate)
+            _require_offer(item, store, deadline)  # it took long
+            _finish(dir_fd, fd, namespace, offer, entries)
+        wanted.forget(dir_fd, item.sha256)
+
+
+def _require_offer(item: Wanted, store: StoreClient, deadline: Deadline) -> None:
+    """Raise `NotOffered` unless readers of the scope are offered the bundle: it is there, and nothing of it blocked."""
+    offers = store.offers([item.scope], item.profile, item.namespace, deadline).offers
+    if item.sha256 not in (offer.sha256 for offer in offers):
+        raise NotOffered(bundle=item.bundle)
 
 
 def copy_here(directory: str, offer: Offer) -> Copy | None:
     """Return the node's copy of an offered bundle, None if there is none: `local_copy` fetches it."""
     path = f"{directory}/{offer.sha256}{_BUNDLE}"
     return Copy(directory, offer.sha256, 0) if _is_there(path, offer) else None
+
+
+def may_come(directory: str, offer: Offer, most_bytes: int) -> int | None:
+    """Return the bytes that a copy of an offered bundle still takes; None if this job will not see it here."""
+    from warmstart.seed import wanted
+
+    ensure_dir(directory, 0o700)
+    with opened_dir(directory) as dir_fd:
+        if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
+            return 0
+        return None if offer.size > most_bytes or wanted.is_wanted(offer.sha256, dir_fd) else offer.size
 
 
 def _is_there(path: str, offer: Offer, dir_fd: int | None = None) -> bool:
@@ -168,8 +234,27 @@ def _is_there(path: str, offer: Offer, dir_fd: int | None = None) -> bool:
         os.close(fd)
 
 
+@contextmanager
+def _claimed(dir_fd: int, offer: Offer, deadline: Deadline) -> Iterator[int]:
+    """Hold the locked file to fetch into; wait until another fetch of the bundle ends. It may have its beginning.
+
+    After an error what has come of a bundle that is wanted stays, if the error is no reason against it.
+    """
+    from warmstart.seed.wanted import is_wanted
+
+    fd = _claim(dir_fd, offer, deadline)
+    try:
+        yield fd
+    except BaseException as error:
+        if not (isinstance(error, _PASSING) and is_wanted(offer.sha256, dir_fd)):
+            _abandon(dir_fd, fd, offer)
+        raise
+    finally:
+        os.close(fd)
+
+
 def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
-    """Return the locked, empty file to fetch into; wait until another job's fetch of the bundle ends."""
+    """Return the locked file to fetch into."""
     temp = offer.sha256 + _FETCHING
     while True:
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
@@ -177,10 +262,8 @@ def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
             if not files.wait_flock(fd, deadline):
                 problem = "another job of this node was still fetching it at the deadline"
                 raise FetchOverBudget(bundle=offer.bundle, problem=problem)
-            if is_at(fd, temp, dir_fd):
-                os.ftruncate(fd, 0)
-                return fd
-            if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):  # the other fetch is complete
+            # If it has another name, the other fetch is complete.
+            if is_at(fd, temp, dir_fd) or _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
                 return fd
         except BaseException:
             os.close(fd)
@@ -189,11 +272,15 @@ def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
 
 
 def _reserve(fd: int, offer: Offer) -> None:
-    """Allocate the disk space of a bundle; raises `CopyFailed` if the disk would be at its floor with it."""
+    """Allocate the disk space of a bundle; raises `CopyFailed` if the disk would be at its floor with it.
+
+    The file stays as long as it is: its length says how much has come.
+    """
     from warmstart.host import space
 
     try:
-        left = space.room(fd) if space.allocate(fd, offer.size) else space.room(fd) - offer.size
+        is_held = space.allocate(fd, offer.size, keep_length=True)
+        left = space.room(fd) - (0 if is_held else offer.size)
     except OSError as error:
         raise bundles.CopyFailed(bundle=offer.bundle, problem=error.strerror) from error
     if left <= 0:
@@ -208,22 +295,35 @@ def _abandon(dir_fd: int, fd: int, offer: Offer) -> None:
             os.ftruncate(fd, 0)  # a process that hangs may still have it open
 
 
-def _fetch(fd: int, namespace: Namespace, offer: Offer, store: StoreClient, deadline: Deadline) -> Entries:
-    """Fill `fd` from the store; return the bundle's entries with their files."""
+def _fetch(  # noqa: PLR0917 - what from where, how fast
+    fd: int, namespace: Namespace, offer: Offer, store: StoreClient, deadline: Deadline, rate: int = 0
+) -> Entries:
+    """Fill `fd` from the store; return the bundle's entries with their files.
+
+    What an earlier fetch left in it is used if all together has the right hash; otherwise it starts anew.
+    """
+    is_resumed = os.fstat(fd).st_size > 0
+    _reserve(fd, offer)
     try:
-        return store.fetch(namespace, offer.bundle, offer.sha256, offer.size, deadline, into=fd)
+        return store.fetch(namespace, offer.bundle, offer.sha256, offer.size, deadline, into=fd, rate=rate)
+    except bundles.BundleDamaged:
+        if not is_resumed:
+            raise
     except WorkerSilent as error:
         if not deadline.expired():
             raise
         raise FetchOverBudget(bundle=offer.bundle, problem="the fetch was not complete at the deadline") from error
+    os.ftruncate(fd, 0)
+    return _fetch(fd, namespace, offer, store, deadline, rate)
 
 
-def _finish(dir_fd: int, fd: int, sha256: str, entries: Entries) -> None:
-    """Rename the fetched file to its final name, after the list of its files is written."""
-    replace_file(dir_fd, sha256 + _FILES, dumps(entries).encode(), 0o600)
+def _finish(dir_fd: int, fd: int, namespace: Namespace, offer: Offer, entries: Entries) -> None:
+    """Rename the fetched file to its final name, after what describes it is written."""
+    replace_file(dir_fd, offer.sha256 + _ORIGIN, dumps([*namespace[1:], offer.bundle]).encode(), 0o600)
+    replace_file(dir_fd, offer.sha256 + _FILES, dumps(entries).encode(), 0o600)
     os.fchmod(fd, 0o444)
     os.fsync(fd)
-    os.rename(sha256 + _FETCHING, sha256 + _BUNDLE, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    os.rename(offer.sha256 + _FETCHING, offer.sha256 + _BUNDLE, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     os.fsync(dir_fd)
 
 
@@ -305,6 +405,8 @@ def _exclusive(directory: str, deadline: Deadline) -> Iterator[int]:
 def prune(directory: str, layers: str, keep: int, now: float) -> int:
     """Evict copies until at most `keep` bytes are left, and remove abandoned fetches; return the bytes removed.
 
+    Abandoned is what nobody has locked and is not wanted, or was not tried for a day.
+
     Copies used since `now` minus `IN_USE_SECONDS` stay. `layers` is the directory where copies are mounted; copies that
     are gone or were not used since then are unmounted there. The kernel frees what a job still has below its overlay
     when that job ends.
@@ -367,12 +469,16 @@ def _size(fd: int, name: str) -> int:
 
 def _remove_abandoned(fd: int, now: float) -> None:
     """Remove files of abandoned fetches, which nobody has locked, and old descriptions of copies that are gone."""
+    from warmstart.seed import wanted
+
+    wanted.forget_old(fd, now)
     for name in os.listdir(fd):
         if not name.endswith((_FETCHING, *_COMPANIONS)):
             continue
         with suppress(OSError):
             if name.endswith(_FETCHING):
-                _remove_unlocked(fd, name)
+                if not wanted.is_wanted(name.removesuffix(_FETCHING), fd):
+                    _remove_unlocked(fd, name)
             elif os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime <= now - IN_USE_SECONDS:
                 _remove_companion(fd, name)
 

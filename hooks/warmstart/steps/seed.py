@@ -26,7 +26,7 @@ from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.record import RecordChange, Seeded, SeededBundle
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store.bundles import Offer, Offers
+from warmstart.store.bundles import FetchOverBudget, Offer, Offers
 from warmstart.store.layout import Namespace
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class _Budget:
             time.sleep(random.random() * min(SPREAD_S, self.fetching.left() / 5))  # noqa: S311
 
 
-class _Wanted(NamedTuple):
+class _Target(NamedTuple):
     """One profile of the job on this node."""
 
     profile: Profile
@@ -182,7 +182,7 @@ class _Seeding:
         self._context = context
         self._budget = _Budget(context)
         self._identity = Identity(context.record.user, context.record.uid, context.record.gid)
-        self._offers: list[tuple[_Wanted, list[Offer]]] = []
+        self._offers: list[tuple[_Target, list[Offer]]] = []
         self._sources: list[_Source] = []
         self._together: Together | None = None
         if meeting:
@@ -200,74 +200,76 @@ class _Seeding:
 
     def plan(self, profiles: list[Profile], facts: dict[str, str]) -> None:
         """Find out which bundles to take: from the store, or from what the job's head node proposes."""
-        wanted = [
-            _Wanted(profile, self.seeded[profile.name].namespace, {name: facts[name] for name in profile.facts})
+        targets = [
+            _Target(profile, self.seeded[profile.name].namespace, {name: facts[name] for name in profile.facts})
             for profile in profiles
         ]
-        agreed = [one for one in wanted if self._together and one.profile.in_step]
-        for one in wanted:
-            if one not in agreed or self._context.record.head:
-                self._list(one)
+        agreed = [target for target in targets if self._together and target.profile.in_step]
+        for target in targets:
+            if target not in agreed or self._context.record.head:
+                self._list(target)
         if self._together and agreed:
             self._agree(self._together, agreed)
 
-    def _list(self, wanted: _Wanted) -> None:
-        with self._cold_on_failure(wanted.profile):
-            offers = _offered(self._context, wanted.profile, wanted.namespace, self._budget)
-            self.cold[wanted.profile.name] = _why_cold(offers)
-            self._offers.append((wanted, offers.offers))
+    def _list(self, target: _Target) -> None:
+        with self._cold_on_failure(target.profile):
+            offers = _offered(self._context, target.profile, target.namespace, self._budget)
+            self.cold[target.profile.name] = _why_cold(offers)
+            self._offers.append((target, offers.offers))
 
-    def _agree(self, together: Together, agreed: list[_Wanted]) -> None:
+    def _agree(self, together: Together, agreed: list[_Target]) -> None:
         """Take what the head node proposes of these profiles in place of what this node has listed."""
-        mine = [(wanted, offers) for wanted, offers in self._offers if wanted in agreed]
+        mine = [(target, offers) for target, offers in self._offers if target in agreed]
         self._offers = [one for one in self._offers if one not in mine]
-        own = {wanted.profile.name: self._proposed(wanted, offers) for wanted, offers in mine}
+        own = {target.profile.name: self._proposed(target, offers) for target, offers in mine}
         try:
             proposed = together.proposal(own, self._context.deadline)
         except StoreError as error:
             self.degraded.append(error)
-            self.cold.update({wanted.profile.name: error.code for wanted in agreed})
+            self.cold.update({target.profile.name: error.code for target in agreed})
             return
-        for wanted in agreed:
-            name = wanted.profile.name
+        for target in agreed:
+            name = target.profile.name
             there = proposed.get(name)
             self.cold[name] = self.cold.get(name, NOTHING_PROPOSED)
             if there is not None and there.offers:
                 self._agreed.append(name)
-                if there.namespace == wanted.namespace:
-                    self._offers.append((wanted, there.offers))
+                if there.namespace == target.namespace:
+                    self._offers.append((target, there.offers))
                 else:
-                    differing = sorted(fact for fact, value in wanted.facts.items() if there.facts.get(fact) != value)
+                    differing = sorted(fact for fact, value in target.facts.items() if there.facts.get(fact) != value)
                     self.cold[name] = f"{NODES_DIFFER}: {', '.join(differing)}"
 
-    def _proposed(self, wanted: _Wanted, offers: list[Offer]) -> ProposedProfile:
+    def _proposed(self, target: _Target, offers: list[Offer]) -> ProposedProfile:
         """Return the bundles that this node can show; the names of entries only where not all of a bundle are taken."""
-        from warmstart.seed.node_cache import copy_here
+        from warmstart.seed.node_cache import may_come
         from warmstart.seed.overlay import MOST_BUNDLES
         from warmstart.store.agreement import ProposedProfile
 
         taken: list[Offer] = []
         left = self._budget.bytes
         for offer in offers[:MOST_BUNDLES]:
-            missing = 0 if copy_here(self._context.paths.bundles, offer) else offer.size
-            if missing <= left:
+            missing = may_come(self._context.paths.bundles, offer, left)
+            if missing is not None:
                 left -= missing
                 taken.append(offer._replace(entries=[]) if offer.whole else offer)
-        return ProposedProfile(wanted.namespace, wanted.facts, taken)
+        return ProposedProfile(target.namespace, target.facts, taken)
 
     def fetch(self) -> None:
         """Fetch the bundles to this node."""
-        for wanted, offers in self._offers:
-            profile, started = wanted.profile, time.monotonic()
+        for target, offers in self._offers:
+            profile, started = target.profile, time.monotonic()
             with self._cold_on_failure(profile):
-                copied = _copied(self._context, profile, wanted.namespace, offers, self._budget) if offers else []
+                copied, left_out = _copied(self._context, profile, target.namespace, offers, self._budget)
+                if left_out and all(error.code == "fetch-goes-on" for error in left_out):
+                    self.cold[profile.name] = left_out[0].code
                 if profile.name in self._agreed:
-                    if len(copied) < len(offers):
-                        self.cold[profile.name] = BUNDLES_LEFT_OUT
+                    if left_out:
+                        self.cold[profile.name] = left_out[0].code
                         continue
                     copied = [(self._complete(offer), copy) for offer, copy in copied]
                 if copied:
-                    self._sources.append(_Source(profile, wanted.namespace, copied, started))
+                    self._sources.append(_Source(profile, target.namespace, copied, started))
 
     def _complete(self, offer: Offer) -> Offer:
         """Return an offer with the names that a proposal leaves out."""
@@ -433,12 +435,14 @@ def _why_cold(offers: Offers) -> str:
 
 def _copied(
     context: Context, profile: Profile, namespace: str, offers: list[Offer], budget: _Budget
-) -> list[tuple[Offer, Copy]]:
-    """Copy the offered bundles to this node: within the budget, and as many as an overlay takes.
+) -> tuple[list[tuple[Offer, Copy]], list[ResourceError]]:
+    """Copy the offered bundles to this node, within the budget and as many as an overlay takes; return why not others.
 
-    The others are left out; one event for each reason names the first of them and tells how many they are.
+    One event for each reason names the first of those that are left out and tells how many they are.
     """
-    from warmstart.seed.node_cache import FetchOverBudget, copy_here, local_copy
+    if not offers:
+        return [], []
+    from warmstart.seed.node_cache import FetchGoesOn, copy_here, local_copy
     from warmstart.seed.overlay import MOST_BUNDLES, TooManyLayers
 
     copied: list[tuple[Offer, Copy]] = []
@@ -449,12 +453,15 @@ def _copied(
             break
         copy = copy_here(context.paths.bundles, offer)
         if copy is None:
+            from warmstart.seed.wanted import Asker
+
             budget.spread()
             try:
                 copy = local_copy(
                     context.paths.bundles,
                     Namespace(context.policy.paths.store, offer.scope, profile.name, namespace),
                     offer,
+                    Asker.of(context.record),
                     store=context.store,
                     most_bytes=budget.bytes,
                     deadline=budget.fetching,
@@ -462,15 +469,23 @@ def _copied(
             except FetchOverBudget as error:
                 left_out.append(error)
                 continue
+            except FetchGoesOn as error:
+                left_out.append(error)
+                budget.bytes -= offer.size
+                continue
             budget.bytes -= copy.fetched
         copied.append((offer, copy))
+    if any(isinstance(error, FetchGoesOn) for error in left_out):
+        from warmstart.seed import wanted
+
+        wanted.start_due(context.paths)
     for _, errors in groupby(left_out, lambda error: error.code):
         first, *others = errors
         bundle, count = first.fields["bundle"], 1 + len(others)
         context.audit.emit(
             events.BUNDLE_LEFT_OUT, profile=profile.name, bundle=bundle, bundles=count, error=first.as_audit()
         )
-    return copied
+    return copied, left_out
 
 
 def _give_away(context: Context) -> CacheWithheld | None:

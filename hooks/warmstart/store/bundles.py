@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 
 from warmstart.errors import ResourceError, StoreError, UserError
-from warmstart.host.files import ReadFailed, copy_hashed, open_regular, opened_dir, write_all
+from warmstart.host.files import CHUNK, ReadFailed, copy_hashed, open_regular, opened_dir, write_all
 from warmstart.lean import Callable, Iterator, NamedTuple, partial, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, index, layout, manifest
@@ -26,12 +27,15 @@ from warmstart.store.layout import (
     BUNDLE,
     MANIFEST,
     Namespace,
+    StoreFailed,
     is_bundle_id,
     is_component,
     is_user_scope,
     store_errors,
 )
-from warmstart.store.manifest import Draft, Entries, Manifest
+from warmstart.store.manifest import Draft, Entries, Manifest, ManifestUnreadable, Producer
+
+_SETTLING = 0.1  # part of the time for a fetch after which it is judged by its rate
 
 # Sets the id of a new bundle by the index and the directory of its namespace; returns None if it is not needed.
 _WithId = Callable[[Manifest, index.Index, int], Manifest | None]
@@ -59,6 +63,14 @@ class CopyFailed(ResourceError):
     code = "bundle-copy-failed"
     template = "bundle {bundle}: {problem}"
     hint = "check the free space on the node's disk"
+
+
+class FetchOverBudget(ResourceError):
+    """A bundle is not on the node, and its fetch would take more bytes or time than there are."""
+
+    code = "fetch-over-budget"
+    template = "bundle {bundle}: {problem}"
+    hint = "raise seed.max_fetch or seed.fetch_budget in the policy if this happens often"
 
 
 class PublishBlocked(StoreError):
@@ -92,7 +104,8 @@ class Offers(NamedTuple):
     """What a namespace offers a job."""
 
     offers: list[Offer]  # in the order of an overlay's layers, topmost first
-    refused: dict[str, str]  # bundle → why it is not used, or not all of it; "*" if the namespace is blocked
+    # Bundle → why it is not used, or not all of it; "*" if the namespace is blocked, SCOPE/* if it cannot be read there
+    refused: dict[str, str]
 
 
 class Published(NamedTuple):
@@ -115,8 +128,9 @@ class Reindexed(NamedTuple):
 def offers(store: str, scopes: list[str], profile: str, namespace: str, writer: str) -> Offers:
     """Return which entries to take from which bundle; `scopes` are ordered most trusted first.
 
-    Each entry is in one offer at most. A missing namespace counts as empty. Raises `StoreFailed` if the store fails or
-    is not mounted, `BlocksUnreadable` if the blocklist is damaged.
+    Each entry is in one offer at most. A missing namespace counts as empty, and so does one of a shared scope that
+    cannot be read; what a user's own scope hides in the others must be known. Raises `StoreFailed` if the store fails
+    or is not mounted, `BlocksUnreadable` if the blocklist is damaged.
     """
     offers = Offers([], {})
     with store_errors("read the blocklist"):
@@ -126,8 +140,15 @@ def offers(store: str, scopes: list[str], profile: str, namespace: str, writer: 
     never = blocked.entries(profile)
     usable: dict[str, list[Listed]] = {}
     for scope in scopes:
-        with store_errors("read the index"):
-            listing = index.read(Namespace(store, scope, profile, namespace).path, writer)
+        path = Namespace(store, scope, profile, namespace).path
+        try:
+            with store_errors("read the index"):
+                listing = index.read(path, writer)
+        except StoreFailed as error:
+            if is_user_scope(scope):
+                raise
+            offers.refused[f"{scope}/*"] = str(error)
+            continue
         offers.refused.update(listing.refused)
         usable[scope] = listing.usable(blocked)
         gone = {listed.bundle for listed in listing.bundles} - {listed.bundle for listed in usable[scope]}
@@ -232,16 +253,20 @@ def _unblocked(where: Namespace, user: str, uid: int) -> Blocks:
     return blocked
 
 
-def fetch(where: Namespace, bundle: str, sha256: str, size: int, fd: int) -> Entries:
-    """Copy a bundle into the inherited, empty descriptor `fd`; return its entries with their files.
+def fetch(  # noqa: PLR0917 - which bundle, where to, how fast
+    where: Namespace, bundle: str, sha256: str, size: int, fd: int, seconds: float = 0, rate: int = 0
+) -> Entries:
+    """Copy a bundle into the inherited descriptor `fd`; return its entries with their files.
 
-    The bytes are hashed during the copy. They and the manifest must match `sha256` and `size`, or it raises
-    `BundleDamaged`, and the content of `fd` is useless. Also raises `BundleGone`, `ManifestUnreadable`, `StoreFailed`,
-    and `CopyFailed` if the node's disk fails.
+    What `fd` has already is kept: an earlier fetch of the same bundle left it. All bytes are hashed. They and the
+    manifest must match `sha256` and `size`, or it raises `BundleDamaged`, and the content of `fd` is useless. At most
+    `rate` bytes per second are read. Raises `FetchOverBudget` as soon as it is clear that the fetch would take more
+    than `seconds`. 0 is no limit. Also raises `BundleGone`, `ManifestUnreadable`, `StoreFailed`, and `CopyFailed` if
+    the node's disk fails.
     """
     if not layout.is_bundle_id(bundle):
         raise ValueError(f"not a bundle's id: {bundle!r}")
-    with store_errors("fetch a bundle"):
+    with store_errors("fetch a bundle", where.path):
         try:
             with opened_dir(where.path) as dir_fd:
                 stored = index.read_manifest(dir_fd, bundle)
@@ -251,15 +276,19 @@ def fetch(where: Namespace, bundle: str, sha256: str, size: int, fd: int) -> Ent
         except FileNotFoundError:
             raise BundleGone(bundle=bundle) from None
         try:
-            _copy_verified(bundle, source, fd, sha256, size)
+            _copy_verified(bundle, source, fd, sha256, size, seconds, rate)
         finally:
             os.close(source)
     return stored.entries
 
 
-def _copy_verified(bundle: str, source: int, fd: int, sha256: str, size: int) -> None:
+def _copy_verified(  # noqa: PLR0917 - the arguments of `fetch`
+    bundle: str, source: int, fd: int, sha256: str, size: int, seconds: float, rate: int
+) -> None:
     try:
-        copied = copy_hashed(source, fd, most=size + 1)
+        have = os.lseek(fd, 0, os.SEEK_END)
+        pace = _Pace(bundle, size - have, seconds, rate)
+        copied = copy_hashed(source, fd, most=size + 1, watch=pace, have=have)
     except ReadFailed:
         raise
     except OSError as error:
@@ -268,11 +297,34 @@ def _copy_verified(bundle: str, source: int, fd: int, sha256: str, size: int) ->
         raise BundleDamaged(bundle=bundle, problem="its bytes are not those of its manifest")
 
 
+class _Pace:
+    """Called before each read of a copy: keeps to a rate, and ends a copy that cannot be complete in time."""
+
+    def __init__(self, bundle: str, size: int, seconds: float, rate: int) -> None:
+        """`size`: bytes to be read; `rate`: bytes per second. 0 is no limit."""
+        self._bundle = bundle
+        self._size = size
+        self._seconds = seconds
+        self._rate = rate
+        self._read = -CHUNK
+        self._started = time.monotonic()
+
+    def __call__(self) -> None:
+        """Wait, or raise `FetchOverBudget`."""
+        self._read += CHUNK
+        took = time.monotonic() - self._started
+        if took > self._seconds * _SETTLING > 0 and self._read * self._seconds < self._size * took:
+            problem = f"{self._read} of {self._size} bytes came in {took:.1f} s"
+            raise FetchOverBudget(bundle=self._bundle, problem=problem)
+        if self._rate and self._read > self._rate * took:
+            time.sleep(self._read / self._rate - took)
+
+
 def read_manifest(where: Namespace, bundle: str) -> Manifest:
     """Return a bundle's manifest; raises `ManifestUnreadable`, `BundleGone` or `StoreFailed`."""
     if not layout.is_bundle_id(bundle):
         raise BundleGone(bundle=bundle)
-    with store_errors("read a manifest"):
+    with store_errors("read a manifest", where.path):
         try:
             with opened_dir(where.path) as dir_fd:
                 return index.read_manifest(dir_fd, bundle)
@@ -291,9 +343,8 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: 
     it if only the final sync of the directory failed.
     """
     if quota:
-        with store_errors("measure the scope"):
-            described = _described(where, draft, "0" * 64, os.fstat(fd).st_size)
-            check_quota(where.store, where.scope, _stored_size(described), quota)
+        described = _described(where, draft, "0" * 64, os.fstat(fd).st_size)
+        check_quota(where.store, where.scope, _stored_size(described), quota)
     with store_errors("read the blocklist"):
         blocked = blocklist.read(where.store)
     return _publish(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))
@@ -311,7 +362,7 @@ def _publish(where: Namespace, fd: int, draft: Draft, writer: str, with_id: _Wit
     from warmstart.store.atomic import temp_file  # not needed to read
     from warmstart.store.locks import publish_lock
 
-    with store_errors("publish a bundle"):
+    with store_errors("publish a bundle", where.path):
         _unblocked(where, draft.producer.user, draft.producer.uid)
         dir_fd = layout.make_namespace(where)
         try:
@@ -320,11 +371,12 @@ def _publish(where: Namespace, fd: int, draft: Draft, writer: str, with_id: _Wit
                 os.fsync(out)  # the slow part, so before taking the lock
                 new = _described(where, draft, sha256, size)
                 with publish_lock(where.path):
-                    before = index.update(dir_fd, writer)
+                    before = index.current(dir_fd)  # one that cannot be replaced stops nobody
                     identified = with_id(new, before, dir_fd)
                     if identified is not None:
                         index.check_weight(identified, before)
-                    indexed = identified is not None and _link_and_list(dir_fd, writer, (temp, out), identified)
+                        _link(dir_fd, writer, (temp, out), identified)
+                    indexed = _is_listed(dir_fd, writer)
         finally:
             os.close(dir_fd)
     superseding = list(identified.supersedes) if identified else []
@@ -342,8 +394,8 @@ def _stored_size(new: Manifest) -> int:
     return new.size + len(manifest.encode(new)) + index.encoded_size(index.listed_of(new))
 
 
-def _link_and_list(dir_fd: int, writer: str, squashfs: tuple[str, int], new: Manifest) -> bool:
-    """Make a bundle visible and update the index; return whether the index lists it."""
+def _link(dir_fd: int, writer: str, squashfs: tuple[str, int], new: Manifest) -> None:
+    """Make a bundle visible."""
     from warmstart.store.atomic import publish, temp_file
 
     with temp_file(dir_fd, writer) as (temp, fd):
@@ -352,6 +404,10 @@ def _link_and_list(dir_fd: int, writer: str, squashfs: tuple[str, int], new: Man
         for (name, file), suffix in ((squashfs, BUNDLE), ((temp, fd), MANIFEST)):
             if not publish(dir_fd, name, file, new.bundle + suffix):
                 raise FileExistsError(errno.EEXIST, "another bundle has this id", new.bundle)
+
+
+def _is_listed(dir_fd: int, writer: str) -> bool:
+    """Update the index; return whether it lists all bundles."""
     try:
         index.update(dir_fd, writer)
     except OSError:
@@ -359,25 +415,31 @@ def _link_and_list(dir_fd: int, writer: str, squashfs: tuple[str, int], new: Man
     return True
 
 
-def publish_marks(dir_fd: int, writer: str, like: str, supersedes: dict[str, str]) -> None:
+def publish_marks(where: Namespace, dir_fd: int, writer: str, like: Listed, supersedes: dict[str, str]) -> None:
     """Publish a bundle without entries that supersedes these entries, of the producer of the bundle `like`.
 
-    Its squashfs is an empty file, which nobody reads. The caller holds the publish lock. Raises `OSError`.
+    If the manifest of `like` is damaged, the index says whose it is. The squashfs is an empty file, which nobody
+    reads. The caller holds the publish lock. Raises `OSError`.
     """
     from warmstart.store.atomic import temp_file
 
+    try:
+        old = index.read_manifest(dir_fd, like.bundle)
+        producer, facts = old.producer, old.facts
+    except ManifestUnreadable:
+        producer, facts = Producer(0, like.user, like.uid, "", ""), {}
     with temp_file(dir_fd, writer) as (temp, fd):
         size, sha256 = copy_hashed(fd)
-        new = index.read_manifest(dir_fd, like)
-        new = new._replace(sha256=sha256, size=size, entries={}, origins={}, replaces=[], supersedes=supersedes)
-        _link_and_list(dir_fd, writer, (temp, fd), index.with_youngest_id(new, index.update(dir_fd, writer)))
+        new = _described(where, Draft(producer, facts, {}, supersedes=supersedes), sha256, size)
+        _link(dir_fd, writer, (temp, fd), index.with_youngest_id(new, index.current(dir_fd)))
+    index.update(dir_fd, writer)
 
 
 def reindex(where: Namespace, writer: str) -> Reindexed:
     """Rebuild the index of a namespace from its manifests."""
     from warmstart.store.locks import publish_lock
 
-    with store_errors("rebuild the index"), opened_dir(where.path) as dir_fd, publish_lock(where.path):
+    with store_errors("rebuild the index", where.path), opened_dir(where.path) as dir_fd, publish_lock(where.path):
         made = index.rebuild(dir_fd, writer)
     return Reindexed(len(made.bundles), made.refused)
 
@@ -389,7 +451,7 @@ def quota(scope: str, rules: Maintenance) -> int:
 
 
 def check_quota(store: str, scope: str, more: int, most: int) -> None:
-    """Raise `QuotaExceeded` if a scope would have more than `most` bytes with `more` added, or `OSError`.
+    """Raise `QuotaExceeded` if a scope would have more than `most` bytes with `more` added.
 
     Concurrent publishers may together exceed the quota.
     """
@@ -401,15 +463,16 @@ def check_quota(store: str, scope: str, more: int, most: int) -> None:
 def _sizes(path: str) -> Iterator[int]:
     """Yield the sizes of a scope's bundles, manifests and indexes in bytes.
 
-    Skips files that vanish and names outside of the layout.
+    Skips what vanishes or cannot be looked at, which must not stop the scope's other namespaces, and names outside of
+    the layout.
     """
     for profile in _components(path):
         for name in _components(os.path.join(path, profile)):
-            with suppress(FileNotFoundError, NotADirectoryError), opened_dir(os.path.join(path, profile, name)) as fd:
+            with suppress(OSError), opened_dir(os.path.join(path, profile, name)) as fd:
                 for file in os.listdir(fd):
                     stem, suffix = os.path.splitext(file)
                     if file == index.NAME or (suffix in (BUNDLE, MANIFEST) and is_bundle_id(stem)):
-                        with suppress(FileNotFoundError):
+                        with suppress(OSError):
                             yield os.stat(file, dir_fd=fd, follow_symlinks=False).st_size
 
 
@@ -417,5 +480,5 @@ def _components(path: str) -> list[str]:
     try:
         with opened_dir(path) as fd:
             return [name for name in os.listdir(fd) if is_component(name)]
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return []

@@ -84,15 +84,19 @@ class StoreClient:
 
         return self.worker.run(deadline, bundles.known_entries, where, user, uid, self.writer, quota=quota, fresh=fresh)
 
-    def fetch(self, where: Namespace, bundle: str, sha256: str, size: int, deadline: Deadline, *, into: int) -> Entries:
-        """Copy a bundle into the open, empty file `into`; return its entries with their files.
+    def fetch(
+        self, where: Namespace, bundle: str, sha256: str, size: int, deadline: Deadline, *, into: int, rate: int = 0
+    ) -> Entries:
+        """Copy a bundle into the open file `into`, which may have its beginning; return its entries with their files.
 
-        Raises `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, or `CopyFailed` if the node's disk fails.
+        `rate`: bytes per second at most, 0 for no limit. Raises `FetchOverBudget` as soon as it is clear that it cannot
+        be complete at the deadline, `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, or `CopyFailed` if the node's
+        disk fails.
         """
         from warmstart.store import bundles, layout
 
         with Worker(self.worker.identity, keep=(into,)) as worker:
-            entries = worker.run(deadline, bundles.fetch, where, bundle, sha256, size, into)
+            entries = worker.run(deadline, bundles.fetch, where, bundle, sha256, size, into, deadline.left(), rate)
         if not all(layout.is_plain_path(path) for files in entries.values() for path in files):
             raise self._malformed("fetch", f"a file name in {bundle} is not valid in a manifest")
         return entries

@@ -1,8 +1,9 @@
 """The index of a namespace: its bundles, oldest first, their entries, and which bundle provides an entry.
 
-Runs as the store's owner. Hot path. The index only saves readers from opening every manifest. A missing or damaged
-index is rebuilt from the manifests. An update lists the directory again after writing and repeats if a bundle is
-missing, so the last writer lists all bundles, even without a lock.
+Runs as the store's owner. Hot path. The index only saves readers from opening every manifest. One that is missing,
+damaged or unreadable is made of the manifests, if all of them can be used: the marks in one that cannot would be
+missed, and entries that were retired would come back. An update lists the directory again after writing and repeats if
+a bundle is missing, so the last writer lists all bundles, even without a lock.
 
 Within a scope, the bundle whose id sorts first provides an entry. The id of a new bundle sorts last, so the first
 publisher keeps its entries. A compacted bundle gets an id one microsecond before the oldest that it replaces, and names
@@ -22,7 +23,7 @@ import time
 
 from warmstart.errors import UserError
 from warmstart.host import wire
-from warmstart.host.files import DIRECTORY, REGULAR, unlink_if_there
+from warmstart.host.files import DIRECTORY, REGULAR
 from warmstart.host.wire import Json
 from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, loads, suppress
 from warmstart.store import layout, manifest
@@ -32,6 +33,7 @@ from warmstart.store.manifest import (
     MOST_PER_BUNDLE,
     MOST_PER_NAMESPACE,
     MOST_PER_USER,
+    OTHER_FORMAT,
     Draft,
     Manifest,
     ManifestUnreadable,
@@ -105,18 +107,15 @@ def providers(bundles: Sequence[Listed]) -> dict[str, Listed]:
 
 
 def read(directory: str, writer: str) -> Index:
-    """Return the index of a namespace, rebuilt if it is missing or damaged; empty if there is no such namespace.
+    """Return the index of a namespace, made of the manifests if it cannot be used; empty if there is no such namespace.
 
     A warm read takes four system calls on the store: open, fstat, read, close. An index of another format is not
     replaced until the next publish, because readers of two versions would rewrite it for ever. With `writer` "" nothing
     is written. Raises `OSError`.
     """
-    try:
+    data = b""
+    with suppress(OSError):  # whatever it is, the manifests say the same
         data = read_whole(os.path.join(directory, NAME), LARGEST)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.EFBIG, errno.EINVAL, errno.ELOOP):
-            raise
-        data = b""
     index = _decode(data)
     if index is not None:
         return index
@@ -125,35 +124,46 @@ def read(directory: str, writer: str) -> Index:
     except FileNotFoundError:
         return Index([], {})
     try:
+        index = _of_manifests(fd)
         if writer and not _is_other_format(data):
             with suppress(OSError):  # a full or read-only store is still readable
-                return update(fd, writer)
-        return _covering(fd, {})
+                return _written(fd, writer, index, None)
+        return index
+    except OSError as error:
+        error.filename = os.path.join(directory, error.filename or "")
+        raise
     finally:
         os.close(fd)
 
 
+def current(dir_fd: int) -> Index:
+    """Return the index of all bundles of the directory, without writing it; raises `OSError`."""
+    return _brought_up(dir_fd, _load(dir_fd))
+
+
 def update(dir_fd: int, writer: str) -> Index:
     """Update the index to list all bundles of the directory, and return it; raises `OSError`."""
-    index = _load(dir_fd)
-    written = index
-    while True:
-        known = {listed.bundle: listed for listed in index.bundles} if index else {}
-        index = _covering(dir_fd, known)
-        if index != written:
-            from warmstart.store.atomic import replace  # not needed to read
-
-            replace(dir_fd, writer, NAME, _encode(index))
-            written = index
-        covered = {listed.bundle for listed in index.bundles} | index.refused.keys()
-        if covered.issuperset(_manifests(dir_fd)):
-            return index
+    there = _load(dir_fd)
+    return _written(dir_fd, writer, _brought_up(dir_fd, there), there)
 
 
 def rebuild(dir_fd: int, writer: str) -> Index:
     """Rebuild the index from the manifests alone, and return it; raises `OSError`."""
-    unlink_if_there(NAME, dir_fd)
-    return update(dir_fd, writer)
+    return _written(dir_fd, writer, _of_manifests(dir_fd), None)
+
+
+def _written(dir_fd: int, writer: str, index: Index, there: Index | None) -> Index:
+    """Write an index unless it is `there`, until it lists all bundles of the directory, and return it."""
+    while True:
+        if index != there:
+            from warmstart.store.atomic import replace  # not needed to read
+
+            replace(dir_fd, writer, NAME, _encode(index))
+            there = index
+        covered = {listed.bundle for listed in index.bundles} | index.refused.keys()
+        if covered.issuperset(_manifests(dir_fd)):
+            return index
+        index = _covering(dir_fd, index)
 
 
 def _load(dir_fd: int) -> Index | None:
@@ -163,11 +173,25 @@ def _load(dir_fd: int) -> Index | None:
         return None
 
 
-def _covering(dir_fd: int, known: dict[str, Listed]) -> Index:
-    """Return an index of all bundles of the directory; reads only manifests that are not in `known`.
+def _brought_up(dir_fd: int, there: Index | None) -> Index:
+    return _of_manifests(dir_fd) if there is None else _covering(dir_fd, there)
 
-    A known bundle that the listing lacks is looked up by name, because an NFS client may list a stale directory.
+
+def _of_manifests(dir_fd: int) -> Index:
+    """Return an index made of the manifests alone; raises `OSError` for one that cannot be read or is damaged."""
+    index = _covering(dir_fd, Index([], {}))
+    for bundle, problem in index.refused.items():
+        if not problem.startswith(OTHER_FORMAT):
+            raise OSError(errno.EBADMSG, problem, bundle + MANIFEST)
+    return index
+
+
+def _covering(dir_fd: int, old: Index) -> Index:
+    """Return an index of all bundles of the directory; reads only manifests that `old` does not list.
+
+    A listed bundle that the directory lacks is looked up by name, because an NFS client may list a stale directory.
     """
+    known = {listed.bundle: listed for listed in old.bundles}
     bundles, refused = [], {}
     there = _manifests(dir_fd)
     for bundle in sorted(there | known.keys()):
@@ -223,11 +247,15 @@ def read_manifest(dir_fd: int, bundle: str) -> Manifest:
 def read_whole(path: str, limit: int, dir_fd: int | None = None) -> bytes:
     """Read a file that is never written in place; raises `OSError` with `EFBIG` if it has more than `limit` bytes."""
     try:
-        return _read_once(path, limit, dir_fd)
+        try:
+            return _read_once(path, limit, dir_fd)
+        except OSError as error:
+            if error.errno != errno.ESTALE:  # NFS: the file was replaced while it was read
+                raise
+            return _read_once(path, limit, dir_fd)
     except OSError as error:
-        if error.errno != errno.ESTALE:  # NFS: the file was replaced while it was read
-            raise
-        return _read_once(path, limit, dir_fd)
+        error.filename = path  # read(2) has only a descriptor
+        raise
 
 
 def _read_once(path: str, limit: int, dir_fd: int | None) -> bytes:

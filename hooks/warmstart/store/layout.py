@@ -53,12 +53,16 @@ class StoreFailed(StoreError):
 
 
 @contextmanager
-def store_errors(what: str) -> Iterator[None]:
-    """Raise `StoreFull` or `StoreFailed` in place of an `OSError`; `what` names the operation ("read the index")."""
+def store_errors(what: str, directory: str = "") -> Iterator[None]:
+    """Raise `StoreFull` or `StoreFailed` in place of an `OSError`; `what` names the operation ("read the index").
+
+    Names of files are relative to `directory`.
+    """
     try:
         yield
     except OSError as error:
-        problem = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+        path = os.path.join(directory, error.filename if isinstance(error.filename, str) else "")
+        problem = f"{error.strerror}: {path}" if path else str(error.strerror)
         kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreFailed
         raise kind(what=what, problem=problem) from error
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import time
 
+from warmstart.errors import StoreError
 from warmstart.host.files import ensure_dir, is_temporary, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple, Sequence, suppress
 from warmstart.policy.compiled import Maintenance
@@ -32,7 +34,7 @@ from warmstart.store.layout import (
     store_errors,
 )
 from warmstart.store.locks import HeldLock, publish_lock, try_lock
-from warmstart.store.manifest import MOST_PER_BUNDLE, MOST_PER_USER, ManifestUnreadable
+from warmstart.store.manifest import MOST_PER_BUNDLE, MOST_PER_USER
 
 DAY = 86400.0
 ORPHAN_SECONDS = DAY  # longer than any publish takes
@@ -78,6 +80,22 @@ class Use(NamedTuple):
     namespace: str
     bundle: str
     at: float  # seconds since the epoch
+
+
+class Unreadable(NamedTuple):
+    """A file of a namespace that cannot be read."""
+
+    path: str
+    problem: str
+    is_cold: bool  # no job is seeded from the namespace; else the index is made of the manifests each time
+
+
+class Indexes(NamedTuple):
+    """What was found of the indexes of some namespaces."""
+
+    looked: int  # number of namespaces
+    unreadable: list[Unreadable]
+    is_all: bool  # these are all namespaces of the store
 
 
 class Merger(NamedTuple):
@@ -169,10 +187,34 @@ def _folders(path: str) -> list[str]:
         return []
 
 
+def look_at_indexes(store: str, most: int) -> Indexes:
+    """Read the indexes of at most `most` namespaces, chosen anew each time, as a job's start does; write nothing."""
+    looked = 0
+    unreadable: list[Unreadable] = []
+    names = scopes(store)
+    for where in (where for scope in random.sample(names, len(names)) for where in namespaces(store, scope)):
+        if looked == most:
+            return Indexes(looked, unreadable, is_all=False)
+        looked += 1
+        path = os.path.join(where.path, index.NAME)
+        try:
+            index.read(where.path, "")
+        except OSError as error:
+            unreadable.append(Unreadable(str(error.filename), str(error.strerror), is_cold=True))
+            continue
+        try:
+            index.read_whole(path, index.LARGEST)
+        except FileNotFoundError:  # readers make it
+            pass
+        except OSError as error:
+            unreadable.append(Unreadable(path, str(error.strerror), is_cold=False))
+    return Indexes(looked, unreadable, is_all=True)
+
+
 def survey(where: Namespace, writer: str) -> list[Bundle]:
     """Return all bundles of a namespace that readers see."""
     surveyed = []
-    with store_errors("survey a namespace"):
+    with store_errors("survey a namespace", where.path):
         for listed in index.read(where.path, writer).bundles:
             with suppress(FileNotFoundError):
                 path = os.path.join(where.path, listed.bundle)
@@ -184,23 +226,32 @@ def survey(where: Namespace, writer: str) -> list[Bundle]:
 
 
 def record_uses(store: str, uses: list[Use]) -> int:
-    """Record the last uses of bundles, at most once a day for each; return how many were updated."""
+    """Record the last uses of bundles, at most once a day for each; return how many were updated.
+
+    A bundle that fails keeps no other: garbage collection would take what is in use. The first such error is raised.
+    """
     recorded = 0
+    failure = None
     for scope, profile, name, bundle, at in uses:
         if not is_bundle_id(bundle):
             continue
         path = os.path.join(Namespace(store, scope, profile, name).path, bundle + BUNDLE)
-        with store_errors("record a use"), suppress(FileNotFoundError):
-            if os.stat(path, follow_symlinks=False).st_mtime < at - DAY:
-                os.utime(path, (at, at), follow_symlinks=False)
-                recorded += 1
+        try:
+            with store_errors("record a use"), suppress(FileNotFoundError):
+                if os.stat(path, follow_symlinks=False).st_mtime < at - DAY:
+                    os.utime(path, (at, at), follow_symlinks=False)
+                    recorded += 1
+        except StoreError as error:
+            failure = failure or error
+    if failure:
+        raise failure
     return recorded
 
 
 def remove(where: Namespace, names: list[str], writer: str) -> list[str]:
     """Remove bundles; return those that existed. What they superseded stays superseded."""
     path = where.path
-    with store_errors("remove bundles"), opened_dir(path) as fd, publish_lock(path):
+    with store_errors("remove bundles", path), opened_dir(path) as fd, publish_lock(path):
         _hand_on_marks(where, fd, names, writer)
         there = [bundle for bundle in names if is_bundle_id(bundle) and unlink_if_there(bundle + MANIFEST, fd)]
         index.update(fd, writer)
@@ -212,7 +263,7 @@ def remove(where: Namespace, names: list[str], writer: str) -> list[str]:
 def quarantine(where: Namespace, bundle: str, writer: str) -> bool:
     """Move a damaged bundle into `quarantine/`; return False if it is gone."""
     path = where.path
-    with store_errors("quarantine a bundle"), opened_dir(path) as fd, publish_lock(path):
+    with store_errors("quarantine a bundle", path), opened_dir(path) as fd, publish_lock(path):
         ensure_dir(QUARANTINE, 0o700, fd)
         _hand_on_marks(where, fd, [bundle], writer)
         with opened_dir(QUARANTINE, fd) as quarantine_fd:
@@ -236,13 +287,12 @@ def _hand_on_marks(where: Namespace, fd: int, names: Collection[str], writer: st
         elif listed.supersedes:
             going.setdefault((listed.user, listed.uid), []).append(listed)
     remaining = index.marks(staying)
-    elsewhere = _elsewhere(where, writer) if going else set()
+    elsewhere = _elsewhere(where, writer, index.marks(listed for group in going.values() for listed in group))
     for group in going.values():
         live = _live_marks(group, staying, elsewhere)
         supersedes = {entry: mark for entry, mark in live.items() if remaining.get(entry, "") < mark}
         if supersedes:
-            with suppress(ManifestUnreadable):  # nobody can tell whose they are
-                bundles.publish_marks(fd, writer, group[-1].bundle, supersedes)
+            bundles.publish_marks(where, fd, writer, group[-1], supersedes)
 
 
 def _hides(entry: str, mark: str, others: Iterable[Listed]) -> bool:
@@ -260,7 +310,7 @@ def _move(name: str, source: int, target: int) -> bool:
 def sweep(where: Namespace, writer: str, now: float) -> list[str]:
     """Remove leftovers of dead publishers, and update the index; return the removed names."""
     path = where.path
-    with store_errors("sweep a namespace"), opened_dir(path) as fd:
+    with store_errors("sweep a namespace", path), opened_dir(path) as fd:
         names = set(os.listdir(fd))
         swept = [name for name in sorted(names) if _is_left_over(fd, name, names, now - ORPHAN_SECONDS)]
         for name in swept:
@@ -349,11 +399,11 @@ def superseded(where: Namespace, writer: str, now: float) -> list[str]:
     These were replaced by a compacted bundle or superseded in all their entries more than `GRACE_SECONDS` ago, or have
     no entries and supersede nothing that is left. Leaves out bundles with an entry that no other bundle provides.
     """
-    with store_errors("look for replaced bundles"), opened_dir(where.path) as fd:
+    with store_errors("look for replaced bundles", where.path), opened_dir(where.path) as fd:
         with publish_lock(where.path):
             indexed = index.update(fd, writer).bundles
         blocked = blocklist.read(where.store)
-        elsewhere = _elsewhere(where, writer) if index.marks(indexed) else set()
+        elsewhere = _elsewhere(where, writer, index.marks(indexed))
         settled = [listed for listed in indexed if _is_past_grace(fd, listed, now)]
     replaced = {old for listed in settled for old in listed.replaces}
     youngest = index.marks(listed for listed in settled if not blocked.user(listed.user, listed.uid))
@@ -390,24 +440,30 @@ def _live_marks(group: Sequence[Listed], indexed: Iterable[Listed], elsewhere: C
     }
 
 
-def _elsewhere(where: Namespace, writer: str) -> set[str]:
-    """Return the entries that marks of this scope hide in other scopes: none, unless it is a user's."""
-    if not is_user_scope(where.scope):
+def _elsewhere(where: Namespace, writer: str, marked: Collection[str]) -> set[str]:
+    """Return which of these entries, marked in this scope, are hidden in other scopes: none, unless it is a user's.
+
+    All of them, if these scopes cannot be read: too many marks do no harm.
+    """
+    if not (marked and is_user_scope(where.scope)):
         return set()
     shared = [scope for scope in _folders(os.path.join(where.store, ARTIFACTS)) if not is_user_scope(scope)]
-    indexes = [index.read(where._replace(scope=scope).path, writer) for scope in shared]
-    return {entry for listing in indexes for listed in listing.bundles for entry in listed.entries}
+    try:
+        indexes = [index.read(where._replace(scope=scope).path, writer) for scope in shared]
+    except OSError:
+        return set(marked)
+    return {entry for listing in indexes for listed in listing.bundles for entry in listed.entries.keys() & marked}
 
 
 def plan_compaction(where: Namespace, writer: str, fewest: int, most_bytes: int) -> list[Merger]:
     """Return which bundles of a namespace to merge; arguments as in `mergers`."""
-    with store_errors("plan a compaction"), opened_dir(where.path) as fd:
+    with store_errors("plan a compaction", where.path), opened_dir(where.path) as fd:
         with publish_lock(where.path):
             listing = index.update(fd, writer)
         blocked = {listed.bundle for listed in listing.bundles} - {
             listed.bundle for listed in listing.usable(blocklist.read(where.store))
         }
-        elsewhere = _elsewhere(where, writer) if index.marks(listing.bundles) else set()
+        elsewhere = _elsewhere(where, writer, index.marks(listing.bundles))
     # The bundles of a blocked user stay as they are, until they are unblocked or nobody has used them for long.
     return mergers(
         [listed for listed in listing.bundles if listed.bundle not in blocked], fewest, most_bytes, elsewhere

@@ -178,7 +178,7 @@ def test_indexes_are_made_again(site: EntrySite) -> None:
     assert site.json("cache", "reindex", "--scope", "site") == []
     manifest = next(path for path in index.parent.glob("*Z-*.json"))
     manifest.chmod(0o600)
-    manifest.write_text("{")
+    manifest.write_text('{"format": 2}')
     result = site.command("cache", "reindex")
     assert (result.exit_code, "REFUSED" in result.stdout) == (1, True)
 

@@ -11,6 +11,7 @@ import pytest
 from tests.support import sample_log
 from tests.support.command_line import run
 from tests.support.entry_site import EntrySite, OsAs
+from warmstart import view
 from warmstart.cli import explain
 from warmstart.entry import epilog, prolog
 from warmstart.paths import Installation
@@ -115,7 +116,7 @@ def test_a_view_that_can_not_be_read_is_another_users(as_user: EntrySite, monkey
     def refuse(*_: object) -> bytes:
         raise PermissionError(13, os.strerror(13))
 
-    monkeypatch.setattr(explain, "read_small", refuse)
+    monkeypatch.setattr(view, "read_small", refuse)
     assert as_user.command("explain", "7").exit_code == 1
 
 

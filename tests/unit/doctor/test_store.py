@@ -22,6 +22,7 @@ from warmstart.host.namespaces import Mount
 from warmstart.images.store.published import ImageProducer
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
+from warmstart.store.maintenance import Indexes, Unreadable
 
 OWNER = 4711
 P = ParamSpec("P")
@@ -37,6 +38,7 @@ GOOD: dict[str, Any] = {
     "can_list": False,
     "last_maintained": 60.0,
     "identity": "abcdef0123",
+    "look_at_indexes": Indexes(1, [], is_all=True),
     "under_way": {"reg.io+a=1.x86_64.oci2": ImageProducer("n9", 9, 8, "2026-01-31T09:30:00Z", at=time.time())},
 }
 DENIED = OSError(errno.ENOLCK, "No locks available", "x")
@@ -103,6 +105,10 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.space", "advice", {"look": LOOK._replace(free=100)}),
         ("store.maintenance", "wrong", {"last_maintained": 3 * 86400.0 + 1}),
         ("store.maintenance", "wrong", {"last_maintained": None}),
+        *(
+            ("store.indexes", "wrong", {"look_at_indexes": Indexes(1, [Unreadable("/x", "bad", cold)], is_all=False)})
+            for cold in (True, False)
+        ),
         ("store.writable", "critical", {"place": "", "code": errno.EROFS}),
         ("store.writable", "critical", {"place": "", "code": errno.EDQUOT}),
         ("store.writable", "critical", {"place": "", "code": errno.EACCES}),

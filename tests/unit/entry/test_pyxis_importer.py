@@ -100,7 +100,7 @@ def test_what_the_store_does_not_serve_is_the_users_own(
     assert imported == [(f"reg.example.com/a@sha256:{HEX}", "carol" if case == "login" else "")]
 
 
-@pytest.mark.parametrize("case", ["off", "observed", "no rule", "observed, odd variables"])
+@pytest.mark.parametrize("case", ["off", "observed", "no rule", "observed, odd variables", "in no registry"])
 def test_where_warmstart_stays_out_of_the_way_enroot_imports(
     entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, case: str,
@@ -113,7 +113,7 @@ def test_where_warmstart_stays_out_of_the_way_enroot_imports(
         Path(entry_site.installation.off_switch).touch()
     elif case == "no rule":
         entry_site.write(policy._replace(rules=(elsewhere,)))
-    else:
+    elif "observed" in case:
         entry_site.write(policy._replace(mode="observe"))
     if "odd" in case:
         entry_site.environ(SLURM_HET_JOB_ID="x")
@@ -123,7 +123,7 @@ def test_where_warmstart_stays_out_of_the_way_enroot_imports(
     monkeypatch.setattr(enroot, "PROGRAM", str(program))
     monkeypatch.setattr(own_images, "FALLBACK", str(entry_site.root))
     entry_site.environ(ENROOT_OWN="mine")
-    uri = "docker://elsewhere.example.org#a:1"
+    uri = "dockerd://local/a:1" if case == "in no registry" else "docker://elsewhere.example.org#a:1"
     status, out, err = get(entry_site, capsys, uri)
     path = Path(out.strip())
     assert (status, err, imported) == (0, "", [])
@@ -168,6 +168,36 @@ def test_what_the_policy_does_not_allow_is_refused(
     status, out, err = get(entry_site, capsys, "docker://evil.example.com/a:1")
     assert (status, out, imported) == (1, "", [])
     assert "evil.example.com" in err
+
+
+SENTENCES = {
+    f"image reg.example.com/a@sha256:{HEX} is still missing after 9 s of waiting; its import goes on": True,
+    f"image reg.example.com/a@sha256:{HEX}: its registry does not serve it now (503)": True,
+    f"image reg.example.com/a@sha256:{HEX[:-1]} is still missing": False,
+    "image reg.example.com/b:1 is still missing after 9 s of waiting": False,
+    "the job's comment has 'bogus', which is not a valid request to warmstart": False,
+}
+
+
+@pytest.mark.parametrize(("sentence", "waited"), SENTENCES.items())
+def test_a_job_that_must_fail_imports_nothing(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], sentence: str,
+    waited: bool,
+) -> None:  # fmt: skip
+    """It is told why; and if that was for want of this image, that it is there now, in the place of the advice.
+
+    So it is after warmstart was switched off, too: its tasks are told the verdict then.
+    """
+    stored(entry_site)
+    view = Path(entry_site.paths.view, "7")
+    view.mkdir(parents=True)
+    (view / "verdict").write_text(f"warmstart: {sentence}\nwarmstart: submit the job again later\n")
+    arrived = f"image reg.example.com/a@sha256:{HEX} is there now: submit the job again"
+    told = f"warmstart: {sentence}\nwarmstart: {arrived if waited else 'submit the job again later'}\n"
+    assert get(entry_site, capsys, BY_DIGEST) == (1, "", told)
+    Path(entry_site.installation.off_switch).touch()
+    assert get(entry_site, capsys, BY_DIGEST) == (1, "", told)
+    assert imported == []
 
 
 def test_a_job_is_told_its_own_directory(entry_site: EntrySite) -> None:

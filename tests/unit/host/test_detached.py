@@ -30,8 +30,9 @@ os.rename("{out}.new", "{out}")
 """
 
 
-def test_it_has_nothing_of_its_parent(tmp_path: Path) -> None:
-    """Neither descriptors nor session, group, environment, directory or blocked signals."""
+def test_it_has_nothing_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither descriptors nor session, group, directory or blocked signals; of the environment slurm.conf's path."""
+    monkeypatch.setenv("SLURM_CONF", "/etc/other.conf")
     program, out = tmp_path / "report", tmp_path / "out"
     program.write_text(REPORT.format(python=sys.executable, out=out))
     program.chmod(0o755)
@@ -39,7 +40,7 @@ def test_it_has_nothing_of_its_parent(tmp_path: Path) -> None:
     os.set_inheritable(writer, True)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     try:
-        detached.start([str(program)], {"LC_ALL": "C.UTF-8", "A": "b"})
+        detached.start([str(program)])
         os.close(writer)
         assert os.read(reader, 1) == b""  # nobody else holds it: a hook that waits for the end of its output goes on
     finally:
@@ -51,7 +52,7 @@ def test_it_has_nothing_of_its_parent(tmp_path: Path) -> None:
     assert os.getsid(0) != report["session"] == report["group"]
     assert {name: value for name, value in report["environment"].items() if name != "LC_CTYPE"} == {
         "LC_ALL": "C.UTF-8",
-        "A": "b",
+        "SLURM_CONF": "/etc/other.conf",
     }
     assert (report["cwd"], report["blocked"]) == ("/", [])
 
@@ -59,7 +60,7 @@ def test_it_has_nothing_of_its_parent(tmp_path: Path) -> None:
 def test_a_program_that_is_not_there_harms_nobody() -> None:
     """Its parent goes on, and has no child left."""
     before = processes.children(os.getpid())
-    detached.start(["/nowhere/program"], {})
+    detached.start(["/nowhere/program"])
     assert processes.children(os.getpid()) <= before
 
 

@@ -10,22 +10,27 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.bundles import draft, namespace, publish
+from tests.support.bundles import ASKER, draft, namespace, publish
 from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.seed import node_cache
-from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, FetchOverBudget, local_copy
+from warmstart.seed import node_cache, wanted
+from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, FetchGoesOn, NotOffered, local_copy
+from warmstart.seed.wanted import Wanted
 from warmstart.store import bundles
-from warmstart.store.bundles import BundleDamaged, BundleGone, Offer
+from warmstart.store.blocklist import Block
+from warmstart.store.bundles import BundleDamaged, BundleGone, FetchOverBudget, Offer
 from warmstart.store.client import StoreClient
+from warmstart.store.layout import StoreFailed
 from warmstart.store.maintenance import Use
+from warmstart.store.manifest import Entries
 
 ME = Identity("me", os.getuid(), os.getgid())
 HOUR_AGO = IN_USE_SECONDS + 1
@@ -52,7 +57,8 @@ class Node(NamedTuple):
         """Bring it to the node."""
         where = namespace(self.base / "store")
         deadline = after(seconds)
-        return local_copy(str(self.directory), where, offer, store=self.client, most_bytes=most, deadline=deadline)
+        directory = str(self.directory)
+        return local_copy(directory, where, offer, ASKER, store=self.client, most_bytes=most, deadline=deadline)
 
     def names(self) -> set[str]:
         """Return what the directory holds, without the hashes."""
@@ -163,8 +169,89 @@ def test_a_store_that_hangs_is_over_the_budget(node: Node, monkeypatch: pytest.M
     monkeypatch.setattr(StoreClient, "fetch", silent)
     with pytest.raises(WorkerSilent):
         node.copy(offer)
-    with pytest.raises(FetchOverBudget, match="at the deadline"):
+    with pytest.raises(FetchGoesOn):
         node.copy(offer, seconds=0)
+
+
+def wants(node: Node, offer: Offer) -> list[Wanted]:
+    """Have a prolog with too little time for a bundle; return what the node then wants."""
+    with pytest.raises(FetchGoesOn):
+        node.copy(offer)
+    return wanted.due(str(node.directory))
+
+
+@pytest.fixture
+def too_slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Have two thirds of a bundle come when the time is over. The store's process is forked with this."""
+    monkeypatch.setattr(bundles, "CHUNK", 4)
+    monkeypatch.setattr(files, "CHUNK", 4)
+    ticks = iter((0.0, 0.0, 9.0, 24.0))
+    clock = SimpleNamespace(monotonic=lambda: next(ticks))
+    with monkeypatch.context() as patch:
+        patch.setattr(bundles, "time", clock)
+        yield patch
+
+
+def test_a_fetch_that_cannot_be_complete_goes_on_later(node: Node, too_slow: pytest.MonkeyPatch) -> None:
+    """It ends as soon as that is clear. The next one reads only what is missing, and no prolog tries meanwhile."""
+    offer = node.publish("a", content=b"0123456789ab")
+    (item,) = wants(node, offer)
+    assert (item.sha256, item.size, item.bundle, item.job) == (offer.sha256, 12, offer.bundle, ASKER)
+    (partial,) = node.directory.glob("*.fetching")
+    assert partial.read_bytes() == b"01234567"
+    too_slow.undo()
+    assert wants(node, offer) == [item]
+    node.prune(0)
+    assert partial.exists()
+    (stored,) = (node.base / "store").rglob("*.sqsh")
+    stored.chmod(0o600)
+    stored.write_bytes(b"not read89ab")
+    node_cache.fetch_wanted(str(node.directory), item, store=node.client, rate=1 << 30, deadline=after(30))
+    assert Path(node.copy(offer).path).read_bytes() == b"0123456789ab"
+    assert node.names() == {"sqsh", "files.json", "origin.json"}
+
+
+@pytest.mark.threat(41)
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_what_is_blocked_while_it_is_fetched_is_not_there(
+    node: Node, too_slow: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The store is asked again at the end: a fetch may take an hour."""
+    (item,) = wants(node, node.publish("a", content=b"0123456789ab"))
+    too_slow.undo()
+    block = Block(profile="numba", entry="a")
+    if when == "before":
+        node.client.block(block, after(10))
+    real = StoreClient.fetch
+
+    def fetch(*args: Any, **kwargs: Any) -> Entries:  # noqa: ANN401 - the method's
+        node.client.block(block, after(10))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(StoreClient, "fetch", fetch)
+    with pytest.raises(NotOffered):
+        node_cache.fetch_wanted(str(node.directory), item, store=node.client, rate=0, deadline=after(30))
+    assert node.names() == {"wanted.json"}
+
+
+def test_a_store_that_is_away_leaves_what_has_come(node: Node, too_slow: pytest.MonkeyPatch) -> None:
+    """For the next attempt. A disk without room takes it back."""
+    (item,) = wants(node, node.publish("a", content=b"0123456789ab"))
+    too_slow.undo()
+    (node.base / "store").rename(node.base / "away")
+    with pytest.raises(StoreFailed):
+        node_cache.fetch_wanted(str(node.directory), item, store=node.client, rate=0, deadline=after(30))
+    assert node.names() == {"wanted.json", "fetching"}
+
+
+def test_a_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast the store is: each read waits until the ones before it are due."""
+    naps: list[float] = []
+    monkeypatch.setattr(bundles, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=naps.append))
+    pace = bundles._Pace("b", 3 << 20, 0, 1 << 19)
+    for _ in range(3):
+        pace()
+    assert naps == [2.0, 4.0]
 
 
 def listing(copy: Copy) -> str:

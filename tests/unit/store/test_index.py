@@ -15,7 +15,7 @@ from warmstart.seed.overlay import Layer
 from warmstart.store import blocklist, bundles, index, maintenance
 from warmstart.store.blocklist import Block
 from warmstart.store.bundles import Published
-from warmstart.store.layout import Namespace
+from warmstart.store.layout import Namespace, StoreFailed
 from warmstart.store.manifest import Base, Entries, File, content_digest
 
 OWN, OTHER, SITE = "user-1-a", "user-2-b", "site"
@@ -296,12 +296,36 @@ def test_versions_that_cross_are_never_both_seen(shop: Shop, monkeypatch: pytest
     """Without any lock, all readers get the same one of two versions that were published at the same time."""
     shop.publish(f="v1")
     before = index.read(shop.where().path, OWNER)
-    monkeypatch.setattr(index, "update", lambda _fd, _owner: before)
+    monkeypatch.setattr(index, "current", lambda _fd: before)
     both = [shop.publish(f=new, based_on={"f": (OWN, "v1")}) for new in ("v2a", "v2b")]
     monkeypatch.undo()
     bundles.reindex(shop.where(), OWNER)
     assert all(made.bundle for made in both)
     assert shop.seen() == {"f": "v2b"}
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"format": 1', None])
+@pytest.mark.parametrize("lost", [b"", None])
+def test_nothing_retired_comes_back_without_an_index(shop: Shop, damage: bytes | None, lost: bytes | None) -> None:
+    """Empty, cut short, or no file at all: a manifest that cannot be used leaves the namespace cold, and no index."""
+    shop.publish(f="v1", g="g1")
+    mark = shop.publish(based_on={"f": (OWN, "v1")}).bundle
+    folder = Path(shop.where().path)
+    manifest = folder / f"{mark}.json"
+    whole = manifest.read_bytes()
+    for path, content in ((folder / index.NAME, lost), (manifest, damage)):
+        path.unlink()
+        if content is None:
+            path.mkdir()
+        else:
+            path.write_bytes(content)
+    for attempt in (shop.seen, lambda: shop.publish(h="h1"), lambda: bundles.reindex(shop.where(), OWNER)):
+        with pytest.raises(StoreFailed, match=f"{mark}.json"):
+            attempt()
+    assert (folder / index.NAME).is_dir() == (lost is None)
+    manifest.rmdir() if damage is None else manifest.unlink()
+    manifest.write_bytes(whole)
+    assert shop.seen() == {"g": "g1"}
 
 
 def test_an_older_index_or_manifest_supersedes_nothing(shop: Shop) -> None:

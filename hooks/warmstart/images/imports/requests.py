@@ -220,8 +220,7 @@ def _start(program: str, key: str) -> None:
             argv = [SYSTEMCTL, "start", "--no-block", UNIT.format(key=key)]
             if process.run(argv, deadline=after(SYSTEMCTL_S)).status == 0:
                 return
-    kept = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
-    detached.start([program, key], {"LC_ALL": "C.UTF-8", **kept})
+    detached.start([program, key])
 
 
 @contextmanager

@@ -329,7 +329,7 @@ def test_systemd_starts_the_import_where_it_runs(
 ) -> None:
     """Where it cannot, as without the unit, the program is started all the same."""
     started: list[list[str]] = []
-    monkeypatch.setattr(detached, "start", lambda argv, _env: started.append(argv))
+    monkeypatch.setattr(detached, "start", started.append)
     requests.submit(queue, asked_for("a"))
     (key,) = requests.start_due(queue)
     assert systemd.read_text() == f"start --no-block warmstart-import@{key}.service\n"
