@@ -222,12 +222,20 @@ def test_maintenance_starts_what_nobody_works_on(site: Site, fresh_image: Callab
 def test_a_pending_job_finds_its_image(site: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
     """`warmstart images prefetch` asks slurmctld once; beside the job wait those of a user who asks for a lot.
 
-    One import is made, before the job starts, and the job waits for nothing.
+    One import is made, before the job starts, and the job waits for nothing. Jobs that are held, or that can never
+    start, cause none.
     """
     image = fresh_image()
-    job = site.cluster.submit(SHOW, ALICE, wanting(image), "--hold")
+    job = site.cluster.submit(SHOW, ALICE, wanting(image), "--begin=now+1hour")
+    held, cancelled = (
+        site.cluster.submit(SHOW, BOB, wanting(f"{registry.url}/test/{name}:1"), "--hold") for name in ("held", "over")
+    )
+    stuck = site.cluster.submit(SHOW, BOB, wanting(f"{registry.url}/test/stuck:1"), f"--dependency=afterok:{cancelled}")
+    site.cluster.cancel(cancelled)
+    reason = ("squeue", "--noheader", "--format=%r", f"--jobs={stuck}")
+    wait_until("slurmctld to see it", lambda: "NeverSatisfied" in site.cluster.admin(*reason), 90)
     hostile = [
-        site.cluster.submit(SHOW, BOB, f"--comment={text}", "--hold")
+        site.cluster.submit(SHOW, BOB, f"--comment={text}", "--begin=now+1hour")
         for text in (
             "warmstart: image=evil.example.com/a:1",
             'warmstart: image=a"}],\n"jobs": [',
@@ -248,9 +256,9 @@ def test_a_pending_job_finds_its_image(site: Site, registry: Registry, fresh_ima
     name = image.partition("/")[2].partition(":")[0]
     fetched = registry.requests("GET", f"/{name}/blobs/")
     assert [row["result"] for row in prefetch()["images"]] == ["present"]
-    site.cluster.admin("scontrol", "release", str(job))
+    site.cluster.admin("scontrol", "update", f"jobid={job}", "starttime=now")
     ended = site.finish(job)
-    for other in hostile:
+    for other in (*hostile, held, stuck):
         site.cluster.cancel(other)
     assert ended.output == "found\n"
     assert len(site.events(job, "image.reused")) == 1

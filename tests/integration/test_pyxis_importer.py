@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -223,13 +224,52 @@ def test_what_the_store_lacks_is_the_jobs_own(
     assert as_pyxis(site, "release", user=BOB, SLURM_JOB_ID="7008").returncode == 0
 
 
+def forget_uses(site: Site, name: str) -> None:
+    """Make an image one that nobody has used."""
+    shutil.rmtree(site.store / "images" / "used" / name)
+    for lease in (site.store / "images" / "leases").glob(f"{name}*"):
+        lease.unlink()
+
+
+@pytest.mark.threat(42)
+def test_users_see_that_an_image_is_held_and_not_by_whom(site: Site, of_another_job: str) -> None:
+    """It is not copied for the step. Nobody but the store's owner and root can read who imported it or who used it."""
+    images, alice, bob = site.store / "images", site.cluster.account(ALICE), site.cluster.account(BOB)
+    path = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
+    for known in (site.var / "n1" / "uses").iterdir():
+        known.unlink()
+    assert site.run_hook("epilog", site.variables(7007)).returncode == 0
+    assert set(os.listdir(images / "used" / path.stem)) == {"n1", f"n1~{alice.uid}"}
+    assert json.loads((images / f"{path.stem}.json").read_text())["user"] == ALICE
+
+    def seen_by_bob(*argv: str) -> set[str]:
+        done = subprocess.run(
+            [*argv], user=bob.uid, group=bob.gid, extra_groups=[], check=False, capture_output=True, text=True, cwd="/"
+        )
+        return set(done.stdout.split())
+
+    files = seen_by_bob("/usr/bin/find", str(images), "-type", "f", "-readable", "-not", "-name", "*.sqsh")
+    tag = next(iter((images / "tags").iterdir()))
+    assert {str(tag), str(images / "leases" / path.stem)} <= files
+    assert seen_by_bob("/usr/bin/grep", "-lE", rf"{ALICE}|\b{alice.uid}\b|\bn1\b", *files) == set()
+    assert [name for name in seen_by_bob("/usr/bin/find", str(images)) if "n1" in name or str(alice.uid) in name] == []
+    assert got(as_pyxis(site, "get", f"docker://{of_another_job}", user=BOB, SLURM_JOB_ID="7008")) == str(path)
+    done = subprocess.run(
+        [site.cluster.prefix / "bin" / "warmstart", "images", "show", of_another_job, "--json"],
+        user=bob.uid, group=bob.gid, extra_groups=[], check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    shown = json.loads(done.stdout)
+    assert (shown["reference"], shown["protected"], shown["tags"]) == (of_another_job, "in use", [of_another_job])
+    assert (shown["user"], shown["uid"], shown["nodes"]) == ("", -1, [])
+
+
 def test_the_use_of_an_image_that_a_step_is_served_is_recorded(site: Site, of_another_job: str) -> None:
     """Maintenance records what the step noted. Where no use protects the image the step gets a copy."""
     path = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
     name = path.name.removesuffix(".sqsh")
     used = site.store / "images" / "used" / name
     assert path.parent == site.store / "images"
-    shutil.rmtree(used)  # nobody has used it for longer than the lease
+    forget_uses(site, name)  # nobody has used it for longer than the lease
     for known in (site.var / "n1" / "uses").iterdir():
         known.unlink()
     own = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
@@ -249,7 +289,7 @@ def test_a_short_jobs_use_is_recorded_by_its_epilog(site: Site, of_another_job: 
     """The job is over before maintenance runs."""
     path = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
     used = site.store / "images" / "used" / path.name.removesuffix(".sqsh")
-    shutil.rmtree(used)
+    forget_uses(site, used.name)
     for known in (site.var / "n1" / "uses").iterdir():
         known.unlink()
     assert site.run_hook("epilog", site.variables(7007)).returncode == 0

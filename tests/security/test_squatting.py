@@ -12,17 +12,19 @@ from pathlib import Path
 import pytest
 
 from tests.support.requirements import unavailable
-from tests.support.runs import a_policy
+from tests.support.runs import a_context, a_policy, a_record
 from warmstart.doctor.node import Node
 from warmstart.doctor.node import workspace as workspaces
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
-from warmstart.images import notes
-from warmstart.images.scratch import Caps
+from warmstart.images import notes, scratch
+from warmstart.images.scratch import Caps, WorkspaceNotRoots
 from warmstart.images.user import own_images
 from warmstart.paths import Installation
 from warmstart.policy.schema import Paths
+from warmstart.steps import workspace
+from warmstart.steps.workspace import Options
 
 pytestmark = [
     pytest.mark.threat(34),
@@ -31,6 +33,7 @@ pytestmark = [
 ALICE = Identity("alice", 64201, 64201)
 REPOSITORY = Path(__file__).parents[2]
 BOB = Identity("bob", 64202, 64202)
+ROOT = Identity("root", 0, 0)
 
 
 def import_directory(shared: str) -> str:
@@ -148,6 +151,29 @@ def test_doctor_tells_of_a_workspace_root_that_a_user_has_made_or_could_make(
     bob.run(after(5), make, f"{shared}/n1")
     ((status, found),) = workspace_findings(base, shared)
     assert (status, f"{shared}/n1 (uid {BOB.uid}" in found) == ("wrong", True)
+
+
+@pytest.mark.parametrize("squatted", ["warmstart", "warmstart/n1"])
+def test_a_job_and_an_import_hear_that_the_workspace_is_not_roots(
+    bob: Worker, base: Path, shared: str, squatted: str
+) -> None:
+    """And whose it is: free space would not help. Nothing is made there."""
+    root, taken = f"{shared}/warmstart", f"{shared}/{squatted}"
+    if taken != root:
+        os.mkdir(root, 0o755)
+        os.mkdir(taken, 0o755)
+        os.chown(taken, BOB.uid, BOB.gid)
+    else:
+        bob.run(after(5), make, root)
+    context = a_context(base)._replace(record=a_record(workspace=root))
+    said = f"nothing is made in {taken}, which is not root's: it belongs to uid {BOB.uid}"
+    with pytest.raises(WorkspaceNotRoots, match=said) as told:
+        workspace.run(context, Options(()))
+    assert "free space" not in told.value.hint
+    with pytest.raises(WorkspaceNotRoots, match=said), scratch.opened(root, "n1", "r1", ROOT, Caps(1 << 20, 100)):
+        pass
+    assert os.listdir(taken) == []
+    context.store.close()
 
 
 def test_the_packaged_line_makes_the_root_roots(bob: Worker, base: Path, shared: str) -> None:

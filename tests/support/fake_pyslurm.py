@@ -26,6 +26,7 @@ API = {
         r"wrap = Job\.from_ptr\(&info\.job_array\[0\]\)",
         r"    @property\n    def id\(self\):\n        return self\.ptr\.job_id\n",
         r"    @property\n    def qos\(self\):\n        return cstr\.to_unicode\(self\.ptr\.qos\)\n",
+        r"    def state_reason\(self\):\n        if self\.ptr\.state_desc:",
         r"    def state\(self\):\n        return cstr\.to_unicode\(slurm_job_state_string\(self\.ptr\.job_state\)\)\n",
         r"    def array_id\(self\):\n        return u32_parse\(self\.ptr\.array_job_id\)\n",
         r"    def array_task_id\(self\):\n        return u32_parse\(self\.ptr\.array_task_id\)\n",
@@ -73,6 +74,7 @@ class RPCError(Exception):
 
 class Job:
     state, qos, array_id, array_task_id, array_tasks_waiting = "RUNNING", "high", 5, 2, None
+    state_reason = "Resources"
     eligible_time, admin_comment = 1795333348, "site"
     user_id, group_id, cluster, partition, account, priority = 2001, 2001, "c1", "main", "team", 5
     constraints, name, comment = ["a100&nvme", "ib"], "train", "warmstart: image=a:1"

@@ -73,7 +73,9 @@ class ImageStore(NamedTuple):
         for name, store in self.stores():
             tags = store.tags(after(LISTING_S))
             for entry in store.inventory(lease, after(LISTING_S)):
-                images.append(entry._replace(private=name, tags=tags.get(entry.digest, [])))
+                own = tags.get(entry.digest, [])
+                # Only the store's owner can read which reference it was imported as.
+                images.append(entry._replace(private=name, tags=own, reference=entry.reference or ", ".join(own)))
         return sorted(images, key=lambda entry: entry.last_use)
 
     def quarantined(self) -> list[QuarantinedImage]:

@@ -78,21 +78,22 @@ def _import(installation: Installation, node: str, paths: NodePaths, key: str) -
     ):
         if session is not None:
             queue = Queue.of(paths, session.policy.images)
-            with requests.slot(queue) as has_slot:
-                _serve(session, key, installation.pyslurm, has_slot=has_slot)
+            request = requests.read(paths.imports, key)
+            if request is not None:
+                with requests.slot(queue, request) as has_slot:
+                    _serve(session, request, installation.pyslurm, has_slot=has_slot)
             requests.start_due(queue)
 
 
-def _serve(session: Session, key: str, pyslurm: str, *, has_slot: bool) -> None:
-    request = requests.read(session.paths.imports, key)
-    if request is not None and has_slot:
+def _serve(session: Session, request: ImportRequest, pyslurm: str, *, has_slot: bool) -> None:
+    if has_slot:
         access = Access(session.policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), pyslurm)
         # A worker of its own: a signal may interrupt a call of the session's.
         with ImageStoreClient.of(session.policy.store_user, session.policy.paths.store) as store:
             waiting = WaitingJobs(store, access, request.reference, request.cluster)
             _Import(session, request, waiting).run()
-    elif request is not None:
-        requests.put_back(session.paths.imports, key, attempts=max(0, request.attempts - 1))
+    else:
+        requests.put_back(session.paths.imports, request.key, attempts=max(0, request.attempts - 1))
 
 
 class _Import:

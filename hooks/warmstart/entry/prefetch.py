@@ -8,7 +8,8 @@ What jobs ask for is their owners' text, and there may be a thousand of them:
 
 - One query to slurmctld, and a bounded answer (`slurm.pending`).
 - Of each user `MOST_JOBS` jobs that differ are read, and `MOST_IMAGES` images looked up.
-- Not more requests of jobs than `images.parallel` are there at a time. Users take turns, in an order of chance.
+- Not more requests of jobs than `images.parallel` are there at a time, but each user may have one, so that nobody's
+  slow images keep others' out. Users take turns, in an order of chance.
 - An image whose import failed is left alone for `PAUSE_S`, so it stands in nobody's way.
 
 A job has no node yet, so rules that match on `node` do not match it.
@@ -103,7 +104,8 @@ def wanted_by_policy(policy: Policy) -> list[Wanted]:
 def wanted_by_jobs(policy: Policy, pending: Iterable[PendingJob]) -> tuple[list[Wanted], int]:
     """Return what jobs need, the users' in turns, and how many jobs are malformed or ask for what they may not have.
 
-    `pending` comes by priority, and so do each user's images.
+    `pending` comes by priority, and so do each user's images. An image is wanted once for each of its users: one of
+    them may have no place for another request.
     """
     of_users: dict[int, dict[tuple[Reference, str], Wanted]] = {}
     known: dict[int, set[PendingJob]] = {}
@@ -122,7 +124,7 @@ def wanted_by_jobs(policy: Policy, pending: Iterable[PendingJob]) -> tuple[list[
     users = [list(images.values())[:MOST_IMAGES] for images in of_users.values()]
     random.shuffle(users)  # no secret
     turns = [images[turn] for turn in range(MOST_IMAGES) for images in users if turn < len(images)]
-    return list({(wanted.reference, wanted.private): wanted for wanted in reversed(turns)}.values())[::-1], refused
+    return turns, refused
 
 
 def _needs(policy: Policy, pending: PendingJob) -> Iterator[Wanted]:
@@ -195,8 +197,10 @@ class _Run:
         self._queue = queue = site.queue
         self._deadline = after(RUN_S)
         present = (requests.read(queue.directory, key) for key in requests.keys(queue.directory))
-        of_jobs = [known for known in present if known and known.job_id and not known.is_expired(queue.lifetime)]
-        self._slots = queue.parallel - len(of_jobs)  # for requests of jobs
+        # The users of the requests of jobs, each named once for each.
+        self._users = [
+            known.uid for known in present if known and known.job_id and not known.is_expired(queue.lifetime)
+        ]
 
     def ask(self, wanted: Wanted) -> str:
         """Write a request for an image if it is missing; return what became of it."""
@@ -217,15 +221,18 @@ class _Run:
         request = ImportRequest.of(query, site)._replace(fresh_after=fresh_after)
         known = requests.read(self._queue.directory, request.key)
         is_known = known is not None and not known.is_expired(self._queue.lifetime)
-        if is_known or site.store.is_at_work(query, self._deadline):
+        if is_known:
+            requests.submit(self._queue, request)  # for its rank
+            return UNDER_WAY
+        if site.store.is_at_work(query, self._deadline):
             return UNDER_WAY
         if self._has_failed(query, site, request):
             return FAILED
-        if wanted.job_id and self._slots <= 0:
+        if wanted.job_id and request.uid in self._users and len(self._users) >= self._queue.parallel:
             return NO_SLOT
         problem = requests.submit(self._queue, request)
         if not problem and wanted.job_id:
-            self._slots -= 1
+            self._users.append(request.uid)
         return problem or REQUESTED
 
     def _has_failed(self, query: ImageQuery, site: Site, request: ImportRequest) -> bool:

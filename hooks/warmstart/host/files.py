@@ -346,15 +346,15 @@ def unlock(fd: int) -> None:
 def ensure_dir(name: str, mode: int, dir_fd: int | None = None) -> None:
     """Create a directory with exactly this mode, or give the mode to one that exists and is our own.
 
-    Raises `EPERM` if it belongs to another uid: in a sticky directory another user may have created it first, and root
-    must not use that one.
+    Raises `Untrusted` if it belongs to another uid: in a sticky directory another user may have created it first, and
+    root must not use that one.
     """
     with suppress(FileExistsError):
         os.mkdir(name, mode, dir_fd=dir_fd)
     with opened_dir(name, dir_fd) as fd:
         status = os.fstat(fd)
         if status.st_uid != os.geteuid():
-            raise OSError(errno.EPERM, f"is owned by uid {status.st_uid}", name)
+            raise Untrusted(errno.EPERM, f"belongs to uid {status.st_uid}", name)
         if stat.S_IMODE(status.st_mode) != mode:
             os.fchmod(fd, mode)
 

@@ -62,6 +62,12 @@ def keeps_layers(name: str) -> bool:
     return IMPORTERS[_installed(name)].keeps_layers
 
 
+def shares_layers(kind: str) -> bool:
+    """Return whether images of a kind (MACHINE.RECIPE) share layers that their importer keeps on the node."""
+    importer = IMPORTERS.get(kind.rpartition(".")[2].rstrip("0123456789"))
+    return importer is not None and importer.keeps_layers
+
+
 def _installed(name: str) -> str:
     if name == "auto":
         return "enroot" if os.path.exists(ENROOT) else "oci"

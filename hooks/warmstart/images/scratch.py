@@ -29,7 +29,7 @@ import time
 from warmstart.errors import NodeError, ResourceError, UserError, WarmstartError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, NODE_FAULTS, ensure_dir, ensure_path, opened_dir, uncover
+from warmstart.host.files import DIRECTORY, NODE_FAULTS, Untrusted, ensure_dir, ensure_path, opened_dir, uncover
 from warmstart.host.identity import Identity
 from warmstart.lean import Iterator, NamedTuple, contextmanager, suppress
 
@@ -60,6 +60,21 @@ class ScratchUnusable(ResourceError):
     code = "import-no-room"
     template = "no room to import an image below {path}: {problem}"
     hint = "free space where paths.workspace is: it takes the image's layers and the result, with enroot also unpacked"
+
+
+class WorkspaceNotRoots(ResourceError):
+    """Somebody else has made a directory of the workspaces, or could rename what root makes there."""
+
+    code = "workspace-not-roots"
+    template = "nothing is made in {path}, which is not root's: it {problem}"
+    hint = "look whose it is and remove it; root's at boot: packaging/tmpfiles.d (docs/threats.md, row 34)"
+
+    @classmethod
+    def of(cls, path: str, error: OSError) -> WorkspaceNotRoots:
+        """Return the error for a file or directory at `path`, or where the error says."""
+        name = os.fsdecode(error.filename or "")
+        problem = error.strerror if isinstance(error, Untrusted) else "is a link, or no directory"
+        return cls(path=name if os.path.isabs(name) else path, problem=problem)
 
 
 class ScratchBroken(NodeError):
@@ -275,9 +290,11 @@ def _make_inner(path: str, outer: int, identity: Identity, caps: Caps) -> Scratc
 
 @contextmanager
 def disk_errors(path: str) -> Iterator[None]:
-    """Turn an `OSError` of this node's disk into `ScratchUnusable` or `ScratchBroken`."""
+    """Turn an `OSError` of this node's disk into `ScratchUnusable`, `WorkspaceNotRoots` or `ScratchBroken`."""
     try:
         yield
+    except Untrusted as error:
+        raise WorkspaceNotRoots.of(path, error) from error
     except OSError as error:
         kind = ScratchBroken if error.errno in NODE_FAULTS else ScratchUnusable
         raise kind(path=path, problem=error.strerror or str(error)) from error

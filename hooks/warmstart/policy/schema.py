@@ -321,7 +321,11 @@ class Images(Section):
         "2h", "How long an import may take, from when the first job asked for the image; with all its attempts."
     )
     parallel: int = _key(
-        2, "Imports that run on a node at a time. More wait, in an order that is fair to all users.", ge=1, le=64
+        2,
+        "Imports that run on a node at a time, and one more while all are one user's and another one waits. "
+        "The order is fair to all users.",
+        ge=1,
+        le=64,
     )
     prefetch: list[Reference] = _key(
         [],

@@ -22,6 +22,14 @@ MOST = 5000  # jobs; those of the highest priority
 LONGEST_COMMENT = 1024
 LONGEST_TEXT = 256  # of any other
 LONGEST_LINE = 8192  # of a submit line; options come first in it
+# Why a job waits, if somebody has to change it before it can start (squeue(1), JOB REASON CODES). A job that is held
+# for any reason has the priority 0, and no other has: the multifactor plugin's least is 1.
+STUCK = frozenset(
+    {
+        *("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "BadConstraints", "DependencyNeverSatisfied"),
+        *("InvalidAccount", "InvalidQOS", "ReservationDeleted", "ReservationInvalid"),
+    }
+)
 _JOBS = re.compile(r'"jobs":\s*\[\s*')
 _BETWEEN = re.compile(r"[\s,]*")
 _OPTIONS = ("--container-image", "--warm-image")
@@ -69,8 +77,9 @@ class SubmitLine(NamedTuple):
 
 
 def parse(text: str) -> list[PendingJob]:
-    """Return the pending jobs in squeue's output, by priority; what follows a cut in the output is left out.
+    """Return the pending jobs in squeue's output, by priority, without those that are stuck.
 
+    What follows a cut in the output is left out.
     `ValueError` if the output has no jobs in JSON's form.
     """
     start = _JOBS.search(text)
@@ -84,7 +93,7 @@ def parse(text: str) -> list[PendingJob]:
         except (ValueError, RecursionError):
             break
         if _is_pending(item) and (job := _job(item)) is not None:
-            prioritized.append((_number(item.get("priority")), job))
+            prioritized.append((_number(item.get("priority"), 1), job))
         between = _BETWEEN.match(text, at)
         at = between.end() if between else at
     return by_priority(prioritized)
@@ -94,6 +103,11 @@ def by_priority(prioritized: Iterable[tuple[int, PendingJob]]) -> list[PendingJo
     """Return the first `MOST` of (priority, job), those of the same priority by their ids."""
     ranked = sorted(prioritized, key=lambda pair: (-pair[0], pair[1].job_id))
     return [job for _, job in ranked[:MOST]]
+
+
+def is_stuck(priority: int | None, reason: str) -> bool:
+    """Return whether a pending job cannot start as it is: it is held, or what it asks for cannot be had."""
+    return priority == 0 or reason in STUCK
 
 
 def is_bounded(job: PendingJob) -> bool:
@@ -106,7 +120,8 @@ def _is_pending(item: Json) -> bool:
     if not isinstance(item, dict):
         return False
     states = item.get("job_state")
-    return states == PENDING or (isinstance(states, list) and PENDING in states)
+    is_pending = states == PENDING or (isinstance(states, list) and PENDING in states)
+    return is_pending and not is_stuck(_number(item.get("priority"), 1), _text(item.get("state_reason")))
 
 
 def _job(item: dict[str, Json]) -> PendingJob | None:
@@ -127,10 +142,10 @@ def _job(item: dict[str, Json]) -> PendingJob | None:
     return job if is_bounded(job) else None
 
 
-def _number(value: Json) -> int:
+def _number(value: Json, default: int = 0) -> int:
     if isinstance(value, dict):
-        value = value.get("number") if value.get("set") else 0
-    return value if isinstance(value, int) else 0
+        value = value.get("number") if value.get("set") else None
+    return value if isinstance(value, int) else default
 
 
 def _text(value: Json) -> str:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Protocol
 
 from warmstart.slurm.facts import PENDING, SCRIPTS, Configuration, JobFacts
-from warmstart.slurm.pending import PendingJob, SubmitLine, by_priority, is_bounded
+from warmstart.slurm.pending import PendingJob, SubmitLine, by_priority, is_bounded, is_stuck
 
 INVALID_JOB_ID = 2017  # ESLURM_INVALID_JOB_ID (slurm/slurm_errno.h)
 _ATTRIBUTES = ("prolog", "epilog", "prolog_slurmctld", "epilog_slurmctld")
@@ -29,6 +29,7 @@ class _Job(Protocol):
 
     id: int
     state: str
+    state_reason: str | None
     qos: str | None
     array_id: int | None
     array_task_id: int | None
@@ -75,7 +76,10 @@ def jobs(libraries: str, slurm_conf: str, job_ids: list[int]) -> list[JobFacts] 
 
 
 def pending(libraries: str, slurm_conf: str) -> list[PendingJob] | None:
-    """Return the pending jobs, by priority; None if pyslurm cannot be loaded. Raises `OSError` with Slurm's message."""
+    """Return the pending jobs that are not stuck, by priority; None if pyslurm cannot be loaded.
+
+    Raises `OSError` with Slurm's message.
+    """
     pyslurm = _load(libraries, slurm_conf)
     if pyslurm is None:
         return None
@@ -86,8 +90,10 @@ def pending(libraries: str, slurm_conf: str) -> list[PendingJob] | None:
     prioritized = []
     for job in known.values():
         with suppress(UnicodeDecodeError):  # its owner wrote something else than UTF-8, which pyslurm expects
-            if job.state == PENDING and is_bounded(pending_job := _pending(job)):
-                prioritized.append((job.priority or 0, pending_job))
+            if job.state != PENDING or is_stuck(job.priority, job.state_reason or ""):
+                continue
+            if is_bounded(pending_job := _pending(job)):
+                prioritized.append((job.priority or 1, pending_job))
     return by_priority(prioritized)
 
 

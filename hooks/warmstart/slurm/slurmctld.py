@@ -68,7 +68,7 @@ class Slurmctld:
             return self._jobs(job_ids, deadline) if job_ids else []
 
     def pending(self, deadline: Deadline) -> list[PendingJob]:
-        """Return the jobs that wait to be started, by priority, at most `slurm.pending.MOST`. One query."""
+        """Return the jobs that wait and can start as they are, by priority, at most `slurm.pending.MOST`. One query."""
         with _problems("pending jobs"):
             jobs = self._by_pyslurm(deadline, lambda client: client.pending_by_pyslurm(self._access, deadline))
             return commands.pending(self._access, deadline) if jobs is None else jobs

@@ -12,12 +12,13 @@ quota (tried on XFS). `release` computes the same name from the record and remov
 
 from __future__ import annotations
 
+import errno
 import os
 
 from warmstart.audit import events
 from warmstart.errors import NodeError, ResourceError
 from warmstart.host.deadline import after
-from warmstart.host.files import NODE_FAULTS, ensure_dir, ensure_path, opened_dir, remove_tree
+from warmstart.host.files import NODE_FAULTS, Untrusted, ensure_dir, ensure_path, opened_dir, remove_tree
 from warmstart.lean import NamedTuple, suppress
 from warmstart.paths import LONGEST_TMPDIR
 from warmstart.record import Record
@@ -36,7 +37,7 @@ class WorkspaceUnusable(NodeError):
 
 
 class WorkspaceFull(ResourceError):
-    """There is no space for another workspace, or something else exists at its path."""
+    """There is no space for another workspace."""
 
     code = "workspace-full"
     template = "no workspace below {root}: {problem}"
@@ -50,7 +51,7 @@ class Options(NamedTuple):
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Build the whole tree, or nothing. Raises `WorkspaceUnusable` or `WorkspaceFull`."""
+    """Build the whole tree, or nothing. Raises `WorkspaceUnusable`, `WorkspaceFull` or `WorkspaceNotRoots`."""
     record, limits = context.record, context.policy.limits
     path = record.run_directory
     detail: dict[str, object] = {"path": path}
@@ -67,6 +68,10 @@ def run(context: Context, options: Options) -> Outcome:
                         node, record, options.profiles, limits.workspace, limits.workspace_files
                     )
     except OSError as error:
+        if isinstance(error, Untrusted) or error.errno in {errno.ELOOP, errno.ENOTDIR}:
+            from warmstart.images.scratch import WorkspaceNotRoots  # slow to import
+
+            raise WorkspaceNotRoots.of(f"{record.workspace}/{record.node}", error) from error
         problem = error.strerror or str(error)
         cls = WorkspaceUnusable if error.errno in NODE_FAULTS else WorkspaceFull
         raise cls(root=record.workspace, problem=problem) from error

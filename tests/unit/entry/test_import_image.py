@@ -225,7 +225,7 @@ def test_without_a_slot_the_request_waits(entry_site: EntrySite, monkeypatch: py
     flights = imports(monkeypatch, publish)
     request = ask(entry_site)
     queue = Queue(entry_site.paths.imports, "/nowhere", entry_site.policy.images.parallel, 7200)
-    with requests.slot(queue), requests.slot(queue):
+    with requests.slot(queue, request), requests.slot(queue, request):
         run(entry_site, request)
     left = requests.read(entry_site.paths.imports, request.key)
     assert left == request._replace(attempts=0, tried=0.0)

@@ -208,6 +208,24 @@ def test_a_thousand_hostile_comments_cost_little(site: EntrySite, monkeypatch: p
     assert run(site, *found).count(REQUESTED) == 0  # as long as those are at work
 
 
+@pytest.mark.threat(40)
+def test_no_user_keeps_the_others_requests_out(site: EntrySite) -> None:
+    """Whoever has none there may have one, whatever the others have; further ones need a place."""
+    slots = site.policy.images.parallel
+    assert run(site, *(of_job(f"slow{number}:1") for number in range(slots))) == [REQUESTED] * slots
+    bobs = [of_job(f"b{number}:1", 8, BOB) for number in range(2)]
+    assert run(site, of_job("slow:1"), *bobs) == [NO_SLOT, REQUESTED, NO_SLOT]
+    assert run(site, *bobs) == [UNDER_WAY, NO_SLOT]
+
+
+def test_an_image_that_is_asked_for_keeps_the_better_rank(site: EntrySite) -> None:
+    """The request knows of the second user, whose turn may come first; or of nobody, for whom the policy asks."""
+    policys = of_job("a:1")._replace(job_id=0, charged=NOBODY)
+    assert run(site, of_job("a:1"), of_job("a:1", 8, BOB), policys) == [REQUESTED, UNDER_WAY, UNDER_WAY]
+    (request,) = written(site)
+    assert (request.uid, request.further) == (ALICE, (BOB, -1))
+
+
 def test_who_comes_first_is_chance(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """So nobody can be first in every run."""
     jobs = [asking(f"reg.example.com/u{uid}:1", uid, uid) for uid in range(3000, 3010)]
@@ -218,10 +236,14 @@ def test_who_comes_first_is_chance(site: EntrySite, monkeypatch: pytest.MonkeyPa
     assert len(orders) == 5
 
 
-def test_an_image_of_two_users_is_wanted_once(site: EntrySite) -> None:
-    """Whoever has the first turn is charged."""
-    found, _ = wanted_by_jobs(site.policy, [asking("reg.example.com/a:1", uid) for uid in (ALICE, BOB)])
-    assert len(found) == 1
+@pytest.mark.threat(40)
+def test_an_image_of_two_users_has_both_their_turns(site: EntrySite) -> None:
+    """Of one user it is wanted once. It comes although one of the two has no place left."""
+    found, _ = wanted_by_jobs(site.policy, [asking("reg.example.com/a:1", uid) for uid in (ALICE, BOB, BOB)])
+    assert sorted(wanted.charged.uid for wanted in found) == [ALICE, BOB]
+    slots = site.policy.images.parallel
+    run(site, *(of_job(f"slow{number}:1") for number in range(slots)))
+    assert run(site, of_job("a:1"), of_job("a:1", 8, BOB)) == [NO_SLOT, REQUESTED]
 
 
 def test_a_request_is_as_a_prolog_writes_it(site: EntrySite) -> None:

@@ -61,7 +61,7 @@ def test_a_use_that_is_about_to_end_protects_nothing(store: Path) -> None:
     """A note takes a while to be recorded: the last day of a lease is too short, or half of a short one."""
     week = 7 * DAY
     uses.record(str(store), NAME, "n1")
-    use = store / "images" / "used" / NAME / "n1"
+    use = store / "images" / "leases" / NAME
     for age, lease, protected in ((5.5, week, True), (6.5, week, False), (0.4, DAY, True), (0.6, DAY, False)):
         os.utime(use, (time.time() - age * DAY,) * 2)
         assert uses.is_protected(str(store), NAME, lease) is protected, (age, lease)
@@ -106,9 +106,11 @@ def test_notes_protect_for_two_days_only(store: Path, run: Path) -> None:
     """While the job runs maintenance records the use again; the lease of hooks' uses is longer."""
     week = 7 * DAY
     own_images.note_use(str(run / "tmp"), NAME)
-    (use,) = [store / "images" / "used" / NAME / f"n1~{os.getuid()}" for _ in range(collect(store, run))]
+    assert collect(store, run) == 1
+    use, lease = store / "images" / "used" / NAME / f"n1~{os.getuid()}", store / "images" / "leases" / f"{NAME}~"
     for days, recorded, lasts, protected in ((0.9, 0, True, "in use"), (1.5, 1, False, "in use"), (2.1, 1, False, "")):
-        os.utime(use, (time.time() - days * DAY,) * 2)
+        for path in (use, lease):
+            os.utime(path, (time.time() - days * DAY,) * 2)
         os.utime(store / "images" / f"{NAME}.sqsh", (1, 1))
         assert uses.is_protected(str(store), NAME, week) is lasts
         found = eviction.describe(str(store), NAME, week)

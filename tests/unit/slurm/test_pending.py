@@ -40,10 +40,30 @@ def test_a_job_of_an_old_and_of_a_new_slurm() -> None:
 
 def test_only_pending_jobs_by_priority() -> None:
     """22.05 prints jobs in all states, whatever it is asked for."""
-    jobs = [OLD | {"job_id": number, "priority": number % 10} for number in range(1, 30)]
+    jobs = [OLD | {"job_id": number, "priority": number % 10 + 1} for number in range(1, 30)]
     found = pending.parse(squeue(*jobs, OLD | {"job_state": "RUNNING"}, NEW | {"job_state": ["RUNNING"]}))
     assert [job.job_id for job in found[:4]] == [9, 19, 29, 8]
     assert len(found) == 29
+
+
+@pytest.mark.parametrize(
+    ("change", "counts"),
+    [
+        ({"state_reason": "Priority"}, True),
+        ({"state_reason": "Dependency"}, True),  # the other job may end well
+        ({"state_reason": "BeginTime"}, True),
+        ({"state_reason": "JobHeldUser"}, False),
+        ({"state_reason": "DependencyNeverSatisfied"}, False),
+        ({"state_reason": "BadConstraints"}, False),
+        ({"priority": 0, "state_reason": "None"}, False),  # held, whatever is said of it
+        ({"priority": {"set": True, "infinite": False, "number": 0}}, False),
+        ({"priority": {"set": False, "infinite": False, "number": 0}}, True),  # slurmctld has not set it yet
+    ],
+)
+def test_jobs_that_cannot_start_as_they_are_count_for_nothing(change: dict[str, Any], counts: bool) -> None:
+    """They would keep others' images waiting, perhaps for a job that is never released."""
+    assert len(pending.parse(squeue(OLD | change))) == counts
+    assert len(pending.parse(squeue(NEW | change))) == counts
 
 
 def test_nothing_that_a_user_writes_looks_like_another_job() -> None:

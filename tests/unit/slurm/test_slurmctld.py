@@ -89,6 +89,13 @@ def test_pyslurm_tells_of_pending_jobs(tmp_path: Path) -> None:
     assert not (tmp_path / "asked").exists()
 
 
+@pytest.mark.parametrize("change", ["Job.priority = 0", "Job.state_reason = 'JobHeldAdmin'"])
+def test_pyslurm_leaves_out_jobs_that_cannot_start(tmp_path: Path, change: str) -> None:
+    """As with squeue."""
+    install(tmp_path / "libraries", broken=f"Job.state = 'PENDING'\n{change}")
+    assert controller(tmp_path, "25.11.1").pending(after(60)) == []
+
+
 def test_without_pyslurm_squeue_tells_of_pending_jobs(tmp_path: Path) -> None:
     """One call for all."""
     script = """printf '%s' "$*" >>"${0%/*}/asked"; echo '{"jobs": [{"job_state": "PENDING", "user_id": 2001}]}'"""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.runs import CACHE, a_context
+from warmstart.images.scratch import WorkspaceNotRoots
 from warmstart.paths import LONGEST_TMPDIR, SOCKET_NAMES
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
@@ -137,5 +138,5 @@ def test_the_job_is_told_the_constant_path(short: tuple[Context, Path]) -> None:
 def test_a_place_that_somebody_else_owns_never_drains(context: Context, tmp_path: Path) -> None:
     """Under a sticky directory a user may have come first: the job runs cold, the node is fine."""
     (tmp_path / "workspace").symlink_to(tmp_path)
-    with pytest.raises(WorkspaceFull):
+    with pytest.raises(WorkspaceNotRoots, match="workspace, which is not root's: it is a link, or no directory"):
         workspace.run(context, OPTIONS)

@@ -51,7 +51,7 @@ ROOTFS = "rootfs"
 RESULT = "image.sqsh"
 AUTHFILE = "auth.json"
 RESOLVE_S = 30.0  # skopeo itself waits and retries on status 429 (too many requests)
-LOCK_S = 600.0  # how long an import waits for another one of its repository; then it keeps no layers
+LOCK_S = 10.0  # how long an import waits for one of its repository (imports/requests.py); then it keeps no layers
 
 # Messages of skopeo (containers/image and Go's net). `_failure` decides in which order they count.
 NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large", "file size limit exceeded")

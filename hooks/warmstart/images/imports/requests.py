@@ -12,7 +12,12 @@ another hook, an import that ends, maintenance. So a hook may die at any point. 
 published, when trying again is useless, when it is cancelled, or `images.import_deadline` after it was made.
 
 Fair order: the import that starts next belongs to the user with the fewest at work and in front of it, so that one who
-asks for a hundred images does not keep the others waiting. A user has at most `MOST_PER_USER` requests on a node.
+asks for a hundred images does not keep the others waiting. An image that several users want has the best rank that one
+of them gives it. A user has at most `MOST_PER_USER` requests on a node.
+
+At most `images.parallel` run at a time. If all of them are one user's while another one waits, one more starts, since
+none is ended before its deadline: mksquashfs cannot resume. Images of one repository share layers, so a second one is
+not started while the first may still fetch them: it would wait in a slot.
 """
 
 from __future__ import annotations
@@ -32,14 +37,17 @@ from warmstart.errors import StoreError, WarmstartError
 from warmstart.host import detached, files, wire
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_path, names_in, opened_dir, opened_lock, read_small, replace_file
+from warmstart.images import choice
 from warmstart.images.query import Queue, Site
 from warmstart.images.store.layout import CLOCK_SKEW, ImageQuery
 from warmstart.images.store.published import RememberedFailure
 
 MOST_PER_USER = 16
+MOST_FURTHER = 16  # users who are remembered to want an image that somebody has asked for
 MOST_ATTEMPTS = 5
 FIRST_BACKOFF_S = 10.0  # after an import that died; doubled after each further one
 STARTING_S = 10.0  # a program that was started less than this ago may not have its lock yet
+SAME_REPOSITORY_S = 600.0  # how long an import keeps others of its repository from starting
 LOCK_S = 2.0
 EXPIRED = "its time is over (images.import_deadline)"
 UNIT = "warmstart-import@{key}.service"
@@ -51,6 +59,7 @@ FAILED = ".failed"
 LOCK = ".lock"
 _QUEUE = "queue"
 _LONGEST = 16384
+_LONGEST_UID = 20
 _PAUSE_S = 0.05
 _KEY = re.compile(r"[0-9a-f]{32}\Z")
 
@@ -80,6 +89,7 @@ class ImportRequest(NamedTuple):
     attempts: int = 0  # that were started
     tried: float = 0.0  # when the last one was started; 0: the next may start at once
     fresh_after: float = 0.0  # a tag that was resolved before this is asked again, whatever `images.tag_ttl`
+    further: tuple[int, ...] = ()  # uids of others who want the image, too
 
     @classmethod
     def of(cls, query: ImageQuery, site: Site) -> ImportRequest:
@@ -96,6 +106,19 @@ class ImportRequest(NamedTuple):
         """The request's name: the same for all hooks of a node that want this image, and safe in a unit's name."""
         text = f"{self.node}\0{self.reference}\0{self.kind}\0{self.private}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def wanted_by(self) -> tuple[int, ...]:
+        """The uids of all who want the image."""
+        return (self.uid, *self.further)
+
+    @property
+    def shared(self) -> str:
+        """Its repository, if the importer keeps the layers of that on the node; else the image itself."""
+        if not choice.shares_layers(self.kind):
+            return self.key
+        parent, _, name = self.reference.partition("@")[0].rpartition("/")
+        return f"{self.private}\0{parent}/{name.partition(':')[0]}"
 
     def is_expired(self, deadline_s: float) -> bool:
         """Return whether its time is over. So it is if it comes from the future: then the clock was wrong."""
@@ -146,7 +169,7 @@ def _is_locked(directory: str, name: str) -> bool:
 
 
 def submit(queue: Queue, request: ImportRequest) -> str:
-    """Write a request, unless it is there; return "", or why it was not written. Raises `OSError`.
+    """Write a request, or add its user to the one that is there; return "", or why neither was done. Raises `OSError`.
 
     One whose time is over is made anew.
     """
@@ -156,6 +179,8 @@ def submit(queue: Queue, request: ImportRequest) -> str:
         present = dict(_requests(directory))
         known = present.pop(request.key, None)
         if known is not None and not known.is_expired(queue.lifetime):
+            if request.uid not in known.wanted_by and len(known.further) < MOST_FURTHER:
+                _write(directory, known._replace(further=(*known.further, request.uid)))
             return ""
         own = sum(other.uid == request.uid for other in present.values())
         if own >= MOST_PER_USER:
@@ -172,22 +197,24 @@ def start_due(queue: Queue) -> list[str]:
     """
     chosen: list[str] = []
     with _queue(queue.directory):
-        waiting, working, starting = [], [], 0
+        waiting, working, at_work = [], [], _users_at_work(queue)
         for key, request in _requests(queue.directory):
             if is_live(queue.directory, key):
                 working.append(request)
             elif request.is_starting():
                 working.append(request)
-                starting += 1
+                at_work.append(str(request.uid))
             elif request.is_due():
                 waiting.append(request)
-        free = sum(not _is_locked(queue.directory, f"slot-{number}") for number in range(queue.parallel)) - starting
+        fetched = {request.shared for request in working if 0 <= time.time() - request.tried < SAME_REPOSITORY_S}
         for request in _in_fair_order(waiting, working):
             if request.attempts >= MOST_ATTEMPTS:
                 _give_up(queue.directory, request, f"its process has died {request.attempts} times")
-            elif len(chosen) < free:
+            elif request.shared not in fetched and _has_place(request, at_work, queue.parallel):
                 _write(queue.directory, request._replace(attempts=request.attempts + 1, tried=time.time()))
                 chosen.append(request.key)
+                at_work.append(str(request.uid))
+                fetched.add(request.shared)
     for key in chosen:
         _start(queue.program, key)
     return chosen
@@ -196,12 +223,23 @@ def start_due(queue: Queue) -> list[str]:
 def _in_fair_order(waiting: list[ImportRequest], working: list[ImportRequest]) -> list[ImportRequest]:
     before: dict[int, int] = {}
     for request in working:
-        before[request.uid] = before.get(request.uid, 0) + 1
+        for uid in request.wanted_by:
+            before[uid] = before.get(uid, 0) + 1
     ranked = []
     for request in sorted(waiting, key=lambda request: (request.asked, request.key)):
-        rank = before[request.uid] = before.get(request.uid, 0) + 1
+        for uid in request.wanted_by:
+            before[uid] = before.get(uid, 0) + 1
+        rank = min(before[uid] for uid in request.wanted_by)
         ranked.append((rank, request.asked, request.key, request))
     return [request for *_, request in sorted(ranked)]
+
+
+def _has_place(request: ImportRequest, at_work: list[str], parallel: int) -> bool:
+    """Return whether an import may run beside those of the users `at_work`, each named once for each import."""
+    if len(at_work) < parallel:
+        return True
+    is_extra_free = len(at_work) == parallel and len(set(at_work)) == 1
+    return is_extra_free and any(str(uid) not in at_work for uid in request.wanted_by)
 
 
 def _give_up(directory: str, request: ImportRequest, problem: str) -> None:
@@ -243,12 +281,12 @@ def held(directory: str, key: str) -> Iterator[bool]:
 
 
 @contextmanager
-def slot(queue: Queue) -> Iterator[bool]:
-    """Hold one of the slots for a `with`; yield False if all are taken."""
-    deadline, taken = after(LOCK_S), _take_any(queue)
+def slot(queue: Queue, request: ImportRequest) -> Iterator[bool]:
+    """Hold a slot for a request's import for a `with`; yield False if it gets none."""
+    deadline, taken = after(LOCK_S), _take_slot(queue, request)
     while taken < 0 and not deadline.expired():  # whether one is taken is probed with the same lock
         time.sleep(_PAUSE_S)
-        taken = _take_any(queue)
+        taken = _take_slot(queue, request)
     try:
         yield taken >= 0
     finally:
@@ -256,13 +294,36 @@ def slot(queue: Queue) -> Iterator[bool]:
             os.close(taken)
 
 
-def _take_any(queue: Queue) -> int:
-    return next((fd for n in range(queue.parallel) if (fd := _take(queue.directory, f"slot-{n}")) >= 0), -1)
+def _slots(queue: Queue) -> list[str]:
+    """Return the names of all slots, with the one for another user."""
+    return [f"slot-{number}" for number in range(queue.parallel + 1)]
 
 
-def _take(directory: str, name: str) -> int:
+def _users_at_work(queue: Queue) -> list[str]:
+    """Return the uid of each import that has a slot; "" if that is not known."""
+    return [_user_of(queue.directory, name) for name in _slots(queue) if _is_locked(queue.directory, name)]
+
+
+def _user_of(directory: str, name: str) -> str:
+    try:
+        return read_small(f"{directory}/{name}", _LONGEST_UID).decode("ascii", "replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def _take_slot(queue: Queue, request: ImportRequest) -> int:
+    with _queue(queue.directory):
+        if not _has_place(request, _users_at_work(queue), queue.parallel):
+            return -1
+        return next((fd for name in _slots(queue) if (fd := _take(queue.directory, name, request.uid)) >= 0), -1)
+
+
+def _take(directory: str, name: str, uid: int) -> int:
     fd = os.open(f"{directory}/{name}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     if files.try_flock(fd):
+        with suppress(OSError):  # a full disk: then it is nobody's
+            os.ftruncate(fd, 0)
+            os.write(fd, str(uid).encode())
         return fd
     os.close(fd)
     return -1

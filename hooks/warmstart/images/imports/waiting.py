@@ -40,7 +40,7 @@ LONGEST_PAUSE_S = 5.0  # and never more than this
 PROBE_S = 1.0  # the least between two questions whether somebody is at work; jitter makes each up to half longer
 PRODUCER_S = 5.0  # for a question about the producer
 LOCAL_MODULES = ("warmstart.images.store.eviction", "warmstart.images.credentials")  # of further errors of an import
-WAITS = "its import waits on node {node} for one of the {parallel} that run there at a time (images.parallel)"
+WAITS = "its import waits on node {node}, where {parallel} run at a time (images.parallel), and one of each repository"
 STARTS = "its import on node {node} is starting"
 
 

@@ -34,6 +34,7 @@ from warmstart.images.store.layout import (
     QUARANTINE,
     TAGS,
     Charged,
+    digest_of,
     parse_pointer,
     reference_of,
 )
@@ -70,7 +71,10 @@ class Room(NamedTuple):
 
 
 class ImageEntry(NamedTuple):
-    """An image in the store; the fields from `digest` on come from its metadata, "" or -1 if unknown."""
+    """An image in the store; the fields from `reference` on come from its metadata, "" or -1 if unknown.
+
+    Only the store's owner knows them, and `nodes`.
+    """
 
     name: str
     path: str
@@ -281,7 +285,7 @@ def describe(store: str, name: str, lease: float) -> ImageEntry | None:
     known = read_metadata(path + META)
     known_uses = uses.last(store, name)
     now = time.time()
-    nodes = sorted({uses.node_of(use) for use, at in known_uses.items() if now - at < uses.lease_of(use, lease)})
+    current = [use for use, at in known_uses.items() if now - at < uses.lease_of(use, lease)]
     is_pinned = os.path.exists(os.path.join(store, IMAGES, PINNED, name))
     is_new = now - status.st_mtime < NEW_S
     published, uid = known.get("published"), known.get("uid")
@@ -291,13 +295,14 @@ def describe(store: str, name: str, lease: float) -> ImageEntry | None:
         bytes=status.st_size,
         published=float(published) if isinstance(published, (int, float)) else status.st_mtime,
         last_use=max([*known_uses.values(), status.st_mtime]),
-        nodes=nodes,
-        protected="pinned" if is_pinned else "in use" if nodes else "new" if is_new else "",
+        nodes=sorted({uses.node_of(use) for use in current} - {""}),
+        protected="pinned" if is_pinned else "in use" if current else "new" if is_new else "",
         uid=uid if isinstance(uid, int) else -1,
         private="",
         tags=[],
         store=store,
-        **{key: str(known.get(key, "")) for key in ("digest", "reference", "importer", "user", "account", "sha256")},
+        digest=digest_of(name),
+        **{key: str(known.get(key, "")) for key in ("reference", "importer", "user", "account", "sha256")},
     )
 
 

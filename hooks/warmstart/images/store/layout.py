@@ -2,14 +2,15 @@
 
     images/                                   0755
         <hex64>.<machine>.<recipe>.sqsh       0444: the image whose registry digest is sha256:<hex64>
-        <hex64>.<machine>.<recipe>.json       what is known of it (published.py)
+        <hex64>.<machine>.<recipe>.json       0400: what is known of it (published.py)
         adopted-<hex64>.<machine>.<recipe>.*  an image that another launcher made; <hex64> is its own SHA-256
         tags/<key>.json                       the digest that a tag had, and when (published.py)
-        used/<name>/<node>[~<uid>]            mtime: when a node last used it, to the day (uses.py)
+        used/<name>/<node>[~<uid>]            0700; mtime: when a node last used it, to the day (uses.py)
+        leases/<name>[~]                      mtime: when any node last did; for the jobs' users (uses.py)
         pinned/<name>                         never evicted (eviction.py)
         checked/<name>.json                   the last check of all its bytes (published.py)
         locks/                                0700: who imports what (published.py)
-        failed/<key>.json                     definitive import failures (published.py)
+        failed/<key>.json                     0700: how imports failed (published.py)
         requeued/<cluster>.<job>.json         0700: jobs that wait for an image in Slurm's queue (requeued.py)
         quarantine/                           0700: damaged images, with the reason (eviction.py)
 
@@ -33,6 +34,7 @@ from warmstart.lean import NamedTuple, sha256
 IMAGES = "images"
 TAGS = "tags"
 USED = "used"
+LEASES = "leases"
 PINNED = "pinned"
 CHECKED = "checked"
 LOCKS = "locks"
@@ -118,6 +120,12 @@ def reference_of(key: str) -> str:
 def image_name(digest: str, kind: str) -> str:
     """Return an image's file name without its ending, for a digest (`sha256:HEX`, `adopted:HEX`) and a kind."""
     return f"{digest.removeprefix('sha256:').replace(':', '-')}.{kind}"
+
+
+def digest_of(name: str) -> str:
+    """Return the digest in an image's file name."""
+    text = name.partition(".")[0]
+    return text.replace("-", ":") if text.startswith("adopted-") else f"sha256:{text}"
 
 
 def find(store: str, key: str, digest: str, kind: str, times: TagTimes) -> Found | None:

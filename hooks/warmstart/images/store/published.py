@@ -58,6 +58,7 @@ from warmstart.images.store.layout import (
     QUARANTINE,
     REQUEUED,
     TAGS,
+    USED,
     Charged,
     Pointer,
     parse_pointer,
@@ -68,7 +69,8 @@ from warmstart.store.locks import HeldLock, is_locked, try_lock
 
 FORMAT = 1
 FOLDERS = (TAGS, LOCKS, FAILED, REQUEUED, PINNED, CHECKED, QUARANTINE)
-OWNERS_ALONE = frozenset({LOCKS, REQUEUED, QUARANTINE})  # 0700
+OWNERS_ALONE = frozenset({LOCKS, FAILED, REQUEUED, QUARANTINE, USED})  # 0700
+METADATA_MODE = 0o400  # it names who imported the image
 # A live producer keeps writing to its temporary file. Where two mounts share no locks, the file's age protects it.
 ABANDONED_S = 60.0
 PRODUCER = ".producer"
@@ -202,7 +204,7 @@ def publish_image(store: str, fd: int, name: str, draft: ImageDraft, writer: str
                 "sha256": copied.sha256,
             }
             del known["charged"]
-            replace(images, writer, name + META, json.dumps(known).encode())
+            replace(images, writer, name + META, json.dumps(known).encode(), METADATA_MODE)
     return Published(size, copied.sha256, first)
 
 
@@ -214,10 +216,13 @@ def _check_space(images: int, size: int) -> None:
 
 
 def read_metadata(path: str) -> dict[str, object]:
-    """Return the metadata of a published image from `path` (NAME.json); {} if it is missing or damaged."""
+    """Return the metadata of a published image from `path` (NAME.json).
+
+    {} if it is missing or damaged, and for others than the store's owner.
+    """
     try:
         metadata = wire.parse(read_small(path, LONGEST_META))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, PermissionError, ValueError):
         return {}
     return metadata if isinstance(metadata, dict) else {}
 
@@ -260,7 +265,7 @@ def check_bytes(store: str, name: str, writer: str, again: bool = False) -> Byte
         known = read_metadata(os.path.join(store, IMAGES, name + META))
         if "sha256" not in known:
             late = {"format": FORMAT, **known, "size": status.st_size, "sha256": sha256, "recorded_late": True}
-            replace(images, writer, name + META, json.dumps(late).encode())
+            replace(images, writer, name + META, json.dumps(late).encode(), METADATA_MODE)
         elif known["sha256"] != sha256:
             return answer._replace(problem=f"its SHA-256 is {sha256} and not {known['sha256']}")
     with opened_folder(store, CHECKED) as folder:

@@ -2,13 +2,18 @@
 
     <store>/images/used/<name>/<node>         empty; its mtime is the last use on that node, to the day
     <store>/images/used/<name>/<node>~<uid>   the same, of which a job of that user left a note (notes.py)
+    <store>/images/leases/<name>              empty; its mtime is the last use on any node
+    <store>/images/leases/<name>~             the same of the uses that were noted
 
-Runs as the store's owner, but for `is_protected`. A write to the shared file system for each job would cost more than
-the look-up, so a node records its use of an image once a day, and knows by its own disk that it has (client.py). Nodes
-do not know each other's jobs, and Slurm is not queried (docs/architecture.md, rule 8). Instead, an image counts as used
-by a live job on a node until the policy's `keep.lease` after that node's last use, which is longer than any job lasts.
-What a job's user only claims protects for two days, is recorded again each day while the job runs, and is bounded for
-each user (docs/threats.md, row 29).
+Nobody but the store's owner sees who uses what; for all others there are the leases. They are written last, so what one
+promises is true.
+
+Runs as the store's owner, but for `last` and `is_protected`. A write to the shared file system for each job would cost
+more than the look-up, so a node records its use of an image once a day, and knows by its own disk that it has
+(client.py). Nodes do not know each other's jobs, and Slurm is not queried (docs/architecture.md, rule 8). Instead, an
+image counts as used by a live job on a node until the policy's `keep.lease` after that node's last use, which is longer
+than any job lasts. What a job's user only claims protects for two days, is recorded again each day while the job runs,
+and is bounded for each user (docs/threats.md, row 29).
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import os
 import time
 
 from warmstart.host.files import ensure_dir, opened_dir, touch
-from warmstart.images.store.layout import DAY, IMAGE, IMAGES, PINNED, USED
+from warmstart.images.store.layout import DAY, IMAGE, IMAGES, LEASES, PINNED, USED
 from warmstart.lean import suppress
 
 NOTED_LEASE = 2 * DAY  # of a use that was noted; maintenance records it again each day while the job runs
@@ -33,6 +38,8 @@ def record(store: str, name: str, node: str) -> None:
         ensure_dir(name, 0o755, used)
         with opened_dir(name, used) as folder:
             touch(node, folder)
+    with opened_folder(store, LEASES) as leases:
+        touch(name + _NOTED if _NOTED in node else name, leases)
 
 
 def record_noted(store: str, names: list[str], node: str, uid: int) -> int:
@@ -78,13 +85,27 @@ def node_of(use: str) -> str:
 
 
 def last(store: str, name: str) -> dict[str, float]:
-    """Return when an image was last used, in seconds since the epoch, by the uses' file names."""
+    """Return when an image was last used, in seconds since the epoch, by the uses' file names.
+
+    For others than the store's owner: by names without a node.
+    """
     folder = os.path.join(store, IMAGES, USED, name)
     try:
         with os.scandir(folder) as listing:
             return {entry.name: entry.stat(follow_symlinks=False).st_mtime for entry in listing}
     except FileNotFoundError:
         return {}
+    except PermissionError:
+        return _leases(store, name)
+
+
+def _leases(store: str, name: str) -> dict[str, float]:
+    """Return what `last` does for others than the store's owner."""
+    found = {}
+    for use in ("", _NOTED):
+        with suppress(FileNotFoundError):
+            found[use] = os.stat(os.path.join(store, IMAGES, LEASES, name + use), follow_symlinks=False).st_mtime
+    return found
 
 
 def is_protected(store: str, name: str, lease: float) -> bool:
@@ -93,12 +114,7 @@ def is_protected(store: str, name: str, lease: float) -> bool:
     `lease` (seconds) is how long a use protects. The last day of one does not count, nor the last half of a short one.
     """
     now = time.time()
-
-    def outlasts(use: os.DirEntry[str]) -> bool:
-        own = lease_of(use.name, lease)
-        return use.stat(follow_symlinks=False).st_mtime > now - max(own - DAY, own / 2)
-
-    with suppress(FileNotFoundError), os.scandir(os.path.join(store, IMAGES, USED, name)) as listing:
-        if any(map(outlasts, listing)):
-            return True
+    leases = ((lease_of(use, lease), at) for use, at in _leases(store, name).items())
+    if any(at > now - max(own - DAY, own / 2) for own, at in leases):
+        return True
     return os.path.exists(os.path.join(store, IMAGES, PINNED, name))

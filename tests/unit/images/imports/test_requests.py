@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -109,12 +111,120 @@ def test_users_take_turns(queue: Queue, started: list[str]) -> None:
     requests.submit(queue, asked_for("b1", uid=2002, ago_s=1))
     requests.start_due(queue)
     assert names(queue, started) == ["a1", "b1"]
-    with requests.held(queue.directory, started[0]), requests.slot(queue):
+    with requests.held(queue.directory, started[0]), requests.slot(queue, asked_for("a1")):
         requests.submit(queue, asked_for("c1", uid=2003))
         age(queue, started[1], 3600)
         requests.drop(queue.directory, started[1])
         requests.start_due(queue)
     assert names(queue, started[2:]) == ["c1"]  # before a2: a1 is at work
+
+
+@contextmanager
+def at_work(queue: Queue, request: ImportRequest) -> Iterator[None]:
+    """Let a process work on a request for the duration of a `with`, in a slot, since long ago."""
+    age(queue, request.key, 3600)
+    with requests.held(queue.directory, request.key), requests.slot(queue, request) as has_slot:
+        assert has_slot
+        yield
+
+
+def all_started(queue: Queue, *wanted: ImportRequest) -> list[str]:
+    """Start requests until none is left, each after the end of the one before; return their images, in order."""
+    images = {request.key: request.reference.removeprefix("reg.io/") for request in wanted}
+    order: list[str] = []
+    while chosen := requests.start_due(queue):
+        order += [images[key] for key in chosen]
+        for key in chosen:
+            requests.drop(queue.directory, key)
+    return order
+
+
+@pytest.mark.threat(38)
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("parallel", [1, 2, 3])
+def test_no_user_holds_the_last_slot_while_another_one_waits(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, parallel: int
+) -> None:
+    """Who comes first may have all slots; then one more opens for the others, and for nobody else."""
+    monkeypatch.setattr(requests, "LOCK_S", 0.1)
+    queue = queue._replace(parallel=parallel)
+    slow = [asked_for(f"m{number}", ago_s=100 - number) for number in range(parallel + 1)]
+    alices, bobs = asked_for("a", uid=2002, ago_s=2), asked_for("b", uid=2003, ago_s=1)
+    for request in slow:
+        requests.submit(queue, request)
+    with ExitStack() as stack:
+        for request in slow[:parallel]:
+            stack.enter_context(at_work(queue, request))
+        assert requests.start_due(queue) == []  # nobody else waits
+        with requests.slot(queue, slow[-1]) as has_slot:
+            assert not has_slot
+        for request in (alices, bobs):
+            requests.submit(queue, request)
+        assert requests.start_due(queue) == [alices.key]
+        assert requests.start_due(queue) == []
+        with at_work(queue, alices):
+            assert requests.start_due(queue) == []
+            with requests.slot(queue, bobs) as has_slot:
+                assert not has_slot
+        requests.drop(queue.directory, alices.key)
+        assert requests.start_due(queue) == [bobs.key]
+
+
+@pytest.mark.threat(38)
+@pytest.mark.usefixtures("started")
+def test_a_second_request_keeps_the_better_rank(queue: Queue) -> None:
+    """An image is as near as it is for whoever of its users is nearest; who asked first is charged."""
+    queue = queue._replace(parallel=1)
+    alices = [asked_for(f"a{number}", ago_s=100 - number) for number in range(MOST_PER_USER)]
+    for request in alices:
+        requests.submit(queue, request)
+    for _ in range(2):
+        assert requests.submit(queue, asked_for(f"a{MOST_PER_USER - 1}", uid=2002)) == ""
+    known = requests.read(queue.directory, alices[-1].key)
+    assert known is not None
+    assert (known.uid, known.further) == (2001, (2002,))
+    assert all_started(queue, *alices)[:3] == ["a0:1", "a15:1", "a1:1"]
+
+
+@pytest.mark.threat(38)
+@pytest.mark.usefixtures("started")
+def test_nobody_is_held_back_by_a_stranger_who_wants_the_same(queue: Queue) -> None:
+    """As where a user with many requests asks for all images of another one, too."""
+    queue = queue._replace(parallel=1)
+    many = [asked_for(f"m{number}", ago_s=100 - number) for number in range(MOST_PER_USER - 3)]
+    bobs = [asked_for(f"b{number}", uid=2002, ago_s=10 - number) for number in range(3)]
+    for request in (*many, *bobs, *(request._replace(uid=2001) for request in bobs)):
+        requests.submit(queue, request)
+    assert all_started(queue, *many, *bobs)[:6] == ["m0:1", "b0:1", "m1:1", "b1:1", "m2:1", "b2:1"]
+
+
+def test_few_of_those_who_want_an_image_are_remembered(queue: Queue) -> None:
+    """A request stays small, however many ask."""
+    for uid in range(2001, 2100):
+        requests.submit(queue, asked_for("a", uid=uid))
+    known = requests.read(queue.directory, asked_for("a").key)
+    assert known is not None
+    assert known.further == tuple(range(2002, 2002 + requests.MOST_FURTHER))
+
+
+@pytest.mark.usefixtures("started")
+def test_images_of_a_repository_come_one_after_the_other(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the second would wait in a slot for the layers of the first. Not for ever, and not if none are kept."""
+    queue = queue._replace(parallel=8)
+    first, other = asked_for("a", ago_s=10), asked_for("b")
+    second = first._replace(reference=f"reg.io/a@sha256:{'0' * 64}", asked=time.time())
+    alike = [second._replace(kind="x86_64.enroot1"), second._replace(private="team")]
+    requests.submit(queue, first)
+    assert requests.start_due(queue) == [first.key]
+    for request in (second, other, *alike):
+        requests.submit(queue, request)
+    assert set(requests.start_due(queue)) == {other.key, *(request.key for request in alike)}
+    now = time.time()
+    with requests.held(queue.directory, first.key):
+        monkeypatch.setattr(time, "time", lambda: now + requests.SAME_REPOSITORY_S - 1)
+        assert second.key not in requests.start_due(queue)
+        monkeypatch.setattr(time, "time", lambda: now + requests.SAME_REPOSITORY_S + 1)
+        assert second.key in requests.start_due(queue)
 
 
 def test_a_live_request_is_not_started(queue: Queue, started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,11 +354,12 @@ def test_an_import_can_be_cancelled(queue: Queue) -> None:
 def test_slots_are_bounded(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two imports hold both; the third gets none, and one when the first ends."""
     monkeypatch.setattr(requests, "LOCK_S", 0.1)
-    requests.submit(queue, asked_for("a"))
-    with requests.slot(queue) as first:
-        with requests.slot(queue) as second, requests.slot(queue) as third:
+    request = asked_for("a")
+    requests.submit(queue, request)
+    with requests.slot(queue, request) as first:
+        with requests.slot(queue, request) as second, requests.slot(queue, request) as third:
             assert (first, second, third) == (True, True, False)
-        with requests.slot(queue) as again:
+        with requests.slot(queue, request) as again:
             assert again
 
 
@@ -299,9 +410,9 @@ def test_an_import_that_dies_at_its_end(tmp_path: Path, started: list[str], when
         request = asked_for("a")
         requests.submit(queue, request)
 
-        def end(queue: Queue = queue, key: str = request.key) -> None:
-            with requests.held(queue.directory, key), requests.slot(queue):
-                requests.drop(queue.directory, key)
+        def end(queue: Queue = queue, request: ImportRequest = request) -> None:
+            with requests.held(queue.directory, request.key), requests.slot(queue, request):
+                requests.drop(queue.directory, request.key)
 
         died = vanishes(end, turn, when)
         assert requests.start_due(queue) == requests.keys(queue.directory)

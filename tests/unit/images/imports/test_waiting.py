@@ -202,7 +202,7 @@ def test_a_hook_that_died_before_it_started_the_import(site: Site, started: list
 
 @pytest.mark.parametrize(
     ("waits", "said"),
-    [(False, "its import on node n1 is starting"), (True, "waits on node n1 for one of the 2 that run there")],
+    [(False, "its import on node n1 is starting"), (True, "waits on node n1, where 2 run at a time")],
 )
 @pytest.mark.usefixtures("started")
 def test_the_deadline_says_what_the_request_waits_for(site: Site, waits: bool, said: str) -> None:
@@ -210,7 +210,7 @@ def test_the_deadline_says_what_the_request_waits_for(site: Site, waits: bool, s
     query = query_by_rules(WANTED, site.rules, site.recipe)
     request = ImportRequest.of(query, site)
     requests.submit(site.queue, request)
-    with requests.slot(site.queue), requests.slot(site.queue):
+    with requests.slot(site.queue, request), requests.slot(site.queue, request):
         if waits:
             raised = expired(site)
         else:
