@@ -17,7 +17,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.images import reference as references
 from warmstart.images.reference import PyxisImage, Reference
 from warmstart.job import Job
-from warmstart.lean import Callable, partial
+from warmstart.lean import TYPE_CHECKING, Callable, partial
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import NO_RULE, Grant, combine, is_observed, matching, private_repository, scope_key
 from warmstart.profiles import registry
@@ -26,6 +26,9 @@ from warmstart.record import Record
 from warmstart.request import NOTHING, Request
 from warmstart.runner import Prepared, Step
 from warmstart.slurm import nodes
+
+if TYPE_CHECKING:
+    from warmstart.seed.together import Meeting
 
 # For all work of a hook that has no budget in the policy. With the policy's defaults both are below the
 # PrologEpilogTimeout that packaging/slurm sets.
@@ -192,14 +195,27 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     if names:
         from warmstart.steps import seed
 
+        agreement = _agreement(policy, job, grant, requested, names)
         steps.append(
             Step(
                 seed.NAME,
-                partial(seed.run, options=seed.Options(tuple(names), requested.files, requested.fresh)),
+                partial(seed.run, options=seed.Options(tuple(names), requested.files, requested.fresh, agreement)),
                 in_workspace=True,
             )
         )
     return steps
+
+
+def _agreement(policy: Policy, job: Job, grant: Grant, requested: Request, names: list[str]) -> Meeting | None:
+    """Return where the nodes of a job agree on what they show it; None if each decides for itself."""
+    if requested.fresh or not grant.together or not nodes.has_several(job.nodelist):
+        return None
+    if not any(registry.get(name, policy.profiles).in_step for name in names):
+        return None
+    from warmstart.seed.together import Meeting
+    from warmstart.store.agreement import name_of
+
+    return Meeting(name_of(job.cluster, job.id, job.restarts), job.nodelist)
 
 
 def _pyxis_image(requested: Request, job: Job) -> PyxisImage | None:

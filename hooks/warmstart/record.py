@@ -131,6 +131,7 @@ class Record(NamedTuple):
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job, set by steps
     verdict: str = ""
     meeting: str = ""  # the store's file in which this node published the rendezvous for the job's other nodes
+    agreement: str = ""  # the store's directory in which this node proposed what the job's nodes show
     keep: bool = False  # whether the job's TMPDIR is retained after the job
     deferred: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time to harvest
     judged: dict[str, str] = {}  # noqa: RUF012 - of those: up to which place (`harvest.collect`) all is judged
@@ -166,6 +167,7 @@ if TYPE_CHECKING:
         seeded: dict[str, Seeded]
         fresh: bool
         meeting: str
+        agreement: str
         deferred: list[str]
         judged: dict[str, str]
 

@@ -51,8 +51,9 @@ from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
 from warmstart.repack import transfer
 from warmstart.slurm import commands, nodes, spec
-from warmstart.store import blocklist, index, rendezvous
+from warmstart.store import agreement, blocklist, index, rendezvous
 from warmstart.store import manifest as manifests
+from warmstart.store.bundles import Offer
 
 SHA256 = "ab" * 32
 BUNDLE = "20260101T120000.000000Z-0123456789abcdef"
@@ -182,6 +183,17 @@ def _store_file(folder: str, read: Callable[[str], object]) -> Callable[[bytes],
     return _file(lambda _path: read(str(STAGE / "store")), f"store/{folder}")
 
 
+_WHOSE = agreement.Whose(2001, "c", "n[1-2]")
+_PROPOSAL = agreement.Proposal(
+    _WHOSE,
+    {"alpha": agreement.ProposedProfile("f" * 32, {"cpu": "x"}, [Offer("site", "b", "0" * 64, 1, [], whole=True)])},
+)
+
+
+def _place(store: str) -> agreement.Place:
+    return agreement.Place(store, "c.7.0", "n1", _WHOSE)
+
+
 def _manifest() -> bytes:
     text = draft("m/f-3.py311")
     found = manifests.Manifest(
@@ -227,6 +239,12 @@ _ENVIRONMENT = b"SLURM_JOB_ID=7\nSLURM_JOB_UID=1000\nSLURM_JOB_GID=1000\nSLURM_J
 _STEM = f"images/published-{SHA256}"
 
 PARSERS: dict[str, Parser] = {
+    "agreement": Parser(
+        _store_file("rendezvous/c.7.0/proposal.json", lambda store: agreement.proposal(_place(store))),
+        _REFUSED,
+        ("store/agreement.py:_read",),
+        (_json(_PROPOSAL._asdict()),),
+    ),
     "audit-line": Parser(line.decoded, (), ("audit/line.py:decoded",), (b'{"event": "hook.started", "ts": 1}',)),
     "authfile": Parser(
         _file(lambda path: credentials.login_at(path, "reg.example.com")),

@@ -59,6 +59,7 @@ RENDEZVOUS_JOINED = Event("rendezvous.joined")
 RENDEZVOUS_RELEASED = Event("rendezvous.released")
 CACHE_OBSERVED = Event("cache.observed")
 CACHE_SEEDED = Event("cache.seeded")
+CACHE_AGREED = Event("cache.agreed")
 OVERLAY_FAILED = Event("overlay.failed")
 CACHE_HARVESTED = Event("cache.harvested")
 HARVEST_LEFT_OUT = Event("harvest.left-out")
@@ -98,6 +99,6 @@ SHOWN_TO_JOB = frozenset(
         *(RUN_SUPERSEDED, SPEC_IGNORED),
         *(IMAGE_REUSED, IMAGE_WAITED, IMAGE_IMPORTED, IMAGE_ADOPTED, IMAGE_STALE, IMAGE_LOCKLESS),
         *(PROFILE_LEFT_OUT, TMPDIR_LEFT_OUT, RENDEZVOUS_RESERVED, RENDEZVOUS_JOINED),
-        *(CACHE_SEEDED, OVERLAY_FAILED, BUNDLE_LEFT_OUT, BUNDLE_REFUSED),
+        *(CACHE_SEEDED, CACHE_AGREED, OVERLAY_FAILED, BUNDLE_LEFT_OUT, BUNDLE_REFUSED),
     }
 )

@@ -179,8 +179,10 @@ def _refuse(hook: Hook, record: Record, error: UserError, end: Deadline) -> None
 
 
 def _publish_verdict(hook: Hook, record: Record, error: UserError, advice: str) -> None:
-    workspace, meeting = hook.policy.paths.workspace, _latest(hook, record).meeting
-    record = record._replace(verdict=str(error), workspace=workspace, meeting=meeting)
+    workspace, latest = hook.policy.paths.workspace, _latest(hook, record)
+    record = record._replace(
+        verdict=str(error), workspace=workspace, meeting=latest.meeting, agreement=latest.agreement
+    )
     text = f"warmstart: {error}\n" + (f"warmstart: {advice}\n" if advice else "")
     _publish(hook, record, view.VERDICT, text)
 

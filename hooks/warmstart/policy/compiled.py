@@ -124,6 +124,7 @@ class Seed(NamedTuple):
     max_fetch: int  # bytes
     fetch_rate: int  # bytes per second
     keep: int  # bytes
+    together: bool  # whether nodes of a job agree on what they show it
 
 
 class Harvest(NamedTuple):
@@ -212,6 +213,7 @@ class Rule(NamedTuple):
     rendezvous: Rendezvous | None
     override: tuple[str, ...]
     mode: str | None = None  # observe | enforce
+    together: bool | None = None  # as `Seed.together`
 
 
 class Policy(NamedTuple):

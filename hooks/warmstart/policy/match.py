@@ -41,6 +41,7 @@ class Grant(NamedTuple):
     rendezvous: Rendezvous | None = None
     override: frozenset[str] = frozenset()  # variables that the user cannot override
     rules: tuple[str, ...] = ()  # names of the rules that match
+    together: bool = True  # the job's nodes agree on what they show it
     observed: bool = False  # hooks say what they would do, and touch nothing
 
 
@@ -82,6 +83,7 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         rendezvous=next((rule.rendezvous for rule in reversed(rules) if rule.rendezvous), None),
         override=frozenset(name for rule in rules for name in rule.override),
         rules=tuple(rule.name for rule in rules),
+        together=next((rule.together for rule in reversed(rules) if rule.together is not None), policy.seed.together),
         observed=is_observed(policy, matches),
     )
 

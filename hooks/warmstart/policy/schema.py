@@ -382,6 +382,11 @@ class Seed(Section):
     keep: Size = _key(
         "20GiB", "Copies of bundles that `warmstart maintain` leaves on a node. Least recently used copies go first."
     )
+    together: bool = _key(
+        True,
+        "A job on several nodes is shown what tools compile in step on all of its nodes or on none "
+        "([seeding.md](seeding.md#jobs-on-several-nodes)). If false, each node decides for itself.",
+    )
 
 
 class Harvest(Section):
@@ -519,6 +524,10 @@ class DefinedProfile(Section):
         "copy of a warm cache.",
     )
     max_size: Size = _key("1GiB", "Bytes of one entry. Larger entries are refused.")
+    in_step: bool = _key(
+        False,
+        "The tool compiles in step with its job's other ranks: see `seed.together`.",
+    )
     only_successful: bool = _key(
         False, "Harvest it only from jobs that ended well ([below](#which-jobs-count-as-successful))."
     )
@@ -609,6 +618,7 @@ class Rule(Section):
     override: list[Variable] = _key(
         [], "Variables that users cannot change in these jobs: warmstart's value wins. Several rules add up."
     )
+    together: bool | None = _key(None, "`seed.together` for these jobs. The last matching rule that has one counts.")
     rendezvous: Rendezvous | None = _key(
         None,
         "`MASTER_ADDR` and `MASTER_PORT` for jobs of several nodes, and for jobs that ask for ports. The "

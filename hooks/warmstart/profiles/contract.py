@@ -53,6 +53,9 @@ class Profile(NamedTuple):
     room by removing what it has not used for longest. Bundles have it for each entry, all zeros
     (`profiles.last_use`), and what a job removed is not retired: it may be of use to every other job.
 
+    `in_step`: the tool compiles in step with its job's other ranks, which hang or time out where some find their
+    entries and others do not. So a job on several nodes is shown them on all or on none (`seed.together`).
+
     `exact_times`: the tool compares mtimes to the nanosecond, or sets them: its entries are extracted, not mounted.
 
     `follows_links` (relocation "constant-path"): the tool resolves its cache's path before it writes it down, so a
@@ -75,6 +78,7 @@ class Profile(NamedTuple):
     per_rank: bool = False
     after_success: bool = False
     last_use: Callable[[str], str] | None = None
+    in_step: bool = False
     exact_times: bool = False
     follows_links: bool = False
     revision: int = 1

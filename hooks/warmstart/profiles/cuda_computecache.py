@@ -51,4 +51,5 @@ PROFILE = Profile(
     validate=validate,
     keeps="larger",
     after_success=True,
+    in_step=True,
 )

@@ -44,4 +44,5 @@ PROFILE = Profile(
     facts=("image", "gpu"),
     entry_of=named_by(_FILE),  # `cache/kernel.<name>.<hex>` for the files of one kernel
     validate=validate,
+    in_step=True,
 )

@@ -41,6 +41,7 @@ class DefinedProfile(NamedTuple):
     formats: dict[str, str]  # pattern → a check of `formats.by_name`; the first that matches a file's name decides
     max_size: int  # bytes of one entry
     after_success: bool = False  # whether entries of failed jobs are left out
+    in_step: bool = False  # whether a job is shown its entries on all its nodes or on none
     sidecars: bool = False  # whether NAME.sha256 belongs to the entry NAME and holds its checksum
 
 
@@ -61,6 +62,7 @@ def profile_of(defined: DefinedProfile) -> Profile:
         entry_of=entry_of,
         validate=validate,
         after_success=defined.after_success,
+        in_step=defined.in_step,
     )
 
 

@@ -57,4 +57,5 @@ PROFILE = Profile(
     validate=validate,
     exact_times=True,
     follows_links=True,  # build.ninja names what `Path.resolve()` makes of sources and outputs (jit/cpp_ext.py)
+    in_step=True,
 )

@@ -83,4 +83,5 @@ PROFILE = Profile(
     # The stem of generated code, the key directory of a graph, or the path of a single file.
     entry_of=named_by(_CODE, _GRAPH, _ALONE),
     validate=validate,
+    in_step=True,
 )

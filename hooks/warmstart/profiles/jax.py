@@ -50,4 +50,5 @@ PROFILE = Profile(
     entry_of=named_by(_FILE),  # the path of one executable
     validate=validate,
     last_use=_last_use,
+    in_step=True,
 )

@@ -64,4 +64,5 @@ PROFILE = Profile(
     facts=("image", "gpu", "cpu"),
     entry_of=named_by(_FILE),  # `<version>/<platform>/kernels/<sha256>` for the files of one kernel
     validate=validate,
+    in_step=True,
 )

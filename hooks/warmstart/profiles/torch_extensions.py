@@ -51,4 +51,5 @@ PROFILE = Profile(
     entry_of=named_by(_FILE),  # the extension's directory, for all files by which ninja finds the build up to date
     validate=validate,
     exact_times=True,
+    in_step=True,
 )

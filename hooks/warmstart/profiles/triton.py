@@ -210,4 +210,5 @@ PROFILE = Profile(
     validate=validate,
     relocate=relocate,
     names_path=names_path,
+    in_step=True,
 )

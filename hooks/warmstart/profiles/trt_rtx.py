@@ -45,4 +45,5 @@ PROFILE = Profile(
     validate=validate,
     keeps="larger",
     lock=".lock",
+    in_step=True,
 )

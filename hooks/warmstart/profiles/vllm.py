@@ -97,4 +97,5 @@ PROFILE = Profile(
     relocate=_NESTED.relocate,
     names_path=_NESTED.names_path,
     per_rank=True,
+    in_step=True,
 )

@@ -210,6 +210,17 @@ def copy_here(directory: str, offer: Offer) -> Copy | None:
     return Copy(directory, offer.sha256, 0) if _is_there(path, offer) else None
 
 
+def may_come(directory: str, offer: Offer, most_bytes: int) -> int | None:
+    """Return the bytes that a copy of an offered bundle still takes; None if this job will not see it here."""
+    from warmstart.seed import wanted
+
+    ensure_dir(directory, 0o700)
+    with opened_dir(directory) as dir_fd:
+        if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
+            return 0
+        return None if offer.size > most_bytes or wanted.is_wanted(offer.sha256, dir_fd) else offer.size
+
+
 def _is_there(path: str, offer: Offer, dir_fd: int | None = None) -> bool:
     """Return whether the node has the whole copy at `path`, and record its use."""
     try:

@@ -15,7 +15,7 @@ import time
 from itertools import groupby
 
 from warmstart.audit import events
-from warmstart.errors import ResourceError, WarmstartError
+from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir, remove_tree
 from warmstart.host.identity import Identity
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from warmstart.seed.client import JobClient
     from warmstart.seed.node_cache import Copy
     from warmstart.seed.overlay import JobIds
+    from warmstart.seed.together import Meeting, Together
+    from warmstart.store.agreement import ProposedProfile
 
 NAME = "seed"
 # Why a profile is cold, if no error is the reason; docs/reference/audit.md explains them.
@@ -40,6 +42,8 @@ NOTHING_PUBLISHED = "nothing-published"
 ASKED_FRESH = "asked-fresh"
 BUNDLES_REFUSED = "bundles-refused"
 BUNDLES_LEFT_OUT = "bundles-left-out"
+NOTHING_PROPOSED = "nothing-proposed"  # by the job's head node
+NODES_DIFFER = "nodes-differ"  # in these facts
 
 JUST_BOOTED_S = 900.0  # of uptime; nodes that boot together lack the same bundles
 SPREAD_S = 2.0
@@ -70,6 +74,7 @@ class Options(NamedTuple):
     profiles: tuple[str, ...]
     declared: str = ""  # the name of the job's declared files
     fresh: bool = False  # the job asked to start cold
+    meeting: Meeting | None = None  # where the job's nodes agree on what they show it; None: each decides for itself
 
 
 class _Budget:
@@ -89,6 +94,14 @@ class _Budget:
 
             # S311: jitter between nodes; no secret
             time.sleep(random.random() * min(SPREAD_S, self.fetching.left() / 5))  # noqa: S311
+
+
+class _Target(NamedTuple):
+    """One profile of the job on this node."""
+
+    profile: Profile
+    namespace: str
+    facts: dict[str, str]  # of its namespace
 
 
 class _Source(NamedTuple):
@@ -119,12 +132,17 @@ class _Source(NamedTuple):
 
 def run(context: Context, options: Options) -> Outcome:
     """Seed every profile. Each profile that fails is an error in the outcome's `degraded`."""
-    seeding = _Seeding(context)
+    seeding = _Seeding(context, options.meeting)
     try:
         facts = _facts(context, options)
-        for profile in _profiles(context, options):
-            seeding.fetch(profile, host_facts.namespace(profile, facts), cold=options.fresh)
-        seeding.mount()
+        profiles = _profiles(context, options)
+        seeding.seeded = {profile.name: Seeded(host_facts.namespace(profile, facts)) for profile in profiles}
+        if options.fresh:
+            seeding.cold = dict.fromkeys(seeding.seeded, ASKED_FRESH)
+        else:
+            seeding.plan(profiles, facts)
+            seeding.fetch()
+            seeding.mount()
     finally:
         withheld = _give_away(context)
     if withheld:
@@ -133,9 +151,12 @@ def run(context: Context, options: Options) -> Outcome:
         environment = {"WARMSTART_CACHE": ""}
         return Outcome("changed", {"warm": [], "cold": cold, "facts": facts}, {"cache": ""}, environment, [withheld])
     seeding.extract()
+    seeding.settle()
     warm = [name for name, seeded in seeding.seeded.items() if seeded.entries]
     detail: dict[str, object] = {"warm": warm, "cold": seeding.cold, "facts": facts}
     record: RecordChange = {"facts": facts, "seeded": seeding.seeded, "fresh": options.fresh}
+    if options.meeting and context.record.head:
+        record["agreement"] = options.meeting.name
     return Outcome("changed" if warm else "unchanged", detail, record, degraded=seeding.degraded)
 
 
@@ -154,35 +175,109 @@ def _profiles(context: Context, options: Options) -> list[Profile]:
 class _Seeding:
     """One run of the step: fetch all bundles, mount all overlays, then extract into the job's cache."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, meeting: Meeting | None) -> None:
         self.seeded: dict[str, Seeded] = {}
         self.degraded: list[WarmstartError] = []
         self.cold: dict[str, str] = {}  # profile → why it is without entries
         self._context = context
         self._budget = _Budget(context)
         self._identity = Identity(context.record.user, context.record.uid, context.record.gid)
+        self._offers: list[tuple[_Target, list[Offer]]] = []
         self._sources: list[_Source] = []
+        self._together: Together | None = None
+        if meeting:
+            from warmstart.seed.together import Together
+
+            budget = context.policy.seed.fetch_budget
+            self._together = Together(context.store, context.record, meeting, budget)
+        self._agreed: list[str] = []  # profiles of which the head node proposed something
+        self._shown: list[_Source] = []  # that this node can show
 
     def _job(self) -> JobClient:
         from warmstart.seed.client import JobClient  # needed only to extract or rewrite entries
 
         return JobClient(self._identity, self._context.policy.validate_user)
 
-    def fetch(self, profile: Profile, namespace: str, *, cold: bool) -> None:
-        """Fetch the profile's bundles to this node; none if the profile is to start `cold`."""
-        started = time.monotonic()
-        self.seeded[profile.name] = Seeded(namespace)
-        if cold:
-            self.cold[profile.name] = ASKED_FRESH
+    def plan(self, profiles: list[Profile], facts: dict[str, str]) -> None:
+        """Find out which bundles to take: from the store, or from what the job's head node proposes."""
+        targets = [
+            _Target(profile, self.seeded[profile.name].namespace, {name: facts[name] for name in profile.facts})
+            for profile in profiles
+        ]
+        agreed = [target for target in targets if self._together and target.profile.in_step]
+        for target in targets:
+            if target not in agreed or self._context.record.head:
+                self._list(target)
+        if self._together and agreed:
+            self._agree(self._together, agreed)
+
+    def _list(self, target: _Target) -> None:
+        with self._cold_on_failure(target.profile):
+            offers = _offered(self._context, target.profile, target.namespace, self._budget)
+            self.cold[target.profile.name] = _why_cold(offers)
+            self._offers.append((target, offers.offers))
+
+    def _agree(self, together: Together, agreed: list[_Target]) -> None:
+        """Take what the head node proposes of these profiles in place of what this node has listed."""
+        mine = [(target, offers) for target, offers in self._offers if target in agreed]
+        self._offers = [one for one in self._offers if one not in mine]
+        own = {target.profile.name: self._proposed(target, offers) for target, offers in mine}
+        try:
+            proposed = together.proposal(own, self._context.deadline)
+        except StoreError as error:
+            self.degraded.append(error)
+            self.cold.update({target.profile.name: error.code for target in agreed})
             return
-        with self._cold_on_failure(profile):
-            offers = _offered(self._context, profile, namespace, self._budget)
-            self.cold[profile.name] = _why_cold(offers)
-            copied, left_out = _copied(self._context, profile, namespace, offers.offers, self._budget)
-            if left_out and all(error.code == "fetch-goes-on" for error in left_out):
-                self.cold[profile.name] = left_out[0].code
-            if copied:
-                self._sources.append(_Source(profile, namespace, copied, started))
+        for target in agreed:
+            name = target.profile.name
+            there = proposed.get(name)
+            self.cold[name] = self.cold.get(name, NOTHING_PROPOSED)
+            if there is not None and there.offers:
+                self._agreed.append(name)
+                if there.namespace == target.namespace:
+                    self._offers.append((target, there.offers))
+                else:
+                    differing = sorted(fact for fact, value in target.facts.items() if there.facts.get(fact) != value)
+                    self.cold[name] = f"{NODES_DIFFER}: {', '.join(differing)}"
+
+    def _proposed(self, target: _Target, offers: list[Offer]) -> ProposedProfile:
+        """Return the bundles that this node can show; the names of entries only where not all of a bundle are taken."""
+        from warmstart.seed.node_cache import may_come
+        from warmstart.seed.overlay import MOST_BUNDLES
+        from warmstart.store.agreement import ProposedProfile
+
+        taken: list[Offer] = []
+        left = self._budget.bytes
+        for offer in offers[:MOST_BUNDLES]:
+            missing = may_come(self._context.paths.bundles, offer, left)
+            if missing is not None:
+                left -= missing
+                taken.append(offer._replace(entries=[]) if offer.whole else offer)
+        return ProposedProfile(target.namespace, target.facts, taken)
+
+    def fetch(self) -> None:
+        """Fetch the bundles to this node."""
+        for target, offers in self._offers:
+            profile, started = target.profile, time.monotonic()
+            with self._cold_on_failure(profile):
+                copied, left_out = _copied(self._context, profile, target.namespace, offers, self._budget)
+                if left_out and all(error.code == "fetch-goes-on" for error in left_out):
+                    self.cold[profile.name] = left_out[0].code
+                if profile.name in self._agreed:
+                    if left_out:
+                        self.cold[profile.name] = left_out[0].code
+                        continue
+                    copied = [(self._complete(offer), copy) for offer, copy in copied]
+                if copied:
+                    self._sources.append(_Source(profile, target.namespace, copied, started))
+
+    def _complete(self, offer: Offer) -> Offer:
+        """Return an offer with the names that a proposal leaves out."""
+        from warmstart.seed.node_cache import entries_of
+
+        return (
+            offer._replace(entries=[*entries_of(self._context.paths.bundles, offer.sha256)]) if offer.whole else offer
+        )
 
     def mount(self) -> None:
         """Mount the overlays. After the first one that is unavailable, this and all later profiles are extracted."""
@@ -203,7 +298,7 @@ class _Seeding:
         """Extract entries that are not mounted, and rewrite entries that contain their own path."""
         for source in self._sources:
             if source.way and not source.profile.relocate:
-                self._done(source)
+                self._shown.append(source)
                 continue
             with self._cold_on_failure(source.profile), self._opened_cache(source.profile) as cache:
                 try:
@@ -214,7 +309,34 @@ class _Seeding:
                 except BaseException:  # a partial profile is worse than none
                     self._discard(source, cache)
                     raise
+                self._shown.append(source)
+
+    def settle(self) -> None:
+        """Agree with the job's other nodes on what they all show, and discard the rest."""
+        against = self._against(self._together) if self._together and self._agreed else {}
+        for source in self._shown:
+            name = source.profile.name
+            if name in against:
+                self.cold[name] = against[name]
+                with self._cold_on_failure(source.profile), self._opened_cache(source.profile) as cache:
+                    self._discard(source, cache)
+            else:
                 self._done(source)
+
+    def _against(self, together: Together) -> dict[str, str]:
+        """Return why which of the proposed profiles are cold."""
+        shown = {source.profile.name for source in self._shown}
+        mine = {name: self.cold[name] for name in self._agreed if name not in shown}
+        try:
+            settled = together.settle(mine, self._context.deadline)
+        except StoreError as error:
+            self.degraded.append(error)
+            return dict.fromkeys(self._agreed, error.code)
+        cold = {name: {"reason": why.reason, "nodes": why.nodes} for name, why in settled.cold.items()}
+        self._context.audit.emit(
+            events.CACHE_AGREED, profiles=self._agreed, cold=cold, waited_ms=round(settled.waited_s * 1000, 3)
+        )
+        return {name: why.reason for name, why in settled.cold.items()}
 
     def _mounted(self, source: _Source, ids: JobIds) -> _Source | None:
         from warmstart.seed import overlay

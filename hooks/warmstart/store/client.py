@@ -15,8 +15,9 @@ from warmstart.lean import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warmstart.slurm.spec import Spec
+    from warmstart.store.agreement import Choice, Place, Proposal, Vote
     from warmstart.store.blocklist import Block
-    from warmstart.store.bundles import Offers, Published, Reindexed
+    from warmstart.store.bundles import Offer, Offers, Published, Reindexed
     from warmstart.store.layout import Namespace
     from warmstart.store.maintenance import Bundle, Merger, Use
     from warmstart.store.manifest import Draft, Entries, Manifest
@@ -56,15 +57,19 @@ class StoreClient:
         Raises `BlocksUnreadable` if the blocklist is damaged.
         """
         from warmstart.store import bundles
-        from warmstart.store.layout import is_bundle_id
-        from warmstart.store.manifest import is_sha256
 
         offers = self.worker.run(deadline, bundles.offers, self.path, scopes, profile, namespace, self.writer)
         for offer in offers.offers:
-            # Root uses the hash as a file name, and trusts an offer by its scope.
-            if not (is_sha256(offer.sha256) and is_bundle_id(offer.bundle) and offer.scope in scopes):
-                raise self._malformed("offers", f"not a bundle: {offer.bundle!a} {offer.sha256!a}")
+            self._check_offer(offer, scopes)
         return offers
+
+    def _check_offer(self, offer: Offer, scopes: list[str]) -> None:
+        """Refuse what root cannot use: the hash becomes a file name, and an offer is trusted by its scope."""
+        from warmstart.store.layout import is_bundle_id
+        from warmstart.store.manifest import is_sha256
+
+        if not (is_sha256(offer.sha256) and is_bundle_id(offer.bundle) and offer.scope in scopes):
+            raise self._malformed("offers", f"not a bundle: {offer.bundle!a} {offer.sha256!a}")
 
     def known_entries(
         self, where: Namespace, user: str, uid: int, deadline: Deadline, *, quota: int = 0, fresh: bool = False
@@ -270,6 +275,57 @@ class StoreClient:
         from warmstart.store import rendezvous
 
         self.worker.run(deadline, rendezvous.withdraw, self.path, name)
+
+    # What a job's nodes agree to show
+
+    def propose(self, place: Place, made: Proposal, scopes: list[str], deadline: Deadline) -> Proposal:
+        """Write the head node's proposal; return it, or the one that an earlier prolog of this run has written."""
+        from warmstart.store import agreement
+
+        return self._checked(self.worker.run(deadline, agreement.propose, place, made), scopes)
+
+    def proposal(self, place: Place, scopes: list[str], deadline: Deadline) -> Proposal | None:
+        """Return the head node's proposal, None while there is none."""
+        from warmstart.store import agreement
+
+        seen = self.worker.run(deadline, agreement.proposal, place)
+        return seen and self._checked(seen, scopes)
+
+    def _checked(self, proposal: Proposal, scopes: list[str]) -> Proposal:
+        for profile in proposal.profiles.values():
+            for offer in profile.offers:
+                self._check_offer(offer, scopes)
+        return proposal
+
+    def vote(self, place: Place, given: Vote, deadline: Deadline) -> None:
+        """Write this node's vote; one that it has given before stays."""
+        from warmstart.store import agreement
+
+        self.worker.run(deadline, agreement.vote, place, given)
+
+    def votes(self, place: Place, known: list[str], deadline: Deadline) -> list[Vote]:
+        """Return the votes of nodes that are not among `known`."""
+        from warmstart.store import agreement
+
+        return self.worker.run(deadline, agreement.votes, place, known)
+
+    def choose(self, place: Place, made: Choice, deadline: Deadline) -> Choice:
+        """Write the head node's choice; return it, or the one that an earlier prolog of this run has written."""
+        from warmstart.store import agreement
+
+        return self.worker.run(deadline, agreement.choose, place, made)
+
+    def choice(self, place: Place, deadline: Deadline) -> Choice | None:
+        """Return the head node's choice, None while there is none."""
+        from warmstart.store import agreement
+
+        return self.worker.run(deadline, agreement.choice, place)
+
+    def withdraw_agreement(self, name: str, deadline: Deadline) -> None:
+        """Remove what a job's nodes have agreed, if there is something."""
+        from warmstart.store import agreement
+
+        self.worker.run(deadline, agreement.withdraw, self.path, name)
 
     def read_job_spec(self, path: str, owner: int, deadline: Deadline) -> Spec:
         """Return the spec that the controller wrote as uid `owner`; raises `SpecUnusable` if it cannot be trusted."""

@@ -1,0 +1,142 @@
+"""A job on several nodes is warm on all of them or on none, on real Slurm."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cluster import mounts
+from tests.cluster.accounts import ALICE
+from tests.cluster.installation import write_hook
+from tests.cluster.processes import wait_until
+from tests.cluster.teardown import unmount
+from tests.support.shell_profiles import profiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cluster.site import Site
+
+RULES = f"{profiles(alpha='*.bin')}    in_step: true\nrules: [{{name: all, profiles: [alpha]}}]\n"
+EACH = RULES.replace("profiles: [alpha]", "profiles: [alpha], together: false")
+SHOW = """#!/bin/sh
+srun --ntasks-per-node=1 sh -c 'cd "$ALPHA_CACHE" && echo "$SLURMD_NODENAME: $(ls | tr "\\n" " ")"' | sort
+"""
+MAKE = '#!/bin/sh\nhead -c 9000 /dev/urandom >"$ALPHA_CACHE/$1.bin"\n'
+
+
+@pytest.fixture
+def warm(site: Site) -> Site:
+    """Return the site with a store that has one entry for alice."""
+    site.write_policy(RULES)
+    make(site, "first")
+    return site
+
+
+def make(site: Site, name: str) -> None:
+    """Have a job on a third node publish an entry."""
+    job = site.cluster.submit(MAKE.replace("$1", name), ALICE, "--nodelist=n3")
+    assert site.cluster.wait(job).state == "COMPLETED"
+
+
+def show(site: Site, *options: str) -> tuple[int, dict[str, str]]:
+    """Run a job on n1 and n2; return its id and what each node showed it."""
+    return ended(site, site.cluster.submit(SHOW, ALICE, *(options or ("--nodelist=n1,n2",))))
+
+
+def ended(site: Site, job_id: int) -> tuple[int, dict[str, str]]:
+    """Wait for such a job."""
+    job = site.finish(job_id)
+    assert job.state == "COMPLETED", job
+    seen = dict(line.split(":") for line in job.output.splitlines() if line.startswith("n"))
+    return job_id, {node: names.strip() for node, names in seen.items()}
+
+
+def agreed(site: Site, job_id: int) -> dict[str, dict[str, Any]]:
+    """Return what each node's audit says of the agreement: profiles that are cold."""
+    return {event["node"]: event["cold"] for event in site.events(job_id, "cache.agreed")}
+
+
+@contextmanager
+def full_node_cache(site: Site, node: str) -> Iterator[None]:
+    """Let a node have no space for bundles."""
+    place = site.var / node / "bundles"
+    place.mkdir(mode=0o700, exist_ok=True)
+    mounts._mount("-t", "tmpfs", "-o", "size=4k,mode=0700", "full", str(place))
+    try:
+        yield
+    finally:
+        unmount(str(place))
+
+
+def test_all_nodes_are_warm_where_all_can_be(warm: Site) -> None:
+    """And one job on one node leaves nothing for others in the store."""
+    job, seen = show(warm)
+    assert seen == {"n1": "first.bin", "n2": "first.bin"}
+    assert agreed(warm, job) == {"n1": {}, "n2": {}}
+    assert os.listdir(warm.store / "rendezvous") == []
+    job, seen = show(warm, "--nodelist=n1")
+    assert (seen, agreed(warm, job)) == ({"n1": "first.bin"}, {})
+
+
+def test_a_node_that_cannot_be_warm_makes_all_cold(warm: Site) -> None:
+    """Its disk is full; so the job is cold as a whole, told why, and the next one is warm."""
+    with full_node_cache(warm, "n2"):
+        job, seen = show(warm)
+    assert seen == {"n1": "", "n2": ""}
+    assert {node: cold["alpha"]["nodes"] for node, cold in agreed(warm, job).items()} == {"n1": ["n2"], "n2": ["n2"]}
+    assert show(warm)[1] == {"n1": "first.bin", "n2": "first.bin"}
+
+
+def test_each_node_decides_for_itself_where_the_policy_says_so(warm: Site) -> None:
+    """A rule can switch it off."""
+    warm.write_policy(EACH)
+    with full_node_cache(warm, "n2"):
+        job, seen = show(warm)
+    assert (seen, agreed(warm, job)) == ({"n1": "first.bin", "n2": ""}, {})
+
+
+@contextmanager
+def held_prolog(site: Site, node: str, until: Path) -> Iterator[None]:
+    """Let a node's prologs wait until a file is there."""
+    installed = site.cluster.prefix / "libexec/warmstart/prolog"
+    real = installed.rename(f"{installed}.installed")
+    body = f'[ "$SLURMD_NODENAME" != {node} ] || while [ ! -e {until} ]; do sleep 0.05; done\nexec {real}'
+    write_hook(site.cluster.prefix, "prolog", body)
+    try:
+        yield
+    finally:
+        until.touch()
+        site.cluster.wait_idle()
+        until.unlink()
+        real.rename(installed)
+
+
+def test_what_is_published_between_two_prologs_is_shown_by_neither(warm: Site) -> None:
+    """The second node takes what the head node proposed, not what it would find."""
+    go, proposal = warm.cluster.base / "go", warm.store / "rendezvous"
+    warm.write_policy(f"seed: {{fetch_budget: 60s}}\n{RULES}")  # which the head node waits for votes
+    with held_prolog(warm, "n2", go):
+        job = warm.cluster.submit(SHOW, ALICE, "--nodelist=n1,n2")
+        wait_until("the proposal", lambda: any(proposal.glob("*/proposal.json")), 30)
+        make(warm, "second")
+        go.touch()
+        _, seen = ended(warm, job)
+    assert seen == {"n1": "first.bin", "n2": "first.bin"}
+    assert show(warm)[1] == {"n1": "first.bin second.bin", "n2": "first.bin second.bin"}
+
+
+def test_a_node_that_does_not_vote_in_time_makes_all_cold(warm: Site) -> None:
+    """The head node does not wait for it for ever, and the late one takes the head node's word."""
+    go = warm.cluster.base / "go"
+    with held_prolog(warm, "n2", go):
+        job = warm.cluster.submit(SHOW, ALICE, "--nodelist=n1,n2")
+        wait_until("the choice", lambda: any((warm.store / "rendezvous").glob("*/choice.json")), 60)
+        go.touch()
+        _, seen = ended(warm, job)
+    assert seen == {"n1": "", "n2": ""}
+    assert agreed(warm, job)["n2"]["alpha"] == {"reason": "no-vote", "nodes": ["n2"]}

@@ -1,0 +1,147 @@
+"""How nodes agree: all of them, in one process, on one store."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from warmstart.errors import StoreError
+from warmstart.host.deadline import Deadline, after
+from warmstart.record import Record
+from warmstart.seed import together
+from warmstart.seed.together import HeadSilent, Meeting, Settled, Together
+from warmstart.store import agreement
+from warmstart.store.agreement import Choice, Cold, Place, Proposal, ProposedProfile, Vote
+from warmstart.store.client import StoreClient
+
+NODES = [f"n{number}" for number in range(1, 65)]
+OFFERED = {"alpha": ProposedProfile("f" * 32, {"cpu": "x"}, [])}
+
+
+class Local(StoreClient):
+    """A client whose calls run in this process."""
+
+    def __init__(self, path: Path) -> None:
+        """Do not fork."""
+        self.path, self.writer = str(path), f"test-{threading.get_ident()}"
+
+    def propose(self, place: Place, made: Proposal, scopes: list[str], deadline: Deadline) -> Proposal:  # noqa: ARG002
+        """Call it here."""
+        return agreement.propose(place, made)
+
+    def proposal(self, place: Place, scopes: list[str], deadline: Deadline) -> Proposal | None:  # noqa: ARG002
+        """Call it here."""
+        return agreement.proposal(place)
+
+    def vote(self, place: Place, given: Vote, deadline: Deadline) -> None:  # noqa: ARG002
+        """Call it here."""
+        agreement.vote(place, given)
+
+    def votes(self, place: Place, known: list[str], deadline: Deadline) -> list[Vote]:  # noqa: ARG002
+        """Call it here."""
+        return agreement.votes(place, known)
+
+    def choose(self, place: Place, made: Choice, deadline: Deadline) -> Choice:  # noqa: ARG002
+        """Call it here."""
+        return agreement.choose(place, made)
+
+    def choice(self, place: Place, deadline: Deadline) -> Choice | None:  # noqa: ARG002
+        """Call it here."""
+        return agreement.choice(place)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "PROPOSAL_S", 0.5)
+    monkeypatch.setattr(together, "VOTES_S", 0.5)
+    monkeypatch.setattr(together, "MARGIN_S", 0.5)
+
+
+def member(store: Path, node: str, nodes: list[str]) -> Together:
+    """Return a node's part in the agreement of job 7."""
+    made = Record("0a1b2c3d", "b", 7, 7, 2001, 2001, "a", "", "main", "c", node, head=node == nodes[0])
+    return Together(Local(store), made, Meeting("c.7.0", ",".join(nodes)), 0.5)
+
+
+def agree(
+    store: Path, nodes: list[str], cold: dict[str, dict[str, str]], absent: frozenset[str] = frozenset()
+) -> dict[str, Settled | StoreError]:
+    """Let the nodes agree, each in a thread; return what each learnt. `cold` is what a node cannot show."""
+    learnt: dict[str, Settled | StoreError] = {}
+
+    def run(node: str) -> None:
+        part = member(store, node, nodes)
+        try:
+            part.proposal(OFFERED if node == nodes[0] else {}, after(30))
+            learnt[node] = part.settle(cold.get(node, {}), after(30))
+        except StoreError as error:
+            learnt[node] = error
+
+    threads = [threading.Thread(target=run, args=(node,)) for node in nodes if node not in absent]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return learnt
+
+
+def colds(learnt: dict[str, Settled | StoreError]) -> list[dict[str, Cold]]:
+    """Return what the nodes learnt to be cold, each result once."""
+    found: list[dict[str, Cold]] = []
+    for one in learnt.values():
+        assert isinstance(one, Settled), one
+        found += [one.cold] if one.cold not in found else []
+    return found
+
+
+def test_what_all_can_show_is_warm(tmp_path: Path) -> None:
+    """On 64 nodes."""
+    learnt = agree(tmp_path, NODES, {})
+    assert (len(learnt), colds(learnt)) == (64, [{}])
+
+
+@pytest.mark.parametrize("node", ["n1", "n3"])
+def test_what_one_node_cannot_show_is_cold_on_all(tmp_path: Path, node: str) -> None:
+    """The head node, or another; all are told which."""
+    learnt = agree(tmp_path, NODES[:4], {node: {"alpha": "seed-failed"}})
+    assert colds(learnt) == [{"alpha": Cold("seed-failed", [node])}]
+
+
+def test_who_does_not_vote_makes_it_cold(tmp_path: Path) -> None:
+    """The others do not wait for it for ever."""
+    learnt = agree(tmp_path, NODES[:4], {}, frozenset({"n2", "n4"}))
+    assert colds(learnt) == [{"alpha": Cold("no-vote", ["n2", "n4"])}]
+
+
+def test_without_the_head_node_nothing_is_warm(tmp_path: Path) -> None:
+    """Nobody proposes, so nobody votes."""
+    learnt = agree(tmp_path, NODES[:3], {}, frozenset({"n1"}))
+    assert {type(one) for one in learnt.values()} == {HeadSilent}
+
+
+def test_who_voted_and_learns_no_choice_is_told(tmp_path: Path) -> None:
+    """The head node died after its proposal."""
+    head, other = (member(tmp_path, node, NODES[:2]) for node in NODES[:2])
+    head.proposal(OFFERED, after(30))
+    assert other.proposal({}, after(30)) == OFFERED
+    with pytest.raises(HeadSilent, match="n1 has chosen nothing"):
+        other.settle({}, after(30))
+
+
+def test_a_head_node_that_is_late_chooses_cold(tmp_path: Path) -> None:
+    """The others have given up by then, though all have voted."""
+    head, other = (member(tmp_path, node, NODES[:2]) for node in NODES[:2])
+    head.proposal(OFFERED, after(30))
+    other.proposal({}, after(30))
+    with pytest.raises(HeadSilent):
+        other.settle({}, after(30))
+    assert head.settle({}, after(30)).cold == {"alpha": Cold("no-vote", ["n2"])}
+
+
+def test_a_prolog_that_runs_again_keeps_to_the_choice(tmp_path: Path) -> None:
+    """Also if it could show more, or less, by now."""
+    agree(tmp_path, NODES[:2], {"n2": {"alpha": "seed-failed"}})
+    cold = [{"alpha": Cold("seed-failed", ["n2"])}]
+    assert colds(agree(tmp_path, NODES[:2], {})) == cold
