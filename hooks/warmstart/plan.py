@@ -28,7 +28,7 @@ from warmstart.runner import Prepared, Step
 from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
-    from warmstart.seed.together import Meeting
+    from warmstart.store.meeting import Meeting
 
 # For all work of a hook that has no budget in the policy. With the policy's defaults both are below the
 # PrologEpilogTimeout that packaging/slurm sets.
@@ -212,7 +212,7 @@ def _agreement(policy: Policy, job: Job, grant: Grant, requested: Request, names
         return None
     if not any(registry.get(name, policy.profiles).in_step for name in names):
         return None
-    from warmstart.seed.together import Meeting
+    from warmstart.store.meeting import Meeting
     from warmstart.store.agreement import name_of
 
     return Meeting(name_of(job.cluster, job.id, job.restarts), job.nodelist)
