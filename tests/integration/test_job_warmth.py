@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster import mounts
 from tests.cluster.accounts import ALICE
 from tests.cluster.installation import write_hook
 from tests.cluster.processes import wait_until
-from tests.cluster.teardown import unmount
 from tests.support.shell_profiles import profiles
 
 if TYPE_CHECKING:
@@ -65,18 +63,6 @@ def left(site: Site, job_id: int) -> list[Path]:
     return [*(site.store / "rendezvous").glob(f"*.{job_id}.*")]
 
 
-@contextmanager
-def full_node_cache(site: Site, node: str) -> Iterator[None]:
-    """Let a node have no space for bundles."""
-    place = site.var / node / "bundles"
-    place.mkdir(mode=0o700, exist_ok=True)
-    mounts._mount("-t", "tmpfs", "-o", "size=4k,mode=0700", "full", str(place))
-    try:
-        yield
-    finally:
-        unmount(str(place))
-
-
 def test_all_nodes_are_warm_where_all_can_be(warm: Site) -> None:
     """And one job on one node leaves nothing for others in the store."""
     job, seen = show(warm)
@@ -89,7 +75,7 @@ def test_all_nodes_are_warm_where_all_can_be(warm: Site) -> None:
 
 def test_a_node_that_cannot_be_warm_makes_all_cold(warm: Site) -> None:
     """Its disk is full; so the job is cold as a whole, told why, and the next one is warm."""
-    with full_node_cache(warm, "n2"):
+    with warm.full_node_cache("n2"):
         job, seen = show(warm)
     assert seen == {"n1": "", "n2": ""}
     assert {node: cold["alpha"]["nodes"] for node, cold in agreed(warm, job).items()} == {"n1": ["n2"], "n2": ["n2"]}
@@ -99,7 +85,7 @@ def test_a_node_that_cannot_be_warm_makes_all_cold(warm: Site) -> None:
 def test_each_node_decides_for_itself_where_the_policy_says_so(warm: Site) -> None:
     """A rule can switch it off."""
     warm.write_policy(EACH)
-    with full_node_cache(warm, "n2"):
+    with warm.full_node_cache("n2"):
         job, seen = show(warm)
     assert (seen, agreed(warm, job)) == ({"n1": "first.bin", "n2": ""}, {})
 
