@@ -106,6 +106,16 @@ class Site(NamedTuple):
         for found in (path, *path.rglob("*")):
             os.chown(found, uid, uid)
 
+    def behind_a_link(self, uid: int, mode: int = 0o755) -> None:
+        """Move the store below a directory of that mode, and lead to it by a link of that user."""
+        above = self.base / "real"
+        above.mkdir()
+        self.store.rename(above / "store")
+        above.chmod(mode)
+        (self.base / "link").symlink_to(above)
+        os.chown(self.base / "link", uid, uid, follow_symlinks=False)
+        self.edit(f"store: {self.store}", f"store: {self.base}/link/store")
+
     def edit(self, old: str, new: str) -> None:
         """Edit the policy."""
         path = Path(self.installation.policy)
@@ -373,6 +383,16 @@ MISTAKES = (
         "a parent that others can write",
         "others can put another store in its place",
         lambda site: site.base.chmod(0o777),
+    ),
+    _store(
+        "behind a link of somebody's",
+        "link is owned by uid 5",
+        lambda site: site.behind_a_link(5),
+    ),
+    _store(
+        "behind a link, below a directory that others can write",
+        "others can put another store in its place",
+        lambda site: site.behind_a_link(0, 0o777),
     ),
     _store(
         "never maintained",
