@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -59,14 +58,19 @@ def agreed(site: Site, job_id: int) -> dict[str, dict[str, Any]]:
     return {event["node"]: event["cold"] for event in site.events(job_id, "cache.agreed")}
 
 
+def left(site: Site, job_id: int) -> list[Path]:
+    """Return what the nodes of a job have left of their meeting in the store."""
+    return [*(site.store / "rendezvous").glob(f"*.{job_id}.*")]
+
+
 def test_all_nodes_are_warm_where_all_can_be(warm: Site) -> None:
     """And one job on one node leaves nothing for others in the store."""
     job, seen = show(warm)
     assert seen == {"n1": "first.bin", "n2": "first.bin"}
     assert agreed(warm, job) == {"n1": {}, "n2": {}}
-    assert os.listdir(warm.store / "rendezvous") == []
+    assert not left(warm, job)
     job, seen = show(warm, "--nodelist=n1")
-    assert (seen, agreed(warm, job)) == ({"n1": "first.bin"}, {})
+    assert (seen, agreed(warm, job), left(warm, job)) == ({"n1": "first.bin"}, {}, [])
 
 
 def test_a_node_that_cannot_be_warm_makes_all_cold(warm: Site) -> None:
