@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from tools.load.front import Front
 from tools.load.jobs import DONE, KINDS, UNEQUAL, WITHOUT, WRONG, Job, mix
 from tools.load.resources import Daemon, Sample
 from tools.load.run import Load, Submitted, growth, prepared, record, wrong_end
-from tools.load.story import Call, Ended, gaps
+from tools.load.story import Call, Ended, gaps, printed
 from warmstart.audit.line import Line
 
 ONE = Ended(7, "COMPLETED", ("n1",))
@@ -59,6 +60,12 @@ def told(*hooks: str, last: str = "hook.finished") -> list[Line]:
     return found
 
 
+def for_another_job() -> list[Line]:
+    """Return the line of an epilog of job 8 that delivers a bundle of job 7."""
+    run: Line = {"hook": "epilog", "run_id": "9", "node": "n1", "job_id": 7, "user": "a"}
+    return [{**run, "event": "bundle.published", "ts": "9a", "done_by": {"hook": "epilog", "job_id": 8}}]
+
+
 BOTH = ("prolog", "epilog")
 
 
@@ -71,6 +78,7 @@ BOTH = ("prolog", "epilog")
         (calls(*BOTH, status=None), told(*BOTH), ["prolog of job 7 on n1 did not end"]),
         (calls(*BOTH), told("prolog"), ["epilog of job 7 on n1: 1 started, 0 in the audit"]),
         (calls(*BOTH), told(*BOTH, "epilog"), ["epilog of job 7 on n1: 1 started, 2 in the audit"]),
+        (calls(*BOTH), [*told(*BOTH), *for_another_job()], []),
         (calls(*BOTH), told(*BOTH, last=""), ["prolog of job 7 on n1: unfinished in the audit"]),
         (calls(*BOTH), told(*BOTH, last="hook.crashed"), ["prolog of job 7 on n1: crashed in the audit"]),
         (calls("prolog"), told("prolog"), ["job 7 COMPLETED on n1 without an epilog"]),
@@ -87,6 +95,14 @@ def test_a_hook_may_be_missing_while_warmstart_is_off() -> None:
     """Only one that ran then."""
     assert gaps(calls(*BOTH), [], [ONE], [(0.5, 2.05)]) == []
     assert gaps(calls(*BOTH), [], [ONE], [(0.5, 1.9)]) == ["epilog of job 7 on n1: 1 started, 0 in the audit"]
+
+
+def test_what_had_no_room_in_the_audit_is_read_where_it_went(tmp_path: Path) -> None:
+    """Each event is a line of stderr; what else is there is none."""
+    lines = [{**line, "ts": float(at)} for at, line in enumerate(told("epilog"))]
+    text = "".join(f"warmstart: {json.dumps(line)}\n" for line in lines)
+    (tmp_path / "hooks.stderr").write_text(f"warmstart: no space\n{text}17\n")
+    assert gaps(calls(*BOTH), [*told("prolog"), *printed(tmp_path / "hooks")], [ONE]) == []
 
 
 def submitted(kind: str, *faults: str, refused: str = "", image: str = "") -> Submitted:
@@ -113,10 +129,14 @@ def stored(*faults: str) -> Submitted:
         (submitted("array", "a job cancelled"), "CANCELLED", "", True),
         (submitted("array"), "COMPLETED", f"{WITHOUT}\n", False),
         (submitted("array", "switched off"), "COMPLETED", f"{WITHOUT}\n", True),
+        (submitted("array", "a full state disk"), "COMPLETED", f"{WITHOUT}\n", False),
+        (submitted("array", "a full state disk"), "COMPLETED", f"warmstart: no space\n{WITHOUT}\n", True),
         (submitted("has an image", image="r/a"), "FAILED", "image r/a is still missing", False),
         (submitted("has an image", "a silent registry", image="r/a"), "FAILED", "image r/a is still missing", True),
         (submitted("has an image", "a silent registry", image="r/a"), "FAILED", "the image is still missing", False),
         (submitted("has an image", "a full state disk", image="r/a"), "COMPLETED", f"{WITHOUT}\n", False),
+        (stored("a full state disk"), "FAILED", "no space for warmstart's state /var", True),
+        (stored("a full store"), "FAILED", "no space for warmstart's state /var", False),
         (stored("a silent registry"), "FAILED", "image r/a is still missing", False),
         (stored("a store gone"), "FAILED", "image r/a is still missing", True),
         (stored("a store gone"), "FAILED", "warmstart: image r/a: No space left on device", False),
