@@ -48,7 +48,7 @@ def test_a_temporary_file_tells_its_owner_and_goes(directory: int, tmp_path: Pat
 
 def test_an_error_names_the_directory() -> None:
     """The name of a temporary file says nothing to anybody: the sentence may reach a user."""
-    with opened_dir("/proc/sys") as fd, pytest.raises(OSError) as caught, atomic.temp_file(fd, OWNER):  # noqa: PT011
+    with opened_dir("/proc/sys") as fd, pytest.raises(OSError) as caught, atomic.temp_file(fd, OWNER):
         pass
     assert caught.value.filename == "/proc/sys"
 
