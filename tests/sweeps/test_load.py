@@ -115,6 +115,11 @@ def stored(*faults: str) -> Submitted:
     return submitted("has an image", *faults, image="r/a")._replace(had_image=True)
 
 
+def remembering(*faults: str) -> Submitted:
+    """Return a job with an image that had a fault of its own, and others shortly before."""
+    return submitted("has an image", "a store gone", image="r/a")._replace(remembered=frozenset(faults))
+
+
 @pytest.mark.parametrize(
     ("of", "state", "output", "fine"),
     [
@@ -141,6 +146,8 @@ def stored(*faults: str) -> Submitted:
         (stored("a store gone"), "FAILED", "image r/a is still missing", True),
         (stored("a store gone"), "FAILED", "warmstart: image r/a: No space left on device", False),
         (stored("a full store", "a store gone"), "FAILED", "warmstart: image r/a: No space left on device", True),
+        (remembering("a full store"), "FAILED", "warmstart: image r/a: No space left on device", True),
+        (remembering("a silent registry"), "FAILED", "warmstart: image r/a: No space left on device", False),
         (stored("a store gone"), "FAILED", "image r/a: warmstart.images.store.layout:find: its process died", False),
         (submitted("asks for too much", refused="nope"), "FAILED", "no profile nope", True),
         (submitted("asks for too much", refused="nope"), "FAILED", f"{DONE}\n", False),
@@ -156,9 +163,10 @@ def test_growth_is_found() -> None:
     """Of memory beyond a quarter and a few MiB, of descriptors beyond two."""
     flat = [Sample(jobs, {}, {"slurmctld": Daemon(50_000, 10)}) for jobs in range(8)]
     flat[2] = Sample(2, {}, {"slurmctld": Daemon(15_000, 6)})  # restarted
-    assert growth(flat) == []
+    assert growth(flat, 900) == []
     grown = Sample(8, {}, {"slurmctld": Daemon(80_000, 14)})
-    assert [line.partition(":")[0] for line in growth([*flat, grown])] == ["slurmctld", "slurmctld"]
+    assert [line.partition(":")[0] for line in growth([*flat, grown], 900)] == ["slurmctld", "slurmctld"]
+    assert [line.split()[2] for line in growth([*flat, grown], 500)] == ["descriptors"]
 
 
 ALICE, BOB = ("a", 1), ("b", 2)

@@ -37,6 +37,8 @@ CALM = 8  # the last jobs of a wave are left alone: it would not end while they 
 POLL_S = 2.0
 WAVE_S = 600.0
 HELD = "BeginTime"  # why a requeued job is pending until two minutes after its epilog
+REMEMBERED_S = 30.0  # images.remember_failures
+MIN_JOB_AGE_S = 300.0  # for which slurmctld keeps a job that has ended (slurm.conf, MinJobAge)
 TWO_DAYS = 2 * 86400  # after which maintenance takes what killed publishers left
 NO_STATE = "no space for warmstart's state"  # what a job with an image is told when the reserve is used up, too
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
@@ -48,6 +50,7 @@ class Submitted(NamedTuple):
     job: Job
     faults: set[str]
     had_image: bool = False
+    remembered: frozenset[str] = frozenset()  # faults of waves before, whose failures may be remembered
 
 
 class Outcome(NamedTuple):
@@ -100,6 +103,7 @@ class Load:
         self._held: dict[int, Submitted] = {}  # those that were requeued, and wait for a later wave
         self._images: list[str] = []
         self._digests: dict[str, str] = {}  # by image
+        self._past: list[tuple[float, set[str]]] = []  # the faults of each wave, and when it had ended
         self._stuck: list[str] = []
         self._said: dict[int, judge.Said] = {}  # by job
         self._unrecorded = 0
@@ -148,11 +152,13 @@ class Load:
             Judged("nodes were neither drained nor switched off", len(self.cluster.nodes), drained),
         ]
         findings = [*self._stuck, *self._faults.failed, *self._unheard(), *story.tracebacks(self._log)]
-        findings += [line for one in judged for line in one.wrong] + leftovers + growth(samples)
+        findings += [line for one in judged for line in one.wrong] + leftovers
+        seconds = time.monotonic() - began
+        findings += growth(samples, seconds)
         return Outcome(
             jobs=sum(KINDS[one.job.kind].tasks for one in self._submitted.values()),
             seed=self._seed,
-            seconds=time.monotonic() - began,
+            seconds=seconds,
             states=dict(Counter(end.state for end in self._ended.values())),
             kinds=dict(Counter(one.job.kind for one in self._submitted.values())),
             faults=dict(self._faults.injected),
@@ -181,9 +187,11 @@ class Load:
         faults: set[str] = set()
         self._faults.in_wave = faults
         mine = dict(self._held)
+        lately = (before for ended, before in self._past if time.monotonic() - ended < REMEMBERED_S)
+        remembered = frozenset().union(*lately)
         for job in wave:
             had_image = self._is_stored(job.image)
-            mine[self._submit(job)] = Submitted(job, set(), had_image)
+            mine[self._submit(job)] = Submitted(job, set(), had_image, remembered)
             if self._dice.random() < 0.2:
                 self._faults.inject(list(self._open(mine)))
         self._submitted |= mine
@@ -203,6 +211,7 @@ class Load:
             submitted.faults.update(faults)
         self.cluster.wait_idle(300)
         self._site.wait_imports(120)
+        self._past.append((time.monotonic(), faults))
 
     def _submit(self, job: Job) -> int:
         while True:
@@ -270,7 +279,7 @@ class Load:
         """Return the jobs whose end slurmctld did not tell. It keeps no record of a task cancelled before it began."""
         ended = Counter(map(_submission, self._ended))
         found = []
-        for number, (job, faults, _) in self._submitted.items():
+        for number, (job, faults, *_) in self._submitted.items():
             lost = KINDS[job.kind].tasks - ended[number]
             if lost and not (job.kind == "array" and "a job cancelled" in faults):
                 found.append(f"job {number} ({job.kind}): no end of {lost}")
@@ -295,7 +304,7 @@ class Load:
 
 def wrong_end(submitted: Submitted, state: str, output: str) -> str:
     """Return what is wrong with the way in which a job ended, "" if nothing is."""
-    job, faults, had_image = submitted
+    job, faults, had_image, remembered = submitted
     off, told = "switched off" in faults, "warmstart: " in output
     without = not job.image or off  # a job that asks for an image does not run without it
     is_owed = had_image and not faults & HIDES_IMAGES
@@ -311,15 +320,15 @@ def wrong_end(submitted: Submitted, state: str, output: str) -> str:
         state == "FAILED" and bool(job.refused) and job.refused in output,
         state == job.ends and not job.refused and output.endswith(f"{DONE}\n"),
     )
-    if line := judge.untrue(output, faults):
+    if line := judge.untrue(output, faults | remembered):
         return f"it was told {line!r} after {sorted(faults)}"
     return "" if any(fine) else f"it was to end {job.ends}, and said {output!r}"
 
 
-def growth(samples: list[Sample]) -> list[str]:
+def growth(samples: list[Sample], seconds: float) -> list[str]:
     """Return what a daemon has more of at the end than ever in the first half: a quarter of memory, descriptors.
 
-    A daemon that has just been restarted has little of both.
+    A daemon that has just been restarted has little of both. slurmctld's memory grows until it forgets first jobs.
     """
     if len(samples) < 4:
         return []
@@ -328,7 +337,8 @@ def growth(samples: list[Sample]) -> list[str]:
     for name, now in late.daemons.items():
         before = [sample.daemons[name] for sample in early if name in sample.daemons]
         memory, descriptors = (max(values) for values in zip(*before, strict=True))
-        if now.memory > 1.25 * memory + 4096:
+        forgets = name != "slurmctld" or seconds > 2 * MIN_JOB_AGE_S
+        if now.memory > 1.25 * memory + 4096 and forgets:
             found.append(f"{name}: {memory} KiB in the first half, {now.memory} KiB at the end")
         if now.descriptors > descriptors + 2:
             found.append(f"{name}: {descriptors} descriptors in the first half, {now.descriptors} at the end")
