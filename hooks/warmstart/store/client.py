@@ -289,7 +289,7 @@ class StoreClient:
         """Return which images the head node has, None while that is not known."""
         from warmstart.store import agreement
 
-        return self.worker.run(deadline, agreement.images, place)
+        return self.worker.look(deadline, agreement.images, place)
 
     def propose(self, place: Place, made: Proposal, scopes: list[str], deadline: Deadline) -> Proposal:
         """Write the head node's proposal; return it, or the one that an earlier prolog of this run has written."""
