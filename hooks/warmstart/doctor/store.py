@@ -195,16 +195,13 @@ def writers(store: Store) -> Iterator[Finding]:
 
 
 def parents(store: Store) -> Iterator[Finding]:
-    """Check the directories above the store: who can rename one can put another store in its place."""
+    """Check what the path of the store leads through: who can rename a directory there can put another store there."""
     bad = []
-    path = os.path.dirname(store.path)
-    while path != "/":
-        seen = store.run(probe.whose, path)
-        if seen.uid not in (0, store.policy.store_user.uid):
-            bad.append(f"{path} is owned by uid {seen.uid}")
-        elif seen.mode & (stat.S_IWGRP | stat.S_IWOTH) and not seen.mode & stat.S_ISVTX:
-            bad.append(f"{path} has mode {seen.mode:04o}")
-        path = os.path.dirname(path)
+    for place in store.run(probe.above, store.path):
+        if place.uid not in (0, store.policy.store_user.uid):
+            bad.append(f"{place.path} is owned by uid {place.uid}")
+        elif place.mode & (stat.S_IWGRP | stat.S_IWOTH) and not place.mode & stat.S_ISVTX:
+            bad.append(f"{place.path} has mode {place.mode:04o}")
     if bad:
         change = (
             "make root the owner of the directories above the store, and let only root write (or set the sticky bit)"

@@ -239,6 +239,12 @@ class StoreClient:
 
         return self.worker.run(deadline, blocklist.block, self.path, new, self.writer)
 
+    def hides(self, where: Namespace, block: Block, deadline: Deadline) -> int:
+        """Return how many bundles of a namespace a block would hide, in whole or in part."""
+        from warmstart.store import maintenance
+
+        return self.worker.run(deadline, maintenance.hides, where, self.writer, block)
+
     def unblock(self, unwanted: Block, deadline: Deadline) -> bool:
         """Remove a block, whatever its reason; return whether it existed."""
         from warmstart.store import blocklist
