@@ -78,7 +78,7 @@ class Story(NamedTuple):
     cluster: str
     partition: str
     account: str
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...]  # the first one of the job first, if that is known
     asked: tuple[str, ...]
     rules: tuple[str, ...]
     added: tuple[str, ...]  # images and profiles of the rules
@@ -123,6 +123,7 @@ def tell(runs: Sequence[Run], history: History) -> Story:
     prologs = [run for run in ordered if run.hook == PROLOG]
     planned = next((run for run in prologs if run.is_planned), ordered[0])
     facts = next((run.facts for run in prologs if run.facts), {})
+    last = sorted({run.node: run for run in prologs}.values(), key=lambda run: (not run.head, len(run.node), run.node))
     refused = next((failure for run in ordered for failure in run.failures if failure.degree == REFUSED), None)
     return Story(
         job=ordered[0].job,
@@ -130,7 +131,7 @@ def tell(runs: Sequence[Run], history: History) -> Story:
         cluster=_last(run.cluster for run in ordered),
         partition=_last(run.partition for run in ordered),
         account=_last(run.account for run in ordered),
-        nodes=tuple(dict.fromkeys(run.node for run in prologs)),
+        nodes=tuple(run.node for run in last),
         asked=tuple(_asked(planned.asked)),
         rules=tuple(planned.rules),
         added=(*planned.granted_images, *planned.granted_profiles),
@@ -139,7 +140,7 @@ def tell(runs: Sequence[Run], history: History) -> Story:
         facts=facts,
         hooks=tuple(_hook(run, history) for run in ordered),
         advice=tuple(_advice(ordered)),
-        spread=tuple(_spread({run.node: run for run in prologs})),
+        spread=tuple(_spread({run.node: run for run in last})),
     )
 
 

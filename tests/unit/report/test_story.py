@@ -83,6 +83,12 @@ def test_what_the_nodes_of_a_job_agreed_on() -> None:
     assert named([f"n{number}" for number in range(12)]) == "n0, n1, n2, n3, n4, n5, n6, n7 and 4 more"
 
 
+def test_the_jobs_first_node_is_told_first() -> None:
+    """Though another one's prolog may begin before it."""
+    early = prolog(node="n2", first="2026-01-31T09:30:00.100Z")
+    assert tell([early, prolog(node="n10"), prolog(node="n3", head=True)], History()).nodes == ("n3", "n2", "n10")
+
+
 def test_a_node_whose_prolog_did_not_get_so_far() -> None:
     """Is in the table, too."""
     told = tell([prolog(warm=["numba"]), prolog(node="n2", outcome="failed", facts={})], History())
