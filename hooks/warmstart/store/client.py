@@ -15,7 +15,7 @@ from warmstart.lean import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warmstart.slurm.spec import Spec
-    from warmstart.store.agreement import Choice, Place, Proposal, Vote
+    from warmstart.store.agreement import Choice, HeadImages, Place, Proposal, Vote
     from warmstart.store.blocklist import Block
     from warmstart.store.bundles import Offer, Offers, Published, Reindexed
     from warmstart.store.layout import Namespace
@@ -278,7 +278,7 @@ class StoreClient:
         return self.worker.run(deadline, maintenance.remove_empty, where, now)
 
     def sweep_top(self, now: float, deadline: Deadline) -> list[str]:
-        """Remove old temp files and rendezvous answers outside of the namespaces; return the removed names."""
+        """Remove old temp files and meetings of jobs' nodes outside of the namespaces; return the removed paths."""
         from warmstart.store import maintenance
 
         return self.worker.run(deadline, maintenance.sweep_top, self.path, now)
@@ -360,6 +360,18 @@ class StoreClient:
         self.worker.run(deadline, rendezvous.withdraw, self.path, name)
 
     # What a job's nodes agree to show
+
+    def tell_images(self, place: Place, made: HeadImages, deadline: Deadline) -> HeadImages:
+        """Write which images the head node has; return it, or what an earlier prolog of this run has written."""
+        from warmstart.store import agreement
+
+        return self.worker.run(deadline, agreement.tell_images, place, made)
+
+    def images(self, place: Place, deadline: Deadline) -> HeadImages | None:
+        """Return which images the head node has, None while that is not known."""
+        from warmstart.store import agreement
+
+        return self.worker.run(deadline, agreement.images, place)
 
     def propose(self, place: Place, made: Proposal, scopes: list[str], deadline: Deadline) -> Proposal:
         """Write the head node's proposal; return it, or the one that an earlier prolog of this run has written."""

@@ -19,7 +19,7 @@ from warmstart.errors import StoreError
 from warmstart.host.files import ensure_dir, is_temporary, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple, Sequence, suppress
 from warmstart.policy.compiled import Maintenance
-from warmstart.store import blocklist, bundles, index, rendezvous
+from warmstart.store import agreement, blocklist, bundles, index, rendezvous
 from warmstart.store.atomic import TEMP_PREFIX
 from warmstart.store.index import Listed
 from warmstart.store.layout import (
@@ -40,6 +40,7 @@ DAY = 86400.0
 ORPHAN_SECONDS = DAY  # longer than any publish takes
 GRACE_SECONDS = 3600.0  # longer than any reader uses an index that it has read
 ANSWER_SECONDS = 7 * DAY  # a rendezvous is only read while the prologs of its job run
+MOST_SWEPT = 10_000  # of a run's list of what it swept; and time is limited
 QUARANTINE = "quarantine"
 MOST_ENTRIES = 50_000  # in a compacted bundle
 HIGH, LOW = 0.9, 0.8  # fractions of a scope's quota: above HIGH, maintenance removes down to LOW
@@ -361,14 +362,24 @@ def _has_content(fd: int) -> bool:
 
 
 def sweep_top(store: str, now: float) -> list[str]:
-    """Remove old temp files and rendezvous answers outside of the namespaces; return the removed paths."""
+    """Remove old temp files and meetings of jobs' nodes outside of the namespaces; return the removed paths.
+
+    At most `MOST_SWEPT` of each, the next time more.
+    """
     swept = []
     for folder, prefix, age in ((ARTIFACTS, TEMP_PREFIX, ORPHAN_SECONDS), (rendezvous.DIRECTORY, "", ANSWER_SECONDS)):
         with store_errors("sweep the store"), suppress(FileNotFoundError), opened_dir(f"{store}/{folder}") as fd:
             names = [name for name in sorted(os.listdir(fd)) if name.startswith(prefix) or is_temporary(name)]
             old = [name for name in names if _ctime(fd, name) < now - age]
-            swept += [f"{folder}/{name}" for name in old if unlink_if_there(name, fd)]
+            swept += [f"{folder}/{name}" for name in old[:MOST_SWEPT] if _removed(name, fd)]
     return swept
+
+
+def _removed(name: str, fd: int) -> bool:
+    try:
+        return unlink_if_there(name, fd)
+    except IsADirectoryError:  # the agreement of a run whose head node crashed, or that got no image
+        return agreement.remove(name, fd)
 
 
 def _ctime(fd: int, name: str) -> float:

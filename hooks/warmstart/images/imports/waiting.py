@@ -155,15 +155,14 @@ class Wait:
                 raise error
 
     def _error(self, failure: RememberedFailure, *, is_local: bool) -> WarmstartError:
-        for module in LOCAL_MODULES:
-            __import__(module)
+        told = as_error(failure)
         kind = by_code(failure.code)
         if is_local and kind is not None:  # root's own word: it may say that this node is broken
             return kind(**failure.fields)
         problem = failure.text or failure.code
         unknown = ImportFailed(image=self._request.reference, program="the import", problem=problem)
         unknown.fields.update({name: text for name, text in failure.fields.items() if name == NEW_DIGEST})
-        return published.as_error(failure) or unknown
+        return told or unknown
 
     def _expired(self, waited_s: int) -> ImageWaitExpired:
         error = ImageWaitExpired(image=self._request.reference, waited_s=waited_s, producer=self._describe())
@@ -184,6 +183,13 @@ class Wait:
             is_started = requests.is_live(directory, key) or (request is not None and request.is_starting())
         text = STARTS if is_started else WAITS
         return text.format(node=self._request.node, parallel=self._queue.parallel)
+
+
+def as_error(failure: RememberedFailure) -> WarmstartError | None:
+    """Return the error of an import as `published.as_error` does, of all that an import or a wait can raise."""
+    for module in LOCAL_MODULES:
+        __import__(module)
+    return published.as_error(failure)
 
 
 def last_image(query: ImageQuery, site: Site, error: WarmstartError, deadline: Deadline) -> Obtained | None:
