@@ -179,15 +179,11 @@ def merge_all(session: Session, only: str = "") -> int:
 
 def _merge_run(session: Session, run: RunParts) -> bool:
     """Publish one run, if it is due and nobody else does; return whether nothing of it is left."""
-    if not session.store.lock_parts(run, session.store_deadline()):
-        return False
-    try:
-        listing = session.store.parts(run, session.store_deadline())
+    with session.store.locked_parts(run, session.store_deadline()) as is_ours:
+        listing = session.store.parts(run, session.store_deadline()) if is_ours else None
         if listing is None or not parts.is_due(listing.standing, time.time()):
             return False
         return _Merge(session, run, listing).all()
-    finally:
-        session.store.unlock_parts(session.store_deadline())
 
 
 class _Merge:

@@ -355,17 +355,14 @@ class _ProfileHarvest:
         """
         record, store = self._context.record, self._context.store
         answer_by = deadline.within(STORE_SECONDS)
-        try:
-            known = store.known_entries(
+        known: list[str] = []
+        with suppress(StoreFailed, WorkerSilent):
+            known += store.known_entries(
                 self._namespace, record.user, record.uid, answer_by, quota=self._quota, fresh=record.fresh
             )
-            return (
-                known
-                if record.head or not self._place
-                else known + store.handed_in(self._place, self._namespace, answer_by)
-            )
-        except (StoreFailed, WorkerSilent):
-            return []
+            if self._place and not record.head:
+                known += store.handed_in(self._place, self._namespace, answer_by)
+        return known
 
     def _judge(self, entries_fd: int, collected: Entries) -> tuple[Entries, str]:
         """Return the entries that the validator finds valid. Removes the others from the stage.

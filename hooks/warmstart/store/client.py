@@ -11,7 +11,7 @@ from __future__ import annotations
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, WorkerAnswerMalformed
 from warmstart.host.worker import Worker
-from warmstart.lean import TYPE_CHECKING
+from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager
 
 if TYPE_CHECKING:
     from warmstart.slurm.spec import Spec
@@ -168,17 +168,13 @@ class StoreClient:
 
         return self.worker.run(deadline, parts.due, self.path, now)
 
-    def lock_parts(self, place: RunParts, deadline: Deadline) -> bool:
-        """Take the lock of who merges a run, until `unlock_parts` or `close`; return False if it is not to be had."""
+    @contextmanager
+    def locked_parts(self, place: RunParts, deadline: Deadline) -> Iterator[bool]:
+        """Hold the lock of who merges a run for a `with`; yields False if another has it, or the run is gone."""
         from warmstart.store import parts
 
-        return self._locker.run(deadline, parts.lock, place)
-
-    def unlock_parts(self, deadline: Deadline) -> None:
-        """Release that lock."""
-        from warmstart.store import parts
-
-        self._locker.run(deadline, parts.unlock)
+        with Worker(self.worker.identity) as locker:
+            yield locker.run(deadline, parts.lock, place)
 
     def parts(self, place: RunParts, deadline: Deadline) -> Listing | None:
         """Return all parts of a run; None if nothing of it is there."""

@@ -41,7 +41,7 @@ _LEFT_S = 86_400.0  # a file of a writer that died; longer than handing in takes
 _DONE = ".done"
 _LOCK = "merge"
 
-_held: list[HeldLock] = []  # keeps the lock until `unlock`, or until this process ends
+_held: list[HeldLock] = []  # keeps locks until this process ends
 
 
 class PartsFull(UserError):
@@ -280,7 +280,7 @@ def remove(place: RunParts, merged: list[str]) -> None:
 
 
 def lock(place: RunParts) -> bool:
-    """Take the lock of who merges a run, until `unlock`; return False if another process has it, or the run is gone."""
+    """Take the lock of who merges a run until this process ends; return False if it is held, or the run is gone."""
     with store_errors("lock parts"):
         try:
             held = try_lock(os.path.join(place.path, LOCKS), _LOCK)
@@ -289,12 +289,6 @@ def lock(place: RunParts) -> bool:
     if held is not None:
         _held.append(held)
     return held is not None
-
-
-def unlock() -> None:
-    """Release the lock of `lock`."""
-    while _held:
-        _held.pop().release()
 
 
 @contextmanager
