@@ -21,6 +21,7 @@ from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple,
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import agreement, blocklist, bundles, index, rendezvous
 from warmstart.store.atomic import TEMP_PREFIX
+from warmstart.store.blocklist import Block, Blocks
 from warmstart.store.index import Listed
 from warmstart.store.layout import (
     ARTIFACTS,
@@ -417,7 +418,7 @@ def superseded(where: Namespace, writer: str, now: float) -> list[str]:
         elsewhere = _elsewhere(where, writer, index.marks(indexed))
         settled = [listed for listed in indexed if _is_past_grace(fd, listed, now)]
     replaced = {old for listed in settled for old in listed.replaces}
-    youngest = index.marks(listed for listed in settled if not blocked.user(listed.user, listed.uid))
+    youngest = index.marks(listed for listed in settled if not blocked.hides(listed.bundle, listed.user, listed.uid))
     needed = {
         listed.bundle: {entry for entry in listed.entries if not index.is_superseded(listed, entry, youngest)}
         for listed in indexed
@@ -466,6 +467,18 @@ def _elsewhere(where: Namespace, writer: str, marked: Collection[str]) -> set[st
     return {entry for listing in indexes for listed in listing.bundles for entry in listed.entries.keys() & marked}
 
 
+def hides(where: Namespace, writer: str, block: Block) -> int:
+    """Return how many bundles of a namespace a block would hide, in whole or in part."""
+    with store_errors("read the index", where.path):
+        listing = index.read(where.path, writer)
+    only = Blocks((block,))
+    if only.namespace(where.profile, where.name):
+        return len(listing.bundles)
+    entries = only.entries(where.profile)
+    left = [listed for listed in listing.usable(only) if entries.isdisjoint(listed.entries)]
+    return len(listing.bundles) - len(left)
+
+
 def plan_compaction(where: Namespace, writer: str, fewest: int, most_bytes: int) -> list[Merger]:
     """Return which bundles of a namespace to merge; arguments as in `mergers`."""
     with store_errors("plan a compaction", where.path), opened_dir(where.path) as fd:
@@ -475,7 +488,7 @@ def plan_compaction(where: Namespace, writer: str, fewest: int, most_bytes: int)
             listed.bundle for listed in listing.usable(blocklist.read(where.store))
         }
         elsewhere = _elsewhere(where, writer, index.marks(listing.bundles))
-    # The bundles of a blocked user stay as they are, until they are unblocked or nobody has used them for long.
+    # Blocked bundles stay as they are, until they are unblocked or nobody has used them for long.
     return mergers(
         [listed for listed in listing.bundles if listed.bundle not in blocked], fewest, most_bytes, elsewhere
     )
