@@ -16,6 +16,7 @@ from warmstart.entry import background
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.store import parts
+from warmstart.store.blocklist import Block
 from warmstart.store.manifest import Base, content_digest
 
 if TYPE_CHECKING:
@@ -175,7 +176,8 @@ def test_the_parts_of_a_blocked_user_are_not_merged(job: WholeJob, monkeypatch: 
     """They wait a day for the block to be lifted."""
     for node in ("n1", "n2"):
         job.hand_in(node, one(node))
-    job.site.command("cache", "block", "--user", "a", "--reason", "why")
+    with job.site.client() as client:
+        client.block(Block("a", "", "", "", "why", "root", 0.0), after(20))
     assert job.merge() == 0
     assert bundles(job.site) == []
     assert job.left()
