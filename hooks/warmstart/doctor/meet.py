@@ -48,7 +48,7 @@ class MeetingFailed(Exception):
 def meet(policy: Policy, key: str, nodes: int, wait: float = WAIT_S) -> list[Result]:
     """Meet `nodes` nodes, this one included, and return the results. Raises `WorkerSilent` if the store hangs."""
     directory = f"{policy.paths.store}/{probe.PREFIX}meet-{key}"
-    with two_processes(policy.store_user) as (run, run_second):
+    with two_processes(policy) as (run, run_second):
         meeting = _Meeting(directory, run, run_second, wait)
         try:
             with meeting.attended(_member(policy)):

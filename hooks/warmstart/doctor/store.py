@@ -27,7 +27,7 @@ from warmstart.doctor.finding import (
 )
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.identity import ROOT, Identity
+from warmstart.host.identity import ROOT
 from warmstart.host.namespaces import Mount, mount_of
 from warmstart.host.worker import Worker
 from warmstart.images.store import published
@@ -85,7 +85,7 @@ def opened(policy: Policy, known_id: str = "") -> Iterator[Store]:
 
     Raises `WorkerSilent` if the store hangs.
     """
-    with two_processes(policy.store_user) as (run, run_second), Worker(ROOT) as root:
+    with two_processes(policy) as (run, run_second), Worker(ROOT, _subject(policy)) as root:
         directory, problem, code = "", "", 0
         try:
             directory = run(probe.make_directory, policy.paths.store, f"{os.uname().nodename}-{os.getpid()}")
@@ -102,10 +102,15 @@ def opened(policy: Policy, known_id: str = "") -> Iterator[Store]:
 
 
 @contextmanager
-def two_processes(owner: Identity) -> Iterator[tuple[RunAs, RunAs]]:
+def two_processes(policy: Policy) -> Iterator[tuple[RunAs, RunAs]]:
     """Start two processes as the store's owner for a `with` block."""
-    with Worker(owner) as first, Worker(owner) as second:
+    owner, what = policy.store_user, _subject(policy)
+    with Worker(owner, what) as first, Worker(owner, what) as second:
         yield RunAs(first), RunAs(second)
+
+
+def _subject(policy: Policy) -> str:
+    return f"the store {policy.paths.store}"
 
 
 def reachable(store: Store) -> Iterator[Finding]:

@@ -34,9 +34,10 @@ class StoreClient:
         """
         self.path = path
         self.writer = writer
-        self.worker = Worker(owner)
+        self._what = f"the store {path}"
+        self.worker = Worker(owner, self._what)
         # A process of its own holds the lock: the one that works is killed when an operation passes its deadline.
-        self._locker = Worker(owner)
+        self._locker = Worker(owner, self._what)
 
     def __enter__(self) -> StoreClient:
         return self
@@ -58,7 +59,7 @@ class StoreClient:
         """
         from warmstart.store import bundles
 
-        offers = self.worker.run(deadline, bundles.offers, self.path, scopes, profile, namespace, self.writer)
+        offers = self.worker.look(deadline, bundles.offers, self.path, scopes, profile, namespace, self.writer)
         for offer in offers.offers:
             self._check_offer(offer, scopes)
         return offers
@@ -95,7 +96,7 @@ class StoreClient:
         """
         from warmstart.store import bundles, layout
 
-        with Worker(self.worker.identity, keep=(into,)) as worker:
+        with Worker(self.worker.identity, self._what, keep=(into,)) as worker:
             entries = worker.run(deadline, bundles.fetch, where, bundle, sha256, size, into, deadline.left(), rate)
         if not all(layout.is_plain_path(path) for files in entries.values() for path in files):
             raise self._malformed("fetch", f"a file name in {bundle} is not valid in a manifest")
@@ -117,14 +118,14 @@ class StoreClient:
         """
         from warmstart.store import bundles
 
-        with Worker(self.worker.identity, keep=(squashfs,)) as worker:
+        with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
             return worker.run(deadline, bundles.publish_bundle, where, squashfs, draft, self.writer, quota)
 
     def publish_compacted(self, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline) -> Published:
         """Publish an open squashfs file that replaces other bundles; errors as in `publish`."""
         from warmstart.store import bundles
 
-        with Worker(self.worker.identity, keep=(squashfs,)) as worker:
+        with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
             return worker.run(deadline, bundles.publish_compacted, where, squashfs, draft, self.writer)
 
     # Maintenance
@@ -274,7 +275,7 @@ class StoreClient:
         """Return the answer of a job's head node, None while there is none."""
         from warmstart.store import rendezvous
 
-        return self.worker.run(deadline, rendezvous.look, self.path, name)
+        return self.worker.look(deadline, rendezvous.look, self.path, name)
 
     def withdraw_rendezvous(self, name: str, deadline: Deadline) -> None:
         """Remove the answer of a job's head node, if there is one."""
@@ -294,7 +295,7 @@ class StoreClient:
         """Return which images the head node has, None while that is not known."""
         from warmstart.store import agreement
 
-        return self.worker.run(deadline, agreement.images, place)
+        return self.worker.look(deadline, agreement.images, place)
 
     def propose(self, place: Place, made: Proposal, scopes: list[str], deadline: Deadline) -> Proposal:
         """Write the head node's proposal; return it, or the one that an earlier prolog of this run has written."""
@@ -306,7 +307,7 @@ class StoreClient:
         """Return the head node's proposal, None while there is none."""
         from warmstart.store import agreement
 
-        seen = self.worker.run(deadline, agreement.proposal, place)
+        seen = self.worker.look(deadline, agreement.proposal, place)
         return seen and self._checked(seen, scopes)
 
     def _checked(self, proposal: Proposal, scopes: list[str]) -> Proposal:
@@ -325,7 +326,7 @@ class StoreClient:
         """Return the votes of nodes that are not among `known`."""
         from warmstart.store import agreement
 
-        return self.worker.run(deadline, agreement.votes, place, known)
+        return self.worker.look(deadline, agreement.votes, place, known)
 
     def choose(self, place: Place, made: Choice, deadline: Deadline) -> Choice:
         """Write the head node's choice; return it, or the one that an earlier prolog of this run has written."""
@@ -337,7 +338,7 @@ class StoreClient:
         """Return the head node's choice, None while there is none."""
         from warmstart.store import agreement
 
-        return self.worker.run(deadline, agreement.choice, place)
+        return self.worker.look(deadline, agreement.choice, place)
 
     def withdraw_agreement(self, name: str, deadline: Deadline) -> None:
         """Remove what a job's nodes have agreed, if there is something."""
@@ -349,7 +350,7 @@ class StoreClient:
         """Return the spec that the controller wrote as uid `owner`; raises `SpecUnusable` if it cannot be trusted."""
         from warmstart.slurm import spec
 
-        return self.worker.run(deadline, spec.read, path, owner)
+        return self.worker.look(deadline, spec.read, path, owner)
 
     def _malformed(self, function: str, problem: str) -> WorkerAnswerMalformed:
         return WorkerAnswerMalformed(function=function, identity=self.worker.identity.name, problem=problem)

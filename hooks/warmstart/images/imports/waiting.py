@@ -169,7 +169,7 @@ class Wait:
         with suppress(WarmstartError):  # this error is the more useful one
             producer = self._site.store.producer_of(self._query, after(PRODUCER_S))
             if producer is not None and producer.digest:
-                add_digests(error, self._query, known(self._query, self._site, after(LAST_IMAGE_S)), producer.digest)
+                name_images(error, self._query, known(self._query, self._site, after(LAST_IMAGE_S)), producer.digest)
         return error
 
     def _describe(self) -> str:
@@ -220,8 +220,13 @@ def known(query: ImageQuery, site: Site, deadline: Deadline) -> Obtained | None:
     return image._replace(reason=f"its registry said so {format_duration(age)} ago")
 
 
-def add_digests(error: WarmstartError, query: ImageQuery, old: Obtained | None, new: str) -> None:
-    """Add to the error of an import that the tag means the digest `new` now, and how to get the image that it meant."""
+def name_images(error: WarmstartError, query: ImageQuery, old: Obtained | None, new: str) -> None:
+    """Have the error of an import name the image as the job does, and not by the digest `new` that was imported.
+
+    If the tag had another meaning, add what it means now, and how to get the image that it meant.
+    """
+    if "image" in error.fields:
+        error.fields["image"] = query.reference.canonical()
     if old is not None:
         name = old.digest if is_adopted(old.digest) else query.reference.at(old.digest)
         error.fields[NEW_DIGEST] = new
