@@ -36,9 +36,14 @@ def command(prefix: Path, script: str, *options: str) -> list[str]:
     return [sys.executable, "-ISXutf8", *options, str(prefix / script), "prolog", str(prefix), release]
 
 
+def _indented(code: str) -> str:
+    """Return code to stand where start.py ends."""
+    return code.replace("\n", "\n    ")
+
+
 def opened(prefix: Path, then: str = "") -> set[str]:
     """Run the prolog, which ends without a job, and `then`; return our modules that were read from their own files."""
-    hook = (prefix / "start").read_text().replace("os._exit(status)", f"{then}\nos._exit(status)")
+    hook = (prefix / "start").read_text().replace("os._exit(status)", f"{_indented(then)}\n    os._exit(status)")
     (prefix / "traced").write_text(hook)
     argv = command(prefix, "traced", "-v")
     done = subprocess.run(argv, check=True, capture_output=True, text=True, env={})
@@ -60,7 +65,9 @@ def test_other_modules_are_found_as_usual(prefix: Path) -> None:
         "try: m._fits(None, '')\n"
         "except AttributeError: traceback.print_exc()"
     )
-    (prefix / "shown").write_text((prefix / "start").read_text().replace("os._exit(status)", f"{show}\nos._exit(0)"))
+    (prefix / "shown").write_text(
+        (prefix / "start").read_text().replace("os._exit(status)", f"{_indented(show)}\n    os._exit(0)")
+    )
     done = subprocess.run(command(prefix, "shown"), check=True, capture_output=True, text=True)
     assert 'warmstart/policy/match.py", line' in done.stderr
     assert 'head, *others = glob.split("*")' in done.stderr

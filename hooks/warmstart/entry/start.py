@@ -7,21 +7,22 @@ import gc
 import os
 import sys
 
-gc.disable()  # a hook lives for milliseconds
-try:
-    hook, prefix, release = sys.argv[1:]
-    # Resolve the link once: this run keeps its release even if `make install` installs another one meanwhile.
-    release = os.path.realpath(release)
-    sys.path.insert(0, release)
-    from warmstart import hot
+if __name__ == "__main__":
+    gc.disable()  # a hook lives for milliseconds
+    try:
+        hook, prefix, release = sys.argv[1:]
+        # Resolve the link once: this run keeps its release even if `make install` installs another one meanwhile.
+        release = os.path.realpath(release)
+        sys.path.insert(0, release)
+        from warmstart import hot
 
-    hot.install(release)
-    status = __import__(f"warmstart.entry.{hook}", fromlist=["main"]).main(prefix)
-except BaseException:  # noqa: BLE001 - whatever it is
-    import traceback
+        hot.install(release)
+        status = __import__(f"warmstart.entry.{hook}", fromlist=["main"]).main(prefix)
+    except BaseException:  # noqa: BLE001 - whatever it is
+        import traceback
 
-    traceback.print_exc()
-    status = 0
-sys.stdout.flush()
-sys.stderr.flush()
-os._exit(status)  # skip the interpreter's clean-up
+        traceback.print_exc()
+        status = 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # skip the interpreter's clean-up
