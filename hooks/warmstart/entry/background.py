@@ -28,7 +28,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.paths import Installation
 from warmstart.repack import parts as merge
-from warmstart.repack.merge import RepackSettings
+from warmstart.repack.merge import RepackSettings, clear_stage
 from warmstart.repack.parts import Merged, MergeLimits
 from warmstart.seed import node_cache, wanted
 from warmstart.seed.node_cache import NotOffered
@@ -167,6 +167,7 @@ def merge_all(session: Session, only: str = "") -> int:
     with files.opened_lock(session.paths.locks, PARTS) as fd:
         if not files.wait_flock(fd, after(RUN_S if only else 0)):
             return 0
+        clear_stage(session.paths.merging)
         for name in [only] if only else session.store.due_parts(time.time(), session.store_deadline()):
             uid = name.partition(".")[0]
             if users.get(uid, 0.0) < RUN_S:

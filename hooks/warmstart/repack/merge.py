@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -236,6 +236,12 @@ def unpacked(
                 remove_tree(parent, _STAGE, after(_REMOVAL))
     except OSError as error:
         raise UnpackFailed(path=settings.stage, problem=error.strerror or str(error)) from error
+
+
+def clear_stage(stage: str) -> None:
+    """Remove what a process left in a stage that died. The caller is the only one that uses it. Raises `OSError`."""
+    with suppress(FileNotFoundError), opened_dir(stage) as parent:
+        remove_tree(parent, _STAGE, after(_REMOVAL))
 
 
 def _fill(

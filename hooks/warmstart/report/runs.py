@@ -39,6 +39,7 @@ REMARKS = {
     events.HARVEST_LEFT_OUT: "not harvested",
     events.HARVEST_DEFERRED: "the epilog had no time or no space; maintenance harvests it",
     events.HARVEST_DROPPED: "the deferred harvest was dropped",
+    events.HARVEST_MERGED: "published without these nodes, which had not handed in all by then",
     events.IMAGE_QUARANTINED: "the file in the store was damaged; it was quarantined",
     events.IMAGE_LOCKLESS: "was imported without a lock",
     events.IMAGE_LEFT_OUT: "another launcher's image was not adopted",
@@ -152,6 +153,7 @@ class Run:
     ports: list[int] = field(default_factory=list)
     address: str = ""
     harvests: list[Harvest] = field(default_factory=list)
+    handed_in: dict[str, int] = field(default_factory=dict)  # profile → entries, to be published with other nodes'
     rejected: dict[str, dict[str, int]] = field(default_factory=dict)  # profile → reason → entries
     published: int = 0  # bytes of bundles
     removed: int = 0  # bundles that left the store
@@ -195,7 +197,7 @@ def add(run: Run, line: Line) -> None:
         _add_image(run, line, IMAGE_EVENTS[events.Event(event)])
     elif event in _DEGREES:
         run.failures.append(_failure(_DEGREES[events.Event(event)], line))
-    elif event in REMARKS:
+    elif event in REMARKS and line.get("missing") != []:  # nothing is to be said of a job that was merged as a whole
         run.remarks.append(_remark(event, line))
     elif event in _ADD:
         _ADD[events.Event(event)](run, line)
@@ -269,6 +271,11 @@ def _add_harvest(run: Run, line: Line) -> None:
     run.harvests.append(Harvest(values.text(line, "profile"), entries, known, changed, size, _seconds(line)))
 
 
+def _add_handed_in(run: Run, line: Line) -> None:
+    profile = values.text(line, "profile")
+    run.handed_in[profile] = run.handed_in.get(profile, 0) + int(values.number(line, "entries"))
+
+
 def _add_rejected(run: Run, line: Line) -> None:
     reasons = run.rejected.setdefault(values.text(line, "profile"), {})
     for reason, count in values.counts(line, "reasons").items():
@@ -307,6 +314,7 @@ _ADD = {
     events.CACHE_SEEDED: _add_seeding,
     events.CACHE_AGREED: _add_agreed,
     events.CACHE_HARVESTED: _add_harvest,
+    events.BUNDLE_HANDED_IN: _add_handed_in,
     events.ENTRY_REJECTED: _add_rejected,
     events.BUNDLE_PUBLISHED: _add_published,
     events.BUNDLE_REMOVED: _add_removed,
@@ -325,7 +333,11 @@ def _failure(degree: str, line: Line) -> Failure:
 def _remark(event: str, line: Line) -> Remark:
     error = values.mapping(line, "error")
     about = next((name for key in ("profile", "image", "bundle", "path") if (name := values.text(line, key))), "")
-    about = about or ", ".join(values.texts(line, "profiles")) or ("nothing was recorded" if line.get("lost") else "")
+    about = (
+        about
+        or ", ".join(values.texts(line, "profiles") or values.texts(line, "missing"))
+        or ("nothing was recorded" if line.get("lost") else "")
+    )
     return Remark(event, about, values.text(line, "reason") or values.text(error, "reason"))
 
 

@@ -241,13 +241,15 @@ def _warm(seeding: Seeding | None) -> str:
 def _harvests(run: Run) -> Iterable[Part]:
     for harvest in run.harvests:
         time = format_duration(harvest.seconds) if harvest.seconds else ""
-        yield Part(f"  {harvest.profile}", time, _harvested(harvest))
+        yield Part(f"  {harvest.profile}", time, _harvested(harvest, run.handed_in.get(harvest.profile, 0)))
     for profile, reasons in run.rejected.items():
         told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         yield Part(f"  {profile}", "", f"entries rejected: {told}")
 
 
-def _harvested(harvest: Harvest) -> str:
+def _harvested(harvest: Harvest, handed_in: int) -> str:
+    if handed_in:
+        return f"{handed_in} new entries handed in, to be published with those of the job's other nodes"
     if not harvest.entries:
         return "nothing new"
     changed = f", {harvest.changed} of them in place of seeded ones" if harvest.changed else ""

@@ -76,6 +76,24 @@ def test_a_bundle_that_was_left_out_is_a_remark() -> None:
     assert found.remarks == [Remark("bundle.left-out", "numba", "too large")]
 
 
+def test_what_a_node_hands_in() -> None:
+    """It is published by another process, which says what it did without; of a whole job nothing is to be said."""
+    theirs = {"hook": "background", "done_by": {"hook": "background"}}
+    handed = one(
+        event("bundle.handed-in", profile="jax", entries=3), event("bundle.handed-in", profile="jax", entries=1)
+    )
+    assert handed.handed_in == {"jax": 4}
+    (merged,) = runs(
+        (
+            event("bundle.published", size=30, **theirs, run="2001.c.7.0", profile="jax", entries=3),
+            event("harvest.merged", **theirs, missing=[]),
+            event("harvest.merged", **theirs, missing=["n2", "n3"]),
+        )
+    )
+    assert merged.harvests == [Harvest("jax", 3, 0, 0, 30, 0.0)]
+    assert merged.remarks == [Remark("harvest.merged", "n2, n3", "")]
+
+
 def test_work_for_other_jobs_is_theirs() -> None:
     """An epilog delivers a bundle of another job: both runs have their job, and each its failures."""
     theirs = {"job_id": 6, "user": "bob", "hook": "epilog", "done_by": {"hook": "epilog", "job_id": 7, "user": "alice"}}

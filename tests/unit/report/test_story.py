@@ -140,6 +140,20 @@ def test_what_another_jobs_epilog_did() -> None:
     assert told.parts == (Part("  numba", "", "3 new entries published, 2KiB"),)
 
 
+def test_what_a_node_hands_in_is_not_nothing() -> None:
+    """Its own harvest publishes nothing; who was missing when all was published is a remark."""
+    epilog = Run("epilog", "0b", "n2", job=7, first="2026-01-31T10:30:00.250Z", steps={"harvest": 0.4})
+    epilog.harvests = [Harvest("numba", 0, 12, 0, 2048, 0.3)]
+    epilog.handed_in = {"numba": 3}
+    merged = Run("background", "0c", "n2", job=7, first="2026-01-31T10:30:01.250Z", done_by="background")
+    merged.remarks = [Remark("harvest.merged", "n3, n4", "")]
+    told = tell([prolog(), epilog, merged], History())
+    assert told.hooks[1].parts[1].what == "3 new entries handed in, to be published with those of the job's other nodes"
+    assert told.hooks[2].parts == (
+        Part("remark", "", "n3, n4: published without these nodes, which had not handed in all by then"),
+    )
+
+
 def test_an_epilog_and_its_failures() -> None:
     """What was harvested, rejected and deferred; a failed step has its reason beside it."""
     epilog = Run("epilog", "0b", "n1", job=7, first="2026-01-31T10:30:00.250Z", steps={"harvest": 0.4})
