@@ -21,6 +21,8 @@ from tests.support.layer_registry import LayerRegistry, serving
 from tests.support.layer_stacks import SUFFIXES, Item, Tree, archive, random_stack, tree_of, write_layout
 from warmstart.host.deadline import after
 from warmstart.images import scratch
+from warmstart.images.importers import flatten
+from warmstart.images.importers.base import ImageMalformed
 from warmstart.images.importers.oci import Oci
 from warmstart.images.reference import parse
 
@@ -50,6 +52,20 @@ def imported(place: Place, registry: LayerRegistry, layout: Path, to: Path) -> T
         shutil.copy(f"{work.path}/{name}", f"{to}.sqsh")
     subprocess.run(["unsquashfs", "-no-progress", "-quiet", "-d", to, f"{to}.sqsh"], check=True)
     return tree_of(to)
+
+
+@pytest.mark.threat(45)
+def test_unpacking_takes_no_longer_than_an_honest_image(
+    place: Place, registry: LayerRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It walks a directory each time that a layer empties it, and keeps what the layer itself has put there."""
+    files = [Item(f"d/{number}") for number in range(2500)]
+    write_layout(tmp_path / "layout", [archive([*files, *[Item("d/.wh..wh..opq")] * 2500, *TWICE])])
+    command = flatten.command
+    read = ["/bin/sh", "-c", '"$@" >/dev/null; status=$?; echo 2; exit $status', "sh"]
+    monkeypatch.setattr(flatten, "command", lambda *arguments: [*read, *command(*arguments)])
+    with pytest.raises(ImageMalformed, match="more time than its size explains"):
+        imported(place, registry, tmp_path / "layout", tmp_path / "tree")
 
 
 def unpacked(layout: Path, to: Path) -> Tree:

@@ -11,15 +11,15 @@ import random
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.support.layer_stacks import Item, archive, packed, write_packed
-from tests.support.tar_headers import END, GNU, base256, header, pax, summed, zstd
-from warmstart.images.importers import flatten
+from tests.support.tar_headers import END, GNU, base256, header, padded, pax, summed, zstd
+from warmstart.images.importers import flatten, layer_reader
 from warmstart.images.importers.layer_reader import ImageBounds
 
 pytestmark = pytest.mark.threat(45)
@@ -146,6 +146,15 @@ ATTACKS: dict[str, tuple[Callable[[], Sequence[tuple[bytes, str]]], int]] = {
 }  # fmt: skip
 
 
+def _alike(count: int) -> Iterator[bytes]:
+    """Yield files of one size and one sum, by which mksquashfs looks for equal ones: it compares each with all."""
+    for number in range(count):
+        bits = bytes(number >> bit & 1 for bit in range(16))  # a bit of the sum each; it rotates once a byte
+        yield header(b"f%d" % number, size=100_000)
+        yield padded(bytes(100_000 - 32) + bits + bytes(1 - bit for bit in bits))
+    yield END
+
+
 def _endless_sparse() -> bytes:
     block = bytearray(header(b"holes", b"S", magic=GNU))
     block[482] = 1
@@ -168,6 +177,23 @@ def test_layers_cost_no_memory_each(tmp_path: Path) -> None:
     write_packed(tmp_path / "layout", [(packed(same, "gzip"), hashlib.sha256(same).hexdigest())] * 100)
     result = ended(tmp_path, ImageBounds(4 << 30, 20_000))
     assert (result.status, result.memory < MOST_MEMORY) == (0, True), result
+
+
+def test_many_files_cost_no_memory_each(tmp_path: Path) -> None:
+    """By itself mksquashfs fills a quarter of the machine's memory with what it has not yet packed."""
+    files = (header(b"%d" % n, size=100_000) + padded(b"%d" % n + bytes(99_995))[:100_352] for n in range(4000))
+    write_packed(tmp_path / "layout", [streamed([*files, END])])
+    result = ended(tmp_path, ImageBounds(1 << 30, 20_000))
+    assert (result.status, result.memory < MOST_MEMORY) == (0, True), result
+
+
+def test_packing_takes_no_longer_than_an_honest_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes longer is left to the unpacker, whose time is limited as well."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(layer_reader, "LEAST_CPU_S", 1.0)
+    write_packed(tmp_path / "layout", [streamed(_alike(1500))])
+    assert flatten.run("layout", "import", "r.sqsh", BOUNDS) == flatten.UNSUPPORTED
+    assert not (tmp_path / "r.sqsh").exists()
 
 
 def test_names_meet_a_limit_of_memory(tmp_path: Path) -> None:
