@@ -10,6 +10,7 @@ import random
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,21 @@ from warmstart.images.importers.oci import Oci
 from warmstart.images.reference import parse
 
 TWICE = [Item("d/f", content=b"old"), Item("d/f", content=b"new"), Item("l", "hardlink", target="d/f")]
+DEPTHS = (2, 3, 5, 8, 13, 21, 34, 55, 89, 126)
+
+
+def _of_depth(depth: int) -> list[list[Item]]:
+    return random_stack(random.Random(depth), depth)
+
+
 STACKS: dict[str, Callable[[], list[list[Item]]]] = {
     "1 layer": lambda: random_stack(random.Random(1), 1),
     "40 layers": lambda: random_stack(random.Random(2), 40),
     "127 layers": lambda: random_stack(random.Random(3), 127),
     "a name twice": lambda: [TWICE, [Item("d/g")]],
 }
+SWEPT = {f"{depth} layers": partial(_of_depth, depth) for depth in DEPTHS}
+STACKS |= SWEPT
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +86,7 @@ def unpacked(layout: Path, to: Path) -> Tree:
     return tree_of(to)
 
 
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("stack", [pytest.param(name, marks=[pytest.mark.sweep] * (name in SWEPT)) for name in STACKS])
 def test_each_form_becomes_one_tree(place: Place, registry: LayerRegistry, tmp_path: Path, stack: str) -> None:
     """Compressed by gzip, by zstd, or not at all."""
     archives = [archive(items) for items in STACKS[stack]()]
