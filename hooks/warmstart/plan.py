@@ -18,7 +18,7 @@ from warmstart.images import reference as references
 from warmstart.images.reference import PyxisImage, Reference
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, partial
-from warmstart.policy.compiled import Policy
+from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.match import NO_RULE, Grant, combine, is_observed, matching, private_repository, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
@@ -28,7 +28,7 @@ from warmstart.runner import Prepared, Step
 from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
-    from warmstart.seed.together import Meeting
+    from warmstart.store.meeting import Meeting
 
 # For all work of a hook that has no budget in the policy. With the policy's defaults both are below the
 # PrologEpilogTimeout that packaging/slurm sets.
@@ -76,7 +76,11 @@ def grant(policy: Policy, job: Job) -> Grant:
 
 def _depends_on_node(policy: Policy) -> bool:
     """Return whether the mode of a job may differ between its nodes."""
-    return any(rule.mode and any(condition.attribute == "node" for condition in rule.match) for rule in policy.rules)
+    return any(rule.mode and _matches_on_node(rule) for rule in policy.rules)
+
+
+def _matches_on_node(rule: Rule) -> bool:
+    return any(condition.attribute == "node" for condition in rule.match)
 
 
 def groups(job: Job) -> list[str]:
@@ -173,14 +177,14 @@ def keeps(policy: Policy, requested: Request) -> bool:
 def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[Step]:
     """Return the steps before `environment`. Its options depend on their results, so `environment()` comes later."""
     names, job_images = profiles(policy, grant, requested), images(policy, grant, requested)
-    meeting = _rendezvous(job, grant, requested)
-    if not (names or job_images or grant.env or meeting or requested.keep):
+    rendezvous, meeting = _rendezvous(job, grant, requested), _meeting(job, grant)
+    if not (names or job_images or grant.env or rendezvous or requested.keep):
         return []
     from warmstart.steps import workspace
 
     steps = [Step(workspace.NAME, partial(workspace.run, options=workspace.Options(tuple(names))))]
-    if meeting:
-        steps.append(meeting)  # before the slow steps: the other nodes wait for it
+    if rendezvous:
+        steps.append(rendezvous)  # before the slow steps: the other nodes wait for it
     if job_images:
         from warmstart.steps import image
 
@@ -188,34 +192,53 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
         later = (policy.seed.fetch_budget + MOUNTING_SECONDS if names else 0) + VIEW_SECONDS
         private = private_images(policy, job, job_images)
         own = _pyxis_image(requested, job)
+        agreed = _agreed_images(policy, job, requested, job_images) if meeting else frozenset[Reference]()
         options = image.Options(
-            tuple(job_images), by_policy, private, later, own, job.nodelist, job.restarts, requested.refresh
+            references=tuple(job_images),
+            by_policy=by_policy,
+            private=private,
+            later=later,
+            pyxis=own,
+            nodelist=job.nodelist,
+            restarts=job.restarts,
+            refresh=requested.refresh,
+            meeting=meeting if agreed else None,
+            agreed=agreed,
         )
         steps.append(Step(image.NAME, partial(image.run, options=options)))
     if names:
         from warmstart.steps import seed
 
-        agreement = _agreement(policy, job, grant, requested, names)
-        steps.append(
-            Step(
-                seed.NAME,
-                partial(seed.run, options=seed.Options(tuple(names), requested.files, requested.fresh, agreement)),
-                in_workspace=True,
-            )
-        )
+        in_step = not requested.fresh and any(registry.get(name, policy.profiles).in_step for name in names)
+        seeded = seed.Options(tuple(names), requested.files, requested.fresh, meeting if in_step else None)
+        steps.append(Step(seed.NAME, partial(seed.run, options=seeded), in_workspace=True))
     return steps
 
 
-def _agreement(policy: Policy, job: Job, grant: Grant, requested: Request, names: list[str]) -> Meeting | None:
+def _meeting(job: Job, grant: Grant) -> Meeting | None:
     """Return where the nodes of a job agree on what they show it; None if each decides for itself."""
-    if requested.fresh or not grant.together or not nodes.has_several(job.nodelist):
+    if not (grant.together and nodes.has_several(job.nodelist)):
         return None
-    if not any(registry.get(name, policy.profiles).in_step for name in names):
-        return None
-    from warmstart.seed.together import Meeting
     from warmstart.store.agreement import name_of
+    from warmstart.store.meeting import Meeting
 
     return Meeting(name_of(job.cluster, job.id, job.restarts), job.nodelist)
+
+
+def _agreed_images(policy: Policy, job: Job, requested: Request, job_images: list[Reference]) -> frozenset[Reference]:
+    """Return the tags that the head node resolves for all nodes: those that its rules give to the job, too."""
+    own = frozenset(reference for reference in job_images if reference.tag)
+    login = _pyxis_image(requested, job)
+    if login and login.has_login:
+        own -= {login.reference}  # pyxis imports it
+    head = nodes.first(job.nodelist)
+    if not own or head == job.node or not any(map(_matches_on_node, policy.rules)):
+        return own
+    there = job._replace(node=head)
+    granted = combine(policy, matching(policy, there, partial(groups, job)), there)
+    if granted.reason or not granted.together:
+        return frozenset()
+    return own.intersection(images(policy, granted, requested))
 
 
 def _pyxis_image(requested: Request, job: Job) -> PyxisImage | None:

@@ -55,8 +55,8 @@ def squashed(base: Path, source: Path, target: Path, owner: Account, *, coherent
 
 @contextmanager
 def tmpfs(target: Path, size: str = "8m", inodes: int = 1000) -> Iterator[Path]:
-    """Mount a tmpfs of `size` bytes (k, m, g) and at most `inodes` inodes on a new `target`."""
-    target.mkdir()
+    """Mount a tmpfs of `size` bytes (k, m, g) and at most `inodes` inodes on `target`."""
+    target.mkdir(exist_ok=True)
     options = f"size={size},nr_inodes={inodes},mode=0755,nosuid,nodev"
     _mount("-t", "tmpfs", "-o", options, "warmstart-test", str(target))
     try:

@@ -95,6 +95,13 @@ class Site:
                 raise RuntimeError(f"{target} does not refuse root")
             self.cluster.wait_idle()
 
+    @contextmanager
+    def full_node_cache(self, node: str) -> Iterator[None]:
+        """Let a node have no space for bundles."""
+        with mounts.tmpfs(self.var / node / "bundles", "4k") as place:
+            place.chmod(0o700)
+            yield
+
     def write_policy(self, rules: str = RULES, **changes: str) -> None:
         """Write a policy. `rules` is its end, from `rules:` on, or any further keys."""
         base = self.cluster.base

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster import mounts
 from tests.cluster.accounts import ALICE
 from tests.cluster.installation import write_hook
 from tests.cluster.processes import wait_until
-from tests.cluster.teardown import unmount
 from tests.support.shell_profiles import profiles
 
 if TYPE_CHECKING:
@@ -61,16 +58,9 @@ def agreed(site: Site, job_id: int) -> dict[str, dict[str, Any]]:
     return {event["node"]: event["cold"] for event in site.events(job_id, "cache.agreed")}
 
 
-@contextmanager
-def full_node_cache(site: Site, node: str) -> Iterator[None]:
-    """Let a node have no space for bundles."""
-    place = site.var / node / "bundles"
-    place.mkdir(mode=0o700, exist_ok=True)
-    mounts._mount("-t", "tmpfs", "-o", "size=4k,mode=0700", "full", str(place))
-    try:
-        yield
-    finally:
-        unmount(str(place))
+def left(site: Site, job_id: int) -> list[Path]:
+    """Return what the nodes of a job have left of their meeting in the store."""
+    return [*(site.store / "rendezvous").glob(f"*.{job_id}.*")]
 
 
 def test_all_nodes_are_warm_where_all_can_be(warm: Site) -> None:
@@ -78,14 +68,14 @@ def test_all_nodes_are_warm_where_all_can_be(warm: Site) -> None:
     job, seen = show(warm)
     assert seen == {"n1": "first.bin", "n2": "first.bin"}
     assert agreed(warm, job) == {"n1": {}, "n2": {}}
-    assert os.listdir(warm.store / "rendezvous") == []
+    assert not left(warm, job)
     job, seen = show(warm, "--nodelist=n1")
-    assert (seen, agreed(warm, job)) == ({"n1": "first.bin"}, {})
+    assert (seen, agreed(warm, job), left(warm, job)) == ({"n1": "first.bin"}, {}, [])
 
 
 def test_a_node_that_cannot_be_warm_makes_all_cold(warm: Site) -> None:
     """Its disk is full; so the job is cold as a whole, told why, and the next one is warm."""
-    with full_node_cache(warm, "n2"):
+    with warm.full_node_cache("n2"):
         job, seen = show(warm)
     assert seen == {"n1": "", "n2": ""}
     assert {node: cold["alpha"]["nodes"] for node, cold in agreed(warm, job).items()} == {"n1": ["n2"], "n2": ["n2"]}
@@ -95,7 +85,7 @@ def test_a_node_that_cannot_be_warm_makes_all_cold(warm: Site) -> None:
 def test_each_node_decides_for_itself_where_the_policy_says_so(warm: Site) -> None:
     """A rule can switch it off."""
     warm.write_policy(EACH)
-    with full_node_cache(warm, "n2"):
+    with warm.full_node_cache("n2"):
         job, seen = show(warm)
     assert (seen, agreed(warm, job)) == ({"n1": "first.bin", "n2": ""}, {})
 

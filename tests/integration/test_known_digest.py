@@ -151,6 +151,7 @@ def test_a_new_image_that_cannot_be_had_fails_the_job(
         stale = known.site._replace(rules=EXPIRED._replace(moved_tag="stale"))
         assert making.obtain(known.reference, stale, after(60)).digest == known.digest
     text = str(raised.value)
+    assert known.reference.canonical() in text.partition(";")[0]  # the name that was asked for
     assert new in text
     assert f"{known.reference.registry}/{known.name}@{known.digest}" in text
     assert "does not exist" not in text

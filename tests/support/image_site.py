@@ -44,6 +44,10 @@ class InlineWorker:
         result: R = wire.decode(wire.hints(function)["return"], answer)
         return result
 
+    def look(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function."""
+        return self.run(deadline, function, *args, **kwargs)
+
     def close(self) -> None:
         """Do nothing."""
 

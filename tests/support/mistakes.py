@@ -106,6 +106,16 @@ class Site(NamedTuple):
         for found in (path, *path.rglob("*")):
             os.chown(found, uid, uid)
 
+    def behind_a_link(self, uid: int, mode: int = 0o755) -> None:
+        """Move the store below a directory of that mode, and lead to it by a link of that user."""
+        above = self.base / "real"
+        above.mkdir()
+        self.store.rename(above / "store")
+        above.chmod(mode)
+        (self.base / "link").symlink_to(above)
+        os.chown(self.base / "link", uid, uid, follow_symlinks=False)
+        self.edit(f"store: {self.store}", f"store: {self.base}/link/store")
+
     def edit(self, old: str, new: str) -> None:
         """Edit the policy."""
         path = Path(self.installation.policy)
@@ -224,6 +234,59 @@ MISTAKES = (
     ),
     _policy("one account for two roles", "each account needs its own", "import_user: bin", "import_user: daemon"),
     _policy("a profile that does not exist", "no profile 'nunba'; did you mean numba?", "[numba]", "[nunba]"),
+    _policy("an account that is Slurm's", "is SlurmUser", "limits:", "slurmctld: {user: bin}\nlimits:"),
+    _policy(
+        "a host list as a pattern",
+        "write [n10, n11, n12]",
+        "match: {partition: ci,",
+        "match: {node: 'n[10-12]', partition: ci,",
+    ),
+    _policy(
+        "a variable of the shell in `env`", "no shell expands $ there", "[numba]", "[numba]\n    env: {P: '$HOME/x'}"
+    ),
+    _policy("`override` of what nothing sets", "nothing sets NOSUCH", "[numba]", "[numba]\n    override: [NOSUCH]"),
+    _policy(
+        "a profile of the site's own that no rule gives",
+        "no rule gives own: only jobs that ask for it get it",
+        RULES,
+        "profiles: {own: {variables: {OWN_CACHE: '{dir}'}, entries: ['*.bin'], relocation: relocatable}}\nrules:\n",
+    ),
+    _policy(
+        "a profile without the path that it needs",
+        "torch-extensions needs a constant path, and constant_path is none",
+        "[numba]",
+        "[numba, torch-extensions]",
+    ),
+    _policy(
+        "files larger than what a job may fetch",
+        "files.max_size is above seed.max_fetch (1GiB)",
+        RULES,
+        "files: {max_size: 2GiB}\nrules:\n",
+    ),
+    _policy(
+        "bundles larger than what a node keeps",
+        "seed.max_fetch is above seed.keep (1GiB)",
+        RULES,
+        "seed: {max_fetch: 2GiB, keep: 1GiB}\nrules:\n",
+    ),
+    _policy(
+        "bundles that go within hours",
+        "less than a day are removed",
+        RULES,
+        "maintenance: {keep: 1h}\nrules:\n",
+    ),
+    _policy(
+        "a lease of hours",
+        "an image in use can be evicted",
+        "images:\n",
+        "images:\n  keep: {lease: 2h}\n",
+    ),
+    _policy(
+        "a quota smaller than an image",
+        "images are larger, and their imports would be refused",
+        "images:\n",
+        "images:\n  keep: {user: 1MiB}\n",
+    ),
     _policy("two rules with one name", "another rule has the name everyone", "name: ci", "name: everyone"),
     _policy(
         "an image of a registry that is not allowed",
@@ -373,6 +436,16 @@ MISTAKES = (
         "a parent that others can write",
         "others can put another store in its place",
         lambda site: site.base.chmod(0o777),
+    ),
+    _store(
+        "behind a link of somebody's",
+        "link is owned by uid 5",
+        lambda site: site.behind_a_link(5),
+    ),
+    _store(
+        "behind a link, below a directory that others can write",
+        "others can put another store in its place",
+        lambda site: site.behind_a_link(0, 0o777),
     ),
     _store(
         "never maintained",

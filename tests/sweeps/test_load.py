@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from tools.load.front import Front
 from tools.load.jobs import DONE, KINDS, UNEQUAL, WITHOUT, WRONG, Job, mix
 from tools.load.resources import Daemon, Sample
 from tools.load.run import Load, Submitted, growth, prepared, record, wrong_end
-from tools.load.story import Call, Ended, gaps
+from tools.load.story import Call, Ended, gaps, printed
 from warmstart.audit.line import Line
 
 ONE = Ended(7, "COMPLETED", ("n1",))
@@ -59,6 +60,12 @@ def told(*hooks: str, last: str = "hook.finished") -> list[Line]:
     return found
 
 
+def for_another_job() -> list[Line]:
+    """Return the line of an epilog of job 8 that delivers a bundle of job 7."""
+    run: Line = {"hook": "epilog", "run_id": "9", "node": "n1", "job_id": 7, "user": "a"}
+    return [{**run, "event": "bundle.published", "ts": "9a", "done_by": {"hook": "epilog", "job_id": 8}}]
+
+
 BOTH = ("prolog", "epilog")
 
 
@@ -71,6 +78,7 @@ BOTH = ("prolog", "epilog")
         (calls(*BOTH, status=None), told(*BOTH), ["prolog of job 7 on n1 did not end"]),
         (calls(*BOTH), told("prolog"), ["epilog of job 7 on n1: 1 started, 0 in the audit"]),
         (calls(*BOTH), told(*BOTH, "epilog"), ["epilog of job 7 on n1: 1 started, 2 in the audit"]),
+        (calls(*BOTH), [*told(*BOTH), *for_another_job()], []),
         (calls(*BOTH), told(*BOTH, last=""), ["prolog of job 7 on n1: unfinished in the audit"]),
         (calls(*BOTH), told(*BOTH, last="hook.crashed"), ["prolog of job 7 on n1: crashed in the audit"]),
         (calls("prolog"), told("prolog"), ["job 7 COMPLETED on n1 without an epilog"]),
@@ -89,6 +97,14 @@ def test_a_hook_may_be_missing_while_warmstart_is_off() -> None:
     assert gaps(calls(*BOTH), [], [ONE], [(0.5, 1.9)]) == ["epilog of job 7 on n1: 1 started, 0 in the audit"]
 
 
+def test_what_had_no_room_in_the_audit_is_read_where_it_went(tmp_path: Path) -> None:
+    """Each event is a line of stderr; what else is there is none."""
+    lines = [{**line, "ts": float(at)} for at, line in enumerate(told("epilog"))]
+    text = "".join(f"warmstart: {json.dumps(line)}\n" for line in lines)
+    (tmp_path / "hooks.stderr").write_text(f"warmstart: no space\n{text}17\n")
+    assert gaps(calls(*BOTH), [*told("prolog"), *printed(tmp_path / "hooks")], [ONE]) == []
+
+
 def submitted(kind: str, *faults: str, refused: str = "", image: str = "") -> Submitted:
     """Return a job with faults in its wave."""
     return Submitted(Job(kind, "a", "", (), refused, image), set(faults))
@@ -97,6 +113,11 @@ def submitted(kind: str, *faults: str, refused: str = "", image: str = "") -> Su
 def stored(*faults: str) -> Submitted:
     """Return a job whose image was in the store."""
     return submitted("has an image", *faults, image="r/a")._replace(had_image=True)
+
+
+def remembering(*faults: str) -> Submitted:
+    """Return a job with an image that had a fault of its own, and others shortly before."""
+    return submitted("has an image", "a store gone", image="r/a")._replace(remembered=frozenset(faults))
 
 
 @pytest.mark.parametrize(
@@ -113,14 +134,20 @@ def stored(*faults: str) -> Submitted:
         (submitted("array", "a job cancelled"), "CANCELLED", "", True),
         (submitted("array"), "COMPLETED", f"{WITHOUT}\n", False),
         (submitted("array", "switched off"), "COMPLETED", f"{WITHOUT}\n", True),
+        (submitted("array", "a full state disk"), "COMPLETED", f"{WITHOUT}\n", False),
+        (submitted("array", "a full state disk"), "COMPLETED", f"warmstart: no space\n{WITHOUT}\n", True),
         (submitted("has an image", image="r/a"), "FAILED", "image r/a is still missing", False),
         (submitted("has an image", "a silent registry", image="r/a"), "FAILED", "image r/a is still missing", True),
         (submitted("has an image", "a silent registry", image="r/a"), "FAILED", "the image is still missing", False),
         (submitted("has an image", "a full state disk", image="r/a"), "COMPLETED", f"{WITHOUT}\n", False),
+        (stored("a full state disk"), "FAILED", "no space for warmstart's state /var", True),
+        (stored("a full store"), "FAILED", "no space for warmstart's state /var", False),
         (stored("a silent registry"), "FAILED", "image r/a is still missing", False),
         (stored("a store gone"), "FAILED", "image r/a is still missing", True),
         (stored("a store gone"), "FAILED", "warmstart: image r/a: No space left on device", False),
         (stored("a full store", "a store gone"), "FAILED", "warmstart: image r/a: No space left on device", True),
+        (remembering("a full store"), "FAILED", "warmstart: image r/a: No space left on device", True),
+        (remembering("a silent registry"), "FAILED", "warmstart: image r/a: No space left on device", False),
         (stored("a store gone"), "FAILED", "image r/a: warmstart.images.store.layout:find: its process died", False),
         (submitted("asks for too much", refused="nope"), "FAILED", "no profile nope", True),
         (submitted("asks for too much", refused="nope"), "FAILED", f"{DONE}\n", False),
@@ -136,9 +163,10 @@ def test_growth_is_found() -> None:
     """Of memory beyond a quarter and a few MiB, of descriptors beyond two."""
     flat = [Sample(jobs, {}, {"slurmctld": Daemon(50_000, 10)}) for jobs in range(8)]
     flat[2] = Sample(2, {}, {"slurmctld": Daemon(15_000, 6)})  # restarted
-    assert growth(flat) == []
+    assert growth(flat, 900) == []
     grown = Sample(8, {}, {"slurmctld": Daemon(80_000, 14)})
-    assert [line.partition(":")[0] for line in growth([*flat, grown])] == ["slurmctld", "slurmctld"]
+    assert [line.partition(":")[0] for line in growth([*flat, grown], 900)] == ["slurmctld", "slurmctld"]
+    assert [line.split()[2] for line in growth([*flat, grown], 500)] == ["descriptors"]
 
 
 ALICE, BOB = ("a", 1), ("b", 2)

@@ -33,7 +33,6 @@ TESTED_BESIDE = {
     "doctor/kernel": "doctor/test_node",
     "doctor/policy": "doctor/test_node",
     "doctor/namespaces": "doctor/test_slurm",
-    "doctor/probe": "doctor/test_store",
     "doctor/slurm_conf": "doctor/test_slurm",
     "entry/epilog_slurmctld": "entry/test_slurmctld",
     "entry/prolog_slurmctld": "entry/test_slurmctld",

@@ -9,12 +9,14 @@ from tests.support.runs import a_job, a_policy, a_record
 from warmstart import plan
 from warmstart.cli.plan import preview
 from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
-from warmstart.policy.compiled import Limits
+from warmstart.job import Job
+from warmstart.policy.compiled import Condition, Limits, Pattern, Policy
 from warmstart.policy.match import Grant, scope_key
 from warmstart.profiles import numba, registry
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.record import Seeded
 from warmstart.request import Request, RequestInvalid
+from warmstart.steps.image import Options
 
 GRANT = Grant(["docker://reg.example.com/a:1"], ["numba"], {}, "user", ["user-1-a"], "user-1-a", "")
 
@@ -172,3 +174,35 @@ def test_only_the_head_node_harvests_but_for_what_each_rank_writes(tmp_path: Pat
     assert wanted({}) == [None]
     assert wanted({"head": False}) == [{"vllm"}]
     assert wanted({"head": False, "seeded": {"numba": seeded["numba"]}}) == []
+
+
+def agreed(policy: Policy, job: Job, words: str = "image=reg.example.com/a:1") -> set[str] | None:
+    """Return the images of which a job's head node says which they are; None if each node finds its own."""
+    job = job._replace(comment=f"warmstart: {words}")
+    granted = plan.grant(policy, job)
+    (step,) = (one for one in plan.prolog(policy, job, granted, plan.request_of(job, granted)) if one.name == "image")
+    options: Options = step.run.keywords["options"]  # type: ignore[attr-defined]
+    assert (options.meeting is None) == (not options.agreed)
+    return {reference.canonical() for reference in options.agreed} if options.meeting else None
+
+
+def test_the_nodes_of_a_job_agree_on_its_images(tmp_path: Path) -> None:
+    """On what tags mean: a digest means one thing, a job on one node asks nobody, and a rule can switch it off."""
+    policy, on_two = a_policy(tmp_path, rules=(a_rule(),)), a_job(node="n2", nodelist="n[1-2]")
+    digest = f"image=reg.example.com/a@sha256:{'ab' * 32}"
+    assert agreed(policy, on_two) == {"reg.example.com/a:1"}
+    assert agreed(policy, on_two, f"image=reg.example.com/b:2 {digest} fresh") == {"reg.example.com/b:2"}
+    assert agreed(policy, on_two, digest) is None
+    assert agreed(policy, a_job()) is None
+    assert agreed(policy._replace(rules=(a_rule(together=False),)), on_two) is None
+
+
+def test_nobody_waits_for_a_head_node_that_does_not_look(tmp_path: Path) -> None:
+    """Rules may give a job something on some of its nodes only."""
+    on_n2 = (Condition("node", (Pattern("n2", ""),)),)
+    policy = a_policy(tmp_path, rules=(a_rule(match=on_n2, images=("reg.example.com/p:1",)),))
+    job = a_job(node="n2", nodelist="n[1-2]")
+    assert agreed(policy, job) is None
+    policy = policy._replace(rules=(a_rule(), *policy.rules))
+    assert agreed(policy, job) == {"reg.example.com/a:1"}
+    assert agreed(policy._replace(rules=(a_rule(together=False), policy.rules[1]._replace(together=True))), job) is None

@@ -8,6 +8,7 @@ The figures are a section of docs/reliability.md.
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
 import sys
 
@@ -25,6 +26,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, lambda *_: load.end_early())
         outcome = load.run(lambda line: print(line, flush=True))  # noqa: T201 - progress
         if outcome.findings:
+            shutil.copytree(site.cluster.base / "audit", site.cluster.base / "log" / "audit")
             site.cluster.keep_logs()
     record(outcome)
     print(fragment(outcome))  # noqa: T201 - the result

@@ -50,7 +50,7 @@ tell saw "$ALPHA_CACHE"/*.bin
 
 
 _USE = "\n".join(f'entry "$ALPHA_CACHE/{{{name}}}.bin" {{{name}}}' for name in "abc")
-_IMAGE = f'unsquashfs -s "$WARMSTART_IMAGE" >/dev/null || echo "{WRONG}: no image"'
+_IMAGE = f'[ "$(unsquashfs -cat "$WARMSTART_IMAGE" etc/number)" = "{{number}}" ] || echo "{WRONG}: not the image"'
 _REMOVE = 'tell removed "$ALPHA_CACHE/{a}"*.bin; rm -f "$ALPHA_CACHE/{a}"*.bin'
 _BETA = 'entry "$BETA_CACHE/{a}/code" {a}'
 _PORT = "srun --ntasks-per-node=1 sh -c 'echo \"at $MASTER_ADDR:$MASTER_PORT\"' | sort -u | wc -l"
@@ -74,7 +74,7 @@ _REFUSED = {
 
 
 class Kind(NamedTuple):
-    """One kind of job. In `lines` {a}, {b}, {c} are names of entries, {nap} seconds."""
+    """One kind of job. In `lines` {a}, {b}, {c} are names of entries, {nap} seconds, {number} what the image has."""
 
     weight: int
     lines: tuple[str, ...]
@@ -158,7 +158,8 @@ def _job(name: str, kind: Kind, dice: random.Random, images: Sequence[str]) -> J
     names = {letter: f"e{dice.randrange(NAMES)}" for letter in "abc"}
     nap = f"{dice.uniform(0, 3):.1f}"
     text = "\n".join(kind.lines)
-    for key, value in {**names, "nap": nap}.items():
+    number = image.rpartition("/load")[2].partition(":")[0]
+    for key, value in {**names, "nap": nap, "number": number}.items():
         text = text.replace(f"{{{key}}}", value)
     script = "\n".join(["#!/bin/bash", _BEGIN.format(wrong=WRONG, without=WITHOUT), text, f"echo {DONE}", ""])
     return Job(name, dice.choice((ALICE, BOB)), script, tuple(options), refused, image)

@@ -10,7 +10,7 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -19,11 +19,19 @@ PROFILE = "alpha"
 # What a message says, and the faults of which one must have happened for it to be true.
 CAUSES = {
     r"No space left|is full|bytes are free": {"a full store", "a full state disk"},
-    r"Read-only file system": {"a read-only store"},
+    r"Read-only file system": {"a read-only store", "a store gone"},
     r"registry.*(answer|not reached|unreachable|timed out)": {"a silent registry", "a registry talking nonsense"},
-    r"was killed|process died": {"a worker killed", "an import killed"},
+    r"process that was at work there died": {"a worker killed", "an import killed"},
 }
 INTERNAL = re.compile(r"Traceback|warmstart\.[a-z]+[.:]|Errno")
+
+
+class Judged(NamedTuple):
+    """The answer to one question: how many were looked at, and what is wrong with which of them."""
+
+    what: str
+    of: int
+    wrong: list[str]
 
 
 class Said(NamedTuple):
@@ -72,6 +80,18 @@ def events(path: Path) -> list[Event]:
 
 def _seconds(stamp: str) -> float:
     return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+
+
+def judged(seen: Sequence[Event], jobs: Mapping[int, Witness], store: Path, shared: str) -> list[Judged]:
+    """Judge what jobs saw, and what was published; entries of the user `shared` are for all."""
+    saw = sum(len(job.said.saw) for job in jobs.values())
+    removed = sum(len(job.said.removed) for job in jobs.values())
+    published = sum(event.name == "bundle.published" for event in seen)
+    return [
+        Judged("entries that jobs saw were the user's own or shared ones", saw, strangers(jobs, shared)),
+        Judged("entries that jobs removed or replaced did not come back", removed, back_again(seen, jobs)),
+        Judged("published bundles have the name of who made them", published, wrong_producers(seen, jobs, store)),
+    ]
 
 
 def wrong_producers(seen: Iterable[Event], jobs: Mapping[int, Witness], store: Path) -> list[str]:

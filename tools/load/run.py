@@ -7,7 +7,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -23,6 +23,7 @@ from tools.load import judge, story
 from tools.load.faults import COSTS_A_PORT, COSTS_AN_IMAGE, HIDES_IMAGES, Faults, maintain
 from tools.load.front import Front
 from tools.load.jobs import DONE, IMAGES, KINDS, POLICY, PROFILES, UNEQUAL, WITHOUT, WRONG, Job, mix
+from tools.load.judge import Judged
 from tools.load.resources import Sample, left, sample
 from tools.load.story import Call, Ended
 from warmstart.host.deadline import after
@@ -36,7 +37,10 @@ CALM = 8  # the last jobs of a wave are left alone: it would not end while they 
 POLL_S = 2.0
 WAVE_S = 600.0
 HELD = "BeginTime"  # why a requeued job is pending until two minutes after its epilog
+REMEMBERED_S = 30.0  # images.remember_failures
+MIN_JOB_AGE_S = 300.0  # for which slurmctld keeps a job that has ended (slurm.conf, MinJobAge)
 TWO_DAYS = 2 * 86400  # after which maintenance takes what killed publishers left
+NO_STATE = "no space for warmstart's state"  # what a job with an image is told when the reserve is used up, too
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 
 
@@ -46,6 +50,7 @@ class Submitted(NamedTuple):
     job: Job
     faults: set[str]
     had_image: bool = False
+    remembered: frozenset[str] = frozenset()  # faults of waves before, whose failures may be remembered
 
 
 class Outcome(NamedTuple):
@@ -60,7 +65,10 @@ class Outcome(NamedTuple):
     calls: list[Call]
     samples: list[Sample]
     end: Sample  # after maintenance, as two days later
-    events: int
+    events: int  # in the audit log
+    printed: int  # those that could be written nowhere
+    unrecorded: int  # jobs with an image in the store that were told instead that the state's disk was full
+    judged: list[Judged]
     findings: list[str]
 
 
@@ -95,8 +103,10 @@ class Load:
         self._held: dict[int, Submitted] = {}  # those that were requeued, and wait for a later wave
         self._images: list[str] = []
         self._digests: dict[str, str] = {}  # by image
+        self._past: list[tuple[float, set[str]]] = []  # the faults of each wave, and when it had ended
         self._stuck: list[str] = []
         self._said: dict[int, judge.Said] = {}  # by job
+        self._unrecorded = 0
         self._ends_early = False
 
     @property
@@ -123,22 +133,32 @@ class Load:
             say(f"{len(self._ended)} jobs, {time.monotonic() - began:.0f} s, {samples[-1].held}")
             self._new_image()
         self._wave([])
-        findings = [*self._stuck, *self._faults.failed, *self._outputs(), *self._unheard()]
+        outputs = self._outputs()
         seen = story.calls(self._log)
-        findings += self._judged(seen)
+        judged = [
+            Judged("jobs ended as they should, or were told the cause", len(self._ended), outputs),
+            *self._judged(seen),
+        ]
         self._maintain_to_the_end()
-        findings += left(self._site)
+        leftovers = left(self._site)
         end = sample(self._site, len(self._ended))
-        lines = self._site.audit()
-        findings += story.gaps(seen, lines, self._ended.values(), self._faults.off)
-        drained = self.cluster.drained()
-        findings += [f"drained: {node}" for node in drained]
-        findings += [f"{line['event']}: {line}" for line in lines if line["event"] in ("node.drained", "node.braked")]
-        findings += growth(samples)
+        lines, printed = self._site.audit(), story.printed(self._log)
+        told = sorted([*lines, *printed], key=lambda line: str(line["ts"]))
+        gaps = story.gaps(seen, told, self._ended.values(), self._faults.off)
+        drained = [f"drained: {node}" for node in self.cluster.drained()]
+        drained += [f"{line['event']}: {line}" for line in lines if line["event"] in ("node.drained", "node.braked")]
+        judged += [
+            Judged("hooks that Slurm started have their story in the audit, or in syslog", len(seen), gaps),
+            Judged("nodes were neither drained nor switched off", len(self.cluster.nodes), drained),
+        ]
+        findings = [*self._stuck, *self._faults.failed, *self._unheard(), *story.tracebacks(self._log)]
+        findings += [line for one in judged for line in one.wrong] + leftovers
+        seconds = time.monotonic() - began
+        findings += growth(samples, seconds)
         return Outcome(
             jobs=sum(KINDS[one.job.kind].tasks for one in self._submitted.values()),
             seed=self._seed,
-            seconds=time.monotonic() - began,
+            seconds=seconds,
             states=dict(Counter(end.state for end in self._ended.values())),
             kinds=dict(Counter(one.job.kind for one in self._submitted.values())),
             faults=dict(self._faults.injected),
@@ -146,6 +166,9 @@ class Load:
             samples=samples,
             end=end,
             events=len(lines),
+            printed=len(printed),
+            unrecorded=self._unrecorded,
+            judged=judged,
             findings=findings,
         )
 
@@ -164,9 +187,11 @@ class Load:
         faults: set[str] = set()
         self._faults.in_wave = faults
         mine = dict(self._held)
+        lately = (before for ended, before in self._past if time.monotonic() - ended < REMEMBERED_S)
+        remembered = frozenset().union(*lately)
         for job in wave:
             had_image = self._is_stored(job.image)
-            mine[self._submit(job)] = Submitted(job, set(), had_image)
+            mine[self._submit(job)] = Submitted(job, set(), had_image, remembered)
             if self._dice.random() < 0.2:
                 self._faults.inject(list(self._open(mine)))
         self._submitted |= mine
@@ -186,6 +211,7 @@ class Load:
             submitted.faults.update(faults)
         self.cluster.wait_idle(300)
         self._site.wait_imports(120)
+        self._past.append((time.monotonic(), faults))
 
     def _submit(self, job: Job) -> int:
         while True:
@@ -234,12 +260,12 @@ class Load:
             if "+" in shown and not shown.endswith("+0"):
                 output = f"{DONE}\n"  # the leader's script speaks for all components
             self._said[end.job] = judge.Said.of(output)
+            self._unrecorded += submitted.had_image and end.state == "FAILED" and NO_STATE in output
             if problem := wrong_end(submitted, end.state, output):
                 found.append(f"job {shown} ({submitted.job.kind}, {end.state}): {problem}")
         return found
 
-    def _judged(self, seen: list[Call]) -> list[str]:
-        """Return what jobs should not have seen, and events that name a wrong producer."""
+    def _judged(self, seen: list[Call]) -> list[Judged]:
         began = {call.job: call.at for call in seen if call.hook == "prolog"}  # the last one
         jobs = {}
         for shown, end in self._ended.items():
@@ -247,17 +273,13 @@ class Load:
             said = self._said[end.job]
             jobs[end.job] = judge.Witness(user.name, user.uid, began.get(end.job, 0.0), said)
         audit = judge.events(self.cluster.base / "audit" / "audit.jsonl")
-        return [
-            *judge.wrong_producers(audit, jobs, self._site.store),
-            *judge.back_again(audit, jobs),
-            *judge.strangers(jobs, ALICE),
-        ]
+        return judge.judged(audit, jobs, self._site.store, ALICE)
 
     def _unheard(self) -> list[str]:
         """Return the jobs whose end slurmctld did not tell. It keeps no record of a task cancelled before it began."""
         ended = Counter(map(_submission, self._ended))
         found = []
-        for number, (job, faults, _) in self._submitted.items():
+        for number, (job, faults, *_) in self._submitted.items():
             lost = KINDS[job.kind].tasks - ended[number]
             if lost and not (job.kind == "array" and "a job cancelled" in faults):
                 found.append(f"job {number} ({job.kind}): no end of {lost}")
@@ -282,8 +304,9 @@ class Load:
 
 def wrong_end(submitted: Submitted, state: str, output: str) -> str:
     """Return what is wrong with the way in which a job ended, "" if nothing is."""
-    job, faults, had_image = submitted
-    without = not job.image or "switched off" in faults  # a job that asks for an image does not run without it
+    job, faults, had_image, remembered = submitted
+    off, told = "switched off" in faults, "warmstart: " in output
+    without = not job.image or off  # a job that asks for an image does not run without it
     is_owed = had_image and not faults & HIDES_IMAGES
     wrong = [line for line in output.splitlines() if line.startswith(WRONG)]
     if wrong and not (wrong == [UNEQUAL] and faults & COSTS_A_PORT):
@@ -291,20 +314,21 @@ def wrong_end(submitted: Submitted, state: str, output: str) -> str:
     costly = bool(faults & COSTS_AN_IMAGE)
     fine = (
         state == "CANCELLED" and "a job cancelled" in faults,
-        state == "COMPLETED" and costly and without and output.endswith(f"{WITHOUT}\n"),
+        state == "COMPLETED" and costly and without and output.endswith(f"{WITHOUT}\n") and (told or off),
         state == "FAILED" and costly and bool(job.image) and job.image in output and not is_owed,
+        state == "FAILED" and "a full state disk" in faults and bool(job.image) and NO_STATE in output,
         state == "FAILED" and bool(job.refused) and job.refused in output,
         state == job.ends and not job.refused and output.endswith(f"{DONE}\n"),
     )
-    if line := judge.untrue(output, faults):
+    if line := judge.untrue(output, faults | remembered):
         return f"it was told {line!r} after {sorted(faults)}"
     return "" if any(fine) else f"it was to end {job.ends}, and said {output!r}"
 
 
-def growth(samples: list[Sample]) -> list[str]:
+def growth(samples: list[Sample], seconds: float) -> list[str]:
     """Return what a daemon has more of at the end than ever in the first half: a quarter of memory, descriptors.
 
-    A daemon that has just been restarted has little of both.
+    A daemon that has just been restarted has little of both. slurmctld's memory grows until it forgets first jobs.
     """
     if len(samples) < 4:
         return []
@@ -313,7 +337,8 @@ def growth(samples: list[Sample]) -> list[str]:
     for name, now in late.daemons.items():
         before = [sample.daemons[name] for sample in early if name in sample.daemons]
         memory, descriptors = (max(values) for values in zip(*before, strict=True))
-        if now.memory > 1.25 * memory + 4096:
+        forgets = name != "slurmctld" or seconds > 2 * MIN_JOB_AGE_S
+        if now.memory > 1.25 * memory + 4096 and forgets:
             found.append(f"{name}: {memory} KiB in the first half, {now.memory} KiB at the end")
         if now.descriptors > descriptors + 2:
             found.append(f"{name}: {descriptors} descriptors in the first half, {now.descriptors} at the end")
@@ -367,10 +392,17 @@ def fragment(outcome: Outcome) -> str:
     found = "".join(f"- {line}\n" for line in outcome.findings) or "Nothing was left, drained, untold or grown.\n"
     return (
         f"{outcome.jobs} jobs of two users on four nodes (seed {outcome.seed}), {outcome.seconds / 60:.0f} minutes, "
-        f"{len(outcome.calls)} hooks, {outcome.events} audit events.\n\n"
+        f"{len(outcome.calls)} hooks, {outcome.events} audit events. The state's disk had no room for "
+        f"{outcome.printed} more, which syslog got, and for {outcome.unrecorded} jobs whose image was in the store: "
+        "they failed, and were told.\n\n"
         + "".join(f"- {what}: {words}.\n" for what, words in listed.items())
-        + f"\n{table}\n{kept}\n{found}"
+        + f"\n{_judgement(outcome.judged)}\n{table}\n{kept}\n{found}"
     )
+
+
+def _judgement(judged: Sequence[Judged]) -> str:
+    rows = "".join(f"| {one.what} | {one.of} | {len(one.wrong)} |\n" for one in judged)
+    return f"| judged | looked at | wrong |\n| --- | --- | --- |\n{rows}"
 
 
 def _median_ms(outcome: Outcome, hook: str, quarter: int) -> int:

@@ -1,6 +1,8 @@
 """Whether the audit tells every job's whole story: beside what Slurm ran, and what it said of each job.
 
-The witness is a shell script in front of each hook: it writes down that Slurm started the hook, and how it ended.
+The witness is a shell script in front of each hook: it writes down that Slurm started the hook, how it ended, and what
+it printed to stderr. There are the events that could be written nowhere (docs/operations/runbook.md, "A full state
+disk"): beside the host's syslog, which a test cannot take over.
 """
 
 from __future__ import annotations
@@ -12,15 +14,16 @@ from typing import NamedTuple
 
 from tests.cluster import installation
 from tests.cluster.site import Site
-from warmstart.audit.line import Line
+from warmstart.audit.line import Line, decoded, timestamp
 from warmstart.report.runs import Run, runs
 from warmstart.report.story import History, tell
 
 HOOKS = ("prolog", "epilog")
+_PRINTED = b"warmstart: "
 _SHIM = """\
 exec 9>>{log}
 echo "start {hook} $SLURM_JOB_ID $SLURMD_NODENAME $$ 0 $(date +%s.%N)" >&9
-{program}
+{program} 2>>{log}.stderr
 status=$?
 echo "end {hook} $SLURM_JOB_ID $SLURMD_NODENAME $$ $status $(date +%s.%N)" >&9
 exit $status
@@ -70,6 +73,19 @@ def calls(log: Path) -> list[Call]:
     return sorted([*found, *open_calls.values()], key=lambda call: call.at)
 
 
+def printed(log: Path) -> list[Line]:
+    """Return the events that hooks printed because they could be written nowhere."""
+    lines = Path(f"{log}.stderr").read_bytes().splitlines()
+    decoded_lines = (decoded(line.removeprefix(_PRINTED)) for line in lines if line.startswith(_PRINTED))
+    return [{**line, "ts": timestamp(float(str(line["ts"])))} for line in decoded_lines if line and "event" in line]
+
+
+def tracebacks(log: Path) -> list[str]:
+    """Return where a hook printed that it has a bug."""
+    text = Path(f"{log}.stderr").read_text(errors="replace")
+    return [f"stderr: {part.strip()[-400:]}" for part in text.split("Traceback (most recent call last)")[1:]]
+
+
 def gaps(
     seen: Sequence[Call], lines: Iterable[Line], ended: Iterable[Ended], off: Sequence[tuple[float, float]] = ()
 ) -> list[str]:
@@ -79,7 +95,7 @@ def gaps(
     """
     found = [f"{call.hook} of job {call.job} on {call.node}: exit status {call.status}" for call in seen if call.status]
     found += [f"{call.hook} of job {call.job} on {call.node} did not end" for call in seen if call.status is None]
-    told = [run for run in runs(lines) if run.hook in HOOKS]
+    told = [run for run in runs(lines) if run.hook in HOOKS and not run.done_by]
     by_witness = Counter((call.hook, call.job, call.node) for call in seen)
     maybe = Counter((call.hook, call.job, call.node) for call in seen if _may_be_off(call, off))
     by_audit = Counter((run.hook, run.job, run.node) for run in told)

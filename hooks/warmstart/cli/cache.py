@@ -1,4 +1,4 @@
-"""`warmstart cache`: list, verify, compact, clean, promote and block the bundles in the store.
+"""`warmstart cache`: list, verify, compact, clean and promote the bundles in the store.
 
 Root only: only the store's owner can read or write the store, and root's `StoreClient` runs as that owner. Every change
 is audited.
@@ -7,7 +7,6 @@ is audited.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
@@ -42,7 +41,6 @@ from warmstart.profiles.defined import FILES
 from warmstart.repack import merge
 from warmstart.repack.transfer import Item
 from warmstart.session import Session, open_session, require_root, store_deadline
-from warmstart.store.blocklist import Block
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
@@ -57,6 +55,7 @@ BLOCKS = (
     Column("by"),
     Column("at", rfc3339),
     Column("reason"),
+    Column("before", listed=False),
 )
 REINDEXED = (Column("scope"), Column("profile"), Column("namespace"), Column("bundles"), Column("refused"))
 SHORTEST = 6  # characters of a bundle's id or of its hash
@@ -139,7 +138,10 @@ def admin_session(installation: Installation) -> Iterator[Session]:
 
 @click.group(
     cls=LazyGroup,
-    modules={name: f"warmstart.cli.transfer:{name}_command" for name in ("export", "import")},
+    modules={
+        **{name: f"warmstart.cli.transfer:{name}_command" for name in ("export", "import")},
+        **{name: f"warmstart.cli.blocks:{name}" for name in ("block", "unblock", "cold", "warm")},
+    },
 )
 def cache() -> None:
     """List, verify, clean and block the caches in the store, and copy them to other clusters. For root."""
@@ -349,52 +351,6 @@ def promote_command(
         raise click.exceptions.Exit(NO)
 
 
-@cache.command()
-@click.option(
-    "--user", default="", help="Block a user, by name or uid: all entries of this user's jobs, in every scope."
-)
-@click.option("--profile", default="", help="The profile of --namespace or --entry.")
-@click.option("--namespace", default="", help="Block a namespace of the profile, in every scope.")
-@click.option("--entry", default="", help="Block an entry of the profile, in every namespace and scope.")
-@click.option("--reason", required=True, help="The reason, for the audit log and for `list --blocked`.")
-@click.pass_obj
-def block(installation: Installation, /, reason: str, **what: str) -> None:
-    """Block a user, a namespace or an entry: no later job is seeded with it, and none of it is published.
-
-    Exit status: 0 blocked; 1 it was blocked before; 2 wrong usage, or not root, or the store fails.
-    """
-    target = _checked(what, reason)
-    with admin_session(installation) as session:
-        new = session.store.block(target, session.store_deadline())
-        session.audit.emit(events.CACHE_BLOCKED, block=target._asdict())
-    say("blocked" if new else "it was blocked before")
-    if not new:
-        raise click.exceptions.Exit(NO)
-
-
-@cache.command()
-@click.option("--user", default="", help="The user, as given to `block`.")
-@click.option("--profile", default="", help="The profile, as given to `block`.")
-@click.option("--namespace", default="", help="The namespace, as given to `block`.")
-@click.option("--entry", default="", help="The entry, as given to `block`.")
-@click.option("--all", "everything", is_flag=True, help="Remove all blocks, even if the list cannot be read.")
-@click.pass_obj
-def unblock(installation: Installation, /, everything: bool, **what: str) -> None:
-    """Remove a block.
-
-    Exit status: 0 removed; 1 there was no such block; 2 wrong usage, or not root, or the store fails.
-    """
-    target = Block() if everything else _checked(what, "")
-    with admin_session(installation) as session:
-        deadline = session.store_deadline()
-        there = session.store.unblock_all(deadline) if everything else session.store.unblock(target, deadline)
-        shown = {} if everything else dict(zip(Block._fields, target.what, strict=False))
-        session.audit.emit(events.CACHE_UNBLOCKED, block=shown, by=administrator())
-    say("unblocked" if there else "it was not blocked")
-    if not there:
-        raise click.exceptions.Exit(NO)
-
-
 def find(bundles: Sequence[AnyBundle], name: str) -> AnyBundle:
     """Return the bundle with an id, or with a prefix of it or of its hash. Exits with 1 unless exactly one fits."""
     exact = [bundle for bundle in bundles if bundle.bundle == name]
@@ -413,15 +369,6 @@ def _chosen(work: StoreMaintenance, only: NamespaceFilter, names: Sequence[str])
     """Return the bundles that the options select: those with the given names, or all."""
     bundles = list(work.bundles())
     return only.select(bundles, {find(bundles, name).bundle for name in names})
-
-
-def _checked(what: dict[str, str], reason: str) -> Block:
-    """Return the block that the options describe. Raises `UsageError` unless they name exactly one thing."""
-    target = Block(what["user"], what["profile"], what["namespace"], what["entry"])
-    kinds = [bool(target.user), bool(target.namespace), bool(target.entry)]
-    if kinds.count(True) != 1 or bool(target.profile) == bool(target.user):
-        raise click.UsageError("give --user, or --profile with --namespace or --entry")
-    return target._replace(reason=reason, by=administrator(), at=round(time.time(), 3))
 
 
 def _bytes(files: Mapping[str, File]) -> int:

@@ -48,7 +48,7 @@ class MeetingFailed(Exception):
 def meet(policy: Policy, key: str, nodes: int, wait: float = WAIT_S) -> list[Result]:
     """Meet `nodes` nodes, this one included, and return the results. Raises `WorkerSilent` if the store hangs."""
     directory = f"{policy.paths.store}/{probe.PREFIX}meet-{key}"
-    with two_processes(policy.store_user) as (run, run_second):
+    with two_processes(policy) as (run, run_second):
         meeting = _Meeting(directory, run, run_second, wait)
         try:
             with meeting.attended(_member(policy)):
@@ -189,7 +189,7 @@ def _no_entry(policy: Policy, directory: str, run: RunAs, error: OSError) -> Res
     """Return why this node cannot enter, or go on: mostly other uids than on the node that came first."""
     user = policy.store_user
     with suppress(OSError):
-        owner = run(probe.whose, directory).uid
+        owner = run(probe.owner, directory)
         if error.errno == errno.EACCES and owner != user.uid:
             found = f"another node's store_user has uid {owner}; here {user.name} is {user.uid}"
             return Result("meet.ids", CRITICAL, found, "give the accounts the same uids on every node")

@@ -22,14 +22,16 @@ PREFIX = ".doctor-"
 DEAD_AFTER = 3600.0  # seconds; a doctor that was killed left older directories
 SPOKEN = ("member.", "held.", "tried.", "released.", "after.", "done.")  # what nodes publish when they meet
 LONGEST_SAID = 1 << 16
+MOST_LINKS = 40  # in one path, as Linux (path_resolution(7))
 _held: list[int] = []  # keeps the lock until the process ends
 
 
 class Owned(NamedTuple):
-    """A directory's owner and mode."""
+    """Who owns a directory or link, and who can write it."""
 
+    path: str
     uid: int
-    mode: int
+    mode: int  # 0 of a link: its own says nothing
 
 
 class Said(NamedTuple):
@@ -71,10 +73,38 @@ def look(path: str) -> Look:
     )
 
 
-def whose(path: str) -> Owned:
-    """Return a directory's owner and mode. Needs no permission to read the directory."""
-    status = os.stat(path, follow_symlinks=False)
-    return Owned(status.st_uid, stat.S_IMODE(status.st_mode))
+def above(path: str) -> list[Owned]:
+    """Return the directories and links that decide which directory `path` is, in the order in which they are resolved.
+
+    Without `/` and that directory itself. Needs no permission to read them. Raises `OSError`.
+    """
+    found: list[Owned] = []
+    here, names = "/", path.split("/")
+    links = 0
+    while names:
+        name = names.pop(0)
+        if name in ("", ".", ".."):
+            here = os.path.dirname(here) if name == ".." else here
+            continue
+        entry = os.path.join(here, name)
+        status = os.lstat(entry)
+        if stat.S_ISLNK(status.st_mode):
+            links += 1
+            if links > MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            target = os.readlink(entry)
+            names[:0] = target.split("/")
+            here = "/" if target.startswith("/") else here
+            found.append(Owned(entry, status.st_uid, 0))
+        else:
+            here = entry
+            found.append(Owned(entry, status.st_uid, stat.S_IMODE(status.st_mode)))
+    return [place for place in found if place.path != here]
+
+
+def owner(path: str) -> int:
+    """Return the uid of a directory's owner. Needs no permission to read the directory."""
+    return os.stat(path, follow_symlinks=False).st_uid
 
 
 def make_directory(store: str, name: str) -> str:

@@ -20,6 +20,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import read_small
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
+from warmstart.slurm import nodes
 from warmstart.slurm.facts import SCRIPTS, Access
 from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 
@@ -117,15 +118,30 @@ def flags(slurm: Slurm) -> Iterator[Finding]:
         found = (
             f"PrologFlags lacks {' and '.join(missing)}: steps that reach a node still in its prolog fail after 20 s"
         )
-        yield Finding(WRONG, found, "set PrologFlags=Alloc,DeferBatch (and your other flags)")
+        cost = (
+            "a job on several nodes is cold"
+            if "Alloc" in missing
+            else "a batch job begins before its nodes have agreed what to show it"
+        )
+        yield Finding(WRONG, found + _together(slurm, cost), "set PrologFlags=Alloc,DeferBatch (and your other flags)")
     if "nohold" in words:
-        yield Finding(WRONG, "PrologFlags has NoHold: interactive steps start before the prolog ends", "remove it")
+        found = "PrologFlags has NoHold: interactive steps start before the prolog ends"
+        cost = "nor does DeferBatch hold a batch job before its nodes have agreed what to show it"
+        yield Finding(WRONG, found + _together(slurm, cost), "remove it")
     if "runinjob" in words:
         yield _run_in_job(slurm)
     if "serial" in words:
         yield Finding(ADVICE, "PrologFlags has Serial: jobs on a node wait for each other's images", "remove it")
     if not missing and not words & {"nohold", "runinjob", "serial"}:
         yield Finding(OK, f"PrologFlags={slurm.conf.last('PrologFlags')}")
+
+
+def _together(slurm: Slurm, cost: str) -> str:
+    """Return what the flags cost jobs whose nodes agree on what they show them; "" if there can be none."""
+    policy, places = slurm.policy, slurm.conf.all("Nodes")
+    agree = policy is not None and (policy.seed.together or any(rule.together for rule in policy.rules))
+    several = any(place.lower() == "all" or nodes.has_several(place) for place in places)
+    return f"; {cost} (seed.together)" if agree and several else ""
 
 
 def _run_in_job(slurm: Slurm) -> Finding:

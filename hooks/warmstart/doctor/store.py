@@ -27,7 +27,7 @@ from warmstart.doctor.finding import (
 )
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.identity import ROOT, Identity
+from warmstart.host.identity import ROOT
 from warmstart.host.namespaces import Mount, mount_of
 from warmstart.host.worker import Worker
 from warmstart.images.store import published
@@ -85,7 +85,7 @@ def opened(policy: Policy, known_id: str = "") -> Iterator[Store]:
 
     Raises `WorkerSilent` if the store hangs.
     """
-    with two_processes(policy.store_user) as (run, run_second), Worker(ROOT) as root:
+    with two_processes(policy) as (run, run_second), Worker(ROOT, _subject(policy)) as root:
         directory, problem, code = "", "", 0
         try:
             directory = run(probe.make_directory, policy.paths.store, f"{os.uname().nodename}-{os.getpid()}")
@@ -102,10 +102,15 @@ def opened(policy: Policy, known_id: str = "") -> Iterator[Store]:
 
 
 @contextmanager
-def two_processes(owner: Identity) -> Iterator[tuple[RunAs, RunAs]]:
+def two_processes(policy: Policy) -> Iterator[tuple[RunAs, RunAs]]:
     """Start two processes as the store's owner for a `with` block."""
-    with Worker(owner) as first, Worker(owner) as second:
+    owner, what = policy.store_user, _subject(policy)
+    with Worker(owner, what) as first, Worker(owner, what) as second:
         yield RunAs(first), RunAs(second)
+
+
+def _subject(policy: Policy) -> str:
+    return f"the store {policy.paths.store}"
 
 
 def reachable(store: Store) -> Iterator[Finding]:
@@ -190,16 +195,13 @@ def writers(store: Store) -> Iterator[Finding]:
 
 
 def parents(store: Store) -> Iterator[Finding]:
-    """Check the directories above the store: who can rename one can put another store in its place."""
+    """Check what the path of the store leads through: who can rename a directory there can put another store there."""
     bad = []
-    path = os.path.dirname(store.path)
-    while path != "/":
-        seen = store.run(probe.whose, path)
-        if seen.uid not in (0, store.policy.store_user.uid):
-            bad.append(f"{path} is owned by uid {seen.uid}")
-        elif seen.mode & (stat.S_IWGRP | stat.S_IWOTH) and not seen.mode & stat.S_ISVTX:
-            bad.append(f"{path} has mode {seen.mode:04o}")
-        path = os.path.dirname(path)
+    for place in store.run(probe.above, store.path):
+        if place.uid not in (0, store.policy.store_user.uid):
+            bad.append(f"{place.path} is owned by uid {place.uid}")
+        elif place.mode & (stat.S_IWGRP | stat.S_IWOTH) and not place.mode & stat.S_ISVTX:
+            bad.append(f"{place.path} has mode {place.mode:04o}")
     if bad:
         change = (
             "make root the owner of the directories above the store, and let only root write (or set the sticky bit)"

@@ -20,7 +20,7 @@ def show_in_namespace(  # noqa: PLR0917 - what, where, until when
     Raises `OSError` (`PermissionError` if anybody but root could change the source or the target), and `WorkerSilent`
     at the deadline.
     """
-    with Worker(ROOT) as worker:
+    with Worker(ROOT, f"the mount of {target}") as worker:
         worker.run(deadline, namespaces.show, namespace, parent, name, owner, target)
 
 

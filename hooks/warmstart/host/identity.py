@@ -33,10 +33,7 @@ ROOT = Identity("root", 0, 0)
 
 
 class WorkerSilent(StoreError):
-    """The worker did not answer before the deadline, or had no time. Usually a shared file system hangs.
-
-    `what` is what it was to do; clients that know the user's words for that say those.
-    """
+    """The worker did not answer before the deadline, or had no time. Usually a shared file system hangs."""
 
     code = "store-unresponsive"
     template = "{what}: {problem}"

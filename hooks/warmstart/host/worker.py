@@ -56,20 +56,22 @@ class _SystemError(NamedTuple):
 class Worker:
     """A child process with `identity`, forked at the first call and alive until `close`.
 
-    `keep` are the descriptors that stay open in the child. `confine` sandboxes it for functions that parse hostile
-    bytes: no network, no new privileges, bounded memory, no writes to files (`identity.confine`). `real_uid` is that of
-    `become`, for an identity with hostile processes.
+    `what` is the subject of its errors, in words that users have. `keep` are the descriptors that stay open in the
+    child. `confine` sandboxes it for functions that parse hostile bytes: no network, no new privileges, bounded memory,
+    no writes to files (`identity.confine`). `real_uid` is that of `become`, for an identity with hostile processes.
     """
 
     def __init__(
         self,
         identity: Identity,
+        what: str = "",
         *,
         keep: Iterable[int] = (),
         confine: bool = False,
         real_uid: int | None = None,
     ) -> None:
         self.identity = identity
+        self._what = what or f"work as {identity.name}"
         self._keep = frozenset(keep)
         self._confine = confine
         self._real_uid = real_uid
@@ -100,10 +102,17 @@ class Worker:
             raise WorkerAnswerMalformed(function=name, identity=self.identity.name, problem=error) from error
         return result
 
+    def look(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function that may run twice, as `run` does; once more if the child dies, and its locks with it."""
+        try:
+            return self.run(deadline, function, *args, **kwargs)
+        except WorkerDied:
+            return self.run(deadline, function, *args, **kwargs)
+
     def _ask(self, name: str, args: tuple[Json, ...], kwargs: dict[str, Json], deadline: Deadline) -> Json:
         if deadline.expired():
             problem = "no time was left to ask; what came before took all of it"
-            raise WorkerSilent(what=f"{name} as {self.identity.name}", problem=problem)
+            raise WorkerSilent(what=self._what, problem=problem)
         if not self._pid:
             self._start()
         try:
@@ -113,7 +122,7 @@ class Worker:
         except (TimeoutError, EOFError) as error:
             self.close()
             kind = WorkerSilent if isinstance(error, TimeoutError) else WorkerDied
-            raise kind(what=f"{name} as {self.identity.name}", problem=str(error)) from error
+            raise kind(what=self._what, problem=str(error)) from error
         return _unpack(answer)
 
     def close(self) -> None:
@@ -245,6 +254,6 @@ def _read_exactly(fd: int, length: int, deadline: Deadline | None) -> bytes:
             raise TimeoutError("no answer before the deadline")
         chunk = os.read(fd, length - len(data))
         if not chunk:
-            raise EOFError("its process died")
+            raise EOFError("the helper process that was at work there died")
         data += chunk
     return bytes(data)

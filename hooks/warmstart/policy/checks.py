@@ -7,7 +7,9 @@ faults.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from warmstart.host.identity import Identity
 from warmstart.host.ports import ephemeral_overlap
@@ -15,6 +17,7 @@ from warmstart.paths import longest_node_name
 from warmstart.policy.document import Fault, Loc, dotted, nearest
 from warmstart.policy.schema import DefinedProfile, Match, PolicyModel, Rule
 from warmstart.profiles.defined import FILES
+from warmstart.slurm.nodes import expand
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
 _NEVER_INSIDE = (
@@ -34,6 +37,10 @@ _RESERVED = ("WARMSTART_", "SLURM_")  # prefixes of variables that a policy may 
 _RESERVED_PROBLEM = "is reserved for warmstart or Slurm; a policy may not set it"
 # Variables of jobs other than WARMSTART_*, `env` and those of profiles.
 _SET_BY_STEPS = ("TMPDIR", "MASTER_ADDR", "MASTER_PORT")
+
+# Brackets with a number of several digits, or with a comma: no class of characters that somebody would write.
+_HOST_LIST = re.compile(r"\[[0-9,-]*(?:[0-9]{2}|,)[0-9,-]*\]")
+MOST_SPELT_OUT = 16  # names in a fault
 
 FindUser = Callable[[str], "Identity | None"]
 
@@ -101,6 +108,8 @@ def _accounts(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
             yield _fault((key,), f"no account {name!r} on this node; {remedy}")
         elif account.uid == 0 or account.gid == 0:
             yield _fault((key,), f"{name!r} has root's uid or group; it must be an unprivileged account")
+        elif account == find_user(model.slurmctld.user):
+            yield _fault((key,), f"{name!r} is SlurmUser, who owns Slurm's state; each account needs its own")
         elif account.uid in seen:
             yield _fault((key,), f"{name!r} has the uid of {seen[account.uid]}; each account needs its own")
         else:
@@ -167,6 +176,8 @@ def _credentials(model: PolicyModel) -> Iterator[Fault]:
             yield _fault((*loc, "repository"), problem)
         if all(value is None for value in item.match.model_dump().values()):
             yield _fault((*loc, "match"), "is empty; name who may use these images, e.g. {group: team}")
+        for fault in _host_lists(item.match):
+            yield _fault((*loc, *fault.loc), fault.problem)
         for fault in _claimed(model, item.match, "credentials", "user, group or partition"):
             yield _fault((*loc, *fault.loc), fault.problem, at_key=True)
 
@@ -245,6 +256,7 @@ def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user:
     for number, name in enumerate(rule.profiles):
         if name not in profiles:
             yield Fault(("profiles", number), f"no profile {name!a}; {nearest(name, profiles)}")
+    yield from _host_lists(rule.match)
     yield from _scope(rule, model)
     yield from _spec(rule, model)
     yield from _publish(rule)
@@ -255,6 +267,20 @@ def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user:
         if name.startswith(_RESERVED):
             yield Fault(("env", name), _RESERVED_PROBLEM, at_key=True)
     yield from _rendezvous(rule, model)
+
+
+def _host_lists(match: Match) -> Iterator[Fault]:
+    """Yield Slurm's host lists among the patterns: `n[10-12]` would match n0, n1 and n2."""
+    for attribute, globs in match.model_dump(exclude_none=True).items():
+        for number, glob in enumerate(globs):
+            if not _HOST_LIST.search(glob):
+                continue
+            names: list[str] = []
+            with suppress(ValueError):
+                names = expand(glob, MOST_SPELT_OUT)
+            better = f"write [{', '.join(names)}]" if names else "write a list of names, or of patterns with *"
+            problem = f"{glob!a} is a host list; in a pattern [...] stands for one character: {better}"
+            yield Fault(("match", attribute, number), problem)
 
 
 def _scope(rule: Rule, model: PolicyModel) -> Iterator[Fault]:

@@ -384,7 +384,8 @@ class Seed(Section):
     )
     together: bool = _key(
         True,
-        "A job on several nodes is shown what tools compile in step on all of its nodes or on none "
+        "A job on several nodes has the image that its first node finds ([images.md](images.md#in-the-store)), and is "
+        "shown what tools compile in step on all of its nodes or on none "
         "([seeding.md](seeding.md#jobs-on-several-nodes)). If false, each node decides for itself.",
     )
 

@@ -13,10 +13,14 @@ from typing import NamedTuple
 
 from warmstart.policy.document import Fault, nearest
 from warmstart.policy.schema import Match, PolicyModel, Rule
+from warmstart.policy.units import format_size
 
 # What a name of Slurm or of the system does not hold, and a regular expression often does.
 _REGEX = re.compile(r"\.\*|\.\+|[\^$|()\\]|\[\^")
 _MOST_NAMED = 20  # names that a hint lists
+_EXPANDED = re.compile(r"\$[A-Za-z_{]")  # what a shell would put a variable for
+DAY_S = 86_400
+LEAST_IMAGE = 64 << 20  # bytes; hardly any image that somebody runs is smaller
 _WILD = re.compile(r"[*?\[]")
 
 
@@ -33,10 +37,44 @@ def warnings(model: PolicyModel, known: Known) -> Iterator[Fault]:
     """Yield probable mistakes of a policy without faults."""
     if not model.rules:
         yield Fault(("rules",), "no rules: no job gets anything of warmstart", at_key=True)
+    yield from _sizes(model)
+    yield from _unused(model)
     for number, rule in enumerate(model.rules):
         for fault in (*_patterns(rule.match), *_unknown(rule.match, known)):
             yield fault._replace(loc=("rules", number, *fault.loc))
         yield from _revoked(model, number)
+        yield from _without_a_path(model, number)
+        for name, value in rule.env.items():
+            if _EXPANDED.search(value):
+                problem = f"{name} is set to {value!a} as it is: no shell expands $ there"
+                yield Fault(("rules", number, "env", name), problem)
+
+
+def _sizes(model: PolicyModel) -> Iterator[Fault]:
+    """Yield limits that cannot be reached because of another one, and times that undo what is kept."""
+    seed, keep = model.seed, model.images.keep
+    if model.files.max_size > seed.max_fetch and "max_size" in model.files.model_fields_set:
+        problem = f"files.max_size is above seed.max_fetch ({format_size(seed.max_fetch)}), and no job brings back more"
+        yield Fault(("files", "max_size"), problem)
+    if seed.max_fetch > seed.keep:
+        problem = f"seed.max_fetch is above seed.keep ({format_size(seed.keep)}): what a job fetches does not stay"
+        yield Fault(("seed", "max_fetch"), problem)
+    if model.maintenance.keep < DAY_S:
+        yield Fault(("maintenance", "keep"), "bundles that no job has used for less than a day are removed")
+    if keep.lease < DAY_S:
+        yield Fault(("images", "keep", "lease"), "an image in use can be evicted: nodes note its use once a day")
+    for key, size in (("user", keep.user), ("account", keep.account)):
+        if size is not None and size < LEAST_IMAGE:
+            problem = f"images.keep.{key} is {format_size(size)}: images are larger, and their imports would be refused"
+            yield Fault(("images", "keep", key), problem)
+
+
+def _unused(model: PolicyModel) -> Iterator[Fault]:
+    """Yield the site's own profiles that no rule gives."""
+    used = {name for rule in model.rules for name in rule.profiles}
+    for name in model.profiles:
+        if model.rules and name not in used:
+            yield Fault(("profiles", name), f"no rule gives {name}: only jobs that ask for it get it", at_key=True)
 
 
 def _patterns(match: Match) -> Iterator[Fault]:
@@ -67,6 +105,19 @@ def _is_missing(glob: str, names: Iterable[str] | None, exists: Callable[[str], 
     if names is not None:
         return not any(fnmatchcase(name, glob) for name in names)
     return exists is not None and not _WILD.search(glob) and not exists(glob)
+
+
+def _without_a_path(model: PolicyModel, number: int) -> Iterator[Fault]:
+    """Yield profiles of a rule that no job gets, for want of a constant path."""
+    from warmstart.profiles import registry
+
+    for index, name in enumerate(model.rules[number].profiles):
+        own = model.profiles.get(name)
+        needs = (own or registry.get(name)).relocation == "constant-path"
+        follows = own is None and registry.get(name).follows_links
+        if needs and (model.constant_path == "none" or (follows and model.constant_path == "link")):
+            problem = f"{name} needs a constant path, and constant_path is {model.constant_path}: no job gets it"
+            yield Fault(("rules", number, "profiles", index), problem)
 
 
 def _revoked(model: PolicyModel, number: int) -> Iterator[Fault]:

@@ -71,4 +71,4 @@ class JobClient:
             worker.run(deadline, make_directory, cache, subdir)
 
     def _worker(self, cache: int) -> Worker:
-        return Worker(self._identity, keep=(cache,), real_uid=self._real_uid)
+        return Worker(self._identity, "the job's cache", keep=(cache,), real_uid=self._real_uid)

@@ -14,40 +14,18 @@ from __future__ import annotations
 
 import time
 
-from warmstart.errors import StoreError
 from warmstart.host.deadline import Deadline, after
-from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTuple, partial
+from warmstart.lean import Mapping, NamedTuple, partial
 from warmstart.record import Record
-from warmstart.slurm.nodes import expand, first
-from warmstart.store.agreement import Choice, Cold, Place, Proposal, ProposedProfile, Vote, Whose
+from warmstart.slurm.nodes import expand
+from warmstart.store.agreement import Choice, Cold, Proposal, ProposedProfile, Vote
 from warmstart.store.client import StoreClient
-
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    T = TypeVar("T")
+from warmstart.store.meeting import Meeting, looks
 
 VOTES_S = 5.0  # for mounts, votes and what the store is late by
 MARGIN_S = 5.0  # by which a node waits longer for the choice than the head node may take
 PROPOSAL_S = 20.0  # that other nodes wait for the proposal, from where they need it
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.25
-LOOK_S = 5.0  # for one question to the store
 NO_VOTE = "no-vote"  # a node did not vote in time
-
-
-class HeadSilent(StoreError):
-    """A node did not learn in time what the head node proposed or chose."""
-
-    code = "head-silent"
-    template = "the head node {head} has {what} within {seconds} s"
-    hint = "check whether its prolog failed or started late (PrologFlags=Alloc), and whether the nodes share the store"
-
-
-class Meeting(NamedTuple):
-    """What a node knows of its job's agreement."""
-
-    name: str  # in the store
-    nodelist: str  # the job's, or the component's
 
 
 class Settled(NamedTuple):
@@ -64,9 +42,8 @@ class Together:
         """`budget_s` is the time for fetching bundles."""
         self._store = store
         self._record = record
-        self._nodelist = meeting.nodelist
-        whose = Whose(record.uid, record.cluster, meeting.nodelist)
-        self._place = Place(store.path, meeting.name, store.writer, whose)
+        self._meeting = meeting
+        self._place = meeting.place(store, record)
         self._budget_s = budget_s
         self._proposed: list[str] = []  # profiles
         self._chosen_by = Deadline(0.0)  # when the choice must be there
@@ -82,7 +59,7 @@ class Together:
             made = self._store.propose(self._place, Proposal(self._place.whose, dict(own)), scopes, deadline)
         else:
             look = partial(self._store.proposal, self._place, scopes)
-            made = self._awaited(look, deadline.within(PROPOSAL_S), "proposed nothing")
+            made = self._meeting.awaited(look, deadline.within(PROPOSAL_S), "proposed nothing")
         self._chosen_by = after(self._budget_s + VOTES_S + (0.0 if self._record.head else MARGIN_S))
         self._proposed = [*made.profiles]
         return made.profiles
@@ -98,14 +75,14 @@ class Together:
             choice = self._store.choose(self._place, self._counted(cold, until), deadline)
         else:
             self._store.vote(self._place, Vote(self._place.whose, self._record.node, cold), deadline)
-            choice = self._awaited(partial(self._store.choice, self._place), until, "chosen nothing")
+            choice = self._meeting.awaited(partial(self._store.choice, self._place), until, "chosen nothing")
         return Settled(choice.cold, round(time.monotonic() - began, 3))
 
     def _counted(self, own: dict[str, str], until: Deadline) -> Choice:
         """Return the choice of the head node by the votes of all nodes; a profile without a vote is cold."""
         votes = {self._record.node: own}
-        missing = {*expand(self._nodelist)} - {self._record.node}
-        for _ in _looks(until):
+        missing = {*expand(self._meeting.nodelist)} - {self._record.node}
+        for _ in looks(until):
             if until.expired():  # the others give up soon
                 break
             votes.update({vote.node: vote.cold for vote in self._store.votes(self._place, [*votes], until)})
@@ -120,20 +97,3 @@ class Together:
                 reason = min(against.values())
                 cold[profile] = Cold(reason, sorted(node for node, why in against.items() if why == reason))
         return Choice(self._place.whose, cold)
-
-    def _awaited(self, look: Callable[[Deadline], T | None], until: Deadline, what: str) -> T:
-        began = time.monotonic()
-        for _ in _looks(until):
-            if (seen := look(after(LOOK_S))) is not None:
-                return seen
-        raise HeadSilent(head=first(self._nodelist), what=what, seconds=round(time.monotonic() - began))
-
-
-def _looks(until: Deadline) -> Iterator[None]:
-    """Yield for each look into the store: at once, then after growing pauses, the last one at the end."""
-    pause = FIRST_PAUSE_S
-    yield
-    while not until.expired():
-        time.sleep(min(pause, until.left()))
-        pause = min(pause * 1.5, LONGEST_PAUSE_S)
-        yield

@@ -26,7 +26,7 @@ class SlurmClient:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._specs = Worker(identity)
+        self._specs = Worker(identity, "the job's spec")
 
     def __enter__(self) -> SlurmClient:
         return self
@@ -75,7 +75,7 @@ class SlurmClient:
 
     def _in_a_child(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a query in a child of its own, because libslurm may crash."""
-        with Worker(self._identity) as worker:
+        with Worker(self._identity, "pyslurm") as worker:
             try:
                 return worker.run(deadline, function, *args, **kwargs)
             except WorkerBug as error:

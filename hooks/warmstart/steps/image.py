@@ -6,17 +6,24 @@ import time
 
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
-from warmstart.errors import UserError
+from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.images import single_flight
 from warmstart.images.query import Obtained, Requester, Site
 from warmstart.images.reference import PyxisImage, Reference
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged
-from warmstart.lean import Callable, NamedTuple, partial
+from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple, partial
 from warmstart.policy import trust
 from warmstart.record import RecordChange
 from warmstart.steps.contract import Context, Outcome
+
+if TYPE_CHECKING:
+    from warmstart.images.agreed import Heads
+    from warmstart.store.agreement import HeadImage
+    from warmstart.store.meeting import Meeting
+
+    Find = Callable[[Reference, Site, Deadline], Obtained]
 
 NAME = "image"
 
@@ -47,6 +54,8 @@ class Options(NamedTuple):
     nodelist: str = ""  # the job's nodes as a Slurm hostlist
     restarts: int = 0  # of the job
     refresh: bool = False  # whether to ask the registry what tags mean now
+    meeting: Meeting | None = None  # where the head node says which images it has; None: each node finds its own
+    agreed: frozenset[Reference] = frozenset()  # the references of which it says so
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -54,48 +63,124 @@ def run(context: Context, options: Options) -> Outcome:
 
     Stops at the first failure; an import that was asked for goes on.
     """
-    record, policy = context.record, context.policy
-    requester = Requester(record.node, record.run_id, record.job_id, record.cluster)
-    store = ImageStoreClient(context.store.worker, policy.paths.store)
-    site = Site.of(policy, context.paths, store, requester)._replace(job_end=partial(_job_end, context, options))
-    if options.refresh:
-        site = site._replace(rules=site.rules._replace(tag_ttl=min(site.rules.tag_ttl, REFRESH_S)))
-    account = "" if "account" in trust.unproven(policy) else record.account  # another account's quota is not the user's
-    user = Charged(record.user, record.uid, account)
-    deadline = Deadline(context.deadline.at - options.later).within(policy.images.wait)
-    images, private = {}, dict(options.private)
-    left = ""  # why pyxis's image is left to pyxis
-    for reference in options.references:
-        pyxis = options.pyxis if options.pyxis and options.pyxis.reference == reference else None
-        if pyxis and pyxis.has_login:
-            left = "you named credentials of your own"
-            continue
-        charged = site._replace(charged=NOBODY if reference in options.by_policy else user)
-        try:
-            if name := private.get(reference):
-                images[reference.canonical()] = _obtain_private(context, reference, charged, name, deadline)
-            else:
-                images[reference.canonical()] = _obtain(context, reference, charged, deadline)
-        except UserError as error:
-            if pyxis is None or error.code not in NOT_SHOWN:
-                raise
-            left = str(error)
-    paths = [image.path for image in images.values()]
-    outcome = Outcome(
-        "changed" if any(image.how in ("imported", "adopted") for image in images.values()) else "unchanged",
-        detail={"images": len(images)},
-        record={
-            "image": next((image.digest for image in images.values()), ""),
-            "images": {name: image.path for name, image in images.items()},
-        },
-        environment={"WARMSTART_IMAGE": paths[0], "WARMSTART_IMAGES": ":".join(paths)} if paths else {},
-        notices=tuple(
-            f"image {name} is what its tag meant last, {image.digest}, and may be out of date: {image.reason}"
-            for name, image in images.items()
-            if image.reason
-        ),
-    )
-    return _left_to_pyxis(context, options.pyxis, left, outcome) if options.pyxis and left else outcome
+    job = _Job(context, options)
+    if options.meeting is None:
+        return job.obtain()
+    from warmstart.images.agreed import Heads
+
+    heads = Heads(context.store, context.record, options.meeting)
+    if not context.record.head:
+        return job.obtain(heads, heads.word(job.deadline))
+    outcome = _as_head(context, options, heads)
+    # After a failure the word stays until maintenance removes it: this node's epilog may run before the others read it.
+    return outcome._replace(record={**outcome.record, "agreement": options.meeting.name})
+
+
+def _as_head(context: Context, options: Options, heads: Heads) -> Outcome:
+    """Obtain the images, or not, and tell the job's other nodes which."""
+    from warmstart.images.agreed import earlier, failed, found
+
+    outcome = Outcome("skipped")
+    failure: WarmstartError | None = None
+    said: dict[str, HeadImage] = {}
+    job = _Job(context, options)
+    job.deadline = earlier(job.deadline)
+    try:
+        outcome = job.obtain()
+    except WarmstartError as error:
+        failure = error
+    for name in (reference.canonical() for reference in options.agreed):
+        if name in job.images:
+            said[name] = found(job.images[name])
+        elif why := job.failures.get(name, failure):
+            said[name] = failed(why)
+    try:
+        first_said = heads.say(said, context.deadline)
+    except WarmstartError:
+        if failure is not None:
+            raise failure from None
+        raise
+    if first_said != said:  # by an earlier prolog of this run
+        return _Job(context, options).obtain(heads, first_said)
+    if failure is not None:
+        raise failure
+    return outcome
+
+
+class _Job:
+    """The images of one job, as this node obtains them."""
+
+    def __init__(self, context: Context, options: Options) -> None:
+        policy, record = context.policy, context.record
+        requester = Requester(record.node, record.run_id, record.job_id, record.cluster)
+        store = ImageStoreClient(context.store.worker, policy.paths.store)
+        site = Site.of(policy, context.paths, store, requester)._replace(job_end=partial(_job_end, context, options))
+        if options.refresh:
+            site = site._replace(rules=site.rules._replace(tag_ttl=min(site.rules.tag_ttl, REFRESH_S)))
+        # Another account's quota is not the user's.
+        account = "" if "account" in trust.unproven(policy) else record.account
+        self._context = context
+        self._options = options
+        self._site = site._replace(charged=Charged(record.user, record.uid, account))
+        self.deadline = Deadline(context.deadline.at - options.later).within(policy.images.wait)
+        self.images: dict[str, Obtained] = {}  # by canonical reference
+        self.failures: dict[str, WarmstartError] = {}  # the same
+
+    def obtain(self, heads: Heads | None = None, said: Mapping[str, HeadImage] | None = None) -> Outcome:
+        """Obtain all images; those that the nodes agree on as the head node has `said`."""
+        pyxis, left = self._options.pyxis, ""  # why pyxis's image is left to pyxis
+        for reference in self._options.references:
+            is_pyxis = pyxis is not None and pyxis.reference == reference
+            if pyxis and is_pyxis and pyxis.has_login:
+                left = "you named credentials of your own"
+                continue
+            name = reference.canonical()
+            find: Find = single_flight.obtain
+            if heads and said is not None and reference in self._options.agreed:
+                find = partial(heads.obtain, said.get(name))
+            try:
+                self.images[name] = self._obtain(reference, find)
+            except WarmstartError as error:
+                self.failures[name] = error
+                if not (is_pyxis and isinstance(error, UserError) and error.code in NOT_SHOWN):
+                    raise
+                left = str(error)
+        outcome = self._outcome()
+        return _left_to_pyxis(self._context, pyxis, left, outcome) if pyxis and left else outcome
+
+    def _obtain(self, reference: Reference, find: Find) -> Obtained:
+        context, site, started = self._context, self._site, time.monotonic()
+        if reference in self._options.by_policy:
+            site = site._replace(charged=NOBODY)
+        scope = dict(self._options.private).get(reference)
+        if scope is None:
+            image = find(reference, site, self.deadline)
+            tell(context.audit, reference.canonical(), image, time.monotonic() - started)
+            return image
+        from warmstart.images import private
+
+        image = find(reference, private.site_of(site, scope, self.deadline), self.deadline)
+        tell(context.audit, reference.canonical(), image, time.monotonic() - started)
+        owner = private.JobOwner(context.record.run_directory, context.record.uid, context.record.gid)
+        return image._replace(path=private.hand_over(image, reference, owner, site, self.deadline))
+
+    def _outcome(self) -> Outcome:
+        images = self.images.values()
+        paths = [image.path for image in images]
+        return Outcome(
+            "changed" if any(image.how in ("imported", "adopted") for image in images) else "unchanged",
+            detail={"images": len(images)},
+            record={
+                "image": next((image.digest for image in images), ""),
+                "images": {name: image.path for name, image in self.images.items()},
+            },
+            environment={"WARMSTART_IMAGE": paths[0], "WARMSTART_IMAGES": ":".join(paths)} if paths else {},
+            notices=tuple(
+                f"image {name} is what its tag meant last, {image.digest}, and may be out of date: {image.reason}"
+                for name, image in self.images.items()
+                if image.reason
+            ),
+        )
 
 
 def _job_end(context: Context, options: Options) -> Callable[[Deadline], bool]:
@@ -119,23 +204,6 @@ def _left_to_pyxis(context: Context, image: PyxisImage, reason: str, outcome: Ou
         "publish_scope": image.user_scope,
     }
     return outcome._replace(record={**outcome.record, **own}, notices=(*outcome.notices, notice))
-
-
-def _obtain(context: Context, reference: Reference, site: Site, deadline: Deadline) -> Obtained:
-    started = time.monotonic()
-    image = single_flight.obtain(reference, site, deadline)
-    tell(context.audit, reference.canonical(), image, time.monotonic() - started)
-    return image
-
-
-def _obtain_private(context: Context, reference: Reference, site: Site, name: str, deadline: Deadline) -> Obtained:
-    """Obtain an image of a private store and give the job its own copy."""
-    from warmstart.images import private
-
-    image = _obtain(context, reference, private.site_of(site, name, deadline), deadline)
-    record = context.record
-    owner = private.JobOwner(record.run_directory, record.uid, record.gid)
-    return image._replace(path=private.hand_over(image, reference, owner, site, deadline))
 
 
 def tell(audit: Journal, name: str, image: Obtained, seconds: float) -> None:

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from warmstart.seed.client import JobClient
     from warmstart.seed.node_cache import Copy
     from warmstart.seed.overlay import JobIds
-    from warmstart.seed.together import Meeting, Together
+    from warmstart.seed.together import Together
     from warmstart.store.agreement import ProposedProfile
+    from warmstart.store.meeting import Meeting
 
 NAME = "seed"
 # Why a profile is cold, if no error is the reason; docs/reference/audit.md explains them.

@@ -1,13 +1,14 @@
 """The agreement of a job's nodes on what they show the job: small files in the store.
 
     <store>/rendezvous/<cluster>.<jobid>.<restarts>/     0700, one run of a job (of a component, if it is heterogeneous)
+        images.json             which images the head node has, or why it has none
         proposal.json           the head node's bundles for each profile
         <node>.vote             another node's word: what it cannot show
         choice.json             the head node's last word: which profiles are cold
 
 Each file is written once and never replaced, so all nodes read the same, however often a prolog runs. A job id can come
 again (slurmctld lost its state, or ids wrapped). Readers therefore compare user, cluster and nodes, as those of a
-rendezvous do (rendezvous.py), and a head node that finds the proposal of another job removes the directory.
+rendezvous do (rendezvous.py), and a head node that finds nothing of this job's in the directory removes it.
 
 Runs as the store's owner. Hot path, of jobs on several nodes.
 """
@@ -27,10 +28,10 @@ from warmstart.store.rendezvous import DIRECTORY
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    T = TypeVar("T", "Proposal", "Vote", "Choice")
+    T = TypeVar("T", "HeadImages", "Proposal", "Vote", "Choice")
 
 LONGEST = 32 << 20  # bytes of a proposal: names of entries, where not all of a bundle are taken
-_PROPOSAL, _CHOICE, _VOTE = "proposal.json", "choice.json", ".vote"
+_IMAGES, _PROPOSAL, _CHOICE, _VOTE = "images.json", "proposal.json", "choice.json", ".vote"
 
 
 class Whose(NamedTuple):
@@ -53,6 +54,24 @@ class Place(NamedTuple):
     def path(self) -> str:
         """The directory."""
         return os.path.join(self.store, DIRECTORY, self.name)
+
+
+class HeadImage(NamedTuple):
+    """What the head node has for one image: a digest, or an error by its code, fields and message."""
+
+    digest: str = ""  # "sha256:HEX" or "adopted:HEX"; "" if it has none
+    waited: bool = False  # for an import
+    stale: str = ""  # why that is what the tag meant last
+    code: str = ""
+    fields: dict[str, str] = {}  # noqa: RUF012 - never mutated
+    text: str = ""
+
+
+class HeadImages(NamedTuple):
+    """What the head node has for the job's images, by canonical reference."""
+
+    whose: Whose
+    images: dict[str, HeadImage]
 
 
 class ProposedProfile(NamedTuple):
@@ -97,15 +116,23 @@ def name_of(cluster: str, job_id: int, restarts: int) -> str:
     return rendezvous.name_of(cluster, job_id, restarts).removesuffix(".json")
 
 
+def tell_images(place: Place, made: HeadImages) -> HeadImages:
+    """Write which images the head node has; return it, or what an earlier prolog of this run has written."""
+    with store_errors(f"writing the images of {place.name}"):
+        _begin(place)
+        return _write_once(place, _IMAGES, made)
+
+
+def images(place: Place) -> HeadImages | None:
+    """Return which images the head node has; None while that is not known."""
+    with store_errors(f"reading the images of {place.name}"):
+        return _read(place, _IMAGES, HeadImages)
+
+
 def propose(place: Place, made: Proposal) -> Proposal:
     """Write the proposal; return it, or the one that an earlier prolog of this run has written."""
     with store_errors(f"writing the proposal {place.name}"):
-        above = os.path.join(place.store, DIRECTORY)
-        ensure_dir(above, 0o700)
-        with opened_dir(above) as parent:
-            if _read(place, _PROPOSAL, Proposal) is None:
-                _remove(parent, place.name)  # another job's
-            ensure_dir(place.name, 0o700, parent)
+        _begin(place)
         return _write_once(place, _PROPOSAL, made)
 
 
@@ -146,7 +173,17 @@ def withdraw(store: str, name: str) -> None:
     """Remove an agreement, if there is one; raises `StoreFailed`."""
     with store_errors(f"removing the agreement {name}"), suppress(FileNotFoundError):  # noqa: SIM117
         with opened_dir(os.path.join(store, DIRECTORY)) as parent:
-            _remove(parent, name)
+            remove(name, parent)
+
+
+def _begin(place: Place) -> None:
+    """Make the run's directory on the head node, in place of another job's."""
+    above = os.path.join(place.store, DIRECTORY)
+    ensure_dir(above, 0o700)
+    with opened_dir(above) as parent:
+        if _read(place, _IMAGES, HeadImages) is None and _read(place, _PROPOSAL, Proposal) is None:
+            remove(place.name, parent)
+        ensure_dir(place.name, 0o700, parent)
 
 
 def _write_once(place: Place, file: str, value: T) -> T:
@@ -174,8 +211,11 @@ def _read(place: Place, file: str, kind: type[T]) -> T | None:
     return found if found.whose == place.whose else None
 
 
-def _remove(parent: int, name: str) -> None:
+def remove(name: str, parent: int) -> bool:
+    """Remove an agreement from the open directory of all; return whether it was there. Raises `OSError`."""
     with suppress(FileNotFoundError), opened_dir(name, parent) as fd:
         for file in os.listdir(fd):
             unlink_if_there(file, fd)
         os.rmdir(name, dir_fd=parent)
+        return True
+    return False

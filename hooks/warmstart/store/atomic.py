@@ -19,10 +19,14 @@ TEMP_PREFIX = ".tmp-"
 def temp_file(dir_fd: int, writer: str, mode: int = 0o444) -> Iterator[tuple[str, int]]:
     """Create a temp file in the store; yields its name and descriptor, and removes the name afterwards.
 
-    `writer` (node and run id) is part of the name, so that leftovers can be traced.
+    `writer` (node and run id) is part of the name, so that leftovers can be traced. An error names the directory.
     """
     name = f"{TEMP_PREFIX}{writer}-{os.getpid()}-{os.urandom(4).hex()}"
-    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
+    try:
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
+    except OSError as error:
+        error.filename = os.readlink(f"/proc/self/fd/{dir_fd}")
+        raise
     try:
         os.fchmod(fd, mode)
         yield name, fd

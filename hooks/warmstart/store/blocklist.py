@@ -33,7 +33,7 @@ class BlocksUnreadable(StoreError):
 
 
 class Block(NamedTuple):
-    """A block of one user, one namespace of a profile, or one entry of a profile; other fields are ""."""
+    """A block of one user, a namespace or an entry of a profile, or all that is old; other fields are ""."""
 
     user: str = ""  # name or uid
     profile: str = ""
@@ -42,17 +42,24 @@ class Block(NamedTuple):
     reason: str = ""
     by: str = ""  # the administrator
     at: float = 0.0  # seconds since the epoch
+    before: str = ""  # bundles with smaller ids, so those published before a time
 
     @property
-    def what(self) -> tuple[str, str, str, str]:
-        """User, profile, namespace and entry, without reason and time."""
-        return self[:4]
+    def what(self) -> tuple[str, str, str, str, str]:
+        """What it blocks, without reason and time."""
+        return (self.user, self.profile, self.namespace, self.entry, self.before)
 
 
 class Blocks(NamedTuple):
     """All blocks of a store."""
 
     blocks: tuple[Block, ...]
+
+    def hides(self, bundle: str, user: str, uid: int) -> str:
+        """Return why no job is seeded with a bundle of that id and user; "" if jobs may be."""
+        if self.user(user, uid):
+            return "its user is blocked"
+        return "jobs start cold" if any(bundle < block.before for block in self.blocks) else ""
 
     def user(self, name: str, uid: int) -> bool:
         """Return whether a user is blocked by name or by uid."""

@@ -151,8 +151,9 @@ def offers(store: str, scopes: list[str], profile: str, namespace: str, writer: 
             continue
         offers.refused.update(listing.refused)
         usable[scope] = listing.usable(blocked)
-        gone = {listed.bundle for listed in listing.bundles} - {listed.bundle for listed in usable[scope]}
-        offers.refused.update(dict.fromkeys(gone, "its user is blocked"))
+        if len(usable[scope]) < len(listing.bundles):
+            whose = {listed.bundle: blocked.hides(listed.bundle, listed.user, listed.uid) for listed in listing.bundles}
+            offers.refused.update({bundle: why for bundle, why in whose.items() if why})
     offers.offers.extend(_offers(usable, never, offers.refused))
     if not offers.offers:
         _require_store(store)

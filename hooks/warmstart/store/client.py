@@ -15,7 +15,7 @@ from warmstart.lean import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warmstart.slurm.spec import Spec
-    from warmstart.store.agreement import Choice, Place, Proposal, Vote
+    from warmstart.store.agreement import Choice, HeadImages, Place, Proposal, Vote
     from warmstart.store.blocklist import Block
     from warmstart.store.bundles import Offer, Offers, Published, Reindexed
     from warmstart.store.layout import Namespace
@@ -34,9 +34,10 @@ class StoreClient:
         """
         self.path = path
         self.writer = writer
-        self.worker = Worker(owner)
+        self._what = f"the store {path}"
+        self.worker = Worker(owner, self._what)
         # A process of its own holds the lock: the one that works is killed when an operation passes its deadline.
-        self._locker = Worker(owner)
+        self._locker = Worker(owner, self._what)
 
     def __enter__(self) -> StoreClient:
         return self
@@ -58,7 +59,7 @@ class StoreClient:
         """
         from warmstart.store import bundles
 
-        offers = self.worker.run(deadline, bundles.offers, self.path, scopes, profile, namespace, self.writer)
+        offers = self.worker.look(deadline, bundles.offers, self.path, scopes, profile, namespace, self.writer)
         for offer in offers.offers:
             self._check_offer(offer, scopes)
         return offers
@@ -95,7 +96,7 @@ class StoreClient:
         """
         from warmstart.store import bundles, layout
 
-        with Worker(self.worker.identity, keep=(into,)) as worker:
+        with Worker(self.worker.identity, self._what, keep=(into,)) as worker:
             entries = worker.run(deadline, bundles.fetch, where, bundle, sha256, size, into, deadline.left(), rate)
         if not all(layout.is_plain_path(path) for files in entries.values() for path in files):
             raise self._malformed("fetch", f"a file name in {bundle} is not valid in a manifest")
@@ -117,14 +118,14 @@ class StoreClient:
         """
         from warmstart.store import bundles
 
-        with Worker(self.worker.identity, keep=(squashfs,)) as worker:
+        with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
             return worker.run(deadline, bundles.publish_bundle, where, squashfs, draft, self.writer, quota)
 
     def publish_compacted(self, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline) -> Published:
         """Publish an open squashfs file that replaces other bundles; errors as in `publish`."""
         from warmstart.store import bundles
 
-        with Worker(self.worker.identity, keep=(squashfs,)) as worker:
+        with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
             return worker.run(deadline, bundles.publish_compacted, where, squashfs, draft, self.writer)
 
     # Maintenance
@@ -195,7 +196,7 @@ class StoreClient:
         return self.worker.run(deadline, maintenance.remove_empty, where, now)
 
     def sweep_top(self, now: float, deadline: Deadline) -> list[str]:
-        """Remove old temp files and rendezvous answers outside of the namespaces; return the removed names."""
+        """Remove old temp files and meetings of jobs' nodes outside of the namespaces; return the removed paths."""
         from warmstart.store import maintenance
 
         return self.worker.run(deadline, maintenance.sweep_top, self.path, now)
@@ -238,6 +239,12 @@ class StoreClient:
 
         return self.worker.run(deadline, blocklist.block, self.path, new, self.writer)
 
+    def hides(self, where: Namespace, block: Block, deadline: Deadline) -> int:
+        """Return how many bundles of a namespace a block would hide, in whole or in part."""
+        from warmstart.store import maintenance
+
+        return self.worker.run(deadline, maintenance.hides, where, self.writer, block)
+
     def unblock(self, unwanted: Block, deadline: Deadline) -> bool:
         """Remove a block, whatever its reason; return whether it existed."""
         from warmstart.store import blocklist
@@ -268,7 +275,7 @@ class StoreClient:
         """Return the answer of a job's head node, None while there is none."""
         from warmstart.store import rendezvous
 
-        return self.worker.run(deadline, rendezvous.look, self.path, name)
+        return self.worker.look(deadline, rendezvous.look, self.path, name)
 
     def withdraw_rendezvous(self, name: str, deadline: Deadline) -> None:
         """Remove the answer of a job's head node, if there is one."""
@@ -277,6 +284,18 @@ class StoreClient:
         self.worker.run(deadline, rendezvous.withdraw, self.path, name)
 
     # What a job's nodes agree to show
+
+    def tell_images(self, place: Place, made: HeadImages, deadline: Deadline) -> HeadImages:
+        """Write which images the head node has; return it, or what an earlier prolog of this run has written."""
+        from warmstart.store import agreement
+
+        return self.worker.run(deadline, agreement.tell_images, place, made)
+
+    def images(self, place: Place, deadline: Deadline) -> HeadImages | None:
+        """Return which images the head node has, None while that is not known."""
+        from warmstart.store import agreement
+
+        return self.worker.look(deadline, agreement.images, place)
 
     def propose(self, place: Place, made: Proposal, scopes: list[str], deadline: Deadline) -> Proposal:
         """Write the head node's proposal; return it, or the one that an earlier prolog of this run has written."""
@@ -288,7 +307,7 @@ class StoreClient:
         """Return the head node's proposal, None while there is none."""
         from warmstart.store import agreement
 
-        seen = self.worker.run(deadline, agreement.proposal, place)
+        seen = self.worker.look(deadline, agreement.proposal, place)
         return seen and self._checked(seen, scopes)
 
     def _checked(self, proposal: Proposal, scopes: list[str]) -> Proposal:
@@ -307,7 +326,7 @@ class StoreClient:
         """Return the votes of nodes that are not among `known`."""
         from warmstart.store import agreement
 
-        return self.worker.run(deadline, agreement.votes, place, known)
+        return self.worker.look(deadline, agreement.votes, place, known)
 
     def choose(self, place: Place, made: Choice, deadline: Deadline) -> Choice:
         """Write the head node's choice; return it, or the one that an earlier prolog of this run has written."""
@@ -319,7 +338,7 @@ class StoreClient:
         """Return the head node's choice, None while there is none."""
         from warmstart.store import agreement
 
-        return self.worker.run(deadline, agreement.choice, place)
+        return self.worker.look(deadline, agreement.choice, place)
 
     def withdraw_agreement(self, name: str, deadline: Deadline) -> None:
         """Remove what a job's nodes have agreed, if there is something."""
@@ -331,7 +350,7 @@ class StoreClient:
         """Return the spec that the controller wrote as uid `owner`; raises `SpecUnusable` if it cannot be trusted."""
         from warmstart.slurm import spec
 
-        return self.worker.run(deadline, spec.read, path, owner)
+        return self.worker.look(deadline, spec.read, path, owner)
 
     def _malformed(self, function: str, problem: str) -> WorkerAnswerMalformed:
         return WorkerAnswerMalformed(function=function, identity=self.worker.identity.name, problem=problem)

@@ -75,8 +75,8 @@ class Index(NamedTuple):
     refused: dict[str, str]  # bundle → why its manifest is unusable
 
     def usable(self, blocked: Blocks) -> list[Listed]:
-        """Return the bundles of users that are not blocked; neither entries nor marks of the others count."""
-        return [listed for listed in self.bundles if not blocked.user(listed.user, listed.uid)]
+        """Return the bundles that are not blocked as a whole; neither entries nor marks of the others count."""
+        return [listed for listed in self.bundles if not blocked.hides(listed.bundle, listed.user, listed.uid)]
 
 
 def marks(bundles: Iterable[Listed]) -> dict[str, str]:

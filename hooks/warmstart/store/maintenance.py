@@ -19,8 +19,9 @@ from warmstart.errors import StoreError
 from warmstart.host.files import ensure_dir, is_temporary, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple, Sequence, suppress
 from warmstart.policy.compiled import Maintenance
-from warmstart.store import blocklist, bundles, index, rendezvous
+from warmstart.store import agreement, blocklist, bundles, index, rendezvous
 from warmstart.store.atomic import TEMP_PREFIX
+from warmstart.store.blocklist import Block, Blocks
 from warmstart.store.index import Listed
 from warmstart.store.layout import (
     ARTIFACTS,
@@ -40,6 +41,7 @@ DAY = 86400.0
 ORPHAN_SECONDS = DAY  # longer than any publish takes
 GRACE_SECONDS = 3600.0  # longer than any reader uses an index that it has read
 ANSWER_SECONDS = 7 * DAY  # a rendezvous is only read while the prologs of its job run
+MOST_SWEPT = 10_000  # of a run's list of what it swept; and time is limited
 QUARANTINE = "quarantine"
 MOST_ENTRIES = 50_000  # in a compacted bundle
 HIGH, LOW = 0.9, 0.8  # fractions of a scope's quota: above HIGH, maintenance removes down to LOW
@@ -361,14 +363,24 @@ def _has_content(fd: int) -> bool:
 
 
 def sweep_top(store: str, now: float) -> list[str]:
-    """Remove old temp files and rendezvous answers outside of the namespaces; return the removed paths."""
+    """Remove old temp files and meetings of jobs' nodes outside of the namespaces; return the removed paths.
+
+    At most `MOST_SWEPT` of each, the next time more.
+    """
     swept = []
     for folder, prefix, age in ((ARTIFACTS, TEMP_PREFIX, ORPHAN_SECONDS), (rendezvous.DIRECTORY, "", ANSWER_SECONDS)):
         with store_errors("sweep the store"), suppress(FileNotFoundError), opened_dir(f"{store}/{folder}") as fd:
             names = [name for name in sorted(os.listdir(fd)) if name.startswith(prefix) or is_temporary(name)]
             old = [name for name in names if _ctime(fd, name) < now - age]
-            swept += [f"{folder}/{name}" for name in old if unlink_if_there(name, fd)]
+            swept += [f"{folder}/{name}" for name in old[:MOST_SWEPT] if _removed(name, fd)]
     return swept
+
+
+def _removed(name: str, fd: int) -> bool:
+    try:
+        return unlink_if_there(name, fd)
+    except IsADirectoryError:  # the agreement of a run whose head node crashed, or that got no image
+        return agreement.remove(name, fd)
 
 
 def _ctime(fd: int, name: str) -> float:
@@ -406,7 +418,7 @@ def superseded(where: Namespace, writer: str, now: float) -> list[str]:
         elsewhere = _elsewhere(where, writer, index.marks(indexed))
         settled = [listed for listed in indexed if _is_past_grace(fd, listed, now)]
     replaced = {old for listed in settled for old in listed.replaces}
-    youngest = index.marks(listed for listed in settled if not blocked.user(listed.user, listed.uid))
+    youngest = index.marks(listed for listed in settled if not blocked.hides(listed.bundle, listed.user, listed.uid))
     needed = {
         listed.bundle: {entry for entry in listed.entries if not index.is_superseded(listed, entry, youngest)}
         for listed in indexed
@@ -455,6 +467,18 @@ def _elsewhere(where: Namespace, writer: str, marked: Collection[str]) -> set[st
     return {entry for listing in indexes for listed in listing.bundles for entry in listed.entries.keys() & marked}
 
 
+def hides(where: Namespace, writer: str, block: Block) -> int:
+    """Return how many bundles of a namespace a block would hide, in whole or in part."""
+    with store_errors("read the index", where.path):
+        listing = index.read(where.path, writer)
+    only = Blocks((block,))
+    if only.namespace(where.profile, where.name):
+        return len(listing.bundles)
+    entries = only.entries(where.profile)
+    left = [listed for listed in listing.usable(only) if entries.isdisjoint(listed.entries)]
+    return len(listing.bundles) - len(left)
+
+
 def plan_compaction(where: Namespace, writer: str, fewest: int, most_bytes: int) -> list[Merger]:
     """Return which bundles of a namespace to merge; arguments as in `mergers`."""
     with store_errors("plan a compaction", where.path), opened_dir(where.path) as fd:
@@ -464,7 +488,7 @@ def plan_compaction(where: Namespace, writer: str, fewest: int, most_bytes: int)
             listed.bundle for listed in listing.usable(blocklist.read(where.store))
         }
         elsewhere = _elsewhere(where, writer, index.marks(listing.bundles))
-    # The bundles of a blocked user stay as they are, until they are unblocked or nobody has used them for long.
+    # Blocked bundles stay as they are, until they are unblocked or nobody has used them for long.
     return mergers(
         [listed for listed in listing.bundles if listed.bundle not in blocked], fewest, most_bytes, elsewhere
     )

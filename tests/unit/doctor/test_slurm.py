@@ -172,6 +172,38 @@ def test_defer_batch_implies_alloc_from_26_05_on(check: Check) -> None:
     assert check("DeferBatch", "", version=None)["slurm.prolog-flags"] == ["wrong"]
 
 
+PARTITIONS = {"all": "PartitionName=main Nodes=ALL\n", "some": "PartitionName=main Nodes=n[1-2]\n"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "partition", "told"),
+    [
+        ("DeferBatch", "all", "a job on several nodes is cold (seed.together)"),
+        ("Alloc", "some", "a batch job begins before its nodes have agreed what to show it (seed.together)"),
+        ("Alloc,DeferBatch,NoHold", "all", "before its nodes have agreed what to show it (seed.together)"),
+    ],
+)
+def test_what_becomes_of_jobs_on_several_nodes(
+    site: Installation, tmp_path: Path, flags: str, partition: str, told: str
+) -> None:
+    """The promise that all of their nodes are warm, or none, is told to be broken where it is made."""
+    policy = current_policy(site).policy
+
+    def found(flags: str, partition: str, *, together: bool = True) -> str:
+        (tmp_path / "slurm.conf").write_text(f"PrologFlags={flags}\n{partition}")
+        changed = policy._replace(seed=policy.seed._replace(together=together))
+        subject = Slurm(slurm_conf.read(str(tmp_path / "slurm.conf")), site, changed, (22, 5))
+        return " ".join(one.found for one in slurm.flags(subject))
+
+    assert told in found(flags, PARTITIONS[partition])
+    for silent in (
+        found(flags, PARTITIONS[partition], together=False),
+        found(flags, "PartitionName=main Nodes=n1\n"),
+        found("Alloc,DeferBatch", PARTITIONS[partition]),
+    ):
+        assert "seed.together" not in silent
+
+
 def test_a_wrapper_that_runs_our_hook_is_taken(check: Check, site: Installation, tmp_path: Path) -> None:
     """Sites also have prologs of their own."""
     wrapper = tmp_path / "mine"

@@ -30,7 +30,7 @@ R = TypeVar("R")
 LOOK = Look(OWNER, 0o755, size=1000, free=500, empty=False)
 GOOD: dict[str, Any] = {
     "look": LOOK,
-    "whose": Owned(0, 0o755),
+    "above": [Owned("/s", 0, 0o755)],
     "hold_lock": None,
     "lock_is_free": False,
     "link": 2,
@@ -89,9 +89,11 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.owner", "critical", {"look": LOOK._replace(uid=65534)}),
         ("store.writers", "critical", {"look": LOOK._replace(mode=0o777)}),
         ("store.writers", "critical", {"look": LOOK._replace(mode=0o775)}),
-        ("store.parents", "critical", {"whose": Owned(1000, 0o755)}),
-        ("store.parents", "critical", {"whose": Owned(0, 0o777)}),
-        ("store.parents", "ok", {"whose": Owned(0, 0o1777)}),
+        ("store.parents", "critical", {"above": [Owned("/s", 1000, 0o755)]}),
+        ("store.parents", "critical", {"above": [Owned("/s", 0, 0o777)]}),
+        ("store.parents", "ok", {"above": [Owned("/s", 0, 0o1777)]}),
+        ("store.parents", "ok", {"above": [Owned("/link", 0, 0), Owned("/s", 0, 0o755)]}),
+        ("store.parents", "critical", {"above": [Owned("/link", 1000, 0), Owned("/s", 0, 0o755)]}),
         ("store.locks", "wrong", {"lock_is_free": True}),
         ("store.locks", "wrong", {"hold_lock": DENIED}),
         ("store.links", "wrong", {"link": DENIED}),

@@ -136,7 +136,7 @@ def test_anything_else_is_a_bug_with_the_childs_traceback(worker: Worker) -> Non
 
 def test_a_call_ends_at_its_deadline_and_the_child_with_it(worker: Worker) -> None:
     """A function that hangs costs the deadline, and the next call gets a new child."""
-    with pytest.raises(WorkerSilent, match="dawdle"):
+    with pytest.raises(WorkerSilent, match=r"^work as me: no answer"):
         worker.run(after(0.05), dawdle)
     assert worker.run(after(5), ids)[0] == ME.uid
 
@@ -156,6 +156,8 @@ def own_pid() -> int:
 
 def test_a_dead_child_is_silent_and_replaced(worker: Worker) -> None:
     """A child that dies in a call is an error of the store's kind, not a hang."""
+    with Worker(ME, "the store /s") as named, pytest.raises(WorkerSilent, match=r"^the store /s: .* died"):
+        named.run(after(5), fail, "death")
     with pytest.raises(WorkerSilent, match="died"):
         worker.run(after(5), fail, "death")
     assert worker.run(after(5), ids)[0] == ME.uid

@@ -28,6 +28,30 @@ def found(*rules: dict[str, Any], known: Known = KNOWN) -> list[tuple[object, ..
     return [(*fault.loc[1:], fault.problem) for fault in warnings(model, known)]
 
 
+def test_what_a_rule_does_not_bring() -> None:
+    """No shell reads `env`, and without a constant path some profiles do nothing."""
+    ((*loc, problem),) = found({"env": {"A": "$HOME/x", "B": "5$", "C": "a$1"}})
+    assert (loc, "no shell expands" in str(problem)) == ([0, "env", "A"], True)
+    ((*loc, problem),) = found({"profiles": ["numba", "torch-extensions"]})
+    assert (loc, "needs a constant path" in str(problem)) == ([0, "profiles", 1], True)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"seed": {"max_fetch": "512MiB"}},
+        {"files": {"max_size": "1GiB"}},
+        {"maintenance": {"keep": "1d"}},
+        {"images": {"keep": {"lease": "1d", "user": "64MiB"}}},
+    ],
+)
+def test_limits_that_fit(sections: dict[str, Any]) -> None:
+    """A default above another key is no mistake of whoever wrote that one."""
+    model = check_shape({"version": 1, "paths": {"store": "/s"}, "rules": [{"name": "a"}], **sections})
+    assert isinstance(model, PolicyModel)
+    assert list(warnings(model, KNOWN)) == []
+
+
 def test_a_policy_without_rules() -> None:
     """It does nothing, and looks as if it did."""
     assert found() == [("no rules: no job gets anything of warmstart",)]

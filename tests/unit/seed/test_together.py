@@ -11,10 +11,11 @@ from warmstart.errors import StoreError
 from warmstart.host.deadline import Deadline, after
 from warmstart.record import Record
 from warmstart.seed import together
-from warmstart.seed.together import HeadSilent, Meeting, Settled, Together
+from warmstart.seed.together import Settled, Together
 from warmstart.store import agreement
 from warmstart.store.agreement import Choice, Cold, Place, Proposal, ProposedProfile, Vote
 from warmstart.store.client import StoreClient
+from warmstart.store.meeting import HeadSilent, Meeting
 
 NODES = [f"n{number}" for number in range(1, 65)]
 OFFERED = {"alpha": ProposedProfile("f" * 32, {"cpu": "x"}, [])}

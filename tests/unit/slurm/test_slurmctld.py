@@ -144,7 +144,7 @@ def test_a_job_that_pyslurm_does_not_know(tmp_path: Path) -> None:
          "Unable to contact"),
         ("Job.id = 8", "slurmctld answered about job 8"),
         ("Job.load = staticmethod(lambda job_id: __import__('time').sleep(600))", "deadline"),
-        ("Job.load = staticmethod(lambda job_id: __import__('os').abort())", "its process died"),
+        ("Job.load = staticmethod(lambda job_id: __import__('os').abort())", "process that was at work there died"),
         ("Job.state = 1", "expected one of"),
     ],
 )  # fmt: skip

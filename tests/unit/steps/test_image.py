@@ -20,6 +20,8 @@ from warmstart.policy.compiled import Credentials
 from warmstart.steps import image
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.image import Options
+from warmstart.store.layout import StoreFailed
+from warmstart.store.meeting import Meeting
 
 FIRST, SECOND = parse("reg.example.com/a:1"), parse("reg.example.com/b:2")
 NOTHING = Missing()
@@ -229,3 +231,94 @@ def test_a_private_image_is_copied_for_the_job(context: Context, monkeypatch: py
     assert apart == ["team"]
     assert outcome.environment["WARMSTART_IMAGES"] == "/run/copy.sqsh:/store/2.sqsh"
     assert [site.recipe == "apart" for _, site, _ in flights.asked] == [True, False]
+
+
+@pytest.fixture
+def meeting(context: Context) -> Options:
+    """Return what the head node and another one of a job on two nodes are told."""
+    Path(context.policy.paths.store).mkdir()
+    return Options((FIRST,), meeting=Meeting("test.7.0", "n[1-2]"), agreed=frozenset({FIRST}))
+
+
+def another(context: Context) -> Context:
+    """Return the context of a node that is not the head."""
+    return context._replace(record=context.record._replace(node="n2", head=False))
+
+
+def test_all_nodes_have_the_head_nodes_image(
+    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others ask for its digest; the head node's epilog removes what they agreed on."""
+    flights = fly(monkeypatch)
+    head = image.run(context, meeting)
+    assert (head.record["image"], head.record["agreement"]) == (DIGEST, "test.7.0")
+    other = image.run(another(context), meeting)
+    assert other.record == {"image": DIGEST, "images": {FIRST.canonical(): "/store/2.sqsh"}}
+    assert [name for name, _, _ in flights.asked] == [FIRST.canonical(), FIRST.at(DIGEST)]
+    assert [event["image"] for event in events(context, "image.reused")] == [FIRST.canonical()] * 2
+
+
+def test_a_prolog_that_runs_again_keeps_to_its_word(
+    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it would find nothing, or another image."""
+    fly(monkeypatch)
+    image.run(context, meeting)
+
+    def moved(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
+        if reference.tag:
+            raise ImageNotFound(image=reference.canonical())
+        return Flights().obtain(reference, site, deadline)
+
+    monkeypatch.setattr(single_flight, "obtain", moved)
+    assert image.run(context, meeting).record["image"] == DIGEST
+
+
+def test_no_node_has_an_image_that_the_head_node_has_not(
+    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All fail alike, whatever the others would find. The word stays: this job may end before they read it."""
+
+    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
+        raise ImageNotFound(image=reference.canonical())
+
+    monkeypatch.setattr(single_flight, "obtain", obtain)
+    with pytest.raises(ImageNotFound):
+        image.run(context, meeting)
+    fly(monkeypatch)
+    with pytest.raises(ImageNotFound, match=r"reg\.example\.com/a:1"):
+        image.run(another(context), meeting)
+
+
+def test_what_the_head_node_leaves_to_pyxis_all_do(
+    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the nodes look for caches in one namespace."""
+
+    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
+        raise ImageForbidden(image=reference.canonical(), problem="401")
+
+    monkeypatch.setattr(single_flight, "obtain", obtain)
+    options = meeting._replace(pyxis=PYXIS)
+    head = image.run(context, options)
+    fly(monkeypatch)
+    other = image.run(another(context), options)
+    assert head.record["image"] == other.record["image"] == "claimed:reg.example.com/a:1"
+    assert head.notices == other.notices
+
+
+def test_a_head_node_that_cannot_say_what_it_has_does_without(
+    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the others, who hear nothing; what failed first is what the job is told."""
+    Path(context.policy.paths.store).rmdir()
+    fly(monkeypatch)
+    with pytest.raises(StoreFailed):
+        image.run(context, meeting)
+
+    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
+        raise ImageNotFound(image=reference.canonical())
+
+    monkeypatch.setattr(single_flight, "obtain", obtain)
+    with pytest.raises(ImageNotFound):
+        image.run(context, meeting)

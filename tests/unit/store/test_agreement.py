@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from warmstart.store import agreement
-from warmstart.store.agreement import Choice, Cold, Place, Proposal, ProposedProfile, Vote, Whose
+from warmstart.store.agreement import (
+    Choice,
+    Cold,
+    HeadImage,
+    HeadImages,
+    Place,
+    Proposal,
+    ProposedProfile,
+    Vote,
+    Whose,
+)
 from warmstart.store.bundles import Offer
 from warmstart.store.layout import StoreFailed
 
@@ -43,6 +53,20 @@ def test_what_was_said_stays(place: Place) -> None:
     assert agreement.votes(place, ["n2"]) == []
 
 
+def test_the_images_come_before_the_proposal(place: Place) -> None:
+    """And stay when that is made; those of another job go."""
+    other = place._replace(whose=WHOSE._replace(uid=2002))
+    agreement.tell_images(other, HeadImages(other.whose, {}))
+    assert agreement.images(place) is None
+    told = HeadImages(
+        WHOSE, {"reg.io/a:1": HeadImage("sha256:ab"), "reg.io/b:1": HeadImage(code="c", fields={"a": "b"})}
+    )
+    assert agreement.tell_images(place, told) == told
+    agreement.propose(place, PROPOSAL)
+    assert agreement.tell_images(place, HeadImages(WHOSE, {})) == told == agreement.images(place)
+    assert sorted(os.listdir(place.path)) == ["images.json", "proposal.json"]
+
+
 def test_what_an_earlier_job_of_the_same_id_left_is_not_read(place: Place) -> None:
     """Its directory is removed when this job's head node proposes."""
     other = place._replace(whose=WHOSE._replace(uid=2002))
@@ -58,7 +82,7 @@ def test_what_an_earlier_job_of_the_same_id_left_is_not_read(place: Place) -> No
 def test_what_is_no_agreement_is_none(place: Place, data: bytes) -> None:
     """The head node writes it anew."""
     os.makedirs(place.path)
-    for name in ("proposal.json", "choice.json", "n2.vote"):
+    for name in ("images.json", "proposal.json", "choice.json", "n2.vote"):
         Path(place.path, name).write_bytes(data)
     assert (agreement.proposal(place), agreement.choice(place), agreement.votes(place, [])) == (None, None, [])
     assert agreement.propose(place, PROPOSAL) == PROPOSAL

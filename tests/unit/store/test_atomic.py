@@ -46,6 +46,13 @@ def test_a_temporary_file_tells_its_owner_and_goes(directory: int, tmp_path: Pat
         os.fstat(fd)
 
 
+def test_an_error_names_the_directory() -> None:
+    """The name of a temporary file says nothing to anybody: the sentence may reach a user."""
+    with opened_dir("/proc/sys") as fd, pytest.raises(OSError) as caught, atomic.temp_file(fd, OWNER):
+        pass
+    assert caught.value.filename == "/proc/sys"
+
+
 def test_what_is_published_is_whole_and_alone(directory: int, tmp_path: Path) -> None:
     """Under its name, for all to read; the temporary name is gone."""
     assert publish(directory, "image", b"whole")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerSilent
+from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerDied, WorkerSilent
 from warmstart.store import bundles, maintenance
 from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleGone, Offer, Offers
@@ -75,6 +77,26 @@ def test_maintenance_goes_through_all_of_a_store(client: StoreClient, tmp_path: 
     assert client.sweep(where, 0.0, after(10)) == client.sweep_top(0.0, after(10)) == []
     assert client.quarantine(where, merged.bundle, after(10))
     assert client.remove(where, [str(made[0])], after(10)) == [made[0]]
+
+
+def test_a_look_up_whose_process_dies_is_asked_again(client: StoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once: a process that somebody kills makes no job cold. The sentence is about the store, not about our modules."""
+    ask = partial(client.offers, ["user-1"], "numba", "ns")
+    assert ask(after(10)).offers == []
+    os.kill(client.worker._pid, signal.SIGKILL)
+    assert ask(after(10)).offers == []
+    client.close()
+    monkeypatch.setattr(bundles, "offers", die)
+    with pytest.raises(WorkerDied) as raised:
+        ask(after(10))
+    assert str(raised.value) == f"the store {client.path}: the helper process that was at work there died"
+    with pytest.raises(WorkerSilent, match=f"^the store {client.path}: no time was left"):
+        ask(after(0))
+
+
+def die(_store: str, _scopes: list[str], _profile: str, _namespace: str, _writer: str) -> None:
+    """End the process that this runs in."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.threat(24)

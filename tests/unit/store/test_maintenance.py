@@ -104,6 +104,22 @@ def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
     assert (tmp_path / "artifacts" / blocklist.NAME).exists()
 
 
+def test_what_a_dead_head_node_left_goes_after_a_week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No epilog of it removes what its job's nodes agreed on; of very many leavings only some go at a time."""
+    for job in (7, 8, 9):
+        (tmp_path / f"rendezvous/c.{job}.0").mkdir(parents=True)
+        for name in ("images.json", "proposal.json", "n2.vote", "choice.json"):
+            (tmp_path / f"rendezvous/c.{job}.0" / name).touch()
+    (tmp_path / "rendezvous/c.8.0.json").touch()
+    now = time.time()
+    assert maintenance.sweep_top(str(tmp_path), now + 600_000) == []
+    monkeypatch.setattr(maintenance, "MOST_SWEPT", 3)
+    swept = [f"rendezvous/c.{name}" for name in ("7.0", "8.0", "8.0.json", "9.0")]
+    assert maintenance.sweep_top(str(tmp_path), now + 700_000) == swept[:3]
+    assert maintenance.sweep_top(str(tmp_path), now + 700_000) == swept[3:]
+    assert os.listdir(tmp_path / "rendezvous") == []
+
+
 def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:
     """A node without copies or spool and a store without artifacts are not errors."""
     assert node_cache.prune(str(tmp_path / "none"), str(tmp_path / "layers"), 1, 0.0) == 0

@@ -314,16 +314,16 @@ def _without_part(reference: Reference, digest: str, cause: str = "") -> Registr
 
 @contextmanager
 def _told_both(flight: Flight, last: Obtained | None, digest: str) -> Iterator[None]:
-    """Add what the tag means now, and what it meant last, to every failure of the import of the new one."""
+    """Have every failure of an import name the image as it was asked for, what that means now, and what it meant."""
     try:
         with _whole_answers(flight.query.reference, digest):
             yield
     except WarmstartError as error:
-        waiting.add_digests(error, flight.query, last, digest)
+        waiting.name_images(error, flight.query, last, digest)
         raise
     except Stopped as stopped:
         if stopped.error is not None:
-            waiting.add_digests(stopped.error, flight.query, last, digest)
+            waiting.name_images(stopped.error, flight.query, last, digest)
         raise
 
 

@@ -155,22 +155,21 @@ class Wait:
                 raise error
 
     def _error(self, failure: RememberedFailure, *, is_local: bool) -> WarmstartError:
-        for module in LOCAL_MODULES:
-            __import__(module)
+        told = as_error(failure)
         kind = by_code(failure.code)
         if is_local and kind is not None:  # root's own word: it may say that this node is broken
             return kind(**failure.fields)
         problem = failure.text or failure.code
         unknown = ImportFailed(image=self._request.reference, program="the import", problem=problem)
         unknown.fields.update({name: text for name, text in failure.fields.items() if name == NEW_DIGEST})
-        return published.as_error(failure) or unknown
+        return told or unknown
 
     def _expired(self, waited_s: int) -> ImageWaitExpired:
         error = ImageWaitExpired(image=self._request.reference, waited_s=waited_s, producer=self._describe())
         with suppress(WarmstartError):  # this error is the more useful one
             producer = self._site.store.producer_of(self._query, after(PRODUCER_S))
             if producer is not None and producer.digest:
-                add_digests(error, self._query, known(self._query, self._site, after(LAST_IMAGE_S)), producer.digest)
+                name_images(error, self._query, known(self._query, self._site, after(LAST_IMAGE_S)), producer.digest)
         return error
 
     def _describe(self) -> str:
@@ -184,6 +183,13 @@ class Wait:
             is_started = requests.is_live(directory, key) or (request is not None and request.is_starting())
         text = STARTS if is_started else WAITS
         return text.format(node=self._request.node, parallel=self._queue.parallel)
+
+
+def as_error(failure: RememberedFailure) -> WarmstartError | None:
+    """Return the error of an import as `published.as_error` does, of all that an import or a wait can raise."""
+    for module in LOCAL_MODULES:
+        __import__(module)
+    return published.as_error(failure)
 
 
 def last_image(query: ImageQuery, site: Site, error: WarmstartError, deadline: Deadline) -> Obtained | None:
@@ -214,8 +220,13 @@ def known(query: ImageQuery, site: Site, deadline: Deadline) -> Obtained | None:
     return image._replace(reason=f"its registry said so {format_duration(age)} ago")
 
 
-def add_digests(error: WarmstartError, query: ImageQuery, old: Obtained | None, new: str) -> None:
-    """Add to the error of an import that the tag means the digest `new` now, and how to get the image that it meant."""
+def name_images(error: WarmstartError, query: ImageQuery, old: Obtained | None, new: str) -> None:
+    """Have the error of an import name the image as the job does, and not by the digest `new` that was imported.
+
+    If the tag had another meaning, add what it means now, and how to get the image that it meant.
+    """
+    if "image" in error.fields:
+        error.fields["image"] = query.reference.canonical()
     if old is not None:
         name = old.digest if is_adopted(old.digest) else query.reference.at(old.digest)
         error.fields[NEW_DIGEST] = new

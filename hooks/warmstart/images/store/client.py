@@ -10,7 +10,7 @@ import time
 
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import Identity, WorkerDied, WorkerSilent
+from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.host.worker import Worker
 from warmstart.images.store import layout
 from warmstart.images.store.layout import DAY, PRIVATE_STORES, Charged, Found, ImageQuery, Pointer
@@ -338,11 +338,8 @@ class ImageStoreClient(NamedTuple):
         return self.what or f"the image store of {self.path}"
 
     def _look(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a function that only reads; once more if its worker dies, which costs a lock that the worker held."""
-        try:
-            return self._run(deadline, function, *args, **kwargs)
-        except WorkerDied:
-            return self._run(deadline, function, *args, **kwargs)
+        with _errors(self._subject):
+            return self.worker.look(deadline, function, *args, **kwargs)
 
     def _run(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         with _errors(self._subject):
@@ -360,10 +357,8 @@ def _errors(subject: str) -> Iterator[None]:
     try:
         with store_errors(subject):
             yield
-    except WorkerDied as error:
-        raise WorkerDied(what=subject, problem="the helper process that was at work there was killed") from error
     except WorkerSilent as error:
-        raise WorkerSilent(what=subject, problem=error.fields["problem"]) from error
+        raise type(error)(what=subject, problem=error.fields["problem"]) from error
 
 
 def is_recorded(known: str, name: str) -> bool:

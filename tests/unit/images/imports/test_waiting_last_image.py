@@ -27,7 +27,7 @@ from warmstart.images.importers.base import (
 )
 from warmstart.images.imports import requests, waiting
 from warmstart.images.imports.requests import ImportRequest
-from warmstart.images.imports.waiting import ImageWaitExpired, add_digests
+from warmstart.images.imports.waiting import ImageWaitExpired, name_images
 from warmstart.images.query import Site, query_by_rules
 from warmstart.images.reference import parse
 from warmstart.images.store import published
@@ -77,7 +77,7 @@ def told(site: Site, error: WarmstartError) -> None:
 def moved(site: Site, error: WarmstartError) -> WarmstartError:
     """Return the error of an import of what the tag means now."""
     query = query_by_rules(WANTED, site.rules, site.recipe)
-    add_digests(error, query, waiting.known(query, site, after(5)), NEW)
+    name_images(error, query, waiting.known(query, site, after(5)), NEW)
     return error
 
 
@@ -195,5 +195,5 @@ def test_an_adopted_image_has_no_reference(site: Site) -> None:
     old = waiting.known(query, site, after(5))
     assert old is not None
     error = ImportFailed(image="i", program="p", problem="x")
-    add_digests(error, query, old._replace(digest=ADOPTED + HEX), NEW)
+    name_images(error, query, old._replace(digest=ADOPTED + HEX), NEW)
     assert f"; the tag means {NEW} now, and adopted:{HEX}, which" in str(error)

@@ -95,7 +95,7 @@ def test_a_look_up_whose_worker_dies_is_asked_again(store: ImageStoreClient, mon
     monkeypatch.setattr(layout, "find", die)
     with pytest.raises(WorkerDied) as raised:
         store.find(WANT, after(60))
-    assert str(raised.value) == "image reg.io/a:1 in the store /s: the helper process that was at work there was killed"
+    assert str(raised.value) == "image reg.io/a:1 in the store /s: the helper process that was at work there died"
     with pytest.raises(WorkerSilent, match=r"image reg\.io/a:1 in the store /s: no time was left"):
         store.find(WANT, after(0))
 

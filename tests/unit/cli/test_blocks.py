@@ -25,11 +25,9 @@ def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
     [
         (("--user", "a"), []),
         (("--user", "1000"), []),
-        (("--user", "b"), ["m/f", "m/g"]),
+        (("--user", "games"), ["m/f", "m/g"]),
         (("--profile", "numba", "--namespace", "ns"), []),
-        (("--profile", "numba", "--namespace", "other"), ["m/f", "m/g"]),
         (("--profile", "numba", "--entry", "m/f"), ["m/g"]),
-        (("--profile", "triton", "--entry", "m/f"), ["m/f", "m/g"]),
     ],
 )
 def test_a_block_holds_until_it_is_taken_back(site: EntrySite, what: tuple[str, ...], left: list[str]) -> None:
@@ -43,6 +41,59 @@ def test_a_block_holds_until_it_is_taken_back(site: EntrySite, what: tuple[str, 
     blocked, again = site.events("cache.blocked")
     assert (blocked["block"]["reason"], blocked["block"]["by"], again["block"]["reason"]) == ("odd", "carol", "again")
     assert [event["by"] for event in site.events("cache.unblocked")] == ["carol", "carol"]
+
+
+@pytest.mark.parametrize(
+    ("what", "hidden"),
+    [
+        (("--user", "a"), "1 bundle of the store is"),
+        (("--user", "games"), "0 bundles of the store are"),
+        (("--profile", "numba", "--namespace", "ns"), "1 bundle of the store is"),
+        (("--profile", "numba", "--entry", "m/f"), "1 bundle of the store is"),
+    ],
+)
+def test_it_says_how_much_that_hides(site: EntrySite, what: tuple[str, ...], hidden: str) -> None:
+    """An account that has published nothing can be blocked beforehand."""
+    assert hidden in site.command("cache", "block", *what, "--reason", "odd").stdout
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        (("--user", "mallroy"), "no account mallroy"),
+        (("--user", "4123456789"), "no account 4123456789"),
+        (("--user", "99999999999999999999"), "no account 9999"),
+        (("--profile", "tritn", "--namespace", "ns"), "there is no profile tritn"),
+        (("--profile", "numba", "--namespace", "other"), "no namespace other"),
+        (("--profile", "triton", "--entry", "m/f"), "no bundle of triton has an entry"),
+    ],
+)
+def test_what_nobody_knows_is_not_blocked(site: EntrySite, what: tuple[str, ...], why: str) -> None:
+    """It would be a misspelling, and the spread would go on."""
+    result = site.command("cache", "block", *what, "--reason", "odd")
+    assert (result.exit_code, why in result.stderr) == (2, True)
+    assert site.json("cache", "list", "--blocked") == []
+
+
+def test_all_jobs_start_cold_from_now_on(site: EntrySite) -> None:
+    """What is published afterwards is offered, and one word undoes it; a block stays."""
+    assert "1 bundle" in site.command("cache", "cold", "--reason", "new driver").stdout
+    assert site.offered() == []
+    packed.publish(site.root, Namespace(str(site.store), SCOPE, "numba", "ns"), {"m/f": {"m/f.nbi": b"anew"}})
+    assert site.offered() == ["m/f"]
+    site.command("cache", "block", "--profile", "numba", "--entry", "m/f", "--reason", "x")
+    assert site.command("cache", "warm").exit_code == 0
+    assert site.offered() == ["m/g"]
+    assert site.command("cache", "warm").exit_code == 1
+
+
+def test_cold_before_a_date(site: EntrySite) -> None:
+    """What is younger stays; a date to come is a mistake."""
+    assert "0 bundles" in site.command("cache", "cold", "--before", "1h", "--reason", "x").stdout
+    assert site.offered() == ["m/f", "m/g"]
+    assert site.command("cache", "cold", "--before", "2999-01-01", "--reason", "x").exit_code == 2
+    (known,) = site.json("cache", "list", "--blocked")
+    assert known["before"].startswith("20")
 
 
 def test_what_is_blocked_is_listed(site: EntrySite) -> None:

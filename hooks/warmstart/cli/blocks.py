@@ -1,0 +1,178 @@
+"""`warmstart cache block`, `unblock`, `cold` and `warm`: what no job is seeded with. Root only, and audited."""
+
+from __future__ import annotations
+
+import pwd
+import time
+from contextlib import suppress
+
+import click
+
+from warmstart.audit import events
+from warmstart.audit.line import timestamp
+from warmstart.cli.audit import moment
+from warmstart.cli.cache import NO, admin_session, administrator
+from warmstart.cli.output import say, warn
+from warmstart.errors import UserError, WarmstartError
+from warmstart.maintenance.bundles import namespaces
+from warmstart.paths import Installation
+from warmstart.profiles import registry
+from warmstart.session import Session
+from warmstart.store.blocklist import Block
+
+
+class BlockUnknown(UserError):
+    """What is to be blocked is neither in the store nor known on this host."""
+
+    code = "block-unknown"
+    template = "{problem}"
+    hint = "nothing is blocked; see `warmstart cache list -o bundle,user,profile,namespace` for what there is"
+
+
+@click.command()
+@click.option(
+    "--user", default="", help="Block a user, by name or uid: all entries of this user's jobs, in every scope."
+)
+@click.option("--profile", default="", help="The profile of --namespace or --entry.")
+@click.option("--namespace", default="", help="Block a namespace of the profile, in every scope.")
+@click.option("--entry", default="", help="Block an entry of the profile, in every namespace and scope.")
+@click.option("--reason", required=True, help="The reason, for the audit log and for `list --blocked`.")
+@click.pass_obj
+def block(installation: Installation, /, reason: str, **what: str) -> None:
+    """Block a user, a namespace or an entry: no later job is seeded with it, and none of it is published.
+
+    Says how many bundles of the store that hides. What neither the store nor this host knows is not blocked: it would
+    be a misspelling, and what is meant would go on.
+
+    Exit status: 0 blocked; 1 it was blocked before; 2 wrong usage, or not root, or the store fails.
+    """
+    target = _checked(what, reason)
+    with admin_session(installation) as session:
+        if not (target.user and _is_account(target.user)):  # else at once: counting takes minutes in a large store
+            _require_known(session, target)
+        _block(session, target)
+
+
+@click.command()
+@click.option(
+    "--before", metavar="AGO|DATE", callback=moment, help="Only what was published before: 2h, 7d, or a date."
+)
+@click.option("--reason", required=True, help="The reason, for the audit log and for `list --blocked`.")
+@click.pass_obj
+def cold(installation: Installation, /, before: str | None, reason: str) -> None:
+    """Have all jobs start cold: none is seeded with what was published before now, or before a date.
+
+    What jobs publish afterwards is for the next ones, as ever. `warmstart cache warm` undoes it.
+
+    Exit status: 0 done; 1 it was so before; 2 wrong usage, or not root, or the store fails.
+    """
+    now = time.time()
+    if before and before > timestamp(now):
+        raise click.UsageError("--before: that is in the future")
+    limit = (before or timestamp(now)).replace("-", "").replace(":", "").removesuffix("Z")  # as ids of bundles begin
+    target = Block(reason=reason, by=administrator(), at=round(now, 3), before=limit)
+    with admin_session(installation) as session:
+        _block(session, target)
+
+
+@click.command()
+@click.pass_obj
+def warm(installation: Installation, /) -> None:
+    """Undo all of `warmstart cache cold`; what `block` has blocked stays blocked.
+
+    Exit status: 0 done; 1 there was nothing to undo; 2 not root, or the store fails.
+    """
+    with admin_session(installation) as session:
+        deadline = session.store_deadline()
+        old = [block for block in session.store.blocked(deadline) if block.before]
+        for block in old:
+            session.store.unblock(block, deadline)
+            session.audit.emit(events.CACHE_UNBLOCKED, block=_what(block), by=administrator())
+    say("jobs are seeded with everything again" if old else "jobs do not start cold by `warmstart cache cold`")
+    if not old:
+        raise click.exceptions.Exit(NO)
+
+
+@click.command()
+@click.option("--user", default="", help="The user, as given to `block`.")
+@click.option("--profile", default="", help="The profile, as given to `block`.")
+@click.option("--namespace", default="", help="The namespace, as given to `block`.")
+@click.option("--entry", default="", help="The entry, as given to `block`.")
+@click.option("--all", "everything", is_flag=True, help="Remove all blocks, even if the list cannot be read.")
+@click.pass_obj
+def unblock(installation: Installation, /, everything: bool, **what: str) -> None:
+    """Remove a block.
+
+    Exit status: 0 removed; 1 there was no such block; 2 wrong usage, or not root, or the store fails.
+    """
+    target = Block() if everything else _checked(what, "")
+    with admin_session(installation) as session:
+        deadline = session.store_deadline()
+        there = session.store.unblock_all(deadline) if everything else session.store.unblock(target, deadline)
+        session.audit.emit(events.CACHE_UNBLOCKED, block={} if everything else _what(target), by=administrator())
+    say("unblocked" if there else "it was not blocked")
+    if not there:
+        raise click.exceptions.Exit(NO)
+
+
+def _checked(what: dict[str, str], reason: str) -> Block:
+    """Return the block that the options describe. Raises `UsageError` unless they name exactly one thing."""
+    target = Block(what["user"], what["profile"], what["namespace"], what["entry"])
+    kinds = [bool(target.user), bool(target.namespace), bool(target.entry)]
+    if kinds.count(True) != 1 or bool(target.profile) == bool(target.user):
+        raise click.UsageError("give --user, or --profile with --namespace or --entry")
+    return target._replace(reason=reason, by=administrator(), at=round(time.time(), 3))
+
+
+def _what(block: Block) -> dict[str, str]:
+    """Return what a block blocks, as fields of an event."""
+    return dict(zip(("user", "profile", "namespace", "entry", "before"), block.what, strict=True))
+
+
+def _block(session: Session, target: Block) -> None:
+    """Block it, and say how many bundles that hides."""
+    new = session.store.block(target, session.store_deadline())
+    session.audit.emit(events.CACHE_BLOCKED, block=target._asdict())
+    if not new:
+        say("it was blocked before")
+        raise click.exceptions.Exit(NO)
+    hidden = _hidden(session, target)
+    say(f"blocked: {hidden} bundle{'s' * (hidden != 1)} of the store {'is' if hidden == 1 else 'are'} hidden from jobs")
+
+
+def _hidden(session: Session, block: Block) -> int:
+    """Return how many bundles of the store a block hides, in whole or in part. Says what could not be read."""
+    count = 0
+    failures: list[WarmstartError] = []
+    for where in namespaces(session.store, failures.append):
+        try:
+            count += session.store.hides(where, block, session.store_deadline())
+        except WarmstartError as error:
+            failures.append(error)
+    for failure in failures:
+        warn(f"not counted: {failure}")
+    session.failures.extend(failures)
+    return count
+
+
+def _require_known(session: Session, block: Block) -> None:
+    """Raise `BlockUnknown` if nothing in the store fits, and all of it could be read."""
+    if _hidden(session, block) or session.failures:
+        return
+    profiles = sorted(registry.names(session.policy.profiles))
+    if block.user:
+        problem = f"this host has no account {block.user}, and the store no bundle of such a user"
+    elif block.profile not in profiles:
+        problem = f"there is no profile {block.profile}, and no bundle of it; there are {', '.join(profiles)}"
+    elif block.namespace:
+        problem = f"{block.profile} has no namespace {block.namespace} with a bundle"
+    else:
+        problem = f"no bundle of {block.profile} has an entry {block.entry!a}"
+    raise BlockUnknown(problem=problem)
+
+
+def _is_account(user: str) -> bool:
+    """Return whether this host knows an account by its name or uid."""
+    with suppress(KeyError, OverflowError):
+        return bool(pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user))
+    return False

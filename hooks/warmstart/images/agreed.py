@@ -1,0 +1,107 @@
+"""One image on all nodes of a job: its head node finds it, and the others take the same (docs/reference/images.md).
+
+    head node       find the images, or learn why there are none ─▶ say so
+    other nodes     wait for its word ─▶ take the images with those digests, or fail as it did
+
+The other nodes ask no registry and read no tag, so a tag that moves meanwhile means one image for the whole job. Runs
+as root; hot path of jobs on several nodes.
+"""
+
+from __future__ import annotations
+
+import time
+
+from warmstart.errors import StoreError, WarmstartError
+from warmstart.host.deadline import Deadline
+from warmstart.images import single_flight
+from warmstart.images.query import Obtained, Site, query_by_rules
+from warmstart.images.reference import Reference, is_digest
+from warmstart.images.store.layout import is_adopted
+from warmstart.lean import Mapping, partial
+from warmstart.record import Record
+from warmstart.slurm.nodes import first
+from warmstart.store.agreement import HeadImage, HeadImages
+from warmstart.store.client import StoreClient
+from warmstart.store.meeting import Meeting
+
+SAY_S = 5.0  # for the head node's word
+EARLIER_SHARE = 10  # the head node stops waiting for an import one part in this many of its time before the others,
+EARLIER_S = 5.0  # but no more than this, so that they learn why
+
+
+class HeadHasNone(StoreError):
+    """The head node has no image, for a reason that is its own."""
+
+    code = "head-has-no-image"
+    template = "the head node {head} has no image {image} for its job: {problem}"
+    hint = "see the head node's events in the audit log"
+
+
+class Heads:
+    """What a job's head node says of the images, and who listens."""
+
+    def __init__(self, store: StoreClient, record: Record, meeting: Meeting) -> None:
+        """Say nothing yet."""
+        self._store = store
+        self._meeting = meeting
+        self._place = meeting.place(store, record)
+        self._head = first(meeting.nodelist)
+        self._waited_s = 0.0  # for its word
+
+    def say(self, images: dict[str, HeadImage], deadline: Deadline) -> dict[str, HeadImage]:
+        """Say on the head node which images it has; return that, or what an earlier prolog of this run has said."""
+        made = HeadImages(self._place.whose, images)
+        return self._store.tell_images(self._place, made, deadline.within(SAY_S)).images
+
+    def word(self, deadline: Deadline) -> Mapping[str, HeadImage]:
+        """Wait on another node for what the head node says. Raises `HeadSilent`, and the store's errors at once."""
+        began = time.monotonic()
+        said = self._meeting.awaited(partial(self._store.images, self._place), deadline, "named no image")
+        self._waited_s = round(time.monotonic() - began, 3)
+        return said.images
+
+    def obtain(self, said: HeadImage | None, reference: Reference, site: Site, deadline: Deadline) -> Obtained:
+        """Return the image that the head node has; raise its error if it has none."""
+        if said is None or not said.digest:
+            raise self._error(reference, said)
+        if is_digest(said.digest):
+            image = single_flight.obtain(reference._replace(tag="", digest=said.digest), site, deadline)
+        else:
+            image = self._adopted(reference, said.digest, site, deadline)
+        if said.stale:
+            return image._replace(how="stale", reason=said.stale)
+        return image._replace(how="waited", waited_s=self._waited_s + image.waited_s) if said.waited else image
+
+    def _adopted(self, reference: Reference, digest: str, site: Site, deadline: Deadline) -> Obtained:
+        """Return an adopted image, which is in the store or nowhere."""
+        query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
+        image = site.find_intact(query, deadline, digest) if is_adopted(digest) else None
+        if image is None:
+            problem = f"what it found, {digest}, is not in the store"
+            raise HeadHasNone(head=self._head, image=reference.canonical(), problem=problem)
+        site.record_use(image.name, deadline)
+        return image
+
+    def _error(self, reference: Reference, said: HeadImage | None) -> WarmstartError:
+        from warmstart.images.imports import waiting
+        from warmstart.images.store.published import RememberedFailure
+
+        own = waiting.as_error(RememberedFailure(said.code, said.fields, said.text)) if said else None
+        problem = said.text if said else "it did not look for it"
+        return own or HeadHasNone(head=self._head, image=reference.canonical(), problem=problem)
+
+
+def found(image: Obtained) -> HeadImage:
+    """Return an image as the head node names it."""
+    return HeadImage(image.digest, waited=image.how == "waited", stale=image.reason)
+
+
+def failed(error: WarmstartError) -> HeadImage:
+    """Return an error as the head node tells it."""
+    fields = {name: str(value) for name, value in error.fields.items()}
+    return HeadImage(code=error.code, fields=fields, text=str(error))
+
+
+def earlier(deadline: Deadline) -> Deadline:
+    """Return until when a head node waits, whose word the others await until `deadline`."""
+    return Deadline(deadline.at - min(deadline.left() / EARLIER_SHARE, EARLIER_S))

@@ -1,0 +1,95 @@
+"""A job on several nodes has one image on all of them, on real Slurm with a real registry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.processes import wait_until
+from tests.integration.test_job_warmth import held_prolog, left
+from tests.integration.test_moved_tags import is_older, moved
+from warmstart.steps.image import REFRESH_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.cluster.registry import Registry
+    from tests.cluster.site import Site
+
+RULES = "rules: [{name: all, scope: user}]\n"
+SHOW = """#!/bin/sh
+srun --ntasks-per-node=1 sh -c \
+    'echo "$SLURMD_NODENAME: $([ -z "$WARMSTART_IMAGE" ] || unsquashfs -cat "$WARMSTART_IMAGE" etc/number)"' | sort
+"""
+ONE = '#!/bin/sh\nunsquashfs -cat "$WARMSTART_IMAGE" etc/number\n'
+
+
+def submit(site: Site, words: str, *options: str) -> int:
+    """Submit a job on n1 and n2 that shows what each node's image has."""
+    return site.cluster.submit(SHOW, ALICE, f"--comment=warmstart: {words}", *(options or ("--nodelist=n1,n2",)))
+
+
+def shown(site: Site, job_id: int) -> dict[str, str]:
+    """Return what each node's image had, "" for none, of a job that has ended well."""
+    job = site.finish(job_id)
+    assert job.state == "COMPLETED", job
+    seen = dict(line.split(":") for line in job.output.splitlines() if line.startswith(("n1:", "n2:")))
+    return {node: number.strip() for node, number in seen.items()}
+
+
+@pytest.fixture
+def imaged(site: Site) -> Site:
+    """Return the site with a rule that gives jobs their images, and nothing else."""
+    site.write_policy(RULES)
+    return site
+
+
+def test_a_tag_that_moves_between_two_prologs(imaged: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
+    """The second node takes what the head node found, not what the tag means by then."""
+    site, image, go = imaged, fresh_image(), imaged.cluster.base / "go"
+    before = site.finish(site.cluster.submit(ONE, BOB, f"--comment=warmstart: image={image}", "--nodelist=n3")).output
+    with held_prolog(site, "n2", go):
+        job = submit(site, f"image={image}")
+        wait_until("the head node's image", lambda: bool(site.events(job, "image.reused")), 30)
+        moved(site, registry, image, 9101)
+        is_older(site, image, REFRESH_S + 1)
+        words = f"--comment=warmstart: image={image} refresh"
+        third = site.cluster.wait(site.cluster.submit(ONE, BOB, words, "--nodelist=n3"))
+        assert third.output == "9101\n"
+        go.touch()
+        seen = shown(site, job)
+    assert seen == {"n1": before.strip(), "n2": before.strip()}
+    assert shown(site, submit(site, f"image={image}")) == {"n1": "9101", "n2": "9101"}
+
+
+def test_all_nodes_wait_for_one_import(imaged: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
+    """The head node asks for it. Of the word there is nothing left after the job, and none in a job on one node."""
+    site, image = imaged, fresh_image()
+    job = submit(site, f"image={image}")
+    (number,) = set(shown(site, job).values())
+    assert number
+    started = [event for event in site.events(job, "image.import-started") if event["image"] == image]
+    assert [event["node"] for event in started] == ["n1"]
+    alone = site.finish(site.cluster.submit(ONE, ALICE, f"--comment=warmstart: image={image}", "--nodelist=n3"))
+    assert alone.output.strip() == number
+    assert [left(site, one) for one in (job, alone.job_id)] == [[], []]
+
+
+def test_a_head_node_that_is_silent(imaged: Site, fresh_image: Callable[[], str]) -> None:
+    """Another node waits `images.wait` for its word, and then the job fails, though the image is there."""
+    site, image, go = imaged, fresh_image(), imaged.cluster.base / "go"
+    site.finish(site.cluster.submit(ONE, BOB, f"--comment=warmstart: image={image}", "--nodelist=n3"))
+    policy = site.etc / "policy.yaml"
+    policy.write_text(policy.read_text().replace("wait: 60s", "wait: 3s"))
+    with held_prolog(site, "n1", go):
+        script = SHOW.replace(" | sort", "")
+        job = site.cluster.submit(script, ALICE, f"--comment=warmstart: image={image}", "--nodelist=n1,n2")
+        wait_until("the other node's verdict", lambda: bool(site.events(job, "job.refused")), 60)
+        go.touch()
+        ended = site.finish(job)
+    assert ended.state == "FAILED"
+    assert "the head node n1 has named no image within 3 s" in ended.output
+    (refused,) = site.events(job, "job.refused")
+    assert refused["node"] == "n2"

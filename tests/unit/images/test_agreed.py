@@ -1,0 +1,154 @@
+"""One image on all nodes of a job: what its head node says, and what another node makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.support import image_site
+from tests.support.image_site import InlineWorker
+from tests.support.runs import a_record
+from tests.support.superblocks import image
+from warmstart.errors import ResourceError, WarmstartError
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.images import agreed
+from warmstart.images.agreed import HeadHasNone, Heads
+from warmstart.images.importers.base import ImageForbidden
+from warmstart.images.imports import waiting
+from warmstart.images.imports.waiting import ImageWaitExpired
+from warmstart.images.query import Obtained, Site
+from warmstart.images.reference import parse
+from warmstart.store.agreement import HeadImage
+from warmstart.store.client import StoreClient
+from warmstart.store.meeting import HeadSilent, Meeting
+
+HEX = "ab" * 32
+DIGEST = f"sha256:{HEX}"
+TAG = parse("reg.io/a:1")
+NAME = TAG.canonical()
+
+
+class Full(ResourceError):
+    """Of the head node alone."""
+
+    code = "full-for-a-test"
+    template = "no room on {disk}"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Return a site with an image whose digest is known, and no tag."""
+    images = tmp_path / "store" / "images"
+    images.mkdir(parents=True)
+    (images / f"{HEX}.{image_site.KIND}.sqsh").write_bytes(image())
+    (images / f"adopted-{HEX}.{image_site.KIND}.sqsh").write_bytes(image())
+    return image_site.site(tmp_path / "store", tmp_path / "workspace")
+
+
+def heads(site: Site, node: str) -> Heads:
+    """Return a node's part in job 7 on n1 and n2, with the worker of the site."""
+    store = StoreClient(Identity("nobody", 65534, 65534), site.store.path, f"{node}-0a1b2c3d")
+    store.worker = site.store.worker
+    return Heads(store, a_record(node=node, head=node == "n1"), Meeting("test.7.0", "n[1-2]"))
+
+
+def said_by_the_head(site: Site, said: HeadImage) -> HeadImage:
+    """Return what the second node hears."""
+    heads(site, "n1").say({NAME: said}, after(5))
+    return heads(site, "n2").word(after(5))[NAME]
+
+
+def test_another_node_takes_the_heads_digest(site: Site) -> None:
+    """It costs one question more than to know the digest, and no look at the tag."""
+    found = Obtained("x", "/x", DIGEST, 1, "reused", 0.0)
+    said = said_by_the_head(site, agreed.found(found))
+    calls = cast("InlineWorker", site.store.worker).calls
+    assert calls == ["tell_images", "images"]
+    site.record_use(f"{HEX}.{image_site.KIND}", after(5))
+    calls.clear()
+    taken = heads(site, "n2").obtain(said, TAG, site, after(5))
+    assert (taken.digest, taken.how, taken.reason) == (DIGEST, "reused", "")
+    assert calls == ["find"]
+
+
+def test_what_was_waited_for_or_is_stale_is_so_on_all_nodes(site: Site) -> None:
+    """The job is told the same everywhere."""
+    found = Obtained("x", "/x", DIGEST, 1, "waited", 7.0)
+    part = heads(site, "n2")
+    assert part.obtain(agreed.found(found), TAG, site, after(5)).how == "waited"
+    stale = part.obtain(agreed.found(found._replace(how="stale", reason="old")), TAG, site, after(5))
+    assert (stale.digest, stale.how, stale.reason) == (DIGEST, "stale", "old")
+
+
+def test_an_adopted_image_is_in_the_store_or_nowhere(site: Site) -> None:
+    """No registry knows its digest, so nobody asks for an import."""
+    part = heads(site, "n2")
+    adopted = HeadImage(digest=f"adopted:{HEX}")
+    assert part.obtain(adopted, TAG, site, after(5)).name == f"adopted-{HEX}.{image_site.KIND}"
+    with pytest.raises(HeadHasNone, match=r"n1 has no image reg\.io/a:1 for its job: what it found, adopted:cd"):
+        part.obtain(HeadImage(digest=f"adopted:{'cd' * 32}"), TAG, site, after(5))
+
+
+def test_an_image_that_is_gone_is_imported_by_its_digest(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evicted meanwhile, or the nodes' CPUs differ: whatever the tag means now, it is that one."""
+    asked: list[str] = []
+
+    def until(self: waiting.Wait, _deadline: object) -> Obtained:
+        asked.append(self._query.reference.canonical())
+        return Obtained("x", "/x", self._query.reference.digest, 1, "waited", 1.0)
+
+    monkeypatch.setattr(waiting.Wait, "until", until)
+    other = f"sha256:{'cd' * 32}"
+    assert heads(site, "n2").obtain(HeadImage(digest=other), TAG, site, after(5)).digest == other
+    assert set(asked) == {f"reg.io/a@{other}"}
+
+
+@pytest.mark.parametrize(
+    "error", [ImageForbidden(image=NAME, problem="401"), ImageWaitExpired(image=NAME, waited_s=3, producer="nobody")]
+)
+def test_the_heads_error_is_everybodys(site: Site, error: WarmstartError) -> None:
+    """Of the same kind, so that it becomes of all nodes what becomes of the head node."""
+    said = said_by_the_head(site, agreed.failed(error))
+    with pytest.raises(type(error)) as raised:
+        heads(site, "n2").obtain(said, TAG, site, after(5))
+    assert str(raised.value) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (agreed.failed(Full(disk="/var")), "no room on /var"),
+        (HeadImage(code="of-a-later-release", text="who knows"), "who knows"),
+        (HeadImage(digest="../../etc/passwd"), "what it found, ../../etc/passwd, is not in the store"),
+        (None, "it did not look for it"),
+    ],
+)
+def test_a_failure_of_the_head_alone_leaves_the_others_without_it(
+    site: Site, said: HeadImage | None, problem: str
+) -> None:
+    """Nobody chooses an image of its own."""
+    with pytest.raises(HeadHasNone) as raised:
+        heads(site, "n2").obtain(said, TAG, site, after(5))
+    assert str(raised.value).endswith(problem)
+
+
+def test_a_silent_head_is_waited_for_in_vain(site: Site) -> None:
+    """The job's owner is told which node it is."""
+    with pytest.raises(HeadSilent, match="the head node n1 has named no image within 0 s"):
+        heads(site, "n2").word(after(0.1))
+
+
+def test_the_head_says_one_thing(site: Site) -> None:
+    """Its prolog may run twice."""
+    first, second = HeadImage(digest=DIGEST), HeadImage(digest=f"sha256:{'cd' * 32}")
+    assert said_by_the_head(site, first) == first
+    assert heads(site, "n1").say({NAME: second}, after(5)) == {NAME: first}
+
+
+def test_the_head_gives_up_before_the_others() -> None:
+    """So that they learn why."""
+    assert 214 < agreed.earlier(after(220)).left() <= 215
+    assert 0.8 < agreed.earlier(after(1)).left() <= 0.9
