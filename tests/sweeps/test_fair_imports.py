@@ -58,7 +58,17 @@ class Node:
         for number in range(MOST_PER_USER):
             reference = f"reg.io/u{uid}/{number}:1"
             request = ImportRequest(
-                reference, "x86_64.oci1", "", f"u{uid}", uid, "", "c", "n1", number, "r", self.now + number / 1000
+                reference,
+                "x86_64.oci1",
+                "",
+                f"u{uid}",
+                uid,
+                "",
+                "c",
+                "n1",
+                number,
+                "r",
+                self.now + len(self._asked) / 1e6,
             )
             assert requests.submit(self._queue, request) == ""
             self._asked[request.key] = request
