@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +17,6 @@ from tests.support.shell_profiles import profiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.cluster.site import Site
 
@@ -93,16 +95,25 @@ def test_each_node_decides_for_itself_where_the_policy_says_so(warm: Site) -> No
 @contextmanager
 def held_prolog(site: Site, node: str, until: Path) -> Iterator[None]:
     """Let a node's prologs wait until a file is there."""
+    with wrapped_prolog(site, f'[ "$SLURMD_NODENAME" != {node} ] || while [ ! -e {until} ]; do sleep 0.05; done'):
+        try:
+            yield
+        finally:
+            until.touch()
+            site.cluster.wait_idle()
+            until.unlink()
+
+
+@contextmanager
+def wrapped_prolog(site: Site, before: str) -> Iterator[None]:
+    """Let all nodes' prologs run some commands of the shell first."""
     installed = site.cluster.prefix / "libexec/warmstart/prolog"
     real = installed.rename(f"{installed}.installed")
-    body = f'[ "$SLURMD_NODENAME" != {node} ] || while [ ! -e {until} ]; do sleep 0.05; done\nexec {real}'
-    write_hook(site.cluster.prefix, "prolog", body)
+    write_hook(site.cluster.prefix, "prolog", f'real="{real}"\n{before}\nexec "$real"')
     try:
         yield
     finally:
-        until.touch()
         site.cluster.wait_idle()
-        until.unlink()
         real.rename(installed)
 
 
@@ -130,3 +141,23 @@ def test_a_node_that_does_not_vote_in_time_makes_all_cold(warm: Site) -> None:
         _, seen = ended(warm, job)
     assert seen == {"n1": "", "n2": ""}
     assert agreed(warm, job)["n2"]["alpha"] == {"reason": "no-vote", "nodes": ["n2"]}
+
+
+def test_nodes_that_differ_are_cold_together(warm: Site, tmp_path: Path) -> None:
+    """The second node's CPU lacks a flag, so nothing of the first one's fits it; `explain` says what and where."""
+    real = Path("/proc/cpuinfo").read_text()
+    other = tmp_path / "cpuinfo"
+    other.write_text(re.sub(r"(?m)^(flags|Features)(\s*:) \S+", r"\1\2", real))
+    change = f"mount --make-private /proc && mount --bind {other} /proc/cpuinfo"
+    unshared = f'exec unshare --mount --propagation unchanged sh -c \'{change} && exec "$0"\' "$real"'
+    warm.write_policy(RULES.replace("    in_step", "    facts: [cpu]\n    in_step"))
+    make(warm, "native")
+    with wrapped_prolog(warm, f'[ "$SLURMD_NODENAME" != n2 ] || {unshared}'):
+        job, seen = show(warm)
+    assert seen == {"n1": "", "n2": ""}
+    why = {"alpha": {"reason": "nodes-differ: cpu", "nodes": ["n2"]}}
+    assert agreed(warm, job) == {"n1": why, "n2": why}
+    told = json.loads(warm.command("explain", str(job), "--json").stdout)["spread"]
+    assert {"name": "alpha", "what": "cold: nodes-differ: cpu, because of n2", "nodes": ["n1", "n2"]} in told
+    assert [one["nodes"] for one in told if one["name"] == "cpu"] == [["n1"], ["n2"]]
+    assert show(warm)[1] == {"n1": "native.bin", "n2": "native.bin"}

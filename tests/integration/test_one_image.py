@@ -10,6 +10,7 @@ from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
 from tests.integration.test_job_warmth import held_prolog, left
 from tests.integration.test_moved_tags import is_older, moved
+from tests.support.nonsense import PAGE, Answer, relayed
 from warmstart.steps.image import REFRESH_S
 
 if TYPE_CHECKING:
@@ -75,6 +76,24 @@ def test_all_nodes_wait_for_one_import(imaged: Site, registry: Registry, fresh_i
     alone = site.finish(site.cluster.submit(ONE, ALICE, f"--comment=warmstart: image={image}", "--nodelist=n3"))
     assert alone.output.strip() == number
     assert [left(site, one) for one in (job, alone.job_id)] == [[], []]
+
+
+def test_what_the_head_node_falls_back_to(imaged: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
+    """A page in the registry's place: the last image on both nodes, which are told so, and one question to it."""
+    site, name = imaged, fresh_image().partition("/")[2]
+    with relayed(registry.url) as relay:
+        site.write_policy(RULES, registry=relay.url)
+        words = f"image={relay.url}/{name}"
+        before = shown(site, submit(site, words))
+        is_older(site, name, 86400)
+        relay.asked.clear()
+        with relay.saying({r"GET .*": Answer(200, PAGE)}):
+            job = submit(site, words)
+            assert shown(site, job) == before
+        assert len([asked for asked in relay.asked if "manifests/1" in asked]) == 1
+    stale = {event["node"]: event["digest"] for event in site.events(job, "image.stale")}
+    assert stale.keys() == {"n1", "n2"}
+    assert len({*stale.values()}) == 1
 
 
 def test_a_head_node_that_is_silent(imaged: Site, fresh_image: Callable[[], str]) -> None:

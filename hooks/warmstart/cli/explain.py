@@ -18,7 +18,7 @@ from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
 from warmstart.policy.units import format_duration
 from warmstart.report.runs import REFUSED, Run, runs
-from warmstart.report.story import NO_ENTRIES, History, HookStory, Story, tell
+from warmstart.report.story import NO_ENTRIES, History, HookStory, Story, named, tell
 from warmstart.report.values import as_objects
 
 NOTHING = 1
@@ -116,6 +116,18 @@ def _show(story: Story) -> None:
         say(f"refused: {story.refused}")
     for notice in story.notices:
         say(notice)
+    _show_hooks(story)
+    if story.advice:
+        say("\nwhat to do")
+        for advice in story.advice:
+            say(f"- {advice}")
+
+
+def _show_hooks(story: Story) -> None:
+    """Print the first node's hooks in full, and of the others what they have in common and what went wrong."""
+    if story.spread:
+        say("\non the job's nodes")
+        show_table(("profile or fact", "what", "nodes"), [(*of[:2], named(of.nodes)) for of in story.spread])
     first = story.nodes[0] if story.nodes else ""
     detailed = [hook for hook in story.hooks if hook.node == first or hook.node not in story.nodes]
     for hook in detailed:
@@ -123,10 +135,6 @@ def _show(story: Story) -> None:
     if others := [hook for hook in story.hooks if hook not in detailed]:
         say("\nother nodes")
         show_table(("node", "hook", "outcome", "time", "what"), [_row(hook) for hook in others])
-    if story.advice:
-        say("\nwhat to do")
-        for advice in story.advice:
-            say(f"- {advice}")
 
 
 def _show_hook(hook: HookStory) -> None:
@@ -137,8 +145,8 @@ def _show_hook(hook: HookStory) -> None:
 
 
 def _row(hook: HookStory) -> tuple[str, ...]:
-    """Return a line for a further node, with the profiles that are cold there and its problems."""
-    bad = [part for part in hook.parts if part.what.startswith("cold") or (part.what and part.part[0] != " ")]
+    """Return a line for a further node, with its problems."""
+    bad = [part for part in hook.parts if part.what and part.part[0] != " "]
     told = [f"{part.part.strip()}: {part.what}" for part in bad]
     time = format_duration(hook.seconds) if hook.seconds else ""
     return (hook.node, hook.hook, hook.outcome, time, "; ".join(told))

@@ -57,6 +57,9 @@ CACHE_STARTS = Metric(
     "warmstart_cache_starts", "Caches of jobs that began warm (hit) or cold (miss).", ("profile", "result")
 )
 CACHE_MISSES = Metric("warmstart_cache_misses", "Caches that began cold, by reason.", ("reason",))
+JOBS_MADE_COLD = Metric(
+    "warmstart_jobs_made_cold", "Jobs on several nodes that began cold for what one of these lacked.", ("reason",)
+)
 SEEDED = Metric("warmstart_entries_seeded", "Entries that jobs were seeded with.", ("profile",))
 FETCHED_BYTES = Metric("warmstart_bundle_fetched_bytes", "Bytes of bundles that nodes fetched from the store.")
 HARVESTED = Metric("warmstart_entries_harvested", "Entries that were published.", ("profile",))
@@ -175,7 +178,20 @@ def _step_finished(counters: Counters, line: Line) -> None:
         counters.add(CACHE_STARTS, profile, "hit")
     for profile, reason in values.words(line, "cold").items():
         counters.add(CACHE_STARTS, profile, "miss")
-        counters.add(CACHE_MISSES, reason)
+        counters.add(CACHE_MISSES, _kind(reason))
+
+
+def _agreed(counters: Counters, line: Line) -> None:
+    """Count a job once for each reason: on its first node."""
+    cold = values.mapping(line, "cold")
+    reasons = {_kind(values.text(values.mapping(cold, profile), "reason")) for profile in cold}
+    for reason in sorted(reasons) if line.get("head") is True else ():
+        counters.add(JOBS_MADE_COLD, reason)
+
+
+def _kind(reason: str) -> str:
+    """Return a reason without what may follow it, of which there may be many."""
+    return reason.partition(":")[0]
 
 
 def _image(outcome: str) -> Callable[[Counters, Line], None]:
@@ -243,6 +259,7 @@ _FOLD: dict[events.Event, Callable[[Counters, Line], None]] = {
     events.IMAGE_EVICTED: _each(IMAGES_EVICTED),
     events.IMAGE_QUARANTINED: _each(IMAGES_QUARANTINED),
     events.CACHE_SEEDED: _seeded,
+    events.CACHE_AGREED: _agreed,
     events.CACHE_HARVESTED: _each(HARVESTED, amount="entries"),
     events.ENTRY_REJECTED: _rejected,
     events.BUNDLE_PUBLISHED: _published,

@@ -4,8 +4,9 @@ A virtual index of the images and namespaces that observed jobs would have fille
 first job that misses it, and a namespace as filled when the first job of it that may publish has ended. Lines of many
 logs may come in any order, as long as a job's prolog on a node comes before its epilog there.
 
-What it takes for granted: every import succeeds, tags do not move, and a job uses the tools of its profiles. Time
-saved is counted as in `summary`, but without sizes: what is not in the store has none.
+What it takes for granted: every import succeeds, tags do not move, a job uses the tools of its profiles, and none of
+its nodes makes another one cold. Time saved is counted as in `summary`, but without sizes: what is not in the store has
+none.
 """
 
 from __future__ import annotations

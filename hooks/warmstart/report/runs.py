@@ -92,6 +92,13 @@ class Seeding(NamedTuple):
     seconds: float
 
 
+class Cold(NamedTuple):
+    """Why a profile is cold on all nodes of a job, and for which nodes."""
+
+    reason: str
+    nodes: tuple[str, ...]
+
+
 class Harvest(NamedTuple):
     """What one profile's harvest published."""
 
@@ -140,6 +147,7 @@ class Run:
     seedings: dict[str, Seeding] = field(default_factory=dict)
     warm: list[str] = field(default_factory=list)
     cold: dict[str, str] = field(default_factory=dict)  # profile → reason
+    agreed: dict[str, Cold] = field(default_factory=dict)  # of those, by profile: what the job's nodes agreed on
     facts: dict[str, str] = field(default_factory=dict)
     ports: list[int] = field(default_factory=list)
     address: str = ""
@@ -229,6 +237,14 @@ def _add_step(run: Run, line: Line) -> None:
         run.facts = values.words(line, "facts")
 
 
+def _add_agreed(run: Run, line: Line) -> None:
+    cold = values.mapping(line, "cold")
+    told = {profile: values.mapping(cold, profile) for profile in cold}
+    run.agreed = {
+        profile: Cold(values.text(why, "reason"), tuple(values.texts(why, "nodes"))) for profile, why in told.items()
+    }
+
+
 def _add_image(run: Run, line: Line, how: str) -> None:
     waited = values.number(line, "waited_ms") / 1000
     names = (values.text(line, "image"), values.text(line, "digest"))
@@ -289,6 +305,7 @@ _ADD = {
     events.JOB_OBSERVED: _add_observed,
     events.STEP_FINISHED: _add_step,
     events.CACHE_SEEDED: _add_seeding,
+    events.CACHE_AGREED: _add_agreed,
     events.CACHE_HARVESTED: _add_harvest,
     events.ENTRY_REJECTED: _add_rejected,
     events.BUNDLE_PUBLISHED: _add_published,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from warmstart.audit import events
@@ -11,6 +11,7 @@ from warmstart.profiles import registry
 from warmstart.report.runs import REFUSED, REMARKS, Failure, Harvest, ImageUse, Remark, Run, Seeding
 
 MOST_JOBS = 4096  # of a user's history
+MOST_NAMED = 8  # nodes, in a line
 SEED, HARVEST = "seed", "harvest"
 PROLOG = "prolog"
 NO_ENTRIES = "nothing-published"
@@ -21,6 +22,10 @@ _COLD = {
     "bundles-refused": "cold: what is published is damaged, blocked or of another version",
     "bundles-left-out": "cold: what is published is more than a prolog may fetch",
     "fetch-goes-on": "cold: what is published had not come to the node yet; it is fetched in the background",
+    "nothing-proposed": "cold: the job's first node has nothing for it",
+    "nodes-differ": "cold: the job's nodes differ in what its entries depend on",
+    "no-vote": "cold: a node of the job was not ready in time",
+    "head-silent": "cold: the job's first node was not heard of in time",
 }
 _ADVICE = {
     NO_ENTRIES: "{profiles}: nothing; what this job compiles is published when it ends, for the next ones with the "
@@ -46,6 +51,14 @@ class Part(NamedTuple):
     what: str
 
 
+class Spread(NamedTuple):
+    """What a profile is on some of the job's nodes, or what a fact is in which they differ."""
+
+    name: str
+    what: str
+    nodes: tuple[str, ...]
+
+
 class HookStory(NamedTuple):
     """One run of one hook."""
 
@@ -65,7 +78,7 @@ class Story(NamedTuple):
     cluster: str
     partition: str
     account: str
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...]  # the first one of the job first, if that is known
     asked: tuple[str, ...]
     rules: tuple[str, ...]
     added: tuple[str, ...]  # images and profiles of the rules
@@ -74,6 +87,7 @@ class Story(NamedTuple):
     facts: dict[str, str]
     hooks: tuple[HookStory, ...]
     advice: tuple[str, ...]
+    spread: tuple[Spread, ...] = ()  # over the nodes of a job that has several
     notices: tuple[str, ...] = ()  # what its output shows, where that is known
 
 
@@ -109,6 +123,7 @@ def tell(runs: Sequence[Run], history: History) -> Story:
     prologs = [run for run in ordered if run.hook == PROLOG]
     planned = next((run for run in prologs if run.is_planned), ordered[0])
     facts = next((run.facts for run in prologs if run.facts), {})
+    last = sorted({run.node: run for run in prologs}.values(), key=lambda run: (not run.head, len(run.node), run.node))
     refused = next((failure for run in ordered for failure in run.failures if failure.degree == REFUSED), None)
     return Story(
         job=ordered[0].job,
@@ -116,7 +131,7 @@ def tell(runs: Sequence[Run], history: History) -> Story:
         cluster=_last(run.cluster for run in ordered),
         partition=_last(run.partition for run in ordered),
         account=_last(run.account for run in ordered),
-        nodes=tuple(dict.fromkeys(run.node for run in prologs)),
+        nodes=tuple(run.node for run in last),
         asked=tuple(_asked(planned.asked)),
         rules=tuple(planned.rules),
         added=(*planned.granted_images, *planned.granted_profiles),
@@ -125,6 +140,7 @@ def tell(runs: Sequence[Run], history: History) -> Story:
         facts=facts,
         hooks=tuple(_hook(run, history) for run in ordered),
         advice=tuple(_advice(ordered)),
+        spread=tuple(_spread({run.node: run for run in last})),
     )
 
 
@@ -134,6 +150,43 @@ def _asked(asked: dict[str, object]) -> Iterable[str]:
             yield f"{name} {', '.join(map(str, value))}"
         else:
             yield name if value is True else f"{name} {value}"
+
+
+def _spread(by_node: Mapping[str, Run]) -> Iterable[Spread]:
+    """Yield what each profile is on which nodes, and what differs between them; nothing of a job on one node."""
+    if len(by_node) < 2:
+        return
+    for profile in dict.fromkeys(name for run in by_node.values() for name in (*run.warm, *run.cold)):
+        yield from _grouped(profile, {node: _brief(run, profile) for node, run in by_node.items()})
+    for fact in dict.fromkeys(name for run in by_node.values() for name in run.facts):
+        found = {node: run.facts[fact] for node, run in by_node.items() if fact in run.facts}
+        if len({*found.values()}) > 1:
+            yield from _grouped(fact, found)
+
+
+def _grouped(name: str, by_node: Mapping[str, str]) -> Iterable[Spread]:
+    for what in dict.fromkeys(by_node.values()):
+        yield Spread(name, what, tuple(node for node, own in by_node.items() if own == what))
+
+
+def _brief(run: Run, profile: str) -> str:
+    if profile in run.warm:
+        return "warm"
+    return f"cold: {run.cold[profile]}{_whose(run, profile)}" if profile in run.cold else "-"
+
+
+def _whose(run: Run, profile: str) -> str:
+    """Return for which nodes a profile is cold on all of the job's, "" if it is no matter of theirs."""
+    agreed = run.agreed.get(profile)
+    if agreed is None or not agreed.nodes:
+        return ""
+    return f", because of {named(agreed.nodes)}"
+
+
+def named(nodes: Sequence[str]) -> str:
+    """Return the first nodes, and how many more there are."""
+    more = f" and {len(nodes) - MOST_NAMED} more" if len(nodes) > MOST_NAMED else ""
+    return f"{', '.join(nodes[:MOST_NAMED])}{more}"
 
 
 def _hook(run: Run, history: History) -> HookStory:
@@ -170,7 +223,9 @@ def _profiles(run: Run, history: History) -> Iterable[Part]:
         seeding = run.seedings.get(profile)
         yield Part(f"  {profile}", format_duration(seeding.seconds) if seeding else "", _warm(seeding))
     for profile, reason in run.cold.items():
-        why = _COLD.get(reason, f"cold: {reason}")
+        kind, _, details = reason.partition(": ")
+        why = f"{_COLD[kind]}{f' ({details})' if details else ''}" if kind in _COLD else f"cold: {reason}"
+        why += f"; on all nodes of the job{whose}" if (whose := _whose(run, profile)) else ""
         more = history.difference(profile, run.facts) if reason == NO_ENTRIES else ""
         yield Part(f"  {profile}", "", f"{why}; {more}" if more else why)
 

@@ -22,7 +22,8 @@ MOST_IMAGES = 2048
 MOST_DISTINCT = 1 << 16  # users and nodes that are told apart
 MOST_PERIODS = 4000  # days: ten years
 PROLOG, EPILOG = "prolog", "epilog"
-_NO_ENTRY = frozenset({"nothing-published", "asked-fresh"})  # in `cold`: nothing was there, or nothing was wanted
+# In `cold`: nothing was there, or nothing was wanted.
+_NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh"})
 _HOOKS = frozenset({PROLOG, EPILOG, "job-container", "prolog-slurmctld", "epilog-slurmctld"})
 _FOUND = frozenset({"reused", "stale"})
 

@@ -94,6 +94,13 @@ class Together:
             against = {node: why for node, given in votes.items() if (why := given.get(profile))}
             against.update(dict.fromkeys(missing, NO_VOTE))
             if against:
-                reason = min(against.values())
-                cold[profile] = Cold(reason, sorted(node for node, why in against.items() if why == reason))
+                cold[profile] = _cold(against)
         return Choice(self._place.whose, cold)
+
+
+def _cold(against: Mapping[str, str]) -> Cold:
+    """Return one reason of those that nodes gave, with all that follows its colon, and the nodes that gave it."""
+    reason = min(why.partition(":")[0] for why in against.values())
+    given = {node: why for node, why in against.items() if why.partition(":")[0] == reason}
+    details = {detail for why in given.values() for detail in why.partition(": ")[2].split(", ") if detail}
+    return Cold(f"{reason}: {', '.join(sorted(details))}" if details else reason, sorted(given))

@@ -335,7 +335,11 @@ class _Seeding:
             return dict.fromkeys(self._agreed, error.code)
         cold = {name: {"reason": why.reason, "nodes": why.nodes} for name, why in settled.cold.items()}
         self._context.audit.emit(
-            events.CACHE_AGREED, profiles=self._agreed, cold=cold, waited_ms=round(settled.waited_s * 1000, 3)
+            events.CACHE_AGREED,
+            head=self._context.record.head,
+            profiles=self._agreed,
+            cold=cold,
+            waited_ms=round(settled.waited_s * 1000, 3),
         )
         return {name: why.reason for name, why in settled.cold.items()}
 

@@ -73,6 +73,19 @@ def test_caches_and_entries() -> None:
     assert values(late, metrics.HARVESTED) == {"jax": 3}  # its harvest had published nothing
 
 
+def test_jobs_that_one_node_made_cold() -> None:
+    """Counted once, on their first node, by what comes before the colon."""
+    lacks = {"triton": {"reason": "nodes-differ: cpu", "nodes": ["n2"]}, "jax": {"reason": "nodes-differ: gpu"}}
+    agreed: dict[str, object] = {"event": "cache.agreed", "cold": lacks}
+    counters = counted(
+        {**agreed, "head": True}, {**agreed, "head": False}, {"event": "cache.agreed", "head": True, "cold": {}},
+        {"event": "cache.agreed", "head": True, "cold": {"jax": {"reason": "no-vote"}}},
+        {"event": "step.finished", "step": "seed", "cold": {"triton": "nodes-differ: cpu"}},
+    )  # fmt: skip
+    assert values(counters, metrics.JOBS_MADE_COLD) == {"nodes-differ": 1, "no-vote": 1}
+    assert values(counters, metrics.CACHE_MISSES) == {"nodes-differ": 1}
+
+
 def test_errors() -> None:
     """By code."""
     error = {"error": {"kind": "store", "code": "store-full"}}

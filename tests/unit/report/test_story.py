@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from warmstart.report import story
-from warmstart.report.runs import Failure, Harvest, ImageUse, Remark, Run, Seeding
-from warmstart.report.story import History, Part, Story, tell
+from warmstart.report.runs import Cold, Failure, Harvest, ImageUse, Remark, Run, Seeding
+from warmstart.report.story import History, Part, Spread, Story, named, tell
 
 FACTS = {"image": "sha256:ab", "cpu": "x86_64-1f", "gpu": "none"}
 
@@ -57,6 +57,42 @@ def test_every_cold_profile_has_a_reason(reason: str) -> None:
     assert parts(told)[1].what.startswith("cold: ")
     assert reason in story._COLD or reason in parts(told)[1].what
     assert bool(told.advice) == (reason in story._ADVICE)
+
+
+def test_what_the_nodes_of_a_job_agreed_on() -> None:
+    """One table for all nodes, however many; what they differ in; for whom a profile is cold on all."""
+    differ = {"triton": Cold("nodes-differ: cpu", ("n2", "n3"))}
+    runs = [
+        prolog(
+            node=f"n{number}", steps={"seed": 0.01}, warm=["numba"], cold={"triton": "nodes-differ: cpu"},
+            agreed=differ, facts=FACTS if number == 1 else {**FACTS, "cpu": "x86_64-2a"},
+        )
+        for number in (1, 2, 3)
+    ]  # fmt: skip
+    told = tell(runs, History())
+    assert told.spread == (
+        Spread("numba", "warm", ("n1", "n2", "n3")),
+        Spread("triton", "cold: nodes-differ: cpu, because of n2, n3", ("n1", "n2", "n3")),
+        Spread("cpu", "x86_64-1f", ("n1",)),
+        Spread("cpu", "x86_64-2a", ("n2", "n3")),
+    )
+    assert parts(told)[2].what == (
+        "cold: the job's nodes differ in what its entries depend on (cpu); on all nodes of the job, because of n2, n3"
+    )
+    assert tell(runs[:1], History()).spread == ()
+    assert named([f"n{number}" for number in range(12)]) == "n0, n1, n2, n3, n4, n5, n6, n7 and 4 more"
+
+
+def test_the_jobs_first_node_is_told_first() -> None:
+    """Though another one's prolog may begin before it."""
+    early = prolog(node="n2", first="2026-01-31T09:30:00.100Z")
+    assert tell([early, prolog(node="n10"), prolog(node="n3", head=True)], History()).nodes == ("n3", "n2", "n10")
+
+
+def test_a_node_whose_prolog_did_not_get_so_far() -> None:
+    """Is in the table, too."""
+    told = tell([prolog(warm=["numba"]), prolog(node="n2", outcome="failed", facts={})], History())
+    assert told.spread == (Spread("numba", "warm", ("n1",)), Spread("numba", "-", ("n2",)))
 
 
 def test_which_fact_was_another_one() -> None:

@@ -47,13 +47,14 @@ def test_hit_rates() -> None:
         [
             prolog(warm=["numba", "triton"]),
             prolog(cold={"numba": "nothing-published"}),
+            prolog(cold={"numba": "nothing-proposed"}, head=False, node="n2"),
             prolog(user="bob", warm=["numba"], cold={"triton": "bundles-left-out", "jax": "asked-fresh"}),
         ]
     )
-    assert found.profiles == (Hits("numba", 2, 1), Hits("triton", 1, 1), Hits("jax", 0, 1))
-    assert found.by_user == (Hits("alice", 2, 1), Hits("bob", 1, 2))
+    assert found.profiles == (Hits("numba", 2, 2), Hits("triton", 1, 1), Hits("jax", 0, 1))
+    assert found.by_user == (Hits("alice", 2, 2), Hits("bob", 1, 2))
     assert found.cold_anyway == (Counted("triton: bundles-left-out", 1),)
-    assert found.profiles[0].rate == pytest.approx(2 / 3)
+    assert found.profiles[0].rate == pytest.approx(2 / 4)
     assert Hits("x", 0, 0).rate == 0.0
 
 

@@ -110,6 +110,14 @@ def test_what_one_node_cannot_show_is_cold_on_all(tmp_path: Path, node: str) -> 
     assert colds(learnt) == [{"alpha": Cold("seed-failed", [node])}]
 
 
+def test_all_nodes_that_differ_are_named(tmp_path: Path) -> None:
+    """With all that they differ in."""
+    learnt = agree(
+        tmp_path, NODES[:4], {"n2": {"alpha": "nodes-differ: cpu"}, "n4": {"alpha": "nodes-differ: cpu, gpu"}}
+    )
+    assert colds(learnt) == [{"alpha": Cold("nodes-differ: cpu, gpu", ["n2", "n4"])}]
+
+
 def test_who_does_not_vote_makes_it_cold(tmp_path: Path) -> None:
     """The others do not wait for it for ever."""
     learnt = agree(tmp_path, NODES[:4], {}, frozenset({"n2", "n4"}))
