@@ -209,7 +209,7 @@ def test_eight_users_and_every_hostile_image(site: Site, tmp_path: Path) -> None
             site.forget_imports()
     write_fragment(
         "cold-4-hostile.md",
-        f"{USERS} users want {MOST_PER_USER} small images each on one node (`images.parallel: 2`), alone and beside a "
+        f"Seven users want {MOST_PER_USER} small images each on one node (`images.parallel: 2`), alone and beside a "
         f"user who has asked first for {len(hostile)} hostile ones: every kind of row 45 of the threats, and one of a "
         "registry that trickles. Seconds until an image is there:\n\n"
         "| | the longest wait for a user's first image | the median of all | the last |\n|---|---|---|---|\n"
