@@ -236,8 +236,9 @@ def flattened(directory: Path) -> Callable[[bytes], None]:
                     assert entry.size <= BOUNDS.size
             return
         with tarfile.open(fileobj=io.BytesIO(sink.data)) as made:
-            names = made.getnames()
+            names, links = made.getnames(), [(entry.name, entry.linkname) for entry in made if entry.islnk()]
         assert len(names) == len(set(names)) <= BOUNDS.files
+        assert all(target in names and target != name for name, target in links)
 
     return read
 

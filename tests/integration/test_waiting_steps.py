@@ -26,8 +26,10 @@ NEVER = "#!/bin/sh\necho ran\n"
 AS_PYXIS = """\
 #!/bin/sh
 if [ -n "$WANTED" ]; then
-    PATH=/usr/bin:/bin PYXIS_VERSION=0.24.0 {importer} get "docker://$WANTED" >/dev/null 2>"$HOME/said" || {{
-        date +%s.%N | cat - "$HOME/said" >"$HOME/read.$SLURM_JOB_ID"
+    said="$HOME/said.$SLURM_JOB_ID"
+    PATH=/usr/bin:/bin PYXIS_VERSION=0.24.0 {importer} get "docker://$WANTED" >/dev/null 2>"$said" || {{
+        date +%s.%N | cat - "$said" >"$said.at"
+        mv "$said.at" "$HOME/read.$SLURM_JOB_ID"
         exit 1
     }}
 fi
@@ -132,6 +134,6 @@ def test_a_refused_job_with_a_cold_image_imports_nothing(
     assert site.imports() == []
     write_fragment(
         "cold-2-refused.md",
-        f'`srun --comment="warmstart: bogus" --container-image=COLD true`: no request to the registry, no import; '
+        'As `srun --comment="warmstart: bogus" --container-image=COLD true`: no request to the registry, no import; '
         f"{float(at) - began:.1f} s after srun's start its user read the verdict.\n",
     )

@@ -42,7 +42,8 @@ class Ended(NamedTuple):
 # A process of its own starts the program: the peak of a child counts what its parent had when it forked.
 MEASURED = """
 import resource, subprocess, sys
-done = subprocess.run(["/usr/bin/timeout", "-k", "1", "20", *sys.argv[1:]], stderr=subprocess.PIPE)
+argv = ["/usr/bin/timeout", "-k", "1", "20", *sys.argv[1:]]
+done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 sys.stdout.flush()
 sys.stdout.buffer.write(done.stderr)

@@ -197,6 +197,10 @@ class Image:
             self._implied.update(_parents(path))
         if entry.type == tarfile.LNKTYPE:
             target = layer.targets.get(entry.target, entry.target)
+            if entry.target == path:
+                raise InvalidImage(f"{path!r} is a hard link to itself")
+            if target == path:
+                raise Unsupported(f"{path!r} is a hard link to what it replaces")
             layer.targets[path] = target
             layer.contents[path] = None
             self._link(number, layer, links, target)
@@ -333,7 +337,9 @@ def make(image: LayoutImage, result: str, bounds: ImageBounds) -> int:
     with tempfile.TemporaryFile() as messages:
         with _without_limit():
             # S603: a program by its absolute path, and arguments of our own
-            process = subprocess.Popen(_pack(result, mode), stdin=subprocess.PIPE, stderr=messages)
+            process = subprocess.Popen(
+                _pack(result, mode), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=messages
+            )
         assert process.stdin is not None
         with suppress(OSError):  # or mksquashfs waits for each 64 KiB
             fcntl.fcntl(process.stdin, fcntl.F_SETPIPE_SZ, CHUNK)
@@ -349,6 +355,8 @@ def make(image: LayoutImage, result: str, bounds: ImageBounds) -> int:
             sys.stderr.buffer.write(said)
             if status == -signal.SIGXCPU:
                 raise Unsupported("packing it takes more time than its size explains")
+            if status < 0:
+                raise Unsupported(f"mksquashfs was ended by signal {-status}")
             if not status and said:
                 raise Unsupported("mksquashfs did not take everything")
             if not is_as_announced:
