@@ -305,10 +305,8 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
     from warmstart.steps import release, spool
 
     steps = []
-    # The head node harvests all profiles, other nodes only those into which each rank writes files of its own.
-    only = None if record.head else _of_kind(policy, record, "per_rank")
     publishes = record.seeded and record.publish_scope and record.cache
-    if publishes and only != frozenset():
+    if publishes and (record.head or record.nodelist):
         from warmstart.steps import harvest
 
         bounds = policy.harvest
@@ -316,11 +314,23 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
             frozenset(record.seeded) if bounds.only_successful else _of_kind(policy, record, "after_success")
         )
         failure = _outcome_query(policy, record, slurm_conf) if after_success else None
+        only = None if record.head else frozenset(name for name in record.seeded if not is_of_head(policy, name))
         options = harvest.Options(bounds.budget, bounds.max_size, bounds.max_entries, failure, after_success, only)
         steps.append(Step(harvest.NAME, partial(harvest.run, options=options)))
     steps.append(Step(release.NAME, partial(release.run, options=release.Options())))
     steps.append(Step(spool.NAME, partial(spool.run, options=spool.Options(SPOOL_SECONDS))))
     return steps
+
+
+def is_of_head(policy: Policy, name: str) -> bool:
+    """Return whether a job's first node alone is harvested of a profile.
+
+    Of a file that each rank writes as a whole, and of files that the job names, one version can be kept. A profile that
+    the policy does not have any more fails on the first node as well.
+    """
+    if name == FILES or name not in registry.names(policy.profiles):
+        return True
+    return registry.get(name, policy.profiles).keeps == "larger"
 
 
 def _of_kind(policy: Policy, record: Record, kind: str) -> frozenset[str]:

@@ -118,7 +118,7 @@ class Record(NamedTuple):
     partition: str
     cluster: str
     node: str
-    head: bool  # whether this node harvests for the job
+    head: bool  # whether this is the first of the job's nodes
     workspace: str = ""  # the policy's workspace root at the time; "" until one is to be made
     image: str = ""  # digest of the job's first image, sha256:…; claimed:REFERENCE of one that was left to pyxis
     images: dict[str, str] = {}  # noqa: RUF012 - reference → path; never mutated, only replaced
@@ -132,6 +132,8 @@ class Record(NamedTuple):
     verdict: str = ""
     meeting: str = ""  # the store's file in which this node published the rendezvous for the job's other nodes
     agreement: str = ""  # the store's directory in which this node proposed what the job's nodes show
+    nodelist: str = ""  # the job's nodes as a Slurm hostlist, if there are several: they publish as a whole
+    restarts: int = 0  # which run of the job this is, on all of its nodes
     keep: bool = False  # whether the job's TMPDIR is retained after the job
     deferred: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time to harvest
     judged: dict[str, str] = {}  # noqa: RUF012 - of those: up to which place (`harvest.collect`) all is judged

@@ -51,9 +51,9 @@ from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
 from warmstart.repack import transfer
 from warmstart.slurm import commands, nodes, spec
-from warmstart.store import agreement, blocklist, index, rendezvous
+from warmstart.store import agreement, blocklist, index, parts, rendezvous
 from warmstart.store import manifest as manifests
-from warmstart.store.bundles import Offer
+from warmstart.store.bundles import BundleGone, Offer
 
 SHA256 = "ab" * 32
 BUNDLE = "20260101T120000.000000Z-0123456789abcdef"
@@ -192,6 +192,13 @@ _PROPOSAL = agreement.Proposal(
 
 def _place(store: str) -> agreement.Place:
     return agreement.Place(store, "c.7.0", "n1", _WHOSE)
+
+
+def _parts(store: str) -> None:
+    run = parts.RunParts(store, "1000.c.7.0")
+    parts.listing(run)
+    with suppress(BundleGone):
+        parts.read(run, BUNDLE)
 
 
 def _manifest() -> bytes:
@@ -388,6 +395,16 @@ PARSERS: dict[str, Parser] = {
     ),
     "ninja-deps": _format(ninja._check_deps, _NINJA_DEPS, covers=("profiles/formats/ninja.py:_check_deps",)),
     "numba": _profile("numba", _NUMBA),
+    "part": Parser(
+        _store_file(f"parts/1000.c.7.0/{BUNDLE}.json", _parts),
+        _REFUSED,
+        ("store/parts.py:_raw",),
+        (
+            _json(
+                {**json.loads(_manifest()), "based_on": {"a": ["site", SHA256]}, "fresh": False, "nodelist": "n[1-2]"}
+            ),
+        ),
+    ),
     "pickle": _format(
         partial(pickle_framing.check, pickles=1),
         _PICKLE,

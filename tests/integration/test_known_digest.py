@@ -21,7 +21,7 @@ from tests.support.image_site import RULES
 from tests.support.nonsense import PAGE, Answer, Relay, relayed
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.images.importers.base import ImageForbidden, ImageNotFound
+from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryAnswerUnusable
 from warmstart.images.importers.oci import Oci
 from warmstart.images.imports import making
 from warmstart.images.query import Site
@@ -159,6 +159,19 @@ def test_a_new_image_that_cannot_be_had_fails_the_job(
     assert not published.is_definitive(RememberedFailure(**json.loads(failed.read_text())), 30)
     image = making.obtain(known.reference, known.site, after(60))
     assert (image.digest, image.how) == (new, "imported")
+
+
+@pytest.mark.threat(11)
+def test_who_names_a_digest_gets_that_or_nothing(place: Place, known: Known, store: Store) -> None:
+    """Though the registry, or a proxy, gives another image for it: whoever names a digest wants those bytes."""
+    wanted = parse(f"{known.relay.url}/{known.name}@{move(place, known)}")
+    with (
+        known.relay.saying({MANIFESTS: altered(place, known)}),
+        pytest.raises(RegistryAnswerUnusable, match=f"{wanted.digest}: .* another manifest"),
+    ):
+        making.obtain(wanted, known.site, after(60))
+    assert not list((store.source / "images").glob(f"*{wanted.digest[7:]}*"))
+    assert making.obtain(wanted, known.site, after(60)).digest == wanted.digest
 
 
 def test_an_unknown_image_of_a_broken_registry(place: Place, known: Known, store: Store) -> None:

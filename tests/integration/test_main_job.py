@@ -167,8 +167,8 @@ def test_the_directories_are_the_jobs_alone(site: Site) -> None:
     assert {tuple(line[:3]) for line in lines} == {(str(alice.uid), str(alice.gid), "700")}
 
 
-def test_both_nodes_of_a_job_are_prepared_and_the_head_harvests(site: Site, own_store: Path) -> None:
-    """A job of two nodes has its cache on both; only the head node harvests."""
+def test_both_nodes_of_a_job_are_prepared_and_harvested(site: Site, own_store: Path) -> None:
+    """A job of two nodes has its cache on both; what they made is published as one bundle."""
     copy = f"{site.cluster.python} {site.jobs}/copy_job.py"
     script = f"#!/bin/sh\nexec srun --ntasks-per-node=1 sh -c 'test -d $NUMBA_CACHE_DIR && {copy}'\n"
     job_id = site.cluster.submit(script, ALICE, "--nodelist=n1,n2", "--nodes=2")
@@ -177,8 +177,9 @@ def test_both_nodes_of_a_job_are_prepared_and_the_head_harvests(site: Site, own_
     assert ended.output.count('"cache_hits": 0') == 2
     nodes = {event["node"] for event in site.events(job_id, "step.finished") if event["step"] == "workspace"}
     assert nodes == {"n1", "n2"}
-    assert {event["node"] for event in site.events(job_id, "cache.harvested")} == {"n1"}
-    assert harvested(site, job_id) > 0
+    assert {event["node"] for event in site.events(job_id, "cache.harvested")} == {"n1", "n2"}
+    (bundle,) = site.events(job_id, "bundle.published")
+    assert bundle["entries"] > 0
 
 
 def test_every_task_of_an_array_has_its_own_workspace(site: Site) -> None:

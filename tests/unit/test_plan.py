@@ -161,19 +161,20 @@ def test_the_preview_names_what_is_left_out(tmp_path: Path) -> None:
     assert preview(policy, a_job(comment="warmstart: profiles=nope"))["left_out"] == []
 
 
-def test_only_the_head_node_harvests_but_for_what_each_rank_writes(tmp_path: Path) -> None:
-    """Other nodes harvest the profiles whose ranks have entries of their own, and nothing else."""
-    seeded = {"numba": Seeded("n", []), "vllm": Seeded("v", [])}
-    record = a_record(publish_scope="user-1-a", cache="/x", seeded=seeded)
+def test_every_node_harvests_but_for_what_one_node_has_to_say(tmp_path: Path) -> None:
+    """Of a file that each rank makes as a whole, and of files that the job names, the head node's is kept."""
+    seeded = {name: Seeded("n", []) for name in ("numba", "vllm", "cuda-computecache", "files", "gone")}
+    record = a_record(publish_scope="user-1-a", cache="/x", seeded=seeded, nodelist="n[1-2]")
     policy = a_policy(tmp_path)
 
-    def wanted(changes: dict[str, object]) -> list[object]:
+    def wanted(**changes: object) -> list[object]:
         steps = plan.epilog(policy, record._replace(**changes))  # type: ignore[arg-type]
         return [step.run.keywords["options"].only for step in steps if step.name == "harvest"]  # type: ignore[attr-defined]
 
-    assert wanted({}) == [None]
-    assert wanted({"head": False}) == [{"vllm"}]
-    assert wanted({"head": False, "seeded": {"numba": seeded["numba"]}}) == []
+    assert wanted() == [None]
+    assert wanted(head=False) == [{"numba", "vllm"}]
+    assert wanted(head=False, seeded={"files": seeded["files"]}) == [frozenset()]  # it says that it has nothing
+    assert wanted(head=False, nodelist="") == []  # the record of an earlier release
 
 
 def agreed(policy: Policy, job: Job, words: str = "image=reg.example.com/a:1") -> set[str] | None:

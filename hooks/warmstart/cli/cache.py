@@ -376,7 +376,8 @@ def _bytes(files: Mapping[str, File]) -> int:
 
 
 def _first_in(manifest: Manifest, entry: str) -> str | None:
-    return manifest.origins[entry].bundle if entry in manifest.origins else None
+    """Return the bundle that had an entry first; None if that is this one."""
+    return (manifest.origins[entry].bundle or None) if entry in manifest.origins else None
 
 
 def _as_json(manifest: Manifest) -> dict[str, object]:

@@ -1,14 +1,15 @@
-"""`background WHAT NODE`: do off the clock of jobs what their hooks had no time for. Runs as root, for no job.
+"""`background WHAT NODE [RUN]`: do off the clock of jobs what their hooks had no time for. Runs as root, for no job.
 
-| WHAT       | is                                                         | waits in             |
-|------------|------------------------------------------------------------|----------------------|
-| `fetches`  | bundles that did not come within `seed.fetch_budget`       | `seed.wanted`        |
-| `removals` | runs of which a job left more than its epilog could remove | `run_end`            |
+| WHAT       | is                                                         | waits in                  |
+|------------|------------------------------------------------------------|---------------------------|
+| `fetches`  | bundles that did not come within `seed.fetch_budget`       | `seed.wanted`             |
+| `removals` | runs of which a job left more than its epilog could remove | `run_end`                 |
+| `parts`    | what all nodes of RUN, or of any run, have handed in       | `store.parts`, in the store |
 
 Hooks start it detached (`host.detached`), it makes itself idle, and maintenance does the same work. One process does
 each on a node at a time, so that the rate of `seed.fetch_rate` is the node's. It may be killed at any point: what is
 left still waits, and the next hook that leaves something, or maintenance, goes on. While warmstart is off nothing is
-fetched; what was left to be removed is removed.
+fetched or merged; what was left to be removed is removed.
 """
 
 from __future__ import annotations
@@ -26,15 +27,26 @@ from warmstart.host import files, process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.paths import Installation
+from warmstart.repack import parts as merge
+from warmstart.repack.merge import RepackSettings
+from warmstart.repack.parts import Merged, MergeLimits
 from warmstart.seed import node_cache, wanted
 from warmstart.seed.node_cache import NotOffered
 from warmstart.seed.wanted import Wanted
 from warmstart.session import Session, open_session
-from warmstart.store.bundles import BundleGone, CopyFailed, FetchOverBudget
+from warmstart.slurm.nodes import first
+from warmstart.steps import harvest
+from warmstart.store import parts
+from warmstart.store.bundles import BundleDamaged, BundleGone, CopyFailed, FetchOverBudget, PublishBlocked
+from warmstart.store.layout import Namespace
+from warmstart.store.manifest import ManifestUnreadable
+from warmstart.store.parts import PARTS, Listing, Part, RunParts
 
 FETCH_S = 3600.0  # for one attempt at a bundle; longer if the rate is low
 SLICE_S = 10.0  # for removing, before another user's run has its turn
-RUN_S = 600.0  # for one run; the next process, or maintenance, does the rest
+RUN_S = 600.0  # for one run, or the merges of one user; the next process, or maintenance, does the rest
+MERGE_S = 900.0  # for reading, unpacking, packing and publishing what a run has in one namespace
+MOST_NAMED = 20  # nodes or entries in an event
 FAILED, WRONG_USAGE = 1, 2
 
 
@@ -42,14 +54,14 @@ def main(prefix: str, arguments: list[str]) -> int:
     """Do what waits on a node. Return the exit status."""
     installation = Installation(prefix)
     try:
-        if len(arguments) != 2 or arguments[0] not in WORK or arguments[1] not in installation.nodes():
-            print(f"usage: background {'|'.join(WORK)} NODE", file=sys.stderr)  # noqa: T201 - who calls it by hand
+        what, node, *run = (*arguments, "", "")[: max(2, len(arguments))]
+        if what not in WORK or node not in installation.nodes() or len(run) > (what == PARTS):
+            print(f"usage: background {'|'.join(WORK)} NODE [RUN]", file=sys.stderr)  # noqa: T201 - who calls it by hand
             return WRONG_USAGE
-        what, node = arguments
         if what == run_end.REMOVALS or not installation.is_off:
             process.be_idle()
             with open_session(installation, "background", node) as session, session.isolated(what):
-                WORK[what](session)
+                WORK[what](session, *run)
     except WarmstartError as error:
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - who calls it by hand
         return FAILED
@@ -144,4 +156,131 @@ def _uid(item: DeferredHarvest) -> int:
     return item.record.uid if item.record else 0
 
 
-WORK: dict[str, Callable[[Session], int]] = {wanted.FETCHES: fetch_all, run_end.REMOVALS: remove_all}
+def merge_all(session: Session, only: str = "") -> int:
+    """Publish what the nodes of runs have handed in; return how many runs left nothing behind.
+
+    That is `only` this run, or all that are due and that nobody is at work on. All runs of one user get `RUN_S`
+    together, and the next process does the rest.
+    """
+    finished = 0
+    users: dict[str, float] = {}  # seconds, by uid
+    with files.opened_lock(session.paths.locks, PARTS) as fd:
+        if not files.wait_flock(fd, after(RUN_S if only else 0)):
+            return 0
+        for name in [only] if only else session.store.due_parts(time.time(), session.store_deadline()):
+            uid = name.partition(".")[0]
+            if users.get(uid, 0.0) < RUN_S:
+                began = time.monotonic()
+                with session.isolated(f"parts of {name}"):
+                    finished += _merge_run(session, RunParts(session.store.path, name))
+                users[uid] = users.get(uid, 0.0) + time.monotonic() - began
+    return finished
+
+
+def _merge_run(session: Session, run: RunParts) -> bool:
+    """Publish one run, if it is due and nobody else does; return whether nothing of it is left."""
+    with session.store.locked_parts(run, session.store_deadline()) as is_ours:
+        listing = session.store.parts(run, session.store_deadline()) if is_ours else None
+        if listing is None or not parts.is_due(listing.standing, time.time()):
+            return False
+        return _Merge(session, run, listing).all()
+
+
+class _Merge:
+    """The merge of one run's parts, and its events, which bear the labels of the job that made them."""
+
+    def __init__(self, session: Session, run: RunParts, listing: Listing) -> None:
+        self._session = session
+        self._run = run
+        self._listing = listing
+        self._is_old = listing.standing.since < time.time() - parts.KEPT_S
+        self._merged: list[Merged] = []
+        producers = [part.producer for part in listing.parts]
+        labels = parts.labels(run.name)
+        if producers:
+            labels |= {"user": producers[0].user, "cluster": producers[0].cluster}
+        self._audit = session.audit.for_job(**labels)
+        self._nodes = {producer.node for producer in producers}
+
+    def all(self) -> bool:
+        """Publish every namespace; return whether nothing is left. What cannot be published is dropped after a day."""
+        for bundle, problem in self._listing.damaged.items():
+            self._drop(bundle, problem)
+        is_whole = True
+        for where, group in merge.by_namespace(self._listing).items():
+            done = False
+            with self._session.isolated(f"parts of {self._run.name}"):
+                done = self._publish(where, group)
+            is_whole = is_whole and done
+        if is_whole:
+            self._remove([])  # the nodes' last words, where there was nothing else
+        if self._merged:
+            missing = self._listing.standing.missing
+            self._audit.emit(
+                events.HARVEST_MERGED,
+                run=self._run.name,
+                nodes=len(self._nodes),
+                missing=missing[:MOST_NAMED],
+                lacking=len(missing),
+                bundles=len(self._merged),
+                left_out=sum(merged.left_out for merged in self._merged),
+            )
+        return is_whole
+
+    def _publish(self, where: Namespace, group: list[Part]) -> bool:
+        """Publish the parts of one namespace, and remove them; return whether they are gone."""
+        session, rules = self._session, self._session.policy
+        settings = RepackSettings(session.paths.merging, session.store, rules.validate_user)
+        limits = MergeLimits(rules.seed.max_fetch, rules.harvest.max_entries)
+        head = first(self._listing.standing.nodelist)
+        left = {part.bundle: part for part in group}
+        while left:
+            try:
+                merged = merge.merge(settings, self._run, [*left.values()], after(MERGE_S), head=head, limits=limits)
+            except (BundleDamaged, ManifestUnreadable) as error:
+                bad = str(error.fields["bundle"])
+                if bad not in left:
+                    raise
+                self._drop(bad, str(error.fields["problem"]))
+                del left[bad]
+            except WarmstartError as error:
+                if self._is_old:
+                    for bundle in left:
+                        self._drop(bundle, str(error))
+                    return True
+                if isinstance(error, PublishBlocked):  # until an administrator changes that
+                    return False
+                raise
+            else:
+                self._tell(where, merged)
+                self._remove([*left])
+                return True
+        return True
+
+    def _tell(self, where: Namespace, merged: Merged) -> None:
+        published, draft = merged.published, merged.draft
+        if published.bundle:
+            self._merged.append(merged)
+            self._audit.emit(
+                events.BUNDLE_PUBLISHED,
+                profile=where.profile,
+                namespace=where.name,
+                scope=where.scope,
+                run=self._run.name,
+                **{**published._asdict(), "superseding": len(published.superseding)},
+                entries=len(draft.entries),
+            )
+        if late := sorted(draft.based_on.keys() - {*published.superseding}):
+            examples = [(entry, harvest.SUPERSEDED) for entry in late[:MOST_NAMED]]
+            reasons = {harvest.SUPERSEDED: len(late)}
+            self._audit.emit(events.ENTRY_REJECTED, profile=where.profile, reasons=reasons, examples=examples)
+
+    def _drop(self, bundle: str, reason: str) -> None:
+        self._audit.emit(events.BUNDLE_DROPPED, run=self._run.name, part=bundle, reason=reason)
+        self._remove([bundle])
+
+    def _remove(self, bundles: list[str]) -> None:
+        self._session.store.remove_parts(self._run, bundles, self._session.store_deadline())
+
+
+WORK: dict[str, Callable[..., int]] = {wanted.FETCHES: fetch_all, run_end.REMOVALS: remove_all, PARTS: merge_all}

@@ -144,7 +144,7 @@ class _Observation:
                 profile=profile.name,
                 namespace=namespace,
                 scopes=grant.read_scopes,
-                publishes=grant.publish_scope if self._head or profile.per_rank else "",
+                publishes=grant.publish_scope if self._head or not plan.is_of_head(policy, profile.name) else "",
                 fresh=planned.requested.fresh,
                 entries=entries,
                 bundles=bundles,

@@ -14,7 +14,7 @@ from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.record import Record, StateFull
 from warmstart.runner import Refused, run_prolog
-from warmstart.slurm.nodes import first
+from warmstart.slurm.nodes import first, has_several
 
 # The parts of a prolog share one budget, which begins with the hook: what one part takes, the next ones lack. The steps
 # leave the reserve for what comes after them: removing what failed, the verdict or undoing all, the reason of a drain.
@@ -141,6 +141,8 @@ def _record(hook: Hook) -> Record:
         cluster=job.cluster,
         node=job.node,
         head=first(job.nodelist) in ("", job.node),
+        nodelist=job.nodelist if has_several(job.nodelist) else "",
+        restarts=job.restarts,
     )
 
 

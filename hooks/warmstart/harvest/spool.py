@@ -38,6 +38,7 @@ from warmstart.store.client import StoreClient
 from warmstart.store.index import TooManyNames
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Base, Draft, Entries, Producer
+from warmstart.store.parts import PartsFull, RunParts
 
 BUNDLE = "bundle.sqsh"
 DRAFT = "draft.json"
@@ -61,7 +62,11 @@ class SpoolFailed(ResourceError):
 
 
 class Spooled(NamedTuple):
-    """Where a bundle is to be published, and what its manifest is made of."""
+    """Where a bundle is to be published, and what its manifest is made of.
+
+    Of a run on several nodes it is to be handed in (`store.parts`). A run's last item then says that the node hands in
+    nothing more: it has no profile and an empty bundle.
+    """
 
     scope: str
     profile: str
@@ -69,6 +74,8 @@ class Spooled(NamedTuple):
     draft: Draft
     run: str  # <job>.<run>.<profile>, the end of its name in the spool
     sha256: str = ""  # of the squashfs, set by `add`
+    parts: str = ""  # the name of the run's directory, if it is to be handed in
+    nodelist: str = ""  # the job's nodes
 
 
 class Delivered(NamedTuple):
@@ -76,7 +83,7 @@ class Delivered(NamedTuple):
 
     name: str
     spooled: Spooled | None  # None if its draft.json is damaged
-    published: Published | None  # None if it was dropped
+    published: Published | None  # None if it was dropped or handed in
     reason: str  # why it was dropped, or ""
 
     @property
@@ -140,6 +147,14 @@ def _make_room(parent: int, limit: int) -> list[Delivered]:
         total -= held[number].size
         dropped.append(Delivered(names[number], spooled, None, NO_ROOM))
     return dropped
+
+
+def holds(directory: str, run: str) -> bool:
+    """Return whether something of a run is in the spool; `run` as `Record.run_name`."""
+    try:
+        return any(".".join(name.split(".")[2:4]) == run for name in os.listdir(directory))
+    except FileNotFoundError:
+        return False
 
 
 def held(directory: str) -> list[int]:
@@ -208,16 +223,30 @@ def _deliver_one(parent: int, name: str, store: StoreClient, rules: Maintenance,
             try:
                 if copy_hashed(bundle).sha256 != spooled.sha256:
                     raise ValueError(DAMAGED)
-                namespace = Namespace(store.path, spooled.scope, spooled.profile, spooled.namespace)
-                quota = bundles.quota(spooled.scope, rules)
-                published = store.publish(namespace, bundle, spooled.draft, deadline, quota=quota)
+                published = _hand_over(spooled, bundle, store, rules, deadline)
             finally:
                 os.close(bundle)
     except _OtherFormat:
         raise
-    except (PublishBlocked, QuotaExceeded, TooManyNames, ValueError, TypeError, FileNotFoundError) as error:
+    except (PublishBlocked, QuotaExceeded, PartsFull, TooManyNames, ValueError, TypeError, FileNotFoundError) as error:
         reason = str(error) if isinstance(error, WarmstartError) else DAMAGED
     return Delivered(name, spooled, published, reason)
+
+
+def _hand_over(
+    spooled: Spooled, bundle: int, store: StoreClient, rules: Maintenance, deadline: Deadline
+) -> Published | None:
+    """Publish a bundle, or hand it in; returns None if it was handed in."""
+    namespace = Namespace(store.path, spooled.scope, spooled.profile, spooled.namespace)
+    quota = bundles.quota(spooled.scope, rules)
+    if not spooled.parts:
+        return store.publish(namespace, bundle, spooled.draft, deadline, quota=quota)
+    place = RunParts(store.path, spooled.parts)
+    if spooled.profile:
+        store.hand_in(place, namespace, bundle, spooled.draft, spooled.nodelist, deadline, quota=quota)
+    else:
+        store.finish_parts(place, spooled.draft.producer.node, spooled.nodelist, deadline)
+    return None
 
 
 def _load(item: int) -> Spooled:

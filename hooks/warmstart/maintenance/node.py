@@ -156,6 +156,7 @@ class _NodeMaintenance:
         self._part("temporaries", self._temporaries)
         self._part("reserve", self._reserve)
         harvested = self._part("harvests", self._harvests)  # these last: users decide how long they take
+        self._part("parts", self._parts)
         removed = self._part("removals", self._removals)
         self._part("fetches", self._fetches)
         if self._is_complete:
@@ -206,6 +207,9 @@ class _NodeMaintenance:
 
     def _harvests(self) -> int:
         return finish_deferred(self._session, self._boot_id)
+
+    def _parts(self) -> int:
+        return background.merge_all(self._session)
 
     def _removals(self) -> int:
         return background.remove_all(self._session, patience=background.RUN_S)

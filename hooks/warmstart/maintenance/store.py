@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from warmstart.audit import events
+from warmstart.entry import background
 from warmstart.errors import WarmstartError
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY
@@ -38,6 +39,7 @@ REPLACED = "replaced by a compacted bundle"
 class StoreReport(NamedTuple):
     """Counts of what maintenance did in the store."""
 
+    merged: int = 0  # runs of jobs on several nodes, which were published
     swept: int = 0  # files of publishers that died, and empty namespaces
     compacted: int = 0  # new bundles, each merged from several
     removed: int = 0  # bundles
@@ -129,6 +131,8 @@ class StoreMaintenance:
     def all(self) -> StoreReport:
         """Run every part; scrub only the bundles that are due today."""
         self._sweep_top()
+        with self._session.isolated("parts"):
+            self._count(merged=background.merge_all(self._session))
         for where in self.namespaces():
             with self.isolated():
                 self.sweep(where)

@@ -45,8 +45,7 @@ class Profile(NamedTuple):
 
     `keeps` is "larger" for caches that only grow: a job's smaller version was begun anew, and does not take the place
     of the one that the job was seeded with (docs/reference/profiles.md, What a job changes). `lock` is what the tool
-    appends to a file's name for its flock(2) lock file: the file is copied under that lock, shared. `per_rank`: the
-    ranks of a job write entries of their own, so each of its nodes is harvested, not only the first. `after_success`:
+    appends to a file's name for its flock(2) lock file: the file is copied under that lock, shared. `after_success`:
     what a job leaves that failed or was killed is not harvested, for nothing tells that it is whole.
 
     `last_use` maps an entry to the file in which the tool keeps when it last used the entry, as eight bytes, to make
@@ -75,7 +74,6 @@ class Profile(NamedTuple):
     names_path: Callable[[str], bool] = _never
     keeps: Keeps = "changed"
     lock: str = ""
-    per_rank: bool = False
     after_success: bool = False
     last_use: Callable[[str], str] | None = None
     in_step: bool = False

@@ -96,6 +96,5 @@ PROFILE = Profile(
     validate=validate,
     relocate=_NESTED.relocate,
     names_path=_NESTED.names_path,
-    per_rank=True,
     in_step=True,
 )

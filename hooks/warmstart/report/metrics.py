@@ -226,7 +226,7 @@ def _rejected(counters: Counters, line: Line) -> None:
 
 def _published(counters: Counters, line: Line) -> None:
     counters.add(PUBLISHED_BYTES, values.text(line, "profile"), value=values.number(line, "size"))
-    if "spooled" in line:  # its harvest had published nothing
+    if "entries" in line:  # spooled or handed in: its harvest had published nothing
         counters.add(HARVESTED, values.text(line, "profile"), value=values.number(line, "entries"))
 
 

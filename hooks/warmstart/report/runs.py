@@ -278,7 +278,7 @@ def _add_rejected(run: Run, line: Line) -> None:
 def _add_published(run: Run, line: Line) -> None:
     size = int(values.number(line, "size"))
     run.published += size
-    if "spooled" in line:  # its harvest had published nothing
+    if "entries" in line:  # spooled or handed in: its harvest had published nothing
         entries = int(values.number(line, "entries"))
         run.harvests.append(Harvest(values.text(line, "profile"), entries, 0, 0, size, 0.0))
 

@@ -4,6 +4,9 @@ For each profile root copies the new entries into its stage, a process with the 
 packs the valid ones, and the store's owner publishes the bundle. A bundle that the store does not accept is spooled on
 the node. Invalid entries are dropped, with a reason in the audit. Profiles for which there is no time are listed in the
 record's `deferred`, and in `judged` how far they came; `release` then leaves the cache to maintenance.
+
+Of a run on several nodes each node hands its bundles in (`store.parts`), and says so when it has no more. The last one
+starts `entry.background`, which publishes what all nodes have handed in.
 """
 
 from __future__ import annotations
@@ -42,13 +45,15 @@ from warmstart.record import RecordChange, SeededBundle, boot_id
 from warmstart.seed import node_cache
 from warmstart.seed.overlay import frozen_overlay, was_shown
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import bundles
+from warmstart.store import bundles, parts
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull, is_user_scope
 from warmstart.store.manifest import Draft, Entries, File, Producer
+from warmstart.store.parts import RunParts
 
 NAME = "harvest"
 SUPERSEDED = "superseded"  # another job's version took the place of the seeded one meanwhile
 SMALLER = "smaller"
+_LAST = "last"  # a stage and an item of the spool: that this node hands in nothing more
 
 BUSY_SECONDS = 5.0  # wait for a process that still writes to the cache
 CLEANING_SECONDS = 10.0
@@ -103,6 +108,13 @@ def run(context: Context, options: Options) -> Outcome:
     Each failed profile is an error in the outcome's `degraded`. Unfinished profiles are listed in the record's
     `deferred`, and so are those for which the stage's disk has no room.
     """
+    outcome = _harvest(context, options)
+    if context.record.nodelist and not outcome.record.get("deferred"):
+        outcome = outcome._replace(degraded=[*outcome.degraded, *_finish(context)])
+    return outcome
+
+
+def _harvest(context: Context, options: Options) -> Outcome:
     deadline = context.deadline.within(options.budget)
     profile_names = _profiles_to_harvest(context, options, deadline)
     if context.record.seeded and not profile_names:
@@ -157,8 +169,48 @@ def _profiles_to_harvest(context: Context, options: Options, deadline: Deadline)
     return names
 
 
+def _place(context: Context) -> RunParts | None:
+    """Return where the nodes of the run hand in; None if there is only one, which publishes."""
+    record = context.record
+    if not record.nodelist:
+        return None
+    return RunParts(context.store.path, parts.name_of(record.uid, record.cluster, record.job_id, record.restarts))
+
+
+def _finish(context: Context) -> list[WarmstartError]:
+    """Say that this node hands in nothing more, after what it has spooled. If it is the last, start the merge."""
+    record, place = context.record, _place(context)
+    if place is None:
+        return []
+    degraded: list[WarmstartError] = []
+    if not spool.holds(context.paths.spool, record.run_name):
+        try:
+            deadline = context.deadline.within(STORE_SECONDS)
+            standing = context.store.finish_parts(place, record.node, record.nodelist, deadline)
+        except (StoreFull, StoreFailed, WorkerSilent) as error:
+            degraded.append(error)
+        else:
+            if standing.parts and not standing.missing:
+                from warmstart.host import detached
+
+                detached.start([context.paths.background_program, parts.PARTS, record.node, place.name])
+            return []
+    producer = Producer(record.job_id, record.user, record.uid, record.node, record.cluster)
+    run = f"{record.run_name}.{_LAST}"
+    last = Spooled(record.publish_scope, "", "", Draft(producer, {}, {}), run, "", place.name, record.nodelist)
+    try:
+        with _staged(context, _LAST, degraded) as (stage, _):
+            os.close(os.open(f"{stage}/{spool.BUNDLE}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
+            _add_to_spool(context, stage, last)
+    except WarmstartError as error:
+        degraded.append(error)
+    except (OSError, _Late) as error:  # the run is merged without this node's word, later
+        degraded.append(spool.SpoolFailed(path=context.paths.spool, problem=str(error) or "no time was left"))
+    return degraded
+
+
 class KnownEntries:
-    """The entries to skip: those that the job was seeded with, and those in the store.
+    """The entries to skip: those that the job was seeded with, those in the store, and what other nodes handed in.
 
     The store is asked at the first entry that was not seeded. Its answer takes longer the more it has, and the epilog
     of a warm job does not wait for it. Seeded entries that the job changed are collected all the same
@@ -193,7 +245,11 @@ class _ProfileHarvest:
         self._profile = registry.get(profile_name, policy.profiles)
         self._namespace = Namespace(policy.paths.store, record.publish_scope, profile_name, seeded.namespace)
         self._quota = bundles.quota(record.publish_scope, policy.maintenance)
-        self._seeded = SeededEntries(self._replaceable(seeded.bundles), self._entries_of, self._profile.names_path)
+        self._place = _place(context)
+        # What the nodes of a job find stale is the head node's word alone.
+        is_heard = record.head or self._place is None
+        bundles_heard = self._replaceable(seeded.bundles) if is_heard else []
+        self._seeded = SeededEntries(bundles_heard, self._entries_of, self._profile.names_path)
         self._all_seeded = seeded.entries
         self._changed: list[str] = []  # seeded entries that the job rewrote or removed
         self._degraded = degraded
@@ -230,7 +286,8 @@ class _ProfileHarvest:
         if deadline.expired():
             raise _Late
         collecting = self._limits._replace(deadline=deadline.within(deadline.left() / 2))
-        with self._stage() as (path, entries_fd), Reservation(entries_fd) as space:
+        stage = _staged(self._context, self._profile.name, self._degraded)
+        with stage as (path, entries_fd), Reservation(entries_fd) as space:
             collected = self._collect(Stage(entries_fd, space), collecting)
             valid, last = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
             changed = {*collected.changed}
@@ -242,17 +299,18 @@ class _ProfileHarvest:
             self._changed = [*retired, *(entry for entry in collected.changed if entry in valid)]
             late = bool(last) or collected.truncated in (OUT_OF_TIME, STAGE_FULL)
             try:
-                bundle = self._publish(path, valid, space) if valid or retired else None
+                bundle = self._hand_over(path, valid, space) if valid or retired else None
             except StoreError as error:  # spooled, or refused; `late` still reports what was not collected
                 return _Harvested(0, collected.size, late, judged, error)
             count = len(valid) if bundle else 0
+            is_published = self._place is None
             self._context.audit.emit(
                 events.CACHE_HARVESTED,
                 profile=self._profile.name,
                 namespace=self._namespace.name,
                 scope=self._namespace.scope,
-                bundle=bundle,
-                entries=count,
+                bundle=bundle if is_published else None,
+                entries=count if is_published else 0,
                 bytes=collected.size,
                 changed=len(self._changed) - len(retired),
                 retired=len(retired),
@@ -263,35 +321,6 @@ class _ProfileHarvest:
                 duration_ms=round((time.monotonic() - started) * 1000, 3),
             )
             return _Harvested(count, collected.size, late, judged)
-
-    @contextmanager
-    def _stage(self) -> Iterator[tuple[str, int]]:
-        """Make this run's stage; yield its path and a descriptor of its `entries/`. Remove it afterwards.
-
-        The name contains the run's name, so a repeated epilog removes what a killed one left. Raises `_Late` if that
-        takes too long.
-        """
-        directory = self._context.paths.stage
-        name = f"{self._context.record.run_name}.{self._profile.name}"
-        ensure_dir(directory, 0o700)
-        with opened_dir(directory) as parent:
-            try:
-                remove_tree(parent, name, after(CLEANING_SECONDS))
-            except OSError as error:
-                if error.errno == errno.ETIME:
-                    raise _Late from error
-                raise
-            os.mkdir(name, 0o700, dir_fd=parent)
-            try:
-                with opened_dir(name, parent) as stage:
-                    os.mkdir("entries", 0o755, dir_fd=stage)
-                    with opened_dir("entries", stage) as entries_fd:
-                        yield os.path.join(directory, name), entries_fd
-            finally:
-                try:
-                    remove_tree(parent, name, after(CLEANING_SECONDS))
-                except OSError as error:
-                    self._degraded.append(StageLeft(path=f"{directory}/{name}", problem=error.strerror or str(error)))
 
     def _collect(self, stage: Stage, limits: HarvestLimits) -> Collected:
         """Copy new entries into the stage."""
@@ -320,15 +349,20 @@ class _ProfileHarvest:
         return collected
 
     def _stored_entries(self, deadline: Deadline) -> list[str]:
-        """Return the entries that the store has; none if it does not answer, and the harvest will be spooled."""
+        """Return the entries that the store has; none if it does not answer, and the harvest will be spooled.
+
+        With those that other nodes of the run have handed in, but not on the head node: its version counts.
+        """
         record, store = self._context.record, self._context.store
         answer_by = deadline.within(STORE_SECONDS)
-        try:
-            return store.known_entries(
+        known: list[str] = []
+        with suppress(StoreFailed, WorkerSilent):
+            known += store.known_entries(
                 self._namespace, record.user, record.uid, answer_by, quota=self._quota, fresh=record.fresh
             )
-        except (StoreFailed, WorkerSilent):
-            return []
+            if self._place and not record.head:
+                known += store.handed_in(self._place, self._namespace, answer_by)
+        return known
 
     def _judge(self, entries_fd: int, collected: Entries) -> tuple[Entries, str]:
         """Return the entries that the validator finds valid. Removes the others from the stage.
@@ -379,11 +413,11 @@ class _ProfileHarvest:
     def _given_files(self, entry: str) -> dict[str, File]:
         return self._seeded.files(entry) if entry in self._seeded.names else {}
 
-    def _publish(self, stage: str, entries: Entries, space: Reservation) -> str | None:
-        """Pack `stage`/entries and publish the bundle. Return its id, or None if the store already has every entry.
+    def _hand_over(self, stage: str, entries: Entries, space: Reservation) -> str | None:
+        """Pack `stage`/entries, and publish the bundle or hand it in.
 
-        `space` is what is reserved for the bundle. Raises `_Late`, and the store's errors; after most of these the
-        bundle is spooled.
+        Return its id, or None if the store already has every entry. `space` is what is reserved for the bundle. Raises
+        `_Late`, and the store's errors; after most of these the bundle is spooled.
         """
         deadline = self._limits.deadline
         with opened_dir(f"{stage}/entries") as fd:
@@ -394,12 +428,15 @@ class _ProfileHarvest:
         space.hold(0)
         draft = self._draft(entries)
         try:
-            published = self._context.store.publish(self._namespace, fd, draft, deadline, quota=self._quota)
+            return self._publish(fd, draft) if self._place is None else self._hand_in(self._place, fd, draft)
         except (StoreFull, StoreFailed, WorkerSilent) as error:
             self._spool(stage, draft, error)
             raise
         finally:
             os.close(fd)
+
+    def _publish(self, fd: int, draft: Draft) -> str | None:
+        published = self._context.store.publish(self._namespace, fd, draft, self._limits.deadline, quota=self._quota)
         if published.bundle:
             self._context.audit.emit(
                 events.BUNDLE_PUBLISHED,
@@ -413,6 +450,20 @@ class _ProfileHarvest:
             self._reject_all(late, SUPERSEDED)
         return published.bundle
 
+    def _hand_in(self, place: RunParts, fd: int, draft: Draft) -> str:
+        nodelist, deadline = self._context.record.nodelist, self._limits.deadline
+        part = self._context.store.hand_in(place, self._namespace, fd, draft, nodelist, deadline, quota=self._quota)
+        self._context.audit.emit(
+            events.BUNDLE_HANDED_IN,
+            profile=self._profile.name,
+            namespace=self._namespace.name,
+            scope=self._namespace.scope,
+            run=self._context.record.run_name,
+            part=part,
+            entries=len(draft.entries),
+        )
+        return part
+
     def _draft(self, entries: Entries) -> Draft:
         """Return the content of the manifest, all of it known to root itself (docs/architecture.md, rule 3)."""
         record = self._context.record
@@ -423,8 +474,10 @@ class _ProfileHarvest:
     def _spool(self, stage: str, draft: Draft, error: StoreError) -> None:
         """Move the bundle into this node's spool. A later epilog or maintenance publishes it."""
         context, profile = self._context, self._profile.name
-        spooled = Spooled(*self._namespace[1:], draft, f"{context.record.run_name}.{profile}")
-        dropped = spool.add(context.paths.spool, stage, spooled, context.policy.harvest.spool)
+        place, nodelist = self._place, context.record.nodelist
+        run = f"{context.record.run_name}.{profile}"
+        spooled = Spooled(*self._namespace[1:], draft, run, "", place.name if place else "", nodelist)
+        _add_to_spool(context, stage, spooled)
         context.audit.emit(
             events.BUNDLE_SPOOLED,
             profile=profile,
@@ -432,9 +485,6 @@ class _ProfileHarvest:
             entries=len(draft.entries),
             error=error.as_audit(),
         )
-        for one in dropped:
-            audit = context.audit.for_job(**one.job_labels)
-            audit.emit(events.BUNDLE_DROPPED, run=one.run, spooled=one.name, reason=one.reason)
 
     def _reject_all(self, entries: Collection[str], reason: str) -> None:
         if entries:
@@ -447,6 +497,42 @@ class _ProfileHarvest:
             self._context.audit.emit(
                 events.ENTRY_REJECTED, profile=self._profile.name, reasons=dict(reasons), examples=shown
             )
+
+
+def _add_to_spool(context: Context, stage: str, spooled: Spooled) -> None:
+    for one in spool.add(context.paths.spool, stage, spooled, context.policy.harvest.spool):
+        audit = context.audit.for_job(**one.job_labels)
+        audit.emit(events.BUNDLE_DROPPED, run=one.run, spooled=one.name, reason=one.reason)
+
+
+@contextmanager
+def _staged(context: Context, what: str, degraded: list[WarmstartError]) -> Iterator[tuple[str, int]]:
+    """Make a stage of this run; yield its path and a descriptor of its `entries/`. Remove it afterwards.
+
+    The name contains the run's name, so a repeated epilog removes what a killed one left. Raises `_Late` if that takes
+    too long. `degraded` gets the error if it cannot be removed.
+    """
+    directory = context.paths.stage
+    name = f"{context.record.run_name}.{what}"
+    ensure_dir(directory, 0o700)
+    with opened_dir(directory) as parent:
+        try:
+            remove_tree(parent, name, after(CLEANING_SECONDS))
+        except OSError as error:
+            if error.errno == errno.ETIME:
+                raise _Late from error
+            raise
+        os.mkdir(name, 0o700, dir_fd=parent)
+        try:
+            with opened_dir(name, parent) as stage:
+                os.mkdir("entries", 0o755, dir_fd=stage)
+                with opened_dir("entries", stage) as entries_fd:
+                    yield os.path.join(directory, name), entries_fd
+        finally:
+            try:
+                remove_tree(parent, name, after(CLEANING_SECONDS))
+            except OSError as error:
+                degraded.append(StageLeft(path=f"{directory}/{name}", problem=error.strerror or str(error)))
 
 
 def _size(files: dict[str, File]) -> int:

@@ -70,7 +70,8 @@ def run(context: Context, options: Options) -> Outcome:
 
     heads = Heads(context.store, context.record, options.meeting)
     if not context.record.head:
-        return job.obtain(heads, heads.word(job.deadline))
+        image = next(reference.canonical() for reference in options.references if reference in options.agreed)
+        return job.obtain(heads, heads.word(image, partial(_job_end, context, options), job.deadline))
     outcome = _as_head(context, options, heads)
     # After a failure the word stays until maintenance removes it: this node's epilog may run before the others read it.
     return outcome._replace(record={**outcome.record, "agreement": options.meeting.name})
@@ -185,9 +186,12 @@ class _Job:
 
 def _job_end(context: Context, options: Options) -> Callable[[Deadline], bool]:
     from warmstart.images.imports.job_end import JobEnd
+    from warmstart.slurm import nodes
 
-    scontrol = context.policy.paths.scontrol
-    return JobEnd(context.record, options.nodelist, options.restarts, context.store, scontrol).is_known
+    scontrol, record = context.policy.paths.scontrol, context.record
+    second = options.meeting is not None and nodes.expand(options.nodelist)[1:2] == [record.node]
+    watch = JobEnd(record, options.nodelist, options.restarts, context.store, scontrol, stands_in=second)
+    return watch.is_known
 
 
 def _left_to_pyxis(context: Context, image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:

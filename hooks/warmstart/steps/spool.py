@@ -42,6 +42,16 @@ def _audit(audit: Journal, delivered: Delivered) -> None:
     audit = audit.for_job(**delivered.job_labels)
     if delivered.reason or spooled is None:
         audit.emit(events.BUNDLE_DROPPED, run=delivered.run, spooled=delivered.name, reason=delivered.reason)
+    elif spooled.parts and spooled.profile:
+        audit.emit(
+            events.BUNDLE_HANDED_IN,
+            profile=spooled.profile,
+            namespace=spooled.namespace,
+            scope=spooled.scope,
+            run=delivered.run,
+            spooled=delivered.name,
+            entries=len(spooled.draft.entries),
+        )
     elif published and published.bundle:
         audit.emit(
             events.BUNDLE_PUBLISHED,

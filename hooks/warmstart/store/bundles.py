@@ -17,7 +17,8 @@ import time
 
 from warmstart.errors import ResourceError, StoreError, UserError
 from warmstart.host.files import CHUNK, ReadFailed, copy_hashed, open_regular, opened_dir, write_all
-from warmstart.lean import Callable, Iterator, NamedTuple, partial, suppress
+from warmstart.host.wire import Json
+from warmstart.lean import Callable, Iterator, Mapping, NamedTuple, partial, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, index, layout, manifest
 from warmstart.store.blocklist import Blocks
@@ -235,7 +236,7 @@ def known_entries(
     with store_errors("read the index"):
         if quota:
             check_quota(where.store, where.scope, 1, quota)
-        blocked = _unblocked(where, user, uid)
+        blocked = unblocked(where, user, uid)
         never = blocked.entries(where.profile)
         listing = index.read(where.path, writer)
         index.check_user_weight(user, uid, listing, 1)
@@ -244,7 +245,7 @@ def known_entries(
         return sorted(index.providers(listing.usable(blocked)).keys() | never)
 
 
-def _unblocked(where: Namespace, user: str, uid: int) -> Blocks:
+def unblocked(where: Namespace, user: str, uid: int) -> Blocks:
     """Return the blocklist; raises `PublishBlocked` if the user or the namespace is blocked."""
     blocked = blocklist.read(where.store)
     if blocked.user(user, uid):
@@ -277,15 +278,16 @@ def fetch(  # noqa: PLR0917 - which bundle, where to, how fast
         except FileNotFoundError:
             raise BundleGone(bundle=bundle) from None
         try:
-            _copy_verified(bundle, source, fd, sha256, size, seconds, rate)
+            copy_verified(bundle, source, fd, sha256, size, seconds, rate)
         finally:
             os.close(source)
     return stored.entries
 
 
-def _copy_verified(  # noqa: PLR0917 - the arguments of `fetch`
-    bundle: str, source: int, fd: int, sha256: str, size: int, seconds: float, rate: int
+def copy_verified(  # noqa: PLR0917 - the arguments of `fetch`
+    bundle: str, source: int, fd: int, sha256: str, size: int, seconds: float = 0, rate: int = 0
 ) -> None:
+    """Copy a bundle's open squashfs into `fd`; arguments and errors as `fetch`."""
     try:
         have = os.lseek(fd, 0, os.SEEK_END)
         pace = _Pace(bundle, size - have, seconds, rate)
@@ -344,8 +346,8 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: 
     it if only the final sync of the directory failed.
     """
     if quota:
-        described = _described(where, draft, "0" * 64, os.fstat(fd).st_size)
-        check_quota(where.store, where.scope, _stored_size(described), quota)
+        size = stored_size(described(where, draft, "0" * 64, os.fstat(fd).st_size))
+        check_quota(where.store, where.scope, size, quota)
     with store_errors("read the blocklist"):
         blocked = blocklist.read(where.store)
     return _publish(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))
@@ -364,19 +366,19 @@ def _publish(where: Namespace, fd: int, draft: Draft, writer: str, with_id: _Wit
     from warmstart.store.locks import publish_lock
 
     with store_errors("publish a bundle", where.path):
-        _unblocked(where, draft.producer.user, draft.producer.uid)
+        unblocked(where, draft.producer.user, draft.producer.uid)
         dir_fd = layout.make_namespace(where)
         try:
             with temp_file(dir_fd, writer) as (temp, out):
                 size, sha256 = copy_hashed(fd, out)
                 os.fsync(out)  # the slow part, so before taking the lock
-                new = _described(where, draft, sha256, size)
+                new = described(where, draft, sha256, size)
                 with publish_lock(where.path):
                     before = index.current(dir_fd)  # one that cannot be replaced stops nobody
                     identified = with_id(new, before, dir_fd)
                     if identified is not None:
                         index.check_weight(identified, before)
-                        _link(dir_fd, writer, (temp, out), identified)
+                        link(dir_fd, writer, (temp, out), identified)
                     indexed = _is_listed(dir_fd, writer)
         finally:
             os.close(dir_fd)
@@ -384,23 +386,25 @@ def _publish(where: Namespace, fd: int, draft: Draft, writer: str, with_id: _Wit
     return Published(identified and identified.bundle, sha256, size, indexed, superseding)
 
 
-def _described(where: Namespace, draft: Draft, sha256: str, size: int) -> Manifest:
+def described(where: Namespace, draft: Draft, sha256: str, size: int) -> Manifest:
     """Return the manifest of a squashfs file, without id and time."""
     new = Manifest("", sha256, size, 0.0, *where[1:], draft.producer, draft.facts, draft.entries)
     return new._replace(origins=draft.origins, replaces=draft.replaces, supersedes=draft.supersedes)
 
 
-def _stored_size(new: Manifest) -> int:
+def stored_size(new: Manifest) -> int:
     """Return how many bytes a bundle takes in the store: squashfs, manifest, and its row in the index."""
     return new.size + len(manifest.encode(new)) + index.encoded_size(index.listed_of(new))
 
 
-def _link(dir_fd: int, writer: str, squashfs: tuple[str, int], new: Manifest) -> None:
-    """Make a bundle visible."""
+def link(
+    dir_fd: int, writer: str, squashfs: tuple[str, int], new: Manifest, more: Mapping[str, Json] | None = None
+) -> None:
+    """Make a bundle visible. `squashfs` is a temp file's name and descriptor; `more` goes into the manifest, too."""
     from warmstart.store.atomic import publish, temp_file
 
     with temp_file(dir_fd, writer) as (temp, fd):
-        write_all(fd, manifest.encode(new))
+        write_all(fd, manifest.encode(new, more))
         os.fsync(fd)  # before the first link: if the store is full, nothing has been linked
         for (name, file), suffix in ((squashfs, BUNDLE), ((temp, fd), MANIFEST)):
             if not publish(dir_fd, name, file, new.bundle + suffix):
@@ -431,8 +435,8 @@ def publish_marks(where: Namespace, dir_fd: int, writer: str, like: Listed, supe
         producer, facts = Producer(0, like.user, like.uid, "", ""), {}
     with temp_file(dir_fd, writer) as (temp, fd):
         size, sha256 = copy_hashed(fd)
-        new = _described(where, Draft(producer, facts, {}, supersedes=supersedes), sha256, size)
-        _link(dir_fd, writer, (temp, fd), index.with_youngest_id(new, index.current(dir_fd)))
+        new = described(where, Draft(producer, facts, {}, supersedes=supersedes), sha256, size)
+        link(dir_fd, writer, (temp, fd), index.with_youngest_id(new, index.current(dir_fd)))
     index.update(dir_fd, writer)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, WorkerAnswerMalformed
 from warmstart.host.worker import Worker
-from warmstart.lean import TYPE_CHECKING
+from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager
 
 if TYPE_CHECKING:
     from warmstart.slurm.spec import Spec
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from warmstart.store.layout import Namespace
     from warmstart.store.maintenance import Bundle, Merger, Use
     from warmstart.store.manifest import Draft, Entries, Manifest
+    from warmstart.store.parts import Handed, Listing, RunParts, Standing
     from warmstart.store.rendezvous import Answer
 
 
@@ -127,6 +128,84 @@ class StoreClient:
 
         with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
             return worker.run(deadline, bundles.publish_compacted, where, squashfs, draft, self.writer)
+
+    # What the nodes of a run hand in
+
+    def hand_in(  # noqa: PLR0917 - as `publish`, and where to
+        self,
+        place: RunParts,
+        where: Namespace,
+        squashfs: int,
+        draft: Draft,
+        nodelist: str,
+        deadline: Deadline,
+        *,
+        quota: int = 0,
+    ) -> str:
+        """Hand in an open squashfs file, to be published with those of the job's other nodes; return the part's id.
+
+        Raises `PartsFull`, `QuotaExceeded`, `PublishBlocked`, `BlocksUnreadable` or `StoreFull`.
+        """
+        from warmstart.store import parts
+
+        with Worker(self.worker.identity, keep=(squashfs,)) as worker:
+            return worker.run(deadline, parts.hand_in, place, where, squashfs, draft, nodelist, self.writer, quota)
+
+    def finish_parts(self, place: RunParts, node: str, nodelist: str, deadline: Deadline) -> Standing:
+        """Say that a node hands in nothing more; return how far the run is."""
+        from warmstart.store import parts
+
+        return self.worker.run(deadline, parts.finish, place, node, nodelist, self.writer)
+
+    def handed_in(self, place: RunParts, where: Namespace, deadline: Deadline) -> list[str]:
+        """Return the entries of a namespace that nodes of the run have handed in."""
+        from warmstart.store import parts
+
+        return self.worker.run(deadline, parts.entries, place, where)
+
+    def due_parts(self, now: float, deadline: Deadline) -> list[str]:
+        """Return the names of runs to merge."""
+        from warmstart.store import parts
+
+        return self.worker.run(deadline, parts.due, self.path, now)
+
+    @contextmanager
+    def locked_parts(self, place: RunParts, deadline: Deadline) -> Iterator[bool]:
+        """Hold the lock of who merges a run for a `with`; yields False if another has it, or the run is gone."""
+        from warmstart.store import parts
+
+        with Worker(self.worker.identity) as locker:
+            yield locker.run(deadline, parts.lock, place)
+
+    def parts(self, place: RunParts, deadline: Deadline) -> Listing | None:
+        """Return all parts of a run; None if nothing of it is there."""
+        from warmstart.store import layout, parts
+
+        listing = self.worker.run(deadline, parts.listing, place)
+        names = [*(part.bundle for part in listing.parts), *listing.damaged] if listing else []
+        if not all(map(layout.is_bundle_id, names)):
+            raise self._malformed("parts", "not the id of a part")
+        return listing
+
+    def part(self, place: RunParts, bundle: str, deadline: Deadline) -> Handed:
+        """Return a part; raises `ManifestUnreadable` or `BundleGone`."""
+        from warmstart.store import manifest, parts
+
+        handed = self.worker.run(deadline, parts.read, place, bundle)
+        return handed._replace(manifest=manifest.checked(bundle, handed.manifest))
+
+    def fetch_part(self, place: RunParts, part: Manifest, deadline: Deadline, *, into: int) -> None:
+        """Copy a part's squashfs into the empty open file `into`; raises `BundleDamaged` or `BundleGone`."""
+        from warmstart.store import parts
+
+        with Worker(self.worker.identity, keep=(into,)) as worker:
+            worker.run(deadline, parts.fetch, place, part.bundle, part.sha256, part.size, into)
+
+    def remove_parts(self, place: RunParts, merged: list[str], deadline: Deadline) -> None:
+        """Remove parts, and the run's directory if no other part is there."""
+        from warmstart.store import parts
+
+        self.worker.run(deadline, parts.remove, place, merged)
 
     # Maintenance
 

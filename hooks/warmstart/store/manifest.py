@@ -9,7 +9,7 @@ from __future__ import annotations
 from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.wire import Json
-from warmstart.lean import Iterable, NamedTuple, dumps, loads
+from warmstart.lean import Iterable, Mapping, NamedTuple, dumps, loads
 from warmstart.store.layout import is_bundle_id, is_plain_path
 
 FORMAT = 1
@@ -142,15 +142,15 @@ def is_sha256(text: object) -> bool:
     return isinstance(text, str) and len(text) == 64 and _HEX.issuperset(text)
 
 
-def encode(manifest: Manifest) -> bytes:
-    """Encode a manifest as JSON, as it is stored."""
+def encode(manifest: Manifest, more: Mapping[str, Json] | None = None) -> bytes:
+    """Encode a manifest as JSON, as it is stored; `more` are fields that `decode` does not know."""
     entries = {
         entry: {_relative(entry, path): file for path, file in sorted(files.items())}
         for entry, files in sorted(manifest.entries.items())
     }
     origins = {entry: origin._asdict() for entry, origin in manifest.origins.items()}
     nested = {"producer": manifest.producer._asdict(), "entries": entries, "origins": origins}
-    return dumps({"format": FORMAT, **manifest._asdict(), **nested}, separators=(",", ":")).encode()
+    return dumps({"format": FORMAT, **manifest._asdict(), **nested, **(more or {})}, separators=(",", ":")).encode()
 
 
 def _relative(entry: str, path: str) -> str:

@@ -72,6 +72,18 @@ def test_what_a_job_would_get_is_said(observed: EntrySite) -> None:
     assert cache["bytes"] > 0
 
 
+@pytest.mark.parametrize(("nodelist", "publishes"), [("n1,n2", [SCOPE, SCOPE]), ("n0,n1", [SCOPE, ""])])
+def test_every_node_would_publish_but_what_the_head_node_alone_does(
+    observed: EntrySite, nodelist: str, publishes: list[str]
+) -> None:
+    """A cache that is one file is the head node's."""
+    rule = NUMBA._replace(profiles=("numba", "cuda-computecache"), mode="observe")
+    observed.write(observed.policy._replace(rules=(rule,)))
+    observed.environ(SLURM_JOB_NODELIST=nodelist)
+    run(observed)
+    assert [event["publishes"] for event in observed.events("cache.observed")] == publishes
+
+
 def test_an_index_that_is_gone_is_not_made_anew(observed: EntrySite) -> None:
     """The manifests are read instead."""
     where = Namespace(str(observed.store), SCOPE, "numba", BARE)

@@ -63,6 +63,20 @@ def test_a_job_finds_its_cache(entry_site: EntrySite) -> None:
     assert f"NUMBA_CACHE_DIR={record.run_directory}/cache/numba" in environment(entry_site)
 
 
+@pytest.mark.parametrize(
+    ("nodelist", "written"), [("n1", ("", 2, True)), ("n[1-2]", ("n[1-2]", 2, True)), ("n0,n1", ("n0,n1", 2, False))]
+)
+def test_the_record_tells_whose_nodes_publish_together(
+    entry_site: EntrySite, nodelist: str, written: tuple[str, int, bool]
+) -> None:
+    """The nodes of one run, if there are several."""
+    entry_site.environ(SLURM_JOB_NODELIST=nodelist, SLURM_JOB_RESTART_COUNT="2")
+    entry_site.write(entry_site.policy._replace(seed=entry_site.policy.seed._replace(together=False)))
+    record = run(entry_site)
+    assert record
+    assert (record.nodelist, record.restarts, record.head) == written
+
+
 def test_the_job_reads_what_was_done_for_it(entry_site: EntrySite) -> None:
     """What it asked, what the rules add, and why its profiles are cold; a refused one, too."""
     entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=triton fresh")

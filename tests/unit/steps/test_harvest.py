@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -18,8 +18,8 @@ from tests.support.runs import a_context, events
 from warmstart.harvest import collect, spool
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.harvest.spool import Spooled
-from warmstart.host import space
-from warmstart.host.deadline import Deadline
+from warmstart.host import detached, space
+from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
@@ -29,10 +29,11 @@ from warmstart.seed.overlay import CacheBusy
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.harvest import HarvestFailed, Options, StageLeft
-from warmstart.store import bundles
+from warmstart.store import bundles, parts
 from warmstart.store.bundles import Offers
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed, bundle_id
+from warmstart.store.parts import Listing, RunParts
 
 SCOPE = "user-64201-ws-alice"
 PLENTY = Options(30, 1 << 30, 1000)
@@ -449,3 +450,132 @@ def test_an_overlay_is_read_where_there_is_one(job: Job, monkeypatch: pytest.Mon
     outcome = job.harvest()
     assert [type(error) for error in outcome.degraded] == ([CacheBusy] if busy else [])
     assert job.offered() == ([] if busy else [ENTRY])
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Return the programs that a harvest starts in the background, without the path of the first word."""
+    programs: list[list[str]] = []
+    monkeypatch.setattr(detached, "start", lambda argv: programs.append([os.path.basename(argv[0]), *argv[1:]]))
+    return programs
+
+
+def on(job: Job, node: str, **changes: Any) -> None:  # noqa: ANN401 - fields of Record
+    """Let the job have run on two nodes; this is one of them."""
+    record = job.context.record._replace(node=node, head=node == "n1", nodelist="n[1-2]", **changes)
+    job.context = job.context._replace(record=record)
+    os.makedirs(f"{record.run_directory}/cache", exist_ok=True)
+    os.makedirs(job.context.paths.stage, mode=0o700, exist_ok=True)
+
+
+def run_parts(job: Job) -> RunParts:
+    """Return where its nodes hand in."""
+    return RunParts(job.store, parts.name_of(job.context.record.uid, "test", 7, 0))
+
+
+def listing(job: Job) -> Listing:
+    """Return what they have handed in."""
+    found = parts.listing(run_parts(job))
+    assert found is not None
+    return found
+
+
+def test_a_node_of_several_hands_in(job: Job, started: list[list[str]]) -> None:
+    """Nothing is published before the last one has; that one starts the merge."""
+    on(job, "n1")
+    job.write("numba", numba_files())
+    outcome = job.harvest()
+    assert (outcome.state, outcome.detail, outcome.degraded) == ("changed", {"entries": 1}, [])
+    assert (job.offered(), listing(job).standing.missing, started) == ([], ["n2"], [])
+    (told,) = events(job.context, "cache.harvested")
+    assert (told["bundle"], told["entries"]) == (None, 0)
+    (handed,) = events(job.context, "bundle.handed-in")
+    assert (handed["entries"], handed["part"]) == (1, listing(job).parts[0].bundle)
+    on(job, "n2")
+    assert job.harvest().state == "unchanged"
+    assert (listing(job).standing.missing, len(listing(job).parts)) == ([], 1)
+    assert started == [["background", "parts", "n2", run_parts(job).name]]
+
+
+@pytest.mark.parametrize(("node", "handed"), [("n1", 2), ("n2", 1)])
+def test_what_another_node_has_handed_in(job: Job, started: list[list[str]], node: str, handed: int) -> None:
+    """It is not handed in again, but by the head node, whose version counts."""
+    for name in ("n3", node):
+        on(job, name)
+        job.write("numba", numba_files())
+        job.harvest()
+    assert (len(listing(job).parts), started) == (handed, [])
+
+
+@pytest.mark.parametrize(("node", "based"), [("n1", {ENTRY}), ("n2", set())])
+def test_only_the_head_node_says_what_is_stale(job: Job, started: list[list[str]], node: str, based: set[str]) -> None:
+    """It has removed a seeded entry; so have others, who do not speak of it."""
+    job.write("numba", numba_files())
+    job.harvest()
+    (offer,) = bundles.offers(job.store, [SCOPE], "numba", "ns", "n1-test").offers
+    job.seeded(numba=Seeded("ns", [SeededBundle(SCOPE, offer.bundle, offer.sha256, offer.entries)]))
+    shutil.rmtree(f"{job.context.record.run_directory}/cache/numba")
+    on(job, node)
+    job.write("numba", {"other": b"x"})
+    job.harvest()
+    found = {base for part in listing(job).parts for base in parts.read(run_parts(job), part.bundle).based_on}
+    assert (found, started) == (based, [])
+
+
+def test_a_node_whose_harvest_is_deferred_says_nothing_yet(job: Job, started: list[list[str]]) -> None:
+    """Maintenance goes on with it."""
+    on(job, "n1")
+    job.write("numba", numba_files())
+    assert job.harvest(PLENTY._replace(budget=0)).record.get("deferred") == ["numba"]
+    assert parts.listing(run_parts(job)) is None
+    job.harvest()
+    assert (listing(job).standing.missing, started) == (["n2"], [])
+
+
+def test_a_failed_job_has_nothing_to_hand_in(job: Job, started: list[list[str]]) -> None:
+    """Its nodes say so, and the last one clears up."""
+    failed = PLENTY._replace(failure=lambda _: "it failed")
+    for node in ("n1", "n2"):
+        on(job, node)
+        assert job.harvest(failed).state == "skipped"
+    assert (parts.listing(run_parts(job)), started) == (None, [])
+
+
+def test_a_part_that_the_store_does_not_take_is_spooled(job: Job, started: list[list[str]]) -> None:
+    """So is the node's last word, behind it; both are delivered, and the run is complete."""
+    on(job, "n1")
+    job.write("numba", numba_files())
+    os.rename(job.store, f"{job.store}.away")
+    outcome = job.harvest()
+    assert [error.code for error in outcome.degraded] == ["store-failed"]
+    assert len(os.listdir(job.context.paths.spool)) == 2
+    os.rename(f"{job.store}.away", job.store)
+    rules = job.context.policy.maintenance
+    delivered = list(spool.deliver(job.context.paths.spool, job.context.store, rules, after(20)))
+    assert [one.reason for one in delivered] == ["", ""]
+    assert (listing(job).standing.missing, len(listing(job).parts)) == (["n2"], 1)
+    assert (os.listdir(job.context.paths.spool), job.offered(), started) == ([], [], [])
+
+
+def test_a_last_word_that_the_store_does_not_take(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without a part it is kept."""
+
+    def finish_parts(*_: object, **_more: object) -> NoReturn:
+        raise StoreFailed(what="finish handing in", problem="away")
+
+    on(job, "n2")
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreClient, "finish_parts", finish_parts)
+        outcome = job.harvest()
+    assert [error.code for error in outcome.degraded] == ["store-failed"]
+    (_,) = spool.deliver(job.context.paths.spool, job.context.store, job.context.policy.maintenance, after(20))
+    assert listing(job).standing.missing == ["n1"]
+
+
+def test_a_job_on_one_node_asks_nobody(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes no call for nodes that it does not have."""
+    for name in ("hand_in", "finish_parts", "handed_in"):
+        monkeypatch.delattr(StoreClient, name)
+    job.write("numba", numba_files())
+    assert job.harvest().state == "changed"
+    assert job.offered() == [ENTRY]

@@ -128,7 +128,7 @@ class Importer(Protocol):
         """The account that its programs run as."""
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
-        """Return the digest (`sha256:HEX`) that the reference has in its registry now.
+        """Return the digest (`sha256:HEX`) that the reference has in its registry now; of one by digest, no other.
 
         Raises the errors of this module, and `ProgramMissing`.
         """

@@ -57,6 +57,7 @@ RESULT = "image.sqsh"
 AUTHFILE = "auth.json"
 LEFT_TO_UMOCI = {flatten.UNSUPPORTED: LAYOUT, flatten.UNSUPPORTED_ZSTD: flatten.UNCOMPRESSED}  # status → layout
 RESOLVE_S = 30.0  # skopeo itself waits and retries on status 429 (too many requests)
+ANOTHER = "another manifest than the one that it was asked for"
 PACE_S, LEAST_FETCHED = 300.0, 8 << 20  # seconds in which a registry sends at least so many bytes
 SLOWEST_DISK = 32 << 20  # bytes a second; skopeo waits for it once all has arrived
 LOCK_S = 10.0  # how long an import waits for one of its repository (imports/requests.py); then it keeps no layers
@@ -71,6 +72,7 @@ _FORBIDDEN = (
     "status code from registry 403",
 )
 _NOT_FOUND = ("manifest unknown", "name unknown", "not found", "statuscode: 404")
+_ALTERED = ("manifest does not match provided manifest digest",)  # an error page, too
 _NO_MACHINE = ("no image found in manifest list", "no image found in image index")  # none for this node's CPU
 # Asked for before the image: a proxy that answers so says nothing of the image.
 _PING = ("pinging container registry",)
@@ -108,9 +110,12 @@ class Oci(NamedTuple):
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
         """Return the digest of the reference's manifest, or of its list of manifests, from the registry.
 
-        Only that is asked for: what it names, such as the configuration, may be damaged or missing.
+        Only that is asked for: what it names, such as the configuration, may be damaged or missing. Whoever names a
+        digest gets that: skopeo compares it only when it copies.
         """
         digest, text = self._show(reference, scratch, deadline)
+        if reference.digest not in {"", digest}:
+            raise RegistryAnswerUnusable(image=reference.canonical(), problem=ANOTHER)
         if not self._read(text, deadline).is_one:
             raise RegistryAnswerUnusable(image=reference.canonical(), problem="something that is no image's manifest")
         return digest
@@ -372,6 +377,8 @@ def _answer(image: str, problem: str) -> WarmstartError | None:
     def mentions(words: tuple[str, ...]) -> bool:
         return any(word in problem.lower() for word in words)
 
+    if mentions(_ALTERED):
+        return RegistryAnswerUnusable(image=image, problem=ANOTHER)
     if mentions(_NO_MACHINE):
         return ImageNotForMachine(image=image, machine=os.uname().machine)
     if not mentions(_BEFORE) and (mentions(_HIDDEN) or (mentions(_NOT_FOUND) and not mentions(_FORBIDDEN))):

@@ -81,6 +81,17 @@ def seconds_until_known(watches: list[JobEnd], clock: Clock, most: float) -> flo
     return clock.now - began
 
 
+def test_the_second_node_asks_where_the_head_node_may_be_gone(
+    store: StoreClient, clock: Clock, controller: Controller
+) -> None:
+    """Seldom; all others hear of it through the store, as they do from the head node."""
+    stand_in = JobEnd(a_record(node="n2", head=False), NODES, 0, store, "/nowhere/scontrol", stands_in=True)
+    assert seconds_until_known([stand_in], clock, 240) == 240
+    assert 4 <= controller.asked <= 12
+    controller.state = "COMPLETING"
+    assert seconds_until_known([stand_in, watch(store, 3), watch(store, 64)], clock, 240) <= 70
+
+
 @pytest.mark.threat(44)
 def test_slurmctld_is_asked_as_often_for_64_nodes_as_for_one(
     store: StoreClient, clock: Clock, controller: Controller

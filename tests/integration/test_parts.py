@@ -1,0 +1,246 @@
+"""What the nodes of a job hand in is merged into one bundle: real squashfs files, as root; no Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.maintenance_site import MaintenanceSite, one
+from tests.support.whole_jobs import WholeJob
+from warmstart.entry import background
+from warmstart.host import process
+from warmstart.host.deadline import after
+from warmstart.store import parts
+from warmstart.store.blocklist import Block
+from warmstart.store.manifest import Base, content_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.support.maintenance_site import Content
+    from warmstart.store.manifest import Manifest
+
+pytestmark = pytest.mark.usefixtures("capable_host", "busy", "patient")
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep this process's priority as it is."""
+    monkeypatch.setattr(process, "be_idle", lambda: None)
+
+
+@pytest.fixture
+def job(base: Path) -> WholeJob:
+    """Return a job on two nodes."""
+    return WholeJob(base)
+
+
+def bundles(site: MaintenanceSite, namespace: str = "ns") -> list[Manifest]:
+    """Return the manifests of what is published."""
+    with site.client() as client:
+        where = site.namespace()._replace(name=namespace)
+        found = [bundle.bundle for bundle in client.survey(where, after(20))]
+        return [client.manifest(where, bundle, after(20)) for bundle in found]
+
+
+def content(manifest: Manifest, entry: str) -> int:
+    """Return the size of an entry's only file."""
+    (file,) = manifest.entries[entry].values()
+    return file.size
+
+
+def entries_of(kind: str, number: int) -> Mapping[str, Content]:
+    """Return what one of a hundred nodes has compiled."""
+    if kind == "same":
+        return one("all")
+    return one(f"half-{number % 2}") if kind == "halves" else one(f"own-{number}")
+
+
+@pytest.mark.parametrize(("kind", "entries"), [("same", 1), ("halves", 2), ("own", 100)])
+def test_a_hundred_nodes_publish_one_bundle(base: Path, kind: str, entries: int) -> None:
+    """Whether they compiled the same, or each something else."""
+    job = WholeJob(base, "n[1-100]")
+    for number in range(1, 101):
+        assert bundles(job.site) == []
+        job.hand_in(f"n{number}", entries_of(kind, number))
+    assert job.merge() == 0
+    (bundle,) = bundles(job.site)
+    assert (len(bundle.entries), bundle.producer.node) == (entries, "n1")
+    assert job.site.seen() == dict.fromkeys(bundle.entries, bundle.bundle)
+    assert job.left() == []
+    (event,) = job.site.events("harvest.merged")
+    assert (event["nodes"], event["missing"], event["bundles"], event["left_out"]) == (100, [], 1, 0)
+    assert (event["job_id"], event["uid"], event["user"], event["cluster"]) == (7, 1, "a", "c")
+
+
+def test_the_head_nodes_version_is_taken(job: WholeJob) -> None:
+    """Else that of the first node by name. The manifest tells of each entry who made it."""
+    job.nodelist = "n[2,1,3]"  # n2 is its first
+    job.hand_in("n3", {**one("shared", b"333"), **one("others", b"333")})
+    job.hand_in("n1", {**one("shared", b"1"), **one("others", b"1")})
+    job.hand_in("n2", one("shared", b"22"))
+    job.merge()
+    (bundle,) = bundles(job.site)
+    assert (content(bundle, "shared"), content(bundle, "others")) == (2, 1)
+    assert bundle.producer.node == "n2"
+    assert {entry: origin.node for entry, origin in bundle.origins.items()} == {"others": "n1"}
+    assert set(job.site.seen()) == {"shared", "others"}
+
+
+def test_nodes_of_other_kinds_publish_one_bundle_each(job: WholeJob) -> None:
+    """Each in the namespace of its processors."""
+    job.hand_in("n1", one("a"))
+    job.hand_in("n2", one("a"), namespace="other")
+    job.merge()
+    assert [len(bundles(job.site, name)) for name in ("ns", "other")] == [1, 1]
+    (event,) = job.site.events("harvest.merged")
+    assert (event["bundles"], job.left()) == (2, [])
+
+
+def test_what_was_found_stale_is_the_head_nodes_word(job: WholeJob) -> None:
+    """What it removed is retired; what another node says does not count."""
+    job.site.publish({**one("old"), **one("kept")})
+    old = {entry: Base("user-1-a", content_digest(files)) for entry, files in bundles(job.site)[0].entries.items()}
+    job.hand_in("n1", one("new"), based_on={"old": old["old"]})
+    job.hand_in("n2", one("own"), based_on={"kept": old["kept"]})
+    job.merge()
+    assert set(job.site.seen()) == {"kept", "new", "own"}
+
+
+def test_what_took_another_jobs_place_meanwhile_is_told(job: WholeJob) -> None:
+    """As of a job on one node."""
+    job.site.publish(one("old", b"xx"))
+    job.hand_in("n1", one("old", b"mine"), based_on={"old": Base("user-1-a", "ab" * 32)})
+    job.finish("n2")
+    job.merge()
+    (event,) = job.site.events("entry.rejected")
+    assert (event["reasons"], event["job_id"]) == ({"superseded": 1}, 7)
+
+
+def test_a_repeat_publishes_nothing_new(job: WholeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever merged died before it removed the parts."""
+    job.hand_in("n1", one("a"))
+    job.hand_in("n2", one("b"))
+    with monkeypatch.context() as patch:
+        patch.setattr(background._Merge, "_remove", lambda *_: None)
+        job.merge()
+    assert job.left()
+    job.merge()
+    assert (len(bundles(job.site)), job.left()) == (1, [])
+
+
+def test_maintenance_merges_what_is_complete_and_left(job: WholeJob) -> None:
+    """The node that should have done it died."""
+    job.hand_in("n1", one("a"))
+    job.hand_in("n2", one("b"))
+    assert job.site.command("maintain", "--node", "n1") == 0
+    assert (len(bundles(job.site)), job.left()) == (1, [])
+    job.hand_in("n1", one("c"))
+    job.hand_in("n2", one("d"))
+    assert job.site.command("maintain", "--store") == 0
+    assert (set(job.site.seen()), job.left()) == ({"a", "b", "c", "d"}, [])
+
+
+def age(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let that much time have passed."""
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + seconds)
+
+
+def test_a_run_with_lost_nodes_is_merged_after_an_hour(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its event names the nodes; what comes still later is published, too."""
+    job = WholeJob(base, "n[1-3]")
+    job.hand_in("n1", one("a"))
+    job.hand_in("n3", one("b"), last=False)
+    assert (job.merge(), bundles(job.site)) == (0, [])
+    with monkeypatch.context() as patch:
+        age(patch, parts.PATIENCE_S + 60)
+        assert job.site.command("maintain", "--node", "n1") == 0
+    (event,) = job.site.events("harvest.merged")
+    assert (event["nodes"], event["missing"], event["lacking"]) == (2, ["n2", "n3"], 2)
+    assert (set(job.site.seen()), job.left()) == ({"a", "b"}, [])
+    job.hand_in("n2", one("c"))
+    with monkeypatch.context() as patch:
+        age(patch, parts.PATIENCE_S + 60)
+        job.merge("")
+    assert (set(job.site.seen()), job.left()) == ({"a", "b", "c"}, [])
+
+
+@pytest.mark.threat(47)
+def test_the_parts_of_a_blocked_user_are_not_merged(job: WholeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait a day for the block to be lifted."""
+    for node in ("n1", "n2"):
+        job.hand_in(node, one(node))
+    with job.site.client() as client:
+        client.block(Block("a", "", "", "", "why", "root", 0.0), after(20))
+    assert job.merge() == 0
+    assert bundles(job.site) == []
+    assert job.left()
+    assert job.site.command("maintain", "--node", "n1") == 0
+    age(monkeypatch, parts.KEPT_S + 60)
+    job.merge()
+    dropped = job.site.events("bundle.dropped")
+    assert {event["reason"] for event in dropped} == {"cannot publish: the user a is blocked"}
+    assert (len(dropped), job.left()) == (2, [])
+
+
+def test_a_damaged_part_keeps_no_other(job: WholeJob) -> None:
+    """It is dropped, and told under the job that made it."""
+    torn, bad = job.hand_in("n1", one("a")), job.hand_in("n2", one("b"))
+    job.hand_in("n2", one("c"))
+    Path(job.run.path, f"{torn}.sqsh").write_bytes(b"torn")
+    Path(job.run.path, f"{bad}.json").write_text(json.dumps({"format": 1}))
+    job.merge()
+    assert set(job.site.seen()) == {"c"}
+    dropped = job.site.events("bundle.dropped")
+    assert {event["part"] for event in dropped} == {torn, bad}
+    assert {event["job_id"] for event in dropped} == {7}
+    assert job.left() == []
+
+
+@pytest.mark.threat(47)
+def test_names_that_fit_no_directory_with_the_others_are_left_out(job: WholeJob) -> None:
+    """A job names files: what is a file on one node may be a directory on another."""
+    job.hand_in("n1", {"a": {"a": b"x"}})
+    job.hand_in("n2", {"a/b": {"a/b": b"x"}, "c": {"c": b"x"}})
+    job.merge()
+    assert set(job.site.seen()) == {"a", "c"}
+    assert [event["left_out"] for event in job.site.events("harvest.merged")] == [1]
+
+
+@pytest.mark.threat(47)
+def test_no_bundle_is_larger_than_jobs_may_fetch(base: Path) -> None:
+    """The head node's entries come first."""
+    site = MaintenanceSite(base, "seed: {max_fetch: 100KiB}")
+    job = WholeJob(base, "n[1-3]", site)
+    for number in (3, 2, 1):
+        job.hand_in(f"n{number}", one(f"e{number}", os.urandom(40 << 10)))
+    job.merge()
+    assert set(site.seen()) == {"e1", "e2"}
+    assert [event["left_out"] for event in site.events("harvest.merged")] == [1]
+
+
+def test_a_store_without_room_keeps_the_parts(job: WholeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one tries again; the error names the run."""
+    job.hand_in("n1", one("a"))
+    job.finish("n2")
+    (job.site.store / "artifacts").mkdir(mode=0o700)  # root's: the store's owner cannot write there
+    assert job.merge() == 0
+    assert job.left()
+    assert [event["error"]["code"] for event in job.site.events("step.failed")] == ["store-failed"]
+    (job.site.store / "artifacts").rmdir()
+    job.merge()
+    assert (set(job.site.seen()), job.left()) == ({"a"}, [])
+
+
+def test_what_cannot_be_used_on_the_command_line(job: WholeJob) -> None:
+    """A run is one of parts alone, and one that is not there is nothing to do."""
+    prefix = job.site.installation.prefix
+    assert background.main(prefix, ["fetches", "n1", job.run.name]) == background.WRONG_USAGE
+    assert background.main(prefix, ["parts"]) == background.WRONG_USAGE
+    assert background.main(prefix, ["parts", "n1", job.run.name]) == 0
