@@ -51,8 +51,6 @@ class Options(NamedTuple):
     ] = ()  # the references that need the site's credentials, each with the name of its private store
     later: float = 0.0  # seconds that the steps after this one need
     pyxis: PyxisImage | None = None  # pyxis's own among the references
-    nodelist: str = ""  # the job's nodes as a Slurm hostlist
-    restarts: int = 0  # of the job
     refresh: bool = False  # whether to ask the registry what tags mean now
     meeting: Meeting | None = None  # where the head node says which images it has; None: each node finds its own
     agreed: frozenset[Reference] = frozenset()  # the references of which it says so
@@ -189,9 +187,8 @@ def _job_end(context: Context, options: Options) -> Callable[[Deadline], bool]:
     from warmstart.slurm import nodes
 
     scontrol, record = context.policy.paths.scontrol, context.record
-    second = options.meeting is not None and nodes.expand(options.nodelist)[1:2] == [record.node]
-    watch = JobEnd(record, options.nodelist, options.restarts, context.store, scontrol, stands_in=second)
-    return watch.is_known
+    second = options.meeting is not None and nodes.expand(record.nodelist)[1:2] == [record.node]
+    return JobEnd(record, context.store, scontrol, stands_in=second).is_known
 
 
 def _left_to_pyxis(context: Context, image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:

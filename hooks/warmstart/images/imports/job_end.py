@@ -44,23 +44,14 @@ class JobOver(UserError):
 class JobEnd:
     """One prolog's watch for the end of its job."""
 
-    def __init__(
-        self,
-        record: Record,
-        nodelist: str,
-        restarts: int,
-        store: StoreClient,
-        scontrol: str,
-        *,
-        stands_in: bool = False,
-    ) -> None:
+    def __init__(self, record: Record, store: StoreClient, scontrol: str, *, stands_in: bool = False) -> None:
         """Begin to watch. The head node removes what an earlier job of the same id left in the store.
 
         `stands_in`: this other node asks, too.
         """
         self._record = record
-        self._name = over_name_of(record.cluster, record.job_id, restarts) if nodes.has_several(nodelist) else ""
-        self._answer = Answer(record.uid, record.cluster, nodelist, nodes.first(nodelist))
+        self._name = over_name_of(record.cluster, record.job_id, record.restarts) if record.nodelist else ""
+        self._answer = Answer(record.uid, record.cluster, record.nodelist, nodes.first(record.nodelist))
         self._store = store
         self._slurmctld = Slurmctld(Access(scontrol, os.environ.get("SLURM_CONF", "")))
         self._stands_in = stands_in
