@@ -65,7 +65,7 @@ time.
 
 MADE = "Made on "  # begins the figures of a section
 # What other suites write: title of the section, names of their files.
-OTHERS = {"On GlusterFS": "glusterfs.md", "Growth": "growth-*.md", "Load": "load.md"}
+OTHERS = {"On GlusterFS": "glusterfs.md", "Growth": "growth-*.md", "Load": "load.md", "Cold images": "cold-*.md"}
 
 
 class Promise(NamedTuple):

@@ -1,4 +1,4 @@
-"""The accounts that tests need on the host: two job users and warmstart's three service accounts.
+"""The accounts that tests need on the host: three job users and warmstart's three service accounts.
 
 They are real (in /etc/passwd) because slurmd, munge and the hooks look them up there. They have fixed uids and no
 login. An account that this module made has a mark in its comment field; only such accounts are removed, and only when
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 ALICE = "ws-alice"
 BOB = "ws-bob"
+CAROL = "ws-carol"
 STORE = "warmstart"
 IMPORT = "warmstart-import"
 VALIDATE = "warmstart-validate"
 
-_UIDS = {ALICE: 64201, BOB: 64202, STORE: 64210, IMPORT: 64211, VALIDATE: 64212}
+_UIDS = {ALICE: 64201, BOB: 64202, CAROL: 64203, STORE: 64210, IMPORT: 64211, VALIDATE: 64212}
 _MARK = "warmstart test account"
 
 

@@ -225,7 +225,7 @@ def flattened(directory: Path) -> Callable[[bytes], None]:
     """Return what reads an image as imports do: it flattens the layers, or reads them through for the unpacker."""
 
     def read(data: bytes) -> None:
-        layers = list(_written(directory, data))
+        layers = list(written(directory, data))
         sink = _Sink()
         try:
             flatten.flatten(layers, sink, BOUNDS)  # type: ignore[arg-type] # the rest of IO is not used
@@ -236,13 +236,14 @@ def flattened(directory: Path) -> Callable[[bytes], None]:
                     assert entry.size <= BOUNDS.size
             return
         with tarfile.open(fileobj=io.BytesIO(sink.data)) as made:
-            names = made.getnames()
+            names, links = made.getnames(), [(entry.name, entry.linkname) for entry in made if entry.islnk()]
         assert len(names) == len(set(names)) <= BOUNDS.files
+        assert all(target in names and target != name for name, target in links)
 
     return read
 
 
-def _written(directory: Path, data: bytes) -> Iterator[LayerArchive]:
+def written(directory: Path, data: bytes) -> Iterator[LayerArchive]:
     """Write the blobs of an input; yield the layers, each with the hash that it has."""
     directory.mkdir(exist_ok=True)
     for number in range(MOST_LAYERS):

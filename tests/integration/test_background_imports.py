@@ -23,6 +23,7 @@ from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import RULES, Site
+from tests.support.reports import write_fragment
 from tests.support.slow_relay import slowed
 from warmstart.images.imports import requests
 
@@ -138,12 +139,17 @@ def prolog_flags(site: Site, flags: str) -> Iterator[None]:
             yield
 
 
-def flags_of_this_slurm() -> list[str]:
-    """Return the PrologFlags to try: `RunInJob` came with 24.05."""
+def release_of_this_slurm() -> tuple[int, ...]:
+    """Return year and month of the release."""
     program = shutil.which("slurmctld", path="/usr/sbin")
     version = subprocess.run([program, "-V"], capture_output=True, text=True, check=True).stdout if program else ""
-    release = tuple(map(int, re.findall(r"\d+", version)[:2]))
-    return ["Alloc,DeferBatch,Contain", *(["Alloc,DeferBatch,Contain,RunInJob"] if release >= (24, 5) else [])]
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def flags_of_this_slurm() -> list[str]:
+    """Return the PrologFlags to try: `RunInJob` came with 24.05."""
+    more = ["Alloc,DeferBatch,Contain,RunInJob"] if release_of_this_slurm() >= (24, 5) else []
+    return ["Alloc,DeferBatch,Contain", *more]
 
 
 @pytest.mark.parametrize("flags", flags_of_this_slurm())
@@ -202,7 +208,7 @@ def test_a_job_that_is_cancelled_during_a_cold_import_frees_its_nodes(
             site.cluster.cancel(job)
             cancelled = time.monotonic()
             site.cluster.wait_idle(60)
-            print(f"free after {time.monotonic() - cancelled:.0f} s with {flags}")  # noqa: T201
+            free = time.monotonic() - cancelled
             assert site.cluster.job(job).state == "CANCELLED"
             assert len(site.imports()) == 1
         site.wait_imports()
@@ -214,6 +220,12 @@ def test_a_job_that_is_cancelled_during_a_cold_import_frees_its_nodes(
         later = site.finish(site.cluster.submit(SHOW, BOB, wanting(image), "--nodelist=n[1-2]", "--nodes=2"))
         assert later.output == "found\n"
         assert not any(f"--jobs={later.job_id}" in question for question in questions(site))
+    release = ".".join(f"{number:02}" for number in release_of_this_slurm())
+    write_fragment(
+        f"cold-3-cancelled-{release}-{flags.rpartition(',')[2]}.md",
+        f"- `scancel` during a cold import, Slurm {release}, `PrologFlags={flags}`: both nodes are free after "
+        f"{free:.0f} s.\n",
+    )
 
 
 @pytest.mark.parametrize("flags", flags_of_this_slurm())

@@ -10,6 +10,7 @@ import random
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,27 @@ from tests.support.layer_registry import LayerRegistry, serving
 from tests.support.layer_stacks import SUFFIXES, Item, Tree, archive, random_stack, tree_of, write_layout
 from warmstart.host.deadline import after
 from warmstart.images import scratch
+from warmstart.images.importers import flatten
+from warmstart.images.importers.base import ImageMalformed
 from warmstart.images.importers.oci import Oci
 from warmstart.images.reference import parse
 
 TWICE = [Item("d/f", content=b"old"), Item("d/f", content=b"new"), Item("l", "hardlink", target="d/f")]
+DEPTHS = (2, 3, 5, 8, 13, 21, 34, 55, 89, 126)
+
+
+def _of_depth(depth: int) -> list[list[Item]]:
+    return random_stack(random.Random(depth), depth)
+
+
 STACKS: dict[str, Callable[[], list[list[Item]]]] = {
     "1 layer": lambda: random_stack(random.Random(1), 1),
     "40 layers": lambda: random_stack(random.Random(2), 40),
     "127 layers": lambda: random_stack(random.Random(3), 127),
     "a name twice": lambda: [TWICE, [Item("d/g")]],
 }
+SWEPT = {f"{depth} layers": partial(_of_depth, depth) for depth in DEPTHS}
+STACKS |= SWEPT
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +64,20 @@ def imported(place: Place, registry: LayerRegistry, layout: Path, to: Path) -> T
     return tree_of(to)
 
 
+@pytest.mark.threat(45)
+def test_unpacking_takes_no_longer_than_an_honest_image(
+    place: Place, registry: LayerRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It walks a directory each time that a layer empties it, and keeps what the layer itself has put there."""
+    files = [Item(f"d/{number}") for number in range(2500)]
+    write_layout(tmp_path / "layout", [archive([*files, *[Item("d/.wh..wh..opq")] * 2500, *TWICE])])
+    command = flatten.command
+    read = ["/bin/sh", "-c", '"$@" >/dev/null; status=$?; echo 2; exit $status', "sh"]
+    monkeypatch.setattr(flatten, "command", lambda *arguments: [*read, *command(*arguments)])
+    with pytest.raises(ImageMalformed, match="more time than its size explains"):
+        imported(place, registry, tmp_path / "layout", tmp_path / "tree")
+
+
 def unpacked(layout: Path, to: Path) -> Tree:
     """Return the tree that umoci unpacks, as owners can read it."""
     umoci = ["umoci", "raw", "unpack", "--rootless", "--image", f"{layout}:import", str(to)]
@@ -60,7 +86,7 @@ def unpacked(layout: Path, to: Path) -> Tree:
     return tree_of(to)
 
 
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("stack", [pytest.param(name, marks=[pytest.mark.sweep] * (name in SWEPT)) for name in STACKS])
 def test_each_form_becomes_one_tree(place: Place, registry: LayerRegistry, tmp_path: Path, stack: str) -> None:
     """Compressed by gzip, by zstd, or not at all."""
     archives = [archive(items) for items in STACKS[stack]()]

@@ -5,30 +5,30 @@ The program that packs them runs as an import starts it. What a layer claims, hi
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import random
+import shutil
 import subprocess
 import sys
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.fuzz import layers
+from tests.support.hostile_layers import ATTACKS, BOUNDS, MIB, alike, streamed
 from tests.support.layer_stacks import Item, archive, packed, write_packed
-from tests.support.tar_headers import END, GNU, base256, header, pax, summed, zstd
-from warmstart.images.importers import flatten
+from tests.support.reports import write_fragment
+from tests.support.tar_headers import END, header, padded, pax
+from warmstart.images.importers import flatten, layer_reader
 from warmstart.images.importers.layer_reader import ImageBounds
 
 pytestmark = pytest.mark.threat(45)
 
-MIB = 1 << 20
-BOUNDS = ImageBounds(256 * MIB, 20_000)
+MUTATED = 1000
 MOST_MEMORY = 300 * MIB  # that the program and mksquashfs may have at a time
-HUGE = (1 << 63) - 1
-MALFORMED, TOO_LARGE = flatten.INVALID, flatten.TOO_LARGE
 
 
 class Ended(NamedTuple):
@@ -42,7 +42,8 @@ class Ended(NamedTuple):
 # A process of its own starts the program: the peak of a child counts what its parent had when it forked.
 MEASURED = """
 import resource, subprocess, sys
-done = subprocess.run(["/usr/bin/timeout", "-k", "1", "20", *sys.argv[1:]], stderr=subprocess.PIPE)
+argv = ["/usr/bin/timeout", "-k", "1", "20", *sys.argv[1:]]
+done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 sys.stdout.flush()
 sys.stdout.buffer.write(done.stderr)
@@ -56,100 +57,6 @@ def ended(base: Path, bounds: ImageBounds = BOUNDS) -> Ended:
     figures, _, said = done.stdout.partition("\n")
     status, memory = map(int, figures.split())
     return Ended(status, said, memory * 1024)
-
-
-def streamed(parts: Iterable[bytes]) -> tuple[bytes, str]:
-    """Return the gzip of an archive that comes in parts, and its SHA-256."""
-    packer, sha256, out = zlib.compressobj(9, zlib.DEFLATED, 31), hashlib.sha256(), []
-    for part in parts:
-        out.append(packer.compress(part))
-        sha256.update(part)
-    return b"".join([*out, packer.flush()]), sha256.hexdigest()
-
-
-def zeros(mebibytes: int) -> Iterable[bytes]:
-    """Yield zeros."""
-    return (bytes(MIB) for _ in range(mebibytes))
-
-
-def layer(*parts: bytes) -> tuple[bytes, str]:
-    """Return a layer."""
-    return streamed(parts)
-
-
-def _hidden_bomb() -> Sequence[tuple[bytes, str]]:
-    lower = streamed([header(b"zeros", size=300 * MIB), *zeros(300), END])
-    return [lower, layer(header(b".wh.zeros"), END)]
-
-
-def _many(count: int, entry: Callable[[int], bytes]) -> Sequence[tuple[bytes, str]]:
-    return [streamed(entry(number) for number in range(count))]
-
-
-def _quadratic_pax() -> bytes:
-    """Return records without `=`: whoever looks for one from each of them reads all that follow."""
-    return b"5 aaa" * 200_000 + b"="
-
-
-def _sparse(real: int) -> bytes:
-    """Return GNU tar's older form of a sparse file without content."""
-    block = bytearray(header(b"holes", b"S", magic=GNU))
-    block[483:495] = base256(real)
-    return summed(bytes(block))
-
-
-ATTACKS: dict[str, tuple[Callable[[], Sequence[tuple[bytes, str]]], int]] = {
-    "a whiteout that claims 8 EiB": (lambda: [layer(header(b".wh.f", size=base256(HUGE)))], TOO_LARGE),
-    "a whiteout that claims more than there is": (lambda: [layer(header(b".wh.f", size=100 * MIB))], MALFORMED),
-    "a hidden file that claims 8 EiB": (
-        lambda: [layer(header(size=base256(HUGE))), layer(header(b".wh.f"), END)], TOO_LARGE,
-    ),
-    "a PAX header that claims 8 EiB": (
-        lambda: [layer(pax({b"size": b"%d" % HUGE}), header(b".wh.f"), END)], TOO_LARGE,
-    ),
-    "a file that claims less than nothing": (lambda: [layer(header(size=base256(-512)), END)], MALFORMED),
-    "a sparse whiteout of 8 EiB": (
-        lambda: [layer(pax({b"GNU.sparse.realsize": b"%d" % HUGE}), header(b".wh.f"), END)], TOO_LARGE,
-    ),
-    "holes of 8 EiB, for the unpacker": (lambda: [layer(_sparse(HUGE), END)], TOO_LARGE),
-    "many holes, for the unpacker": (lambda: [layer(*[_sparse(64 * MIB)] * 5, END)], TOO_LARGE),
-    "a sparse file whose header never ends": (lambda: [layer(_endless_sparse())], MALFORMED),
-    "zeros behind the end": (lambda: [streamed([header(), END, *zeros(64)])], MALFORMED),
-    "content that an upper layer hides": (_hidden_bomb, TOO_LARGE),
-    "content for the unpacker": (
-        lambda: [streamed([header(), header(), header(b"g", size=300 * MIB), *zeros(300)])], TOO_LARGE,
-    ),
-    "a long name of 100 MiB": (
-        lambda: [streamed([header(b"n", b"L", 100 * MIB), *zeros(100), header(), END])], MALFORMED,
-    ),
-    "a PAX header of 100 MiB": (
-        lambda: [streamed([header(b"n", b"x", 100 * MIB), *zeros(100), header(), END])], MALFORMED,
-    ),
-    "PAX headers that take long": (lambda: [layer(*[pax(_quadratic_pax())] * 20, header(), END)], MALFORMED),
-    "a number of a million digits": (lambda: [layer(pax({b"size": b"9" * 1_000_000}), header(), END)], MALFORMED),
-    "global headers without end": (
-        lambda: _many(30_000, lambda number: pax({b"k%d" % number: b"v" * 900}, b"g")), 0,
-    ),
-    "names of two thousand directories": (
-        lambda: _many(5000, lambda number: pax({b"path": b"%d/" % number + b"d/" * 2000 + b"f"}) + header()), MALFORMED,
-    ),
-    "more entries than files, hidden": (lambda: _many(30_000, lambda number: header(b"d/.wh.%d" % number)), TOO_LARGE),
-    "an archive that is cut": (lambda: [layer(header(size=5))], MALFORMED),
-    "a header that is none": (lambda: [layer(header(), bytes(range(256)) * 2, header(b"g"), END)], MALFORMED),
-    "empty members of gzip": (lambda: [(gzip.compress(b"") * 200_000 + layer(END)[0], layer(END)[1])], 0),
-    "a frame of zstd with a window of 2 GiB": (
-        lambda: [(b"\x28\xb5\x2f\xfd\0" + bytes([21 << 3]) + b"\1\0\0", layer()[1])], MALFORMED,
-    ),
-    "zeros in zstd": (lambda: [(zstd(header() + END + bytes(600 * MIB)), "0" * 64)], MALFORMED),
-    "a cut frame of zstd": (lambda: [(zstd(random.Random(1).randbytes(5000))[:3000], "0" * 64)], MALFORMED),
-    "a wrong hash": (lambda: [(layer(END)[0], "0" * 64)], MALFORMED),
-}  # fmt: skip
-
-
-def _endless_sparse() -> bytes:
-    block = bytearray(header(b"holes", b"S", magic=GNU))
-    block[482] = 1
-    return summed(bytes(block)) + (bytes(504) + b"\1" + bytes(7)) * 1000
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -170,10 +77,51 @@ def test_layers_cost_no_memory_each(tmp_path: Path) -> None:
     assert (result.status, result.memory < MOST_MEMORY) == (0, True), result
 
 
+def test_many_files_cost_no_memory_each(tmp_path: Path) -> None:
+    """By itself mksquashfs fills a quarter of the machine's memory with what it has not yet packed."""
+    files = (header(b"%d" % n, size=100_000) + padded(b"%d" % n + bytes(99_995))[:100_352] for n in range(4000))
+    write_packed(tmp_path / "layout", [streamed([*files, END])])
+    result = ended(tmp_path, ImageBounds(1 << 30, 20_000))
+    assert (result.status, result.memory < MOST_MEMORY) == (0, True), result
+
+
+def test_packing_takes_no_longer_than_an_honest_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes longer is left to the unpacker, whose time is limited as well."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(layer_reader, "LEAST_CPU_S", 1.0)
+    write_packed(tmp_path / "layout", [streamed(alike(1500))])
+    assert flatten.run("layout", "import", "r.sqsh", BOUNDS) == flatten.UNSUPPORTED
+    assert not (tmp_path / "r.sqsh").exists()
+
+
+@pytest.mark.sweep
+def test_mutated_images_cost_no_more_than_they_are(tmp_path: Path) -> None:
+    """Those of the fuzzer, by the program as imports start it, with mksquashfs. The figures go into reliability."""
+    statuses, longest, memory = Counter[int](), 0.0, 0
+    for seed in range(MUTATED):
+        made = layers.written(tmp_path / "blobs", layers.image(random.Random(seed)))
+        place = tmp_path / str(seed)
+        write_packed(place / "layout", [(Path(one.path).read_bytes(), one.diff_id[7:]) for one in made])
+        started = time.monotonic()
+        result = ended(place, layers.BOUNDS)
+        longest, memory = max(longest, time.monotonic() - started), max(memory, result.memory)
+        statuses[result.status] += 1
+        assert result.status in {0, flatten.UNSUPPORTED, flatten.UNSUPPORTED_ZSTD, flatten.INVALID, flatten.TOO_LARGE}
+        assert result.memory < MOST_MEMORY
+        shutil.rmtree(place)
+    left = statuses[flatten.UNSUPPORTED] + statuses[flatten.UNSUPPORTED_ZSTD]
+    write_fragment(
+        "cold-5-mutated.md",
+        f"Of {MUTATED} images with layers that the fuzzer made, {statuses[0]} were packed, {left} left to the unpacker "
+        f"after all was read, {statuses[flatten.INVALID]} refused as malformed, {statuses[flatten.TOO_LARGE]} as too "
+        f"large. The longest took {longest:.1f} s, and no process more than {memory / MIB:.0f} MiB.\n",
+    )
+
+
 def test_names_meet_a_limit_of_memory(tmp_path: Path) -> None:
     """Each directory above a name is remembered: that is bounded, and refused for good."""
     deep = [pax({b"path": b"%d/" % n + b"/".join([b"d" * 19] * 198)}) + header() for n in range(5000)]
     write_packed(tmp_path / "layout", [streamed(deep)])
     result = ended(tmp_path, ImageBounds(256 * MIB, 5100))
-    assert result.status == TOO_LARGE, result
+    assert result.status == flatten.TOO_LARGE, result
     assert result.memory < flatten.LEAST_MEMORY + 5100 * flatten.MEMORY_PER_FILE

@@ -212,7 +212,7 @@ def test_a_full_disk_below_the_scratch_is_not_the_images_fault(
     place: Place, site: Site, bombs: Bombs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk below the import's file system fills up: nothing broken is published, and no node drains."""
-    unsupported = ["/bin/sh", "-c", f"exit {flatten.UNSUPPORTED}"]
+    unsupported = ["/bin/sh", "-c", f"echo 60; exit {flatten.UNSUPPORTED}"]
     monkeypatch.setattr(flatten, "command", lambda *_: unsupported)  # the image is unpacked, which takes room
     small = place.base / "small"
     small.mkdir()

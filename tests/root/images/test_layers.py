@@ -207,6 +207,19 @@ def test_a_registry_that_trickles_is_given_up(
         run_import(base, registry, image, place if keeps else None)
 
 
+def test_a_registry_that_sends_more_than_it_says_is_given_up_as_well(
+    registry: LayerRegistry, base: Path, place: LayerPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that the manifest speaks of is here, and the answer doesn't end."""
+    monkeypatch.setattr(oci, "PACE_S", 1.0)
+    monkeypatch.setattr(importers, "PAUSES_S", ())
+    part = layer("file", 8 << 20)
+    image = registry.add_image([part], "1", {f"sha256:{hashlib.sha256(part).hexdigest()}": 100})
+    registry.stop_after(1 << 20)
+    with pytest.raises(RegistryUnreachable, match="too little"):
+        run_import(base, registry, image, place)
+
+
 def test_an_image_that_says_it_is_too_large_is_not_fetched(
     registry: LayerRegistry, base: Path, place: LayerPlace
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from warmstart.images.scratch import LAYOUT, PREFIX, Exceeded, ImageTooLarge, Sc
 PRLIMIT = "/usr/bin/prlimit"
 LARGEST_FILE = 256 << 30  # bytes; of any single file that an import writes
 PAUSES_S = (0.5, 2.0)  # before the second and third attempt; jitter makes each up to half longer
+CPU_PRECISION_S = 0.5  # of the kernel's figures
 REPORT_S = 1.0  # between two reports of progress
 _T = TypeVar("_T")
 
@@ -162,16 +164,19 @@ def run(
     reach: Reach | None = None,
     capabilities: Sequence[str] = (),
     look: Callable[[], None] | None = None,
+    cpu_s: int = 0,
 ) -> process.CompletedProgram:
     """Run a program of an importer in its scratch, without network or, with `reach`, behind the proxy of `egress`.
 
     It sees no other import's scratch. `look` is called at least once a second while the program runs; an exception
-    from it kills the program. Raises `ImageTooLarge`, `RedirectRefused` if the program failed after a refused
-    connection, and `ImportFailed` if it is not installed.
+    from it kills the program. `cpu_s` is the most CPU time that it may take, 0 for any. Raises `ImageTooLarge`,
+    `RedirectRefused` if the program failed after a refused connection, `ImageMalformed` if it took too much CPU time,
+    and `ImportFailed` if it is not installed.
     """
     watch = None if scratch.is_loop_filesystem else Watch(scratch.fd, scratch.caps)
     watches = [each for each in (watch, look) if each is not None]
-    limited = [PRLIMIT, f"--fsize={LARGEST_FILE}", "--core=0", "--", *argv]
+    limits = [f"--fsize={LARGEST_FILE}", "--core=0", *([f"--cpu={_allowed(cpu_s)}"] if cpu_s else [])]
+    limited, before = [PRLIMIT, *limits, "--", *argv], _cpu_of_children()
     common = partial(process.run, limited, deadline=deadline, cwd=scratch.path, watch=_all(watches))
     try:
         if not _is_alone(identity):
@@ -187,10 +192,25 @@ def run(
             watch.look()  # counts what was written since the last check
     except Exceeded as error:
         raise ImageTooLarge.of(reference.canonical(), scratch.caps) from error
+    if completed.status != 0 and cpu_s and _cpu_of_children() - before > _allowed(cpu_s) - CPU_PRECISION_S:
+        problem = f"{os.path.basename(argv[0])} takes more time than its size explains"
+        raise ImageMalformed(image=reference.canonical(), problem=problem)
     if completed.status != 0 and f"failed to execute {argv[0]}:" in completed.complaint():  # prlimit(1) says that
         problem = "it is not installed on this node (docs/operations/install.md, What a node needs)"
         raise ImportFailed(image=reference.canonical(), program=argv[0], problem=problem)
     return completed
+
+
+def _allowed(seconds: int) -> int:
+    """Return the CPU time that a program may be allowed: the limit of a user's own import may be lower."""
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    return seconds if hard == resource.RLIM_INFINITY else min(seconds, hard)
+
+
+def _cpu_of_children() -> float:
+    """Return the CPU time of all programs that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def every_second(action: Callable[[], None]) -> Callable[[], None]:

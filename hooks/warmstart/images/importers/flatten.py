@@ -31,6 +31,7 @@ import fcntl
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import tarfile
@@ -51,6 +52,7 @@ from warmstart.images.importers.layer_reader import (
     LayerArchive,
     LayerReader,
     Unsupported,
+    cpu_seconds,
     is_zstd,
 )
 from warmstart.images.importers.oci_layout import LayoutImage
@@ -61,6 +63,7 @@ MKSQUASHFS = "/usr/bin/mksquashfs"
 OLDEST_WITH_TAR = (4, 5)
 # Bytes of address space, before anything is read: the names of all files, and libzstd's window.
 LEAST_MEMORY, MEMORY_PER_FILE = 512 << 20, 2048
+PACKING_MEMORY = "256M"  # for what mksquashfs has read and not yet written; by itself a quarter of the machine's memory
 PLAIN_DIRECTORY = 0o755  # the mode of a directory that no layer has an entry for
 UNCOMPRESSED = "uncompressed"  # the layout for umoci where it cannot read the image's own
 VERSION = re.compile(rb"mksquashfs version (\d+)\.(\d+)")
@@ -89,9 +92,12 @@ def _parents(path: bytes) -> Iterator[bytes]:
 class Archive:
     """The tar archive for mksquashfs. Every path is written once."""
 
-    def __init__(self, out: IO[bytes], bounds: ImageBounds) -> None:
+    def __init__(self, out: IO[bytes], bounds: ImageBounds, packer: int = 0) -> None:
         self._out = out
-        self._size, self._files = bounds
+        self._size, self._files = self._bounds = bounds
+        self._packer = packer  # process that gets CPU time by what is written
+        self._granted = 0
+        self._grant()
 
     def add(self, path: bytes, entry: Entry, content: Iterator[bytes]) -> None:
         """Write an entry under a path, with its content if it is a file. Raises `BoundsExceeded`."""
@@ -99,6 +105,7 @@ class Archive:
         self._size -= entry.size
         if self._size < 0 or self._files < 0:
             raise BoundsExceeded
+        self._grant()
         info = tarfile.TarInfo(_text(path))
         info.type, info.mode, info.mtime, info.size = entry.type, _readable(entry), entry.mtime, entry.size
         info.linkname = _text(entry.target)
@@ -110,6 +117,18 @@ class Archive:
         if left:
             raise Unsupported(f"{path!r} ends too early")
         self._out.write(bytes(-entry.size % tarfile.BLOCKSIZE))
+
+    def _grant(self) -> None:
+        """Let mksquashfs take as much CPU time as an honest image of that size needs.
+
+        It compares files that are alike with each other, and the names of a directory, too: that grows with the square.
+        """
+        seconds = int(cpu_seconds(self._bounds.size - self._size, self._bounds.files - self._files))
+        if self._packer and seconds > self._granted:
+            self._granted = seconds
+            hard = resource.getrlimit(resource.RLIMIT_CPU)[1]  # -1: none
+            with suppress(ProcessLookupError):  # its end is noticed where it is written to
+                resource.prlimit(self._packer, resource.RLIMIT_CPU, (seconds if hard < 0 else min(seconds, hard), hard))
 
     def end(self) -> None:
         """Write the end of the archive."""
@@ -178,6 +197,10 @@ class Image:
             self._implied.update(_parents(path))
         if entry.type == tarfile.LNKTYPE:
             target = layer.targets.get(entry.target, entry.target)
+            if entry.target == path:
+                raise InvalidImage(f"{path!r} is a hard link to itself")
+            if target == path:
+                raise Unsupported(f"{path!r} is a hard link to what it replaces")
             layer.targets[path] = target
             layer.contents[path] = None
             self._link(number, layer, links, target)
@@ -277,12 +300,14 @@ class _LayerState:
             directory = directory.rpartition(b"/")[0]
 
 
-def flatten(layers: list[LayerArchive], out: IO[bytes], bounds: ImageBounds) -> int:
+def flatten(layers: list[LayerArchive], out: IO[bytes], bounds: ImageBounds, packer: int = 0) -> int:
     """Write the image of `layers` (the lowest first) as a tar archive; return the mode of its root.
+
+    `packer` is the process that reads it.
 
     Raises `Unsupported`, `InvalidImage`, `BoundsExceeded` and `OSError`; what was written then is of no use.
     """
-    image, budget = Image(Archive(out, bounds)), Budget(bounds)
+    image, budget = Image(Archive(out, bounds, packer)), Budget(bounds)
     for number in reversed(range(len(layers))):
         image.add_layer(number, LayerReader(layers[number], budget))
     again = Budget(bounds)
@@ -312,13 +337,15 @@ def make(image: LayoutImage, result: str, bounds: ImageBounds) -> int:
     with tempfile.TemporaryFile() as messages:
         with _without_limit():
             # S603: a program by its absolute path, and arguments of our own
-            process = subprocess.Popen(_pack(result, mode), stdin=subprocess.PIPE, stderr=messages)
+            process = subprocess.Popen(
+                _pack(result, mode), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=messages
+            )
         assert process.stdin is not None
         with suppress(OSError):  # or mksquashfs waits for each 64 KiB
             fcntl.fcntl(process.stdin, fcntl.F_SETPIPE_SZ, CHUNK)
         try:
             try:
-                is_as_announced = flatten(image.layers, process.stdin, bounds) == mode
+                is_as_announced = flatten(image.layers, process.stdin, bounds, process.pid) == mode
                 process.stdin.close()
             except BrokenPipeError:  # mksquashfs has ended, and says why
                 is_as_announced = True
@@ -326,6 +353,10 @@ def make(image: LayoutImage, result: str, bounds: ImageBounds) -> int:
             messages.seek(0)
             said = messages.read()
             sys.stderr.buffer.write(said)
+            if status == -signal.SIGXCPU:
+                raise Unsupported("packing it takes more time than its size explains")
+            if status < 0:
+                raise Unsupported(f"mksquashfs was ended by signal {-status}")
             if not status and said:
                 raise Unsupported("mksquashfs did not take everything")
             if not is_as_announced:
@@ -356,18 +387,22 @@ def _without_limit() -> Iterator[None]:
 def prepare(image: LayoutImage, tag: str, bounds: ImageBounds) -> int:
     """Read all layers, so that umoci may unpack the image; return the exit status that says from which layout.
 
+    The importer reads how many seconds of CPU time each program that takes part in it may have.
+
     umoci 0.4.7 knows no zstd: it gets the layers uncompressed. Raises `InvalidImage`, `BoundsExceeded` and `OSError`.
     """
     budget = Budget(bounds)
     if not any(_is_zstd(layer) for layer in image.layers):
         for layer in image.layers:
             _read_through(LayerReader(layer, budget))
+        print(int(budget.cpu_seconds()))  # noqa: T201 - the importer reads it
         return UNSUPPORTED
     os.makedirs(os.path.join(UNCOMPRESSED, "blobs", "sha256"))
     for layer in image.layers:
         with open(oci_layout.blob_path(UNCOMPRESSED, layer.diff_id), "wb") as copy:
             _read_through(LayerReader(layer, budget, copy))
     oci_layout.write_uncompressed(UNCOMPRESSED, tag, image)
+    print(int(budget.cpu_seconds()))  # noqa: T201 - the importer reads it
     return UNSUPPORTED_ZSTD
 
 
@@ -393,7 +428,7 @@ def _pack(result: str, mode: int) -> list[str]:
     processors = str(len(os.sched_getaffinity(0)))
     return [
         *(MKSQUASHFS, "-", result, "-tar", "-root-mode", f"{mode:o}"),
-        *("-all-root", "-no-xattrs", "-noappend", "-no-progress", "-quiet"),
+        *("-all-root", "-no-xattrs", "-noappend", "-no-progress", "-quiet", "-mem", PACKING_MEMORY),
         *("-comp", "zstd", "-Xcompression-level", "3", "-mkfs-time", "0", "-processors", processors),
     ]
 

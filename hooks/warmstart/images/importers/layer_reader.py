@@ -63,21 +63,29 @@ class ImageBounds(NamedTuple):
     files: int  # with directories
 
 
+def cpu_seconds(size: int, files: int) -> float:
+    """Return the CPU time that a program may take for so many bytes and entries."""
+    return LEAST_CPU_S + size * CPU_S_PER_BYTE + files * CPU_S_PER_ENTRY
+
+
 class Budget:
     """What the layers of an image may still hold together, hidden or not, and how long it may take to read them."""
 
     def __init__(self, bounds: ImageBounds) -> None:
-        self.size, self._files = bounds
-        self._until = time.process_time() + LEAST_CPU_S
+        self.size, self._files = self._bounds = bounds
+        self._since = time.process_time()
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that a program may take for what came so far."""
+        return cpu_seconds(self._bounds.size - self.size, self._bounds.files - self._files)
 
     def take(self, size: int, files: int = 0) -> None:
         """Count bytes and entries. Raises `BoundsExceeded`, or `InvalidImage` if what came so far took too long."""
         self.size -= size
         self._files -= files
-        self._until += size * CPU_S_PER_BYTE + files * CPU_S_PER_ENTRY
         if self.size < 0 or self._files < 0:
             raise BoundsExceeded
-        if time.process_time() > self._until:
+        if time.process_time() - self._since > self.cpu_seconds():
             raise InvalidImage("reading its layers takes more time than their size explains")
 
 

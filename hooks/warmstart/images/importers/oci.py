@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -58,8 +59,10 @@ LEFT_TO_UMOCI = {flatten.UNSUPPORTED: LAYOUT, flatten.UNSUPPORTED_ZSTD: flatten.
 RESOLVE_S = 30.0  # skopeo itself waits and retries on status 429 (too many requests)
 ANOTHER = "another manifest than the one that it was asked for"
 PACE_S, LEAST_FETCHED = 300.0, 8 << 20  # seconds in which a registry sends at least so many bytes
+SLOWEST_DISK = 32 << 20  # bytes a second; skopeo waits for it once all has arrived
 LOCK_S = 10.0  # how long an import waits for one of its repository (imports/requests.py); then it keeps no layers
 
+_SECONDS = re.compile(rb"[1-9][0-9]{0,8}\n")
 # Messages of skopeo (containers/image and Go's net). `_failure` decides in which order they count.
 NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large", "file size limit exceeded")
 # For a repository that it does not have, Docker Hub prints "denied" and "unauthorized" in the same message.
@@ -86,6 +89,13 @@ _UNREACHABLE = (
 def make(identity: Identity, rules: Images, login: Login | None) -> Oci:
     """Return the importer, as the policy wants it."""
     return Oci(identity, rules.insecure, login, Reach(rules.hosts, rules.proxy))
+
+
+class _Unpacking(NamedTuple):
+    """How an image is unpacked that `flatten` leaves to umoci."""
+
+    layout: str
+    cpu_s: int  # the most CPU time of each program
 
 
 class Oci(NamedTuple):
@@ -145,33 +155,38 @@ class Oci(NamedTuple):
             layered = layered._replace(is_layout_fixed=True)
             left = self._flatten(exact, layered, deadline, looking("packing"))
             if left:
-                unpack = [UMOCI, "raw", "unpack", "--rootless", "--image", f"{left}:{TAG}", ROOTFS]
-                self._do(exact, unpack, layered, deadline, looking("unpacking"))
+                unpack = [UMOCI, "raw", "unpack", "--rootless", "--image", f"{left.layout}:{TAG}", ROOTFS]
+                self._do(exact, unpack, layered, deadline, looking("unpacking"), left.cpu_s)
             if layers is not None:
                 layers.make_room()
         if left:
             # mksquashfs replaces files that their owner may not read (RHEL's shadow, 0000; sudo, 4111) by empty ones.
-            self._do(exact, [CHMOD, "-R", "u+rX", "--", ROOTFS], scratch, deadline, looking("unpacking"))
-            self._do(exact, _pack(), scratch, deadline, looking("packing"))
+            readable = [CHMOD, "-R", "u+rX", "--", ROOTFS]
+            self._do(exact, readable, scratch, deadline, looking("unpacking"), left.cpu_s)
+            self._do(exact, _pack(), scratch, deadline, looking("packing"), left.cpu_s)
         return RESULT
 
-    def _flatten(self, reference: Reference, scratch: Scratch, deadline: Deadline, look: Callable[[], None]) -> str:
-        """Make the result straight from the layers, and return "".
+    def _flatten(
+        self, reference: Reference, scratch: Scratch, deadline: Deadline, look: Callable[[], None]
+    ) -> _Unpacking | None:
+        """Make the result straight from the layers, and return None.
 
-        If they must be unpacked, leave nothing, and return the layout from which. No layers get there that were not
-        read through: umoci has no bounds.
+        If they must be unpacked, leave nothing, and return how. No layers get there that were not read through: umoci
+        has no bounds.
         """
         argv = flatten.command(LAYOUT, TAG, RESULT, scratch.caps)
         completed = self._run(reference, argv, scratch, deadline, look=look)
         if completed.status in LEFT_TO_UMOCI:
-            return LEFT_TO_UMOCI[completed.status]
+            if not _SECONDS.fullmatch(completed.stdout):
+                raise _failure(reference, "flatten", completed, scratch)
+            return _Unpacking(LEFT_TO_UMOCI[completed.status], int(completed.stdout))
         if completed.status == flatten.TOO_LARGE:
             raise ImageTooLarge.of(reference.canonical(), scratch.caps)
         if completed.status == flatten.INVALID:
             raise ImageMalformed(image=reference.canonical(), problem=completed.complaint())
         if completed.status != 0:
             raise _failure(reference, "flatten", completed, scratch)
-        return ""
+        return None
 
     def _copy(self, exact: Reference, scratch: Scratch) -> list[str]:
         return [
@@ -206,15 +221,16 @@ class Oci(NamedTuple):
     def _read(self, text: str, deadline: Deadline) -> ImageManifest:
         return ImportUserClient(self.identity).read_manifest(text, os.uname().machine, deadline)
 
-    def _do(
+    def _do(  # noqa: PLR0917 - what, where, until when
         self,
         reference: Reference,
         argv: list[str],
         scratch: Scratch,
         deadline: Deadline,
         look: Callable[[], None],
+        cpu_s: int,
     ) -> None:
-        completed = self._run(reference, argv, scratch, deadline, look=look)
+        completed = self._run(reference, argv, scratch, deadline, look=look, cpu_s=cpu_s)
         if completed.status != 0:
             raise _failure(reference, argv[0], completed, scratch)
 
@@ -251,6 +267,7 @@ class Oci(NamedTuple):
         deadline: Deadline,
         reach: Reach | None = None,
         look: Callable[[], None] | None = None,
+        cpu_s: int = 0,
     ) -> process.CompletedProgram:
         return run(
             argv,
@@ -261,6 +278,7 @@ class Oci(NamedTuple):
             env={"HOME": scratch.path, "TMPDIR": scratch.path, "XDG_RUNTIME_DIR": scratch.path},
             reach=reach,
             look=look,
+            cpu_s=cpu_s,
         )
 
     def _credentials(self, without: str, scratch: Scratch) -> str:
@@ -280,16 +298,21 @@ def _fetching(reference: Reference, arrived: Callable[[], int], total: int, repo
     A registry that sends a byte now and then would hold a slot of this node until the import's deadline.
     """
     due, before = time.monotonic() + PACE_S, arrived()
+    writing = total / SLOWEST_DISK  # seconds that skopeo may need once all has arrived
 
     def look() -> None:
-        nonlocal due, before
+        nonlocal due, before, writing
         here = arrived()
         report(Progress("fetching", here, total))
         before = min(before, here)  # another attempt begins with less
         if time.monotonic() < due:
             return
         came, before, due = here - before, here, time.monotonic() + PACE_S
-        if came < LEAST_FETCHED and not 0 < total <= here:
+        if came >= LEAST_FETCHED:
+            return
+        if here >= total and writing:
+            due, writing = due + writing, 0.0
+        else:
             problem = f"too little: {came} bytes in {PACE_S:.0f} s"
             raise RegistryUnreachable(image=reference.canonical(), problem=problem)
 
@@ -329,6 +352,7 @@ def _pack() -> list[str]:
     processors = str(len(os.sched_getaffinity(0)))
     return [
         *(MKSQUASHFS, ROOTFS, RESULT, "-all-root", "-no-xattrs", "-noappend", "-no-progress", "-quiet"),
+        *("-mem", flatten.PACKING_MEMORY),
         *("-comp", "zstd", "-Xcompression-level", "3", "-mkfs-time", "0", "-processors", processors),
     ]
 

@@ -11,9 +11,10 @@ Hooks write requests and start the program (`entry.import_image`), but so does w
 another hook, an import that ends, maintenance. So a hook may die at any point. A request goes when its image is
 published, when trying again is useless, when it is cancelled, or `images.import_deadline` after it was made.
 
-Fair order: the import that starts next belongs to the user with the fewest at work and in front of it, so that one who
-asks for a hundred images does not keep the others waiting. An image that several users want has the best rank that one
-of them gives it. A user has at most `MOST_PER_USER` requests on a node.
+Fair order: the import that starts next belongs to the user with the fewest at work and in front of it, and among these
+to the one whose turn it is: each user has one turn after the other, and who comes new has one beside those that wait
+longest. So one who asks for a hundred images does not keep the others waiting. An image that several users want has the
+best rank that one of them gives it. A user has at most `MOST_PER_USER` requests on a node.
 
 At most `images.parallel` run at a time. If all of them are one user's while another one waits, one more starts, since
 none is ended before its deadline: mksquashfs cannot resume. Images of one repository share layers, so a second one is
@@ -90,6 +91,7 @@ class ImportRequest(NamedTuple):
     tried: float = 0.0  # when the last one was started; 0: the next may start at once
     fresh_after: float = 0.0  # a tag that was resolved before this is asked again, whatever `images.tag_ttl`
     further: tuple[int, ...] = ()  # uids of others who want the image, too
+    turn: int = 0  # of its user's, when it was asked for
 
     @classmethod
     def of(cls, query: ImageQuery, site: Site) -> ImportRequest:
@@ -180,14 +182,21 @@ def submit(queue: Queue, request: ImportRequest) -> str:
         known = present.pop(request.key, None)
         if known is not None and not known.is_expired(queue.lifetime):
             if request.uid not in known.wanted_by and len(known.further) < MOST_FURTHER:
-                _write(directory, known._replace(further=(*known.further, request.uid)))
+                turn = min(known.turn, _next_turn(request.uid, present))
+                _write(directory, known._replace(further=(*known.further, request.uid), turn=turn))
             return ""
         own = sum(other.uid == request.uid for other in present.values())
         if own >= MOST_PER_USER:
             whose = f"user {request.user}" if request.user else "the policy"
             return f"{own} imports of {whose} wait on node {request.node} already"
-        _write(directory, request)
+        _write(directory, request._replace(turn=_next_turn(request.uid, present)))
     return ""
+
+
+def _next_turn(uid: int, present: dict[str, ImportRequest]) -> int:
+    """Return the turn of a user's new request: after its last one, and not before those that nobody has started."""
+    own = max((request.turn + 1 for request in present.values() if request.uid == uid), default=0)
+    return max(own, min((request.turn for request in present.values() if not request.attempts), default=0))
 
 
 def start_due(queue: Queue) -> list[str]:
@@ -230,7 +239,7 @@ def _in_fair_order(waiting: list[ImportRequest], working: list[ImportRequest]) -
         for uid in request.wanted_by:
             before[uid] = before.get(uid, 0) + 1
         rank = min(before[uid] for uid in request.wanted_by)
-        ranked.append((rank, request.asked, request.key, request))
+        ranked.append((rank, request.turn, request.asked, request.key, request))
     return [request for *_, request in sorted(ranked)]
 
 

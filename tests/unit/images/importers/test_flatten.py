@@ -179,6 +179,19 @@ def test_what_depends_on_the_order_is_left_to_the_unpacker(tmp_path: Path, layer
         Result(tmp_path, layer)
 
 
+def test_a_hard_link_to_itself_is_refused(tmp_path: Path) -> None:
+    """No program can extract it, and mksquashfs crashes."""
+    with pytest.raises(InvalidImage, match="hard link to itself"):
+        Result(tmp_path, [Item("d/f", content=b"kept")], [Item("d/f", "hardlink", target="./d/f")])
+
+
+def test_a_hard_link_to_what_it_replaces_is_left_to_the_unpacker(tmp_path: Path) -> None:
+    """Its name leads to another one, which leads to what the lower layer has under its name."""
+    links = [Item("a", "hardlink", target="f"), Item("f", "hardlink", target="a")]
+    with pytest.raises(Unsupported, match="replaces"):
+        Result(tmp_path, [Item("f", content=b"kept")], links, [Item(".wh.a")])
+
+
 def test_an_upper_layer_that_leads_through_a_lower_link_is_left_to_the_unpacker(tmp_path: Path) -> None:
     """An upper layer that leads through a lower link is left to the unpacker."""
     with pytest.raises(Unsupported):
@@ -318,6 +331,12 @@ def test_a_mksquashfs_that_reads_no_archives_is_left_alone(layout: Path, monkeyp
     old.write_text("#!/bin/sh\necho mksquashfs version 4.4 '(2019/08/29)'\n", "utf-8")
     old.chmod(0o755)
     monkeypatch.setattr(flatten, "MKSQUASHFS", str(old))
+    assert make(layout) == flatten.UNSUPPORTED
+
+
+def test_an_image_that_mksquashfs_crashes_on_is_unpacked(layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It packs a tree by other code than an archive."""
+    monkeypatch.setattr(flatten, "_pack", lambda *_: ["/bin/sh", "-c", "kill -SEGV $$"])
     assert make(layout) == flatten.UNSUPPORTED
 
 

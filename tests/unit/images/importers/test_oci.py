@@ -39,6 +39,7 @@ DIGEST = f"sha256:{'ab' * 32}"
 MANIFEST = b'{"schemaVersion": 2, "config": {}, "layers": []}'
 SCRATCH = Scratch("/scratch", -1, CAPS)
 IMPORTER = oci.Oci(Identity("warmstart-import", 64211, 64211), ("reg.io:5000",))
+UNPACKING = ("/usr/bin/umoci", "/bin/chmod", "/usr/bin/mksquashfs")
 Answer = Callable[[Sequence[str]], CompletedProgram]
 
 
@@ -71,9 +72,11 @@ class Programs:
         own = {name: value for name, value in env.items() if not name.endswith("_proxy")}
         assert set(own.values()) == {"/scratch"}
         assert (namespace is not None) == ("http_proxy" in env)
-        assert list(argv[:4]) == ["/usr/bin/prlimit", f"--fsize={256 << 30}", "--core=0", "--"]
-        self.started.append((list(argv[4:]), namespace is not None))
-        return self.answer(argv[4:])
+        begin = argv.index("--") + 1
+        assert list(argv[:3]) == ["/usr/bin/prlimit", f"--fsize={256 << 30}", "--core=0"]
+        assert list(argv[3 : begin - 1]) == (["--cpu=61"] if argv[begin] in UNPACKING else [])
+        self.started.append((list(argv[begin:]), namespace is not None))
+        return self.answer(argv[begin:])
 
 
 @pytest.fixture
@@ -133,10 +136,10 @@ def is_flatten(argv: Sequence[str]) -> bool:
 def test_layers_that_cannot_be_flattened_are_unpacked(programs: Programs, status: int, layout: str) -> None:
     """By umoci, into a tree that mksquashfs packs; it knows no zstd."""
     told: list[Progress] = []
-    unsupported = CompletedProgram(status, b"", b"'f' occurs twice in a layer\n")
+    unsupported = CompletedProgram(status, b"61\n", b"'f' occurs twice in a layer\n")
     programs.answer = lambda argv: unsupported if is_flatten(argv) else CompletedProgram(0, b"", b"")
     assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9), report=told.append) == "image.sqsh"
-    assert [argv[0] for argv, _ in programs.started[3:]] == ["/usr/bin/umoci", "/bin/chmod", "/usr/bin/mksquashfs"]
+    assert [argv[0] for argv, _ in programs.started[3:]] == [*UNPACKING]
     assert f"{layout}:import" in programs.started[3][0]
     assert [progress.phase for progress in told] == ["fetching", "packing", "unpacking", "unpacking", "packing"]
 
@@ -289,9 +292,17 @@ def test_later_programs_fail_as_themselves(programs: Programs, program: str) -> 
 
     def answer(argv: Sequence[str]) -> CompletedProgram:
         status = flatten.UNSUPPORTED if is_flatten(argv) else int(argv[0].endswith(program))
-        return CompletedProgram(status, b"", b"blob not found\n")
+        return CompletedProgram(status, b"61\n", b"blob not found\n")
 
     programs.answer = answer
     with pytest.raises(ImportFailed) as raised:
         IMPORTER.import_image(parse("reg.io/a"), DIGEST, SCRATCH, after(9))
     assert raised.value.fields["program"] == program
+
+
+def test_nothing_is_unpacked_without_a_limit_of_time(programs: Programs) -> None:
+    """`flatten`, which runs on an attacker's bytes, says what the limit is."""
+    unlimited = CompletedProgram(flatten.UNSUPPORTED, b"0\n", b"'f' occurs twice in a layer\n")
+    programs.answer = lambda argv: unlimited if is_flatten(argv) else CompletedProgram(0, b"", b"")
+    with pytest.raises(ImportFailed):
+        IMPORTER.import_image(parse("reg.io/a"), DIGEST, SCRATCH, after(9))

@@ -119,6 +119,37 @@ def test_users_take_turns(queue: Queue, started: list[str]) -> None:
     assert names(queue, started[2:]) == ["c1"]  # before a2: a1 is at work
 
 
+@pytest.mark.threat(38)
+@pytest.mark.usefixtures("started")
+def test_a_users_turn_does_not_come_again_before_the_others(queue: Queue) -> None:
+    """Whoever has asked for many images first has as many turns as the others, also while nothing of it is at work."""
+    alices = [asked_for(f"a{number}", ago_s=100 - number) for number in range(4)]
+    bobs = [asked_for(f"b{number}", uid=2002, ago_s=50 - number) for number in range(4)]
+    carols = [asked_for(f"c{number}", uid=2003, ago_s=10 - number) for number in range(2)]
+    for request in (*alices, *bobs, *carols):
+        requests.submit(queue, request)
+    order = [name.partition(":")[0] for name in all_started(queue, *alices, *bobs, *carols)]
+    assert order == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "a3", "b3"]
+
+
+@pytest.mark.threat(38)
+@pytest.mark.usefixtures("started")
+def test_who_asks_for_one_image_after_the_other_has_no_more_turns(queue: Queue) -> None:
+    """A new request comes behind those of others whose turn it is."""
+    bobs = [asked_for(f"b{number}", uid=2002, ago_s=50 - number) for number in range(4)]
+    for request in bobs:
+        requests.submit(queue, request)
+    order = []
+    for number in range(3):
+        one = asked_for(f"a{number}", ago_s=10 - number)
+        requests.submit(queue, one)
+        (first, second) = requests.start_due(queue._replace(parallel=1))  # one more, since two users wait
+        for key in (first, second):
+            order += names(queue, [key])
+            requests.drop(queue.directory, key)
+    assert order == ["b0", "a0", "b1", "a1", "b2", "a2"]
+
+
 @contextmanager
 def at_work(queue: Queue, request: ImportRequest) -> Iterator[None]:
     """Let a process work on a request for the duration of a `with`, in a slot, since long ago."""

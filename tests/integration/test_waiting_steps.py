@@ -1,0 +1,139 @@
+"""What pyxis does in a task of a job that waited, or was refused: it asks for the image before the verdict is read.
+
+A program in TaskProlog's place calls the importer, as pyxis does, and then TaskProlog. What users read is a part of
+docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from tests.cluster.accounts import ALICE, BOB, CAROL
+from tests.cluster.processes import wait_until
+from tests.cluster.registry import Registry, layers
+from tests.cluster.site import RULES, Site
+from tests.support.reports import write_fragment
+from tests.support.slow_relay import slowed
+
+WAIT_S = 5
+RATE = 60_000  # bytes a second: the import takes far longer than anybody waits
+NEVER = "#!/bin/sh\necho ran\n"
+AS_PYXIS = """\
+#!/bin/sh
+if [ -n "$WANTED" ]; then
+    said="$HOME/said.$SLURM_JOB_ID"
+    PATH=/usr/bin:/bin PYXIS_VERSION=0.24.0 {importer} get "docker://$WANTED" >/dev/null 2>"$said" || {{
+        date +%s.%N | cat - "$said" >"$said.at"
+        mv "$said.at" "$HOME/read.$SLURM_JOB_ID"
+        exit 1
+    }}
+fi
+exec {task_prolog}
+"""
+
+
+class Read(NamedTuple):
+    """What the importer has told a job's user."""
+
+    at: float
+    text: str
+
+
+@pytest.fixture
+def containers(site: Site) -> Iterator[Callable[[int, str], Read]]:
+    """Let the tasks of jobs with WANTED get that image first; return a function that waits for what a job is told."""
+    conf, program = site.cluster.base / "etc" / "warmstart.conf", site.cluster.base / "as-pyxis"
+    libexec, text = site.cluster.prefix / "libexec" / "warmstart", conf.read_text()
+    program.write_text(AS_PYXIS.format(importer=libexec / "pyxis-importer", task_prolog=libexec / "task-prolog"))
+    program.chmod(0o755)
+    conf.write_text(text.replace(f"TaskProlog={libexec}/task-prolog", f"TaskProlog={program}"))
+    site.cluster.reread()
+
+    def read(job: int, user: str) -> Read:
+        path = site.cluster.account(user).home / f"read.{job}"
+        wait_until(f"what the importer says to job {job}", path.exists, 60)
+        at, _, words = path.read_text().partition("\n")
+        return Read(float(at), words)
+
+    yield read
+    conf.write_text(text)
+    site.cluster.reread()
+    site.write_policy(RULES)
+
+
+def of_blobs(registry: Registry, repository: str) -> Counter[str]:
+    """Return how often each blob of a repository was asked for."""
+    lines = (registry._base / "log" / "registry.out").read_text().splitlines()
+    paths = (line.split('"')[1].split()[1] for line in lines if '"GET ' in line)
+    return Counter(path.rpartition("/")[2] for path in paths if f"/{repository}/blobs/" in path)
+
+
+@pytest.mark.threat(38)
+def test_waiting_jobs_of_three_users_end_and_import_nothing(
+    site: Site, registry: Registry, fresh_image: Callable[[], str], containers: Callable[[int, str], Read]
+) -> None:
+    """Six jobs whose `images.wait` ends: each layer is fetched once, and each user reads at once how far that is."""
+    name = fresh_image().partition("/")[2]
+    with slowed(registry.url, RATE) as slow:
+        site.write_policy(registry=slow)
+        policy = site.etc / "policy.yaml"
+        policy.write_text(policy.read_text().replace("wait: 60s", f"wait: {WAIT_S}s"))
+        image, began = f"{slow}/{name}", time.time()
+        jobs = [
+            (site.cluster.submit(NEVER, user, f"--comment=warmstart: image={image}", f"--nodelist={node}",
+                                 env={"WANTED": image}), user)
+            for node, user in zip(("n1", "n2", "n3") * 2, (ALICE, BOB, CAROL, BOB, CAROL, ALICE), strict=True)
+        ]  # fmt: skip
+        told = [containers(job, user) for job, user in jobs]
+        for job, _ in jobs:
+            assert "ran" not in site.cluster.wait(job).output
+        assert len(site.imports()) == 1
+        site.wait_imports(120)
+        arrived = time.time() - began
+        later = site.finish(site.cluster.submit('#!/bin/sh\n[ "$WARMSTART_IMAGE" ] && echo found\n', BOB,
+                                                f"--comment=warmstart: image={image}"))  # fmt: skip
+    assert later.output == "found\n"
+    counts = of_blobs(registry, name.partition(":")[0])
+    assert set(layers(f"{registry.url}/{name}")) < set(counts)
+    assert set(counts.values()) == {1}
+    for read in told:
+        assert f"image {image} is still missing after" in read.text
+        assert "imported by pid" in read.text
+    waits = sorted(read.at - began for read in told)
+    write_fragment(
+        "cold-1-waiting.md",
+        f"Six jobs of three users on three nodes want one cold image, each in a container, and wait {WAIT_S} s for it "
+        f"(`images.wait`); it arrives after {arrived:.0f} s. Each of its {len(counts)} blobs was fetched once. After "
+        f"{waits[0]:.1f} to {waits[-1]:.1f} s each user read, from pyxis's importer (here in TaskProlog's place): "
+        + " ".join(f"`{line.replace(slow, 'registry')}`" for line in told[0].text.splitlines())
+        + "\n",
+    )
+
+
+@pytest.mark.threat(38)
+def test_a_refused_job_with_a_cold_image_imports_nothing(
+    site: Site, registry: Registry, fresh_image: Callable[[], str], containers: Callable[[int, str], Read]
+) -> None:
+    """As `srun --comment="warmstart: bogus" --container-image=COLD true`: its user reads the verdict."""
+    image = fresh_image()
+    name = image.partition("/")[2].partition(":")[0]
+    asked = registry.requests("GET", name)
+    began = time.time()
+    account = site.cluster.account(ALICE)
+    done = site.cluster.run(["srun", "--comment=warmstart: bogus", "true"], ALICE, env={"WANTED": image})
+    assert done.returncode != 0
+    (path,) = [path for path in account.home.glob("read.*") if path.stat().st_mtime >= began]
+    at, _, words = path.read_text().partition("\n")
+    assert "the job's comment has 'bogus', which is not a valid request" in words
+    assert registry.requests("GET", name) == asked
+    assert site.imports() == []
+    write_fragment(
+        "cold-2-refused.md",
+        'As `srun --comment="warmstart: bogus" --container-image=COLD true`: no request to the registry, no import; '
+        f"{float(at) - began:.1f} s after srun's start its user read the verdict.\n",
+    )
