@@ -395,9 +395,9 @@ def fragment(outcome: Outcome) -> str:
     found = "".join(f"- {line}\n" for line in outcome.findings) or "Nothing was left, drained, untold or grown.\n"
     return (
         f"{outcome.jobs} jobs of two users on four nodes (seed {outcome.seed}), {outcome.seconds / 60:.0f} minutes, "
-        f"{len(outcome.calls)} hooks, {outcome.events} audit events. The state's disk had no room for "
-        f"{outcome.printed} more, which syslog got, and for {outcome.unrecorded} jobs whose image was in the store: "
-        "they failed, and were told.\n\n"
+        f"{len(outcome.calls)} hooks, {outcome.events} audit events. When the reserve of a full state disk "
+        f"was used up, {outcome.printed} events went to syslog, and {outcome.unrecorded} jobs whose image was in the "
+        "store failed and were told.\n\n"
         + "".join(f"- {what}: {words}.\n" for what, words in listed.items())
         + f"\n{_judgement(outcome.judged)}\n{table}\n{kept}\n{found}"
     )
