@@ -199,8 +199,6 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
             private=private,
             later=later,
             pyxis=own,
-            nodelist=job.nodelist,
-            restarts=job.restarts,
             refresh=requested.refresh,
             meeting=meeting if agreed else None,
             agreed=agreed,

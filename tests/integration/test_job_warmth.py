@@ -13,6 +13,7 @@ import pytest
 from tests.cluster.accounts import ALICE
 from tests.cluster.installation import write_hook
 from tests.cluster.processes import wait_until
+from tests.integration.test_background_imports import prolog_flags
 from tests.support.shell_profiles import profiles
 
 if TYPE_CHECKING:
@@ -161,3 +162,19 @@ def test_nodes_that_differ_are_cold_together(warm: Site, tmp_path: Path) -> None
     assert {"name": "alpha", "what": "cold: nodes-differ: cpu, because of n2", "nodes": ["n1", "n2"]} in told
     assert [one["nodes"] for one in told if one["name"] == "cpu"] == [["n1"], ["n2"]]
     assert show(warm)[1] == {"n1": "native.bin", "n2": "native.bin"}
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("flags", "is_warm"),
+    [("Alloc", True), ("Alloc,NoHold", True), ("Alloc,NoHold,DeferBatch", True), ("Serial", False)],
+)
+def test_what_other_prolog_flags_do(warm: Site, flags: str, is_warm: bool) -> None:
+    """A node's tasks begin after its own prolog in any case; without Alloc the nodes wait for each other in vain."""
+    with prolog_flags(warm, flags):
+        job, seen = show(warm)
+    assert set(seen) == {"n1", "n2"}
+    assert {bool(names) for names in seen.values()} == {is_warm}
+    assert {cold["alpha"]["reason"] for cold in agreed(warm, job).values() if cold} == (
+        set() if is_warm else {"no-vote"}
+    )

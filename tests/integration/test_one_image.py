@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
-from tests.integration.test_job_warmth import held_prolog, left
+from tests.integration.test_job_warmth import held_prolog, left, wrapped_prolog
 from tests.integration.test_moved_tags import is_older, moved
 from tests.support.nonsense import PAGE, Answer, relayed
 from warmstart.steps.image import REFRESH_S
@@ -112,3 +112,22 @@ def test_a_head_node_that_is_silent(imaged: Site, fresh_image: Callable[[], str]
     assert "the head node n1 has named no image within 3 s" in ended.output
     (refused,) = site.events(job, "job.refused")
     assert refused["node"] == "n2"
+
+
+@pytest.mark.sweep
+@pytest.mark.threat(44)
+def test_a_cancelled_job_whose_head_node_says_nothing(imaged: Site, fresh_image: Callable[[], str]) -> None:
+    """The second node asks slurmctld in its place, and is free long before `images.wait` is over."""
+    site, image = imaged, fresh_image()
+    policy = site.etc / "policy.yaml"
+    policy.write_text(policy.read_text().replace("wait: 60s", "wait: 4m"))
+    with wrapped_prolog(site, '[ "$SLURMD_NODENAME" != n1 ] || exit 0'):
+        job = submit(site, f"image={image}", "--nodelist=n[1-3]", "--nodes=3")
+        wait_until("the other nodes' plans", lambda: len(site.events(job, "job.planned")) == 2, 30)
+        site.cluster.cancel(job)
+        site.cluster.wait_idle(100)
+    assert site.cluster.job(job).state == "CANCELLED"
+    refused = {event["node"]: event["error"]["code"] for event in site.events(job, "job.refused")}
+    assert refused == {"n2": "job-over", "n3": "job-over"}
+    for mark in (site.store / "rendezvous").glob("*.over.json"):  # maintenance would, a week later
+        mark.unlink()

@@ -22,7 +22,7 @@ PROGRAMS = (
     "bin/warmstart",
     "lib/tmpfiles.d/warmstart.conf",
     "lib/warmstart/python",
-    "libexec/warmstart/prolog",
+    "libexec/warmstart/background",
     "share/warmstart/site.yaml",
 )
 KEPT = ("etc/warmstart/policy.yaml", "var/lib/warmstart/policy.json", "var/lib/warmstart/n1/spool/one/bundle.sqsh")
@@ -31,7 +31,7 @@ KEPT = ("etc/warmstart/policy.yaml", "var/lib/warmstart/policy.json", "var/lib/w
 @pytest.fixture
 def prefix(tmp_path: Path) -> Iterator[Path]:
     """Return a prefix as an installation leaves it after a job: one copy of a bundle is mounted."""
-    for name in (*PROGRAMS, *KEPT, "bin/another", "lib/another"):
+    for name in (*PROGRAMS, *KEPT, "libexec/warmstart/prolog", "bin/another", "lib/another"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
@@ -72,10 +72,12 @@ def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[
 
 
 def test_the_programs_go_and_nothing_stays_mounted(prefix: Path) -> None:
-    """Other software, policy and state stay. A second run does nothing."""
+    """Other software, policy and state stay, and what slurm.conf names does nothing. A second run does nothing."""
     said = uninstall(prefix)
     assert [name for name in PROGRAMS if (prefix / name).exists()] == []
     assert all((prefix / name).exists() for name in (*KEPT, "bin/another", "lib/another"))
     assert not os.path.ismount(prefix / "var/lib/warmstart/n1/layers/aa")
     assert f"kept the policy in {prefix}/etc/warmstart and the state in {prefix}/var/lib/warmstart" in said
+    assert os.listdir(prefix / "libexec/warmstart") == ["prolog"]
+    assert subprocess.run([prefix / "libexec/warmstart/prolog"], check=True, capture_output=True).stdout == b""
     assert uninstall(prefix) == said

@@ -49,10 +49,15 @@ def test_a_warm_job_makes_few_system_calls(site: BenchSite) -> None:
 def test_a_warm_prolog_loads_few_modules(site: BenchSite) -> None:
     """Each takes as long as several system calls."""
     command = site.hook("prolog")
-    listed = site.base / "prolog"
+    release = site.prefix / "lib/warmstart/python"
+    listed = site.base / "start"
     ours = 'print(*(name for name, module in sys.modules.items() if name.startswith("warmstart.")))'
-    listed.write_text(Path(command.argv[0]).read_text().replace("sys.stdout.flush()", f"{ours}\nsys.stdout.flush()", 1))
-    argv = ["/usr/bin/python3", "-ISXutf8", str(listed)]
+    listed.write_text(
+        (release / "warmstart/entry/start.py")
+        .read_text()
+        .replace("sys.stdout.flush()", f"{ours}\n    sys.stdout.flush()", 1)
+    )
+    argv = ["/usr/bin/python3", "-ISXutf8", str(listed), "prolog", str(site.prefix), str(release)]
     done = subprocess.run(argv, env=dict(command.env), check=True, capture_output=True, text=True)
     site.hook("epilog").run()
     names = set(done.stdout.split())

@@ -154,10 +154,10 @@ def test_removing_keeps_policy_and_state(installed: Site) -> None:
     """No program, no mount; the policy, what is to be published later, and the accounts."""
     text = Path(USR.policy).read_text()
     told = dpkg("--remove", "warmstart")
-    assert "remove /usr/libexec/warmstart from slurm.conf now" in told
-    assert not any(
-        os.path.exists(path) for path in (USR.lib, USR.libexec, "/usr/bin/warmstart", "/usr/share/warmstart")
-    )
+    assert "take /usr/libexec/warmstart out of slurm.conf" in told
+    assert not any(os.path.exists(path) for path in (USR.lib, "/usr/bin/warmstart", "/usr/share/warmstart"))
+    assert installed.finish(installed.cluster.submit("#!/bin/sh\n", ALICE, "--nodelist=n1")).state == "COMPLETED"
+    assert not os.path.exists(f"{USR.libexec}/background")
     assert "warmstart/n" not in Path("/proc/self/mountinfo").read_text().replace(str(installed.cluster.base), "")
     assert Path(USR.policy).read_text() == text
     assert os.listdir(USR.var)

@@ -27,7 +27,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setenv("SLURM_CONF", str(base / "slurm.conf"))
     found = Site.make(base)
     yield found
-    for path in (Path(found.installation.var), base / "log", found.store):
+    for path in (Path(found.installation.var), base / "log", base / "workspace", found.store):
         if path.is_mount():
             subprocess.run(["umount", str(path)], check=True)
     shutil.rmtree(base)

@@ -106,6 +106,13 @@ class Site(NamedTuple):
         for found in (path, *path.rglob("*")):
             os.chown(found, uid, uid)
 
+    def close_store(self) -> None:
+        """Let only its owner into the store, which has an image."""
+        (self.store / "images").mkdir()
+        (self.store / "images/x.sqsh").touch()
+        self.give(self.store, 1)
+        self.store.chmod(0o700)
+
     def behind_a_link(self, uid: int, mode: int = 0o755) -> None:
         """Move the store below a directory of that mode, and lead to it by a link of that user."""
         above = self.base / "real"
@@ -165,6 +172,10 @@ def _slurm(what: str, says: str, old: str, new: str) -> Mistake:
 
 def _node(what: str, says: str, plant: Callable[[Site], object]) -> Mistake:
     return Mistake("node", what, DOCTOR, says, plant)
+
+
+def _close_programs(site: Site) -> None:
+    site.libexec.chmod(0o700)
 
 
 def _store(what: str, says: str, plant: Callable[[Site], object]) -> Mistake:
@@ -376,6 +387,12 @@ MISTAKES = (
         "is missing or not executable",
         lambda site: os.unlink(site.libexec / "epilog"),
     ),
+    _node("closed programs", "a job's user cannot run the task prolog", _close_programs),
+    _node(
+        "a workspace without exec",
+        "is mounted noexec: jobs can load no library",
+        lambda site: site.mount(site.base / "workspace", "noexec"),
+    ),
     _node("a forgotten `off`", "hooks do nothing", lambda site: Path(site.installation.off_switch).touch()),
     _node("a broken edit of the policy", "the last good policy is in force", lambda site: site.edit("numba", "nunba")),
     _node(
@@ -436,6 +453,11 @@ MISTAKES = (
         "a parent that others can write",
         "others can put another store in its place",
         lambda site: site.base.chmod(0o777),
+    ),
+    _store(
+        "closed to jobs' users",
+        "a job's user cannot read images",
+        lambda site: site.close_store(),
     ),
     _store(
         "behind a link of somebody's",

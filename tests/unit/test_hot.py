@@ -26,18 +26,26 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = "import sys; sys.path.insert(0, sys.argv[1]); from warmstart import hot; hot.build(sys.argv[1])"
     subprocess.run([sys.executable, "-ISXutf8", "-c", build, destdir], check=True)
     (destdir / hot.NAME).rename(release / hot.NAME)
-    text = (REPOSITORY / "packaging/libexec/hook.in").read_text()
-    for name, value in (("PYTHON", sys.executable), ("PREFIX", str(prefix)), ("HOOK", "prolog")):
-        text = text.replace(f"@{name}@", value)
-    (prefix / "prolog").write_text(text)
+    (prefix / "start").write_text((REPOSITORY / "hooks/warmstart/entry/start.py").read_text())
     return prefix
+
+
+def command(prefix: Path, script: str, *options: str) -> list[str]:
+    """Return what the hook's shell script executes, with a script in place of start.py."""
+    release = str(prefix / "lib/warmstart/python")
+    return [sys.executable, "-ISXutf8", *options, str(prefix / script), "prolog", str(prefix), release]
+
+
+def _indented(code: str) -> str:
+    """Return code to stand where start.py ends."""
+    return code.replace("\n", "\n    ")
 
 
 def opened(prefix: Path, then: str = "") -> set[str]:
     """Run the prolog, which ends without a job, and `then`; return our modules that were read from their own files."""
-    hook = (prefix / "prolog").read_text().replace("os._exit(status)", f"{then}\nos._exit(status)")
+    hook = (prefix / "start").read_text().replace("os._exit(status)", f"{_indented(then)}\n    os._exit(status)")
     (prefix / "traced").write_text(hook)
-    argv = [sys.executable, "-ISXutf8", "-v", str(prefix / "traced")]
+    argv = command(prefix, "traced", "-v")
     done = subprocess.run(argv, check=True, capture_output=True, text=True, env={})
     assert "SLURM_JOB_ID is not set" in done.stderr
     files = re.findall(rf"^# code object from '?{prefix}/\S*/([a-z0-9_]+)\.", done.stderr, re.MULTILINE)
@@ -57,8 +65,10 @@ def test_other_modules_are_found_as_usual(prefix: Path) -> None:
         "try: m._fits(None, '')\n"
         "except AttributeError: traceback.print_exc()"
     )
-    (prefix / "shown").write_text((prefix / "prolog").read_text().replace("os._exit(status)", f"{show}\nos._exit(0)"))
-    done = subprocess.run([sys.executable, "-ISXutf8", prefix / "shown"], check=True, capture_output=True, text=True)
+    (prefix / "shown").write_text(
+        (prefix / "start").read_text().replace("os._exit(status)", f"{_indented(show)}\n    os._exit(0)")
+    )
+    done = subprocess.run(command(prefix, "shown"), check=True, capture_output=True, text=True)
     assert 'warmstart/policy/match.py", line' in done.stderr
     assert 'head, *others = glob.split("*")' in done.stderr
 

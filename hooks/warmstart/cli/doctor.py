@@ -9,7 +9,18 @@ from collections.abc import Sequence
 import click
 
 from warmstart.cli.output import json_option, say, show_json, show_table, warn, working
-from warmstart.doctor import constant_path, containers, installed, kernel, meet, node, slurm, slurm_conf, store
+from warmstart.doctor import (
+    constant_path,
+    containers,
+    installed,
+    job_side,
+    kernel,
+    meet,
+    node,
+    slurm,
+    slurm_conf,
+    store,
+)
 from warmstart.doctor import policy as site_policy
 from warmstart.doctor.finding import (
     ADVICE,
@@ -33,7 +44,7 @@ from warmstart.policy.current import current_policy, hint_for
 from warmstart.session import known_store_id
 
 GOOD, PROBLEMS, SEVERE, NOT_RUN = range(4)  # the exit statuses
-NODE = {**node.CHECKS, **kernel.CHECKS}
+NODE = {**node.CHECKS, **kernel.CHECKS, **job_side.CHECKS}
 TASKS = {**containers.CHECKS, **constant_path.CHECKS}
 WORST_FIRST = (CRITICAL, WRONG, UNKNOWN, ADVICE, OK)
 COLORS = {CRITICAL: "red", WRONG: "yellow", UNKNOWN: "yellow"}

@@ -21,9 +21,9 @@ AS_ROOT = "run it as root"
 CRITICAL_CHECKS = frozenset(
     {
         "policy.in-force", "policy.files", "policy.off", "policy.trust", "node", "node.state", "node.disks",
-        "node.credentials", "store", "store.reachable", "store.mount", "store.identity", "store.writable",
-        "store.owner", "store.writers", "store.parents", "slurm", "slurm.conf", "slurm.prolog", "slurm.epilog",
-        "slurm.tasks", "slurm.task-prolog", "slurm.pyxis", "meet.nodes", "meet.ids",
+        "node.credentials", "job.programs", "store", "store.reachable", "store.mount", "store.identity",
+        "store.writable", "store.owner", "store.writers", "store.parents", "slurm", "slurm.conf", "slurm.prolog",
+        "slurm.epilog", "slurm.tasks", "slurm.task-prolog", "slurm.pyxis", "meet.nodes", "meet.ids",
     }
 )  # fmt: skip
 

@@ -17,14 +17,18 @@ from warmstart.images import single_flight
 from warmstart.images.query import Obtained, Site, query_by_rules
 from warmstart.images.reference import Reference, is_digest
 from warmstart.images.store.layout import is_adopted
-from warmstart.lean import Mapping, partial
+from warmstart.lean import TYPE_CHECKING, Callable, Mapping
 from warmstart.record import Record
 from warmstart.slurm.nodes import first
 from warmstart.store.agreement import HeadImage, HeadImages
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import Meeting
 
+if TYPE_CHECKING:
+    JobEnd = Callable[[], Callable[[Deadline], bool]]
+
 SAY_S = 5.0  # for the head node's word
+ALONE_S = 5.0  # that another node waits before it looks whether the job is over
 EARLIER_SHARE = 10  # the head node stops waiting for an import one part in this many of its time before the others,
 EARLIER_S = 5.0  # but no more than this, so that they learn why
 
@@ -53,10 +57,26 @@ class Heads:
         made = HeadImages(self._place.whose, images)
         return self._store.tell_images(self._place, made, deadline.within(SAY_S)).images
 
-    def word(self, deadline: Deadline) -> Mapping[str, HeadImage]:
-        """Wait on another node for what the head node says. Raises `HeadSilent`, and the store's errors at once."""
+    def word(self, image: str, job_end: JobEnd, deadline: Deadline) -> Mapping[str, HeadImage]:
+        """Wait on another node for what the head node says, of `image` among others.
+
+        `job_end` as in `Site`: the head node may be gone with the job. Raises `HeadSilent`, `JobOver`, and the store's
+        errors at once.
+        """
         began = time.monotonic()
-        said = self._meeting.awaited(partial(self._store.images, self._place), deadline, "named no image")
+        is_over: Callable[[Deadline], bool] | None = None
+
+        def look(until: Deadline) -> HeadImages | None:
+            nonlocal is_over
+            if (said := self._store.images(self._place, until)) is None and time.monotonic() - began > ALONE_S:
+                is_over = is_over or job_end()
+                if is_over(until):
+                    from warmstart.images.imports.job_end import JobOver
+
+                    raise JobOver(image=image)
+            return said
+
+        said = self._meeting.awaited(look, deadline, "named no image")
         self._waited_s = round(time.monotonic() - began, 3)
         return said.images
 

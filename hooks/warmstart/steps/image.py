@@ -51,8 +51,6 @@ class Options(NamedTuple):
     ] = ()  # the references that need the site's credentials, each with the name of its private store
     later: float = 0.0  # seconds that the steps after this one need
     pyxis: PyxisImage | None = None  # pyxis's own among the references
-    nodelist: str = ""  # the job's nodes as a Slurm hostlist
-    restarts: int = 0  # of the job
     refresh: bool = False  # whether to ask the registry what tags mean now
     meeting: Meeting | None = None  # where the head node says which images it has; None: each node finds its own
     agreed: frozenset[Reference] = frozenset()  # the references of which it says so
@@ -70,7 +68,8 @@ def run(context: Context, options: Options) -> Outcome:
 
     heads = Heads(context.store, context.record, options.meeting)
     if not context.record.head:
-        return job.obtain(heads, heads.word(job.deadline))
+        image = next(reference.canonical() for reference in options.references if reference in options.agreed)
+        return job.obtain(heads, heads.word(image, partial(_job_end, context, options), job.deadline))
     outcome = _as_head(context, options, heads)
     # After a failure the word stays until maintenance removes it: this node's epilog may run before the others read it.
     return outcome._replace(record={**outcome.record, "agreement": options.meeting.name})
@@ -185,9 +184,11 @@ class _Job:
 
 def _job_end(context: Context, options: Options) -> Callable[[Deadline], bool]:
     from warmstart.images.imports.job_end import JobEnd
+    from warmstart.slurm import nodes
 
-    scontrol = context.policy.paths.scontrol
-    return JobEnd(context.record, options.nodelist, options.restarts, context.store, scontrol).is_known
+    scontrol, record = context.policy.paths.scontrol, context.record
+    second = options.meeting is not None and nodes.expand(record.nodelist)[1:2] == [record.node]
+    return JobEnd(record, context.store, scontrol, stands_in=second).is_known
 
 
 def _left_to_pyxis(context: Context, image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -12,12 +13,13 @@ from tests.support.image_site import InlineWorker
 from tests.support.runs import a_record
 from tests.support.superblocks import image
 from warmstart.errors import ResourceError, WarmstartError
-from warmstart.host.deadline import after
+from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.images import agreed
 from warmstart.images.agreed import HeadHasNone, Heads
 from warmstart.images.importers.base import ImageForbidden
 from warmstart.images.imports import waiting
+from warmstart.images.imports.job_end import JobOver
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import parse
@@ -55,10 +57,15 @@ def heads(site: Site, node: str) -> Heads:
     return Heads(store, a_record(node=node, head=node == "n1"), Meeting("test.7.0", "n[1-2]"))
 
 
+def no_end() -> Callable[[Deadline], bool]:
+    """Fail, for a wait that is too short to look whether the job is over."""
+    raise AssertionError("looks")
+
+
 def said_by_the_head(site: Site, said: HeadImage) -> HeadImage:
     """Return what the second node hears."""
     heads(site, "n1").say({NAME: said}, after(5))
-    return heads(site, "n2").word(after(5))[NAME]
+    return heads(site, "n2").word(NAME, no_end, after(5))[NAME]
 
 
 def test_another_node_takes_the_heads_digest(site: Site) -> None:
@@ -138,7 +145,22 @@ def test_a_failure_of_the_head_alone_leaves_the_others_without_it(
 def test_a_silent_head_is_waited_for_in_vain(site: Site) -> None:
     """The job's owner is told which node it is."""
     with pytest.raises(HeadSilent, match="the head node n1 has named no image within 0 s"):
-        heads(site, "n2").word(after(0.1))
+        heads(site, "n2").word(NAME, no_end, after(0.1))
+
+
+def test_who_waits_for_long_hears_that_the_job_is_over(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head node may be gone with it, and its word removed. The watch begins once."""
+    monkeypatch.setattr(agreed, "ALONE_S", 0.0)
+    begun: list[int] = []
+
+    def job_end() -> Callable[[Deadline], bool]:
+        begun.append(0)
+        answers = iter([False, False, True])
+        return lambda _: next(answers)
+
+    with pytest.raises(JobOver, match=r"while it waited for image reg\.io/a:1"):
+        heads(site, "n2").word(NAME, job_end, after(5))
+    assert begun == [0]
 
 
 def test_the_head_says_one_thing(site: Site) -> None:

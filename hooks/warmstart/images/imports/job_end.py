@@ -3,7 +3,8 @@
 slurmd tells a prolog nothing of that, and ends no job before its prolog has ended: so a cancelled job would hold its
 nodes as long as its prologs wait (docs/operations/slurm-settings.md). The job's head node asks slurmctld, seldom: about
 ten times in four minutes. Its other nodes hear of it through the store, so slurmctld has as many questions as there are
-jobs that wait, however many nodes they have.
+jobs that wait, however many nodes they have. Where these wait for the head node's word (agreed.py), which may be over
+itself, the second node asks as well, about five times.
 
 Only a clear answer counts. Without one, or if slurmctld does not know the job, the wait goes on.
 """
@@ -27,6 +28,7 @@ from warmstart.store.rendezvous import Answer, over_name_of
 FIRST_S = 10.0  # before the first question, and on other nodes the first look
 GROWTH = 1.5
 LONGEST_S = 30.0  # between two questions
+STAND_IN_S = 40.0  # between two questions of the second node, and before the first one
 LOOK_S = 5.0  # between two looks of another node
 ANSWER_S = 5.0
 
@@ -42,15 +44,19 @@ class JobOver(UserError):
 class JobEnd:
     """One prolog's watch for the end of its job."""
 
-    def __init__(self, record: Record, nodelist: str, restarts: int, store: StoreClient, scontrol: str) -> None:
-        """Begin to watch. The head node removes what an earlier job of the same id left in the store."""
+    def __init__(self, record: Record, store: StoreClient, scontrol: str, *, stands_in: bool = False) -> None:
+        """Begin to watch. The head node removes what an earlier job of the same id left in the store.
+
+        `stands_in`: this other node asks, too.
+        """
         self._record = record
-        self._name = over_name_of(record.cluster, record.job_id, restarts) if nodes.has_several(nodelist) else ""
-        self._answer = Answer(record.uid, record.cluster, nodelist, nodes.first(nodelist))
+        self._name = over_name_of(record.cluster, record.job_id, record.restarts) if record.nodelist else ""
+        self._answer = Answer(record.uid, record.cluster, record.nodelist, nodes.first(record.nodelist))
         self._store = store
         self._slurmctld = Slurmctld(Access(scontrol, os.environ.get("SLURM_CONF", "")))
-        self._pause = FIRST_S
-        self._due = time.monotonic() + _jittered(FIRST_S)
+        self._stands_in = stands_in
+        self._pause = STAND_IN_S if stands_in else FIRST_S
+        self._due = time.monotonic() + _jittered(self._pause)
         if record.head and self._name:
             with suppress(WarmstartError):
                 store.withdraw_rendezvous(self._name, after(ANSWER_S))
@@ -61,8 +67,9 @@ class JobEnd:
             return False
         is_over = False
         with suppress(WarmstartError):
-            is_over = self._ask(deadline) if self._record.head else self._look(deadline)
-        self._pause = min(self._pause * GROWTH, LONGEST_S) if self._record.head else LOOK_S
+            is_over = self._ask(deadline) if self._record.head or self._stands_in else self._look(deadline)
+        if not self._stands_in:
+            self._pause = min(self._pause * GROWTH, LONGEST_S) if self._record.head else LOOK_S
         self._due = time.monotonic() + _jittered(self._pause)
         return is_over
 

@@ -69,7 +69,7 @@ def store(tmp_path: Path) -> StoreClient:
 
 def watch(store: StoreClient, node: int = 1, nodelist: str = NODES) -> JobEnd:
     """Begin to watch on a node of the job."""
-    return JobEnd(a_record(node=f"n{node}", head=node == 1), nodelist, 0, store, "/nowhere/scontrol")
+    return JobEnd(a_record(node=f"n{node}", head=node == 1, nodelist=nodelist), store, "/nowhere/scontrol")
 
 
 def seconds_until_known(watches: list[JobEnd], clock: Clock, most: float) -> float:
@@ -81,12 +81,24 @@ def seconds_until_known(watches: list[JobEnd], clock: Clock, most: float) -> flo
     return clock.now - began
 
 
+def test_the_second_node_asks_where_the_head_node_may_be_gone(
+    store: StoreClient, clock: Clock, controller: Controller
+) -> None:
+    """Seldom; all others hear of it through the store, as they do from the head node."""
+    record = a_record(node="n2", head=False, nodelist=NODES)
+    stand_in = JobEnd(record, store, "/nowhere/scontrol", stands_in=True)
+    assert seconds_until_known([stand_in], clock, 240) == 240
+    assert 4 <= controller.asked <= 12
+    controller.state = "COMPLETING"
+    assert seconds_until_known([stand_in, watch(store, 3), watch(store, 64)], clock, 240) <= 70
+
+
 @pytest.mark.threat(44)
 def test_slurmctld_is_asked_as_often_for_64_nodes_as_for_one(
     store: StoreClient, clock: Clock, controller: Controller
 ) -> None:
     """By the head node alone: about ten times in the four minutes that jobs wait by default."""
-    for nodelist, count in ((NODES, 64), ("n1", 1)):
+    for nodelist, count in ((NODES, 64), ("", 1)):
         controller.asked = 0
         watches = [watch(store, number, nodelist) for number in range(1, count + 1)]
         assert seconds_until_known(watches, clock, 240) == 240

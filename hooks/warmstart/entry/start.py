@@ -1,0 +1,28 @@
+"""Run a hook: `start.py HOOK PREFIX RELEASE`, by packaging/libexec/hook.in. Hot path; each run compiles this file.
+
+A broken installation must not drain nodes: only the hook itself may return a status other than 0.
+"""
+
+import gc
+import os
+import sys
+
+if __name__ == "__main__":
+    gc.disable()  # a hook lives for milliseconds
+    try:
+        hook, prefix, release = sys.argv[1:]
+        # Resolve the link once: this run keeps its release even if `make install` installs another one meanwhile.
+        release = os.path.realpath(release)
+        sys.path.insert(0, release)
+        from warmstart import hot
+
+        hot.install(release)
+        status = __import__(f"warmstart.entry.{hook}", fromlist=["main"]).main(prefix)
+    except BaseException:  # noqa: BLE001 - whatever it is
+        import traceback
+
+        traceback.print_exc()
+        status = 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # skip the interpreter's clean-up
