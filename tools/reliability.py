@@ -121,6 +121,27 @@ PROMISES = (
         ),
     ),
     Promise(
+        "A job whose image is in the store gets it while the store is full or read-only, and while the registry is "
+        "silent or answers nonsense. Whoever names a digest gets that image or none.",
+        (
+            "integration/test_known_digest.py::test_nonsense_leaves_the_last_image",
+            "integration/test_known_digest.py::test_who_names_a_digest_gets_that_or_nothing",
+            "integration/test_known_digest_slurm.py",
+        ),
+    ),
+    Promise(
+        "On a full state disk jobs get what they ask for, or are told; events go to the reserve, then to syslog.",
+        (
+            "integration/test_full_state.py::test_a_job_gets_its_image_on_a_full_disk",
+            "integration/test_full_state.py::test_a_job_without_its_image_fails_and_one_without_its_cache_is_told",
+            "unit/audit/test_fallback.py",
+        ),
+    ),
+    Promise(
+        "An index that cannot be read makes no job cold while the manifests can be read, and no other namespace.",
+        ("integration/test_unreadable_store.py",),
+    ),
+    Promise(
         "A node that blames itself again and again stops draining and switches itself off.",
         ("unit/entry/test_brake.py",),
     ),

@@ -16,7 +16,7 @@ import pytest
 from tools.load import judge
 from tools.load.front import KINDS as KINDS_OF_NONSENSE
 from tools.load.front import Front
-from tools.load.jobs import DONE, KINDS, UNEQUAL, WITHOUT, WRONG, Job, mix
+from tools.load.jobs import DONE, KINDS, NO_IMAGE, UNEQUAL, WITHOUT, WRONG, Job, mix
 from tools.load.resources import Daemon, Sample
 from tools.load.run import Load, Submitted, growth, prepared, record, wrong_end
 from tools.load.story import Call, Ended, gaps, printed
@@ -130,6 +130,9 @@ def remembering(*faults: str) -> Submitted:
         (submitted("array"), "COMPLETED", f"{WRONG}: half\n{DONE}\n", False),
         (submitted("of two nodes"), "COMPLETED", f"{UNEQUAL}\n{DONE}\n", False),
         (submitted("of two nodes", "a worker killed"), "COMPLETED", f"{UNEQUAL}\n{DONE}\n", True),
+        (stored("a store gone"), "COMPLETED", f"{NO_IMAGE}\n{DONE}\n", True),
+        (stored("a full store"), "COMPLETED", f"{NO_IMAGE}\n{DONE}\n", False),
+        (stored("a store gone"), "COMPLETED", f"{WRONG}: the image says 3\n{DONE}\n", False),
         (submitted("array"), "CANCELLED", "", False),
         (submitted("array", "a job cancelled"), "CANCELLED", "", True),
         (submitted("array"), "COMPLETED", f"{WITHOUT}\n", False),

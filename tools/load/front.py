@@ -75,8 +75,8 @@ class Front:
             return
         finally:
             connection.close()
-        if kind == "an altered answer":
-            body = body.replace(b"sha256:", b"sha256:0", 1)[:length] if b"sha256:" in body else body[::-1]
+        if kind == "an altered answer":  # a manifest stays one, and has another digest
+            body, length = (body + b"\n", length + 1) if body.startswith(b"{") else (body[::-1], length)
         if kind == "a cut answer":
             body = body[: len(body) // 2]
         _send(asked, answer.status, passed, body, length)

@@ -7,6 +7,7 @@ defined in the policy, so that a job costs a shell and no compiler.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ NAMES = 40  # of entries: most jobs find those that they want, some make new one
 IMAGES = 4  # that jobs ask for at a time; with each wave a new one replaces the oldest
 DONE, WITHOUT, WRONG = "done", "without warmstart", "WRONG"
 UNEQUAL = f"{WRONG}: the nodes have not the same MASTER_PORT"
+NO_IMAGE = f"{WRONG}: no image is there"
 # A whole entry ends with its own name. Nobody ever sees half of one, nor one of another name. Its second line says who
 # made it. What a job saw, made and removed it says itself, for tools/load/judge.py.
 _BEGIN = """\
@@ -50,7 +52,13 @@ tell saw "$ALPHA_CACHE"/*.bin
 
 
 _USE = "\n".join(f'entry "$ALPHA_CACHE/{{{name}}}.bin" {{{name}}}' for name in "abc")
-_IMAGE = f'[ "$(unsquashfs -cat "$WARMSTART_IMAGE" etc/number)" = "{{number}}" ] || echo "{WRONG}: not the image"'
+_IMAGE = f"""\
+said="$(unsquashfs -cat "$WARMSTART_IMAGE" etc/number 2>&1)"
+case "$said" in
+    {{number}}) ;;
+    "Could not open $WARMSTART_IMAGE, because No such file"*) echo "{NO_IMAGE}" ;;
+    *) echo "{WRONG}: the image says $said" ;;
+esac"""
 _REMOVE = 'tell removed "$ALPHA_CACHE/{a}"*.bin; rm -f "$ALPHA_CACHE/{a}"*.bin'
 _BETA = 'entry "$BETA_CACHE/{a}/code" {a}'
 _PORT = "srun --ntasks-per-node=1 sh -c 'echo \"at $MASTER_ADDR:$MASTER_PORT\"' | sort -u | wc -l"
@@ -158,7 +166,7 @@ def _job(name: str, kind: Kind, dice: random.Random, images: Sequence[str]) -> J
     names = {letter: f"e{dice.randrange(NAMES)}" for letter in "abc"}
     nap = f"{dice.uniform(0, 3):.1f}"
     text = "\n".join(kind.lines)
-    number = image.rpartition("/load")[2].partition(":")[0]
+    number = re.sub(r".*/load(\d*).*|.*", r"\1", image)
     for key, value in {**names, "nap": nap, "number": number}.items():
         text = text.replace(f"{{{key}}}", value)
     script = "\n".join(["#!/bin/bash", _BEGIN.format(wrong=WRONG, without=WITHOUT), text, f"echo {DONE}", ""])
