@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
+from warmstart.host.files import opened_dir
 from warmstart.store import blocklist, parts
 from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleDamaged, BundleGone, PublishBlocked, QuotaExceeded
@@ -137,6 +139,26 @@ def test_the_parts_of_a_run_are_bounded(run: RunParts, monkeypatch: pytest.Monke
     hand_in(run, "a", content=b"x" * 500)
     with pytest.raises(PartsFull, match="are above the bound of 2000"):
         hand_in(run, "b", content=b"x" * 1200)
+
+
+def test_a_node_of_a_thousand_looks_at_a_few_files(run: RunParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all of them ask of the store grows with their number, not with its square."""
+    monkeypatch.setattr(parts, "_MOST_PARTS", 2)
+    monkeypatch.setattr(parts, "_MOST_LOOKED_AT", 4)
+    for number in range(8):
+        hand_in(run, f"e{number}", content=b"x" * 3000)
+    looked: list[str] = []
+    stat = os.stat
+
+    def counted(name: str, **more: Any) -> os.stat_result:  # noqa: ANN401 - as os.stat
+        looked.append(name)
+        return stat(name, **more)
+
+    monkeypatch.setattr(os, "stat", counted)
+    assert parts.entries(run, namespace(Path(run.store))) == ["e0", "e1"]
+    with opened_dir(run.path) as fd:
+        assert 8 * 2000 < parts._size(fd) < 8 * 8000
+    assert len(looked) == 2 + 4
 
 
 @pytest.mark.threat(47)
