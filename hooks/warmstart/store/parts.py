@@ -145,7 +145,11 @@ def finish(place: RunParts, node: str, nodelist: str, writer: str) -> Standing:
             with temp_file(dir_fd, writer) as (temp, out):
                 write_all(out, dumps({"nodelist": nodelist}).encode())
                 publish(dir_fd, temp, out, node + _DONE)
-            standing = _standing(_names(dir_fd), nodelist)
+            names: list[str] = []
+            with suppress(FileNotFoundError):
+                names = _names(dir_fd)
+        # Its word is gone if another of the last nodes has seen it, and has cleared up.
+        standing = _standing(names, nodelist) if node + _DONE in names else Standing(nodelist, [], 0, 0.0)
         if not (standing.missing or standing.parts):
             remove(place, [])
     return standing

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
 from warmstart.host.files import opened_dir
-from warmstart.store import blocklist, parts
+from warmstart.store import atomic, blocklist, parts
 from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleDamaged, BundleGone, PublishBlocked, QuotaExceeded
 from warmstart.store.layout import StoreFailed
@@ -72,6 +73,24 @@ def test_a_run_that_made_nothing_leaves_nothing(run: RunParts) -> None:
     finish(run, "n3")
     assert os.listdir(f"{run.store}/parts") == due(run) == []
     assert parts.listing(run) is None
+
+
+@pytest.mark.parametrize(("module", "name"), [(atomic, "publish"), (atomic, "unlink_if_there")])
+def test_two_last_nodes_leave_nothing(
+    run: RunParts, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
+    """One sees the other's word, and clears up before the other has looked."""
+
+    def seen_by_another(*arguments: Any) -> Any:  # noqa: ANN401 - as the real one
+        done = real(*arguments)
+        parts.remove(run, [])
+        return done
+
+    real = getattr(module, name)
+    finish(run, "n1", "n2")
+    monkeypatch.setattr(module, name, seen_by_another)
+    assert finish(run, "n3")[1:3] == ([], 0)
+    assert os.listdir(f"{run.store}/parts") == []
 
 
 def test_a_part_comes_back_as_it_was_handed_in(run: RunParts) -> None:
