@@ -26,7 +26,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = "import sys; sys.path.insert(0, sys.argv[1]); from warmstart import hot; hot.build(sys.argv[1])"
     subprocess.run([sys.executable, "-ISXutf8", "-c", build, destdir], check=True)
     (destdir / hot.NAME).rename(release / hot.NAME)
-    (prefix / "start").write_text((REPOSITORY / "hooks/warmstart/entry/start.py").read_text())
+    (prefix / "start").write_text((REPOSITORY / "hooks/warmstart/start.py").read_text())
     return prefix
 
 

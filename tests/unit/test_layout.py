@@ -35,7 +35,6 @@ TESTED_BESIDE = {
     "doctor/namespaces": "doctor/test_slurm",
     "doctor/slurm_conf": "doctor/test_slurm",
     "entry/epilog_slurmctld": "entry/test_slurmctld",
-    "entry/start": "test_hot",
     "entry/prolog_slurmctld": "entry/test_slurmctld",
 }
 MODULES = sorted(

@@ -140,7 +140,7 @@ class Faults:
 
     def _full_state(self, _jobs: list[str]) -> bool:
         with mounts.full(self._site.var):
-            time.sleep(SHORT_S)
+            time.sleep(self._dice.choice((1, 8)) * SHORT_S)  # until the reserve is used up
         return True
 
     def _unreadable_index(self, _jobs: list[str]) -> bool:

@@ -127,9 +127,9 @@ def check_saved(site: Site, image: str, saved: Path) -> None:
     check("nor has a saved one", seen=f"{site.workspace}/n1" not in listed)
 
 
-def run(site: Site, public: str, private: str) -> None:
+def run(site: Site, registry: Registry, private: str) -> None:
     """Run every case."""
-    forbidden = "quay.example.com/a:1"
+    public, forbidden = f"{registry.url}/team/public:1", "quay.example.com/a:1"
     with plugged(site):
         text = srun(site, ALICE, public, f"cat /etc/motd; {SHOW}")
         check("an image by tag, imported by the prolog", seen="public" in text and "[0]" in text)
@@ -139,8 +139,11 @@ def run(site: Site, public: str, private: str) -> None:
         check(f"one import ({event['image']})", seen=True)
 
         text = srun(site, ALICE, private, f"cat /etc/motd; {SHOW}")
-        check("the task prolog says so in the job's output", seen=("imports it as you" in text) == HAS_TASK_PROLOG)
+        check("the plugin says so, once", seen=text.count("imports it as you") == 1)
         check("a private image with the user's own credentials", seen="private" in text and "[0]" in text)
+        plain = ["srun", "--nodelist=n1", "--ntasks=2", "--overcommit", f"--container-image={private}"]
+        done = site.cluster.run([*plain, "--no-container-mount-home", "sh", "-c", "cat /etc/motd"], ALICE)
+        check(f"the tasks' output is their own: {done.stdout!r}", seen=done.stdout == "private\nprivate\n")
         name, _, tag = private.partition("/")
         text = srun(site, ALICE, f"{registries.USER}@{name}#{tag}", "cat /etc/motd")
         check("USER@REGISTRY#NAME", seen="private" in text and "[0]" in text)
@@ -149,12 +152,17 @@ def run(site: Site, public: str, private: str) -> None:
         check("no noise of enroot's", seen="[INFO]" not in text and "anonymous" not in text)
         check("no node is drained", seen=site.cluster.drained() == [])
         events = site.audit("--event", "image.left-to-pyxis")
-        check(f"left to pyxis: {[event['reason'] for event in events]}", seen=len(events) == 3)
+        check(f"left to pyxis: {[event['reason'] for event in events]}", seen=len(events) == 4)
         scopes = {event["scope"] for event in site.audit("--event", "bundle.published")}
         check(f"nothing was published for the site: {scopes}", seen="site" not in scopes)
 
         text = srun(site, ALICE, forbidden, "true")
         check("an image that the policy forbids is refused", seen="is refused" in text)
+        text = srun(site, ALICE, f"{registry.url}/team/cold:1", "true", "--comment=warmstart: bogus")
+        check("a job whose request is refused is told so", seen="bogus" in text)
+        check("and its image is not imported", seen=registry.requests("GET", "/team/cold/blobs/") == 0)
+        text = srun(site, ALICE, "dockerd://nosuch", "true")
+        check("an image of the docker daemon is left to pyxis", seen="is refused" not in text and "pyxis" in text)
 
         home = site.cluster.account(ALICE).home
         hiding = f"--container-mounts={home}:{site.constant}"
@@ -180,11 +188,11 @@ def main() -> int:
         site = Site(cluster, registry.url)
         site.registry = f'{registry.url}", "{private}'  # two in the policy's lists
         site.write_policy(RULES, constant="enroot")
-        for name, host in (("public", registry.url), ("private", private)):
+        for name, host in (("public", registry.url), ("cold", registry.url), ("private", private)):
             push(cluster.base / name, f"{host}/team/{name}:1")
         set_up_enroot(site, private)
         try:
-            run(site, f"{registry.url}/team/public:1", f"{private}/team/private:1")
+            run(site, registry, f"{private}/team/private:1")
         except Failed:
             cluster.keep_logs()
             sys.stdout.write(cluster.slurmd_log("n1")[-3000:])
