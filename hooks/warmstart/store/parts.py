@@ -36,7 +36,9 @@ PARTS = "parts"
 PATIENCE_S = 3600.0  # with nodes that hand in nothing: lost, or their harvest is deferred
 KEPT_S = 86_400.0  # for parts that cannot be published
 MOST_BYTES = 8 << 30  # of one run's parts; its nodes mostly make the same, and it publishes at most seed.max_fetch
-_MOST_READ = 64 << 20  # bytes of manifests that a node reads to leave out what others have handed in
+# A job may have a thousand nodes that hand in at the same time, each of which looks at what is there.
+_MOST_PARTS, _MOST_READ = 16, 8 << 20  # whose entries a node leaves out; bytes of their manifests
+_MOST_LOOKED_AT = 64  # files of a run, to tell how many bytes it has
 _LEFT_S = 86_400.0  # a file of a writer that died; longer than handing in takes
 _DONE = ".done"
 _LOCK = "merge"
@@ -143,18 +145,22 @@ def finish(place: RunParts, node: str, nodelist: str, writer: str) -> Standing:
             with temp_file(dir_fd, writer) as (temp, out):
                 write_all(out, dumps({"nodelist": nodelist}).encode())
                 publish(dir_fd, temp, out, node + _DONE)
-            standing = _standing(_names(dir_fd), nodelist)  # a job may have a thousand nodes that each look
+            names: list[str] = []
+            with suppress(FileNotFoundError):
+                names = _names(dir_fd)
+        # Its word is gone if another of the last nodes has seen it, and has cleared up.
+        standing = _standing(names, nodelist) if node + _DONE in names else Standing(nodelist, [], 0, 0.0)
         if not (standing.missing or standing.parts):
             remove(place, [])
     return standing
 
 
 def entries(place: RunParts, where: Namespace) -> list[str]:
-    """Return the entries of a namespace that nodes of the run have handed in, of as many parts as are quickly read."""
+    """Return the entries of a namespace that nodes of the run have handed in first: mostly all make the same."""
     handed: set[str] = set()
     read = 0
     with store_errors("read parts", place.path), suppress(FileNotFoundError), opened_dir(place.path) as dir_fd:
-        for bundle in _bundles(_names(dir_fd)):
+        for bundle in _bundles(_names(dir_fd))[:_MOST_PARTS]:
             with suppress(FileNotFoundError, ManifestUnreadable):
                 read += os.stat(bundle + MANIFEST, dir_fd=dir_fd, follow_symlinks=False).st_size
                 if read > _MOST_READ:
@@ -353,11 +359,16 @@ def _size_of_user(store: str, uid: int) -> int:
 
 
 def _size(dir_fd: int) -> int:
+    """Return the bytes of a run's files; of many files an estimate, by some of them."""
+    import random
+
+    names = os.listdir(dir_fd)
+    looked_at = random.sample(names, min(len(names), _MOST_LOOKED_AT))
     size = 0
-    for name in os.listdir(dir_fd):
+    for name in looked_at:
         with suppress(FileNotFoundError):
             size += os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_size
-    return size
+    return size * len(names) // max(1, len(looked_at))
 
 
 def _ctime(dir_fd: int, name: str) -> float:

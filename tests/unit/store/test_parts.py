@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
-from warmstart.store import blocklist, parts
+from warmstart.host.files import opened_dir
+from warmstart.store import atomic, blocklist, parts
 from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleDamaged, BundleGone, PublishBlocked, QuotaExceeded
 from warmstart.store.layout import StoreFailed
@@ -70,6 +73,24 @@ def test_a_run_that_made_nothing_leaves_nothing(run: RunParts) -> None:
     finish(run, "n3")
     assert os.listdir(f"{run.store}/parts") == due(run) == []
     assert parts.listing(run) is None
+
+
+@pytest.mark.parametrize(("module", "name"), [(atomic, "publish"), (atomic, "unlink_if_there")])
+def test_two_last_nodes_leave_nothing(
+    run: RunParts, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
+    """One sees the other's word, and clears up before the other has looked."""
+
+    def seen_by_another(*arguments: Any) -> Any:  # noqa: ANN401 - as the real one
+        done = real(*arguments)
+        parts.remove(run, [])
+        return done
+
+    real = getattr(module, name)
+    finish(run, "n1", "n2")
+    monkeypatch.setattr(module, name, seen_by_another)
+    assert finish(run, "n3")[1:3] == ([], 0)
+    assert os.listdir(f"{run.store}/parts") == []
 
 
 def test_a_part_comes_back_as_it_was_handed_in(run: RunParts) -> None:
@@ -137,6 +158,26 @@ def test_the_parts_of_a_run_are_bounded(run: RunParts, monkeypatch: pytest.Monke
     hand_in(run, "a", content=b"x" * 500)
     with pytest.raises(PartsFull, match="are above the bound of 2000"):
         hand_in(run, "b", content=b"x" * 1200)
+
+
+def test_a_node_of_a_thousand_looks_at_a_few_files(run: RunParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all of them ask of the store grows with their number, not with its square."""
+    monkeypatch.setattr(parts, "_MOST_PARTS", 2)
+    monkeypatch.setattr(parts, "_MOST_LOOKED_AT", 4)
+    for number in range(8):
+        hand_in(run, f"e{number}", content=b"x" * 3000)
+    looked: list[str] = []
+    stat = os.stat
+
+    def counted(name: str, **more: Any) -> os.stat_result:  # noqa: ANN401 - as os.stat
+        looked.append(name)
+        return stat(name, **more)
+
+    monkeypatch.setattr(os, "stat", counted)
+    assert parts.entries(run, namespace(Path(run.store))) == ["e0", "e1"]
+    with opened_dir(run.path) as fd:
+        assert 8 * 2000 < parts._size(fd) < 8 * 8000
+    assert len(looked) == 2 + 4
 
 
 @pytest.mark.threat(47)
