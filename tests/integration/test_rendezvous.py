@@ -212,14 +212,14 @@ def test_a_node_that_did_not_make_it_is_not_waited_for(meeting: Site) -> None:
     fields = {"SLURM_NODELIST": "n[2-3]", "SLURM_JOB_NUM_NODES": "2"}
     second = {"SLURM_NODELIST": "n[3-4]", "SLURM_JOB_NUM_NODES": "2"}
     with mounts.tmpfs(apart / "n3") as small, mounts.read_only(small):
-        broken = [meeting.run_hook("prolog", meeting.variables(920001, node="n3", **fields))]
-        head = meeting.run_hook("prolog", meeting.variables(920001, node="n2", **fields))
-        broken.append(meeting.run_hook("prolog", meeting.variables(920002, node="n3", **second)))
-        other = meeting.run_hook("prolog", meeting.variables(920002, node="n4", **second))
+        broken = [meeting.run_hook("prolog", meeting.variables(930001, node="n3", **fields))]
+        head = meeting.run_hook("prolog", meeting.variables(930001, node="n2", **fields))
+        broken.append(meeting.run_hook("prolog", meeting.variables(930002, node="n3", **second)))
+        other = meeting.run_hook("prolog", meeting.variables(930002, node="n4", **second))
     assert [done.returncode for done in (*broken, head, other)] == [1, 1, 0, 0]
-    assert len(meeting.events(920001, "rendezvous.reserved")) == 1
-    assert [code for code in codes(meeting, 920002) if code[0] == "n4"] == [("n4", "rendezvous-late")]
-    for job_id, node in ((920001, "n2"), (920001, "n3"), (920002, "n3"), (920002, "n4")):
+    assert len(meeting.events(930001, "rendezvous.reserved")) == 1
+    assert [code for code in codes(meeting, 930002) if code[0] == "n4"] == [("n4", "rendezvous-late")]
+    for job_id, node in ((930001, "n2"), (930001, "n3"), (930002, "n3"), (930002, "n4")):
         assert meeting.run_hook("epilog", meeting.variables(job_id, node=node)).returncode == 0
 
 
@@ -272,16 +272,16 @@ def test_components_of_a_job_never_share_a_node(meeting: Site) -> None:
 
 def test_a_prolog_that_died_after_it_reserved(meeting: Site) -> None:
     """Its record has no port, or is gone: the epilog releases the port all the same."""
-    variables = meeting.variables(920003, SLURM_JOB_COMMENT="warmstart: ports=3")
+    variables = meeting.variables(930003, SLURM_JOB_COMMENT="warmstart: ports=3")
     assert meeting.run_hook("prolog", variables).returncode == 0
     assert len(reserved(meeting)) == 4
-    (meeting.var / "n1" / "state" / "920003" / "record.json").unlink()
+    (meeting.var / "n1" / "state" / "930003" / "record.json").unlink()
     assert meeting.run_hook("epilog", variables).returncode == 0
-    assert [event["hook"] for event in meeting.events(920003, "run.unknown")] == ["epilog"]
-    assert len(meeting.events(920003, "rendezvous.released")) == 1
+    assert [event["hook"] for event in meeting.events(930003, "run.unknown")] == ["epilog"]
+    assert len(meeting.events(930003, "rendezvous.released")) == 1
     for lost in (meeting.workspace / "n1").iterdir():  # without a record they are `warmstart maintain`'s
         shutil.rmtree(lost)
-    shutil.rmtree(meeting.var / "n1" / "view" / "920003")
+    shutil.rmtree(meeting.var / "n1" / "view" / "930003")
 
 
 @pytest.mark.threat(18)
