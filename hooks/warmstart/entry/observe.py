@@ -27,6 +27,7 @@ from warmstart.images.store.layout import PRIVATE_STORES, Found
 from warmstart.policy.match import Grant
 from warmstart.profiles import facts, registry
 from warmstart.request import NOTHING, Request
+from warmstart.slurm import nodes
 from warmstart.store.client import StoreClient
 
 STEP = "observe"
@@ -146,6 +147,7 @@ class _Observation:
                 scopes=grant.read_scopes,
                 publishes=grant.publish_scope if self._head or not plan.is_of_head(policy, profile.name) else "",
                 fresh=planned.requested.fresh,
+                together=grant.together and profile.in_step and nodes.has_several(self._hook.job.nodelist),
                 entries=entries,
                 bundles=bundles,
                 bytes=size,

@@ -4,9 +4,12 @@ A virtual index of the images and namespaces that observed jobs would have fille
 first job that misses it, and a namespace as filled when the first job of it that may publish has ended. Lines of many
 logs may come in any order, as long as a job's prolog on a node comes before its epilog there.
 
-What it takes for granted: every import succeeds, tags do not move, a job uses the tools of its profiles, and none of
-its nodes makes another one cold. Time saved is counted as in `summary`, but without sizes: what is not in the store has
-none.
+A job on several nodes whose nodes have different namespaces of a profile would have been cold on all of them, where
+they agree on it (docs/reference/seeding.md).
+
+What it takes for granted: every import succeeds, tags do not move, a job uses the tools of its profiles, and no full
+disk or slow store of one node makes the others cold. Time saved is counted as in `summary`, but without sizes: what
+is not in the store has none.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from warmstart.audit.line import Line
 from warmstart.report import values
 from warmstart.report.summary import Hits
 
-MOST_OPEN = 1 << 16  # jobs without an epilog so far; of older ones the end is not known
+MOST_OPEN = 1 << 16  # jobs without an epilog so far, and jobs on several nodes; the oldest are judged as they are
 
 _Namespace = tuple[str, str]  # profile, name
 _Job = tuple[str, str, str]  # cluster, node, id
@@ -47,6 +50,8 @@ class Prediction:
         self._jobs = self._refused = self._drains = 0
         self._images: dict[str, _Image] = {}
         self._caches: dict[_Namespace, _Cache] = {}
+        self._differing: dict[str, int] = {}  # profile → starts that nodes which differ make cold
+        self._joint: dict[_Job, list[Line]] = {}  # what the nodes of a job agree on; the profile in place of the node
         self._open: dict[_Job, list[tuple[_Namespace, str]]] = {}  # where each job will publish
         self._imports: dict[str, list[float]] = {}  # image → seconds of its imports: their number and sum
 
@@ -84,7 +89,9 @@ class Prediction:
                 unknown += len(image.later(0.0))
             else:
                 saved += seconds * len(image.later(seconds))
-        counts: dict[str, Hits] = {}
+        for job in [*self._joint]:
+            self._settle(job)
+        counts = {profile: Hits(profile, 0, cold) for profile, cold in sorted(self._differing.items())}
         for (profile, _), cache in sorted(self._caches.items()):
             known, (warm, cold) = counts.get(profile, Hits(profile, 0, 0)), cache.hits()
             counts[profile] = Hits(profile, known.warm + warm, known.cold + cold)
@@ -101,16 +108,31 @@ class Prediction:
         )
 
     def _cache(self, line: Line) -> None:
-        name = (str(line.get("profile")), str(line.get("namespace")))
-        self._caches.setdefault(name, _Cache()).add(line)
+        name = _namespace(line)
+        if line.get("together"):
+            job = (str(line.get("cluster")), name[0], str(line.get("job_id")))
+            self._joint.setdefault(job, []).append(line)
+            if len(self._joint) > MOST_OPEN:
+                self._settle(next(iter(self._joint)))
+        else:
+            self._caches.setdefault(name, _Cache()).add(line)
         if scope := line.get("publishes"):
             self._open.setdefault(_job(line), []).append((name, str(scope)))
             if len(self._open) > MOST_OPEN:
                 del self._open[next(iter(self._open))]
 
+    def _settle(self, job: _Job) -> None:
+        """Count a profile of a job whose nodes agree on it."""
+        lines = self._joint.pop(job)
+        if len({*map(_namespace, lines)}) > 1:
+            self._differing[job[1]] = self._differing.get(job[1], 0) + len(lines)
+            return
+        for line in lines:
+            self._caches.setdefault(_namespace(line), _Cache()).add(line)
+
     def _ended(self, line: Line) -> None:
         for name, scope in self._open.pop(_job(line), ()):
-            self._caches[name].filled(scope, _seconds(line))
+            self._caches.setdefault(name, _Cache()).filled(scope, _seconds(line))
 
     def _import_seconds(self, image: str) -> float | None:
         """Return the mean duration of the image's imports, else of all imports; None if there was none."""
@@ -169,6 +191,10 @@ class _Cache:
             seeded = 0 if since is None else sum(at > since for at in times)
             warm, cold = warm + seeded, cold + len(times) - seeded
         return warm, cold
+
+
+def _namespace(line: Line) -> _Namespace:
+    return str(line.get("profile")), str(line.get("namespace"))
 
 
 def _job(line: Line) -> _Job:

@@ -24,7 +24,7 @@ def image(at: float, name: str = "a", *, found: bool = False, head: bool = True,
 
 
 def cache(at: float, job: int, scopes: tuple[str, ...] = (USER,), publishes: str = USER, **fields: object) -> Line:
-    """Return that a job wants a profile."""
+    """Return that a job wants a profile; among `fields` may be its node."""
     known: dict[str, object] = {"profile": "numba", "namespace": "n", "entries": 0, "fresh": False, **fields}
     return line("cache.observed", at, job, scopes=list(scopes), publishes=publishes, **known)  # type: ignore[arg-type]
 
@@ -84,6 +84,24 @@ def test_a_namespace_is_warm_once_a_job_of_it_has_ended() -> None:
 def test_scopes_decide_who_finds_it(scopes: tuple[str, ...], publishes: str, warm: bool) -> None:
     """A job is warm by what was published in any scope that it reads."""
     assert hits(cache(1, 1, publishes=publishes), end(2, 1), cache(3, 2, scopes)) == {"numba": (warm, 2 - warm)}
+
+
+def test_nodes_of_a_job_that_differ_are_all_cold() -> None:
+    """Where the tool compiles in step: one node has another CPU, so no node would be shown anything."""
+    filled = [cache(1, 1), cache(1, 2, namespace="m"), end(2, 1), end(2, 2)]
+    alike = [cache(3, 3, node="n1", together=True), cache(3, 3, node="n2", together=True)]
+    differ = [cache(3, 4, node="n1", together=True), cache(4, 4, node="n2", namespace="m", entries=5, together=True)]
+    apart = [cache(3, 5, node="n1"), cache(4, 5, node="n2", namespace="m")]
+    assert hits(*filled, *alike) == {"numba": (2, 2)}
+    assert hits(*filled, *differ) == {"numba": (0, 4)}
+    assert hits(*filled, *differ, *alike, *apart) == {"numba": (4, 4)}
+
+
+def test_jobs_on_several_nodes_are_judged_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest first; what they publish counts all the same."""
+    monkeypatch.setattr(prediction, "MOST_OPEN", 2)
+    lines = [cache(1, job, node=node, together=True) for job in (1, 2, 3) for node in ("n1", "n2")]
+    assert hits(*lines, end(2, 3), cache(3, 4)) == {"numba": (1, 6)}
 
 
 def test_namespaces_and_profiles_are_apart() -> None:
