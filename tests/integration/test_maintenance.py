@@ -281,7 +281,7 @@ def test_damaged_and_blocked_bundles_leave_the_spool(node: Node) -> None:
     bundle.chmod(0o600)
     bundle.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     node.maintain()
-    assert node.site.command("cache", "block", "--user", "a", "--reason", "x") == 0
+    assert node.site.command("cache", "block", "--user", "1", "--reason", "x") == 0
     spooled(node, "b")
     node.maintain()
     assert os.listdir(node.paths.spool) == []
