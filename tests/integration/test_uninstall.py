@@ -71,6 +71,22 @@ def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[
     assert not (prefix / "libexec/warmstart/background").exists()
 
 
+def test_what_is_installed_again_meanwhile_stays(prefix: Path) -> None:
+    """An epilog comes back for the programs, and waits for what a job left until somebody has installed anew."""
+    lib, libexec, var = prefix / "lib/warmstart", prefix / "libexec/warmstart", prefix / "var/lib/warmstart"
+    record = var / "n1/removals/7.json"
+    record.parent.mkdir()
+    record.touch()
+    (libexec / "background").write_text(f"#!/bin/sh\nrm {lib}/leave {record}\n")
+    (libexec / "background").chmod(0o755)
+    (lib / "leave").write_bytes((REPOSITORY / "packaging/release").read_bytes())
+    (lib / "leave").chmod(0o755)
+    subprocess.run([lib / "leave", "leave", lib, libexec, var], check=True)
+    assert not record.exists()
+    assert (lib / "python").exists()
+    assert (libexec / "prolog").read_text() == "x"
+
+
 def test_the_programs_go_and_nothing_stays_mounted(prefix: Path) -> None:
     """Other software, policy and state stay, and what slurm.conf names does nothing. A second run does nothing."""
     said = uninstall(prefix)
