@@ -248,7 +248,7 @@ def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Node, monkey
 def test_a_harvest_of_a_blocked_user_is_not_spooled(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks apply to harvests, too."""
     node.site.publish(one("other"))
-    assert node.site.command("cache", "block", "--user", a_record().user, "--reason", "x") == 0
+    assert node.site.command("cache", "block", "--user", str(a_record().uid), "--reason", "x") == 0
     outcome = harvest(node, monkeypatch, str(node.site.store))
     assert [error.code for error in outcome.degraded] == ["publish-blocked"]
     assert not os.path.exists(node.paths.spool)
