@@ -42,24 +42,17 @@ def _audit(audit: Journal, delivered: Delivered) -> None:
     audit = audit.for_job(**delivered.job_labels)
     if delivered.reason or spooled is None:
         audit.emit(events.BUNDLE_DROPPED, run=delivered.run, spooled=delivered.name, reason=delivered.reason)
-    elif spooled.parts and spooled.profile:
-        audit.emit(
-            events.BUNDLE_HANDED_IN,
-            profile=spooled.profile,
-            namespace=spooled.namespace,
-            scope=spooled.scope,
-            run=delivered.run,
-            spooled=delivered.name,
-            entries=len(spooled.draft.entries),
-        )
+        return
+    about: dict[str, object] = {
+        "profile": spooled.profile,
+        "namespace": spooled.namespace,
+        "scope": spooled.scope,
+        "run": delivered.run,
+        "spooled": delivered.name,
+        "entries": len(spooled.draft.entries),
+    }
+    if spooled.parts and spooled.profile:
+        audit.emit(events.BUNDLE_HANDED_IN, **about)
     elif published and published.bundle:
-        audit.emit(
-            events.BUNDLE_PUBLISHED,
-            profile=spooled.profile,
-            namespace=spooled.namespace,
-            scope=spooled.scope,
-            run=delivered.run,
-            **{**published._asdict(), "superseding": len(published.superseding)},
-            spooled=delivered.name,
-            entries=len(spooled.draft.entries),
-        )
+        done = {**published._asdict(), "superseding": len(published.superseding)}
+        audit.emit(events.BUNDLE_PUBLISHED, **about, **done)
