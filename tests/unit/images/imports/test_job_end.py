@@ -28,7 +28,7 @@ class Clock:
     """The time of all processes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = time.monotonic()
+        self.now = float(round(time.monotonic()))  # half seconds are exact, however long the host is up
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
 
