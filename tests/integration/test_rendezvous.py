@@ -59,8 +59,8 @@ def reserved(site: Site) -> list[str]:
 
 
 def announced(site: Site) -> list[str]:
-    """Return the announcements in the store."""
-    return names(site.store / "rendezvous")
+    """Return the announcements in the store. Beside them lie agreements, which a job without its image leaves."""
+    return [name for name in names(site.store / "rendezvous") if name.endswith(".json")]
 
 
 def names(directory: Path) -> list[str]:
