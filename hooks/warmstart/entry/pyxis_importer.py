@@ -183,7 +183,7 @@ def _import(installation: Installation, parsed: Uri, policy: Policy | None) -> s
     uid, gid = os.getuid(), os.getgid()
     _say(f"{parsed.reference.canonical()} is not in this cluster's store; importing it for you alone")
     rules = policy.images if policy else _without_policy()
-    importer = choose(rules, Identity(f"uid {uid}", uid, gid))
+    importer = choose(rules, Identity(f"uid {uid}", uid, gid), policy.paths.cache if policy else "")
     directory = _directory(installation, rules)
     return own_images.obtain(parsed.reference, directory, importer, parsed.login, after(IMPORT_S))
 

@@ -1,7 +1,7 @@
 """Choose the importer that the policy names. Hot path: the importer's own module is loaded only when it is needed.
 
 An importer is a module of `images.importers` with `PROGRAMS`, the absolute paths of the programs that it needs, and
-`make(identity, rules, login) -> Importer`.
+`make(identity, rules, mount_point, login) -> Importer`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ class Kind(NamedTuple):
     keeps_layers: bool = False
 
 
-IMPORTERS = {"enroot": Kind(recipe=1), "oci": Kind(recipe=1, keeps_layers=True)}
+IMPORTERS = {"enroot": Kind(recipe=1), "oci": Kind(recipe=2, keeps_layers=True)}
 
 
-def choose(rules: Images, identity: Identity, login: Login | None = None) -> Importer:
+def choose(rules: Images, identity: Identity, mount_point: str, login: Login | None = None) -> Importer:
     """Return the policy's importer, whose programs run as `identity` ("auto": enroot if it is installed, else oci).
 
-    `login` is the site's own at one registry. Raises `ValueError` for a name that the policy's schema does not have.
+    `mount_point` is where containers see a job's cache; `login` is the site's own at one registry. Raises `ValueError`
+    for a name that the policy's schema does not have.
     """
     name = _load(rules.importer)
-    importer: Importer = sys.modules[name].make(identity, rules, login)
+    importer: Importer = sys.modules[name].make(identity, rules, mount_point, login)
     return importer
 
 

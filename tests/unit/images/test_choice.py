@@ -24,7 +24,7 @@ def test_the_policy_can_name_every_importer() -> None:
 @pytest.mark.parametrize("name", sorted(choice.IMPORTERS))
 def test_every_importer_is_complete(name: str) -> None:
     """Its module makes it for an account, with the policy's rules; doctor knows its programs."""
-    importer = choice.choose(RULES._replace(importer=name), IDENTITY)
+    importer = choice.choose(RULES._replace(importer=name), IDENTITY, "/cache")
     assert (importer.name, importer.identity) == (name, IDENTITY)
     assert callable(importer.resolve)
     assert callable(importer.import_image)
@@ -36,14 +36,14 @@ def test_every_importer_is_complete(name: str) -> None:
 def test_auto_is_enroot_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`auto` looks for the program."""
     monkeypatch.setattr(choice, "ENROOT", str(tmp_path / "enroot"))
-    assert (choice.choose(RULES, IDENTITY).name, choice.recipe("auto")) == ("oci", "oci1")
+    assert (choice.choose(RULES, IDENTITY, "").name, choice.recipe("auto")) == ("oci", "oci2")
     assert choice.programs("auto") == ("/usr/bin/skopeo", "/usr/bin/umoci")
     (tmp_path / "enroot").touch()
-    assert (choice.choose(RULES, IDENTITY).name, choice.recipe("auto")) == ("enroot", "enroot1")
+    assert (choice.choose(RULES, IDENTITY, "").name, choice.recipe("auto")) == ("enroot", "enroot1")
     assert choice.programs("auto") == ("/usr/bin/enroot", "/usr/bin/skopeo")
 
 
 def test_a_name_that_the_policy_would_refuse() -> None:
     """Nothing is imported by its name."""
     with pytest.raises(ValueError, match="docker"):
-        choice.choose(RULES._replace(importer="docker"), IDENTITY)
+        choice.choose(RULES._replace(importer="docker"), IDENTITY, "")
