@@ -92,5 +92,6 @@ PROFILE = Profile(
     # The stem of generated code, the key directory of a graph, or the path of a single file.
     entry_of=named_by(_CODE, _GRAPH, _ALONE, rf"({_HELION}[0-9a-f]{{64}}\.best_config)"),
     validate=validate,
+    leaves_trace=True,  # a lock for each graph that it looks up
     in_step=True,
 )
