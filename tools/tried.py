@@ -1,7 +1,8 @@
 """Write which profiles were run with which tools, from docs/results: `python -m tools.tried [--check]`.
 
-Each file there is what one run left (`tests.support.tried`). `make docs` and `make lint` run this. A profile of which
-no file speaks is experimental, and says so itself (`Profile.experimental`): the hooks' own documents are not installed.
+Each file there is what one run left (`tests.support.tried`), `gpu.json` what `make gpu` did. `make docs` and `make
+lint` run this. A profile of which no file speaks is experimental, and says so itself (`Profile.experimental`): the
+hooks' own documents are not installed.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from tests.gpu.page import RESULTS as GPU
+from tests.gpu.suite import COLD, WARM
 from tests.support.tried import Result, Run
 from warmstart.profiles import registry
 
@@ -24,21 +28,39 @@ _TABLE = re.compile(re.escape(HEAD) + r"(?:\|.*\n)*")
 EXPERIMENTAL = "*experimental*: never run with its tool; its entries were only made by hand"
 
 
-def results(root: Path) -> list[Result]:
+class Tried(NamedTuple):
+    """All that runs left: of the tests, and of `make gpu`, which keeps its own form."""
+
+    runs: list[Result]
+    gpu: Mapping[str, Any] | None
+
+    @property
+    def profiles(self) -> set[str]:
+        """Return the profiles of which a job was warm."""
+        tools = [tool for tool in self.gpu["tools"] if WARM in tool["jobs"]] if self.gpu else []
+        return {run.profile for run in self.runs} | {name for tool in tools for name in tool["profiles"]}
+
+
+def results(root: Path) -> Tried:
     """Return all results, by profile and file."""
-    found = []
+    found, gpu = [], None
     for path in sorted((root / RESULTS).glob("*.json")):
         fields = json.loads(path.read_text())
-        found.append(Result(**{**fields, "cold": Run(**fields["cold"]), "warm": Run(**fields["warm"])}))
-    return found
+        if path.name == GPU.name:
+            gpu = fields
+        else:
+            found.append(Result(**{**fields, "cold": Run(**fields["cold"]), "warm": Run(**fields["warm"])}))
+    return Tried(found, gpu)
 
 
-def table(runs: list[Result]) -> str:
+def table(tried: Tried) -> str:
     """Return the table: a row for each result, and one for each profile without any."""
-    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in sorted(_rows(runs)))
+    rows = [*_of_tests(tried.runs), *_of_gpu(tried.gpu)]
+    rows += [(f"`{name}`", EXPERIMENTAL, *[""] * (len(COLUMNS) - 2)) for name in {*registry.names()} - tried.profiles]
+    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in sorted(rows))
 
 
-def _rows(runs: list[Result]) -> Iterator[tuple[str, ...]]:
+def _of_tests(runs: list[Result]) -> Iterator[tuple[str, ...]]:
     for run in runs:
         job, _, argument = run.job.partition(" ")
         yield (
@@ -48,13 +70,32 @@ def _rows(runs: list[Result]) -> Iterator[tuple[str, ...]]:
             _hardware(run.hardware),
             run.through,
             run.date,
-            _counters(run.cold),
-            _counters(run.warm),
+            _counters(*run.cold),
+            _counters(*run.warm),
             f"{run.harvested} published, {run.rejected} refused, {run.seeded} seeded",
             f"{run.damaged}, {run.refused}",
         )
-    for name in sorted({*registry.names()} - {run.profile for run in runs}):
-        yield (f"`{name}`", EXPERIMENTAL, *[""] * (len(COLUMNS) - 2))
+
+
+def _of_gpu(found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each profile of each tool that `make gpu` has seen warm; docs/gpu.md has more of them."""
+    for tool in found["tools"] if found else ():
+        jobs = tool["jobs"]
+        if not found or WARM not in jobs:
+            continue
+        cold, warm = jobs[COLD], jobs[WARM]
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(cold["versions"].items()))
+        for profile in tool["profiles"]:
+            yield (
+                f"`{profile}`",
+                f"{tool['tool']}{f': {versions}' if versions else ''} ([make gpu](../gpu.md))",
+                f"{found['gpu']}, driver {found['driver']}",
+                "hooks by hand",
+                found["date"],
+                *(_counters(job["hits"], job["misses"], job["seconds"]) for job in (cold, warm)),
+                f"{cold['harvested']} published, {sum(cold['rejected'].values())} refused, {warm['seeded']} seeded",
+                "",
+            )
 
 
 def _hardware(hardware: dict[str, str]) -> str:
@@ -63,20 +104,20 @@ def _hardware(hardware: dict[str, str]) -> str:
     return f"{hardware['gpu']}, driver {hardware['driver']}"
 
 
-def _counters(run: Run) -> str:
-    return f"{run.hits} hits, {run.misses} misses, {run.seconds:.2f} s"
+def _counters(hits: int | None, misses: int | None, seconds: float) -> str:
+    """Return what a job counted; a tool without counters has None."""
+    return f"{seconds:.2f} s" if hits is None else f"{hits} hits, {misses} misses, {seconds:.2f} s"
 
 
-def mislabelled(runs: list[Result]) -> list[str]:
+def mislabelled(tried: Tried) -> list[str]:
     """Return the profiles whose own label says something else than the results."""
-    tried = {run.profile for run in runs}
-    return [name for name in registry.names() if registry.get(name).experimental == (name in tried)]
+    return [name for name in registry.names() if registry.get(name).experimental == (name in tried.profiles)]
 
 
-def page(text: str, runs: list[Result]) -> str:
+def page(text: str, tried: Tried) -> str:
     """Return the page with the table in the place of the one that it has."""
     assert _TABLE.search(text), f"{PAGE} has no such table"
-    return _TABLE.sub(lambda _: table(runs), text)
+    return _TABLE.sub(lambda _: table(tried), text)
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ RUN = Result(
     200,
     180,
 )
+ONE, NONE = tried.Tried([RUN], None), tried.Tried([], None)
 
 
 def test_the_page_and_the_labels_are_those_of_the_results() -> None:
@@ -37,7 +38,7 @@ def test_the_page_and_the_labels_are_those_of_the_results() -> None:
 
 def test_a_row_says_what_ran_where_and_what_came_of_it() -> None:
     """A profile without a run is experimental."""
-    rows = tried.table([RUN]).splitlines()[2:]
+    rows = tried.table(ONE).splitlines()[2:]
     assert len(rows) == len(registry.names())
     assert rows[-1] == (
         "| `warp` | warp-lang 1.19.0 (`warp_job.py`) | EPYC, no GPU | Slurm 22.05.8 | 2026-01-31 | 0 hits, 3 misses, "
@@ -49,19 +50,38 @@ def test_a_row_says_what_ran_where_and_what_came_of_it() -> None:
 def test_a_gpu_is_named_with_its_driver() -> None:
     """What a run on a machine with a GPU leaves."""
     hardware = {"cpu": "EPYC", "gpu": "NVIDIA-H100", "driver": "570.1"}
-    assert "| NVIDIA-H100, driver 570.1 |" in tried.table([RUN._replace(hardware=hardware)])
+    assert "| NVIDIA-H100, driver 570.1 |" in tried.table(tried.Tried([RUN._replace(hardware=hardware)], None))
 
 
 def test_a_label_that_no_run_speaks_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Either way: a profile that claims too much, and one that was run and does not know."""
     profile = registry.get("warp")
     monkeypatch.setattr(registry, "names", lambda: ["warp"])
-    assert (tried.mislabelled([RUN]), tried.mislabelled([])) == ([], ["warp"])
+    assert (tried.mislabelled(ONE), tried.mislabelled(NONE)) == ([], ["warp"])
     monkeypatch.setattr(registry, "get", lambda _: profile._replace(experimental=True))
-    assert (tried.mislabelled([RUN]), tried.mislabelled([])) == (["warp"], [])
+    assert (tried.mislabelled(ONE), tried.mislabelled(NONE)) == (["warp"], [])
+
+
+def test_what_make_gpu_saw_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tools whose warm job ran; a cold one alone shows nothing."""
+    job = {"versions": {"torch": "2.15"}, "hits": None, "misses": None, "seconds": 3.0, "harvested": 2, "seeded": 2}
+    jobs = {"cold": {**job, "rejected": {"incomplete": 1}}, "warm": {**job, "rejected": {}, "hits": 2, "misses": 0}}
+    tools = [
+        {"tool": "X", "profiles": ["deepgemm", "warp"], "jobs": jobs},
+        {"tool": "Y", "profiles": ["vllm"], "jobs": {"cold": jobs["cold"]}},
+    ]
+    seen = tried.Tried([], {"gpu": "H100", "driver": "570.1", "date": "2026-01-31", "tools": tools})
+    assert seen.profiles == {"deepgemm", "warp"}
+    (row,) = (line for line in tried.table(seen).splitlines() if line.startswith("| `deepgemm`"))
+    assert row == (
+        "| `deepgemm` | X: torch 2.15 ([make gpu](../gpu.md)) | H100, driver 570.1 | hooks by hand | 2026-01-31 "
+        "| 3.00 s | 2 hits, 0 misses, 3.00 s | 2 published, 1 refused, 2 seeded |  |"
+    )
+    monkeypatch.setattr(registry, "names", lambda: ["vllm"])
+    assert tried.mislabelled(seen) == []
 
 
 def test_each_result_is_a_file_of_its_profile() -> None:
     """Of a profile that there is, with its name first."""
-    for path in sorted(Path(tried.ROOT / tried.RESULTS).iterdir()):
+    for path in sorted(Path(tried.ROOT / tried.RESULTS).glob("*-*.json")):
         assert any(path.name.startswith(f"{name}-") for name in registry.names()), path

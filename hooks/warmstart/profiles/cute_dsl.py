@@ -48,5 +48,6 @@ PROFILE = Profile(
     facts=("image", "gpu", "cpu"),
     entry_of=named_by(_OBJECT, _TIMINGS),  # the path of one kernel, or of one autotuner's timings
     validate=validate,
+    leaves_trace=True,  # a lock for each object that it looks up
     in_step=True,
 )
