@@ -66,6 +66,7 @@ lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 	$(BIN)/python -m tools.policy_reference --check
 	$(BIN)/python -m tools.documents --check
 	$(BIN)/python -m tools.threats --check
+	$(BIN)/python -m tools.tried --check
 	$(BIN)/ruff format --check hooks tests tools
 	$(BIN)/ruff check hooks tests tools
 	$(BIN)/mypy

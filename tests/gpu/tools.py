@@ -37,6 +37,8 @@ TOOLS: Sequence[Tool] = (
     Tool("Triton", ("triton",), ("triton_job.py",), ("triton", "torch")),
     Tool("Inductor", ("inductor", "triton"), ("inductor_job.py",), ("torch",)),
     Tool("JAX", ("jax",), ("jax_job.py",), ("jax",)),
+    Tool("CuPy", ("cupy",), ("cupy_job.py",), ("cupy",)),
+    Tool("CuTe DSL", ("cute-dsl",), ("quack_job.py",), ("quack", "torch")),
     Tool("Numba for CUDA", ("numba", "cuda-computecache"), ("numba_cuda_job.py",), ("numba", "numpy")),
     Tool("CUDA extension", ("torch-extensions",), ("extension_job.py",), ("torch",), ("nvcc", "ninja")),
     Tool("FlashInfer", ("flashinfer",), ("flashinfer_job.py",), ("flashinfer", "torch"), ("nvcc", "ninja")),
