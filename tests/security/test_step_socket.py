@@ -24,7 +24,7 @@ from tests.support.privileges import drop_to
 from tests.support.step_images import naming, served, socket_of
 from warmstart.entry import step_images as server
 
-pytestmark = pytest.mark.threat(48)
+pytestmark = pytest.mark.threat(49)
 
 
 @pytest.fixture
@@ -140,7 +140,6 @@ def test_a_forbidden_image_is_refused_by_root(asked: Site, registry: Registry) -
     assert not list(asked.var.glob("*/imports/*.json"))
 
 
-@pytest.mark.threat(49)
 def test_a_flood_of_one_user_stops_nobody(asked: Site, fresh_image: Callable[[], str]) -> None:
     """10,000 connections that say nothing and read nothing: others are served meanwhile, and few processes run."""
     site, image = asked, fresh_image()

@@ -48,14 +48,14 @@ def test_the_record_says_which_node(here: Installation) -> None:
     assert find_asker(here, 1, UID) == Asker("n2", 7, UID, record)
 
 
-@pytest.mark.threat(48)
+@pytest.mark.threat(49)
 def test_another_users_job_is_not_the_askers(here: Installation) -> None:
     """A process of another uid in the job's step, by `su` for instance."""
     recorded(here, "n1")
     assert find_asker(here, 1, UID + 1) is None
 
 
-@pytest.mark.threat(48)
+@pytest.mark.threat(49)
 def test_a_record_of_an_earlier_boot_is_no_jobs(here: Installation) -> None:
     """Ids of jobs are used again where slurmctld lost its state."""
     recorded(here, "n1")
@@ -129,7 +129,7 @@ def talk(here: Installation, text: bytes) -> bytes:
     return said
 
 
-@pytest.mark.threat(48)
+@pytest.mark.threat(49)
 @pytest.mark.parametrize("text", [b"", b"a:1", b"x" * 601, b"x" * 601 + b"\n"])
 def test_what_is_no_line_gets_no_answer(here: Installation, text: bytes) -> None:
     """Half a line, or one that is too long."""
