@@ -141,7 +141,10 @@ def _granted(policy: Policy, asker: Asker) -> tuple[Job, Record] | None:
         return (_job(asker.record), asker.record) if is_served else None
     if OBSERVE in (policy.mode, *(rule.mode for rule in policy.rules)):
         return None  # it may have been observed
-    account = pwd.getpwuid(asker.uid)
+    try:
+        account = pwd.getpwuid(asker.uid)
+    except KeyError:
+        return None
     record = Record(
         run_id=os.urandom(4).hex(),
         boot_id=records.boot_id(),

@@ -122,8 +122,8 @@ class _Server:
         except OSError:  # it has gone again; or there are no descriptors, and the poll would come back at once
             time.sleep(PAUSE_S)
             return
-        uid = peer(line)[1]
         with suppress(OSError):
+            uid = peer(line)[1]
             if self._has_place(uid):
                 self._start(line, uid)
                 return

@@ -110,8 +110,11 @@ def test_a_container_that_the_caches_are_not_for_has_empty_ones(
     assert (found["NUMBA_CACHE_DIR"], found["DEEP"]) == (f"{made}/numba", f"{made}/vllm/a/b")
     assert sorted(os.listdir(made)) == ["numba", "vllm"]
     assert made.stat().st_mode & 0o777 == 0o700
-    container.start(SLURM_STEP_ID="3")
+    container.start(SLURM_STEP_ID="4")  # the same container again
     assert len(list(Path(f"{run}/tmp").glob("warmstart-cache.*"))) == 2
+    container.mounts.write_text("")
+    container.start(SLURM_STEP_ID="4", ENROOT_ROOTFS="/pyxis_another")
+    assert (f" {CONSTANT} " in container.mounts.read_text()) is (image != "")
 
 
 def test_what_the_user_or_the_image_set_stays(context: Context, container: Container) -> None:
