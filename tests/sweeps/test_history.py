@@ -14,6 +14,7 @@ from tests.support.week import Week
 from tools.load import history
 from tools.load.judge import Event, Witness
 from warmstart.store import index, maintenance
+from warmstart.store.blocklist import Blocks
 
 
 @pytest.fixture
@@ -44,12 +45,16 @@ def test_two_days(week: Week) -> None:
 
 @pytest.mark.parametrize(
     ("module", "function", "mistake"),
-    [(maintenance, "_hand_on_marks", lambda *_: None), (index, "is_superseded", lambda *_: False)],
+    [
+        (maintenance, "_live_marks", lambda *_: {}),
+        (index, "is_superseded", lambda *_: False),
+        (Blocks, "hides", lambda *_: ""),
+    ],
 )
 def test_a_mistake_of_the_store_is_seen(
     week: Week, monkeypatch: pytest.MonkeyPatch, module: object, function: str, mistake: object
 ) -> None:
-    """What was superseded comes back."""
+    """What was superseded comes back, or a blocked user's entries are seen."""
     monkeypatch.setattr(module, function, mistake)
     week.pass_days(5, 60)
     assert any(one.wrong for one in history.judged(*week.history()))
