@@ -117,6 +117,7 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
         "images": _images(policy, job, grant, requested),
         "profiles": _profiles(policy, grant, requested),
         "left_out": _left_out(policy, grant, requested),
+        "tree": requested.tree,
         "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
         "environment": grant.env,
         "override": sorted(grant.override),
@@ -247,6 +248,10 @@ def _print_parts(shown: dict[str, Json]) -> None:
         show_table(("profile", "from", "variables"), profiles)
     if shown["left_out"]:
         say(f"Left out, because they need a constant path (policy: constant_path): {', '.join(shown['left_out'])}")
+    if shown["tree"] and not shown["verdict"]:
+        shows = "tree" in shown["steps"]["prolog"]
+        how = "read-only, from a packed copy if there is one" if shows else "as it is: this node shows no copies"
+        say(f"Reads the tree {shown['tree']} {how}.")
     if shown["rendezvous"]:
         rule = shown["rendezvous"]
         where = "also on shared nodes" if rule["shared_nodes"] else "if the first node is exclusive to the job"
