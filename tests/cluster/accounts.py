@@ -91,7 +91,7 @@ def remove_unused() -> None:
                 if _exists(name) and pwd.getpwnam(name).pw_gecos == _MARK:
                     processes.kill_of_uid(pwd.getpwnam(name).pw_uid)
                     _run("/usr/sbin/userdel", name)
-                    for place in (f"/tmp/{name}", f"/tmp/torchinductor_{name}"):  # noqa: S108 - of the task prolog
+                    for place in (f"/tmp/{name}", f"/tmp/torchinductor_{name}"):  # of the task prolog
                         shutil.rmtree(place, ignore_errors=True)
         except BlockingIOError:
             return
