@@ -161,6 +161,8 @@ class Trust(NamedTuple):
 
     account: str
     qos: str
+    signed: tuple[str, ...] = ()  # account | site: scopes from which nodes take what a signed list names
+    keys: tuple[str, ...] = ()  # public, as OpenSSH writes them
 
 
 class Slurmctld(NamedTuple):
@@ -214,6 +216,7 @@ class Rule(NamedTuple):
     override: tuple[str, ...]
     mode: str | None = None  # observe | enforce
     together: bool | None = None  # as `Seed.together`
+    signed_only: bool = False  # seed from signed scopes alone
 
 
 class Policy(NamedTuple):

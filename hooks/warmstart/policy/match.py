@@ -72,6 +72,8 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         env.update(rule.env)
     scope, narrowed = _scope(matches)
     read, publish = _scopes(policy, () if narrowed else rules, scope, job)
+    if any(match.rule.signed_only for match in matches if match.matched or match.unknown):
+        read = [name for name in read if name.partition("-")[0] in policy.trust.signed]
     return Grant(
         images=list(dict.fromkeys(image for rule in rules for image in rule.images)),
         profiles=list(dict.fromkeys(profile for rule in rules for profile in rule.profiles)),
