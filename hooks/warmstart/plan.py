@@ -207,10 +207,24 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     if names:
         from warmstart.steps import seed
 
-        in_step = not requested.fresh and any(registry.get(name, policy.profiles).in_step for name in names)
-        seeded = seed.Options(tuple(names), requested.files, requested.fresh, meeting if in_step else None)
+        sampled = is_sampled(policy, job) and not requested.fresh
+        is_cold = requested.fresh or sampled
+        in_step = not is_cold and any(registry.get(name, policy.profiles).in_step for name in names)
+        place = meeting if in_step else None
+        seeded = seed.Options(tuple(names), requested.files, requested.fresh, place, sampled)
         steps.append(Step(seed.NAME, partial(seed.run, options=seeded), in_workspace=True))
     return steps
+
+
+def is_sampled(policy: Policy, job: Job) -> bool:
+    """Return whether a run of a job starts cold so that its work is compared (`seed.verify`), the same on all nodes.
+
+    Multiplying by 2^32 divided by the golden ratio spreads ids that follow each other evenly.
+    """
+    if policy.seed.verify is None:
+        return False
+    place = (job.view_id * 2654435769 + job.restarts * 40503) % (1 << 32)
+    return place * 100 < policy.seed.verify << 32
 
 
 def _meeting(job: Job, grant: Grant) -> Meeting | None:

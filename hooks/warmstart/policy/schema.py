@@ -395,6 +395,11 @@ class Seed(Section):
         "shown what tools compile in step on all of its nodes or on none "
         "([seeding.md](seeding.md#jobs-on-several-nodes)). If false, each node decides for itself.",
     )
+    verify: Percent | None = _key(
+        None,
+        "Share of jobs that start cold on purpose, to compare what they build with what is published under the same "
+        "names ([seeding.md](seeding.md#a-sample-built-again)). `null`: none does.",
+    )
 
 
 class Harvest(Section):

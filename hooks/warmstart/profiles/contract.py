@@ -60,6 +60,9 @@ class Profile(NamedTuple):
     `follows_links` (relocation "constant-path"): the tool resolves its cache's path before it writes it down, so a
     link at the constant path does not do.
 
+    `repeats` tells by its path which file the tool makes with the same bytes whenever it makes it for the same
+    namespace, as measured: what a job has built again is compared by these (`harvest.sample`).
+
     `revision`: raised to begin new namespaces, where entries that earlier releases published must not be seeded any
     more: `entry_of` divided a cache otherwise, or `validate` accepted what ends jobs.
     """
@@ -79,6 +82,7 @@ class Profile(NamedTuple):
     in_step: bool = False
     exact_times: bool = False
     follows_links: bool = False
+    repeats: Callable[[str], bool] = _never
     revision: int = 1
 
     @property

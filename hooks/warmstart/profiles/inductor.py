@@ -13,6 +13,9 @@ That is safe, because each job loads them in a child process before it uses thei
 needs nearly a dozen compiler runs (docs/reference/profiles.md has the times). All libraries are built with
 `-march=native`, which their names do not show; so the CPU is in the namespace.
 
+Repeats: generated sources. Measured with torch 2.13 on CPU, two cold runs at one path and one at another: 5 of 5
+sources are the same; 4 of 4 libraries are at the same path, none at another, because it is in them; pickles are not.
+
 Never harvested: `locks/`; `*_CxxBuild/`, where the compiler works; `.<pid>.<tid>.tmp`; `triton/`, which has its own
 profile; `cache/` and `dynamo/`, whose files every job rewrites in place, so that each would publish its own; and
 everything else that is not listed here. Precompiled headers are not in this cache: torch puts them below TMPDIR.
@@ -71,6 +74,11 @@ def _require_results(files: EntryFiles) -> None:
         raise EntryInvalid("incomplete")
 
 
+def repeats(path: str) -> bool:
+    """Return whether a file is the same whenever it is made: generated sources."""
+    return path.endswith((".py", ".cpp"))
+
+
 PROFILE = Profile(
     name="inductor",
     variables={
@@ -83,5 +91,6 @@ PROFILE = Profile(
     # The stem of generated code, the key directory of a graph, or the path of a single file.
     entry_of=named_by(_CODE, _GRAPH, _ALONE),
     validate=validate,
+    repeats=repeats,
     in_step=True,
 )

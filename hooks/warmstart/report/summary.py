@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from warmstart.report.counting import Durations, Tally
-from warmstart.report.runs import DRAINED, FAILED, REFUSED, ImageUse, Run
+from warmstart.report.runs import DRAINED, FAILED, REFUSED, SAMPLED, ImageUse, Run
 
 TOP = 10
 MOST_IMAGES = 2048
@@ -212,13 +212,14 @@ class _Adding:
         for profile in run.warm:
             self._profiles.add(profile)
             self._user_warm.add(run.user)
-        for profile, reason in run.cold.items():
+        cold = {profile: reason for profile, reason in run.cold.items() if reason != SAMPLED}
+        for profile, reason in cold.items():
             self._profiles_cold.add(profile)
             self._user_cold.add(run.user)
             if reason not in _NO_ENTRY:
                 self._cold.add(f"{profile}: {reason}")
         period["warm"] += len(run.warm)
-        period["cold"] += len(run.cold)
+        period["cold"] += len(cold)
 
     def _add_hook(self, run: Run) -> None:
         if run.hook not in _HOOKS:

@@ -41,6 +41,7 @@ NAME = "seed"
 # Why a profile is cold, if no error is the reason; docs/reference/audit.md explains them.
 NOTHING_PUBLISHED = "nothing-published"
 ASKED_FRESH = "asked-fresh"
+SAMPLED = "sampled"  # on purpose: what the job builds is compared with what is published (`harvest.sample`)
 BUNDLES_REFUSED = "bundles-refused"
 BUNDLES_LEFT_OUT = "bundles-left-out"
 NOTHING_PROPOSED = "nothing-proposed"  # by the job's head node
@@ -76,6 +77,7 @@ class Options(NamedTuple):
     declared: str = ""  # the name of the job's declared files
     fresh: bool = False  # the job asked to start cold
     meeting: Meeting | None = None  # where the job's nodes agree on what they show it; None: each decides for itself
+    sampled: bool = False  # it starts cold on purpose
 
 
 class _Budget:
@@ -138,8 +140,8 @@ def run(context: Context, options: Options) -> Outcome:
         facts = _facts(context, options)
         profiles = _profiles(context, options)
         seeding.seeded = {profile.name: Seeded(host_facts.namespace(profile, facts)) for profile in profiles}
-        if options.fresh:
-            seeding.cold = dict.fromkeys(seeding.seeded, ASKED_FRESH)
+        if options.fresh or options.sampled:
+            seeding.cold = dict.fromkeys(seeding.seeded, ASKED_FRESH if options.fresh else SAMPLED)
         else:
             seeding.plan(profiles, facts)
             seeding.fetch()
@@ -156,6 +158,8 @@ def run(context: Context, options: Options) -> Outcome:
     warm = [name for name, seeded in seeding.seeded.items() if seeded.entries]
     detail: dict[str, object] = {"warm": warm, "cold": seeding.cold, "facts": facts}
     record: RecordChange = {"facts": facts, "seeded": seeding.seeded, "fresh": options.fresh}
+    if options.sampled:
+        record["sampled"] = True
     if options.meeting and context.record.head:
         record["agreement"] = options.meeting.name
     return Outcome("changed" if warm else "unchanged", detail, record, degraded=seeding.degraded)

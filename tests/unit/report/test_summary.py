@@ -49,6 +49,7 @@ def test_hit_rates() -> None:
             prolog(cold={"numba": "nothing-published"}),
             prolog(cold={"numba": "nothing-proposed"}, head=False, node="n2"),
             prolog(user="bob", warm=["numba"], cold={"triton": "bundles-left-out", "jax": "asked-fresh"}),
+            prolog(cold={"numba": "sampled"}),
         ]
     )
     assert found.profiles == (Hits("numba", 2, 2), Hits("triton", 1, 1), Hits("jax", 0, 1))
