@@ -92,5 +92,6 @@ PROFILE = Profile(
     entry_of=named_by(_CODE, _GRAPH, _ALONE),
     validate=validate,
     repeats=repeats,
+    leaves_trace=True,  # a lock for each graph that it looks up
     in_step=True,
 )

@@ -110,6 +110,9 @@ class Harvest(NamedTuple):
     changed: int  # of `entries`, those that take the place of seeded ones
     size: int  # bytes
     seconds: float
+    seeded: int = 0  # entries that the job had
+    use: str = ""  # one of `profiles.contract.USES`; "" if it is not known yet
+    akin: int = 0  # of `entries`, those that differ from a seeded one in a hash or a folder alone
 
 
 class Remark(NamedTuple):
@@ -269,7 +272,9 @@ def _add_seeding(run: Run, line: Line) -> None:
 
 def _add_harvest(run: Run, line: Line) -> None:
     entries, known, changed, size = (int(values.number(line, key)) for key in ("entries", "known", "changed", "bytes"))
-    run.harvests.append(Harvest(values.text(line, "profile"), entries, known, changed, size, _seconds(line)))
+    seeded, akin = (int(values.number(line, key)) for key in ("seeded", "akin"))
+    names = (values.text(line, "profile"), values.text(line, "use"))
+    run.harvests.append(Harvest(names[0], entries, known, changed, size, _seconds(line), seeded, names[1], akin))
 
 
 def _add_handed_in(run: Run, line: Line) -> None:

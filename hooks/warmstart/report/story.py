@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.policy.units import format_duration, format_size
-from warmstart.profiles import registry
+from warmstart.profiles import contract, registry
 from warmstart.report.runs import REFUSED, REMARKS, SAMPLED, Failure, Harvest, ImageUse, Remark, Run, Seeding
+from warmstart.report.summary import SettlingProfile
 
 MOST_JOBS = 4096  # of a user's history
 MOST_NAMED = 8  # nodes, in a line
@@ -19,7 +20,7 @@ NO_ENTRIES = "nothing-published"
 _COLD = {
     NO_ENTRIES: "cold: nothing is published for its facts in the scopes that this job reads",
     "asked-fresh": "cold: the job asked to start fresh",
-    SAMPLED: "cold on purpose: what it builds is compared with what is published (seed.verify)",
+    SAMPLED: "cold: on purpose, what it builds is compared with what is published (seed.verify)",
     "bundles-refused": "cold: what is published is damaged, blocked or of another version",
     "bundles-left-out": "cold: what is published is more than a prolog may fetch",
     "fetch-goes-on": "cold: what is published had not come to the node yet; it is fetched in the background",
@@ -92,12 +93,20 @@ class Story(NamedTuple):
     notices: tuple[str, ...] = ()  # what its output shows, where that is known
 
 
+_NOTHING_NEW = {
+    contract.HIT: "nothing new: the entries that it was given were used",
+    contract.UNKNOWN: "nothing new; whether it used what it was given cannot be seen",
+    contract.UNTOUCHED: "nothing new: the job did not use it",
+}
+
+
 class History:
-    """What a user's other jobs published: for a cold profile, which fact was another one."""
+    """What a user's other jobs published and built: for a cold profile, which fact was another one."""
 
     def __init__(self) -> None:
         self._facts: dict[int, dict[str, str]] = {}
         self._published: dict[str, int] = {}  # profile → the last job that published entries
+        self._settling: dict[str, SettlingProfile] = {}
 
     def add(self, run: Run) -> None:
         """Add a run of a job of this user."""
@@ -108,6 +117,19 @@ class History:
         for harvest in run.harvests:
             if harvest.entries:
                 self._published[harvest.profile] = run.job
+
+    def add_uses(self, run: Run) -> None:
+        """Add what a run of any job of this user says of whether its caches settle, in the order of the log."""
+        for harvest in run.harvests:
+            settling = self._settling.setdefault(harvest.profile, SettlingProfile())
+            settling.add(harvest, run.rejected.get(harvest.profile, {}))
+
+    def unsettled(self) -> Iterable[str]:
+        """Yield each profile to which every job adds entries although it is seeded, and most likely why."""
+        for profile, settling in self._settling.items():
+            if settling.jobs:
+                jobs = f"the last {settling.jobs} jobs that were seeded have each built new entries"
+                yield f"{profile}: {jobs}; most likely {settling.why}"
 
     def difference(self, profile: str, facts: dict[str, str]) -> str:
         """Return how these facts differ from those for which entries were last published, "" if nobody knows."""
@@ -140,7 +162,7 @@ def tell(runs: Sequence[Run], history: History) -> Story:
         refused=refused.reason if refused else "",
         facts=facts,
         hooks=tuple(_hook(run, history) for run in ordered),
-        advice=tuple(_advice(ordered)),
+        advice=(*_advice(ordered), *history.unsettled()),
         spread=tuple(_spread({run.node: run for run in last})),
     )
 
@@ -252,9 +274,10 @@ def _harvested(harvest: Harvest, handed_in: int) -> str:
     if handed_in:
         return f"{handed_in} new entries handed in, to be published with those of the job's other nodes"
     if not harvest.entries:
-        return "nothing new"
+        return _NOTHING_NEW.get(harvest.use, "nothing new")
     changed = f", {harvest.changed} of them in place of seeded ones" if harvest.changed else ""
-    return f"{harvest.entries} new entries published, {format_size(harvest.size)}{changed}"
+    seeded = f", although it was seeded with {harvest.seeded}" if harvest.seeded and not harvest.changed else ""
+    return f"{harvest.entries} new entries published, {format_size(harvest.size)}{changed}{seeded}"
 
 
 def _image(image: ImageUse) -> str:

@@ -5,25 +5,30 @@ duration of that image's imports in the same period; if there was none, its size
 the time for which the hook looked or waited for it. A hook that waited for another's import saves nothing: the job
 would have imported at the same time. What warm caches save is not estimated: no log says how long a job would have
 compiled.
+
+**Hits** are what epilogs have seen (`use` of `cache.harvested`): a cache that was seeded and to which nothing was added
+is a hit if the tool left a trace of its use, else nobody knows. What was not used at all is neither hit nor miss.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from warmstart.profiles import contract
 from warmstart.report.counting import Durations, Tally
-from warmstart.report.runs import DRAINED, FAILED, REFUSED, SAMPLED, ImageUse, Run
+from warmstart.report.runs import DRAINED, FAILED, REFUSED, SAMPLED, Harvest, ImageUse, Run
 
 TOP = 10
+LEAST_UNSETTLED = 3  # jobs
 MOST_IMAGES = 2048
 MOST_DISTINCT = 1 << 16  # users and nodes that are told apart
 MOST_PERIODS = 4000  # days: ten years
 PROLOG, EPILOG = "prolog", "epilog"
 # In `cold`: nothing was there, or nothing was wanted.
-_NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh"})
+_NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh", SAMPLED})
 _HOOKS = frozenset({PROLOG, EPILOG, "job-container", "prolog-slurmctld", "epilog-slurmctld"})
 _FOUND = frozenset({"reused", "stale"})
 
@@ -44,6 +49,35 @@ class Hits(NamedTuple):
     def percent(self) -> str:
         """The same in words, `-` if there was nothing."""
         return f"{100 * self.rate:.1f}%" if self.warm + self.cold else "-"
+
+
+class Uses(NamedTuple):
+    """What jobs did with a cache, as far as their epilogs could tell."""
+
+    name: str
+    hit: int
+    built: int
+    unknown: int
+    untouched: int
+
+    @property
+    def rate(self) -> float:
+        """The share of hits in hits and builds, 0 to 1."""
+        return self.hit / (self.hit + self.built) if self.hit + self.built else 0.0
+
+    @property
+    def percent(self) -> str:
+        """The same in words, `-` if there was nothing."""
+        return f"{100 * self.rate:.1f}%" if self.hit + self.built else "-"
+
+
+class Unsettled(NamedTuple):
+    """A cache to which each job of a user adds entries, although it is seeded."""
+
+    user: str
+    profile: str
+    jobs: int
+    why: str  # most likely
 
 
 class Counted(NamedTuple):
@@ -99,8 +133,8 @@ class Period(NamedTuple):
 
     start: str  # 2026-01-31, or 2026-01-31T09
     jobs: int
-    warm: int
-    cold: int
+    hits: int
+    built: int
     imported: int
     uses: int  # of images by jobs
     published_bytes: int  # of bundles
@@ -116,8 +150,9 @@ class Summary(NamedTuple):
     jobs: int  # starts of jobs: a requeued job counts twice
     users: int
     nodes: int
-    profiles: tuple[Hits, ...]
-    by_user: tuple[Hits, ...]
+    profiles: tuple[Uses, ...]
+    by_user: tuple[Uses, ...]
+    unsettled: tuple[Unsettled, ...]
     images: Images
     top_images: tuple[Counted, ...]
     saved: Saved
@@ -132,9 +167,11 @@ class Summary(NamedTuple):
     periods: tuple[Period, ...]
 
     @property
-    def caches(self) -> Hits:
+    def caches(self) -> Uses:
         """All profiles together."""
-        return Hits("", sum(hits.warm for hits in self.profiles), sum(hits.cold for hits in self.profiles))
+        hit, built = (sum(getattr(uses, name) for uses in self.profiles) for name in ("hit", "built"))
+        unknown, untouched = (sum(getattr(uses, name) for uses in self.profiles) for name in ("unknown", "untouched"))
+        return Uses("", hit, built, unknown, untouched)
 
 
 def summarize(runs: Iterable[Run], *, by_hour: bool = False) -> Summary:
@@ -156,6 +193,42 @@ class _Image:
     use_seconds: float = 0.0
 
 
+class SettlingProfile:
+    """Whether a user's jobs that are seeded with a profile's entries have come to find all that they need."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._built = self._changed = self._akin = self._two_writers = 0
+
+    def add(self, harvest: Harvest, rejected: Mapping[str, int]) -> None:
+        """Add the next harvest, and the entries of it that were rejected, by reason."""
+        if harvest.use == contract.HIT:
+            self._begin()
+        if harvest.seeded and harvest.use == contract.BUILT:
+            self._built += 1
+            self._changed += bool(harvest.changed)
+            self._akin += bool(harvest.akin)
+            self._two_writers += "two-writers" in rejected
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs since the last hit have each built entries; 0 while they are too few to tell."""
+        return self._built if self._built >= LEAST_UNSETTLED else 0
+
+    @property
+    def why(self) -> str:
+        """The most likely reason that it does not settle."""
+        if 2 * self._two_writers >= self._built:
+            return "several processes write the same entries at once (two-writers)"
+        if 2 * self._akin >= self._built:
+            return "the same names under other hashes: the source's path, a version or an option changes with each job"
+        if 2 * self._changed >= self._built:
+            return "the job writes anew what it was given: the time stamp of a source changes, or its content"
+        return "the keys change with each job: a path of the job, a version or an option is in them"
+
+
 @dataclass
 class _Hook:
     failed: int = 0
@@ -168,8 +241,9 @@ class _Adding:
         self._first = self._last = ""
         self._runs = self._jobs = self._removed = self._evicted = 0
         self._users, self._nodes = Tally(MOST_DISTINCT), Tally(MOST_DISTINCT)
-        self._profiles, self._profiles_cold = Tally(), Tally()
-        self._user_warm, self._user_cold = Tally(), Tally()
+        self._profiles = {use: Tally() for use in contract.USES}
+        self._user_uses = {use: Tally(MOST_DISTINCT) for use in contract.USES}
+        self._settling: dict[tuple[str, str], SettlingProfile] = {}
         self._images, self._references = dict[str, _Image](), Tally(MOST_IMAGES)
         self._dropped = 0  # uses of images that were forgotten
         self._imported = self._imported_bytes = self._uses = 0
@@ -195,6 +269,7 @@ class _Adding:
         for harvest in run.harvests:
             self._harvested += harvest.entries
             self._harvested_bytes += harvest.size if harvest.entries else 0
+            self._add_use(run, harvest, period)
         for reasons in run.rejected.values():
             for reason, count in reasons.items():
                 self._rejected.add(reason, count)
@@ -209,17 +284,20 @@ class _Adding:
             self._jobs += 1
             period["jobs"] += 1
             self._users.add(run.user)
-        for profile in run.warm:
-            self._profiles.add(profile)
-            self._user_warm.add(run.user)
-        cold = {profile: reason for profile, reason in run.cold.items() if reason != SAMPLED}
-        for profile, reason in cold.items():
-            self._profiles_cold.add(profile)
-            self._user_cold.add(run.user)
+        for profile, reason in run.cold.items():
             if reason not in _NO_ENTRY:
                 self._cold.add(f"{profile}: {reason}")
-        period["warm"] += len(run.warm)
-        period["cold"] += len(cold)
+
+    def _add_use(self, run: Run, harvest: Harvest, period: Counter[str]) -> None:
+        if harvest.use not in self._profiles:
+            return
+        self._profiles[harvest.use].add(harvest.profile)
+        self._user_uses[harvest.use].add(run.user)
+        period["hits"] += harvest.use == contract.HIT
+        period["built"] += harvest.use == contract.BUILT
+        whose = (run.user, harvest.profile)
+        if whose in self._settling or len(self._settling) < MOST_DISTINCT:
+            self._settling.setdefault(whose, SettlingProfile()).add(harvest, run.rejected.get(harvest.profile, {}))
 
     def _add_hook(self, run: Run) -> None:
         if run.hook not in _HOOKS:
@@ -282,6 +360,10 @@ class _Adding:
             counted += image.uses
         return Saved(saved, counted, unknown)
 
+    def _unsettled(self) -> tuple[Unsettled, ...]:
+        found = (Unsettled(*whose, one.jobs, one.why) for whose, one in self._settling.items() if one.jobs)
+        return tuple(sorted(found, key=lambda one: (-one.jobs, one.user, one.profile))[:TOP])
+
     def result(self) -> Summary:
         images = Images(
             self._imported,
@@ -312,8 +394,9 @@ class _Adding:
             jobs=self._jobs,
             users=len(self._users),
             nodes=len(self._nodes),
-            profiles=_hits(self._profiles, self._profiles_cold, MOST_IMAGES),
-            by_user=_hits(self._user_warm, self._user_cold, TOP),
+            profiles=_uses(self._profiles, MOST_IMAGES),
+            by_user=_uses(self._user_uses, TOP),
+            unsettled=self._unsettled(),
             images=images,
             top_images=_counts(self._references),
             saved=self._saved(),
@@ -337,7 +420,8 @@ def _counts(tally: Tally) -> tuple[Counted, ...]:
     return tuple(Counted(name, int(count)) for name, count in tally.top(TOP))
 
 
-def _hits(warm: Tally, cold: Tally, most: int) -> tuple[Hits, ...]:
-    """Return the names with the most of both, largest first."""
-    all_hits = [Hits(name, int(warm[name]), int(cold[name])) for name in {*warm, *cold}]
-    return tuple(sorted(all_hits, key=lambda hits: (-hits.warm - hits.cold, hits.name))[:most])
+def _uses(tallies: Mapping[str, Tally], most: int) -> tuple[Uses, ...]:
+    """Return the names that were used most, of tallies by use; those that were never touched come last."""
+    names = {name for tally in tallies.values() for name in tally}
+    found = [Uses(name, *(int(tallies[use][name]) for use in contract.USES)) for name in names]
+    return tuple(sorted(found, key=lambda uses: (-uses.hit - uses.built - uses.unknown, uses.name))[:most])

@@ -598,6 +598,7 @@ def test_a_sample_tells_a_planted_entry_and_withdraws_nothing(job: Job) -> None:
     job.context = job.context._replace(record=record)
     assert job.harvest().state == "unchanged"
     (told,) = events(job.context, "cache.compared")
+    assert events(job.context, "cache.harvested")[-1]["use"] == "unknown"
     assert (told["profile"], told["equal"], told["different"], told["incomparable"]) == ("triton", 0, 1, 0)
     (difference,) = told["differences"]
     assert (difference["entry"], difference["file"], difference["scope"]) == (key, cubin, SCOPE)
