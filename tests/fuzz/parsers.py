@@ -53,7 +53,7 @@ from warmstart.repack import transfer
 from warmstart.slurm import commands, nodes, spec
 from warmstart.store import agreement, blocklist, index, parts, rendezvous
 from warmstart.store import manifest as manifests
-from warmstart.store.bundles import BundleGone, Offer
+from warmstart.store.bundles import BundleGone
 
 SHA256 = "ab" * 32
 BUNDLE = "20260101T120000.000000Z-0123456789abcdef"
@@ -186,7 +186,11 @@ def _store_file(folder: str, read: Callable[[str], object]) -> Callable[[bytes],
 _WHOSE = agreement.Whose(2001, "c", "n[1-2]")
 _PROPOSAL = agreement.Proposal(
     _WHOSE,
-    {"alpha": agreement.ProposedProfile("f" * 32, {"cpu": "x"}, [Offer("site", "b", "0" * 64, 1, [], whole=True)])},
+    {
+        "alpha": agreement.ProposedProfile(
+            "f" * 32, {"cpu": "x"}, [agreement.ProposedBundle("site", "b", "0" * 64, 1, [], whole=True)]
+        )
+    },
 )
 
 

@@ -26,7 +26,7 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.seed import node_cache
 from warmstart.store import bundles, index, signed
-from warmstart.store.agreement import Place, Proposal, ProposedProfile, Whose
+from warmstart.store.agreement import Place, Proposal, ProposedBundle, ProposedProfile, Whose
 from warmstart.store.bundles import Offer, Offers
 from warmstart.store.client import StoreClient
 from warmstart.store.manifest import ManifestUnreadable
@@ -446,17 +446,16 @@ def test_a_head_node_proposes_only_what_is_signed(site: Site) -> None:
 
     def proposed(number: int, offer: Offer) -> list[Offer]:
         place = Place(str(site.store), f"c.{number}.0", "n1-test", Whose(1, "c", "n[1-2]"))
-        planted = Proposal(place.whose, {"numba": ProposedProfile("ns", {}, [offer])})
+        planted = Proposal(place.whose, {"numba": ProposedProfile("ns", {}, [ProposedBundle(*offer[:6])])})
         with site.client() as attacker:
             attacker.propose(place, planted, [SCOPE], after(20))
         with StoreClient.of(site.policy, node.paths, "n2-test") as client:
             seen = client.proposal(place, [SCOPE], after(20))
             assert seen is not None
-            return seen.profiles["numba"].offers
+            return client.borne_out("numba", seen.profiles["numba"], after(20))
 
     assert proposed(1, good._replace(entries=[])) == [good._replace(entries=[])]
-    changed = [evil, evil._replace(manifest=good.manifest), good._replace(sha256=evil.sha256)]
-    changed += [good._replace(manifest=""), good._replace(entries=["f"], whole=False)]
+    changed = [evil, good._replace(sha256=evil.sha256), good._replace(entries=["f"], whole=False)]
     for number, offer in enumerate(changed, 2):
         with pytest.raises(ListUnsigned):
             proposed(number, offer)

@@ -240,7 +240,9 @@ class _Seeding:
             if there is not None and there.offers:
                 self._agreed.append(name)
                 if there.namespace == target.namespace:
-                    self._offers.append((target, there.offers))
+                    with self._cold_on_failure(target.profile):
+                        store, deadline = self._context.store, self._budget.fetching
+                        self._offers.append((target, store.borne_out(name, there, deadline)))
                 else:
                     differing = sorted(fact for fact, value in target.facts.items() if there.facts.get(fact) != value)
                     self.cold[name] = f"{NODES_DIFFER}: {', '.join(differing)}"
@@ -249,15 +251,16 @@ class _Seeding:
         """Return the bundles that this node can show; the names of entries only where not all of a bundle are taken."""
         from warmstart.seed.node_cache import may_come
         from warmstart.seed.overlay import MOST_BUNDLES
-        from warmstart.store.agreement import ProposedProfile
+        from warmstart.store.agreement import ProposedBundle, ProposedProfile
 
-        taken: list[Offer] = []
+        taken: list[ProposedBundle] = []
         left = self._budget.bytes
         for offer in offers[:MOST_BUNDLES]:
             missing = may_come(self._context.paths.bundles, offer, left)
             if missing is not None:
                 left -= missing
-                taken.append(offer._replace(entries=[]) if offer.whole else offer)
+                entries = [] if offer.whole else offer.entries
+                taken.append(ProposedBundle(*offer[:4], entries, offer.whole))
         return ProposedProfile(target.namespace, target.facts, taken)
 
     def fetch(self) -> None:

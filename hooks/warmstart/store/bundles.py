@@ -204,26 +204,25 @@ def _listing(where: Namespace, sha256: str, manifests: dict[str, str]) -> index.
     return index.Index(listing.bundles, {})
 
 
-def unsigned(store: str, profile: str, namespace: str, offers: list[Offer], listings: dict[str, str]) -> list[str]:
-    """Return which of another node's offers from signed scopes the listings do not bear out, by bundle."""
-    refused: list[str] = []
+def borne_out(store: str, profile: str, namespace: str, offers: list[Offer], listings: dict[str, str]) -> list[Offer]:
+    """Return offers that another node proposes without those of signed scopes that are not so in their listings."""
+    listed: dict[str, signed.Listing] = {}
     for scope, sha256 in listings.items():
-        listing = signed.Listing([], {})
-        if sha256:
-            listing = signed.read_listing(Namespace(store, scope, profile, namespace), sha256)
-        rows = {listed.bundle: listed for listed in listing.bundles}
-        youngest = index.marks(listing.bundles)
-        refused += [
-            offer.bundle
-            for offer in offers
-            if offer.scope == scope and not _bears_out(offer, rows.get(offer.bundle), listing.manifests, youngest)
-        ]
-    return refused
+        where = Namespace(store, scope, profile, namespace)
+        listed[scope] = signed.read_listing(where, sha256) if sha256 else signed.Listing([], {})
+    return [
+        offer._replace(manifest=listed[offer.scope].manifests[offer.bundle]) if offer.scope in listed else offer
+        for offer in offers
+        if offer.scope not in listed or _is_in(listed[offer.scope], offer)
+    ]
 
 
-def _bears_out(offer: Offer, listed: Listed | None, manifests: dict[str, str], youngest: dict[str, str]) -> bool:
-    if listed is None or (offer.sha256, offer.size) != listed[1:3] or offer.manifest != manifests[offer.bundle]:
+def _is_in(listing: signed.Listing, offer: Offer) -> bool:
+    """Return whether a listing has a bundle as it is offered, with entries that readers may take from it."""
+    listed = next((listed for listed in listing.bundles if listed.bundle == offer.bundle), None)
+    if listed is None or (offer.sha256, offer.size) != listed[1:3]:
         return False
+    youngest = index.marks(listing.bundles)
     taken = listed.entries if offer.whole else offer.entries
     return all(entry in listed.entries and not index.is_superseded(listed, entry, youngest) for entry in taken)
 

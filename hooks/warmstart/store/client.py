@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from warmstart.paths import NodePaths
     from warmstart.policy.compiled import Policy
     from warmstart.slurm.spec import Spec
-    from warmstart.store.agreement import Choice, HeadImages, Place, Proposal, ProposedProfile, Vote
+    from warmstart.store.agreement import Choice, HeadImages, Place, Proposal, ProposedBundle, ProposedProfile, Vote
     from warmstart.store.blocklist import Block
     from warmstart.store.bundles import Offer, Offers, Published, Reindexed, ToSign
     from warmstart.store.layout import Namespace
@@ -104,7 +104,7 @@ class StoreClient:
         """Return what this host makes of a scope's list."""
         return lists.current(scope, lambda: self.signed_list(scope, deadline), deadline)
 
-    def _check_offer(self, offer: Offer, scopes: list[str]) -> None:
+    def _check_offer(self, offer: Offer | ProposedBundle, scopes: list[str]) -> None:
         """Refuse what root cannot use: the hash becomes a file name, and an offer is trusted by its scope."""
         from warmstart.store.layout import is_bundle_id
         from warmstart.store.manifest import is_sha256
@@ -479,39 +479,40 @@ class StoreClient:
         """Write the head node's proposal; return it, or the one that an earlier prolog of this run has written."""
         from warmstart.store import agreement
 
-        return self._checked(self.worker.run(deadline, agreement.propose, place, made), scopes, deadline)
+        return self._checked(self.worker.run(deadline, agreement.propose, place, made), scopes)
 
     def proposal(self, place: Place, scopes: list[str], deadline: Deadline) -> Proposal | None:
         """Return the head node's proposal, None while there is none."""
         from warmstart.store import agreement
 
         seen = self.worker.look(deadline, agreement.proposal, place)
-        return seen and self._checked(seen, scopes, deadline)
+        return seen and self._checked(seen, scopes)
 
-    def _checked(self, proposal: Proposal, scopes: list[str], deadline: Deadline) -> Proposal:
-        for name, profile in proposal.profiles.items():
+    def _checked(self, proposal: Proposal, scopes: list[str]) -> Proposal:
+        for profile in proposal.profiles.values():
             for offer in profile.offers:
                 self._check_offer(offer, scopes)
-            if self.lists:
-                self._require_signed(name, profile, self.lists, deadline)
         return proposal
 
-    def _require_signed(self, name: str, profile: ProposedProfile, lists: SignedLists, deadline: Deadline) -> None:
-        """Raise `ListUnsigned` if a proposal has something of a signed scope that its list does not bear out.
+    def borne_out(self, profile: str, proposed: ProposedProfile, deadline: Deadline) -> list[Offer]:
+        """Return the offers of a proposal. Any node can write one, so signed scopes must bear out theirs.
 
-        Any node can write a proposal.
+        Raises `ListUnsigned` if one does not.
         """
         from warmstart.store import bundles
-        from warmstart.store.verify import ListUnsigned
 
-        scopes = sorted({offer.scope for offer in profile.offers if lists.is_signed(offer.scope)})
-        if not scopes:
-            return
-        listings, _ = self._listings(scopes, name, profile.namespace, deadline)
-        arguments = (self.path, name, profile.namespace, profile.offers, listings)
-        if refused := self.worker.look(deadline, bundles.unsigned, *arguments):
-            problem = f"the head node proposes bundle {refused[0]}, which its list does not name so"
-            raise ListUnsigned(scope=", ".join(scopes), problem=problem)
+        offers = [bundles.Offer(*bundle) for bundle in proposed.offers]
+        signed = sorted({offer.scope for offer in offers if self.lists and self.lists.is_signed(offer.scope)})
+        if not signed:
+            return offers
+        listings, _ = self._listings(signed, profile, proposed.namespace, deadline)
+        found = self.worker.look(deadline, bundles.borne_out, self.path, profile, proposed.namespace, offers, listings)
+        if len(found) < len(offers):
+            from warmstart.store.verify import ListUnsigned
+
+            problem = "the head node proposes a bundle that its list does not name so"
+            raise ListUnsigned(scope=", ".join(signed), problem=problem)
+        return found
 
     def vote(self, place: Place, given: Vote, deadline: Deadline) -> None:
         """Write this node's vote; one that it has given before stays."""
