@@ -223,7 +223,7 @@ def is_sampled(policy: Policy, job: Job) -> bool:
     """
     if policy.seed.verify is None:
         return False
-    place = (job.view_id * 2654435769 + job.restarts * 40503) % (1 << 32)
+    place = (job.view_id + 10_007 * job.restarts) * 2_654_435_769 % (1 << 32)
     return place * 100 < policy.seed.verify << 32
 
 

@@ -37,9 +37,11 @@ OWN = {
     "images/importers/enroot.py:_first_error": "one line of a program's message",
     "images/store/published.py:_is_checked": "compared with one value",
     "images/user/own_images.py:_offer_credentials": "the user's own lines, passed on to the user's own process",
+    "seed/node_cache.py:_manifest": "root's copy on the node; whatever it is, it is compared with one value",
     "seed/node_cache.py:_use": "root's copy on the node; its callers expect any error",
     "seed/node_cache.py:entries_of": "root's copy on the node, of a manifest that was checked",
     "seed/wanted.py:_all": "root's files on the node",
+    "store/verify.py:SignedLists._known": "root's file on the node",
     "steps/seed.py:_Seeding.extract": "starts unsquashfs",
     "repack/transfer.py:Reader.items": "compared with one value",
 }

@@ -19,7 +19,7 @@ from warmstart.repack.merge import RepackSettings, draft_of, packed_stage, to_pr
 from warmstart.store import index, signed
 from warmstart.store.bundles import Published, ToSign
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace
+from warmstart.store.layout import Namespace, is_component
 from warmstart.store.signed import Envelope, Listing, SignedList
 from warmstart.store.verify import SignedLists
 
@@ -46,7 +46,7 @@ class Signing(NamedTuple):
 
 def signing(store: StoreClient, scope: str, key: str, valid: int) -> Signing:
     """Return how to sign a scope; raises `NotSigned` if the policy does not ask for it."""
-    if store.lists is None or not store.lists.is_signed(scope):
+    if store.lists is None or not (store.lists.is_signed(scope) and is_component(scope)):
         raise NotSigned(scope=scope, problem="the policy does not ask for it (trust.signed)")
     if not key:
         raise NotSigned(scope=scope, problem="no key is given: --key FILE, or the .pub of a key that an agent has")

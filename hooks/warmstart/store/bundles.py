@@ -18,9 +18,9 @@ import time
 from warmstart.errors import ResourceError, StoreError, UserError
 from warmstart.host.files import CHUNK, ReadFailed, copy_hashed, open_regular, opened_dir, write_all
 from warmstart.host.wire import Json
-from warmstart.lean import Callable, Iterator, Mapping, NamedTuple, partial, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTuple, partial, suppress
 from warmstart.policy.compiled import Maintenance
-from warmstart.store import blocklist, index, layout, manifest, signed
+from warmstart.store import blocklist, index, layout, manifest
 from warmstart.store.blocklist import Blocks
 from warmstart.store.index import Listed
 from warmstart.store.layout import (
@@ -35,6 +35,9 @@ from warmstart.store.layout import (
     store_errors,
 )
 from warmstart.store.manifest import Draft, Entries, Manifest, ManifestUnreadable, Producer
+
+if TYPE_CHECKING:
+    from warmstart.store.signed import Listing
 
 _SETTLING = 0.1  # part of the time for a fetch after which it is judged by its rate
 
@@ -199,6 +202,8 @@ def _listing(where: Namespace, sha256: str, manifests: dict[str, str]) -> index.
     """Return the index of a signed scope's namespace, and add the hashes of its manifests to `manifests`."""
     if not sha256:
         return index.Index([], {})
+    from warmstart.store import signed
+
     listing = signed.read_listing(where, sha256)
     manifests.update(listing.manifests)
     return index.Index(listing.bundles, {})
@@ -206,7 +211,9 @@ def _listing(where: Namespace, sha256: str, manifests: dict[str, str]) -> index.
 
 def borne_out(store: str, profile: str, namespace: str, offers: list[Offer], listings: dict[str, str]) -> list[Offer]:
     """Return offers that another node proposes without those of signed scopes that are not so in their listings."""
-    listed: dict[str, signed.Listing] = {}
+    from warmstart.store import signed
+
+    listed: dict[str, Listing] = {}
     for scope, sha256 in listings.items():
         where = Namespace(store, scope, profile, namespace)
         listed[scope] = signed.read_listing(where, sha256) if sha256 else signed.Listing([], {})
@@ -217,7 +224,7 @@ def borne_out(store: str, profile: str, namespace: str, offers: list[Offer], lis
     ]
 
 
-def _is_in(listing: signed.Listing, offer: Offer) -> bool:
+def _is_in(listing: Listing, offer: Offer) -> bool:
     """Return whether a listing has a bundle as it is offered, with entries that readers may take from it."""
     listed = next((listed for listed in listing.bundles if listed.bundle == offer.bundle), None)
     if listed is None or (offer.sha256, offer.size) != listed[1:3]:
