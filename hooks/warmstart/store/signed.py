@@ -25,7 +25,7 @@ from warmstart.store.manifest import is_sha256
 FORMAT = 1
 NAME = "signed.json"
 LISTING = ".listing"
-LARGEST = 16 << 20  # bytes of a list: 100 for each namespace
+LARGEST = 4 << 20  # bytes of a list: 100 for each namespace
 
 
 class SignedList(NamedTuple):
@@ -72,7 +72,9 @@ def read(store: str, scope: str) -> Envelope | None:
         except FileNotFoundError:
             return None
     try:
-        return wire.from_object(Envelope, wire.parse(data))
+        envelope = wire.from_object(Envelope, wire.parse(data))
+        (envelope.text + envelope.signature).encode()  # JSON can name surrogates, which are no text
+        return envelope
     except ValueError:
         return Envelope("", "")
 

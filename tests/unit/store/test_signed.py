@@ -37,7 +37,7 @@ def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
     there = signed.read(str(tmp_path), "site")
     assert there == Envelope(written(), "signature")
     assert signed.checked(there.text) == LIST
-    for data in (b"", b"[]", b'{"text": 1, "signature": ""}', b"[" * 100_000):
+    for data in (b"", b"[]", b'{"text": 1, "signature": ""}', rb'{"text": "\ud800", "signature": ""}', b"[" * 100_000):
         (tmp_path / "artifacts/site/signed.json").unlink()
         (tmp_path / "artifacts/site/signed.json").write_bytes(data)
         assert signed.read(str(tmp_path), "site") == Envelope("", "")
