@@ -59,8 +59,8 @@ _LATER = frozenset({408, 429, *range(500, 600)})
 _OUTAGES = frozenset({5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 60, 92})
 
 
-def make(identity: Identity, rules: Images, login: Login | None) -> Enroot:
-    """Return the importer, as the policy wants it."""
+def make(identity: Identity, rules: Images, mount_point: str, login: Login | None) -> Enroot:  # noqa: ARG001
+    """Return the importer, as the policy wants it; enroot makes mount points when it starts a container."""
     return Enroot(identity, rules.insecure, login=login, reach=Reach(rules.hosts, rules.proxy))
 
 
