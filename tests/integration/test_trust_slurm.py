@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.accounts import ALICE
 from tests.cluster.site import Site
 from tests.support.cache_files import triton_kernel
+from tests.support.requirements import need_ssh_keygen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,6 +103,7 @@ def test_a_sample_tells_a_planted_entry(site: Site) -> None:
 @pytest.mark.threat(52)
 def test_a_job_is_seeded_from_a_signed_scope_alone(site: Site) -> None:
     """Not from its user's scope, where root on any node can publish. A block counts as ever."""
+    need_ssh_keygen()
     true, _, _ = kernels(site)
     key = site.cluster.base / "site-key"
     if not key.exists():

@@ -20,6 +20,7 @@ import pytest
 
 from tests.support.bundles import ASKER
 from tests.support.maintenance_site import MaintenanceSite, one
+from tests.support.requirements import need_ssh_keygen
 from warmstart.host.deadline import after
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
@@ -120,7 +121,8 @@ class Node:
 
 @pytest.fixture
 def site(base: Path) -> Site:
-    """Return a site with one promoted bundle."""
+    """Return a site."""
+    need_ssh_keygen()
     return Site(base)
 
 
@@ -281,6 +283,7 @@ ATTACKS: list[Callable[[Site], None]] = [
 @pytest.fixture(scope="module")
 def attacked(capable_host: None) -> Iterator[Site]:
     """Return a site with one promoted bundle, which all attacks share, and a copy of its store beside it."""
+    need_ssh_keygen()
     with tempfile.TemporaryDirectory(prefix="warmstart-test-", dir="/var/tmp") as made:
         base = Path(made)
         base.chmod(0o755)

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from tests.support.requirements import need_ssh_keygen
 from warmstart.errors import StoreError
 from warmstart.host import signatures
 from warmstart.host.deadline import after
@@ -65,6 +66,7 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     """Return a host."""
+    need_ssh_keygen()
     return Host(tmp_path)
 
 
