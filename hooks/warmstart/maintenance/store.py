@@ -26,6 +26,7 @@ from warmstart.maintenance.bundles import (
     repack_settings,
     survey,
 )
+from warmstart.profiles.defined import TREES
 from warmstart.repack import merge
 from warmstart.session import MaintenanceBusy, Session
 from warmstart.store import maintenance, signed
@@ -80,7 +81,7 @@ class StoreMaintenance:
     def compact(self, where: Namespace, fewest: int = merge.FEWEST) -> None:
         """Merge bundles into ones of at most half of `seed.max_fetch`, so that jobs can still be seeded with them."""
         session = self._session
-        if self._is_signed(where.scope):  # nothing that is merged here would be in its list
+        if where.profile == TREES or self._is_signed(where.scope):  # what is merged would not be in a signed list
             return
         most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
         for merger in session.store.plan_compaction(where, session.store_deadline(), fewest=fewest, most_bytes=most):

@@ -70,8 +70,13 @@ class Profile(NamedTuple):
     `follows_links` (relocation "constant-path"): the tool resolves its cache's path before it writes it down, so a
     link at the constant path does not do.
 
+    `user_scope`: the tool's own key tells too little apart for entries of several users: they are seeded and published
+    in the user's own scope alone. A job that publishes into a shared one is left without the profile.
+
     `repeats` tells by its path which file the tool makes with the same bytes whenever it makes it for the same
     namespace, as measured: what a job has built again is compared by these (`harvest.sample`).
+
+    `experimental`: it was never run with its tool; docs/results has no run of it, which `tools.tried` compares.
 
     `revision`: raised to begin new namespaces, where entries that earlier releases published must not be seeded any
     more: `entry_of` divided a cache otherwise, or `validate` accepted what ends jobs.
@@ -93,6 +98,8 @@ class Profile(NamedTuple):
     in_step: bool = False
     exact_times: bool = False
     follows_links: bool = False
+    user_scope: bool = False
+    experimental: bool = False
     repeats: Callable[[str], bool] = _never
     revision: int = 1
 

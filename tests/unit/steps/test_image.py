@@ -171,6 +171,8 @@ def test_pyxis_imports_what_the_registry_does_not_show_to_the_site(
         "read_scopes": ["user-1-a"],
         "publish_scope": "user-1-a",
     }
+    signed = context._replace(record=context.record._replace(signed_only=True))
+    assert image.run(signed, Options((FIRST,), pyxis=PYXIS)).record["read_scopes"] == []
     assert outcome.environment["WARMSTART_IMAGE"] == "/store/1.sqsh"
     (notice,) = outcome.notices
     assert str(error) in notice
