@@ -582,6 +582,9 @@ class Files(Section):
     never: Annotated[list[NamePattern], Field(max_length=_MOST)] = _key(
         [], "Names of files and directories that are left out, besides locks and temporary files."
     )
+    hidden: bool = _key(
+        False, "Keep files, too, whose name or a directory's name above them begins with a dot; never leftovers."
+    )
     facts: list[DerivedFact] = _key(["gpu"], "What must be the same besides the image and the declared name.")
     max_size: Size = _key(
         "1GiB",
