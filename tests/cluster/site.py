@@ -152,13 +152,14 @@ class Site:
         argv: list[str | Path] = [*self.enter.get(node, ()), program, *arguments]
         return subprocess.run(argv, capture_output=True, text=True, check=False, env=env or {})
 
-    def compile_job(self, tool: str, user: str, node: str, *arguments: str) -> int:
+    def compile_job(self, tool: str, user: str, node: str, *arguments: str, python: str = "") -> int:
         """Submit a sample job on one node; returns its id.
 
         `tool`: the TOOL of its file, tests/jobs/TOOL_job.py, and after a blank its argument. `arguments`: sbatch's.
+        `python`: the interpreter that has the tool; the tests' own without one.
         """
         name, _, argument = tool.partition(" ")
-        script = f"#!/bin/sh\nexec {self.cluster.python} {self.jobs}/{name}_job.py {argument}\n"
+        script = f"#!/bin/sh\nexec {python or self.cluster.python} {self.jobs}/{name}_job.py {argument}\n"
         options = (f"--nodelist={node}", f"--job-name={name}", "--cpus-per-task=2")
         return self.cluster.submit(script, user, *options, *arguments)
 
