@@ -16,6 +16,7 @@ these paths is hidden, and a link at `etc` becomes a directory. It leaves out wh
 from __future__ import annotations
 
 import re
+import shlex
 from typing import NamedTuple
 
 from warmstart.images.importers import oci_layout
@@ -66,7 +67,10 @@ def additions(document: bytes, mount_point: str) -> Additions:
         "etc/fstab": "".join(_mount(path) for path in sorted(_mapping(config, "Volumes")) if _VOLUME.fullmatch(path)),
         "etc/environment": "".join(f"{each}\n" for each in environment),
         "etc/rc": _comments(config) + _rc(directory, _strings(config, "Entrypoint"), _strings(config, "Cmd")),
-        ".singularity.d/env/10-docker2singularity.sh": "".join(_export(*pair) for pair in pairs),
+        # Apptainer's own shell takes no `\'` between quotes, as `_quote` has it.
+        ".singularity.d/env/10-docker2singularity.sh": "".join(
+            f"export {name}={shlex.quote(value)}\n" for name, value in pairs
+        ),
         # ch-run takes one pair of quotes away, and reads no value of several lines.
         "ch/environment": "".join(f"{name}='{value}'\n" for name, value in pairs if "\n" not in value),
     }
@@ -77,12 +81,6 @@ def additions(document: bytes, mount_point: str) -> Additions:
 
 def _mount(path: str) -> str:
     return f"${{ENROOT_ROOTFS}}{path} {path} none x-create=dir,bind,rw,nosuid,nodev\n"
-
-
-def _export(name: str, value: str) -> str:
-    """Return the line that Apptainer runs: PATH is the image's, any other variable the user's own if there is one."""
-    quoted = _quote(value)
-    return f"export {name}={quoted}\n" if name == "PATH" else f'[ -n "${{{name}-}}" ] || export {name}={quoted}\n'
 
 
 def _comments(config: dict[str, object]) -> str:
