@@ -83,6 +83,7 @@ def write_view(base: Path, *lines: str, top: str = "") -> None:
     header = [f"{base}/workspace", f"{base}/constant", f"{base}/workspace/{NODE}/7.0a1b2c3d/cache"]
     path.write_text("".join(f"{line}\n" for line in (*header, *lines)))
     os.chown(path, JOB, JOB)
+    path.with_name("images").write_text("")
 
 
 def task(**environment: str) -> dict[str, str]:
