@@ -113,6 +113,13 @@ class Site(NamedTuple):
         self.give(self.store, 1)
         self.store.chmod(0o700)
 
+    def old_scope(self) -> None:
+        """Let the store have been in use for long, and nobody have maintained it."""
+        os.unlink(self.store / "artifacts/maintained")
+        (self.store / "artifacts/site").mkdir()
+        self.give(self.store, 1)
+        os.utime(self.store / "artifacts/site", (1, 1))
+
     def behind_a_link(self, uid: int, mode: int = 0o755) -> None:
         """Move the store below a directory of that mode, and lead to it by a link of that user."""
         above = self.base / "real"
@@ -472,7 +479,7 @@ MISTAKES = (
     _store(
         "never maintained",
         "the store's maintenance has never succeeded",
-        lambda site: os.unlink(site.store / "artifacts/maintained"),
+        lambda site: site.old_scope(),
     ),
 )
 

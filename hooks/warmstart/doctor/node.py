@@ -118,7 +118,7 @@ def tmpdir(node: Node) -> Iterator[Finding]:
 
 def file_system(node: Node) -> Iterator[Finding]:
     """Check that workspaces are on a local disk: a job that hangs on a file server would hang its epilog."""
-    kind, mount_point = mount_of(os.path.realpath(_existing(node.policy.paths.workspace)))
+    kind, mount_point = mount_of(os.path.realpath(existing(node.policy.paths.workspace)))
     if kind in SHARED or kind.startswith("fuse"):
         found = f"the workspace is on {kind} ({mount_point}), which is not a local file system"
         yield Finding(WRONG, found, "put paths.workspace on a local disk")
@@ -131,10 +131,8 @@ def file_system(node: Node) -> Iterator[Finding]:
 
 def leases(node: Node) -> Iterator[Finding]:
     """Take a lease: with one, copying an image starts only when nobody has it open for writing (fcntl(2))."""
-    path = node.policy.paths.workspace
-    if not os.path.isdir(path):
-        yield Finding(UNKNOWN, f"{path} does not exist yet", "run a job first")
-    elif os.geteuid() != 0 or os.stat(path).st_uid != 0:
+    path = existing(node.policy.paths.workspace)
+    if os.geteuid() != 0 or os.stat(path).st_uid != 0:
         yield Finding(UNKNOWN, "not tried: it takes root, and a directory that root owns", AS_ROOT)
     elif problem := _lease_problem(path):
         found = f"leases (F_SETLEASE) do not work in {path}: {problem}"
@@ -145,7 +143,7 @@ def leases(node: Node) -> Iterator[Finding]:
 
 def space(node: Node) -> Iterator[Finding]:
     """Check for free space and inodes: a job whose workspace cannot be made runs cold."""
-    path = _existing(node.policy.paths.workspace)
+    path = existing(node.policy.paths.workspace)
     seen = os.statvfs(path)
     free = 100 * seen.f_bavail / max(seen.f_blocks, 1)
     inodes = 100 * seen.f_favail / seen.f_files if seen.f_files else 100.0  # btrfs has no such limit
@@ -164,7 +162,7 @@ def disks(node: Node) -> Iterator[Finding]:
     )
     bad = False
     for what, path, if_read_only, cost in places:
-        seen = os.statvfs(_existing(path))
+        seen = os.statvfs(existing(path))
         is_full = seen.f_bavail * seen.f_frsize < LEAST_BYTES or (seen.f_files and seen.f_favail < LEAST_INODES)
         if seen.f_flag & os.ST_RDONLY:
             found = f"{path} is on a read-only file system, so {what} cannot be written: {cost}"
@@ -210,7 +208,7 @@ def weakness_of_secret(seen: os.stat_result) -> bool:
 
 def limits(node: Node) -> Iterator[Finding]:
     """Check which file system a job can fill: a workspace has no size limit."""
-    kind, mount_point = mount_of(os.path.realpath(_existing(node.policy.paths.workspace)))
+    kind, mount_point = mount_of(os.path.realpath(existing(node.policy.paths.workspace)))
     if mount_point == "/":
         found = "workspaces have no size limit and are on the node's root file system: a job can fill it"
         yield Finding(ADVICE, found, "set limits.workspace, or give paths.workspace a file system of its own")
@@ -388,7 +386,7 @@ def _owned_by_root(path: str, status: str, otherwise: str) -> Iterator[Finding]:
 
     If a directory is not, the finding has `status`; if `path` does not exist, it adds `otherwise`.
     """
-    bad, directory = [], _existing(path)
+    bad, directory = [], existing(path)
     there = directory == path
     if not there and weakness(os.stat(directory, follow_symlinks=False)):
         bad.append(f"{path}, which anybody can create first in {directory}")
@@ -406,7 +404,8 @@ def _owned_by_root(path: str, status: str, otherwise: str) -> Iterator[Finding]:
         yield Finding(OK, f"only root can change {path}" if there else f"{path} does not exist yet; {otherwise}")
 
 
-def _existing(path: str) -> str:
+def existing(path: str) -> str:
+    """Return the path, or the directory in which the first hook makes it."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
