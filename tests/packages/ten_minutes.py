@@ -35,4 +35,6 @@ def test_the_page(trial: Trial) -> None:
 
 def bad(trial: Trial) -> set[str]:
     """Return the checks of doctor that find something."""
-    return {row["check"] for row in json.loads(trial.run("warmstart doctor --json"))["findings"] if row["status"] != "ok"}
+    return {
+        row["check"] for row in json.loads(trial.run("warmstart doctor --json"))["findings"] if row["status"] != "ok"
+    }

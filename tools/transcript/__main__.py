@@ -37,7 +37,9 @@ def main() -> None:
                 root.apt(*what)
                 seconds = int(time.time() - started)
                 lines.append(f"$ apt-get install {name}  # {seconds // 60:02}:{seconds % 60:02}\n")
-            said = root.run("env", "PYTHONPATH=hooks", ".venv/bin/python", "-m", "tools.transcript.first_job", str(started))
+            said = root.run(
+                "env", "PYTHONPATH=hooks", ".venv/bin/python", "-m", "tools.transcript.first_job", str(started)
+            )
     finally:
         shutil.rmtree(packages)
     text = re.sub(r"[\u2800-\u28ff] .*\n", "", "\n".join([*lines, said]))  # a spinner's last words
