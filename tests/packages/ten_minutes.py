@@ -1,4 +1,4 @@
-"""docs/start/ten-minutes.md word for word, where its package is installed. Run by `test_deb` in `tests/packages/fresh`."""
+"""docs/start/ten-minutes.md word for word, where its package is installed. Run by `test_deb` in a bare root."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packages.trial import Command, Trial, normal_findings, page
+from tests.packages.trial import Trial, normal_findings, page
 
 
 @pytest.fixture

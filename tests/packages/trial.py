@@ -1,4 +1,4 @@
-"""A node that runs plain Slurm, in a root file system of `tests/packages/fresh`, and the commands of ten-minutes.md there.
+"""A node that runs plain Slurm, in a root file system of `tests/packages/fresh`, and what ten-minutes.md has one type.
 
 No systemd runs there: a script in its place starts and stops Slurm's daemons, and does once what a timer does.
 """

@@ -1,4 +1,4 @@
-"""The commands of docs/start/ten-minutes.md where the package is installed; says each with the time, and what it printed.
+"""The commands of docs/start/ten-minutes.md where the package is installed, each with the time and what it printed.
 
 Run by `tools.transcript` in a root file system of `tests/packages/fresh`, with the second in which it began.
 """

@@ -108,7 +108,15 @@ def _show(summary: Summary) -> None:
             (
                 "imports",
                 images.imported,
-                f"{format_size(images.imported_bytes)}; {_half(images.import_p50, images.import_p95)}",
+                "; ".join(
+                    filter(
+                        None,
+                        (
+                            format_size(images.imported_bytes) if images.imported else "",
+                            _half(images.import_p50, images.import_p95),
+                        ),
+                    )
+                ),
             ),
             ("imports avoided", images.avoided, "uses of images on every node, less the imports"),
             ("waits for imports", images.waits, _half(images.wait_p50, images.wait_p95)),
@@ -180,9 +188,13 @@ def _added(summary: Summary) -> int:
 
 def _hits(what: str, all_hits: Sequence[Hits]) -> None:
     _table(
-        (what, "warm", "starts", "cold"),
-        [(hits.name, hits.percent, hits.warm + hits.cold, hits.cold) for hits in all_hits],
+        (what, "warm", "starts", "cold", "because"),
+        [(hits.name, hits.percent, hits.warm + hits.cold, hits.cold, _why(hits)) for hits in all_hits],
     )
+
+
+def _why(hits: Hits) -> str:
+    return ", ".join(f"{one.times} {one.name}" for one in hits.why)
 
 
 def _counts(what: str, counted: Sequence[Counted]) -> None:

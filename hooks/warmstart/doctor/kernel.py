@@ -1,8 +1,8 @@
 """Checks of kernel features and programs that decide how warmstart works on this node. They try the real operations.
 
 A process in a mount namespace of its own does what a prolog does, in a directory of the workspaces' parent, or where
-the first prolog makes that. When it ends, the kernel removes the namespace with its mounts and loop devices. If doctor is killed, its next run removes the
-directory.
+the first prolog makes that. When it ends, the kernel removes the namespace with its mounts and loop devices. If doctor
+is killed, its next run removes the directory.
 """
 
 from __future__ import annotations

@@ -20,6 +20,9 @@ METHOD = (
     "less the time that the hook took. An image for which the job waited saves nothing. What warm caches save is not "
     "estimated."
 )
+# Drawn, because browsers print no backgrounds unless they are asked to.
+KEY = '<svg class="key" viewBox="0 0 10 10" aria-hidden="true"><rect class="{}" width="10" height="10" rx="2"/></svg>'
+MOST_REASONS = 2  # for which a profile or user was cold, in its row
 SCALE = (0.001, 600.0)  # seconds, of the hooks' durations
 
 _STYLE = """
@@ -38,13 +41,15 @@ p { margin: 4px 0; } .soft, figcaption, th.unit { color: var(--soft); }
 .tiles, .grid2 { display: grid; gap: 16px; margin: 16px 0; }
 .tiles { grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); }
 .grid2 { grid-template-columns: repeat(auto-fit, minmax(min(430px, 100%), 1fr)); }
-section, .tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px; }
+section, .tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px;
+  min-width: 0; overflow-x: auto; }
+@media (max-width: 480px) { body { padding: 12px; } section, .tile { padding: 10px; } td.wide, td.bar { width: 60px; }
+  svg.bar { min-width: 50px; } }
 .tile b { display: block; font-size: 26px; line-height: 1.2; font-variant-numeric: tabular-nums; }
 svg { display: block; width: 100%; height: auto; } svg.bar { height: 12px; min-width: 90px; }
 .a { fill: var(--a); } .b { fill: var(--b); } .track { fill: var(--line); } .grid { stroke: var(--line); }
 .tick { fill: var(--soft); font-size: 11px; }
-.key { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin: 0 5px 0 12px; }
-.key.a { background: var(--a); } .key.b { background: var(--b); }
+svg.key { display: inline-block; width: 10px; height: 10px; margin: 0 5px 0 12px; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; font-weight: normal; padding: 4px 10px 4px 0; border-top: 1px solid var(--line);
   overflow-wrap: anywhere; vertical-align: middle; }
@@ -115,7 +120,7 @@ def _figures(summary: Summary) -> str:
 
 
 def _figure(title: str, labels: Sequence[str], series: list[Series], show: charts.Show, base: int = 10) -> str:
-    keys = "".join(f'<span class="key {one.tone}"></span>{escape(one.name)}' for one in series if len(series) > 1)
+    keys = "".join(f"{KEY.format(one.tone)}{escape(one.name)}" for one in series if len(series) > 1)
     drawn = charts.columns(labels, series, show, title, base)
     return f'<section><h2>{escape(title)}<span class="soft">{keys}</span></h2>{drawn}</section>'
 
@@ -140,11 +145,16 @@ def _tables(summary: Summary) -> str:
 
 def _hits(title: str, all_hits: Iterable[Hits]) -> str:
     rows = [
-        (_cell(hits.name), f'<td class="wide">{charts.bar([("a", hits.rate), ("b", 1 - hits.rate)], 1)}</td>',
+        (_cell(hits.name, _why(hits)),
+         f'<td class="wide">{charts.bar([("a", hits.rate), ("b", 1 - hits.rate)], 1)}</td>',
          _numeric(hits.percent), _numeric(f"{hits.warm + hits.cold:,}"))
         for hits in all_hits
     ]  # fmt: skip
     return _table(title, ("", "", "warm", "starts"), rows)
+
+
+def _why(hits: Hits) -> str:
+    return ", ".join(f"{one.times:,} {one.name}" for one in hits.why[:MOST_REASONS])
 
 
 def _counts(title: str, counted: Sequence[Counted]) -> str:
@@ -209,8 +219,9 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> s
     return f"<section><h2>{escape(title)}</h2><table>{head}<tbody>{body}</tbody></table></section>"
 
 
-def _cell(text: str) -> str:
-    return f"<td>{escape(text).replace('/', '/<wbr>')}</td>"
+def _cell(text: str, below: str = "") -> str:
+    more = f'<div class="soft">{escape(below)}</div>' if below else ""
+    return f"<td>{escape(text).replace('/', '/<wbr>')}{more}</td>"
 
 
 def _numeric(text: str) -> str:

@@ -91,6 +91,7 @@ class Seeding(NamedTuple):
     scopes: tuple[str, ...]
     fetched: int  # bytes
     seconds: float
+    from_bundles: tuple[str, ...] = ()  # their ids
 
 
 class Cold(NamedTuple):
@@ -109,6 +110,9 @@ class Harvest(NamedTuple):
     changed: int  # of `entries`, those that take the place of seeded ones
     size: int  # bytes
     seconds: float
+    ignored: dict[str, int] = {}  # noqa: RUF012 - why files are in no entry → their number
+    examples: tuple[str, ...] = ()  # paths of some of them
+    truncated: str = ""  # why it ended early
 
 
 class Remark(NamedTuple):
@@ -263,12 +267,19 @@ def _add_seeding(run: Run, line: Line) -> None:
         tuple(values.texts(line, "scopes")),
         int(values.number(line, "fetched_bytes")),
         _seconds(line),
+        tuple(values.texts(line, "bundle_ids")),
     )
 
 
 def _add_harvest(run: Run, line: Line) -> None:
     entries, known, changed, size = (int(values.number(line, key)) for key in ("entries", "known", "changed", "bytes"))
-    run.harvests.append(Harvest(values.text(line, "profile"), entries, known, changed, size, _seconds(line)))
+    ignored = values.counts(line, "ignored")
+    pairs = line.get("ignored_examples")
+    examples = [str(pair[0]) for pair in pairs if isinstance(pair, list) and pair] if isinstance(pairs, list) else []
+    profile, took = values.text(line, "profile"), _seconds(line)
+    run.harvests.append(
+        Harvest(profile, entries, known, changed, size, took, ignored, tuple(examples), values.text(line, "truncated"))
+    )
 
 
 def _add_handed_in(run: Run, line: Line) -> None:

@@ -34,6 +34,7 @@ class Hits(NamedTuple):
     name: str
     warm: int
     cold: int
+    why: tuple[Counted, ...] = ()  # it was cold, the most frequent reasons first
 
     @property
     def rate(self) -> float:
@@ -170,6 +171,7 @@ class _Adding:
         self._users, self._nodes = Tally(MOST_DISTINCT), Tally(MOST_DISTINCT)
         self._profiles, self._profiles_cold = Tally(), Tally()
         self._user_warm, self._user_cold = Tally(), Tally()
+        self._why = Tally()  # "profile or user", a NUL, and the reason
         self._images, self._references = dict[str, _Image](), Tally(MOST_IMAGES)
         self._dropped = 0  # uses of images that were forgotten
         self._imported = self._imported_bytes = self._uses = 0
@@ -215,6 +217,8 @@ class _Adding:
         for profile, reason in run.cold.items():
             self._profiles_cold.add(profile)
             self._user_cold.add(run.user)
+            for name in (profile, run.user):
+                self._why.add(f"{name}\0{reason.partition(':')[0]}")
             if reason not in _NO_ENTRY:
                 self._cold.add(f"{profile}: {reason}")
         period["warm"] += len(run.warm)
@@ -311,8 +315,8 @@ class _Adding:
             jobs=self._jobs,
             users=len(self._users),
             nodes=len(self._nodes),
-            profiles=_hits(self._profiles, self._profiles_cold, MOST_IMAGES),
-            by_user=_hits(self._user_warm, self._user_cold, TOP),
+            profiles=_hits(self._profiles, self._profiles_cold, self._why, MOST_IMAGES),
+            by_user=_hits(self._user_warm, self._user_cold, self._why, TOP),
             images=images,
             top_images=_counts(self._references),
             saved=self._saved(),
@@ -336,7 +340,13 @@ def _counts(tally: Tally) -> tuple[Counted, ...]:
     return tuple(Counted(name, int(count)) for name, count in tally.top(TOP))
 
 
-def _hits(warm: Tally, cold: Tally, most: int) -> tuple[Hits, ...]:
+def _hits(warm: Tally, cold: Tally, why: Tally, most: int) -> tuple[Hits, ...]:
     """Return the names with the most of both, largest first."""
-    all_hits = [Hits(name, int(warm[name]), int(cold[name])) for name in {*warm, *cold}]
+    reasons: dict[str, list[Counted]] = {}
+    for key, count in why.top(MOST_DISTINCT):
+        name, _, reason = key.partition("\0")
+        reasons.setdefault(name, []).append(Counted(reason, int(count)))
+    all_hits = [
+        Hits(name, int(warm[name]), int(cold[name]), tuple(reasons.get(name, ())[:TOP])) for name in {*warm, *cold}
+    ]
     return tuple(sorted(all_hits, key=lambda hits: (-hits.warm - hits.cold, hits.name))[:most])

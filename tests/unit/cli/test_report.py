@@ -44,7 +44,7 @@ def test_json(nowhere: Installation, logs: str) -> None:
     result = run(nowhere, "report", "--from", logs, "--since", "2026-02-01", "--json")
     found = json.loads(result.stdout)
     assert found["jobs"] == 400
-    assert found["profiles"][0].keys() == {"name", "warm", "cold"}
+    assert found["profiles"][0].keys() == {"name", "warm", "cold", "why"}
     assert [day["start"] for day in found["periods"]][:3] == ["2026-02-02", "2026-02-03", "2026-02-04"]
 
 
@@ -102,7 +102,9 @@ def test_a_host_reports_its_own(entry_site: EntrySite) -> None:
     """What is still in journals, too."""
     assert prolog.main(entry_site.installation.prefix) == 0
     found = entry_site.json("report", "--since", "1h")
-    assert (found["jobs"], found["profiles"]) == (1, [{"name": "numba", "warm": 0, "cold": 1}])
+    why = [{"name": "nothing-published", "times": 1}]
+    assert (found["jobs"], found["profiles"]) == (1, [{"name": "numba", "warm": 0, "cold": 1, "why": why}])
+    assert entry_site.json("report", "--since", "1h")["by_user"][0]["why"] == why
 
 
 def test_nothing_in_that_time(nowhere: Installation, logs: str) -> None:
