@@ -143,6 +143,17 @@ class Site(NamedTuple):
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new))
 
+    def wrap(self, hook: str, end: str) -> None:
+        """Have Slurm run a script of the site's, which calls the hook with that end of the line, and then goes on."""
+        script = self.base / f"site-{hook}"
+        script.write_text(f"#!/bin/sh\n{self.libexec}/{hook} {end}\nlogger done\n")
+        script.chmod(0o755)
+        self.conf(f"=@/{hook}\n", f"={script}\n")
+
+    def share(self, path: Path) -> None:
+        """Put a file system over a directory that is none of this node's disks."""
+        subprocess.run(["bindfs", str(path), str(path)], check=True)
+
     def mount(self, path: Path, options: str) -> None:
         """Put a small file system over a directory, with its content; whoever tests unmounts it."""
         kept = {name: (path / name).read_bytes() for name in os.listdir(path) if (path / name).is_file()}
@@ -393,6 +404,36 @@ MISTAKES = (
         DOCTOR,
         "is missing or not executable",
         lambda site: os.unlink(site.libexec / "epilog"),
+    ),
+    _slurm(
+        "partitions with longer jobs than an image's lease",
+        "the image of a running job can be evicted",
+        "Nodes=n1",
+        "Nodes=n1 MaxTime=14-0",
+    ),
+    Mistake(
+        "slurm.conf",
+        "an own prolog that starts ours in the background",
+        DOCTOR,
+        "starts it in the background",
+        lambda site: site.wrap("prolog", "&"),
+    ),
+    Mistake(
+        "slurm.conf",
+        "an own epilog that forgets the status of ours",
+        DOCTOR,
+        "loses its exit status",
+        lambda site: site.wrap("epilog", "|| true"),
+    ),
+    _node(
+        "an audit directory that a user owns",
+        "others than root can change the audit log",
+        lambda site: os.chown(site.base / "log", 5, 5),
+    ),
+    _node(
+        "one audit file for all nodes",
+        "nodes that write one file lose lines",
+        lambda site: site.share(site.base / "log"),
     ),
     _node("closed programs", "a job's user cannot run the task prolog", _close_programs),
     _node(

@@ -9,6 +9,7 @@ import pwd
 import stat
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from warmstart.audit import pending
@@ -175,6 +176,23 @@ def disks(node: Node) -> Iterator[Finding]:
         yield Finding(OK, "state and audit log are on disks that take files")
 
 
+def audit_log(node: Node) -> Iterator[Finding]:
+    """Check that the audit log is this host's alone, and that only root can write what tells what happened."""
+    log = node.policy.paths.audit
+    path = existing(os.path.dirname(log))
+    kind, mount_point = mount_of(os.path.realpath(path))
+    places = [str(place) for place in (Path(log), *Path(log).parents) if os.path.lexists(place)]
+    if any(_is_others(os.stat(place)) for place in places):
+        found = f"others than root can change the audit log {log}: a user could remove what it says, or fill it"
+        yield Finding(WRONG, found, f"chown root {path}; chmod go-w {path}; the same of the log")
+    elif kind in SHARED or kind.startswith("fuse"):
+        found = f"the audit log {log} is on {kind} ({mount_point}): nodes that write one file lose lines"
+        change = "put paths.audit on a local disk, and collect the logs (docs/reference/audit.md#rotation)"
+        yield Finding(WRONG, found, change)
+    else:
+        yield Finding(OK, f"the audit log {log} is this host's, and root's")
+
+
 def credentials(node: Node) -> Iterator[Finding]:
     """Check the site's credentials as an import reads them: root's alone, and a login for each registry."""
     keys = node.policy.images.credentials
@@ -199,6 +217,11 @@ def credentials(node: Node) -> Iterator[Finding]:
         yield Finding(WRONG, "; ".join(map(str, problems)), problems[0].hint)
     else:
         yield Finding(OK, f"{keys.file} has a login for each registry")
+
+
+def _is_others(seen: os.stat_result) -> bool:
+    """Return whether a user owns a file or directory, or anybody can change it; a group may be a daemon's."""
+    return seen.st_uid != 0 or bool(seen.st_mode & stat.S_IWOTH and not seen.st_mode & stat.S_ISVTX)
 
 
 def weakness_of_secret(seen: os.stat_result) -> bool:
@@ -461,6 +484,7 @@ CHECKS = {
     "node.leases": leases,
     "node.space": space,
     "node.disks": disks,
+    "node.audit-log": audit_log,
     "node.credentials": credentials,
     "node.programs": tools,
     "node.killed-hooks": killed_hooks,

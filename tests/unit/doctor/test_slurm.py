@@ -105,6 +105,25 @@ def test_what_slurmctld_runs_with(
     assert [found.status for found in slurm.running(subject)] == expected
 
 
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ("PartitionName=a Nodes=n1 MaxTime=7-0", "ok"),
+        ("PartitionName=a Nodes=n1 MaxTime=7-00:01", "wrong"),
+        ("PartitionName=a Nodes=n1 MaxTime=168:00:01", "wrong"),
+        ("PartitionName=a Nodes=n1 MaxTime=10080", "ok"),
+        ("PartitionName=a Nodes=n1 MaxTime=10081:00", "wrong"),
+        ("PartitionName=a Nodes=n1 MaxTime=UNLIMITED", "ok"),
+        ("PartitionName=a Nodes=n1", "ok"),
+        ("PartitionName=DEFAULT MaxTime=9-0\nPartitionName=a Nodes=n1 MaxTime=1", "ok"),
+        ("PartitionName=DEFAULT MaxTime=9-0\nPartitionName=a Nodes=n1", "wrong"),
+    ],
+)
+def test_time_limits_against_an_images_lease(check: Check, lines: str, status: str) -> None:
+    """A job that runs for longer than seven days can lose its image."""
+    assert check(new=f"{lines}\n")["slurm.time-limits"] == [status]
+
+
 def bad(found: dict[str, list[str]]) -> dict[str, list[str]]:
     """Return the checks that are not just ok."""
     return {name: statuses for name, statuses in found.items() if statuses != ["ok"]}
