@@ -54,7 +54,7 @@ for unit; do
         if [ "$unit" = slurmd ]; then slurmd -N localhost; else slurmctld; fi
         ;;
     enable:--now) ;;
-    enable:*.timer) sh -euc "$(sed -n s/^ExecStart=//p "/lib/systemd/system/${unit%.timer}.service")" ;;
+    enable:*.timer | enable:*.path) sh -euc "$(sed -n s/^ExecStart=//p "/lib/systemd/system/${unit%.*}.service")" ;;
     *) exit 1 ;;
     esac
 done
