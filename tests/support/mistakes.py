@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warmstart.paths import Installation
+from warmstart.policy import compiled
 from warmstart.policy.current import current_policy
 
 PAGE = Path(__file__).parents[2] / "docs/operations/mistakes.md"
@@ -142,6 +143,12 @@ class Site(NamedTuple):
         old, new = (text.replace("@", str(self.libexec)) for text in (old, new))
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new))
+
+    def renumber(self) -> None:
+        """Put the policy into force with another uid of an account than it has now."""
+        policy = current_policy(self.installation).policy
+        other = policy.import_user._replace(uid=policy.import_user.uid + 1000)
+        Path(self.installation.compiled_policy).write_bytes(compiled.encode(policy._replace(import_user=other)))
 
     def wrap(self, hook: str, end: str) -> None:
         """Have Slurm run a script of the site's, which calls the hook with that end of the line, and then goes on."""
@@ -316,6 +323,12 @@ MISTAKES = (
         "images:\n",
         "images:\n  keep: {user: 1MiB}\n",
     ),
+    _policy(
+        "a bare `*`",
+        "a value cannot begin with * unless it is in quotes: '*'",
+        "match: {partition: ci,",
+        "match: {node: *, partition: ci,",
+    ),
     _policy("two rules with one name", "another rule has the name everyone", "name: ci", "name: everyone"),
     _policy(
         "an image of a registry that is not allowed",
@@ -434,6 +447,18 @@ MISTAKES = (
         "one audit file for all nodes",
         "nodes that write one file lose lines",
         lambda site: site.share(site.base / "log"),
+    ),
+    _node(
+        "an account that was given another uid",
+        "it had other ids when the policy was compiled",
+        lambda site: site.renumber(),
+    ),
+    Mistake(
+        "slurm.conf",
+        "a required plugin that is not there",
+        DOCTOR,
+        "every srun and every step of a job fails",
+        lambda site: (site.base / "plugstack.conf").write_text("required /nosuch/warmstart.so\n"),
     ),
     _node("closed programs", "a job's user cannot run the task prolog", _close_programs),
     _node(

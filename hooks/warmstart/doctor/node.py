@@ -53,6 +53,7 @@ PROGRAMS = (
     process.SETPRIV,
 )
 WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; so do epilogs
+CURRENT_S = 300.0  # warmstart-audit.path moves them within a minute
 LATELY_S = 86400.0
 PROBE = ".doctor"
 
@@ -70,7 +71,7 @@ class Node(NamedTuple):
 
 def accounts(node: Node) -> Iterator[Finding]:
     """Check the three accounts: distinct unprivileged uids, the same as when the policy was compiled."""
-    bad, seen = [], set()
+    bad, seen, others = list[str](), set(), list[str]()
     for key in ACCOUNTS:
         account = getattr(node.policy, key)
         try:
@@ -80,15 +81,24 @@ def accounts(node: Node) -> Iterator[Finding]:
             continue
         groups = {_group(gid) for gid in os.getgrouplist(user.pw_name, user.pw_gid)}
         if (user.pw_uid, user.pw_gid) != (account.uid, account.gid):
-            bad.append(f"{account.name} is {user.pw_uid}:{user.pw_gid}, but hooks use {account.uid}:{account.gid}")
+            others.append(f"{account.name} is {user.pw_uid}:{user.pw_gid}, but hooks use {account.uid}:{account.gid}")
         if user.pw_uid == 0 or groups & POWERFUL:
             bad.append(f"{account.name} is privileged (uid {user.pw_uid}; {', '.join(sorted(groups & POWERFUL))})")
         if user.pw_uid in seen:
             bad.append(f"{account.name} shares uid {user.pw_uid} with another of the three")
         seen.add(user.pw_uid)
+    if others:
+        change = (
+            f"if the accounts are right now, touch {node.installation.policy}: the next hook compiles the policy with "
+            "their ids; else give them back the ids that own the store"
+        )
+        found = (
+            f"{'; '.join(others)}: {'it' if len(others) == 1 else 'they'} had other ids when the policy was compiled"
+        )
+        yield Finding(WRONG, found, change)
     if bad:
         yield Finding(WRONG, "; ".join(bad), "create three unprivileged system accounts, the same on every node")
-    else:
+    elif not others:
         yield Finding(OK, "store_user, import_user and validate_user are three unprivileged accounts")
 
 
@@ -266,10 +276,12 @@ def journals(node: Node) -> Iterator[Finding]:
                 left += [journal for journal in pending.journals(fd) if journal.state != "running"]
     age = time.time() - min((journal.modified for journal in left), default=time.time())
     words = f"{len(left)} journals wait for the audit log"
+    found = f"{words}, the oldest for {format_duration(age)}"
     if age > WAITING_S:
-        found = f"{words}, the oldest for {format_duration(age)}"
         change = "enable warmstart-maintain.timer and check that paths.audit is writable; run `warmstart maintain`"
         yield Finding(WRONG, found, change)
+    elif age > CURRENT_S:
+        yield Finding(ADVICE, found, "enable warmstart-audit.path: then the log is current within a minute")
     else:
         yield Finding(OK, words)
 

@@ -49,7 +49,7 @@ section, .tile { background: var(--card); border: 1px solid var(--line); border-
 svg { display: block; width: 100%; height: auto; } svg.bar { height: 12px; min-width: 90px; }
 .a { fill: var(--a); } .b { fill: var(--b); } .track { fill: var(--line); } .grid { stroke: var(--line); }
 .tick { fill: var(--soft); font-size: 11px; }
-svg.key { display: inline-block; width: 10px; height: 10px; margin: 0 5px 0 12px; }
+.name { white-space: nowrap; } svg.key { display: inline-block; width: 10px; height: 10px; margin: 0 5px 0 12px; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; font-weight: normal; padding: 4px 10px 4px 0; border-top: 1px solid var(--line);
   overflow-wrap: anywhere; vertical-align: middle; }
@@ -120,7 +120,9 @@ def _figures(summary: Summary) -> str:
 
 
 def _figure(title: str, labels: Sequence[str], series: list[Series], show: charts.Show, base: int = 10) -> str:
-    keys = "".join(f"{KEY.format(one.tone)}{escape(one.name)}" for one in series if len(series) > 1)
+    keys = "".join(
+        f'<span class="name">{KEY.format(one.tone)}{escape(one.name)}</span> ' for one in series if len(series) > 1
+    )
     drawn = charts.columns(labels, series, show, title, base)
     return f'<section><h2>{escape(title)}<span class="soft">{keys}</span></h2>{drawn}</section>'
 

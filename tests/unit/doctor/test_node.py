@@ -148,10 +148,13 @@ def test_accounts(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "privileged" in one(node.accounts, subject).found
     groups["w"] = [900]
     people["i"] = (900, 900)
-    found = one(node.accounts, subject)
-    assert found.status == "wrong"
-    assert "shares uid" in found.found
-    assert "hooks use 901:901" in found.found
+    compiled, shared = node.accounts(subject)
+    assert (compiled.status, "hooks use 901:901: it had other ids" in compiled.found) == ("wrong", True)
+    assert f"touch {here.installation.policy}" in compiled.change  # the accounts may be right
+    assert (shared.status, "shares uid" in shared.found) == ("wrong", True)
+    people["i"] = (905, 905)
+    assert [found.found for found in node.accounts(subject)] == [compiled.found.replace("900:900", "905:905")]
+    people["i"] = (901, 901)
     del people["v"]
     assert "does not exist" in one(node.accounts, subject).found
 
@@ -317,6 +320,9 @@ def test_journals_and_spools_that_wait(here: Node) -> None:
     bundle.write_text("x" * 2048)
     assert (one(node.journals, here).status, one(node.spool, here).status) == ("ok", "ok")
     assert "1 bundles (2KiB)" in one(node.spool, here).found
+    os.utime(journal, (time.time() - 360,) * 2)
+    late = one(node.journals, here)
+    assert (late.status, "warmstart-audit.path" in late.change) == ("advice", True)
     for path in (journal, bundle):
         os.utime(path, (time.time() - 7200,) * 2)
     assert (one(node.journals, here).status, one(node.spool, here).status) == ("wrong", "wrong")
