@@ -17,7 +17,7 @@ VAR := $(if $(filter /usr,$(PREFIX)),/var/lib/warmstart,$(PREFIX)/var/lib/warmst
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests setup-sweeps screenshots demo test test-all fuzz unit lint shellcheck docs bench install deb rpm wheel uninstall update-requirements clean
+.PHONY: help setup setup-tests setup-sweeps screenshots demo test test-all fuzz gpu unit lint shellcheck docs bench install deb rpm wheel uninstall update-requirements clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -54,6 +54,9 @@ test-all: setup-tests setup-sweeps ## every test, the sweeps too; writes docs/{t
 fuzz: setup ## SECONDS (600) of random bytes for each parser of foreign ones; what fails is kept in tests/fuzz/corpus
 	$(BIN)/python -m tools.fuzz $(or $(SECONDS),600)
 	$(BIN)/python -m tools.reliability
+
+gpu: ## each GPU tool that PYTHON has, cold and warm on this machine's GPU; writes docs/gpu.md (tests/gpu/README.md)
+	@PYTHONPATH=hooks:. $(PYTHON) -m tests.gpu
 
 unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, under a minute
 	$(BIN)/python -m pytest -q tests/unit -n $(JOBS)

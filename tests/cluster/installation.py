@@ -12,10 +12,10 @@ from warmstart.paths import Installation
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def install(prefix: Path) -> None:
-    """Install this checkout with `make install`, as an admin does. Raises RuntimeError."""
+def install(prefix: Path, *settings: str) -> None:
+    """Install this checkout with `make install`, as an admin does, with make's `settings`. Raises RuntimeError."""
     done = subprocess.run(
-        ["/usr/bin/make", "-s", "install", f"PREFIX={prefix}"],
+        ["/usr/bin/make", "-s", "install", f"PREFIX={prefix}", *settings],
         check=False, capture_output=True, text=True, cwd=_REPOSITORY, timeout=300,
     )  # fmt: skip
     if done.returncode != 0:

@@ -35,8 +35,10 @@ from tests.support.tar_headers import (
     zstd,
 )
 from warmstart.images.importers import flatten, layer_reader
+from warmstart.images.importers.image_config import Additions
 from warmstart.images.importers.layer_reader import ImageBounds, LayerArchive
 
+NOTHING = Additions({}, ())
 BOUNDS = ImageBounds(8 << 20, 400)
 MOST_LAYERS = 6
 KINDS = [bytes([kind]) for kind in b"00000555511122346\0\0" * 6 + b"7xgLKSSSVMDNA"]
@@ -228,7 +230,7 @@ def flattened(directory: Path) -> Callable[[bytes], None]:
         layers = list(written(directory, data))
         sink = _Sink()
         try:
-            flatten.flatten(layers, sink, BOUNDS)  # type: ignore[arg-type] # the rest of IO is not used
+            flatten.flatten(layers, NOTHING, sink, BOUNDS)  # type: ignore[arg-type] # the rest of IO is not used
         except layer_reader.Unsupported:
             budget = layer_reader.Budget(BOUNDS)
             for layer in layers:

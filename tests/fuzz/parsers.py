@@ -22,7 +22,7 @@ from typing import NamedTuple
 from hypothesis.strategies import SearchStrategy
 
 from tests.fuzz import layers
-from tests.support import cache_files
+from tests.support import cache_files, image_configs
 from tests.support.bundles import draft
 from tests.support.numba_entries import numba_entry
 from tests.support.policy_site import defaults
@@ -38,7 +38,7 @@ from warmstart.harvest.spool import Spooled
 from warmstart.host import ports, wire, worker
 from warmstart.host.files import opened_dir
 from warmstart.images import credentials, reference, squashfs
-from warmstart.images.importers import egress, layer_reader, manifest, oci_layout
+from warmstart.images.importers import egress, image_config, layer_reader, manifest
 from warmstart.images.imports import requests
 from warmstart.images.store import layout, published, requeued
 from warmstart.job import from_environment
@@ -369,10 +369,10 @@ PARSERS: dict[str, Parser] = {
     "json": _format(plain.check_json, b'{"a": [1, 2]}', covers=("profiles/formats/plain.py:_read",)),
     "json-rows": _format(plain.read_rows, b'[["a", "b"]]', covers=("profiles/formats/plain.py:read_rows",)),
     "layer-configuration": Parser(
-        oci_layout._parse,
+        partial(image_config.additions, mount_point="/var/cache/w"),
         (layer_reader.InvalidImage,),
-        ("images/importers/oci_layout.py:_parse",),
-        (_json(_LAYERS),),
+        ("images/importers/oci_layout.py:parse",),
+        (_json(_LAYERS), _json({"config": image_configs.CASES["gpu"].config | {"Volumes": {"/data": {}}}})),
     ),
     "layers": Parser(
         layers.flattened(STAGE / "layers"),

@@ -22,12 +22,14 @@ from tests.support.layer_registry import LayerRegistry, serving
 from tests.support.layer_stacks import SUFFIXES, Item, Tree, archive, random_stack, tree_of, write_layout
 from warmstart.host.deadline import after
 from warmstart.images import scratch
-from warmstart.images.importers import flatten
+from warmstart.images.importers import flatten, image_config, oci_layout
 from warmstart.images.importers.base import ImageMalformed
 from warmstart.images.importers.oci import Oci
+from warmstart.images.importers.unpacked import finish
 from warmstart.images.reference import parse
 
 TWICE = [Item("d/f", content=b"old"), Item("d/f", content=b"new"), Item("l", "hardlink", target="d/f")]
+MOUNT_POINT = "/var/cache/warmstart"
 DEPTHS = (2, 3, 5, 8, 13, 21, 34, 55, 89, 126)
 
 
@@ -56,7 +58,7 @@ def imported(place: Place, registry: LayerRegistry, layout: Path, to: Path) -> T
     """Serve the image of a layout; return the tree that its import becomes."""
     identity, digest = place.identity(IMPORT), registry.add_layout(layout)
     reference = parse(f"{registry.url}/team/tool@{digest}")
-    importer = Oci(identity, (registry.url,))
+    importer = Oci(identity, (registry.url,), mount_point=MOUNT_POINT)
     with scratch.opened(str(place.base / "workspace"), "n1", "r1", identity, CAPS) as work:
         name = importer.import_image(reference, digest, work, after(60))
         shutil.copy(f"{work.path}/{name}", f"{to}.sqsh")
@@ -82,7 +84,8 @@ def unpacked(layout: Path, to: Path) -> Tree:
     """Return the tree that umoci unpacks, as owners can read it."""
     umoci = ["umoci", "raw", "unpack", "--rootless", "--image", f"{layout}:import", str(to)]
     subprocess.run(umoci, check=True, capture_output=True)
-    subprocess.run(["chmod", "-R", "u+rX", "--", to], check=True)
+    config = oci_layout.read(str(layout), "import").config
+    finish(str(to), image_config.additions(config, MOUNT_POINT))
     return tree_of(to)
 
 

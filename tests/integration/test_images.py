@@ -141,7 +141,7 @@ def test_a_failure_is_told_to_the_next_one(place: Place, site: Site) -> None:
 def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> None:
     """401 from a real registry is the user's fault, not an outage."""
     with registries.private(place.base) as host:
-        importer = partial(choose, RULES._replace(insecure=(host,)), place.identity(IMPORT))
+        importer = partial(choose, RULES._replace(insecure=(host,)), place.identity(IMPORT), "")
         with pytest.raises(ImageForbidden):
             making.obtain(parse(f"{host}/team/tool:1"), site._replace(importer=importer), after(60))
 

@@ -52,7 +52,7 @@ sys.stdout.buffer.write(done.stderr)
 
 def ended(base: Path, bounds: ImageBounds = BOUNDS) -> Ended:
     """Run the program on the layout in a directory, for twenty seconds at most."""
-    argv = [sys.executable, "-c", MEASURED, *flatten.command("layout", "import", "r.sqsh", bounds)]
+    argv = [sys.executable, "-c", MEASURED, *flatten.command("layout", "import", "r.sqsh", bounds, "")]
     done = subprocess.run(argv, cwd=base, check=True, stdout=subprocess.PIPE, text=True)
     figures, _, said = done.stdout.partition("\n")
     status, memory = map(int, figures.split())

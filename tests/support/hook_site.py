@@ -60,7 +60,7 @@ NODE = "n1"
 JOB, NEIGHBOUR = 90_000_007, 90_000_008  # ids that no cluster of another test has
 USER, OTHER = ("ws-alice", 64201), ("ws-bob", 64202)
 IMAGE, WANTED = "reg.example.com/team/tool:1", "reg.example.com/team/wanted:1"
-KIND = f"{os.uname().machine}.oci1"
+KIND = f"{os.uname().machine}.oci2"
 MADE = "made"  # the copy of a site where nothing but its making has happened
 LATER_S = 2 * 86_400.0  # what those left that died stays for a day, at most
 POLICY = """\
@@ -159,7 +159,7 @@ class HookSite:
             importer=self._importer,
             validator=self._identity("sys"),
             rules=RULES,
-            recipe="oci1",
+            recipe="oci2",
             workspace=str(self.base / "workspace"),
             uses=str(self._top / "uses"),
             requester=Requester("n0", "r1", 1),

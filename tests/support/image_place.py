@@ -30,7 +30,7 @@ from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
 from warmstart.images.store.client import ImageStoreClient
 
-KIND = f"{os.uname().machine}.oci1"
+KIND = f"{os.uname().machine}.oci2"
 
 
 class Store(NamedTuple):
@@ -90,7 +90,7 @@ class Place(NamedTuple):
             importer=partial(Oci, self.identity(IMPORT), (self.registry.url,)),
             validator=self.identity(VALIDATE),
             rules=RULES,
-            recipe="oci1",
+            recipe="oci2",
             workspace=str(self.base / "workspace"),
             uses=str(self.base / f"uses-{store.name}"),
             requester=Requester(node, run_id, job_id),

@@ -10,7 +10,7 @@ import os
 import random
 import stat
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,13 +59,24 @@ def packed(archive: bytes, form: str) -> bytes:
     return gzip.compress(archive, 1) if form == "gzip" else zstd(archive) if form == "zstd" else archive
 
 
-def write_layout(directory: Path, archives: Sequence[bytes], tag: str = "import", form: str = "gzip") -> None:
+def write_layout(
+    directory: Path,
+    archives: Sequence[bytes],
+    tag: str = "import",
+    form: str = "gzip",
+    config: Mapping[str, object] | None = None,
+) -> None:
     """Write an OCI layout with one image of these layers, the lowest first."""
-    write_packed(directory, [(packed(data, form), hashlib.sha256(data).hexdigest()) for data in archives], tag, form)
+    layers = [(packed(data, form), hashlib.sha256(data).hexdigest()) for data in archives]
+    write_packed(directory, layers, tag, form, config)
 
 
 def write_packed(
-    directory: Path, packed_layers: Sequence[tuple[bytes, str]], tag: str = "import", form: str = "gzip"
+    directory: Path,
+    packed_layers: Sequence[tuple[bytes, str]],
+    tag: str = "import",
+    form: str = "gzip",
+    config: Mapping[str, object] | None = None,
 ) -> None:
     """Write an OCI layout with one image of layers, each with the SHA-256 of its archive."""
     blobs = directory / "blobs" / "sha256"
@@ -78,12 +89,12 @@ def write_packed(
 
     diff_ids = [f"sha256:{sha256}" for _, sha256 in packed_layers]
     layers = [blob(data, f"layer.v1.tar{SUFFIXES[form]}") for data, _ in packed_layers]
-    system = {"architecture": "amd64", "os": "linux", "config": {}, "history": [{} for _ in packed_layers]}
-    config = {**system, "rootfs": {"type": "layers", "diff_ids": diff_ids}}
+    system = {"architecture": "amd64", "os": "linux", "history": [{} for _ in packed_layers]}
+    document = {**system, "config": config or {}, "rootfs": {"type": "layers", "diff_ids": diff_ids}}
     manifest = {
         "schemaVersion": 2,
         "mediaType": f"{OCI}.manifest.v1+json",
-        "config": blob(json.dumps(config).encode(), "config.v1+json"),
+        "config": blob(json.dumps(document).encode(), "config.v1+json"),
         "layers": layers,
     }
     entry = blob(json.dumps(manifest).encode(), "manifest.v1+json")

@@ -132,12 +132,15 @@ class _Sample:
         yield {**run, "ts": timestamp(at), "event": "hook.started", "partition": "gpu", "account": "research"}
         for profile in profiles:
             new = pick.randrange(5, 300) if (user, profile) not in self._warm or pick.random() < 0.08 else 0
+            seeded = 40 if (user, profile) in self._warm else 0
+            use = "built" if new else pick.choice(["hit", "hit", "unknown", "untouched"])
             self._warm.add((user, profile))
             size = new * 60_000
             yield {**run, "ts": timestamp(at), "event": "cache.harvested", "step": "harvest",
                    "duration_ms": pick.uniform(5, 900), "profile": profile, "namespace": "1f",
                    "scope": f"user-{run['uid']}-{user}",
                    "bundle": None, "entries": new, "bytes": size, "changed": 0, "retired": 0, "known": 40,
+                   "seeded": seeded, "use": use, "akin": 0,
                    "ignored": {}, "ignored_examples": [], "truncated": ""}  # fmt: skip
             if new:
                 yield {**run, "ts": timestamp(at), "event": "bundle.published", "step": "harvest", "profile": profile,

@@ -17,6 +17,7 @@ from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
 from warmstart.policy.units import format_duration
+from warmstart.profiles.contract import BUILT
 from warmstart.report.runs import REFUSED, Run, runs
 from warmstart.report.story import NO_ENTRIES, History, HookStory, Story, named, tell
 from warmstart.report.values import as_objects
@@ -75,12 +76,19 @@ def _from_log(installation: Installation, job: int, since: str | None, sources: 
         return None
     history = History()
     begun = min(run.first for run in job_runs)
-    if STDIN not in sources and any(NO_ENTRIES in run.cold.values() for run in job_runs):
+    if STDIN not in sources and any(map(_is_history_needed, job_runs)):
         only = LineFilter(user=next((run.user for run in job_runs if run.user), ""), since=since)
         for run in runs(opened_log(installation, sources).lines(only)):
+            history.add_uses(run)
             if run.job != job and run.last < begun:
                 history.add(run)
     return tell(job_runs, history)
+
+
+def _is_history_needed(run: Run) -> bool:
+    """Return whether the user's other jobs may tell why one of its profiles was cold, or built what it had."""
+    built = any(harvest.use == BUILT and harvest.seeded for harvest in run.harvests)
+    return built or NO_ENTRIES in run.cold.values()
 
 
 def _from_views(installation: Installation, job: int) -> Story | None:

@@ -14,9 +14,10 @@ from warmstart.cli.audit import from_option, moment, opened_log, reading
 from warmstart.cli.output import fail, json_option, say, show_json, show_table, warn
 from warmstart.paths import Installation
 from warmstart.policy.units import SECONDS, format_duration, format_size
+from warmstart.profiles.contract import USES
 from warmstart.report.prediction import Predicted, Prediction
 from warmstart.report.runs import runs
-from warmstart.report.summary import Counted, Hits, Summary, summarize
+from warmstart.report.summary import Counted, Summary, Uses, summarize
 from warmstart.report.values import as_objects
 
 NOTHING = 1
@@ -104,7 +105,7 @@ def _show(summary: Summary) -> None:
         ("what", "number", "of which"),
         [
             ("job starts", summary.jobs, f"{summary.users} users"),
-            ("caches warm", caches.percent, f"{caches.warm} of {caches.warm + caches.cold}"),
+            ("caches that hit", caches.percent, f"{caches.hit} of {caches.hit + caches.built} of which it is known"),
             (
                 "imports",
                 images.imported,
@@ -135,9 +136,17 @@ def _show(summary: Summary) -> None:
             ("images evicted", summary.evicted_images, ""),
         ],
     )
-    _hits("profile", summary.profiles)
-    _hits("user", summary.by_user)
+    _uses("profile", summary.profiles)
+    _uses("user", summary.by_user)
+    _table(
+        ("user", "began cold", "because"),
+        [(cold.user, cold.times, _reasons(cold.why)) for cold in summary.cold_by_user],
+    )
     _counts("cold, although there were entries", summary.cold_anyway)
+    _table(
+        ("built again each time", "of", "jobs", "most likely"),
+        [(one.profile, one.user, one.jobs, one.why) for one in summary.unsettled],
+    )
     _counts("entries rejected", entries.rejected)
     _counts("jobs refused", summary.refused)
     _counts("nodes drained", summary.drained)
@@ -186,15 +195,15 @@ def _added(summary: Summary) -> int:
     return sum(period.imported_bytes + period.published_bytes for period in summary.periods)
 
 
-def _hits(what: str, all_hits: Sequence[Hits]) -> None:
+def _uses(what: str, all_uses: Sequence[Uses]) -> None:
     _table(
-        (what, "warm", "starts", "cold", "because"),
-        [(hits.name, hits.percent, hits.warm + hits.cold, hits.cold, _why(hits)) for hits in all_hits],
+        (what, "hits", *USES),
+        [(uses.name, uses.percent, uses.hit, uses.built, uses.unknown, uses.untouched) for uses in all_uses],
     )
 
 
-def _why(hits: Hits) -> str:
-    return ", ".join(f"{one.times} {one.name}" for one in hits.why)
+def _reasons(why: Sequence[Counted]) -> str:
+    return ", ".join(f"{one.times} {one.name}" for one in why)
 
 
 def _counts(what: str, counted: Sequence[Counted]) -> None:

@@ -250,8 +250,15 @@ def limits(node: Node) -> Iterator[Finding]:
 
 
 def tools(node: Node) -> Iterator[Finding]:
-    """Check for the programs that hooks run by absolute path, and for the library that reads layers in zstd."""
-    importers = choice.programs(node.policy.images.importer)
+    """Check for the programs that hooks run by absolute path, and for the library that reads layers in zstd.
+
+    Says which importer the policy means here, and why.
+    """
+    name = node.policy.images.importer
+    importers, importer = choice.programs(name), choice.installed(name)
+    if name == "auto":
+        is_there = "there" if os.path.exists(choice.UMOCI) else "not there"
+        importer = f"{importer} (images.importer is auto, and {choice.UMOCI} is {is_there})"
     programs = [*PROGRAMS, *importers]
     missing = [program for program in programs if not os.access(program, os.X_OK)]
     try:
@@ -261,10 +268,10 @@ def tools(node: Node) -> Iterator[Finding]:
     if missing:
         packages = sorted({PACKAGES[os.path.basename(program)] for program in missing})
         change = f"apt-get install {' '.join(packages)}, or your distribution's packages (docs/operations/install.md)"
-        yield Finding(WRONG, f"missing: {', '.join(missing)}", change)
+        yield Finding(WRONG, f"missing: {', '.join(missing)}; the importer is {importer}", change)
     else:
         versions = [_version(program) for program in (verify.UNSQUASHFS, *importers)]
-        yield Finding(OK, "; ".join(versions))
+        yield Finding(OK, "; ".join([f"the importer is {importer}", *versions]))
 
 
 def journals(node: Node) -> Iterator[Finding]:

@@ -220,4 +220,4 @@ class _Import:
 
 
 def _importer_with_login(policy: Policy, file: str, registry: str) -> Importer:
-    return choose(policy.images, policy.import_user, login_at(file, registry))
+    return choose(policy.images, policy.import_user, policy.paths.cache, login_at(file, registry))

@@ -21,7 +21,7 @@ from warmstart import plan, view
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.images.choice import choose, recipe
+from warmstart.images.choice import choose, of_user, recipe
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import SCHEME, Reference, check_allowed, parse, split_login
 from warmstart.images.scratch import Caps
@@ -183,7 +183,8 @@ def _import(installation: Installation, parsed: Uri, policy: Policy | None) -> s
     uid, gid = os.getuid(), os.getgid()
     _say(f"{parsed.reference.canonical()} is not in this cluster's store; importing it for you alone")
     rules = policy.images if policy else _without_policy()
-    importer = choose(rules, Identity(f"uid {uid}", uid, gid))
+    rules = rules._replace(importer=of_user(rules.importer))
+    importer = choose(rules, Identity(f"uid {uid}", uid, gid), policy.paths.cache if policy else "")
     directory = _directory(installation, rules)
     return own_images.obtain(parsed.reference, directory, importer, parsed.login, after(IMPORT_S))
 

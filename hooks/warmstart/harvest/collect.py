@@ -88,6 +88,7 @@ class Collected(NamedTuple):
     examples: list[tuple[str, str]]  # at most 20 pairs: path in printable ASCII, reason
     truncated: str  # why the harvest ended early, or ""
     reached: str = ""  # the place of the last entry that was looked at
+    is_empty: bool = True  # whether the job left nothing at all; of an overlay, not even a directory in its upper layer
 
 
 def place_of(entry: str, changed: Container[str]) -> str:
@@ -205,6 +206,7 @@ class _Copy:
             *(self._entries, self._changed, self._size, skipped, scanned.ignored, scanned.ignored_examples),
             *(tally.counts, tally.examples, scanned.truncated or truncated),
             "" if scanned.truncated else last,  # what was not scanned could have a place before it
+            scanned.is_empty,
         )
 
     def _one_new(self, entry: str, paths: list[str]) -> None:

@@ -66,6 +66,7 @@ class Found(NamedTuple):
     ignored: dict[str, int]  # files that belong to no entry: reason → number of files
     ignored_examples: list[tuple[str, str]]  # at most 5, none of which is a lock or a temporary file
     truncated: str  # why the scan ended early, or ""
+    is_empty: bool  # whether there is nothing at all below the tree's top
 
 
 class Rules(NamedTuple):
@@ -97,7 +98,7 @@ def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
     }
     return Found(
         *(entries, walk.seeded, walk.touched, walk.rejected, walk.skipped),
-        *(walk.ignored.counts, walk.ignored.examples, walk.truncated),
+        *(walk.ignored.counts, walk.ignored.examples, walk.truncated, walk.is_empty),
     )
 
 
@@ -111,6 +112,7 @@ class _Walk:
         self.skipped = 0
         self.ignored = Tally(MOST_IGNORED_EXAMPLES)
         self.truncated = ""
+        self.is_empty = True
         self._mount = mount
         self._rules = rules
         self._names_left = rules.most_names
@@ -122,6 +124,7 @@ class _Walk:
         folders: list[str] = []
         with os.scandir(fd) as items:
             for item in items:
+                self.is_empty = False
                 there = posixpath.join(path, item.name)
                 if self._is_limit_reached(there):
                     return

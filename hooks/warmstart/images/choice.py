@@ -1,7 +1,7 @@
 """Choose the importer that the policy names. Hot path: the importer's own module is loaded only when it is needed.
 
 An importer is a module of `images.importers` with `PROGRAMS`, the absolute paths of the programs that it needs, and
-`make(identity, rules, login) -> Importer`.
+`make(identity, rules, mount_point, login) -> Importer`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from warmstart.policy.compiled import Images
 
 ENROOT = "/usr/bin/enroot"
+UMOCI = "/usr/bin/umoci"  # the only program of `oci` that `enroot` does without
 
 
 class Kind(NamedTuple):
@@ -32,16 +33,17 @@ class Kind(NamedTuple):
     keeps_layers: bool = False
 
 
-IMPORTERS = {"enroot": Kind(recipe=1), "oci": Kind(recipe=1, keeps_layers=True)}
+IMPORTERS = {"enroot": Kind(recipe=1), "oci": Kind(recipe=2, keeps_layers=True)}
 
 
-def choose(rules: Images, identity: Identity, login: Login | None = None) -> Importer:
-    """Return the policy's importer, whose programs run as `identity` ("auto": enroot if it is installed, else oci).
+def choose(rules: Images, identity: Identity, mount_point: str, login: Login | None = None) -> Importer:
+    """Return the policy's importer, whose programs run as `identity` (`installed`).
 
-    `login` is the site's own at one registry. Raises `ValueError` for a name that the policy's schema does not have.
+    `mount_point` is where containers see a job's cache; `login` is the site's own at one registry. Raises `ValueError`
+    for a name that the policy's schema does not have.
     """
     name = _load(rules.importer)
-    importer: Importer = sys.modules[name].make(identity, rules, login)
+    importer: Importer = sys.modules[name].make(identity, rules, mount_point, login)
     return importer
 
 
@@ -53,13 +55,13 @@ def programs(name: str) -> tuple[str, ...]:
 
 def recipe(name: str) -> str:
     """Return the part of an image's name that stands for the importer and its recipe: `oci1`."""
-    installed = _installed(name)
-    return f"{installed}{IMPORTERS[installed].recipe}"
+    importer = installed(name)
+    return f"{importer}{IMPORTERS[importer].recipe}"
 
 
 def keeps_layers(name: str) -> bool:
     """Return whether an importer keeps layers on the node."""
-    return IMPORTERS[_installed(name)].keeps_layers
+    return IMPORTERS[installed(name)].keeps_layers
 
 
 def shares_layers(kind: str) -> bool:
@@ -68,17 +70,23 @@ def shares_layers(kind: str) -> bool:
     return importer is not None and importer.keeps_layers
 
 
-def _installed(name: str) -> str:
+def installed(name: str) -> str:
+    """Return the importer that a name of the policy means on this node: "auto" is oci, where its programs are."""
     if name == "auto":
-        return "enroot" if os.path.exists(ENROOT) else "oci"
+        return "oci" if os.path.exists(UMOCI) or not os.path.exists(ENROOT) else "enroot"
     return name
+
+
+def of_user(name: str) -> str:
+    """Return the name of the importer for a user's own imports: "auto" is enroot, which has the user's credentials."""
+    return "enroot" if name == "auto" and os.path.exists(ENROOT) else name
 
 
 def _load(name: str) -> str:
     """Import an importer's module and return the module's name."""
-    installed = _installed(name)
-    if installed not in IMPORTERS:
-        raise ValueError(f"no importer is called {installed!r}")
-    module = f"warmstart.images.importers.{installed}"
+    importer = installed(name)
+    if importer not in IMPORTERS:
+        raise ValueError(f"no importer is called {importer!r}")
+    module = f"warmstart.images.importers.{importer}"
     __import__(module)
     return module

@@ -75,7 +75,7 @@ class Site(NamedTuple):
         """Return the site of a node for a policy."""
         return cls(
             store=store,
-            importer=partial(choice.choose, policy.images, policy.import_user),
+            importer=partial(choice.choose, policy.images, policy.import_user, policy.paths.cache),
             validator=policy.validate_user,
             rules=policy.images,
             recipe=choice.recipe(policy.images.importer),

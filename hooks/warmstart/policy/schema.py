@@ -279,8 +279,8 @@ class Images(Section):
 
     importer: Literal["auto", "enroot", "oci"] = _key(
         "auto",
-        "What imports images. `oci` is skopeo, umoci and mksquashfs; `auto` is enroot if `/usr/bin/enroot` "
-        "exists, otherwise oci.",
+        "What imports images. `oci` is skopeo, umoci and mksquashfs; `auto` is oci, but enroot if `/usr/bin/enroot` "
+        "exists and `/usr/bin/umoci` does not.",
     )
     registries: list[Registry] = _key(
         [], "Allow-list, for images of the policy and for those that jobs ask for. Docker Hub is `docker.io`."

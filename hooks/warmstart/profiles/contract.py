@@ -19,6 +19,13 @@ Relocation = Literal["relocatable", "rewrite", "constant-path"]
 # "changed": what a job changed takes the place of what it was seeded with. "larger": only if it grew.
 Keeps = Literal["changed", "larger"]
 
+# What a job did with a profile's cache (`use` of `cache.harvested`).
+BUILT = "built"  # it made entries
+HIT = "hit"  # it was seeded, made none, and left a trace of its use
+UNKNOWN = "unknown"  # it was seeded and left no trace, of a tool that leaves none
+UNTOUCHED = "untouched"
+USES = (HIT, BUILT, UNKNOWN, UNTOUCHED)
+
 
 def _never(_: str) -> bool:
     return False
@@ -52,6 +59,9 @@ class Profile(NamedTuple):
     room by removing what it has not used for longest. Bundles have it for each entry, all zeros
     (`profiles.last_use`), and what a job removed is not retired: it may be of use to every other job.
 
+    `leaves_trace`: below an overlay the tool writes something wherever it hits, a lock or a directory: a cache without
+    a trace was not used.
+
     `in_step`: the tool compiles in step with its job's other ranks, which hang or time out where some find their
     entries and others do not. So a job on several nodes is shown them on all or on none (`seed.together`).
 
@@ -76,6 +86,7 @@ class Profile(NamedTuple):
     lock: str = ""
     after_success: bool = False
     last_use: Callable[[str], str] | None = None
+    leaves_trace: bool = False
     in_step: bool = False
     exact_times: bool = False
     follows_links: bool = False

@@ -83,5 +83,6 @@ PROFILE = Profile(
     # The stem of generated code, the key directory of a graph, or the path of a single file.
     entry_of=named_by(_CODE, _GRAPH, _ALONE),
     validate=validate,
+    leaves_trace=True,  # a lock for each graph that it looks up
     in_step=True,
 )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.line import Line
+from warmstart.profiles import contract
 from warmstart.report import values
 from warmstart.report.runs import IMAGE_EVENTS
 
@@ -54,8 +55,9 @@ IMPORTED_BYTES = Metric("warmstart_image_imported_bytes", "Bytes of images that 
 IMAGES_EVICTED = Metric("warmstart_images_evicted", "Images that were evicted.")
 IMAGES_QUARANTINED = Metric("warmstart_images_quarantined", "Images that were damaged.")
 CACHE_STARTS = Metric(
-    "warmstart_cache_starts", "Caches of jobs that began warm (hit) or cold (miss).", ("profile", "result")
+    "warmstart_cache_starts", "Caches of jobs that began with entries (warm) or without (cold).", ("profile", "result")
 )
+CACHE_USES = Metric("warmstart_cache_uses", "Caches of jobs that ended, by use.", ("profile", "use"))
 CACHE_MISSES = Metric("warmstart_cache_misses", "Caches that began cold, by reason.", ("reason",))
 JOBS_MADE_COLD = Metric(
     "warmstart_jobs_made_cold", "Jobs on several nodes that began cold for what one of these lacked.", ("reason",)
@@ -175,10 +177,17 @@ def _hook_crashed(counters: Counters, line: Line) -> None:
 
 def _step_finished(counters: Counters, line: Line) -> None:
     for profile in values.texts(line, "warm"):
-        counters.add(CACHE_STARTS, profile, "hit")
+        counters.add(CACHE_STARTS, profile, "warm")
     for profile, reason in values.words(line, "cold").items():
-        counters.add(CACHE_STARTS, profile, "miss")
+        counters.add(CACHE_STARTS, profile, "cold")
         counters.add(CACHE_MISSES, _kind(reason))
+
+
+def _harvested(counters: Counters, line: Line) -> None:
+    profile, use = values.text(line, "profile"), values.text(line, "use")
+    counters.add(HARVESTED, profile, value=values.number(line, "entries"))
+    if use in contract.USES:
+        counters.add(CACHE_USES, profile, use)
 
 
 def _agreed(counters: Counters, line: Line) -> None:
@@ -260,7 +269,7 @@ _FOLD: dict[events.Event, Callable[[Counters, Line], None]] = {
     events.IMAGE_QUARANTINED: _each(IMAGES_QUARANTINED),
     events.CACHE_SEEDED: _seeded,
     events.CACHE_AGREED: _agreed,
-    events.CACHE_HARVESTED: _each(HARVESTED, amount="entries"),
+    events.CACHE_HARVESTED: _harvested,
     events.ENTRY_REJECTED: _rejected,
     events.BUNDLE_PUBLISHED: _published,
     events.BUNDLE_REMOVED: _each(BUNDLES_REMOVED),

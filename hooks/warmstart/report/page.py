@@ -12,7 +12,7 @@ from warmstart.policy.units import format_duration, format_size
 from warmstart.report import charts
 from warmstart.report.charts import Series
 from warmstart.report.prediction import Predicted
-from warmstart.report.summary import Counted, Hits, Summary
+from warmstart.report.summary import ColdStarts, Counted, Hits, Summary, Unsettled, Uses
 
 METHOD = (
     "Time saved counts image imports only. On the first node of each job, an image that was in the store saves the "
@@ -22,7 +22,7 @@ METHOD = (
 )
 # Drawn, because browsers print no backgrounds unless they are asked to.
 KEY = '<svg class="key" viewBox="0 0 10 10" aria-hidden="true"><rect class="{}" width="10" height="10" rx="2"/></svg>'
-MOST_REASONS = 2  # for which a profile or user was cold, in its row
+MOST_REASONS = 3  # in a user's row
 SCALE = (0.001, 600.0)  # seconds, of the hooks' durations
 
 _STYLE = """
@@ -80,10 +80,10 @@ def _when(summary: Summary) -> str:
 
 
 def _tiles(summary: Summary) -> str:
-    hits = summary.caches
+    uses = summary.caches
     tiles = [
         ("job starts", f"{summary.jobs:,}", f"of {summary.users:,} users"),
-        ("caches that began warm", hits.percent, f"{hits.warm:,} of {hits.warm + hits.cold:,}"),
+        ("caches that hit", uses.percent, f"{uses.hit:,} of {uses.hit + uses.built:,} of which it is known"),
         ("imports avoided", f"{summary.images.avoided:,}", f"{summary.images.imported:,} were done"),
         ("time saved on imports", format_duration(summary.saved.seconds), f"{summary.saved.counted:,} images"),
     ]
@@ -98,8 +98,8 @@ def _figures(summary: Summary) -> str:
     labels = [period.start[5:].replace("T", " ") for period in summary.periods]
     jobs = [Series("jobs", "a", [period.jobs for period in summary.periods])]
     caches = [
-        Series("warm", "a", [period.warm for period in summary.periods]),
-        Series("cold", "b", [period.cold for period in summary.periods]),
+        Series("hit", "a", [period.hits for period in summary.periods]),
+        Series("built", "b", [period.built for period in summary.periods]),
     ]
     images = [
         Series("no import", "a", [max(period.uses - period.imported, 0) for period in summary.periods]),
@@ -130,14 +130,16 @@ def _figure(title: str, labels: Sequence[str], series: list[Series], show: chart
 def _tables(summary: Summary) -> str:
     return (
         '<div class="grid2">'
-        + _hits("Hit rate by profile", summary.profiles)
-        + _hits("Hit rate by user", summary.by_user)
+        + _uses("Hit rate by profile", summary.profiles)
+        + _uses("Hit rate by user", summary.by_user)
+        + _cold(summary.cold_by_user)
         + _counts("Most used images", summary.top_images)
         + _waits(summary)
         + "</div>"
         + _hooks(summary)
         + '<div class="grid2">'
         + _counts("Cold, although there were entries", summary.cold_anyway)
+        + _unsettled(summary.unsettled)
         + _counts("Entries rejected", summary.entries.rejected)
         + _counts("Jobs refused", summary.refused)
         + _counts("Failures", (*summary.drained, *summary.failed))
@@ -147,7 +149,7 @@ def _tables(summary: Summary) -> str:
 
 def _hits(title: str, all_hits: Iterable[Hits]) -> str:
     rows = [
-        (_cell(hits.name, _why(hits)),
+        (_cell(hits.name),
          f'<td class="wide">{charts.bar([("a", hits.rate), ("b", 1 - hits.rate)], 1)}</td>',
          _numeric(hits.percent), _numeric(f"{hits.warm + hits.cold:,}"))
         for hits in all_hits
@@ -155,8 +157,30 @@ def _hits(title: str, all_hits: Iterable[Hits]) -> str:
     return _table(title, ("", "", "warm", "starts"), rows)
 
 
-def _why(hits: Hits) -> str:
-    return ", ".join(f"{one.times:,} {one.name}" for one in hits.why[:MOST_REASONS])
+def _uses(title: str, all_uses: Iterable[Uses]) -> str:
+    rows = [
+        (_cell(uses.name), f'<td class="bar">{charts.bar([("a", uses.rate), ("b", 1 - uses.rate)], 1)}</td>',
+         *map(_numeric, (uses.percent, f"{uses.hit:,}", f"{uses.built:,}", f"{uses.unknown:,}", f"{uses.untouched:,}")))
+        for uses in all_uses
+    ]  # fmt: skip
+    return _table(title, ("", "", "hits", "hit", "built", "unknown", "untouched"), rows)
+
+
+def _cold(cold: Sequence[ColdStarts]) -> str:
+    rows = [
+        (
+            _cell(one.user),
+            _cell(", ".join(f"{why.times:,} {why.name}" for why in one.why[:MOST_REASONS])),
+            _numeric(f"{one.times:,}"),
+        )
+        for one in cold
+    ]
+    return _table("Whose caches began cold", ("", "because", "times"), rows)
+
+
+def _unsettled(unsettled: Sequence[Unsettled]) -> str:
+    rows = [(_cell(f"{one.profile}, {one.user}"), _cell(one.why), _numeric(f"{one.jobs:,}")) for one in unsettled]
+    return _table("Seeded, and built again each time", ("", "most likely", "jobs"), rows)
 
 
 def _counts(title: str, counted: Sequence[Counted]) -> str:
@@ -221,9 +245,8 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> s
     return f"<section><h2>{escape(title)}</h2><table>{head}<tbody>{body}</tbody></table></section>"
 
 
-def _cell(text: str, below: str = "") -> str:
-    more = f'<div class="soft">{escape(below)}</div>' if below else ""
-    return f"<td>{escape(text).replace('/', '/<wbr>')}{more}</td>"
+def _cell(text: str) -> str:
+    return f"<td>{escape(text).replace('/', '/<wbr>')}</td>"
 
 
 def _numeric(text: str) -> str:

@@ -110,6 +110,9 @@ class Harvest(NamedTuple):
     changed: int  # of `entries`, those that take the place of seeded ones
     size: int  # bytes
     seconds: float
+    seeded: int = 0  # entries that the job had
+    use: str = ""  # one of `profiles.contract.USES`; "" if it is not known yet
+    akin: int = 0  # of `entries`, those that differ from a seeded one in a hash or a folder alone
     ignored: dict[str, int] = {}  # noqa: RUF012 - why files are in no entry → their number
     examples: tuple[str, ...] = ()  # paths of some of them
     truncated: str = ""  # why it ended early
@@ -273,13 +276,13 @@ def _add_seeding(run: Run, line: Line) -> None:
 
 def _add_harvest(run: Run, line: Line) -> None:
     entries, known, changed, size = (int(values.number(line, key)) for key in ("entries", "known", "changed", "bytes"))
+    seeded, akin = (int(values.number(line, key)) for key in ("seeded", "akin"))
+    profile, use, truncated = (values.text(line, key) for key in ("profile", "use", "truncated"))
+    counted = (entries, known, changed, size, _seconds(line), seeded, use, akin)
     ignored = values.counts(line, "ignored")
     pairs = line.get("ignored_examples")
     examples = [str(pair[0]) for pair in pairs if isinstance(pair, list) and pair] if isinstance(pairs, list) else []
-    profile, took = values.text(line, "profile"), _seconds(line)
-    run.harvests.append(
-        Harvest(profile, entries, known, changed, size, took, ignored, tuple(examples), values.text(line, "truncated"))
-    )
+    run.harvests.append(Harvest(profile, *counted, ignored, tuple(examples), truncated))
 
 
 def _add_handed_in(run: Run, line: Line) -> None:

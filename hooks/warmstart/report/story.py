@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.policy.units import format_duration, format_size
-from warmstart.profiles import registry
+from warmstart.profiles import contract, registry
 from warmstart.report.runs import FAILED, REFUSED, REMARKS, Failure, Harvest, ImageUse, Remark, Run, Seeding
+from warmstart.report.summary import SettlingProfile
 
 MOST_JOBS = 4096  # of a user's history
 MOST_NAMED = 8  # nodes, in a line
@@ -95,12 +96,20 @@ class Story(NamedTuple):
     notices: tuple[str, ...] = ()  # what its output shows, where that is known
 
 
+_NOTHING_NEW = {
+    contract.HIT: "nothing new: the entries that it was given were used",
+    contract.UNKNOWN: "nothing new; whether it used what it was given cannot be seen",
+    contract.UNTOUCHED: "nothing new: the job did not use it",
+}
+
+
 class History:
-    """What a user's other jobs published: for a cold profile, which fact was another one."""
+    """What a user's other jobs published and built: for a cold profile, which fact was another one."""
 
     def __init__(self) -> None:
         self._facts: dict[int, dict[str, str]] = {}
         self._published: dict[str, int] = {}  # profile → the last job that published entries
+        self._settling: dict[str, SettlingProfile] = {}
 
     def add(self, run: Run) -> None:
         """Add a run of a job of this user."""
@@ -111,6 +120,19 @@ class History:
         for harvest in run.harvests:
             if harvest.entries:
                 self._published[harvest.profile] = run.job
+
+    def add_uses(self, run: Run) -> None:
+        """Add what a run of any job of this user says of whether its caches settle, in the order of the log."""
+        for harvest in run.harvests:
+            settling = self._settling.setdefault(harvest.profile, SettlingProfile())
+            settling.add(harvest, run.rejected.get(harvest.profile, {}))
+
+    def unsettled(self) -> Iterable[str]:
+        """Yield each profile to which every job adds entries although it is seeded, and most likely why."""
+        for profile, settling in self._settling.items():
+            if settling.jobs:
+                jobs = f"the last {settling.jobs} jobs that were seeded have each built new entries"
+                yield f"{profile}: {jobs}; most likely {settling.why}"
 
     def difference(self, profile: str, facts: dict[str, str]) -> str:
         """Return how these facts differ from those for which entries were last published, "" if nobody knows."""
@@ -143,7 +165,7 @@ def tell(runs: Sequence[Run], history: History) -> Story:
         refused=refused.reason if refused else "",
         facts=facts,
         hooks=tuple(_hook(run, history) for run in ordered),
-        advice=tuple(_advice(ordered)),
+        advice=(*_advice(ordered), *history.unsettled()),
         spread=tuple(_spread({run.node: run for run in last})),
     )
 
@@ -273,12 +295,13 @@ def _harvests(run: Run) -> Iterable[Part]:
 
 def _harvested(harvest: Harvest, handed_in: int) -> str:
     changed = f", {harvest.changed} of them in place of seeded ones" if harvest.changed else ""
+    seeded = f", although it was seeded with {harvest.seeded}" if harvest.seeded and not harvest.changed else ""
     if handed_in:
         told = f"{_counted(handed_in, 'new entr')} handed in, to be published with those of the job's other nodes"
     elif harvest.entries:
-        told = f"{_counted(harvest.entries, 'new entr')} published, {format_size(harvest.size)}{changed}"
+        told = f"{_counted(harvest.entries, 'new entr')} published, {format_size(harvest.size)}{changed}{seeded}"
     else:
-        told = "nothing new"
+        told = "nothing new" if NO_ENTRY in harvest.ignored else _NOTHING_NEW.get(harvest.use, "nothing new")
     examples = f" ({', '.join(harvest.examples)})" if harvest.examples else ""
     left_out = f"; left out: {_listed(harvest.ignored)}{examples}" if harvest.ignored else ""
     return f"{told}{left_out}{f'; it ended early: {harvest.truncated}' if harvest.truncated else ''}"

@@ -5,19 +5,24 @@ duration of that image's imports in the same period; if there was none, its size
 the time for which the hook looked or waited for it. A hook that waited for another's import saves nothing: the job
 would have imported at the same time. What warm caches save is not estimated: no log says how long a job would have
 compiled.
+
+**Hits** are what epilogs have seen (`use` of `cache.harvested`): a cache that was seeded and to which nothing was added
+is a hit if the tool left a trace of its use, else nobody knows. What was not used at all is neither hit nor miss.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from warmstart.profiles import contract
 from warmstart.report.counting import Durations, Tally
-from warmstart.report.runs import DRAINED, FAILED, REFUSED, ImageUse, Run
+from warmstart.report.runs import DRAINED, FAILED, REFUSED, Harvest, ImageUse, Run
 
 TOP = 10
+LEAST_UNSETTLED = 3  # jobs
 MOST_IMAGES = 2048
 MOST_DISTINCT = 1 << 16  # users and nodes that are told apart
 MOST_PERIODS = 4000  # days: ten years
@@ -34,7 +39,6 @@ class Hits(NamedTuple):
     name: str
     warm: int
     cold: int
-    why: tuple[Counted, ...] = ()  # it was cold, the most frequent reasons first
 
     @property
     def rate(self) -> float:
@@ -47,11 +51,48 @@ class Hits(NamedTuple):
         return f"{100 * self.rate:.1f}%" if self.warm + self.cold else "-"
 
 
+class Uses(NamedTuple):
+    """What jobs did with a cache, as far as their epilogs could tell."""
+
+    name: str
+    hit: int
+    built: int
+    unknown: int
+    untouched: int
+
+    @property
+    def rate(self) -> float:
+        """The share of hits in hits and builds, 0 to 1."""
+        return self.hit / (self.hit + self.built) if self.hit + self.built else 0.0
+
+    @property
+    def percent(self) -> str:
+        """The same in words, `-` if there was nothing."""
+        return f"{100 * self.rate:.1f}%" if self.hit + self.built else "-"
+
+
+class Unsettled(NamedTuple):
+    """A cache to which each job of a user adds entries, although it is seeded."""
+
+    user: str
+    profile: str
+    jobs: int
+    why: str  # most likely
+
+
 class Counted(NamedTuple):
     """A name and how often it occurred."""
 
     name: str
     times: int
+
+
+class ColdStarts(NamedTuple):
+    """How often profiles of a user's jobs began cold on a node, and why, the most frequent reasons first."""
+
+    user: str
+    times: int
+    why: tuple[Counted, ...]
 
 
 class HookTimes(NamedTuple):
@@ -100,8 +141,8 @@ class Period(NamedTuple):
 
     start: str  # 2026-01-31, or 2026-01-31T09
     jobs: int
-    warm: int
-    cold: int
+    hits: int
+    built: int
     imported: int
     uses: int  # of images by jobs
     published_bytes: int  # of bundles
@@ -117,8 +158,10 @@ class Summary(NamedTuple):
     jobs: int  # starts of jobs: a requeued job counts twice
     users: int
     nodes: int
-    profiles: tuple[Hits, ...]
-    by_user: tuple[Hits, ...]
+    profiles: tuple[Uses, ...]
+    by_user: tuple[Uses, ...]
+    cold_by_user: tuple[ColdStarts, ...]
+    unsettled: tuple[Unsettled, ...]
     images: Images
     top_images: tuple[Counted, ...]
     saved: Saved
@@ -133,9 +176,11 @@ class Summary(NamedTuple):
     periods: tuple[Period, ...]
 
     @property
-    def caches(self) -> Hits:
+    def caches(self) -> Uses:
         """All profiles together."""
-        return Hits("", sum(hits.warm for hits in self.profiles), sum(hits.cold for hits in self.profiles))
+        hit, built = (sum(getattr(uses, name) for uses in self.profiles) for name in ("hit", "built"))
+        unknown, untouched = (sum(getattr(uses, name) for uses in self.profiles) for name in ("unknown", "untouched"))
+        return Uses("", hit, built, unknown, untouched)
 
 
 def summarize(runs: Iterable[Run], *, by_hour: bool = False) -> Summary:
@@ -157,6 +202,42 @@ class _Image:
     use_seconds: float = 0.0
 
 
+class SettlingProfile:
+    """Whether a user's jobs that are seeded with a profile's entries have come to find all that they need."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._built = self._changed = self._akin = self._two_writers = 0
+
+    def add(self, harvest: Harvest, rejected: Mapping[str, int]) -> None:
+        """Add the next harvest, and the entries of it that were rejected, by reason."""
+        if harvest.use == contract.HIT:
+            self._begin()
+        if harvest.seeded and harvest.use == contract.BUILT:
+            self._built += 1
+            self._changed += bool(harvest.changed)
+            self._akin += bool(harvest.akin)
+            self._two_writers += "two-writers" in rejected
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs since the last hit have each built entries; 0 while they are too few to tell."""
+        return self._built if self._built >= LEAST_UNSETTLED else 0
+
+    @property
+    def why(self) -> str:
+        """The most likely reason that it does not settle."""
+        if 2 * self._two_writers >= self._built:
+            return "several processes write the same entries at once (two-writers)"
+        if 2 * self._akin >= self._built:
+            return "the same names under other hashes: the source's path, a version or an option changes with each job"
+        if 2 * self._changed >= self._built:
+            return "the job writes anew what it was given: the time stamp of a source changes, or its content"
+        return "the keys change with each job: a path of the job, a version or an option is in them"
+
+
 @dataclass
 class _Hook:
     failed: int = 0
@@ -169,9 +250,10 @@ class _Adding:
         self._first = self._last = ""
         self._runs = self._jobs = self._removed = self._evicted = 0
         self._users, self._nodes = Tally(MOST_DISTINCT), Tally(MOST_DISTINCT)
-        self._profiles, self._profiles_cold = Tally(), Tally()
-        self._user_warm, self._user_cold = Tally(), Tally()
-        self._why = Tally()  # "profile or user", a NUL, and the reason
+        self._profiles = {use: Tally() for use in contract.USES}
+        self._user_uses = {use: Tally(MOST_DISTINCT) for use in contract.USES}
+        self._user_cold, self._why_cold = Tally(), Tally(MOST_DISTINCT)  # by user; by user, a NUL, and the reason
+        self._settling: dict[tuple[str, str], SettlingProfile] = {}
         self._images, self._references = dict[str, _Image](), Tally(MOST_IMAGES)
         self._dropped = 0  # uses of images that were forgotten
         self._imported = self._imported_bytes = self._uses = 0
@@ -197,6 +279,7 @@ class _Adding:
         for harvest in run.harvests:
             self._harvested += harvest.entries
             self._harvested_bytes += harvest.size if harvest.entries else 0
+            self._add_use(run, harvest, period)
         for reasons in run.rejected.values():
             for reason, count in reasons.items():
                 self._rejected.add(reason, count)
@@ -211,18 +294,22 @@ class _Adding:
             self._jobs += 1
             period["jobs"] += 1
             self._users.add(run.user)
-        for profile in run.warm:
-            self._profiles.add(profile)
-            self._user_warm.add(run.user)
         for profile, reason in run.cold.items():
-            self._profiles_cold.add(profile)
             self._user_cold.add(run.user)
-            for name in (profile, run.user):
-                self._why.add(f"{name}\0{reason.partition(':')[0]}")
+            self._why_cold.add(f"{run.user}\0{reason.partition(':')[0]}")
             if reason not in _NO_ENTRY:
                 self._cold.add(f"{profile}: {reason}")
-        period["warm"] += len(run.warm)
-        period["cold"] += len(run.cold)
+
+    def _add_use(self, run: Run, harvest: Harvest, period: Counter[str]) -> None:
+        if harvest.use not in self._profiles:
+            return
+        self._profiles[harvest.use].add(harvest.profile)
+        self._user_uses[harvest.use].add(run.user)
+        period["hits"] += harvest.use == contract.HIT
+        period["built"] += harvest.use == contract.BUILT
+        whose = (run.user, harvest.profile)
+        if whose in self._settling or len(self._settling) < MOST_DISTINCT:
+            self._settling.setdefault(whose, SettlingProfile()).add(harvest, run.rejected.get(harvest.profile, {}))
 
     def _add_hook(self, run: Run) -> None:
         if run.hook not in _HOOKS:
@@ -285,6 +372,18 @@ class _Adding:
             counted += image.uses
         return Saved(saved, counted, unknown)
 
+    def _cold_by_user(self) -> tuple[ColdStarts, ...]:
+        reasons: dict[str, list[Counted]] = {}
+        for key, count in self._why_cold.top(MOST_DISTINCT):
+            user, _, reason = key.partition("\0")
+            reasons.setdefault(user, []).append(Counted(reason, int(count)))
+        counted = [(user, count) for user, count in self._user_cold.top(TOP) if user in reasons]
+        return tuple(ColdStarts(user, int(count), tuple(reasons[user])) for user, count in counted)
+
+    def _unsettled(self) -> tuple[Unsettled, ...]:
+        found = (Unsettled(*whose, one.jobs, one.why) for whose, one in self._settling.items() if one.jobs)
+        return tuple(sorted(found, key=lambda one: (-one.jobs, one.user, one.profile))[:TOP])
+
     def result(self) -> Summary:
         images = Images(
             self._imported,
@@ -315,8 +414,10 @@ class _Adding:
             jobs=self._jobs,
             users=len(self._users),
             nodes=len(self._nodes),
-            profiles=_hits(self._profiles, self._profiles_cold, self._why, MOST_IMAGES),
-            by_user=_hits(self._user_warm, self._user_cold, self._why, TOP),
+            profiles=_uses(self._profiles, MOST_IMAGES),
+            by_user=_uses(self._user_uses, TOP),
+            cold_by_user=self._cold_by_user(),
+            unsettled=self._unsettled(),
             images=images,
             top_images=_counts(self._references),
             saved=self._saved(),
@@ -340,13 +441,8 @@ def _counts(tally: Tally) -> tuple[Counted, ...]:
     return tuple(Counted(name, int(count)) for name, count in tally.top(TOP))
 
 
-def _hits(warm: Tally, cold: Tally, why: Tally, most: int) -> tuple[Hits, ...]:
-    """Return the names with the most of both, largest first."""
-    reasons: dict[str, list[Counted]] = {}
-    for key, count in why.top(MOST_DISTINCT):
-        name, _, reason = key.partition("\0")
-        reasons.setdefault(name, []).append(Counted(reason, int(count)))
-    all_hits = [
-        Hits(name, int(warm[name]), int(cold[name]), tuple(reasons.get(name, ())[:TOP])) for name in {*warm, *cold}
-    ]
-    return tuple(sorted(all_hits, key=lambda hits: (-hits.warm - hits.cold, hits.name))[:most])
+def _uses(tallies: Mapping[str, Tally], most: int) -> tuple[Uses, ...]:
+    """Return the names that were used most, of tallies by use; those that were never touched come last."""
+    names = {name for tally in tallies.values() for name in tally}
+    found = [Uses(name, *(int(tallies[use][name]) for use in contract.USES)) for name in names]
+    return tuple(sorted(found, key=lambda uses: (-uses.hit - uses.built - uses.unknown, uses.name))[:most])

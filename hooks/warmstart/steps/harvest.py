@@ -36,10 +36,9 @@ from warmstart.lean import (
     Mapping,
     NamedTuple,
     contextmanager,
-    partial,
     suppress,
 )
-from warmstart.profiles import last_use, registry
+from warmstart.profiles import contract, last_use, registry
 from warmstart.profiles.client import Validator
 from warmstart.record import RecordChange, SeededBundle, boot_id
 from warmstart.seed import node_cache
@@ -223,6 +222,11 @@ class KnownEntries:
         self._ask = ask
         self._stored: frozenset[str] | None = None
 
+    @property
+    def was_asked(self) -> bool:
+        """Whether there was an entry that was not seeded."""
+        return self._stored is not None
+
     def __contains__(self, entry: object) -> bool:
         if entry in self._seeded:
             return True
@@ -251,6 +255,8 @@ class _ProfileHarvest:
         bundles_heard = self._replaceable(seeded.bundles) if is_heard else []
         self._seeded = SeededEntries(bundles_heard, self._entries_of, self._profile.names_path)
         self._all_seeded = seeded.entries
+        self._skip = KnownEntries(seeded.entries, self._stored_entries)
+        self._is_overlaid = False
         self._changed: list[str] = []  # seeded entries that the job rewrote or removed
         self._degraded = degraded
 
@@ -315,6 +321,9 @@ class _ProfileHarvest:
                 changed=len(self._changed) - len(retired),
                 retired=len(retired),
                 known=collected.skipped,
+                seeded=len(self._all_seeded),
+                use="" if late else self._use(collected),
+                akin=self._akin(valid) if self._all_seeded and valid else 0,
                 ignored=collected.ignored,
                 ignored_examples=collected.ignored_examples,
                 truncated=OUT_OF_TIME if last else collected.truncated,
@@ -326,19 +335,25 @@ class _ProfileHarvest:
         """Copy new entries into the stage."""
         record, profile = self._context.record, self._profile
         entry_of, owner = profile.entry_of, record.uid
-        skip = KnownEntries(self._all_seeded, partial(self._stored_entries, limits.deadline))
         busy = limits.deadline.within(BUSY_SECONDS)
         with opened_dir(record.run_directory) as base, frozen_overlay(base, profile.name, busy) as overlay:
+            self._is_overlaid = overlay is not None
             if overlay:
                 collected = collect_overlay(
-                    overlay, owner=owner, entry_of=entry_of, skip=skip, seeded=self._seeded, stage=stage, limits=limits
+                    *(overlay,),
+                    owner=owner,
+                    entry_of=entry_of,
+                    skip=self._skip,
+                    seeded=self._seeded,
+                    stage=stage,
+                    limits=limits,
                 )
             else:
                 collected = collect(
                     *(base, f"cache/{profile.name}"),
                     owner=owner,
                     entry_of=entry_of,
-                    skip=skip,
+                    skip=self._skip,
                     # An overlay that is not mounted any more shows nothing: not what the job removed.
                     seeded=NOTHING_SEEDED if was_shown(base, profile.name) else self._seeded,
                     stage=stage,
@@ -348,13 +363,37 @@ class _ProfileHarvest:
         self._reject(collected.rejected, collected.examples)
         return collected
 
-    def _stored_entries(self, deadline: Deadline) -> list[str]:
+    def _use(self, collected: Collected) -> str:
+        """Return what the job did with the cache, as far as can be told: one of `contract.USES`."""
+        if collected.entries or collected.rejected or self._skip.was_asked:
+            return contract.BUILT
+        if not self._all_seeded:
+            return contract.UNTOUCHED if collected.is_empty else contract.UNKNOWN
+        # Without an overlay, files that are read and files that are not look alike; a rewritten file is our own trace.
+        if not self._is_overlaid or self._profile.relocate:
+            return contract.UNKNOWN
+        if not collected.is_empty:
+            return contract.HIT
+        return contract.UNTOUCHED if self._profile.leaves_trace else contract.UNKNOWN
+
+    def _akin(self, new: Iterable[str]) -> int:
+        """Return how many entries that were not seeded have the name of one that was, but for hashes and folders."""
+        import re
+
+        def name(entry: str) -> str:
+            bare = re.sub(r"[0-9a-f]{16,}|[A-Za-z0-9_-]{40,}", "", entry.rpartition("/")[2])
+            return bare if re.search(r"[A-Za-z]", bare) else ""
+
+        seeded = {name(entry) for entry in self._all_seeded} - {""}
+        return sum(name(entry) in seeded for entry in new if entry not in self._all_seeded)
+
+    def _stored_entries(self) -> list[str]:
         """Return the entries that the store has; none if it does not answer, and the harvest will be spooled.
 
         With those that other nodes of the run have handed in, but not on the head node: its version counts.
         """
         record, store = self._context.record, self._context.store
-        answer_by = deadline.within(STORE_SECONDS)
+        answer_by = self._limits.deadline.within(STORE_SECONDS)
         known: list[str] = []
         with suppress(StoreFailed, WorkerSilent):
             known += store.known_entries(

@@ -10,7 +10,7 @@ import pytest
 from tests.support import sample_log
 from tests.support.command_line import run
 from tests.support.entry_site import EntrySite
-from warmstart.entry import prolog
+from warmstart.entry import epilog, prolog
 from warmstart.paths import Installation
 
 
@@ -44,7 +44,7 @@ def test_json(nowhere: Installation, logs: str) -> None:
     result = run(nowhere, "report", "--from", logs, "--since", "2026-02-01", "--json")
     found = json.loads(result.stdout)
     assert found["jobs"] == 400
-    assert found["profiles"][0].keys() == {"name", "warm", "cold", "why"}
+    assert found["profiles"][0].keys() == {"name", "hit", "built", "unknown", "untouched"}
     assert [day["start"] for day in found["periods"]][:3] == ["2026-02-02", "2026-02-03", "2026-02-04"]
 
 
@@ -100,11 +100,12 @@ def test_a_page(nowhere: Installation, logs: str, tmp_path: Path) -> None:
 
 def test_a_host_reports_its_own(entry_site: EntrySite) -> None:
     """What is still in journals, too."""
-    assert prolog.main(entry_site.installation.prefix) == 0
+    for hook in (prolog, epilog):
+        assert hook.main(entry_site.installation.prefix) == 0
     found = entry_site.json("report", "--since", "1h")
-    why = [{"name": "nothing-published", "times": 1}]
-    assert (found["jobs"], found["profiles"]) == (1, [{"name": "numba", "warm": 0, "cold": 1, "why": why}])
-    assert entry_site.json("report", "--since", "1h")["by_user"][0]["why"] == why
+    unused = {"name": "numba", "hit": 0, "built": 0, "unknown": 0, "untouched": 1}
+    assert (found["jobs"], found["profiles"]) == (1, [unused])
+    assert found["cold_by_user"][0]["why"] == [{"name": "nothing-published", "times": 1}]
 
 
 def test_nothing_in_that_time(nowhere: Installation, logs: str) -> None:

@@ -293,13 +293,31 @@ def test_programs(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     assert one(node.tools, here).status == "ok"
     monkeypatch.setattr(node, "PROGRAMS", ("/bin/sh", "/no/such/mksquashfs"))
     found = one(node.tools, here)
-    assert (found.status, found.found) == ("wrong", "missing: /no/such/mksquashfs")
+    assert (found.status, found.found.partition(";")[0]) == ("wrong", "missing: /no/such/mksquashfs")
     assert "apt-get install squashfs-tools" in found.change
     monkeypatch.setattr(node, "PROGRAMS", ("/bin/sh",))
     monkeypatch.setattr(layer_reader, "ZSTD_LIBRARY", "libzstd.so.0")
     monkeypatch.setitem(node.PACKAGES, "libzstd.so.0", "libzstd0")
     found = one(node.tools, here)
-    assert (found.status, found.found) == ("wrong", "missing: libzstd.so.0")
+    assert (found.status, found.found.partition(";")[0]) == ("wrong", "missing: libzstd.so.0")
+
+
+def test_the_importer_is_told_and_why(here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where the policy leaves it to the node."""
+    monkeypatch.setattr(node, "_version", lambda program: program)
+    monkeypatch.setattr(node, "PROGRAMS", ())
+    monkeypatch.setattr(choice, "programs", lambda _: ())
+    monkeypatch.setattr(choice, "ENROOT", "/bin/sh")
+    monkeypatch.setattr(choice, "UMOCI", str(tmp_path / "umoci"))
+
+    def told(importer: str) -> str:
+        policy = here.policy._replace(images=here.policy.images._replace(importer=importer))
+        return one(node.tools, here._replace(policy=policy)).found.partition(";")[0]
+
+    assert told("auto") == f"the importer is enroot (images.importer is auto, and {tmp_path}/umoci is not there)"
+    (tmp_path / "umoci").touch()
+    assert told("auto") == f"the importer is oci (images.importer is auto, and {tmp_path}/umoci is there)"
+    assert told("enroot") == "the importer is enroot"
 
 
 def test_every_program_has_a_package() -> None:

@@ -24,7 +24,7 @@ def test_the_policy_can_name_every_importer() -> None:
 @pytest.mark.parametrize("name", sorted(choice.IMPORTERS))
 def test_every_importer_is_complete(name: str) -> None:
     """Its module makes it for an account, with the policy's rules; doctor knows its programs."""
-    importer = choice.choose(RULES._replace(importer=name), IDENTITY)
+    importer = choice.choose(RULES._replace(importer=name), IDENTITY, "/cache")
     assert (importer.name, importer.identity) == (name, IDENTITY)
     assert callable(importer.resolve)
     assert callable(importer.import_image)
@@ -33,17 +33,37 @@ def test_every_importer_is_complete(name: str) -> None:
     assert choice.recipe(name) == f"{name}{choice.IMPORTERS[name].recipe}"
 
 
-def test_auto_is_enroot_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`auto` looks for the program."""
+@pytest.mark.parametrize(
+    ("there", "shared", "own"),
+    [
+        ((), "oci", "oci"),
+        (("umoci",), "oci", "oci"),
+        (("enroot",), "enroot", "enroot"),
+        (("enroot", "umoci"), "oci", "enroot"),
+    ],
+)
+def test_auto_is_oci_where_its_programs_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: tuple[str, ...], shared: str, own: str
+) -> None:
+    """`auto` looks for the programs. A user's own imports are enroot's, which has that user's credentials."""
     monkeypatch.setattr(choice, "ENROOT", str(tmp_path / "enroot"))
-    assert (choice.choose(RULES, IDENTITY).name, choice.recipe("auto")) == ("oci", "oci1")
-    assert choice.programs("auto") == ("/usr/bin/skopeo", "/usr/bin/umoci")
-    (tmp_path / "enroot").touch()
-    assert (choice.choose(RULES, IDENTITY).name, choice.recipe("auto")) == ("enroot", "enroot1")
-    assert choice.programs("auto") == ("/usr/bin/enroot", "/usr/bin/skopeo")
+    monkeypatch.setattr(choice, "UMOCI", str(tmp_path / "umoci"))
+    for name in there:
+        (tmp_path / name).touch()
+    assert (choice.choose(RULES, IDENTITY, "").name, choice.installed("auto")) == (shared, shared)
+    assert choice.recipe("auto") == {"oci": "oci2", "enroot": "enroot1"}[shared]
+    assert choice.programs("auto") == choice.programs(shared)
+    assert choice.installed(choice.of_user("auto")) == own
+    assert (choice.of_user("oci"), choice.of_user("enroot")) == ("oci", "enroot")
+
+
+def test_oci_and_enroot_differ_by_the_programs_that_auto_looks_for() -> None:
+    """One that both need says nothing."""
+    oci, enroot = {*choice.programs("oci")}, {*choice.programs("enroot")}
+    assert (oci - enroot, enroot - oci) == ({choice.UMOCI}, {choice.ENROOT})
 
 
 def test_a_name_that_the_policy_would_refuse() -> None:
     """Nothing is imported by its name."""
     with pytest.raises(ValueError, match="docker"):
-        choice.choose(RULES._replace(importer="docker"), IDENTITY)
+        choice.choose(RULES._replace(importer="docker"), IDENTITY, "")

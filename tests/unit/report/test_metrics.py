@@ -59,11 +59,14 @@ def test_caches_and_entries() -> None:
     counters = counted(
         {"event": "step.finished", "step": "seed", "warm": ["numba"], "cold": {"jax": "nothing-published"}},
         {"event": "cache.seeded", "profile": "numba", "entries": 12, "fetched_bytes": 5},
-        {"event": "cache.harvested", "profile": "jax", "entries": 3},
+        {"event": "cache.harvested", "profile": "jax", "entries": 3, "use": "built"},
+        {"event": "cache.harvested", "profile": "numba", "entries": 0, "use": "hit"},
+        {"event": "cache.harvested", "profile": "numba", "entries": 0, "use": ""},
         {"event": "entry.rejected", "profile": "jax", "reasons": {"smaller": 2}},
         {"event": "bundle.published", "profile": "jax", "size": 10},
     )
-    assert values(counters, metrics.CACHE_STARTS) == {"numba hit": 1, "jax miss": 1}
+    assert values(counters, metrics.CACHE_STARTS) == {"numba warm": 1, "jax cold": 1}
+    assert values(counters, metrics.CACHE_USES) == {"jax built": 1, "numba hit": 1}
     assert values(counters, metrics.CACHE_MISSES) == {"nothing-published": 1}
     assert values(counters, metrics.SEEDED) == {"numba": 12}
     assert values(counters, metrics.HARVESTED) == {"jax": 3}
@@ -154,8 +157,7 @@ def test_the_report_counts_the_same() -> None:
     assert values(counters, metrics.IMPORTS) == {"ok": found.images.imported}
     assert sum(values(counters, metrics.HARVESTED).values()) == found.entries.harvested
     assert (
-        values(counters, metrics.CACHE_STARTS)["numba hit"]
-        == {hits.name: hits.warm for hits in found.profiles}["numba"]
+        values(counters, metrics.CACHE_USES)["numba hit"] == {uses.name: uses.hit for uses in found.profiles}["numba"]
     )
 
 

@@ -158,7 +158,8 @@ def test_what_a_harvest_left_out() -> None:
     """And why, with examples; where nothing was an entry's, how to find the pattern that fits."""
     ignored = {"no file of an entry": 4, "lock or temporary file": 1}
     run = Run("epilog", "0b", "n1", job=7, steps={"harvest": 0.1})
-    run.harvests = [Harvest("acme", 0, 0, 0, 0, 0.0, ignored, ("v2/a/x.bin",), "out of time")]
+    left = {"ignored": ignored, "examples": ("v2/a/x.bin",), "truncated": "out of time"}
+    run.harvests = [Harvest("acme", 0, 0, 0, 0, 0.0, use="untouched")._replace(**left)]  # type: ignore[arg-type]
     told = tell([prolog(), run], History())
     left_out = "left out: 4 no file of an entry, 1 lock or temporary file (v2/a/x.bin)"
     assert parts(told)[-1].what == f"nothing new; {left_out}; it ended early: out of time"
@@ -206,3 +207,35 @@ def test_an_epilog_and_its_failures() -> None:
         Part("remark", "", "triton: the epilog had no time or no space; maintenance harvests it"),
     ]
     assert told.advice == ("store-full: free space",)
+
+
+def test_what_an_epilog_has_seen_of_a_caches_use() -> None:
+    """Where nothing is new, whether it was used; where something is new, that there was something before."""
+    epilog = Run("epilog", "0b", "n1", job=7, first="2026-01-31T10:30:00.250Z", steps={"harvest": 0.4})
+    epilog.harvests = [
+        Harvest("numba", 0, 0, 0, 0, 0.1, 12, "hit"),
+        Harvest("triton", 0, 0, 0, 0, 0.1, 3, "unknown"),
+        Harvest("jax", 0, 0, 0, 0, 0.1, 0, "untouched"),
+        Harvest("inductor", 2, 0, 0, 2048, 0.1, 5, "built"),
+    ]
+    told = [part.what for part in parts(tell([epilog], History()))[1:]]
+    assert told == [
+        "nothing new: the entries that it was given were used",
+        "nothing new; whether it used what it was given cannot be seen",
+        "nothing new: the job did not use it",
+        "2 new entries published, 2KiB, although it was seeded with 5",
+    ]
+
+
+def test_a_cache_that_never_settles_is_named() -> None:
+    """With the most likely reason, once three jobs have shown it."""
+    history = History()
+    run = Run("epilog", "0b", "n1", job=7, harvests=[Harvest("numba", 2, 0, 0, 9, 0.1, 5, "built", 2)])
+    for _ in range(2):
+        history.add_uses(run)
+    assert tell([run], history).advice == ()
+    history.add_uses(run)
+    (advice,) = tell([run], history).advice
+    assert advice.startswith(
+        "numba: the last 3 jobs that were seeded have each built new entries; most likely the same names"
+    )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import sample_log
 from warmstart.report.runs import Failure, Harvest, ImageUse, Run, runs
-from warmstart.report.summary import Counted, Entries, Hits, Saved, Summary, summarize
+from warmstart.report.summary import Counted, Entries, Hits, Saved, Summary, Uses, summarize
 
 
 def prolog(**fields: object) -> Run:
@@ -41,23 +41,72 @@ def test_jobs_are_counted_on_their_first_node() -> None:
     assert (found.runs, found.jobs, found.users, found.nodes) == (3, 2, 2, 2)
 
 
+def epilog(*harvests: Harvest, **fields: object) -> Run:
+    """Return an epilog's run."""
+    run = Run("epilog", "0b", "n1", job=7, user="alice", first="2026-01-31T10:30:00.000Z", harvests=[*harvests])
+    for name, value in fields.items():
+        setattr(run, name, value)
+    return run
+
+
+def harvest(profile: str, use: str, *, entries: int = 0, seeded: int = 0, changed: int = 0, akin: int = 0) -> Harvest:
+    """Return a harvest with these counts."""
+    return Harvest(profile, entries, 0, changed, 0, 0.1, seeded, use, akin)
+
+
 def test_hit_rates() -> None:
-    """By profile and by user, those with most starts first; why it was cold only if there was something."""
+    """By profile and by user, those most used first. What nobody knows is no hit, and what is not used no miss."""
     found = summarize(
         [
-            prolog(warm=["numba", "triton"]),
-            prolog(cold={"numba": "nothing-published"}),
-            prolog(cold={"numba": "nothing-proposed"}, head=False, node="n2"),
-            prolog(user="bob", warm=["numba"], cold={"triton": "bundles-left-out", "jax": "asked-fresh"}),
+            epilog(harvest("numba", "hit"), harvest("triton", "unknown"), harvest("jax", "untouched")),
+            epilog(harvest("numba", "built"), harvest("numba", ""), harvest("triton", "unknown")),
+            epilog(harvest("numba", "hit"), harvest("jax", "built"), user="bob"),
         ]
     )
-    assert [hits[:3] for hits in found.profiles] == [("numba", 2, 2), ("triton", 1, 1), ("jax", 0, 1)]
-    assert [hits[:3] for hits in found.by_user] == [("alice", 2, 2), ("bob", 1, 2)]
-    assert found.by_user[1].why == (Counted("asked-fresh", 1), Counted("bundles-left-out", 1))
-    assert found.profiles[1].why == (Counted("bundles-left-out", 1),)
-    assert found.cold_anyway == (Counted("triton: bundles-left-out", 1),)
-    assert found.profiles[0].rate == pytest.approx(2 / 4)
-    assert Hits("x", 0, 0).rate == 0.0
+    assert found.profiles == (Uses("numba", 2, 1, 0, 0), Uses("triton", 0, 0, 2, 0), Uses("jax", 0, 1, 0, 1))
+    assert found.by_user == (Uses("alice", 1, 1, 2, 1), Uses("bob", 1, 1, 0, 0))
+    assert [uses.percent for uses in found.profiles] == ["66.7%", "-", "0.0%"]
+    assert found.caches == Uses("", 2, 2, 2, 1)
+    assert Hits("x", 0, 0).rate == Uses("x", 0, 0, 3, 1).rate == 0.0
+
+
+def test_why_it_was_cold() -> None:
+    """Only if there was something that could have been had."""
+    cold = {
+        "numba": "nothing-published",
+        "triton": "bundles-left-out",
+        "jax": "asked-fresh",
+        "vllm": "nothing-proposed",
+    }
+    found = summarize([prolog(cold=cold), prolog(user="bob", cold={"numba": "nodes-differ: cpu"})])
+    assert found.cold_anyway == (Counted("numba: nodes-differ: cpu", 1), Counted("triton: bundles-left-out", 1))
+    assert [(one.user, one.times) for one in found.cold_by_user] == [("alice", 4), ("bob", 1)]
+    assert found.cold_by_user[1].why == (Counted("nodes-differ", 1),)
+
+
+@pytest.mark.parametrize(
+    ("counts", "rejected", "why"),
+    [
+        ({}, {}, "the keys change"),
+        ({"akin": 1}, {}, "the same names"),
+        ({"changed": 1}, {}, "writes anew"),
+        ({"akin": 1}, {"numba": {"two-writers": 1}}, "several processes"),
+    ],
+)
+def test_a_cache_that_is_built_again_each_time(
+    counts: dict[str, int], rejected: dict[str, dict[str, int]], why: str
+) -> None:
+    """Three seeded jobs of a user that all build. The first one, without entries, says nothing; a hit begins anew."""
+    first, again = epilog(harvest("numba", "built", entries=2)), harvest("numba", "built", seeded=2, **counts)
+    jobs = [epilog(again, rejected=rejected) for _ in range(3)]
+    (found,) = summarize([first, *jobs]).unsettled
+    assert (found.user, found.profile, found.jobs) == ("alice", "numba", 3)
+    assert why in found.why
+    assert summarize([first, *jobs[1:]]).unsettled == ()
+    hit = epilog(harvest("numba", "hit", seeded=2))
+    assert summarize([*jobs, hit]).unsettled == ()
+    assert [one.jobs for one in summarize([*jobs, hit, *jobs]).unsettled] == [3]
+    assert summarize([*jobs[1:], epilog(again, user="bob")]).unsettled == ()
 
 
 def test_imports_and_what_avoided_one() -> None:
@@ -97,9 +146,9 @@ def test_time_saved() -> None:
 def test_entries_and_failures() -> None:
     """By reason and code."""
     failures = [Failure("failed", "seed", "store-failed", "", ""), Failure("refused", "", "image-refused", "", "")]
-    epilog = Run("epilog", "0b", "n1", harvests=[Harvest("numba", 3, 0, 0, 20, 0.1), Harvest("jax", 0, 9, 0, 5, 0.1)])
-    epilog.rejected, epilog.published = {"numba": {"smaller": 2}, "jax": {"smaller": 1}}, 10
-    found = summarize([prolog(failures=failures), epilog])
+    ended = epilog(Harvest("numba", 3, 0, 0, 20, 0.1), Harvest("jax", 0, 9, 0, 5, 0.1), published=10)
+    ended.rejected = {"numba": {"smaller": 2}, "jax": {"smaller": 1}}
+    found = summarize([prolog(failures=failures), ended])
     assert found.entries == Entries(3, 20, (Counted("smaller", 3),))
     assert (found.failed, found.refused) == ((Counted("seed: store-failed", 1),), (Counted("image-refused", 1),))
 
@@ -115,9 +164,9 @@ def test_hooks() -> None:
 
 def test_periods() -> None:
     """Days, or hours."""
-    later = prolog(first="2026-02-01T11:00:00.000Z", warm=["numba"])
+    later = prolog(first="2026-02-01T11:00:00.000Z", harvests=[harvest("numba", "hit")])
     days = summarize([prolog(), later]).periods
-    assert [(day.start, day.jobs, day.warm) for day in days] == [("2026-01-31", 1, 0), ("2026-02-01", 1, 1)]
+    assert [(day.start, day.jobs, day.hits) for day in days] == [("2026-01-31", 1, 0), ("2026-02-01", 1, 1)]
     assert [hour.start for hour in summarize([prolog(), later], by_hour=True).periods] == [
         "2026-01-31T09",
         "2026-02-01T11",
@@ -130,7 +179,7 @@ def test_a_week_adds_up() -> None:
     assert (found.jobs, found.users, found.nodes) == (500, 10, 24)
     assert found.images.imported + found.images.avoided == 500 - sum(one.times for one in found.refused)
     assert found.images.imported > len(sample_log.IMAGES) / 2
-    assert sum(day.warm + day.cold for day in found.periods) == sum(hits.warm + hits.cold for hits in found.profiles)
+    assert sum(day.hits + day.built for day in found.periods) == found.caches.hit + found.caches.built > 0
     assert json.dumps(found)
 
 

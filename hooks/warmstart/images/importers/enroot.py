@@ -61,8 +61,8 @@ _OUTAGES = frozenset({5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 92})
 _CERTIFICATES = frozenset({51, 60})
 
 
-def make(identity: Identity, rules: Images, login: Login | None) -> Enroot:
-    """Return the importer, as the policy wants it."""
+def make(identity: Identity, rules: Images, mount_point: str, login: Login | None) -> Enroot:  # noqa: ARG001
+    """Return the importer, as the policy wants it; enroot makes mount points when it starts a container."""
     return Enroot(identity, rules.insecure, login=login, reach=Reach(rules.hosts, rules.proxy))
 
 

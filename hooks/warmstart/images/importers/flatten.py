@@ -15,10 +15,12 @@ What a layer hides does not concern its own entries (OCI image-spec, layer.md, W
 are written last: a link's target may be in a lower layer, and a directory's mode, too. A target that is hidden itself
 is written under the link's name. If it has passed by already, its layer is read again for it.
 
-Types and modes are those that `umoci raw unpack --rootless` and `chmod -R u+rX` leave: owners can read everything,
-devices are empty files, extended attributes are dropped. An image whose result depends on the order in which its
-entries are extracted is `Unsupported`: a path that occurs twice in a layer, or one that leads through a link. The
-importer unpacks such an image.
+On top comes what `image_config` makes of the image's configuration, and nothing is left in `dev`.
+
+Types and modes are those that `umoci raw unpack --rootless` and `unpacked` leave: owners can read everything and fill
+directories, devices are empty files, extended attributes are dropped. An image whose result depends on the order in
+which its entries are extracted is `Unsupported`: a path that occurs twice in a layer, or one that leads through a link.
+The importer unpacks such an image.
 
 Every layer is read to its end and compared with its `diff_id`, the SHA-256 in the image's configuration, whose own
 SHA-256 is in the manifest. What a layer may hold, hidden or not, is counted by `layer_reader`; so no image gets to
@@ -40,7 +42,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, NamedTuple
 
-from warmstart.images.importers import oci_layout
+from warmstart.images.importers import image_config, oci_layout
+from warmstart.images.importers.image_config import Additions
 from warmstart.images.importers.layer_reader import (
     CHUNK,
     SPARSE,
@@ -64,18 +67,23 @@ OLDEST_WITH_TAR = (4, 5)
 # Bytes of address space, before anything is read: the names of all files, and libzstd's window.
 LEAST_MEMORY, MEMORY_PER_FILE = 512 << 20, 2048
 PACKING_MEMORY = "256M"  # for what mksquashfs has read and not yet written; by itself a quarter of the machine's memory
-PLAIN_DIRECTORY = 0o755  # the mode of a directory that no layer has an entry for
+PLAIN_DIRECTORY = 0o755  # the mode of a directory that no layer has an entry for, and of the root, as enroot has it
 UNCOMPRESSED = "uncompressed"  # the layout for umoci where it cannot read the image's own
 VERSION = re.compile(rb"mksquashfs version (\d+)\.(\d+)")
 # Exit statuses, for the importer. 1 is any other failure.
 UNSUPPORTED, INVALID, TOO_LARGE, UNSUPPORTED_ZSTD = 3, 4, 5, 6
 
 
-def command(layout: str, tag: str, result: str, bounds: tuple[int, int]) -> list[str]:
+def command(layout: str, tag: str, result: str, bounds: tuple[int, int], mount_point: str) -> list[str]:
     """Return the command line that makes `result` of the image `tag` in a layout, all in the current directory."""
+    return program(__name__, layout, tag, result, *map(str, bounds), mount_point)
+
+
+def program(module: str, *arguments: str) -> list[str]:
+    """Return the command line that runs `main` of a module of warmstart's."""
     library = __file__.removesuffix("/warmstart/images/importers/flatten.py")
-    start = f"import sys; sys.path.insert(0, {library!r}); from {__name__} import main; sys.exit(main(sys.argv[1:]))"
-    return [os.path.realpath(sys.executable), "-ISXutf8", "-c", start, layout, tag, result, *map(str, bounds)]
+    start = f"import sys; sys.path.insert(0, {library!r}); from {module} import main; sys.exit(main(sys.argv[1:]))"
+    return [os.path.realpath(sys.executable), "-ISXutf8", "-c", start, *arguments]
 
 
 def _text(name: bytes) -> str:
@@ -107,7 +115,7 @@ class Archive:
             raise BoundsExceeded
         self._grant()
         info = tarfile.TarInfo(_text(path))
-        info.type, info.mode, info.mtime, info.size = entry.type, _readable(entry), entry.mtime, entry.size
+        info.type, info.mode, info.mtime, info.size = entry.type, _mode(entry), entry.mtime, entry.size
         info.linkname = _text(entry.target)
         self._out.write(info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
         left = entry.size
@@ -136,12 +144,13 @@ class Archive:
         self._out.flush()
 
 
-def _readable(entry: Entry) -> int:
-    """Return the mode of an entry as `chmod u+rX` leaves it."""
-    if entry.type == tarfile.SYMTYPE:
-        return 0o777
-    executable = entry.type == tarfile.DIRTYPE or entry.mode & 0o111
-    return entry.mode | (0o500 if executable else 0o400)
+def _mode(entry: Entry) -> int:
+    return 0o777 if entry.type == tarfile.SYMTYPE else readable(entry.mode, is_directory=entry.type == tarfile.DIRTYPE)
+
+
+def readable(mode: int, *, is_directory: bool) -> int:
+    """Return the mode of what its owner can read, and fill if it is a directory, as enroot has it."""
+    return mode | (0o700 if is_directory else 0o500 if mode & 0o111 else 0o400)
 
 
 def _link_target(entry: Entry) -> bytes:
@@ -158,7 +167,7 @@ class _Links(NamedTuple):
 class Image:
     """What the layers that were read so far make of the image, and what they hide in lower ones."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: Archive, added: Additions) -> None:
         self._archive = archive
         self._directories: dict[bytes, Entry] = {}
         self._implied: set[bytes] = {b""}  # directories that hold something, with or without an entry of their own
@@ -167,6 +176,15 @@ class Image:
         self._links: list[tuple[bytes, bytes]] = []  # hard links to write, with the paths of their content
         self._wanted: dict[bytes, list[_Links]] = {}  # by target: links to what may be in a lower layer
         self.passed: dict[int, dict[bytes, list[bytes]]] = {}  # by layer and target: links to what was not written
+        self._opaque.add(image_config.EMPTIED)
+        for path, content in added.files.items():
+            self._implied.update(_parents(path))
+            self._ends.add(path)
+            entry = Entry(path, tarfile.REGTYPE, image_config.FILE_MODE, 0, len(content), b"")
+            self._archive.add(path, entry, iter((content,)))
+        # Directories that are made where nothing is, with those above each; and what is there that is none.
+        self._wanted_directories = [{path, *_parents(path)} for path in added.directories]
+        self._in_the_way: set[bytes] = {*added.files}
 
     def add_layer(self, number: int, reader: LayerReader) -> None:
         """Write what a layer adds to the upper ones. Layers have falling numbers."""
@@ -195,6 +213,8 @@ class Image:
             links += wanted.paths
         if is_visible:
             self._implied.update(_parents(path))
+            if any(path in wanted for wanted in self._wanted_directories):
+                self._in_the_way.add(path)
         if entry.type == tarfile.LNKTYPE:
             target = layer.targets.get(entry.target, entry.target)
             if entry.target == path:
@@ -240,18 +260,20 @@ class Image:
                 self._archive.add(links[0], entry, reader.content() if entry.size else iter(()))
                 self._links += [(link, links[0]) for link in links[1:]]
 
-    def end(self) -> Entry:
-        """Write hard links, then directories; return the root's entry. Raises `Unsupported` if a link has no target."""
+    def end(self) -> None:
+        """Write hard links, then directories. Raises `Unsupported` if a link has no target."""
         if self._wanted:
             raise Unsupported(f"a hard link has no target: {next(iter(self._wanted))!r}")
         for link, content in self._links:
             self._archive.add(link, Entry(link, tarfile.LNKTYPE, 0, 0, 0, content), iter(()))
+        for wanted in self._wanted_directories:
+            if wanted.isdisjoint(self._in_the_way):
+                self._implied |= wanted
         plain = Entry(b"", tarfile.DIRTYPE, PLAIN_DIRECTORY, 0, 0, b"")
         for path in sorted(self._implied | self._directories.keys()):
             if path:
                 self._archive.add(path, self._directories.get(path, plain), iter(()))
         self._archive.end()
-        return self._directories.get(b"", plain)
 
 
 class _LayerState:
@@ -300,55 +322,42 @@ class _LayerState:
             directory = directory.rpartition(b"/")[0]
 
 
-def flatten(layers: list[LayerArchive], out: IO[bytes], bounds: ImageBounds, packer: int = 0) -> int:
-    """Write the image of `layers` (the lowest first) as a tar archive; return the mode of its root.
+def flatten(layers: list[LayerArchive], added: Additions, out: IO[bytes], bounds: ImageBounds, packer: int = 0) -> None:
+    """Write the image of `layers` (the lowest first), and what comes on top of them, as a tar archive.
 
     `packer` is the process that reads it.
 
     Raises `Unsupported`, `InvalidImage`, `BoundsExceeded` and `OSError`; what was written then is of no use.
     """
-    image, budget = Image(Archive(out, bounds, packer)), Budget(bounds)
+    image, budget = Image(Archive(out, bounds, packer), added), Budget(bounds)
     for number in reversed(range(len(layers))):
         image.add_layer(number, LayerReader(layers[number], budget))
     again = Budget(bounds)
     for number, links_of in image.passed.items():
         image.add_passed(links_of, LayerReader(layers[number], again))
-    return _readable(image.end())
+    image.end()
 
 
-def root_mode(layers: list[LayerArchive], bounds: ImageBounds) -> int:
-    """Return the mode of the root, by the first entry of each layer: mksquashfs must be told before it starts."""
-    budget = Budget(bounds)
-    for layer in reversed(layers):
-        entry = next(LayerReader(layer, budget).entries(), None)
-        if entry is not None and entry.path == b"" and entry.type == tarfile.DIRTYPE:
-            return _readable(entry)
-    return PLAIN_DIRECTORY
-
-
-def make(image: LayoutImage, result: str, bounds: ImageBounds) -> int:
+def make(image: LayoutImage, added: Additions, result: str, bounds: ImageBounds) -> int:
     """Make the squashfs `result` of an image; return the exit status of mksquashfs.
 
     Raises `Unsupported`, `InvalidImage`, `BoundsExceeded` and `OSError`. After a failure there is no result.
     """
     _require_tar()
-    mode = root_mode(image.layers, bounds)
     is_made = False
     with tempfile.TemporaryFile() as messages:
         with _without_limit():
             # S603: a program by its absolute path, and arguments of our own
-            process = subprocess.Popen(
-                _pack(result, mode), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=messages
-            )
+            process = subprocess.Popen(_pack(result), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=messages)
         assert process.stdin is not None
         with suppress(OSError):  # or mksquashfs waits for each 64 KiB
             fcntl.fcntl(process.stdin, fcntl.F_SETPIPE_SZ, CHUNK)
         try:
             try:
-                is_as_announced = flatten(image.layers, process.stdin, bounds, process.pid) == mode
+                flatten(image.layers, added, process.stdin, bounds, process.pid)
                 process.stdin.close()
-            except BrokenPipeError:  # mksquashfs has ended, and says why
-                is_as_announced = True
+            except BrokenPipeError:
+                pass  # mksquashfs has ended, and says why
             status = process.wait()
             messages.seek(0)
             said = messages.read()
@@ -359,8 +368,6 @@ def make(image: LayoutImage, result: str, bounds: ImageBounds) -> int:
                 raise Unsupported(f"mksquashfs was ended by signal {-status}")
             if not status and said:
                 raise Unsupported("mksquashfs did not take everything")
-            if not is_as_announced:
-                raise Unsupported("the root's mode is not in the first entry of a layer")
             is_made = not status
         finally:
             process.kill()
@@ -424,28 +431,28 @@ def _require_tar() -> None:
         raise Unsupported(f"{MKSQUASHFS} is older than 4.5")
 
 
-def _pack(result: str, mode: int) -> list[str]:
+def _pack(result: str) -> list[str]:
     processors = str(len(os.sched_getaffinity(0)))
     return [
-        *(MKSQUASHFS, "-", result, "-tar", "-root-mode", f"{mode:o}"),
+        *(MKSQUASHFS, "-", result, "-tar", "-root-mode", f"{PLAIN_DIRECTORY:o}"),
         *("-all-root", "-no-xattrs", "-noappend", "-no-progress", "-quiet", "-mem", PACKING_MEMORY),
         *("-comp", "zstd", "-Xcompression-level", "3", "-mkfs-time", "0", "-processors", processors),
     ]
 
 
 def main(arguments: list[str]) -> int:
-    """Run with the arguments LAYOUT TAG RESULT BYTES FILES, and a limit of memory. Return the exit status."""
-    layout, tag, result, size, files = arguments
+    """Run with LAYOUT TAG RESULT BYTES FILES MOUNT-POINT, and a limit of memory. Return the exit status."""
+    layout, tag, result, size, files, mount_point = arguments
     bounds = ImageBounds(int(size), int(files))
     memory = LEAST_MEMORY + bounds.files * MEMORY_PER_FILE
     resource.setrlimit(resource.RLIMIT_AS, (memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    return run(layout, tag, result, bounds)
+    return run(layout, tag, result, bounds, mount_point)
 
 
-def run(layout: str, tag: str, result: str, bounds: ImageBounds) -> int:
+def run(layout: str, tag: str, result: str, bounds: ImageBounds, mount_point: str = "") -> int:
     """Make the squashfs `result` of the image `tag` in a layout. Return the exit status, and say what failed."""
     try:
-        status, problem = _made(oci_layout.read(layout, tag), tag, result, bounds)
+        status, problem = _made(oci_layout.read(layout, tag), tag, result, bounds, mount_point)
     except InvalidImage as error:
         status, problem = INVALID, str(error)
     except BoundsExceeded:
@@ -459,10 +466,11 @@ def run(layout: str, tag: str, result: str, bounds: ImageBounds) -> int:
     return status
 
 
-def _made(image: LayoutImage, tag: str, result: str, bounds: ImageBounds) -> tuple[int, str]:
+def _made(image: LayoutImage, tag: str, result: str, bounds: ImageBounds, mount_point: str) -> tuple[int, str]:
+    added = image_config.additions(image.config, mount_point)
     try:
         try:
-            return make(image, result, bounds), ""
+            return make(image, added, result, bounds), ""
         except Unsupported as error:
             return prepare(image, tag, bounds), str(error)
     except (InvalidImage, BoundsExceeded):

@@ -172,11 +172,11 @@ class LayerReader:
             if not 0 < len(target) <= LONGEST_PATH or b"\0" in target:
                 raise InvalidImage(f"the target of {name[:100]!r} cannot be stored")
         else:
-            target = _path(target) if kind == tarfile.LNKTYPE else b""
+            target = path_of(target) if kind == tarfile.LNKTYPE else b""
         if kind in (tarfile.CHRTYPE, tarfile.BLKTYPE):
             kind = tarfile.REGTYPE
         mode = _number(header[100:108]) & 0o7777
-        return Entry(_path(name), kind, mode, min(max(mtime, 0), LAST_SECOND), shown, target)
+        return Entry(path_of(name), kind, mode, min(max(mtime, 0), LAST_SECOND), shown, target)
 
     def _sparse_size(self, header: bytes) -> int:
         """Return the size of GNU tar's older form of a sparse file, after the blocks that continue its header."""
@@ -343,7 +343,8 @@ def _are_times(fields: bytes) -> bool:
     return True
 
 
-def _path(name: bytes) -> bytes:
+def path_of(name: bytes) -> bytes:
+    """Return the path that a name stands for, without slashes around it. Raises `InvalidImage`."""
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
     path = b"/".join(parts)
     if b"\0" in path or len(path) > LONGEST_PATH or len(parts) > DEEPEST or any(len(p) > LONGEST_NAME for p in parts):

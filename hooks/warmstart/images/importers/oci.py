@@ -1,6 +1,6 @@
 """Importer `oci`: skopeo fetches, mksquashfs packs what `flatten` makes of the layers.
 
-Where that cannot be done, umoci unpacks the layers first. Debian has all three programs.
+Where that cannot be done, umoci unpacks the layers first, and `unpacked` finishes the tree. Debian has all three.
 
 Each runs as the import account, in PID, mount and IPC namespaces of its own, without privileges. Only skopeo has
 network access. Measured with skopeo 1.9.3, umoci 0.4.7 and squashfs-tools 4.5.1: docs/reference/images.md.
@@ -21,7 +21,7 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, credentials_file, for_skopeo
-from warmstart.images.importers import flatten
+from warmstart.images.importers import flatten, unpacked
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageMalformed,
@@ -48,7 +48,6 @@ from warmstart.policy.compiled import Images
 
 SKOPEO = "/usr/bin/skopeo"
 UMOCI = "/usr/bin/umoci"
-CHMOD = "/bin/chmod"
 MKSQUASHFS = "/usr/bin/mksquashfs"
 
 PROGRAMS = (SKOPEO, UMOCI)  # besides those that every node has
@@ -89,9 +88,9 @@ _UNREACHABLE = (
 )
 
 
-def make(identity: Identity, rules: Images, login: Login | None) -> Oci:
+def make(identity: Identity, rules: Images, mount_point: str, login: Login | None) -> Oci:
     """Return the importer, as the policy wants it."""
-    return Oci(identity, rules.insecure, login, Reach(rules.hosts, rules.proxy))
+    return Oci(identity, rules.insecure, login, Reach(rules.hosts, rules.proxy), mount_point)
 
 
 class _Unpacking(NamedTuple):
@@ -108,6 +107,7 @@ class Oci(NamedTuple):
     insecure: tuple[str, ...] = ()
     login: Login | None = None  # at the image's registry, if the policy has one for it
     reach: Reach = Reach()
+    mount_point: str = ""  # an empty directory that each image gets
     name: str = "oci"
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
@@ -160,12 +160,12 @@ class Oci(NamedTuple):
             if left:
                 unpack = [UMOCI, "raw", "unpack", "--rootless", "--image", f"{left.layout}:{TAG}", ROOTFS]
                 self._do(exact, unpack, layered, deadline, looking("unpacking"), left.cpu_s)
+                # mksquashfs replaces files that their owner may not read (RHEL's shadow, 0000) by empty ones.
+                finish = unpacked.command(left.layout, TAG, ROOTFS, self.mount_point)
+                self._do(exact, finish, layered, deadline, looking("unpacking"), left.cpu_s)
             if layers is not None:
                 layers.make_room()
         if left:
-            # mksquashfs replaces files that their owner may not read (RHEL's shadow, 0000; sudo, 4111) by empty ones.
-            readable = [CHMOD, "-R", "u+rX", "--", ROOTFS]
-            self._do(exact, readable, scratch, deadline, looking("unpacking"), left.cpu_s)
             self._do(exact, _pack(), scratch, deadline, looking("packing"), left.cpu_s)
         return RESULT
 
@@ -177,7 +177,7 @@ class Oci(NamedTuple):
         If they must be unpacked, leave nothing, and return how. No layers get there that were not read through: umoci
         has no bounds.
         """
-        argv = flatten.command(LAYOUT, TAG, RESULT, scratch.caps)
+        argv = flatten.command(LAYOUT, TAG, RESULT, scratch.caps, self.mount_point)
         completed = self._run(reference, argv, scratch, deadline, look=look)
         if completed.status in LEFT_TO_UMOCI:
             if not _SECONDS.fullmatch(completed.stdout):

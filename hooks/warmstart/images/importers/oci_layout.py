@@ -30,13 +30,13 @@ class LayoutImage(NamedTuple):
 
 def read(layout: str, tag: str) -> LayoutImage:
     """Return the image `tag` in the OCI layout at `layout`. Raises `InvalidImage` and `OSError`."""
-    index = _parse(_read_document(os.path.join(layout, "index.json")))
+    index = parse(_read_document(os.path.join(layout, "index.json")))
     named = [entry for entry in _list_of(index, "manifests") if _name_of(entry) == tag]
     if len(named) != 1:
         raise InvalidImage(f"the layout has {len(named)} images named {tag}")
-    manifest = _parse(_read_blob(layout, named[0]))
+    manifest = parse(_read_blob(layout, named[0]))
     document = _read_blob(layout, _part(manifest, "config"))
-    diff_ids = _part(_parse(document), "rootfs").get("diff_ids")
+    diff_ids = _part(parse(document), "rootfs").get("diff_ids")
     described = _list_of(manifest, "layers")
     if len(described) > MOST_LAYERS:
         raise InvalidImage(f"it has more than {MOST_LAYERS} layers")
@@ -128,7 +128,8 @@ def _digest(value: object) -> str:
     return value
 
 
-def _parse(data: bytes) -> dict[str, object]:
+def parse(data: bytes) -> dict[str, object]:
+    """Return a document, which is a JSON object. Raises `InvalidImage`."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:

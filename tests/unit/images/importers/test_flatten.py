@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.layer_stacks import Item, archive, random_stack, tree_of, write_layout
-from warmstart.images.importers import flatten
+from warmstart.images.importers import flatten, image_config, oci_layout, unpacked
+from warmstart.images.importers.image_config import Additions
 from warmstart.images.importers.layer_reader import (
     BoundsExceeded,
     ImageBounds,
@@ -29,6 +30,7 @@ from warmstart.images.importers.layer_reader import (
 )
 
 ROOMY = ImageBounds(1 << 30, 10_000)
+NOTHING = Additions({}, ())
 
 
 def layers_in(directory: Path, archives: Sequence[bytes]) -> list[LayerArchive]:
@@ -44,9 +46,11 @@ def layers_in(directory: Path, archives: Sequence[bytes]) -> list[LayerArchive]:
 class Result:
     """The archive that `flatten` wrote."""
 
-    def __init__(self, directory: Path, *layers: Sequence[Item], bounds: ImageBounds = ROOMY) -> None:
+    def __init__(
+        self, directory: Path, *layers: Sequence[Item], bounds: ImageBounds = ROOMY, added: Additions = NOTHING
+    ) -> None:
         out = io.BytesIO()
-        self.root_mode = flatten.flatten(layers_in(directory, [archive(layer) for layer in layers]), out, bounds)
+        flatten.flatten(layers_in(directory, [archive(layer) for layer in layers]), added, out, bounds)
         out.seek(0)
         self.tar = tarfile.open(fileobj=out)  # noqa: SIM115 - in memory
         self.names = self.tar.getnames()
@@ -109,15 +113,9 @@ def test_a_directorys_mode_is_the_uppermost_entrys(tmp_path: Path) -> None:
 
 def test_owners_can_read_everything(tmp_path: Path) -> None:
     """Owners can read everything."""
-    items = [
-        Item("d", "directory", 0),
-        Item("shadow", mode=0),
-        Item("sudo", mode=0o4111),
-        Item("./", "directory", 0o555),
-    ]
+    items = [Item("d", "directory", 0), Item("shadow", mode=0), Item("sudo", mode=0o4111)]
     result = Result(tmp_path, items)
-    assert (result.mode("d"), result.mode("shadow"), result.mode("sudo")) == (0o500, 0o400, 0o4511)
-    assert result.root_mode == 0o555
+    assert (result.mode("d"), result.mode("shadow"), result.mode("sudo")) == (0o700, 0o400, 0o4511)
 
 
 def test_a_device_becomes_an_empty_file(tmp_path: Path) -> None:
@@ -198,6 +196,40 @@ def test_an_upper_layer_that_leads_through_a_lower_link_is_left_to_the_unpacker(
         Result(tmp_path, [Item("lib", "symlink", target="usr/lib")], [Item("lib/f")])
 
 
+@pytest.mark.parametrize(
+    ("layers", "made"),
+    [
+        ([[]], True),
+        ([[Item("var/cache/w", "directory", 0o700)]], True),
+        ([[Item("var", "symlink", target="tmp")]], False),
+        ([[Item("var/cache/w")]], False),
+        ([[Item("var", "symlink", target="tmp")], [Item(".wh.var")]], True),
+        ([[Item("var", "symlink", target="tmp")], [Item("var", "directory")]], True),
+    ],
+    ids=["nothing", "a directory", "a link above", "a file", "a link that was removed", "a link that was replaced"],
+)
+def test_a_directory_is_made_where_nothing_is(tmp_path: Path, layers: list[list[Item]], made: bool) -> None:
+    """What the image has stays."""
+    result = Result(tmp_path, *layers, added=Additions({}, (b"var/cache/w",)))
+    assert ("var/cache/w" in result.names and result.tar.getmember("var/cache/w").isdir()) == made
+    assert len(result.names) == len(set(result.names))
+
+
+def test_what_comes_on_top_hides_what_the_image_has(tmp_path: Path) -> None:
+    """A hard link keeps its content; nothing is left of devices; no directory takes a file's place."""
+    lower = [Item("etc/rc", content=b"old"), Item("etc/kept", "hardlink", target="etc/rc"), Item("dev/null")]
+    added = Additions({b"etc/rc": b"new"}, (b"etc/rc/below",))
+    result = Result(tmp_path, lower, [Item("etc/rc", "symlink", target="/tmp/x")], added=added)
+    assert (result.content("etc/rc"), result.content("etc/kept")) == (b"new", b"old")
+    assert sorted(result.names) == ["etc", "etc/kept", "etc/rc"]
+
+
+def test_a_link_in_the_place_of_its_directory_is_left_to_the_unpacker(tmp_path: Path) -> None:
+    """What is in it may belong elsewhere."""
+    with pytest.raises(Unsupported):
+        Result(tmp_path, [Item("etc", "symlink", target="usr/etc")], added=Additions({b"etc/rc": b"x"}, ()))
+
+
 def test_bytes_and_files_are_bounded(tmp_path: Path) -> None:
     """Bytes and files are bounded."""
     with pytest.raises(BoundsExceeded):
@@ -216,9 +248,9 @@ def test_a_sparse_file_is_left_to_the_unpacker_and_counts_with_its_holes(tmp_pat
         subprocess.run([*tar, tmp_path / "layer.tar", "sparse"], check=True)
         layers = layers_in(tmp_path, [(tmp_path / "layer.tar").read_bytes()])
         with pytest.raises(Unsupported):
-            flatten.flatten(layers, io.BytesIO(), ImageBounds(2 << 30, 10))
+            flatten.flatten(layers, NOTHING, io.BytesIO(), ImageBounds(2 << 30, 10))
         with pytest.raises(BoundsExceeded):
-            flatten.flatten(layers, io.BytesIO(), ImageBounds(1 << 20, 10))
+            flatten.flatten(layers, NOTHING, io.BytesIO(), ImageBounds(1 << 20, 10))
 
 
 def test_a_layer_must_have_the_hash_of_the_configuration(tmp_path: Path) -> None:
@@ -226,17 +258,20 @@ def test_a_layer_must_have_the_hash_of_the_configuration(tmp_path: Path) -> None
     layers = layers_in(tmp_path, [archive([Item("f")])])
     wrong = [layers[0]._replace(diff_id="sha256:" + "0" * 64)]
     with pytest.raises(InvalidImage):
-        flatten.flatten(wrong, io.BytesIO(), ROOMY)
+        flatten.flatten(wrong, NOTHING, io.BytesIO(), ROOMY)
 
 
 def test_what_follows_the_archives_end_counts_in_the_hash(tmp_path: Path) -> None:
     """What follows the archive's end counts in the hash."""
     data = archive([Item("f")]) + b"more"
-    flatten.flatten(layers_in(tmp_path, [data]), io.BytesIO(), ROOMY)
+    flatten.flatten(layers_in(tmp_path, [data]), NOTHING, io.BytesIO(), ROOMY)
     layers = layers_in(tmp_path, [data + b"!"])
     with pytest.raises(InvalidImage):
         flatten.flatten(
-            [LayerArchive(layers[0].path, f"sha256:{hashlib.sha256(data).hexdigest()}")], io.BytesIO(), ROOMY
+            [LayerArchive(layers[0].path, f"sha256:{hashlib.sha256(data).hexdigest()}")],
+            NOTHING,
+            io.BytesIO(),
+            ROOMY,
         )
 
 
@@ -247,7 +282,7 @@ def test_a_truncated_layer_is_refused(tmp_path: Path, cut: float) -> None:
     blob = Path(layers[0].path)
     blob.write_bytes(blob.read_bytes()[: int(blob.stat().st_size * cut)])
     with pytest.raises((Unsupported, InvalidImage)):
-        flatten.flatten(layers, io.BytesIO(), ROOMY)
+        flatten.flatten(layers, NOTHING, io.BytesIO(), ROOMY)
 
 
 def test_a_layer_of_several_gzip_members_is_read_to_its_end(tmp_path: Path) -> None:
@@ -255,7 +290,9 @@ def test_a_layer_of_several_gzip_members_is_read_to_its_end(tmp_path: Path) -> N
     data = archive([Item("f", content=bytes(3 << 20)), Item("g")])
     (tmp_path / "layer").write_bytes(gzip.compress(data[:1000]) + gzip.compress(data[1000:]))
     out = io.BytesIO()
-    flatten.flatten([LayerArchive(str(tmp_path / "layer"), f"sha256:{hashlib.sha256(data).hexdigest()}")], out, ROOMY)
+    flatten.flatten(
+        [LayerArchive(str(tmp_path / "layer"), f"sha256:{hashlib.sha256(data).hexdigest()}")], NOTHING, out, ROOMY
+    )
     assert b"g" in out.getvalue()
 
 
@@ -265,7 +302,7 @@ def test_names_are_bytes(tmp_path: Path, form: int) -> None:
     name = b"d\xc3\xa4/\xff\n".decode("utf-8", "surrogateescape")
     layers = layers_in(tmp_path, [archive([Item(name, content=b"x")], form)])
     out = io.BytesIO()
-    flatten.flatten(layers, out, ROOMY)
+    flatten.flatten(layers, NOTHING, out, ROOMY)
     out.seek(0)
     with tarfile.open(fileobj=out) as tar:
         assert name in tar.getnames()
@@ -277,7 +314,7 @@ def test_a_layer_of_any_bytes_is_read_or_refused(tmp_path_factory: pytest.TempPa
     blob = tmp_path_factory.mktemp("any") / "layer"
     blob.write_bytes(data)
     with pytest.raises((Unsupported, InvalidImage)):
-        flatten.flatten([LayerArchive(str(blob), "sha256:" + "0" * 64)], io.BytesIO(), ROOMY)
+        flatten.flatten([LayerArchive(str(blob), "sha256:" + "0" * 64)], NOTHING, io.BytesIO(), ROOMY)
 
 
 @given(st.data())
@@ -289,7 +326,7 @@ def test_a_damaged_archive_is_read_or_refused(tmp_path_factory: pytest.TempPathF
         tar[chance.randrange(len(tar))] = chance.randrange(256)
     out = io.BytesIO()
     with suppress(Unsupported, InvalidImage, BoundsExceeded):
-        flatten.flatten(layers_in(tmp_path_factory.mktemp("damaged"), [bytes(tar)]), out, ROOMY)
+        flatten.flatten(layers_in(tmp_path_factory.mktemp("damaged"), [bytes(tar)]), NOTHING, out, ROOMY)
         assert out.getvalue().endswith(bytes(1024))
 
 
@@ -313,7 +350,7 @@ def test_the_program_makes_a_squashfs(layout: Path) -> None:
     out = layout.parent / "out"
     subprocess.run(["unsquashfs", "-no-progress", "-quiet", "-d", out, layout.parent / "r.sqsh"], check=True)
     tree = tree_of(out)
-    assert tree.entries[b"."] == ("directory", 0o555)
+    assert tree.entries[b"."] == ("directory", 0o755)
     assert tree.entries[b"f"] == ("file", 0o644, 1000, b"x")
     assert tree.links == [[b"f", b"l"]]
 
@@ -393,7 +430,8 @@ def compare_with_umoci(base: Path, stack: list[list[Item]]) -> None:
     assert status == 0
     umoci = ["umoci", "raw", "unpack", "--rootless", "--image", f"{base}/layout:import", f"{base}/rootfs"]
     subprocess.run(umoci, check=True, capture_output=True)
-    subprocess.run(["chmod", "-R", "u+rX", "--", base / "rootfs"], check=True)
+    config = oci_layout.read(str(base / "layout"), "import").config
+    unpacked.finish(str(base / "rootfs"), image_config.additions(config, ""))
     subprocess.run(["unsquashfs", "-no-progress", "-quiet", "-d", base / "out", base / "r.sqsh"], check=True)
     if os.getuid() != 0:  # unsquashfs leaves these bits to root
         subprocess.run(["chmod", "-R", "ug-s", "--", base / "out", base / "rootfs"], check=True)

@@ -18,7 +18,7 @@ from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
-from warmstart.images.importers import base, egress, flatten, manifest, oci
+from warmstart.images.importers import base, egress, flatten, manifest, oci, unpacked
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageMalformed,
@@ -39,8 +39,9 @@ pytestmark = pytest.mark.threat(1)
 DIGEST = f"sha256:{'ab' * 32}"
 MANIFEST = b'{"schemaVersion": 2, "config": {}, "layers": []}'
 SCRATCH = Scratch("/scratch", -1, CAPS)
-IMPORTER = oci.Oci(Identity("warmstart-import", 64211, 64211), ("reg.io:5000",))
-UNPACKING = ("/usr/bin/umoci", "/bin/chmod", "/usr/bin/mksquashfs")
+IMPORTER = oci.Oci(Identity("warmstart-import", 64211, 64211), ("reg.io:5000",), mount_point="/cache")
+PYTHON = os.path.realpath(sys.executable)
+UNPACKING = ("/usr/bin/umoci", PYTHON, "/usr/bin/mksquashfs")
 Answer = Callable[[Sequence[str]], CompletedProgram]
 
 
@@ -75,7 +76,8 @@ class Programs:
         assert (namespace is not None) == ("http_proxy" in env)
         begin = argv.index("--") + 1
         assert list(argv[:3]) == ["/usr/bin/prlimit", f"--fsize={256 << 30}", "--core=0"]
-        assert list(argv[3 : begin - 1]) == (["--cpu=61"] if argv[begin] in UNPACKING else [])
+        is_unpacking = argv[begin] in UNPACKING and not is_flatten(argv[begin:])
+        assert list(argv[3 : begin - 1]) == (["--cpu=61"] if is_unpacking else [])
         self.started.append((list(argv[begin:]), namespace is not None))
         return self.answer(argv[begin:])
 
@@ -118,9 +120,9 @@ def test_fetches_by_digest_and_only_fetching_has_the_network(programs: Programs)
     assert [(argv[0], network) for argv, network in programs.started] == [
         ("/usr/bin/skopeo", True),
         ("/usr/bin/skopeo", True),
-        (os.path.realpath(sys.executable), False),
+        (PYTHON, False),
     ]
-    assert programs.started[2][0] == flatten.command("layout", "import", "image.sqsh", CAPS)
+    assert programs.started[2][0] == flatten.command("layout", "import", "image.sqsh", CAPS, "/cache")
     assert programs.started[0][0][-2:] == ["--raw", f"docker://reg.io/a@{DIGEST}"]
     assert programs.started[1][0][-2:] == [f"docker://reg.io/a@{DIGEST}", "oci:layout:import"]
     assert [progress.phase for progress in told] == ["fetching", "packing"]
@@ -128,7 +130,7 @@ def test_fetches_by_digest_and_only_fetching_has_the_network(programs: Programs)
 
 def is_flatten(argv: Sequence[str]) -> bool:
     """Return whether a command line is that of the program `flatten`."""
-    return argv[0] == os.path.realpath(sys.executable)
+    return argv[0] == PYTHON and flatten.__name__ in argv[3]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,7 @@ def test_layers_that_cannot_be_flattened_are_unpacked(programs: Programs, status
     assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9), report=told.append) == "image.sqsh"
     assert [argv[0] for argv, _ in programs.started[3:]] == [*UNPACKING]
     assert f"{layout}:import" in programs.started[3][0]
+    assert programs.started[4][0] == unpacked.command(layout, "import", "rootfs", "/cache")
     assert [progress.phase for progress in told] == ["fetching", "packing", "unpacking", "unpacking", "packing"]
 
 

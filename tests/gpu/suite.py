@@ -1,0 +1,53 @@
+"""One tool's three jobs, and what is wrong with what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tests.gpu.place import JobFailed, Place, Seen
+from tests.gpu.tools import Tool
+
+COLD, WARM, MOVED = STAGES = ("cold", "warm", "moved")
+
+
+class Tried(NamedTuple):
+    """What was seen of a tool."""
+
+    tool: Tool
+    jobs: Mapping[str, Seen]  # by stage, without those that failed or were not run
+    problems: list[str]
+
+
+def tried(place: Place, tool: Tool, *, shown: bool) -> Tried:
+    """Run a tool's job cold, warm on another node, and warm at another path where its profiles claim that.
+
+    `shown` is whether this machine can show the cache at the constant path. All nodes are this machine.
+    """
+    place.give(tool.profiles)
+    jobs: dict[str, Seen] = {}
+    stages = STAGES if tool.moves and shown else (COLD, WARM)
+    for node, stage in enumerate(stages, 1):
+        try:
+            jobs[stage] = place.job(tool.program, f"n{node}", shown=shown and stage != MOVED)
+        except JobFailed as error:
+            return Tried(tool, jobs, [f"the {stage} job: {error}"])
+    return Tried(tool, jobs, problems(jobs))
+
+
+def problems(jobs: Mapping[str, Seen]) -> list[str]:
+    """Return what is wrong with the jobs of a tool, the cold one among them."""
+    cold = jobs[COLD]
+    found = [] if cold.harvested else ["nothing was harvested"]
+    if cold.report["misses"] == 0:
+        found.append("the cold job missed nothing, so it shows nothing")
+    for stage in (WARM, MOVED):
+        if (seen := jobs.get(stage)) is None:
+            continue
+        if not seen.seeded:
+            found.append(f"the {stage} job was not seeded")
+        if seen.report["misses"]:
+            found.append(f"the {stage} job missed {seen.report['misses']}")
+        if seen.report["result"] != cold.report["result"]:
+            found.append(f"the {stage} job computed something else than the cold one")
+    return found
