@@ -34,6 +34,7 @@ setup-sweeps: setup
 
 screenshots: setup-sweeps ## docs/images, docs/reference/terminal.md, docs/start/first-job.md: what people see
 	@$(BIN)/python -m tools.screenshots
+	@$(BIN)/python -m tools.diagrams
 	@$(BIN)/python -m tools.terminal
 	@$(BIN)/python -m tools.transcript
 

@@ -13,6 +13,9 @@ from warmstart.lean import NamedTuple
 # Directory of a run (root, 0700) with the upper, work and view directories of the job's overlays.
 SEED = ".seed"
 
+# Directory of a run (root, 0711) with what shows the job its tree (`trees.shown`).
+TREE = "tree"
+
 # What finds no place below a directory of the state, because its disk is full, lies at the same path below this one:
 # in memory, and root's. The task prolog and the other readers of a job's view look there, too.
 SPARE = "/run/warmstart"
@@ -240,6 +243,11 @@ class NodePaths(NamedTuple):
     def layers(self) -> str:
         """Mount points of the local copies that jobs were seeded from."""
         return f"{self.root}/layers"
+
+    @property
+    def trees(self) -> str:
+        """Requests for trees to be packed, and the one that is being packed."""
+        return f"{self.root}/trees"
 
     @property
     def uses(self) -> str:

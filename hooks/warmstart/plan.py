@@ -1,6 +1,6 @@
 """The plan: which steps apply to a job, and in which order.
 
-prolog   workspace → rendezvous → image → seed → environment
+prolog   workspace → rendezvous → image → seed → tree → environment
 epilog   harvest → release → spool
 
 The order is fixed. The policy and the job's request decide only which steps run, and with which options.
@@ -40,6 +40,10 @@ VIEW_SECONDS = 1.0  # and to the job's view
 NO_RULE_MATCHES = (
     "warmstart: no rule of this cluster matches this job on node {node}, so it gets nothing of its request"
 )
+NO_WAY_TO_TREE = (
+    "warmstart: tree {tree} is read from the shared file system: a packed copy needs warmstart's SPANK plugin "
+    "(constant_path: spank), which this node does not have"
+)
 TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: not offered on this cluster; TMPDIR is removed after the job"
 
 
@@ -57,6 +61,14 @@ class ProfileNotOffered(UserError):
     code = "profile-not-offered"
     template = "the job asks for the profile {profile!r}, which warmstart does not have"
     hint = "run `warmstart plan` for the list of profiles; declare files with files=NAME"
+
+
+class TreeNotOffered(UserError):
+    """The job asks for a tree that the policy offers to nobody, or that this node could not show it."""
+
+    code = "tree-not-offered"
+    template = "the job asks for the tree {tree}: {problem}"
+    hint = "the policy's trees.prefixes lists below which directories trees may be; leave out tree= to run without"
 
 
 def grant(policy: Policy, job: Job) -> Grant:
@@ -178,7 +190,8 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     """Return the steps before `environment`. Its options depend on their results, so `environment()` comes later."""
     names, job_images = profiles(policy, grant, requested), images(policy, grant, requested)
     rendezvous, meeting = _rendezvous(job, grant, requested), _meeting(job, grant)
-    if not (names or job_images or grant.env or rendezvous or requested.keep):
+    tree = _tree(policy, job, requested) if requested.tree else None
+    if not (names or job_images or grant.env or rendezvous or requested.keep or requested.tree):
         return []
     from warmstart.steps import workspace
 
@@ -210,7 +223,23 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
         in_step = not requested.fresh and any(registry.get(name, policy.profiles).in_step for name in names)
         seeded = seed.Options(tuple(names), requested.files, requested.fresh, meeting if in_step else None)
         steps.append(Step(seed.NAME, partial(seed.run, options=seeded), in_workspace=True))
+    if tree:
+        steps.append(tree)
     return steps
+
+
+def _tree(policy: Policy, job: Job, requested: Request) -> Step | None:
+    """Return the step if this node has a way to show a job a tree. Raises `TreeNotOffered`."""
+    if not policy.trees.prefixes:
+        raise TreeNotOffered(tree=requested.tree, problem="this site offers none")
+    if policy.constant_path != "spank":
+        return None
+    from warmstart.steps import tree
+
+    options = tree.Options(
+        requested.tree, requested.marker, scope_key("user", job), alone=not nodes.has_several(job.nodelist)
+    )
+    return Step(tree.NAME, partial(tree.run, options=options), in_workspace=True)
 
 
 def _meeting(job: Job, grant: Grant) -> Meeting | None:
@@ -294,6 +323,8 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
     for name in profiles(policy, grant, requested) if cache else ():
         variables.update(registry.get(name, policy.profiles).environment(cache))
     notices = [*prepared.notices, *([TMPDIR_NOT_RETAINED] if requested.keep and policy.limits.keep is None else [])]
+    if requested.tree and policy.constant_path != "spank":
+        notices.append(NO_WAY_TO_TREE.format(tree=requested.tree))
     options = step.Options(variables, dict(grant.env), tuple(notices), grant.override)
     return Step(step.NAME, partial(step.run, options=options))
 

@@ -34,8 +34,8 @@ class RequestInvalid(UserError):
     code = "request-invalid"
     template = "{where} has {word!r}, which is not a valid request to warmstart"
     hint = (
-        'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME ports=NUMBER files=NAME keep fresh '
-        'refresh"'
+        'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME ports=NUMBER files=NAME '
+        'tree=PATH[:FILE] keep fresh refresh"'
     )
 
 
@@ -46,6 +46,8 @@ class Request(NamedTuple):
     profiles: tuple[str, ...]
     ports: int | None = None  # in addition to the rendezvous port; None if the job does not ask for ports
     files: str = ""  # the name of its declared files; "" if it declares none
+    tree: str = ""  # a directory on the shared file system that it reads from a packed copy; "" if none
+    marker: str = ""  # a path in the tree that changes with it; "" if it names none
     keep: bool = False  # whether to retain its TMPDIR after the job
     fresh: bool = False  # whether it starts cold, and what it builds takes the place of what is published
     refresh: bool = False  # whether the registry is asked what the tags of its images mean now
@@ -67,7 +69,7 @@ def of(job: Job) -> Request:
     images = [pyxis_image] if pyxis_image else []
     profiles: list[str] = []
     ports = None
-    files = ""
+    files = tree = marker = ""
     words = {KEEP: job.warm_keep, FRESH: job.warm_fresh, REFRESH: job.warm_refresh}
     if job.warm_image:
         images.append(_value("--warm-image", job.warm_image, job.warm_image))
@@ -88,6 +90,8 @@ def of(job: Job) -> Request:
             ports = int(value)
         elif key == "files" and _is_name(value):
             files = value
+        elif key == "tree" and _is_tree(value):
+            tree, _, marker = value.partition(":")
         else:
             raise RequestInvalid(where=COMMENT, word=word[:80])
     return Request(
@@ -95,6 +99,8 @@ def of(job: Job) -> Request:
         tuple(dict.fromkeys(profiles)),
         ports,
         files,
+        tree=tree.rstrip("/"),
+        marker=marker,
         keep=words[KEEP],
         fresh=words[FRESH],
         refresh=words[REFRESH],
@@ -104,6 +110,12 @@ def of(job: Job) -> Request:
 
 def _is_name(value: str) -> bool:
     return 0 < len(value) <= LONGEST_NAME and _IN_NAME.issuperset(value)
+
+
+def _is_tree(value: str) -> bool:
+    tree, _, marker = value.partition(":")
+    parts = [*tree.split("/")[1:], *marker.split("/")]
+    return tree.startswith("/") and tree.strip("/") != "" and not marker.startswith("/") and ".." not in parts
 
 
 def _value(where: str, word: str, value: str) -> str:

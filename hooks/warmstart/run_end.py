@@ -63,7 +63,7 @@ from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, remove_tree
 from warmstart.host.space import Held, fair_order
 from warmstart.images import scratch
 from warmstart.lean import Callable, Iterator, NamedTuple, contextmanager, suppress
-from warmstart.paths import SEED, NodePaths
+from warmstart.paths import SEED, TREE, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, RecordUnreadable
 from warmstart.store.client import StoreClient
@@ -422,10 +422,15 @@ def _retain(node: int, run_name: str, deadline: Deadline) -> bool:
 
 
 def _unmount(node: int, run_name: str) -> list[str]:
-    """Unmount the overlays below the run's directory. Return those that a process still used."""
+    """Unmount the overlays and the tree below the run's directory. Return the overlays that a process still used."""
     try:
         with opened_dir(run_name, node) as run:
-            if SEED not in os.listdir(run):
+            names = os.listdir(run)
+            if TREE in names:
+                from warmstart.trees import shown
+
+                shown.take_down(run)
+            if SEED not in names:
                 return []
             from warmstart.seed import overlay
 

@@ -94,6 +94,8 @@ class Refused(UserError):
 def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:
     if step == "image":
         return policy.on_error.image != "run-without"
+    if step == "tree":  # without its copy a job reads the tree itself
+        return False
     return isinstance(error, StoreError) and policy.on_error.store == "fail-job"
 
 

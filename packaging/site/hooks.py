@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 _OF_THE_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+
+_SEARCH, _FETCHED = "assets/search.js", "https://unpkg.com/iframe-worker/shim"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -24,18 +28,37 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in _OF_THE_ROOT:
         text = Path(config.docs_dir).parent.joinpath(name).read_text()
         files.append(File.generated(config, name, content=re.sub(r"\]\(docs/", "](", text)))
+    scripts = (Path(__file__).with_name(name).read_text() for name in ("search.js", "iframe-worker.js"))
+    files.append(File.generated(config, _SEARCH, content="".join(scripts)))
     return files
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Lead links to documents of the root to their pages.
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Lead links to documents of the root to their pages, and show the pictures of diagrams.
 
     What else lies outside of docs/ is no page: such a link is left out, and its text stays.
     """
+    up = "../" * page.file.src_uri.count("/")
+    markdown = re.sub(r"(?ms)^```mermaid\n(.*?)^```$", lambda block: _picture(block[1], up), markdown)
     names = "|".join(map(re.escape, _OF_THE_ROOT))
     markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./({names})", r"](\1\2", markdown)
     markdown = re.sub(r"\[([^]]+)\]\((?:\.\./)*(?:hooks|packaging|policies|tests|tools)\b[^)]*\)", r"\1", markdown)
     return "\n".join(_indented_by_four(markdown.split("\n")))
+
+
+def _picture(source: str, up: str) -> str:
+    """Return the picture that tools/diagrams.py has drawn of a diagram."""
+    return f"![Diagram]({up}images/diagram-{hashlib.sha256(source.encode()).hexdigest()[:12]}.svg)"
+
+
+def on_post_page(output: str, page: Page, **_: object) -> str:
+    """Take the script that lets search start from the disk out of the site; the theme would fetch it elsewhere."""
+    return output.replace(_FETCHED, "../" * page.file.dest_uri.count("/") + _SEARCH)
+
+
+def on_post_template(output: str, **_: object) -> str:
+    """Do the same for the page that says that there is no such page."""
+    return output.replace(_FETCHED, f"/{_SEARCH}")
 
 
 def on_page_content(html: str, **_: object) -> str:

@@ -24,14 +24,12 @@ static bool is_run(const char *name, size_t length)
 	       strspn(name + digits + 1, DIGITS "abcdef") >= 8;
 }
 
-/* Open `cache` if it has the form WORKSPACE/NODE/JOB.RUN/cache. All directories above must belong to root and the cache
- * to the job's owner, so a forged view gives the owner another cache of their own, or none. */
-static int open_cache(const struct settings *settings, const char *node, const char *cache, uid_t uid)
+int open_run(const struct settings *settings, const char *node, const char *cache)
 {
 	char parent[PATH_MAX], run[NAME_MAX + 1];
 	const char *name;
 	size_t length;
-	int above, directory, fd;
+	int above, directory;
 	int written = snprintf(parent, sizeof(parent), "%s/%s", settings->workspace, node);
 
 	errno = EINVAL;
@@ -50,6 +48,15 @@ static int open_cache(const struct settings *settings, const char *node, const c
 		return -1;
 	directory = open_beneath(above, run, 0);
 	close(above);
+	return directory;
+}
+
+/* Open the cache of a run. It must belong to the job's owner, so a forged view gives the owner another cache of their
+ * own, or none. */
+static int open_cache(const struct settings *settings, const char *node, const char *cache, uid_t uid)
+{
+	int directory = open_run(settings, node, cache), fd;
+
 	if (directory < 0)
 		return -1;
 	fd = open_beneath(directory, "cache", uid);

@@ -179,6 +179,22 @@ static int find_view(spank_t spank, const struct settings *settings, uid_t uid)
 	return read_view(settings, job, uid);
 }
 
+/* Only in a namespace of the task's own. */
+static void show_tree(spank_t spank, const struct settings *settings, uid_t uid)
+{
+	struct owner owner = {.uid = uid};
+	int groups = 0;
+
+	if (spank_get_item(spank, S_JOB_GID, &owner.gid) != ESPANK_SUCCESS ||
+	    spank_get_item(spank, S_JOB_SUPPLEMENTARY_GIDS, &owner.groups, &groups) != ESPANK_SUCCESS) {
+		slurm_info("warmstart: cannot tell the job's groups");
+		return;
+	}
+	owner.count = groups > 0 ? (size_t)groups : 0;
+	if (bind_tree(settings, node_name(), view.cache, &owner) < 0)
+		slurm_info("warmstart: cannot show the job its tree: %s", strerror(errno));
+}
+
 int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 {
 	struct settings settings = settings_of(count, arguments);
@@ -199,7 +215,8 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 	if (!at_constant_path)
 		slurm_info("warmstart: cannot mount the cache at %s: %s", settings.cache, strerror(errno));
 	else
-		at_constant_path = strcmp(view.constant, settings.cache) == 0;
+		show_tree(spank, &settings, uid);
+	at_constant_path = at_constant_path && strcmp(view.constant, settings.cache) == 0;
 	return 0;
 }
 

@@ -48,7 +48,22 @@ void view_free(struct view *view);
 int open_trusted(const char *path);
 int open_beneath(int parent, const char *name, uid_t owner);
 
+/* The job's owner. */
+struct owner {
+	uid_t uid;
+	gid_t gid;
+	gid_t *groups; /* supplementary */
+	size_t count;
+};
+
 /* mount.c: move this process into a new mount namespace with `cache` at the constant path; 0, or -1 with errno. */
 int bind_cache(const struct settings *settings, const char *node, const char *cache, uid_t uid);
+
+/* mount.c: a descriptor of the directory JOB.RUN if `cache` has the form WORKSPACE/NODE/JOB.RUN/cache and only root can
+ * change the directories above it; -1 with errno otherwise. */
+int open_run(const struct settings *settings, const char *node, const char *cache);
+
+/* tree.c: in that namespace, show the job its tree, if it has one; 0, or -1 with errno. */
+int bind_tree(const struct settings *settings, const char *node, const char *cache, const struct owner *owner);
 
 #endif

@@ -54,6 +54,7 @@ from warmstart.slurm import commands, nodes, spec
 from warmstart.store import agreement, blocklist, index, parts, rendezvous
 from warmstart.store import manifest as manifests
 from warmstart.store.bundles import BundleGone, Offer
+from warmstart.trees import stage, walk
 
 SHA256 = "ab" * 32
 BUNDLE = "20260101T120000.000000Z-0123456789abcdef"
@@ -224,6 +225,23 @@ def _refusable(parse: Callable[[str], object], text: str) -> object:
     return None
 
 
+def _tree_records(data: bytes) -> object:
+    """Take the records of a tree, as root does, into a stage of its own."""
+    with tempfile.TemporaryDirectory(dir=STAGE) as top, tempfile.TemporaryFile(buffering=0) as file:
+        file.write(data)
+        with opened_dir(top) as fd, stage.Stage(fd, "/tree", walk.Bounds(1 << 20, 100)) as staged:
+            return staged.take(file.fileno())
+
+
+_TREE = b"".join(
+    [
+        walk.DIRECTORY + walk.NAME.pack(1) + b"a" + walk.ATTRIBUTES.pack(0o755, 1, 0),
+        walk.FILE + walk.NAME.pack(1) + b"b" + walk.ATTRIBUTES.pack(0o644, 1, 2),
+        walk.BYTES + (2).to_bytes(4, "little") + b"xy" + walk.UP,
+        walk.LINK + walk.NAME.pack(1) + b"c" + walk.ATTRIBUTES.pack(0o777, 1, 0) + walk.NAME.pack(1) + b"a",
+        walk.LEFT_OUT + walk.NAME.pack(1) + b"d" + walk.NAME.pack(4) + b"gone" + walk.END,
+    ]
+)
 _REFUSED = (WarmstartError,)
 _FILE = Path(__file__).parents[2] / "policies/site.yaml"
 _DAMAGED = {"format": 1, "bundles": [], "refused": {BUNDLE: "its format is 2"}}
@@ -499,6 +517,12 @@ PARSERS: dict[str, Parser] = {
         plain.check_artifact,
         cache_files.torch_artifact(b"CacheCompiledArtifact", b"key", b"a2V5", b"x" * 99),
         covers=("profiles/formats/plain.py:check_artifact",),
+    ),
+    "tree-records": Parser(
+        _tree_records,
+        (*_REFUSED, OSError),
+        tuple(f"trees/stage.py:_Records.{method}" for method in ("name", "attributes", "piece")),
+        (_TREE,),
     ),
     "triton": _profile("triton", _TRITON),
     "triton-group": Parser(

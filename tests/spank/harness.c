@@ -5,7 +5,8 @@
  *                                          environment is this process's own; prints what it then is, the
  *                                          mounts at cache= and below, and what the file `marker` in WARMSTART_CACHE holds.
  *                                          In between it enters the container at CONTAINER, as pyxis would. RANK is
- *                                          the task's number in the step, by default 0
+ *                                          the task's number in the step, by default 0. Of TREE it prints the
+ *                                          mounts and its `marker`
  *   harness serve                          does one of these in a child of its own for each message from the socket at
  *                                          its stdin, which holds strings: the arguments, an empty one, and the child's
  *                                          environment. It answers with the child's status, as wait(2) has it
@@ -26,6 +27,7 @@ static size_t count;
 static spank_context_t context;
 static uid_t job_uid;
 static uint32_t job_id;
+static gid_t groups[] = {64299}; /* supplementary */
 
 spank_err_t spank_option_register(spank_t spank, struct spank_option *option)
 {
@@ -61,6 +63,12 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 		*va_arg(arguments, uint32_t *) = 0;
 	else if (item == S_TASK_GLOBAL_ID)
 		*va_arg(arguments, uint32_t *) = getenv("RANK") == NULL ? 0 : (uint32_t)strtoul(getenv("RANK"), NULL, 10);
+	else if (item == S_JOB_GID)
+		*va_arg(arguments, gid_t *) = (gid_t)job_uid;
+	else if (item == S_JOB_SUPPLEMENTARY_GIDS) {
+		*va_arg(arguments, gid_t **) = groups;
+		*va_arg(arguments, int *) = 1;
+	}
 	va_end(arguments);
 	return ESPANK_SUCCESS;
 }
@@ -172,6 +180,12 @@ static int task(int argc, char **argv)
 	job_cache = getenv("WARMSTART_CACHE");
 	snprintf(marker, sizeof(marker), "%s/marker", job_cache == NULL ? "" : job_cache);
 	print_lines(marker, "");
+	if (getenv("TREE") != NULL) {
+		snprintf(mounted, sizeof(mounted), " %s ", getenv("TREE"));
+		print_lines("/proc/self/mountinfo", mounted);
+		snprintf(marker, sizeof(marker), "%s/marker", getenv("TREE"));
+		print_lines(marker, "");
+	}
 	return 0;
 }
 

@@ -134,7 +134,7 @@ def test_it_fits_a_telephone(week: Path, tmp_path: Path) -> None:
         harness = tmp_path / "harness.html"
         measure = "document.title = frame.contentDocument.documentElement.scrollWidth"
         harness.write_text(f'<iframe id="frame" width="390" height="900" onload="{measure}" srcdoc="{text}"></iframe>')
-        (width,) = re.findall(r"<title>(\d+)</title>", browser.dom(harness))
+        (width,) = re.findall(r"<title>(\d+)</title>", browser.content(harness))
         widths.append(int(width))
     assert widths[0] <= 390 < widths[1]
 

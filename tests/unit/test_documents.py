@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import documents
+from tools import diagrams, documents
 from tools.documents import ROOT
 
 LINK = re.compile(r"(?:\]\(|\bsrc(?:set)?=\")(?!https?:|mailto:)([^)#\s\"]*)(?:#([^)\s\"]*))?[)\"]")
@@ -145,3 +145,8 @@ def test_every_decision_is_in_the_index_and_has_a_status() -> None:
         assert re.match(r"\*\*Status\*\*: (proposed|accepted|superseded by .+), \d{4}-\d\d-\d\d\b", status), path
         rows.append(f"| [{number}]({path.name}) | {words} |")
     assert re.findall(r"^\| \[.*", (folder / "index.md").read_text(), re.MULTILINE) == rows
+
+
+def test_every_diagram_is_drawn() -> None:
+    """`make screenshots` draws those that changed, and removes what no document has any more."""
+    assert diagrams.pictures() == diagrams.sources().keys()

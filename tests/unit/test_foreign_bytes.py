@@ -42,6 +42,7 @@ OWN = {
     "seed/node_cache.py:entries_of": "root's copy on the node, of a manifest that was checked",
     "seed/wanted.py:_all": "root's files on the node",
     "steps/seed.py:_Seeding.extract": "starts unsquashfs",
+    "trees/requests.py:_all": "root's files on the node",
     "repack/transfer.py:Reader.items": "compared with one value",
 }
 

@@ -207,3 +207,17 @@ def test_nobody_waits_for_a_head_node_that_does_not_look(tmp_path: Path) -> None
     policy = policy._replace(rules=(a_rule(), *policy.rules))
     assert agreed(policy, job) == {"reg.example.com/a:1"}
     assert agreed(policy._replace(rules=(a_rule(together=False), policy.rules[1]._replace(together=True))), job) is None
+
+
+def test_a_tree_needs_a_policy_that_offers_it_and_the_plugin(tmp_path: Path) -> None:
+    """Without prefixes the job is refused; where this node cannot show a copy, the job runs and is told."""
+    requested = Request((), (), tree="/lustre/envs/train")
+    nothing = GRANT._replace(images=[], profiles=[])
+    policy = a_policy(tmp_path, constant_path="spank")
+    with pytest.raises(plan.TreeNotOffered):
+        plan.prolog(policy, a_job(), nothing, requested)
+    policy = policy._replace(trees=policy.trees._replace(prefixes=("/lustre",)))
+    assert [step.name for step in plan.prolog(policy, a_job(), nothing, requested)] == ["workspace", "tree"]
+    without = policy._replace(constant_path="none")
+    assert [step.name for step in plan.prolog(without, a_job(), nothing, requested)] == ["workspace"]
+    assert plan.prolog(policy, a_job(), nothing, Request((), ())) == []

@@ -40,6 +40,17 @@ def test_files_have_a_name() -> None:
             request.of(a_job(comment=f"warmstart: {word}"))
 
 
+def test_a_tree_is_an_absolute_path() -> None:
+    """And a file in it may follow, that changes when the tree does."""
+    asked = request.of(a_job(comment="warmstart: tree=/lustre/envs/train/"))
+    assert (asked.tree, asked.marker) == ("/lustre/envs/train", "")
+    asked = request.of(a_job(comment="warmstart: tree=/lustre/tools:etc/VERSION"))
+    assert (asked.tree, asked.marker) == ("/lustre/tools", "etc/VERSION")
+    for word in ("tree=", "tree=/", "tree=envs", "tree=/a/../b", "tree=/a:/b", "tree=/a:../b"):
+        with pytest.raises(request.RequestInvalid):
+            request.of(a_job(comment=f"warmstart: {word}"))
+
+
 def test_pyxis_names_its_image_first() -> None:
     """The image that the containers will start from leads."""
     job = a_job(comment="warmstart: image=b", pyxis_image="docker://a")

@@ -28,6 +28,7 @@ from warmstart.maintenance.bundles import (
     repack_settings,
 )
 from warmstart.paths import Installation
+from warmstart.profiles.defined import TREES
 from warmstart.repack import transfer
 from warmstart.repack.transfer import Item, Received, ReceiveSettings
 from warmstart.session import Session
@@ -62,7 +63,7 @@ class _Row(NamedTuple):
 def export_command(
     installation: Installation, /, target: str, bundles: tuple[str, ...], as_json: bool, **options: str | None
 ) -> None:
-    """Export bundles (default: all) into a directory, for another cluster.
+    """Export bundles (default: all but packed trees) into a directory, for another cluster.
 
     Bundles that it has already are not written again. An export is as private as the caches in it: keep it
     where only root can read it.
@@ -73,6 +74,7 @@ def export_command(
     with admin_session(installation) as session:
         there = list(audited_survey(session))
         chosen = only.select(there, {find(there, name).bundle for name in bundles})
+        chosen = [bundle for bundle in chosen if bundle.profile != TREES]  # another cluster packs its own
         done: list[Bundle] = []
         if chosen:
             with transfer.writing(target) as writer:

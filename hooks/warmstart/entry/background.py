@@ -4,6 +4,7 @@
 |------------|------------------------------------------------------------|---------------------------|
 | `fetches`  | bundles that did not come within `seed.fetch_budget`       | `seed.wanted`             |
 | `removals` | runs of which a job left more than its epilog could remove | `run_end`                 |
+| `packs`    | trees that jobs have asked for                             | `trees.requests`          |
 | `parts`    | what all nodes of RUN, or of any run, have handed in       | `store.parts`, in the store |
 
 Hooks start it detached (`host.detached`), it makes itself idle, and maintenance does the same work. One process does
@@ -27,6 +28,7 @@ from warmstart.host import files, process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.paths import Installation
+from warmstart.profiles.defined import TREES
 from warmstart.repack import parts as merge
 from warmstart.repack.merge import RepackSettings, clear_stage
 from warmstart.repack.parts import Merged, MergeLimits
@@ -41,6 +43,9 @@ from warmstart.store.bundles import BundleDamaged, BundleGone, CopyFailed, Fetch
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import ManifestUnreadable
 from warmstart.store.parts import PARTS, Listing, Part, RunParts
+from warmstart.trees import packing, requests
+from warmstart.trees.current import TreeUnusable
+from warmstart.trees.requests import TreeRequest
 
 FETCH_S = 3600.0  # for one attempt at a bundle; longer if the rate is low
 SLICE_S = 10.0  # for removing, before another user's run has its turn
@@ -93,8 +98,11 @@ def _fetch(session: Session, item: Wanted) -> None:
     with opened_dir(directory) as fd:
         wanted.write(fd, item._replace(attempts=item.attempts + 1, tried=time.time()))
     try:
-        if item.size > min(rules.max_fetch, rules.keep):
-            problem = f"it has {item.size} bytes, which is more than seed.max_fetch or seed.keep"
+        most, key = rules.max_fetch, "seed.max_fetch"
+        if item.profile == TREES:
+            most, key = session.policy.trees.max_size, "trees.max_size"
+        if item.size > min(most, rules.keep):
+            problem = f"it has {item.size} bytes, which is more than {key} or seed.keep"
             raise FetchOverBudget(bundle=item.bundle, problem=problem)
         node_cache.prune(directory, session.paths.layers, rules.keep - item.size, time.time())
         deadline = after(max(FETCH_S, 2 * item.size / rules.fetch_rate))
@@ -284,4 +292,53 @@ class _Merge:
         self._session.store.remove_parts(self._run, bundles, self._session.store_deadline())
 
 
-WORK: dict[str, Callable[..., int]] = {wanted.FETCHES: fetch_all, run_end.REMOVALS: remove_all, PARTS: merge_all}
+def pack_all(session: Session) -> int:
+    """Pack the trees of which an attempt is due, unless another process is at it; return how many were tried."""
+    tried: set[str] = set()
+    with files.opened_lock(session.paths.locks, requests.PACKS) as fd:
+        while waiting := [request for request in requests.due(session.paths) if request.key not in tried]:
+            if not files.try_flock(fd):
+                break
+            tried.add(waiting[0].key)
+            with session.isolated(f"packing of {waiting[0].tree}"):
+                _pack(session, waiting[0])
+    return len(tried)
+
+
+def _pack(session: Session, request: TreeRequest) -> None:
+    """Make one attempt at a tree, and audit it under the job that asked first."""
+    audit = session.audit.for_job(**request.job_labels)
+    started = time.monotonic()
+    request = request._replace(attempts=request.attempts + 1, tried=time.time())
+    with opened_dir(session.paths.trees) as fd:
+        requests.write(fd, request)
+        try:
+            packed = packing.pack_tree(request, session.paths, session.policy, session.store)
+        except (WarmstartError, OSError) as error:
+            problem = error.strerror if isinstance(error, OSError) else ""
+            failure = error if isinstance(error, WarmstartError) else TreeUnusable(tree=request.tree, problem=problem)
+            session.failures.append(failure)
+            audit.emit(events.TREE_PACK_FAILED, tree=request.tree, attempt=request.attempts, error=failure.as_audit())
+            return
+        requests.forget(fd, request)
+    if packed:
+        audit.emit(
+            events.TREE_PACKED,
+            tree=packed.look.path,
+            scope=request.scope,
+            bundle=packed.published.bundle,
+            files=packed.staged.files,
+            bytes=packed.staged.size,
+            size=packed.published.size,
+            left_out=packed.staged.left_out,
+            examples=packed.staged.examples,
+            duration_ms=round((time.monotonic() - started) * 1000, 3),
+        )
+
+
+WORK: dict[str, Callable[..., int]] = {
+    wanted.FETCHES: fetch_all,
+    run_end.REMOVALS: remove_all,
+    PARTS: merge_all,
+    requests.PACKS: pack_all,
+}

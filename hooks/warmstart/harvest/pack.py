@@ -27,18 +27,29 @@ class PackFailed(ResourceError):
     hint = "check the free space on the disk of the node's state"
 
 
-def pack(stage: str, out: str, deadline: Deadline, watch: Callable[[], None] | None = None) -> int:
+def pack(
+    stage: str,
+    out: str,
+    deadline: Deadline,
+    watch: Callable[[], None] | None = None,
+    own: tuple[int, int] | None = None,
+) -> int:
     """Pack the directory `stage` into the new file `out`; return a read-only descriptor of it.
+
+    With `own`, a uid and a gid, all inodes belong to these and have the modes that they have in the stage.
 
     Only root can reach either path. `watch` is called every second; an exception from it ends the packing. The same
     content gives the same bytes except for the times of directories.
     Raises `PackFailed` or `ProgramTooSlow`, and removes `out`.
     """
+    if own is None:
+        owner = ["-all-root", "-action", "chmod(a=rw)@type(f)", "-action", "chmod(a=rwx)@type(d)&&!depth(0)"]
+    else:
+        owner = ["-force-uid", str(own[0]), "-force-gid", str(own[1])]
     try:
         packed = process.run(
             [
-                *(MKSQUASHFS, stage, out, "-noappend", "-no-recovery", "-no-xattrs", "-all-root"),
-                *("-action", "chmod(a=rw)@type(f)", "-action", "chmod(a=rwx)@type(d)&&!depth(0)"),
+                *(MKSQUASHFS, stage, out, "-noappend", "-no-recovery", "-no-xattrs", *owner),
                 *("-root-mode", "0700", "-mkfs-time", "0", "-comp", "zstd", "-Xcompression-level", "3"),
                 *("-processors", "2", "-mem", "256M", "-no-progress", "-quiet"),
             ],

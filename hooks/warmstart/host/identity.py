@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from warmstart.errors import ResourceError, StoreError
-from warmstart.lean import NamedTuple, libc
+from warmstart.lean import NamedTuple, Sequence, libc
 
 _CLONE_NEWNET = 0x40000000
 _CLONE_NEWIPC = 0x08000000
@@ -63,8 +63,10 @@ class WorkerAnswerMalformed(StoreError):
     hint = "report it: this is a bug, or somebody controls that process"
 
 
-def become(identity: Identity, real_uid: int | None = None) -> None:
+def become(identity: Identity, real_uid: int | None = None, groups: Sequence[int] = ()) -> None:
     """Take `identity` for good: real, effective and saved ids. Raises `PermissionError` if that fails.
+
+    `groups` are its supplementary groups.
 
     As root, with `real_uid`, that becomes the real id. The process has the same files, but neither uid can trace it,
     read its memory or change its limits: for that, all three ids have to be the caller's (ptrace(2), prlimit(2)).
@@ -72,7 +74,7 @@ def become(identity: Identity, real_uid: int | None = None) -> None:
     uids = (identity.uid,) * 3
     if os.geteuid() == 0:
         uids = (identity.uid if real_uid is None else real_uid, identity.uid, identity.uid)
-        os.setgroups([])
+        os.setgroups(groups)
         os.setresgid(identity.gid, identity.gid, identity.gid)
         os.setresuid(*uids)
     if os.getresuid() != uids:
@@ -98,9 +100,9 @@ def close_others(keep: frozenset[int] | set[int]) -> None:
     os.closerange(low, 1 << 20)
 
 
-def surrender(identity: Identity) -> None:
+def surrender(identity: Identity, groups: Sequence[int] = ()) -> None:
     """Become `identity`, unable to gain privileges, not traceable by others, killed when the parent dies."""
-    become(identity)
+    become(identity, groups=groups)
     libc("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
     # Set last: a change of uid clears it (prctl(2)).

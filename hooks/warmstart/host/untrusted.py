@@ -53,6 +53,15 @@ def open_directory(name: str, parent_fd: int, mount: str) -> int:
 
 def open_file(name: str, parent_fd: int, mount: str, owners: Collection[int]) -> int:
     """Open a regular file with one link, owned by one of these uids, for reading; `TurnedAway` for anything else."""
+    return _open_file(name, parent_fd, mount, owners)
+
+
+def open_any_file(name: str, parent_fd: int, mount: str) -> int:
+    """Open a regular file for reading, whoever owns it and however many links it has; `TurnedAway` for others."""
+    return _open_file(name, parent_fd, mount, None)
+
+
+def _open_file(name: str, parent_fd: int, mount: str, owners: Collection[int] | None) -> int:
     fd = _open_path(name, parent_fd, 0)
     try:
         if mount_id(fd) != mount:
@@ -62,9 +71,9 @@ def open_file(name: str, parent_fd: int, mount: str, owners: Collection[int]) ->
             raise TurnedAway(LINK)
         if not stat.S_ISREG(status.st_mode):
             raise TurnedAway(SPECIAL)
-        if status.st_nlink != 1:
+        if owners is not None and status.st_nlink != 1:
             raise TurnedAway(HARD_LINK if status.st_nlink else GONE)
-        if status.st_uid not in owners:
+        if owners is not None and status.st_uid not in owners:
             raise TurnedAway(FOREIGN)
         return os.open(f"/proc/self/fd/{fd}", _READ)
     except OSError as error:

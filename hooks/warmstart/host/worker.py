@@ -28,9 +28,10 @@ from warmstart.host.identity import (
     close_others,
     confine,
     detach,
+    surrender,
 )
 from warmstart.host.wire import Json
-from warmstart.lean import TYPE_CHECKING, Callable, Iterable, NamedTuple, dumps, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Iterable, NamedTuple, Sequence, dumps, suppress
 
 if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
@@ -59,6 +60,8 @@ class Worker:
     `what` is the subject of its errors, in words that users have. `keep` are the descriptors that stay open in the
     child. `confine` sandboxes it for functions that parse hostile bytes: no network, no new privileges, bounded memory,
     no writes to files (`identity.confine`). `real_uid` is that of `become`, for an identity with hostile processes.
+    `groups`: it has these supplementary groups, and all three ids, which a FUSE file system asks for, are its own; it
+    cannot be traced nevertheless (`identity.surrender`), but stopped.
     """
 
     def __init__(
@@ -69,12 +72,14 @@ class Worker:
         keep: Iterable[int] = (),
         confine: bool = False,
         real_uid: int | None = None,
+        groups: Sequence[int] | None = None,
     ) -> None:
         self.identity = identity
         self._what = what or f"work as {identity.name}"
         self._keep = frozenset(keep)
         self._confine = confine
         self._real_uid = real_uid
+        self._groups = groups
         self._pid = 0
         self._requests = -1
         self._answers = -1
@@ -173,6 +178,8 @@ class Worker:
             close_others(self._keep | {0, 1, 2, requests, answers})
             if self._confine:
                 confine(self.identity)
+            elif self._groups is not None:
+                surrender(self.identity, self._groups)
             else:
                 become(self.identity, self._real_uid)
         except OSError as error:

@@ -56,6 +56,7 @@ from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 from warmstart.steps import harvest, spool
 from warmstart.steps.contract import Context
+from warmstart.trees import requests as trees
 
 SPOOL_SECONDS = 600.0
 USER_SECONDS = 600.0  # for the deferred harvests of one user; the next maintenance does the rest
@@ -159,6 +160,7 @@ class _NodeMaintenance:
         self._part("parts", self._parts)
         removed = self._part("removals", self._removals)
         self._part("fetches", self._fetches)
+        self._part("packs", self._packs)
         if self._is_complete:
             self._record_success()
         return Report(
@@ -216,6 +218,10 @@ class _NodeMaintenance:
 
     def _fetches(self) -> int:
         return background.fetch_all(self._session)
+
+    def _packs(self) -> None:
+        """Start what packs trees: that takes longer than maintenance may."""
+        trees.start_due(self._session.paths)
 
     def _imports(self) -> None:
         """Remove what dead imports left on the disk, and start those that still have to be made."""

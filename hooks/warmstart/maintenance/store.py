@@ -26,6 +26,7 @@ from warmstart.maintenance.bundles import (
     repack_settings,
     survey,
 )
+from warmstart.profiles.defined import TREES
 from warmstart.repack import merge
 from warmstart.session import MaintenanceBusy, Session
 from warmstart.store import maintenance
@@ -80,6 +81,8 @@ class StoreMaintenance:
     def compact(self, where: Namespace, fewest: int = merge.FEWEST) -> None:
         """Merge bundles into ones of at most half of `seed.max_fetch`, so that jobs can still be seeded with them."""
         session = self._session
+        if where.profile == TREES:
+            return
         most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
         for merger in session.store.plan_compaction(where, session.store_deadline(), fewest=fewest, most_bytes=most):
             with self.isolated():  # the bundles of other users are still merged

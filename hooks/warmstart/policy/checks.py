@@ -16,7 +16,7 @@ from warmstart.host.ports import ephemeral_overlap
 from warmstart.paths import longest_node_name
 from warmstart.policy.document import Fault, Loc, dotted, nearest
 from warmstart.policy.schema import DefinedProfile, Match, PolicyModel, Rule
-from warmstart.profiles.defined import FILES
+from warmstart.profiles.defined import FILES, TREES
 from warmstart.slurm.nodes import expand
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
@@ -33,6 +33,21 @@ _NEVER_INSIDE = (
 )
 # With job_container/tmpfs jobs have their own directories there, and any user can create a name there first.
 _NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")
+_OF_THE_SYSTEM = (
+    "/bin",
+    "/boot",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/root",
+    "/run",
+    "/sbin",
+    "/usr",
+    "/var/lib",
+    "/var/run",
+    "/var/spool",
+)
 _RESERVED = ("WARMSTART_", "SLURM_")  # prefixes of variables that a policy may not set
 _RESERVED_PROBLEM = "is reserved for warmstart or Slurm; a policy may not set it"
 # Variables of jobs other than WARMSTART_*, `env` and those of profiles.
@@ -58,6 +73,7 @@ def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser) -> l
         *_adopted(model, find_user),
         *_credentials(model),
         *_keep(model),
+        *_trees(model),
         *_slurmctld(model, find_user),
         *_rule_names(model),
         *(
@@ -193,6 +209,20 @@ def _repeated(names: Iterable[str]) -> list[int]:
     return repeated
 
 
+def _trees(model: PolicyModel) -> Iterator[Fault]:
+    """Yield prefixes that are the system's: a job sees a copy in place of what is below one."""
+    for number, prefix in enumerate(model.trees.prefixes):
+        loc = ("trees", "prefixes", number)
+        yield from _normal(loc, prefix)
+        for bad in (*_NEVER_BELOW, *_OF_THE_SYSTEM):
+            if _within(prefix, bad) or _within(bad, prefix):
+                yield _fault(loc, f"may be neither below {bad} nor above it")
+        for key in ("store", "workspace", "cache", "audit"):
+            path = getattr(model.paths, key)
+            if _within(prefix, path) or _within(path, prefix):
+                yield _fault(loc, f"may be neither in paths.{key} nor above it ({path})")
+
+
 def _slurmctld(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
     directory, user = model.slurmctld.spec_directory, model.slurmctld.user
     if directory is None:
@@ -209,7 +239,7 @@ def _slurmctld(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
 def _defined_profiles(model: PolicyModel, shipped: Sequence[str]) -> Iterator[Fault]:
     for name, profile in model.profiles.items():
         loc = ("profiles", name)
-        if name in shipped or name == FILES:
+        if name in shipped or name in (FILES, TREES):
             yield _fault(loc, "is a profile of warmstart; choose another name", at_key=True)
         yield from _variables(name, profile)
 

@@ -138,6 +138,15 @@ class Harvest(NamedTuple):
     only_successful: bool
 
 
+class Trees(NamedTuple):
+    """Which trees jobs may read from packed copies, and bounds of packing one."""
+
+    prefixes: tuple[str, ...]
+    max_size: int  # bytes
+    max_files: int
+    pack_deadline: int  # seconds
+
+
 class Maintenance(NamedTuple):
     """How long the store keeps unused bundles, and quotas per scope."""
 
@@ -237,6 +246,7 @@ class Policy(NamedTuple):
     rules: tuple[Rule, ...]
     slurmctld: Slurmctld | None  # None: there are no specs
     profiles: tuple[DefinedProfile, ...]  # the site's own, and `files`
+    trees: Trees
     mode: str = "enforce"  # observe | enforce
 
     @property

@@ -417,6 +417,19 @@ class Harvest(Section):
     )
 
 
+class Trees(Section):
+    """Directories on shared file systems that jobs read from packed copies with `tree=PATH` ([trees.md](trees.md))."""
+
+    prefixes: list[Path] = _key(
+        [],
+        "Jobs may ask for directories below these, if root does not own them. Write each path without links, as "
+        "`realpath` shows it. Without any, jobs may ask for none.",
+    )
+    max_size: Size = _key("20GiB", "Bytes of one tree's files. A larger one is not packed.")
+    max_files: int = _key(1_000_000, "Files and directories of one tree. One with more is not packed.", ge=1)
+    pack_deadline: Duration = _key("2h", "How long the packing of one tree may take.")
+
+
 class Maintenance(Section):
     """Which bundles `warmstart maintain --store` keeps ([maintenance.md](../operations/maintenance.md))."""
 
@@ -666,6 +679,7 @@ class PolicyModel(Section):
     on_error: OnError = Field(default_factory=OnError)
     profiles: dict[Profile, DefinedProfile] = _key({}, "Profiles of the site's own, by name. Rules turn them on.")
     files: Files = Field(default_factory=Files)
+    trees: Trees = Field(default_factory=Trees)
     rules: list[Rule] = _key([], "What jobs get, in order.")
 
 

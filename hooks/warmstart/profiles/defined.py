@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Left out by every policy: locks and work in progress of many tools (docs/cache-formats.md, Work in progress).
 _NEVER = ("*.lock", "*.tmp", "*.part", "*.incomplete", "lock", "locks", ".*", "tmp.*")
 FILES = "files"  # the profile of files that jobs declare; every policy has it
+TREES = "trees"  # where packed trees lie in the store (`trees.place`): no policy may define a profile of this name
 SIDECAR = ".sha256"
 _compiled: dict[str, Pattern[str]] = {}  # by pattern; the policy has few
 

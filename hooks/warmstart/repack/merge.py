@@ -34,6 +34,7 @@ from warmstart.host.identity import Identity
 from warmstart.host.space import Reservation, room
 from warmstart.host.untrusted import UNREADABLE
 from warmstart.profiles import last_use
+from warmstart.profiles.defined import TREES
 from warmstart.seed.extract import Bounds, Source, extract, parents
 from warmstart.store.bundles import BundleDamaged, Published
 from warmstart.store.client import StoreClient
@@ -145,6 +146,8 @@ def promote(
     """
     if _trust(where.scope) >= _trust(scope):
         raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
+    if where.profile == TREES:
+        raise PromotionRefused(problem="a packed tree is its user's own")
     manifest = settings.store.manifest(where, bundle, deadline)
     missing = sorted(set(entries) - manifest.entries.keys())
     if missing:
@@ -174,12 +177,24 @@ def verify(settings: RepackSettings, where: Namespace, bundle: str, deadline: De
     """
     try:
         manifest = settings.store.manifest(where, bundle, deadline)
+        if where.profile == TREES:  # its manifest names no files
+            _read_whole(settings, where, manifest, deadline)
+            return ""
         with unpacked(settings, [BundleSelection(where, manifest, sorted(manifest.entries))], deadline):
             return ""
     except (BundleDamaged, ManifestUnreadable) as error:
         if isinstance(error, ManifestUnreadable) and str(error.fields["problem"]).startswith(OTHER_FORMAT):
             raise
         return str(error.fields["problem"])
+
+
+def _read_whole(settings: RepackSettings, where: Namespace, manifest: Manifest, deadline: Deadline) -> None:
+    """Read all bytes of a bundle; raises `BundleDamaged` if they are not those of its manifest."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        settings.store.fetch(where, manifest.bundle, manifest.sha256, manifest.size, deadline, into=nowhere)
+    finally:
+        os.close(nowhere)
 
 
 def draft_of(first: Manifest, selections: Sequence[BundleSelection]) -> Draft:

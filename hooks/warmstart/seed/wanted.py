@@ -14,11 +14,15 @@ import time
 
 from warmstart.host import wire
 from warmstart.host.files import opened_dir, read_small, replace_file, unlink_if_there
-from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence, dumps, suppress
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from warmstart.paths import NodePaths
     from warmstart.record import Record
+
+    T = TypeVar("T")
 
 MOST_PER_SCOPE = 16
 FIRST_BACKOFF_S = 60.0  # after an attempt that did not bring it; doubled after each further one
@@ -104,12 +108,17 @@ def due(directory: str) -> list[Wanted]:
             waiting = sorted(filter(Wanted.is_due, _all(fd)), key=lambda wanted: (wanted.asked, wanted.sha256))
     except FileNotFoundError:
         return []
+    return in_turns(waiting, lambda wanted: wanted.scope)
+
+
+def in_turns(waiting: Sequence[T], whose: Callable[[T], str]) -> list[T]:
+    """Return what waits (oldest first) in fair order: each of those whose it is has a first one before any second."""
     before: dict[str, int] = {}
     ranked = []
-    for wanted in waiting:
-        rank = before[wanted.scope] = before.get(wanted.scope, 0) + 1
-        ranked.append((rank, wanted.asked, wanted.sha256, wanted))
-    return [wanted for *_, wanted in sorted(ranked)]
+    for number, item in enumerate(waiting):
+        rank = before[whose(item)] = before.get(whose(item), 0) + 1
+        ranked.append((rank, number))
+    return [waiting[number] for _, number in sorted(ranked)]
 
 
 def start_due(paths: NodePaths) -> None:

@@ -18,7 +18,7 @@ import time
 from warmstart.errors import ResourceError, StoreError, UserError
 from warmstart.host.files import CHUNK, ReadFailed, copy_hashed, open_regular, opened_dir, write_all
 from warmstart.host.wire import Json
-from warmstart.lean import Callable, Iterator, Mapping, NamedTuple, partial, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTuple, partial, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, index, layout, manifest
 from warmstart.store.blocklist import Blocks
@@ -36,10 +36,17 @@ from warmstart.store.layout import (
 )
 from warmstart.store.manifest import Draft, Entries, Manifest, ManifestUnreadable, Producer
 
+if TYPE_CHECKING:
+    from warmstart.store.locks import HeldLock
+
+_MAKING = "making"  # a lock's name
 _SETTLING = 0.1  # part of the time for a fetch after which it is judged by its rate
 
 # Sets the id of a new bundle by the index and the directory of its namespace; returns None if it is not needed.
 _WithId = Callable[[Manifest, index.Index, int], Manifest | None]
+
+
+_held: list[HeldLock] = []  # keeps locks until this process ends
 
 
 class BundleDamaged(StoreError):
@@ -351,6 +358,18 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: 
     with store_errors("read the blocklist"):
         blocked = blocklist.read(where.store)
     return _publish(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))
+
+
+def lock_making(where: Namespace) -> bool:
+    """Take the lock of who makes what a namespace is to have, until this process ends; return False if it is held."""
+    from warmstart.store.locks import try_lock
+
+    with store_errors("lock a namespace", where.path):
+        os.close(layout.make_namespace(where))
+        held = try_lock(os.path.join(where.path, layout.LOCKS), _MAKING)
+    if held is not None:
+        _held.append(held)
+    return held is not None
 
 
 def publish_compacted(where: Namespace, fd: int, draft: Draft, writer: str) -> Published:

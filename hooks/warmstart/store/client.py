@@ -129,6 +129,14 @@ class StoreClient:
         with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
             return worker.run(deadline, bundles.publish_compacted, where, squashfs, draft, self.writer)
 
+    @contextmanager
+    def locked_namespace(self, where: Namespace, deadline: Deadline) -> Iterator[bool]:
+        """Hold the lock of who makes a namespace's content for a `with`; yields False if another node has it."""
+        from warmstart.store import bundles
+
+        with Worker(self.worker.identity, self._what) as locker:
+            yield locker.run(deadline, bundles.lock_making, where)
+
     # What the nodes of a run hand in
 
     def hand_in(  # noqa: PLR0917 - as `publish`, and where to

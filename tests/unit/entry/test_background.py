@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from itertools import count
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.bundles import ASKER, publish
-from tests.support.entry_site import NODE, EntrySite
+from tests.support.entry_site import NODE, SCOPE, EntrySite
 from tests.support.runs import a_record
 from warmstart import run_end
 from warmstart.entry import background
@@ -27,6 +28,8 @@ from warmstart.seed import wanted
 from warmstart.seed.wanted import Wanted
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer
+from warmstart.trees import current, packing, place, requests
+from warmstart.trees.requests import TreeRequest
 
 ABOUT = {"profile": "numba", "namespace": "ns", "scope": "user-1"}
 
@@ -120,6 +123,71 @@ def test_one_process_of_a_node_fetches(site: EntrySite) -> None:
         assert files.try_flock(fd)
         assert run(site) == 0
     assert there(site) == {"wanted.json"}
+
+
+@pytest.fixture
+def tree(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have a tree packed that a job of this account has asked for."""
+    path = site.root / "trees" / "env"
+    (path / "lib").mkdir(parents=True)
+    (path / "pyvenv.cfg").write_text("x")
+    (path / "lib" / "empty.py").write_text("")
+    if os.geteuid() == 0:
+        os.chown(path, 64201, 64201)
+    monkeypatch.setattr(packing, "QUIET_S", 0.0)
+    trees = site.policy.trees._replace(prefixes=(str(path.parent),), max_files=3)
+    site.write(site.policy._replace(trees=trees))
+    whose = (SCOPE, "ws-alice", os.getuid(), os.getgid())
+    assert requests.ask(site.paths, TreeRequest(str(path), "", *whose, "test", 7, NODE, time.time()))
+    return path
+
+
+def packs(site: EntrySite) -> int:
+    """Run the program; return its status."""
+    return background.main(str(site.root), [requests.PACKS, NODE])
+
+
+def test_a_tree_is_packed_once(site: EntrySite, tree: Path) -> None:
+    """Its copy has the tree below a directory that only its user enters; nothing stays, of a killed attempt either."""
+    Path(site.paths.trees, "stage", "tree").mkdir(parents=True)
+    Path(site.paths.trees, "packed.sqsh").write_text("half")
+    assert packs(site) == 0
+    (packed,) = site.events("tree.packed")
+    assert (packed["tree"], packed["files"], packed["bytes"], packed["left_out"]) == (str(tree), 3, 1, 0)
+    assert os.listdir(site.paths.trees) == []
+    (bundle,) = site.store.rglob("*.sqsh")
+    listed = subprocess.run(["/usr/bin/unsquashfs", "-lln", bundle], check=True, capture_output=True, text=True).stdout
+    found = {line.rpartition(" ")[2]: line.split()[:2] for line in listed.splitlines() if "squashfs-root" in line}
+    owner = f"{os.getuid()}/{os.getgid()}"
+    assert found["squashfs-root"] == ["drwx------", owner]
+    assert found["squashfs-root/tree/lib/empty.py"][1] == owner
+    asked = TreeRequest(str(tree), "", SCOPE, "ws-alice", os.getuid(), os.getgid(), "test", 8, NODE, time.time())
+    assert requests.ask(site.paths, asked)
+    assert packs(site) == 0
+    assert len(site.events("tree.packed")) == 1
+    assert os.listdir(site.paths.trees) == []
+
+
+@pytest.mark.threat(50)
+def test_what_cannot_be_packed_waits(site: EntrySite, tree: Path) -> None:
+    """A tree that is too large, or that changes meanwhile, leaves nothing but the request for a later attempt."""
+    (tree / "more").write_text("")
+    assert (packs(site), packs(site)) == (0, 0)
+    (failed,) = site.events("tree.pack-failed")
+    assert (failed["error"]["code"], failed["attempt"]) == ("tree-too-large", 1)
+    (name,) = os.listdir(site.paths.trees)
+    assert name.endswith(requests.SUFFIX)
+    assert list(site.store.rglob("*.sqsh")) == []
+
+
+def test_one_node_packs_a_tree(site: EntrySite, tree: Path) -> None:
+    """Another one that is at it is enough."""
+    seen = current.look(str(tree), [str(tree.parent)], "")
+    where = place.place_of(str(site.store), SCOPE, seen)
+    with site.client() as store, store.locked_namespace(where, Deadline(time.monotonic() + 9)) as is_ours:
+        assert is_ours
+        assert packs(site) == 0
+    assert site.events("tree.packed") == []
 
 
 def left(site: EntrySite, number: int, *files: str, uid: int = 0) -> Path:

@@ -89,6 +89,9 @@ images:
         ("images: {names: /a//b}", "3:17: images.names: write /a/b"),
         ("images: {adopt: [{directory: /a, owners: [no]}]}", "3:43: images.adopt[0].owners[0]: no user 'no'"),
         ("images: {adopt: [{directory: /a}]}", "3:18: images.adopt[0].owners: missing"),
+        ("trees: {prefixes: [/usr/local]}", "3:20: trees.prefixes[0]: may be neither below /usr nor above it"),
+        ("trees: {prefixes: [/shared]}", "3:20: trees.prefixes[0]: may be neither in paths.store nor above it"),
+        ("trees: {prefixes: [/lustre/]}", "3:20: trees.prefixes[0]: write /lustre,"),
         ("images: {insecure: [a.org]}", "3:21: images.insecure[0]: a.org is not in images.registries"),
         (
             "images: {prefetch: [docker://a.org/b]}",

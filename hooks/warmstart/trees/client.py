@@ -1,0 +1,65 @@
+"""Operations on a tree with the rights of the user who asks for it: the uid, and all groups that this node knows.
+
+The user's own processes can stop and kill these, but not trace them. Whatever they say, root mounts nothing outside of
+the policy's prefixes, and makes every inode itself. A file system that hangs ends an operation at its deadline.
+"""
+
+from __future__ import annotations
+
+import os
+
+from warmstart.host.deadline import Deadline
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
+from warmstart.lean import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from warmstart.trees.current import Look
+    from warmstart.trees.stage import Stage
+    from warmstart.trees.walk import Bounds
+
+PIECE_S = 120.0  # for one piece of a walk
+
+
+class TreeClient:
+    """A tree as its user sees it; `close` ends the process that looks."""
+
+    def __init__(self, user: Identity, tree: str, records: int = -1) -> None:
+        """Work with a user's rights on the tree at a path; `records` is an open file of root's, for `walk`."""
+        self._tree = tree
+        self._records = records
+        groups = os.getgrouplist(user.name, user.gid)
+        keep = (records,) if records >= 0 else ()
+        self._worker = Worker(user, f"the file system of {tree}", keep=keep, groups=groups)
+
+    def __enter__(self) -> TreeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.close()
+
+    def look(self, prefixes: tuple[str, ...], marker: str, deadline: Deadline) -> Look:
+        """Return the tree as it is now; raises `TreeUnusable`, or `WorkerSilent` where its file system hangs."""
+        from warmstart.store.manifest import is_sha256
+        from warmstart.trees import current
+
+        seen = self._worker.run(deadline, current.look, self._tree, list(prefixes), marker)
+        is_below = any(seen.path.startswith(f"{prefix}/") for prefix in prefixes)
+        if not (is_below and os.path.normpath(seen.path) == seen.path and is_sha256(seen.stamp)) or "\n" in seen.path:
+            raise current.TreeUnusable(tree=self._tree, problem=f"it leads to {seen.path!a}, which may be no tree")
+        return seen
+
+    def walk(self, path: str, bounds: Bounds, stage: Stage, deadline: Deadline) -> None:
+        """Copy the tree at a path without links into a stage.
+
+        Raises `TreeChanged`, `TreeTooLarge`, `WalkMalformed`, `WorkerSilent`, and `OSError` if the stage's disk fails.
+        """
+        from warmstart.trees import walk
+
+        self._worker.run(deadline, walk.begin, path, bounds)
+        is_whole = False
+        while not is_whole:
+            has_more = self._worker.run(deadline.within(PIECE_S), walk.more, self._records)
+            is_whole = stage.take(self._records)
+            if not has_more and not is_whole:
+                raise walk.TreeChanged(tree=self._tree, problem="the walk ended early")

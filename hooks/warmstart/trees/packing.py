@@ -1,0 +1,118 @@
+"""Pack a tree into a squashfs of root's, and publish it in its user's scope (docs/adr/0048). Runs as root, for no job.
+
+A packed tree is a bundle of the profile `trees`, whose namespace names the tree and what it looked like (`current`). So
+a tree that changes has another namespace, and the old copy goes when nobody has used it for long. Its one entry stands
+for the whole: a manifest could not name the files of a large tree, and nobody takes a part of one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from warmstart.harvest.pack import pack
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import create_file, ensure_dir, opened_dir, remove_tree, unlink_if_there
+from warmstart.host.identity import Identity
+from warmstart.paths import NodePaths
+from warmstart.policy.compiled import Policy
+from warmstart.store import bundles
+from warmstart.store.bundles import Published
+from warmstart.store.client import StoreClient
+from warmstart.store.manifest import Draft, File, Producer
+from warmstart.trees.client import TreeClient
+from warmstart.trees.current import Look
+from warmstart.trees.place import ENTRY, LEFT_OUT, facts_of, place_of
+from warmstart.trees.requests import TreeRequest
+from warmstart.trees.stage import Stage, Staged
+from warmstart.trees.walk import Bounds, TreeChanged
+
+LOOK_S = 30.0
+STORE_S = 60.0
+QUIET_S = 10.0  # what changed less ago than this may change again within one tick of the file system's clock
+REMOVAL_S = 300.0
+_STAGE, _PACKED, _TREE = "stage", "packed.sqsh", "tree"
+
+
+class Packed(NamedTuple):
+    """A tree that was packed and published."""
+
+    look: Look
+    staged: Staged
+    published: Published
+
+
+def pack_tree(request: TreeRequest, paths: NodePaths, policy: Policy, store: StoreClient) -> Packed | None:
+    """Pack a tree as it is now; None if there is nothing to do: it is published, or another node packs it.
+
+    Only one process of a node may do this at a time. Raises `TreeUnusable`, `TreeChanged`, `TreeTooLarge`,
+    `QuotaExceeded`, `PublishBlocked`, `PackFailed`, other errors of the store and of programs, and `OSError`.
+    """
+    deadline = after(policy.trees.pack_deadline)
+    user = Identity(request.user, request.uid, request.gid)
+    clear(paths)
+    records = os.open(paths.trees, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        with TreeClient(user, request.tree, records) as client:
+            seen = client.look(policy.trees.prefixes, request.marker, deadline.within(LOOK_S))
+            where = place_of(store.path, request.scope, seen)
+            with store.locked_namespace(where, deadline.within(STORE_S)) as is_ours:
+                quota = bundles.quota(request.scope, policy.maintenance)
+                if not is_ours or store.known_entries(
+                    where, request.user, request.uid, deadline.within(STORE_S), quota=quota
+                ):
+                    return None
+                time.sleep(min(max(seen.changed + QUIET_S - time.time(), 0.0), QUIET_S))
+                return _Pack(request, paths, policy, store, client).publish(seen, deadline, quota)
+    finally:
+        os.close(records)
+        clear(paths)
+
+
+def clear(paths: NodePaths) -> None:
+    """Remove what a process that died has left of its work. Raises `OSError`."""
+    ensure_dir(paths.trees, 0o700)
+    with opened_dir(paths.trees) as fd:
+        remove_tree(fd, _STAGE, after(REMOVAL_S))
+        unlink_if_there(_PACKED, fd)
+
+
+class _Pack(NamedTuple):
+    request: TreeRequest
+    paths: NodePaths
+    policy: Policy
+    store: StoreClient
+    client: TreeClient
+
+    def publish(self, seen: Look, deadline: Deadline, quota: int) -> Packed:
+        """Copy, pack and publish the tree."""
+        request, rules = self.request, self.policy.trees
+        with opened_dir(self.paths.trees) as fd:
+            os.mkdir(_STAGE, 0o700, dir_fd=fd)
+            with opened_dir(_STAGE, fd) as top:
+                os.mkdir(_TREE, 0o755, dir_fd=top)
+                squashfs, staged = self._pack(seen, top, Bounds(rules.max_size, rules.max_files), deadline)
+        try:
+            now = self.client.look(rules.prefixes, request.marker, deadline.within(LOOK_S))
+            if now[:2] != seen[:2]:
+                raise TreeChanged(tree=request.tree, problem="it changed while it was packed")
+            where, facts = place_of(self.store.path, request.scope, seen), facts_of(seen)
+            producer = Producer(request.job_id, request.user, request.uid, request.node, request.cluster)
+            whole = {ENTRY: {ENTRY: File(staged.size, seen.stamp, 0)}}
+            published = self.store.publish(where, squashfs, Draft(producer, facts, whole), deadline, quota=quota)
+            return Packed(seen, staged, published)
+        finally:
+            os.close(squashfs)
+
+    def _pack(self, seen: Look, top: int, bounds: Bounds, deadline: Deadline) -> tuple[int, Staged]:
+        """Return a descriptor of the squashfs, and what it has."""
+        with opened_dir(_TREE, top) as fd, Stage(fd, self.request.tree, bounds) as stage:
+            self.client.walk(seen.path, bounds, stage, deadline)
+            staged = stage.result()
+            if staged.left_out:
+                lines = [f"{staged.left_out}", *(f"{path}: {reason}" for path, reason in staged.examples)]
+                os.close(create_file(top, LEFT_OUT, "".join(f"{line}\n" for line in lines).encode(), 0o444))
+            path = f"{self.paths.trees}/{_PACKED}"
+            own = (self.request.uid, self.request.gid)
+            return pack(f"{self.paths.trees}/{_STAGE}", path, deadline, stage.space.while_written(path), own), staged

@@ -1,0 +1,122 @@
+"""Trees that this node is to pack off the clock of jobs (docs/adr/0048).
+
+    <node>/trees/                       root, 0700
+        KEY.json                        one tree of one user (`TreeRequest`)
+        stage/  packed.sqsh             while it is packed; one at a time on a node
+
+Prologs write requests; `entry.background` packs and removes them. A prolog may die at any point: whoever finds that an
+attempt is due starts the program. A tree that could not be packed waits ever longer, and a day after the last attempt
+it may be asked for anew. A user has at most `MOST_PER_USER`, and the user with the fewest in front comes next.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from warmstart.host import wire
+from warmstart.host.files import ensure_dir, names_in, opened_dir, read_small, replace_file, unlink_if_there
+from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, sha256
+
+if TYPE_CHECKING:
+    from warmstart.paths import NodePaths
+
+PACKS = "packs"  # what `entry.background` is told to do
+MOST_PER_USER = 8
+FIRST_BACKOFF_S = 300.0  # after an attempt that failed; doubled after each further one
+KEPT_S = 86_400.0  # after the last attempt
+SUFFIX = ".json"
+_LONGEST = 64 << 10
+
+
+class TreeRequest(NamedTuple):
+    """What a prolog asks for. Times are in seconds since the epoch."""
+
+    tree: str  # as the job names it
+    marker: str
+    scope: str  # the user's own
+    user: str
+    uid: int
+    gid: int
+    cluster: str  # of the job that asked first
+    job_id: int
+    node: str
+    asked: float
+    attempts: int = 0  # that were begun
+    tried: float = 0.0  # when the last one was begun
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+        return str(sha256(f"{self.scope}\0{self.tree}\0{self.marker}".encode()).hexdigest()[:32])
+
+    @property
+    def job_labels(self) -> dict[str, object]:
+        """The job, for `Journal.for_job`."""
+        return {"job_id": self.job_id, "uid": self.uid, "user": self.user, "cluster": self.cluster}
+
+    def is_due(self) -> bool:
+        """Return whether the next attempt may begin."""
+        return not 0 <= time.time() - self.tried < FIRST_BACKOFF_S * 2 ** (self.attempts - 1)
+
+    def is_old(self) -> bool:
+        """Return whether it is forgotten."""
+        return not -KEPT_S < time.time() - max(self.asked, self.tried) < KEPT_S
+
+
+def ask(paths: NodePaths, request: TreeRequest) -> bool:
+    """Have a tree packed, unless it is asked for already; return False if its user has too many. Raises `OSError`."""
+    ensure_dir(paths.trees, 0o700)
+    with opened_dir(paths.trees) as fd:
+        known = {other.key: other for other in _all(fd)}
+        if request.key not in known:
+            if sum(other.uid == request.uid for other in known.values()) >= MOST_PER_USER:
+                return False
+            write(fd, request)
+    return True
+
+
+def write(dir_fd: int, request: TreeRequest) -> None:
+    """Write what is known of a request. Raises `OSError`."""
+    replace_file(dir_fd, request.key + SUFFIX, dumps(request._asdict()).encode(), 0o600)
+
+
+def forget(dir_fd: int, request: TreeRequest) -> None:
+    """Remove a request. Raises `OSError`."""
+    unlink_if_there(request.key + SUFFIX, dir_fd)
+
+
+def due(paths: NodePaths) -> list[TreeRequest]:
+    """Return the requests of which an attempt is due, in fair order; forget old ones. Raises `OSError`."""
+    from warmstart.seed.wanted import in_turns
+
+    if not names_in(paths.trees):
+        return []
+    with opened_dir(paths.trees) as fd:
+        requests = _all(fd)
+        for request in filter(TreeRequest.is_old, requests):
+            forget(fd, request)
+    waiting = [request for request in requests if request.is_due() and not request.is_old()]
+    waiting.sort(key=lambda request: (request.asked, request.key))
+    return in_turns(waiting, lambda request: request.scope)
+
+
+def start_due(paths: NodePaths) -> None:
+    """Start the program that packs, if an attempt is due; another process of it that is at work goes on alone."""
+    from warmstart.host import detached
+
+    if due(paths):
+        detached.start([paths.background_program, PACKS, os.path.basename(paths.root)])
+
+
+def _all(dir_fd: int) -> list[TreeRequest]:
+    found = []
+    for name in os.listdir(dir_fd):
+        if name.endswith(SUFFIX) and not name.startswith("."):
+            try:
+                found.append(wire.from_object(TreeRequest, wire.parse(read_small(name, _LONGEST, dir_fd))))
+            except ValueError:  # damaged
+                unlink_if_there(name, dir_fd)
+            except FileNotFoundError:
+                continue
+    return found

@@ -1,0 +1,197 @@
+/* Show a job its tree at the tree's own path: a packed copy that the prolog has mounted, or the tree itself, read-only.
+ *
+ *   WORKSPACE/NODE/JOB.RUN/tree/    root's; `path` is where, `copy` the mounted copy (hooks/warmstart/trees/shown.py)
+ *
+ * Only what root wrote there decides what is mounted where. The path leads through directories that users can change,
+ * perhaps on a file system where root is nobody: a child with the job's ids opens it, following no link, and hands over
+ * the descriptor. Calls newer than some C libraries are made by number; a kernel without them (before 5.12) leaves the
+ * task at the shared path as it is. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "warmstart.h"
+
+enum { OPEN_TREE_CALL = 428, MOVE_MOUNT_CALL = 429, OPENAT2_CALL = 437, MOUNT_SETATTR_CALL = 442 };
+enum { CLONE_TREE = 1, RECURSIVE = 0x8000, BETWEEN_DESCRIPTORS = 0x04 | 0x40 }; /* linux/mount.h */
+enum { NO_LINKS = 0x04 | 0x02 };						/* linux/openat2.h: none at all, magic or not */
+enum { READ_ONLY = 0x01, NO_SETUID = 0x02, NO_DEVICES = 0x04 };			/* linux/mount.h */
+#define PATIENCE_S 10								/* with the tree's file system */
+
+struct how { /* open_how */
+	uint64_t flags, mode, resolve;
+};
+
+struct attributes { /* mount_attr */
+	uint64_t set, clear, propagation, userns;
+};
+
+static void hand_over(int channel, int fd)
+{
+	char space[CMSG_SPACE(sizeof(fd))] = {0}, byte = 0;
+	struct iovec data = {&byte, 1};
+	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof(space)};
+	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+
+	header->cmsg_level = SOL_SOCKET;
+	header->cmsg_type = SCM_RIGHTS;
+	header->cmsg_len = CMSG_LEN(sizeof(fd));
+	memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+	sendmsg(channel, &message, MSG_NOSIGNAL);
+}
+
+static int received(int channel)
+{
+	char space[CMSG_SPACE(sizeof(int))] = {0}, byte;
+	struct iovec data = {&byte, 1};
+	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof(space)};
+	struct cmsghdr *header;
+	int fd = -1;
+
+	if (recvmsg(channel, &message, MSG_CMSG_CLOEXEC) == 1 && (header = CMSG_FIRSTHDR(&message)) != NULL &&
+	    header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(fd)))
+		memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+	return fd;
+}
+
+/* In the child: open a directory as the job's owner. */
+static void open_and_hand_over(const char *path, const struct owner *owner, int channel)
+{
+	struct how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = NO_LINKS};
+	int fd;
+
+	if (setgroups(owner->count, owner->groups) < 0 || setresgid(owner->gid, owner->gid, owner->gid) < 0 ||
+	    setresuid(owner->uid, owner->uid, owner->uid) < 0)
+		_exit(1);
+	fd = (int)syscall(OPENAT2_CALL, AT_FDCWD, path, &how, sizeof(how));
+	if (fd >= 0)
+		hand_over(channel, fd);
+	_exit(0);
+}
+
+/* Return whether a descriptor is of the directory at a path without links. Where the kernel lets processes be traced
+ * that have changed their ids, the owner could have made the child hand over another. */
+static bool is_at(int fd, const char *path)
+{
+	char self[32], found[PATH_MAX];
+	ssize_t length;
+
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+	length = readlink(self, found, sizeof(found));
+	return length > 0 && (size_t)length == strlen(path) && memcmp(found, path, (size_t)length) == 0;
+}
+
+static int open_as_owner(const char *path, const struct owner *owner)
+{
+	struct timeval patience = {.tv_sec = PATIENCE_S};
+	int channels[2], fd = -1;
+	pid_t child;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channels) < 0)
+		return -1;
+	child = fork();
+	if (child == 0)
+		open_and_hand_over(path, owner, channels[1]);
+	close(channels[1]);
+	if (child > 0) {
+		setsockopt(channels[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+		fd = received(channels[0]);
+		if (fd < 0)
+			kill(child, SIGKILL);
+		waitpid(child, NULL, fd < 0 ? WNOHANG : 0); /* where the file system hangs, it cannot be waited for */
+	}
+	close(channels[0]);
+	if (fd >= 0 && !is_at(fd, path)) {
+		close(fd);
+		fd = -1;
+	}
+	if (fd < 0)
+		errno = ENOENT;
+	return fd;
+}
+
+static int read_path(int tree, char path[PATH_MAX])
+{
+	int fd = openat(tree, "path", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	ssize_t length;
+
+	if (fd < 0)
+		return -1;
+	length = read(fd, path, PATH_MAX - 1);
+	close(fd);
+	errno = EINVAL;
+	if (length < 2 || path[0] != '/' || path[length - 1] != '\n')
+		return -1;
+	path[length - 1] = '\0';
+	return 0;
+}
+
+/* Return the top of the mounted copy, -1 if there is none. */
+static int open_copy(int tree, const struct owner *owner)
+{
+	int copy = open_beneath(tree, "copy", owner->uid), top;
+
+	if (copy < 0)
+		return -1;
+	top = openat(copy, "tree", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	close(copy);
+	return top;
+}
+
+static int show(int source, int target, bool is_copy)
+{
+	unsigned int below = is_copy ? 0 : RECURSIVE;
+	struct attributes attributes = {.set = READ_ONLY | (is_copy ? NO_SETUID | NO_DEVICES : 0)};
+	int mounted = (int)syscall(OPEN_TREE_CALL, source, "", CLONE_TREE | O_CLOEXEC | AT_EMPTY_PATH | below), failed;
+
+	if (mounted < 0)
+		return -1;
+	failed = syscall(MOUNT_SETATTR_CALL, mounted, "", AT_EMPTY_PATH | below, &attributes, sizeof(attributes)) < 0 ||
+		 syscall(MOVE_MOUNT_CALL, mounted, "", target, "", BETWEEN_DESCRIPTORS) < 0;
+	failed = failed ? errno : 0;
+	close(mounted);
+	errno = failed;
+	return failed == 0 ? 0 : -1;
+}
+
+int bind_tree(const struct settings *settings, const char *node, const char *cache, const struct owner *owner)
+{
+	char path[PATH_MAX];
+	int run = open_run(settings, node, cache), tree, copy, target = -1, result = -1, failed;
+
+	if (run < 0)
+		return -1;
+	tree = open_beneath(run, "tree", 0);
+	failed = errno;
+	close(run);
+	if (tree < 0) {
+		errno = failed;
+		return failed == ENOENT ? 0 : -1;
+	}
+	if (read_path(tree, path) == 0)
+		target = open_as_owner(path, owner);
+	if (target >= 0) {
+		copy = open_copy(tree, owner);
+		result = show(copy >= 0 ? copy : target, target, copy >= 0);
+		failed = errno;
+		if (copy >= 0)
+			close(copy);
+		close(target);
+	} else {
+		failed = errno;
+	}
+	close(tree);
+	errno = failed;
+	return result;
+}

@@ -1,0 +1,113 @@
+"""The tree of a job as the SPANK plugin shows it (docs/reference/trees.md), under memory checkers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_spank import JOB, ONCE, Node, harnesses, node, view_of
+
+__all__ = ["harnesses", "node"]  # fixtures
+RUN = "7.0a1b2c3d"
+
+
+def make_tree(node: Node, *, uid: int = JOB, mode: int = 0o700) -> Path:
+    """Make a job's run, and a tree of the user's in a directory that only this user can enter."""
+    node.write_view(*view_of(node, node.make_cache(RUN, JOB)))
+    tree = node.base / "shared" / "env"
+    tree.mkdir(parents=True)
+    (tree / "marker").write_text("shared\n")
+    for path in (tree, tree.parent):
+        os.chown(path, uid, uid)
+        path.chmod(mode)
+    return tree
+
+
+def show(node: Node, path: Path | str, *, owner: int | None = None) -> None:
+    """Write what the prolog writes: where the tree is, and a copy of it if it has an owner."""
+    shown = node.base / "workspace" / "n1" / RUN / "tree"
+    (shown / "copy").mkdir(parents=True)
+    (shown / "path").write_text(f"{path}\n")
+    if owner is not None:
+        (shown / "copy" / "tree").mkdir()
+        (shown / "copy" / "tree" / "marker").write_text("copy\n")
+        for part in ("copy", "copy/tree", "copy/tree/marker"):
+            os.chown(shown / part, owner, owner)
+        (shown / "copy").chmod(0o700)
+
+
+def found(node: Node, tree: Path) -> tuple[list[str], list[str]]:
+    """Run a task; return the options of the mounts on the tree, and what its marker holds."""
+    lines = node.task(TREE=str(tree))
+    mounts = [line.split(" ")[6] for line in lines if line.startswith("/proc/self/mountinfo") and f" {tree} " in line]
+    return mounts, [line.partition(": ")[2] for line in lines if line.startswith(f"{tree}/marker: ")]
+
+
+@ONCE  # valgrind does not know openat2(2)
+def test_a_copy_is_at_the_trees_own_path(node: Node) -> None:
+    """Read-only, nosuid and nodev, in this task alone."""
+    tree = make_tree(node)
+    show(node, tree, owner=JOB)
+    (options,), marker = found(node, tree)
+    assert {"ro", "nosuid", "nodev"} <= {*options.split(",")}
+    assert marker == ["copy"]
+
+
+@ONCE
+def test_without_a_copy_the_tree_is_read_only(node: Node) -> None:
+    """It is bound to itself."""
+    tree = make_tree(node)
+    show(node, tree)
+    (options,), marker = found(node, tree)
+    assert ("ro" in options.split(","), marker) == (True, ["shared"])
+
+
+@ONCE
+def test_a_group_of_the_users_is_enough(node: Node) -> None:
+    """The mount point is opened with the job's supplementary groups."""
+    tree = make_tree(node, uid=0, mode=0o750)
+    for path in (tree, tree.parent):
+        os.chown(path, 0, 64299)
+    show(node, tree, owner=JOB)
+    assert found(node, tree)[1] == []  # the harness has no such group for the task itself
+    assert len(found(node, tree)[0]) == 1
+
+
+@ONCE
+@pytest.mark.threat(51)
+@pytest.mark.parametrize("case", ["a link on the way", "a link at its place", "not the user's to enter", "gone"])
+def test_nothing_is_mounted_elsewhere(node: Node, case: str) -> None:
+    """The path leads through directories of the user's."""
+    tree = make_tree(node)
+    other = node.base / "other"
+    (other / "env").mkdir(parents=True)
+    if case == "a link on the way":
+        tree.parent.rename(node.base / "moved")
+        tree.parent.symlink_to(other)
+    elif case == "a link at its place":
+        tree.rename(node.base / "moved")
+        tree.symlink_to(other)
+    elif case == "gone":
+        tree.rename(node.base / "moved")
+    else:
+        os.chown(tree.parent, 0, 0)
+    show(node, tree, owner=JOB)
+    lines = node.task(TREE=str(tree))
+    assert not [line for line in lines if line.startswith("/proc/self/mountinfo") and "/env " in line]
+    assert [line for line in lines if line.startswith("info: warmstart: cannot show the job its tree")]
+
+
+@ONCE
+@pytest.mark.threat(51)
+@pytest.mark.parametrize("case", ["the user's directory", "another's copy"])
+def test_only_what_root_wrote_is_believed(node: Node, case: str) -> None:
+    """A directory of the user's is no part of a run, and a copy belongs to the job's user."""
+    tree = make_tree(node)
+    show(node, tree, owner=JOB + 1)
+    if case == "the user's directory":
+        os.chown(node.base / "workspace" / "n1" / RUN / "tree", JOB, JOB)
+        assert found(node, tree)[0] == []
+    else:
+        assert found(node, tree)[1] == ["shared"]

@@ -1,0 +1,139 @@
+"""A tree on the shared file system that a job reads from a packed copy (docs/reference/trees.md)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import spank
+from tests.cluster import mounts
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.cluster import JobResult
+from tests.cluster.site import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RULES = """\
+trees:
+  prefixes: ["{prefix}"]
+rules:
+  - name: everyone
+"""
+SHOW = """\
+#!/bin/sh
+cd {tree}/lib/python3.11/site-packages || exit 3
+cat one/__init__.py; wc -c <one/empty.py; cat .hidden; readlink abs; ./one/run.sh; stat -c '%A %U' one/run.sh .
+[ "$(stat -c %d:%i one/same)" = "$(stat -c %d:%i one/run.sh)" ] || cmp one/same one/run.sh && echo same
+touch one/new 2>&1 | grep -o Read-only
+grep -c ' {tree} ' /proc/self/mountinfo
+grep -q ' {tree} .* squashfs ' /proc/self/mountinfo && echo copy || echo itself
+"""
+ALIKE = [
+    "one",
+    "0",
+    "hidden",
+    "/etc/hostname",
+    "ran",
+    "-rwxr-x--- ws-alice",
+    "drwxr-xr-x ws-alice",
+    "same",
+    "Read-only",
+]
+
+
+def make_environment(site: Site, tree: Path) -> Path:
+    """Make what looks like an environment of pip, of a user's; return its `site-packages`."""
+    packages = tree / "lib" / "python3.11" / "site-packages"
+    (packages / "one").mkdir(parents=True)
+    (tree / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (packages / "one" / "__init__.py").write_text("one\n")
+    (packages / "one" / "empty.py").write_text("")
+    (packages / ".hidden").write_text("hidden\n")
+    (packages / "abs").symlink_to("/etc/hostname")
+    (packages / "one" / "run.sh").write_text("#!/bin/sh\necho ran\n")
+    (packages / "one" / "run.sh").chmod(0o750)
+    os.link(packages / "one" / "run.sh", packages / "one" / "same")
+    account = site.cluster.account(ALICE)
+    subprocess.run(["/bin/chown", "-Rh", f"{account.uid}:{account.gid}", str(tree)], check=True)
+    return packages
+
+
+@contextmanager
+def shared(site: Site, name: str) -> Iterator[tuple[Path, Path]]:
+    """Yield a directory of ws-alice's that refuses all other uids, root's too, and the same directory as root sees it.
+
+    With the plugin loaded, and a policy that offers trees there.
+    """
+    spank.need()
+    base, account = site.cluster.base, site.cluster.account(ALICE)
+    source = base / f"{name}.source"
+    source.mkdir()
+    os.chown(source, account.uid, account.gid)
+    with mounts.squashed(base, source, base / f"{name}.shared", account) as target, spank.loaded(site):
+        site.write_policy(RULES.format(prefix=target), constant="spank")
+        yield target, source
+        site.cluster.wait_idle()
+    site.write_policy()
+
+
+def run(site: Site, tree: Path, script: str = SHOW, user: str = ALICE, *arguments: str, word: str = "") -> JobResult:
+    """Run a job that asks for a tree, until nothing works in the background."""
+    comment = f"--comment=warmstart: tree={word or tree}"
+    return site.finish(site.cluster.submit(script.format(tree=tree), user, comment, *arguments))
+
+
+def told(tree: Path) -> str:
+    """Return what a job is told that reads the tree itself while it is packed."""
+    how = "is read from the shared file system, read-only; a copy is packed in the background"
+    return f"warmstart: tree {tree} {how}"
+
+
+@pytest.mark.threat(50)
+def test_the_first_job_reads_the_tree_itself_and_the_second_its_copy(site: Site) -> None:
+    """Both read-only, at the same path, with the same files; root cannot even look at that file system."""
+    with shared(site, "tree.first") as (target, source):
+        packages, tree = make_environment(site, source / "env"), target / "env"
+        first = run(site, tree, SHOW, ALICE, "--nodelist=n1")
+        assert first.output.splitlines() == [told(tree), *ALIKE, "1", "itself"]
+        (packed,) = site.events(first.job_id, "tree.packed")
+        assert (packed["files"], packed["left_out"]) == (11, 0)
+        second = run(site, tree, SHOW, ALICE, "--nodelist=n2")
+        assert second.output.splitlines() == [*ALIKE, "1", "copy"]
+        assert [event["way"] for event in site.events(second.job_id, "tree.shown")] == ["copy"]
+        (packages / "two").mkdir()  # as an installation does
+        third = run(site, tree, SHOW, ALICE, "--nodelist=n2")
+        assert third.output.splitlines()[-1] == "itself"
+        assert len(site.events(third.job_id, "tree.packed")) == 1
+        both = run(site, tree, "#!/bin/sh\nsrun grep -c ' {tree} ro' /proc/self/mountinfo\n", ALICE, "--nodes=2")
+        assert both.output.splitlines()[-2:] == ["1", "1"]
+        assert {event["reason"] for event in site.events(both.job_id, "tree.shown")} == {"several-nodes"}
+        stranger = run(site, tree, "#!/bin/sh\ngrep -c ' {tree} ' /proc/self/mountinfo\n", BOB)
+        assert stranger.output.splitlines() == [
+            f"warmstart: tree {tree}: Permission denied; the job runs without it",
+            "0",
+        ]
+        assert site.leftovers() == []
+    assert "/tree/copy" not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_a_damaged_copy_is_found(site: Site) -> None:
+    """By maintenance, which compares the bytes; a whole one stays, and is neither compacted nor exported."""
+    with shared(site, "tree.verify") as (target, source):
+        make_environment(site, source / "env")
+        job = run(site, target / "env")
+        (packed,) = site.events(job.job_id, "tree.packed")
+        assert site.command("cache", "verify", packed["bundle"]).returncode == 0
+        assert site.command("cache", "compact").returncode == 0
+        assert site.command("cache", "promote", packed["bundle"], "--to", "site").returncode == 2
+        (squashfs,) = site.store.rglob(f"{packed['bundle']}.sqsh")
+        squashfs.chmod(0o644)
+        with squashfs.open("r+b") as file:
+            file.write(b"x")
+        assert site.command("cache", "verify", packed["bundle"]).returncode == 1
+        assert not squashfs.exists()

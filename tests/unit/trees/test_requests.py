@@ -1,0 +1,70 @@
+"""Trees that wait to be packed."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from warmstart.paths import NodePaths
+from warmstart.trees import requests
+from warmstart.trees.requests import MOST_PER_USER, TreeRequest
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> NodePaths:
+    """Return the directories of a node."""
+    return NodePaths(str(tmp_path), str(tmp_path))
+
+
+def request(tree: str = "/t", uid: int = 1, asked: float = 0.0) -> TreeRequest:
+    """Return a request of a user's."""
+    return TreeRequest(tree, "", f"user-{uid}-u", "u", uid, uid, "c", 7, "n1", asked or time.time())
+
+
+def write(paths: NodePaths, item: TreeRequest) -> None:
+    """Write a request as `ask` does."""
+    os.makedirs(paths.trees, exist_ok=True)
+    fd = os.open(paths.trees, os.O_RDONLY)
+    requests.write(fd, item)
+    os.close(fd)
+
+
+def test_a_tree_is_asked_for_once(paths: NodePaths) -> None:
+    """The job that asked first is the one whose labels the pack bears."""
+    assert requests.ask(paths, request()._replace(job_id=1))
+    assert requests.ask(paths, request()._replace(job_id=2))
+    assert [item.job_id for item in requests.due(paths)] == [1]
+
+
+@pytest.mark.threat(50)
+def test_users_take_turns_and_have_a_bound(paths: NodePaths) -> None:
+    """One who asks for many waits behind who asks for one."""
+    for number in range(MOST_PER_USER):
+        assert requests.ask(paths, request(f"/{number}", asked=time.time() - 100 + number))
+    assert not requests.ask(paths, request("/more"))
+    assert requests.ask(paths, request("/other", uid=2))
+    assert [item.tree for item in requests.due(paths)][:3] == ["/0", "/other", "/1"]
+
+
+def test_a_failed_pack_waits_longer_each_time(paths: NodePaths) -> None:
+    """And is forgotten a day after the last attempt."""
+    now = time.time()
+    write(paths, request()._replace(attempts=2, tried=now - 2 * requests.FIRST_BACKOFF_S + 5))
+    assert requests.due(paths) == []
+    write(paths, request()._replace(attempts=2, tried=now - 2 * requests.FIRST_BACKOFF_S - 5))
+    assert len(requests.due(paths)) == 1
+    write(paths, request(asked=now - 2 * requests.KEPT_S)._replace(tried=now - requests.KEPT_S - 1))
+    assert requests.due(paths) == []
+    assert os.listdir(paths.trees) == []
+
+
+def test_a_damaged_request_goes(paths: NodePaths) -> None:
+    """The next job asks again."""
+    write(paths, request())
+    (name,) = os.listdir(paths.trees)
+    Path(paths.trees, name).write_text("{")
+    assert requests.due(paths) == []
+    assert os.listdir(paths.trees) == []

@@ -1,0 +1,161 @@
+"""A tree as its user reads it, and root's copy of it: the two ends of the same records."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from warmstart.host.files import opened_dir
+from warmstart.trees import walk
+from warmstart.trees.stage import Stage, Staged, WalkMalformed
+from warmstart.trees.walk import Bounds, TreeChanged, TreeTooLarge
+
+MANY = Bounds(1 << 30, 1000)
+
+
+@pytest.fixture
+def records() -> Iterator[BinaryIO]:
+    """Yield the file of root's that records are written to."""
+    with tempfile.TemporaryFile(buffering=0) as file:
+        yield file
+
+
+def copied(tree: Path, to: Path, records: BinaryIO, bounds: Bounds = MANY) -> Staged:
+    """Copy a tree as `TreeClient.walk` does."""
+    to.mkdir()
+    walk.begin(str(tree), bounds)
+    with opened_dir(str(to)) as fd, Stage(fd, str(tree), bounds) as stage:
+        has_more = True
+        while has_more:
+            has_more = walk.more(records.fileno())
+            assert stage.take(records.fileno()) is not has_more
+        return stage.result()
+
+
+def seen(top: Path) -> dict[str, tuple[object, ...]]:
+    """Return what lies below a directory: kind and mode, whole seconds of the mtime, content."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in sorted(top.rglob("*")):
+        status = path.lstat()
+        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        found[str(path.relative_to(top))] = (status.st_mode, int(status.st_mtime), content)
+    return found
+
+
+def test_a_copy_has_everything(tmp_path: Path, records: BinaryIO) -> None:
+    """Links as they are, absolute ones too; empty and hidden files, programs, hard links, odd names, old times."""
+    tree = tmp_path / "tree"
+    (tree / "a" / "b").mkdir(parents=True)
+    (tree / "a" / "b" / "__init__.py").write_text("")
+    (tree / "a" / ".hidden").write_bytes(b"x" * (walk.PIECE + 1))
+    (tree / "a" / "run").write_text("#!/bin/sh\n")
+    (tree / "a" / "run").chmod(0o751)
+    os.link(tree / "a" / "run", tree / "a" / "same")
+    (tree / "absolute").symlink_to("/etc/passwd")
+    (tree / "nowhere").symlink_to("../../gone")
+    (tree / os.fsdecode(b"\xff\n")).write_text("odd")
+    os.utime(tree / "a" / "run", (1_000_000_000, 1_000_000_000))
+    os.utime(tree / "a" / "b", (1_000_000_001, 1_000_000_001))
+    staged = copied(tree, tmp_path / "copy", records)
+    assert seen(tmp_path / "copy") == seen(tree)
+    assert (staged.files, staged.left_out) == (9, 0)
+
+
+@pytest.mark.threat(50)
+def test_what_is_no_file_is_left_out(tmp_path: Path, records: BinaryIO) -> None:
+    """A FIFO hangs nobody, and programs lose the bits that give rights."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    os.mkfifo(tree / "fifo")
+    (tree / "program").write_text("x")
+    (tree / "program").chmod(0o6755)
+    staged = copied(tree, tmp_path / "copy", records)
+    assert (staged.left_out, staged.examples) == (1, [("fifo", "neither file nor directory")])
+    assert stat.S_IMODE((tmp_path / "copy" / "program").stat().st_mode) == 0o755
+
+
+@pytest.mark.threat(50)
+@pytest.mark.parametrize("bounds", [Bounds(1 << 30, 4), Bounds(9, 1000)])
+def test_a_tree_has_bounds(tmp_path: Path, records: BinaryIO, bounds: Bounds) -> None:
+    """Of names and of bytes."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for number in range(5):
+        (tree / str(number)).write_text("12")
+    with pytest.raises(TreeTooLarge):
+        copied(tree, tmp_path / "copy", records, bounds)
+
+
+@pytest.mark.threat(50)
+def test_directories_in_each_other_have_a_bound(tmp_path: Path, records: BinaryIO) -> None:
+    """A walk has a descriptor open for each."""
+    deep = tmp_path / "tree"
+    deep.joinpath(*["d"] * (walk.DEEPEST + 1)).mkdir(parents=True)
+    with pytest.raises(TreeTooLarge):
+        copied(deep, tmp_path / "copy", records)
+
+
+@pytest.mark.threat(50)
+def test_a_file_that_grows_is_no_copy(tmp_path: Path, records: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read up to the size that it had, and then the walk ends."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    file = tree / "log"
+    file.write_text("some")
+    read = os.read
+
+    def growing(fd: int, most: int) -> bytes:
+        with file.open("a") as log:
+            log.write("more")
+        return read(fd, most)
+
+    walk.begin(str(tree), MANY)
+    monkeypatch.setattr("warmstart.trees.walk.os.read", growing)
+    with pytest.raises(TreeChanged):
+        walk.more(records.fileno())
+
+
+def name(text: bytes) -> bytes:
+    """Return a name as a record has it."""
+    return struct.pack("<H", len(text)) + text
+
+
+DIRECTORY = walk.ATTRIBUTES.pack(0o755, 0, 0)
+FILE = walk.ATTRIBUTES.pack(0o644, 0, 4)
+HOSTILE = {
+    "a path": walk.DIRECTORY + name(b"a/b") + DIRECTORY,
+    "the parent": walk.DIRECTORY + name(b"..") + DIRECTORY,
+    "no name": walk.FILE + name(b"") + FILE,
+    "a NUL": walk.FILE + name(b"a\0b") + FILE,
+    "out of the tree": walk.UP,
+    "an end in a directory": walk.DIRECTORY + name(b"a") + DIRECTORY + walk.END,
+    "an end in a file": walk.FILE + name(b"a") + FILE + walk.END,
+    "bytes of no file": walk.BYTES + struct.pack("<I", 1) + b"x",
+    "more bytes than the file": walk.FILE + name(b"a") + FILE + walk.BYTES + struct.pack("<I", 5) + b"12345",
+    "a long piece": walk.FILE + name(b"a") + FILE + walk.BYTES + struct.pack("<I", 1 << 30),
+    "half a record": walk.FILE + name(b"a") + FILE[:3],
+    "an empty link": walk.LINK + name(b"a") + DIRECTORY + name(b""),
+    "an unknown kind": b"?",
+}
+
+
+@pytest.mark.threat(50)
+@pytest.mark.parametrize("case", sorted(HOSTILE))
+def test_records_are_not_believed(tmp_path: Path, records: BinaryIO, case: str) -> None:
+    """Whatever a process of the user's writes, nothing is made outside of the stage."""
+    records.write(HOSTILE[case])
+    (tmp_path / "copy").mkdir()
+    with (
+        opened_dir(str(tmp_path / "copy")) as fd,
+        Stage(fd, "/tree", MANY) as stage,
+        pytest.raises(WalkMalformed),
+    ):
+        stage.take(records.fileno())
+    assert os.listdir(tmp_path) == ["copy"]
