@@ -58,6 +58,7 @@ fuzz: setup ## SECONDS (600) of random bytes for each parser of foreign ones; wh
 
 gpu: ## each GPU tool that PYTHON has, cold and warm on this machine's GPU; writes docs/gpu.md (tests/gpu/README.md)
 	@PYTHONPATH=hooks:. $(PYTHON) -m tests.gpu
+	@PYTHONPATH=hooks:. $(PYTHON) -m tools.tried
 
 unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, under a minute
 	$(BIN)/python -m pytest -q tests/unit -n $(JOBS)
@@ -66,6 +67,7 @@ lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 	$(BIN)/python -m tools.policy_reference --check
 	$(BIN)/python -m tools.documents --check
 	$(BIN)/python -m tools.threats --check
+	$(BIN)/python -m tools.tried --check
 	$(BIN)/ruff format --check hooks tests tools
 	$(BIN)/ruff check hooks tests tools
 	$(BIN)/mypy

@@ -40,6 +40,8 @@ VIEW_SECONDS = 1.0  # and to the job's view
 NO_RULE_MATCHES = (
     "warmstart: no rule of this cluster matches this job on node {node}, so it gets nothing of its request"
 )
+NO_CONSTANT_PATH = "needs a constant path (policy: constant_path)"
+SHARED_SCOPE = "is kept in its user's own scope, and this job publishes into a shared one"
 NO_WAY_TO_TREE = (
     "warmstart: tree {tree} is read from the shared file system: a packed copy needs warmstart's SPANK plugin "
     "(constant_path: spank), which this node does not have"
@@ -130,19 +132,28 @@ def notice_of(job: Job, grant: Grant) -> str:
 
 def profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]:
     """Return the job's profiles, those of the policy first. Raises `ProfileNotOffered` for an unknown profile."""
-    return [name for name in _all_profiles(policy, grant, requested) if not _misplaced(policy, name)]
+    return [name for name in _all_profiles(policy, grant, requested) if not _why_not(policy, grant, name)]
 
 
-def left_out(policy: Policy, grant: Grant, requested: Request) -> list[str]:
-    """Return the profiles that the job does not get because they need a constant path that this node lacks."""
-    return [name for name in _all_profiles(policy, grant, requested) if _misplaced(policy, name)]
+def left_out(policy: Policy, grant: Grant, requested: Request) -> dict[str, str]:
+    """Return the profiles that the job does not get, with variables and all, and why."""
+    reasons = {name: _why_not(policy, grant, name) for name in _all_profiles(policy, grant, requested)}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
-def _misplaced(policy: Policy, name: str) -> bool:
+def _why_not(policy: Policy, grant: Grant, name: str) -> str:
+    """Return why the job does not get a profile, "" if it does."""
     profile = registry.get(name, policy.profiles)
-    if profile.relocation != "constant-path":
-        return False
-    return not policy.constant_cache or (profile.follows_links and policy.constant_path == "link")
+    linked = profile.follows_links and policy.constant_path == "link"
+    if profile.relocation == "constant-path" and (linked or not policy.constant_cache):
+        return NO_CONSTANT_PATH
+    if profile.user_scope:
+        from warmstart.store.layout import is_user_scope
+
+        # It would not even be seeded from the user's scope: what such a job publishes is made of what it was shown.
+        if not is_user_scope(grant.publish_scope):
+            return SHARED_SCOPE
+    return ""
 
 
 def _all_profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]:

@@ -30,6 +30,7 @@ from warmstart.paths import reserve_beside
 FORMAT = 1
 LONGEST = 64 << 20
 NAME = "record.json"
+CLAIMED = "claimed:"  # before the reference of an image that was left to pyxis, in place of a digest
 _NOT_OURS = frozenset({errno.EFBIG, errno.ELOOP, errno.EINVAL})  # no file that `save` writes: too long, a link, a FIFO
 
 

@@ -287,37 +287,30 @@ static bool is_in_container(void)
 	return node_root.st_ino != 0 && stat("/", &root) == 0 && !same(&root, &node_root);
 }
 
+/* Return whether this container has the job's TMPDIR, which is beside the cache. */
+static bool has_tmp(void)
+{
+	char tmp[PATH_MAX];
+	const char *end = strrchr(view.cache, '/');
+
+	return end != NULL &&
+	       snprintf(tmp, sizeof(tmp), "%.*s/tmp", (int)(end - view.cache), view.cache) < (int)sizeof(tmp) &&
+	       access(tmp, F_OK) == 0;
+}
+
 /* Return whether a value is a path that leads nowhere in this container: the cache or TMPDIR is not there. */
 static bool is_hidden(const char *value, bool has_cache)
 {
 	if (is_below(value, view.constant))
 		return !has_cache;
-	return is_below(value, view.workspace) && access(value, F_OK) < 0;
+	return is_below(value, view.workspace) && !has_tmp();
 }
 
-/* enroot's hook has set the container's variables before pyxis made the user's mounts. Where one of these hides the
- * cache, unset what points into it: a tool would write into the user's directory, or fail. WARMSTART_CACHE becomes
- * empty, which means that there is no cache. */
-static void check_container(spank_t spank)
+static bool is_task(spank_t spank, spank_item_t item)
 {
-	struct variable variable;
-	struct stat found;
-	bool has_cache = stat(view.constant, &found) == 0 && same(&found, &node_cache), hidden = false;
-	char value[PATH_MAX], *line = view.variables;
 	uint32_t task;
 
-	while ((line = view_variable(line, &variable)) != NULL) {
-		if (spank_getenv(spank, variable.name, value, sizeof(value)) != ESPANK_SUCCESS || !is_hidden(value, has_cache))
-			continue;
-		hidden = true;
-		if (strcmp(variable.name, "WARMSTART_CACHE") == 0)
-			spank_setenv(spank, variable.name, "", 1);
-		else
-			spank_unsetenv(spank, variable.name);
-	}
-	if (hidden && spank_get_item(spank, S_TASK_ID, &task) == ESPANK_SUCCESS && task == 0)
-		dprintf(STDERR_FILENO, "warmstart: a mount of this container hides %s, so the step runs without it\n",
-			has_cache ? "the job's TMPDIR" : "the job's cache");
+	return spank_get_item(spank, item, &task) == ESPANK_SUCCESS && task == 0;
 }
 
 static void say(const char *text)
@@ -329,6 +322,34 @@ static void say(const char *text)
 		text += written > 0 ? written : 0;
 		left -= written > 0 ? (size_t)written : 0;
 	}
+}
+
+/* enroot's hook has set the container's variables before pyxis made the user's mounts. Where one of these hides the
+ * cache, unset what points into it: a tool would write into the user's directory, or fail. WARMSTART_CACHE becomes
+ * empty, which means that there is no cache. The hook has emptied it where the caches belong to another image. */
+static void check_container(spank_t spank)
+{
+	struct variable variable;
+	struct stat found;
+	char value[PATH_MAX], *line = view.variables;
+	bool has_cache = stat(view.constant, &found) == 0 && same(&found, &node_cache), hidden = false;
+	bool is_of_another = spank_getenv(spank, "WARMSTART_CACHE", value, sizeof(value)) == ESPANK_SUCCESS && *value == '\0';
+
+	while ((line = view_variable(line, &variable)) != NULL) {
+		if (spank_getenv(spank, variable.name, value, sizeof(value)) != ESPANK_SUCCESS || !is_hidden(value, has_cache))
+			continue;
+		hidden = true;
+		if (strcmp(variable.name, "WARMSTART_CACHE") == 0)
+			spank_setenv(spank, variable.name, "", 1);
+		else
+			spank_unsetenv(spank, variable.name);
+	}
+	if (hidden && is_task(spank, S_TASK_ID))
+		dprintf(STDERR_FILENO, "warmstart: a mount of this container hides %s, so the step runs without it\n",
+			has_cache ? "the job's TMPDIR" : "the job's cache");
+	else if (is_of_another && is_task(spank, S_TASK_GLOBAL_ID))
+		say("warmstart: this container starts with empty caches, which are not kept; name its image when you submit "
+		    "the job (--warm-image)\n");
 }
 
 /* Print the verdict and exit. Slurm ignores the status of an optional plugin (spank(8)); this process has yet to exec
@@ -343,10 +364,8 @@ static void end_task(void)
  * that the notice is told. */
 static void tell_notice(spank_t spank)
 {
-	uint32_t rank;
-
 	spank_setenv(spank, "WARMSTART_NOTICES", path, 1);
-	if (spank_get_item(spank, S_TASK_GLOBAL_ID, &rank) == ESPANK_SUCCESS && rank == 0)
+	if (is_task(spank, S_TASK_GLOBAL_ID))
 		say(notice);
 }
 

@@ -152,13 +152,14 @@ class Site:
         argv: list[str | Path] = [*self.enter.get(node, ()), program, *arguments]
         return subprocess.run(argv, capture_output=True, text=True, check=False, env=env or {})
 
-    def compile_job(self, tool: str, user: str, node: str, *arguments: str) -> int:
+    def compile_job(self, tool: str, user: str, node: str, *arguments: str, python: str = "") -> int:
         """Submit a sample job on one node; returns its id.
 
         `tool`: the TOOL of its file, tests/jobs/TOOL_job.py, and after a blank its argument. `arguments`: sbatch's.
+        `python`: the interpreter that has the tool; the tests' own without one.
         """
         name, _, argument = tool.partition(" ")
-        script = f"#!/bin/sh\nexec {self.cluster.python} {self.jobs}/{name}_job.py {argument}\n"
+        script = f"#!/bin/sh\nexec {python or self.cluster.python} {self.jobs}/{name}_job.py {argument}\n"
         options = (f"--nodelist={node}", f"--job-name={name}", "--cpus-per-task=2")
         return self.cluster.submit(script, user, *options, *arguments)
 
@@ -204,6 +205,13 @@ class Site:
     def imports(self) -> list[int]:
         """Return the pids of this installation's background imports, without those that they forked."""
         return self._running("import")
+
+    def answering(self) -> list[int]:
+        """Return the pids of this installation's answers to steps that ask for images."""
+        program = f"{self.cluster.prefix}/libexec/warmstart/step-images".encode()
+        parents = processes.parents()
+        found = {pid for pid in parents if {program, b"answer"} <= set(processes.arguments(pid))}
+        return [pid for pid in found if parents[pid] not in found]
 
     def _running(self, name: str) -> list[int]:
         program = f"{self.cluster.prefix}/libexec/warmstart/{name}".encode()

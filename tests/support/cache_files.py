@@ -19,6 +19,8 @@ STEM = "uk/cuk" + "a" * 49
 # One kernel each of Triton 3.1 (sm_80), 3.2 and 3.4 (sm_90) and 3.9 (sm_120), compiled ahead of time without a GPU.
 TRITON = Path(__file__).parent / "data/triton-entries.zip"
 TRITON_RELEASES = ("3.1", "3.2", "3.4", "3.9")
+# Entries as other tools wrote them without a GPU; `tools/tried` says which releases, and made them.
+OF_TOOLS = Path(__file__).parent / "data/tool-entries.zip"
 
 
 def letters(content: bytes) -> str:
@@ -78,6 +80,13 @@ def triton_kernel(release: str) -> dict[str, bytes]:
     """Return the files of one kernel that a release of Triton compiled."""
     with zipfile.ZipFile(TRITON) as archive:
         names = [name for name in archive.namelist() if name.startswith(f"{release}/")]
+        return {name.partition("/")[2]: archive.read(name) for name in names}
+
+
+def of_tool(tool: str) -> dict[str, bytes]:
+    """Return the files of the entries that a tool's sample job left."""
+    with zipfile.ZipFile(OF_TOOLS) as archive:
+        names = [name for name in archive.namelist() if name.startswith(f"{tool}/")]
         return {name.partition("/")[2]: archive.read(name) for name in names}
 
 

@@ -49,7 +49,7 @@ def test_profiles_bound_to_one_path_need_it(
     policy = a_policy(tmp_path, constant_path=constant_path)
     requested = plan.request_of(a_job(comment="warmstart: profiles=numba"), GRANT)
     assert plan.profiles(policy, GRANT, requested) == (["numba"] if used else [])
-    assert plan.left_out(policy, GRANT, requested) == ([] if used else ["numba"])
+    assert plan.left_out(policy, GRANT, requested) == ({} if used else {"numba": plan.NO_CONSTANT_PATH})
 
 
 def test_files_are_declared_by_name(tmp_path: Path) -> None:
@@ -128,8 +128,19 @@ def test_the_preview_knows_the_sites_own_profiles(tmp_path: Path) -> None:
     policy = a_policy(tmp_path, profiles=(own,), rules=(a_rule(),))
     shown = preview(policy, a_job(comment="warmstart: profiles=mytool"))
     assert shown["profiles"] == [
-        {"name": "mytool", "from": "job", "variables": {"MYTOOL": "$WARMSTART_CACHE/mytool/v1"}}
+        {
+            "name": "mytool",
+            "from": "job",
+            "variables": {"MYTOOL": "$WARMSTART_CACHE/mytool/v1"},
+            "experimental": False,
+        }
     ]
+
+
+def test_the_preview_says_what_was_never_run_with_its_tool(tmp_path: Path) -> None:
+    """A profile that no result in docs/results speaks for."""
+    shown = preview(a_policy(tmp_path, rules=(a_rule(),)), a_job(comment="warmstart: profiles=deepgemm,numba"))
+    assert [(row["name"], row["experimental"]) for row in shown["profiles"]] == [("deepgemm", True), ("numba", False)]
 
 
 def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
@@ -157,8 +168,9 @@ def test_a_job_without_profiles_loads_no_harvest(tmp_path: Path) -> None:
 def test_the_preview_names_what_is_left_out(tmp_path: Path) -> None:
     """`warmstart plan` says so; of a wish that can't be met it tells the verdict instead."""
     policy = a_policy(tmp_path, rules=(a_rule(),))
-    assert preview(policy, a_job(comment="warmstart: profiles=torch-extensions"))["left_out"] == ["torch-extensions"]
-    assert preview(policy, a_job(comment="warmstart: profiles=nope"))["left_out"] == []
+    left_out = preview(policy, a_job(comment="warmstart: profiles=torch-extensions"))["left_out"]
+    assert left_out == {"torch-extensions": plan.NO_CONSTANT_PATH}
+    assert preview(policy, a_job(comment="warmstart: profiles=nope"))["left_out"] == {}
 
 
 def test_every_node_harvests_but_for_what_one_node_has_to_say(tmp_path: Path) -> None:

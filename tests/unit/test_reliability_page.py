@@ -84,6 +84,9 @@ def test_reports_say_when_and_of_which_commit_they_are(monkeypatch: pytest.Monke
 
 
 def test_each_program_that_slurm_or_systemd_starts_as_root_is_swept() -> None:
-    """`maintain` is a command; what runs as the job's user makes no change, or is the user's own."""
+    """`maintain` is a command; what runs as the job's user makes no change, or is the user's own.
+
+    `step-images` does what a prolog does for its image, with the same step.
+    """
     programs = set(re.findall(r"\$3/([a-z-]+)\"", (TESTS.parent / "packaging/functions.sh").read_text()))
-    assert programs - {"task-prolog", "pyxis-importer"} == set(HOOKS) - {"maintain", "maintain-store"}
+    assert programs - {"task-prolog", "pyxis-importer", "step-images"} == set(HOOKS) - {"maintain", "maintain-store"}

@@ -12,16 +12,19 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests import spank
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.cluster import Cluster
+from tests.cluster.accounts import ALICE, BOB, CAROL
+from tests.cluster.cluster import Cluster, JobResult
+from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.support import registries
+from tests.support.step_images import served
 from warmstart.doctor import installed
 from warmstart.doctor.containers import needs_slurmstepd
 
@@ -55,7 +58,7 @@ def set_up_enroot(site: Site, private: str) -> None:
     libexec = site.cluster.prefix / "libexec/warmstart"
     (ENROOT / "mounts.d/50-warmstart.fstab").write_text(FSTAB.format(libexec, "bind") + FSTAB.format(site.var, "rbind"))
     (ENROOT / "enroot.conf.d/tests.conf").write_text(f"{CONF.format(base=base)}ENROOT_ALLOW_HTTP yes\n")
-    for user in (ALICE, BOB):
+    for user in (ALICE, BOB, CAROL):
         account = site.cluster.account(user)
         for name in ("", "runtime", "cache", "data", "temp"):
             path = base / "enroot" / str(account.uid) / name
@@ -109,6 +112,47 @@ def srun(site: Site, user: str, image: str, script: str, *options: str) -> str:
     return text
 
 
+def steps(site: Site, users: Sequence[str], image: str, script: str) -> list[JobResult]:
+    """Run a batch job of each user at once, whose step names an image. Print and return what each reads."""
+    step = f"srun --container-image={image} --no-container-mount-home sh -c '{script}'"
+    sys.stdout.write(f'\n$ sbatch <<< "{step}"      # {", ".join(users)}\n')
+    jobs = [
+        site.cluster.submit(f"#!/bin/sh\n{step}\n", user, f"--nodelist=n{1 + number % 4}")
+        for number, user in enumerate(users)
+    ]
+    ended = [site.finish(job) for job in jobs]
+    for user, job in zip(users, ended, strict=True):
+        sys.stdout.write("".join(f"    {user}: {line}\n" for line in job.output.splitlines()))
+    return ended
+
+
+def check_steps(site: Site, registry: Registry) -> None:
+    """Check an image that only a step within a batch job names."""
+    users = (ALICE, BOB, CAROL) * 2
+    alone = steps(site, users[:3], f"{registry.url}/team/alone:1", "cat /etc/motd")
+    fetched = registry.requests("GET", "/team/alone/blobs/")
+    check("without the socket each imports it", seen=all("alone" in job.output for job in alone))
+    with served(site):
+        ended = steps(site, users, f"{registry.url}/team/step:1", f"cat /etc/motd; {SHOW}")
+        check("with it all six run", seen=all("step\n" in job.output for job in ended))
+        once = registry.requests("GET", "/team/step/blobs/")
+        check(f"by {once} requests for blobs, {fetched} without it", seen=once * 3 == fetched)
+        imports = [event for event in site.audit("--event", "image.imported") if "/team/step:" in event["image"]]
+        check("and one import", seen=len(imports) == 1)
+        check("the caches are empty ones", seen=all("cache= numba=/" in job.output for job in ended))
+        check("and the user is told", seen=all(job.output.count("which are not kept") == 1 for job in ended))
+        with registry.silent():
+            step = f"srun --container-image={registry.url}/team/late:1 true"
+            job = site.cluster.submit(f"#!/bin/sh\n{step}\n", ALICE, "--nodelist=n1")
+            wait_until("the wait", lambda: site.answering() != [], 60)
+            began = time.monotonic()
+            site.cluster.admin("scancel", str(job))
+            site.cluster.wait_idle(120)
+            seconds = time.monotonic() - began
+            check(f"a job that is cancelled while its step waits leaves its node after {seconds:.0f} s", seen=True)
+        site.wait_imports()
+
+
 def check(claim: str, *, seen: bool) -> None:
     """Print a claim; `Failed` if it was not seen."""
     sys.stdout.write(f"! {claim}\n")
@@ -137,6 +181,7 @@ def run(site: Site, registry: Registry, private: str) -> None:
         check("the same image, warm, for another user", seen="public" in text)
         (event,) = site.audit("--event", "image.imported")
         check(f"one import ({event['image']})", seen=True)
+        check_steps(site, registry)
 
         text = srun(site, ALICE, private, f"cat /etc/motd; {SHOW}")
         check("the plugin says so, once", seen=text.count("imports it as you") == 1)
@@ -188,7 +233,8 @@ def main() -> int:
         site = Site(cluster, registry.url)
         site.registry = f'{registry.url}", "{private}'  # two in the policy's lists
         site.write_policy(RULES, constant="enroot")
-        for name, host in (("public", registry.url), ("cold", registry.url), ("private", private)):
+        of_registry = [(name, registry.url) for name in ("public", "cold", "alone", "step", "late")]
+        for name, host in (*of_registry, ("private", private)):
             push(cluster.base / name, f"{host}/team/{name}:1")
         set_up_enroot(site, private)
         try:

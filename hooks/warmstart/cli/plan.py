@@ -197,16 +197,17 @@ def _profiles(policy: Policy, grant: Grant, requested: Request) -> list[Json]:
             "name": name,
             "from": "policy" if name in grant.profiles else "job",
             "variables": registry.get(name, policy.profiles).environment(CACHE),
+            "experimental": registry.get(name, policy.profiles).experimental,
         }
         for name in names
     ]
 
 
-def _left_out(policy: Policy, grant: Grant, requested: Request) -> list[str]:
+def _left_out(policy: Policy, grant: Grant, requested: Request) -> dict[str, str]:
     try:
         return planning.left_out(policy, grant, requested)
     except UserError:
-        return []  # the job's own request is refused
+        return {}  # the job's own request is refused
 
 
 def _origin(policy: CurrentPolicy) -> Json:
@@ -235,6 +236,15 @@ def _print(shown: dict[str, Json], policy: CurrentPolicy, off_switch: str) -> No
     _print_parts(shown)
 
 
+def _remarks(shown: dict[str, Json]) -> list[str]:
+    """Return what there is to know about the job's profiles."""
+    experimental = [row["name"] for row in shown["profiles"] if row["experimental"]]
+    remarks = [f"Left out: {name} {why}" for name, why in shown["left_out"].items()]
+    if experimental:
+        remarks.insert(0, f"Experimental, because they were never run with their tools: {', '.join(experimental)}")
+    return remarks
+
+
 def _print_parts(shown: dict[str, Json]) -> None:
     if shown["images"]:
         rows = [(row["from"], row["private"], row["image"], row["reason"] or "allowed") for row in shown["images"]]
@@ -245,8 +255,8 @@ def _print_parts(shown: dict[str, Json]) -> None:
             for row in shown["profiles"]
         ]
         show_table(("profile", "from", "variables"), profiles)
-    if shown["left_out"]:
-        say(f"Left out, because they need a constant path (policy: constant_path): {', '.join(shown['left_out'])}")
+    for line in _remarks(shown):
+        say(line)
     if shown["rendezvous"]:
         rule = shown["rendezvous"]
         where = "also on shared nodes" if rule["shared_nodes"] else "if the first node is exclusive to the job"

@@ -92,7 +92,7 @@ class _Observation:
             [*steps, "environment"],
             plan.images(policy, grant, requested),
             plan.profiles(policy, grant, requested),
-            plan.left_out(policy, grant, requested),
+            [*plan.left_out(policy, grant, requested)],
             requested,
         )
 

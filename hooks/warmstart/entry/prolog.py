@@ -88,8 +88,8 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
     requested = plan.request_of(hook.job, grant)
     hook.audit.emit(events.JOB_PLANNED, **plan.as_audit(grant, requested, head=record.head))
     steps = plan.prolog(hook.policy, hook.job, grant, requested)
-    for name in plan.left_out(hook.policy, grant, requested):
-        hook.audit.emit(events.PROFILE_LEFT_OUT, profile=name, reason="needs a constant path (policy: constant_path)")
+    for name, reason in plan.left_out(hook.policy, grant, requested).items():
+        hook.audit.emit(events.PROFILE_LEFT_OUT, profile=name, reason=reason)
     if notice := plan.notice_of(hook.job, grant):
         _publish(hook, record, view.NOTICE, f"{notice}\n")
         return

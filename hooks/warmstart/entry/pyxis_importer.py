@@ -1,10 +1,15 @@
 """pyxis's importer: `get URI` prints the path of a squashfs, `release` removes what `get` made.
 
 Runs as the job's user, in the job's environment. It trusts root's policy and the store only: variables merely select
-which of the user's own files to use (the job's workspace, enroot credentials). Images that the store lacks are imported
-as the user (images/user/own_images.py). Where warmstart is off, or leaves the job alone or only observes it, and for an
-image that is in no registry (`dockerd://`), the importer does what pyxis does without it: `enroot import`. pyxis asks
-before any task has read the job's verdict: a job that must fail gets the verdict, and imports nothing.
+which of the user's own files to use (the job's workspace, enroot credentials). For an image that the store lacks it
+asks root, where the node has a socket for that (images/user/asking.py); else, and for what the site has no credentials
+for, the image is imported as the user (images/user/own_images.py). Where warmstart is off, or leaves the job alone or
+only observes it, and for an image that is in no registry (`dockerd://`), the importer does what pyxis does without it:
+`enroot import`. pyxis asks before any task has read the job's verdict: a job that must fail gets the verdict, and
+imports nothing.
+
+The caches of a job belong to the first image that its prolog knew. A step in a container of another one is noted
+(`own_images.note_other`): enroot's hook gives it empty caches.
 
 Protocol: pyxis 0.23 and later, importers/README.md: one line on stdout; stderr reaches the user only on failure;
 `release` may be called twice.
@@ -18,7 +23,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart import plan, view
-from warmstart.errors import PolicyError, WarmstartError
+from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images.choice import choose, of_user, recipe
@@ -26,12 +31,14 @@ from warmstart.images.query import query_by_rules
 from warmstart.images.reference import SCHEME, Reference, check_allowed, parse, split_login
 from warmstart.images.scratch import Caps
 from warmstart.images.store import layout, uses
-from warmstart.images.user import own_images
+from warmstart.images.user import asking, own_images
+from warmstart.images.user.asking import ALONE, ImageDeclined
 from warmstart.job import JobUnreadable, from_environment
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Images, Policy
 from warmstart.policy.current import current_policy
 from warmstart.policy.match import NO_RULE, OBSERVE
+from warmstart.steps.image import NOT_SHOWN
 
 IMPORT_S = 3600.0
 USAGE = "usage: pyxis-importer get URI | pyxis-importer release"
@@ -54,6 +61,7 @@ def main(prefix: str, arguments: list[str]) -> int:
                     print(verdict, end="", file=sys.stderr)  # noqa: T201 - pyxis shows it
                     return 1
                 path = get(Installation(prefix), uri)
+                _note_caches(Installation(prefix), uri, path)
             case ["release"]:
                 own_images.release(_step())
                 return 0
@@ -77,10 +85,58 @@ def get(installation: Installation, uri: str) -> str:
     parsed, path = parse_uri(uri), ""
     if policy is not None:
         check_allowed(parsed.reference, policy.images.registries)
-        # A user name asks for what that user's own credentials give access to, not for the image that all may read.
-        path = "" if parsed.login else _from_store(installation, parsed.reference, policy)
+    # A user name asks for what that user's own credentials give access to, not for the image that all may read.
+    shared = None if parsed.login else policy
+    if shared is not None:
+        path = _from_prolog(installation, parsed.reference) or _from_store(installation, parsed.reference, shared)
     path = path or own_images.handed_over(_job_tmp(installation), parsed.reference)
+    if shared is not None:
+        path = path or _from_root(installation, parsed.reference, shared)
     return path or _import(installation, parsed, policy)
+
+
+def _from_prolog(installation: Installation, reference: Reference) -> str:
+    """Return the path of an image that the job's prolog found, "" if it is none: all steps of a job have the same."""
+    path = dict(_known(installation)).get(reference.canonical(), "")
+    return path if path and os.access(path, os.R_OK) else ""
+
+
+def _from_root(installation: Installation, reference: Reference, policy: Policy) -> str:
+    """Return the path of the image that root obtains for the job; "" if it is to be imported as the user.
+
+    Raises `ImageDeclined`.
+    """
+    answer = asking.obtain(installation.step_images, reference, policy.images, lambda: in_store(reference, policy))
+    if answer.path:
+        _note_use(installation, answer.path)
+        return answer.path
+    is_over = answer.said in (asking.BUSY, asking.BROKEN) or answer.code == asking.EXPIRED
+    is_optional = answer.kind != UserError.kind and policy.on_error.image == "run-without"
+    if answer.said == ALONE or answer.code in NOT_SHOWN:
+        return ""
+    if is_optional or (is_over and policy.images.after_wait == "import"):
+        return ""
+    why = answer.text or f"image {reference.canonical()} is missing: too many steps of this node ask for images"
+    raise ImageDeclined(text=f"{why}\nwarmstart: {answer.hint}" if answer.hint else why)
+
+
+def _known(installation: Installation) -> list[tuple[str, str]]:
+    """Return the job's images that its prolog knew, and their paths ("": left to pyxis). The first has the caches."""
+    text = next(view.files(installation, _job(), "images"), b"").decode("utf-8", "replace")
+    return [(name, path) for name, _, path in (line.partition(" ") for line in text.splitlines())]
+
+
+def _note_caches(installation: Installation, uri: str, path: str) -> None:
+    """Note that the job's caches are not this container's, unless it is of the job's first image."""
+    job_tmp, known = _job_tmp(installation), _known(installation)
+    if not job_tmp or not known:
+        return
+    name, own = known[0]
+    with suppress(WarmstartError):
+        if path == own or parse_uri(uri).reference.canonical() == name:
+            return
+    with suppress(OSError):
+        own_images.note_other(job_tmp, os.environ.get("SLURM_STEP_ID", ""))
 
 
 def _wants_nothing(installation: Installation) -> bool:
@@ -158,14 +214,20 @@ def _from_store(installation: Installation, reference: Reference, policy: Policy
     path = in_store(reference, policy)
     if not path:
         return ""
-    name, job_tmp = os.path.basename(path).removesuffix(layout.IMAGE), _job_tmp(installation)
+    _note_use(installation, path)
+    name = os.path.basename(path).removesuffix(layout.IMAGE)
     with suppress(OSError):
-        if job_tmp:
-            own_images.note_use(job_tmp, name)
         if uses.is_protected(policy.paths.store, name, policy.images.keep.lease):
             return path
     _say(f"{reference.canonical()} was not used recently and may be evicted; copying it for you alone")
     return own_images.copied(reference, _directory(installation, policy.images), path, after(IMPORT_S))
+
+
+def _note_use(installation: Installation, path: str) -> None:
+    job_tmp = _job_tmp(installation)
+    with suppress(OSError):
+        if job_tmp:
+            own_images.note_use(job_tmp, os.path.basename(path).removesuffix(layout.IMAGE))
 
 
 def in_store(reference: Reference, policy: Policy) -> str:

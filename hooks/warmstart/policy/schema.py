@@ -318,6 +318,12 @@ class Images(Section):
         "How long a job waits while its image is imported; the import goes on without it. Together with "
         "`seed.fetch_budget` it must be below Slurm's `PrologEpilogTimeout`.",
     )
+    after_wait: Literal["wait", "import"] = _key(
+        "wait",
+        "What a step does that names an image itself, if it is still missing after `wait`, on a node with the socket "
+        "for steps ([images.md](images.md), Images that a step names): it waits on, at most as long as "
+        "`import_deadline`, or it imports the image as its user and for itself alone.",
+    )
     import_deadline: Duration = _key(
         "2h", "How long an import may take, from when the first job asked for the image; with all its attempts."
     )

@@ -44,6 +44,8 @@ def warnings(model: PolicyModel, known: Known) -> Iterator[Fault]:
             yield fault._replace(loc=("rules", number, *fault.loc))
         yield from _revoked(model, number)
         yield from _without_a_path(model, number)
+        yield from _experimental(rule, number)
+        yield from _moved_away(model, number)
         for name, value in rule.env.items():
             if _EXPANDED.search(value):
                 problem = f"{name} is set to {value!a} as it is: no shell expands $ there"
@@ -118,6 +120,28 @@ def _without_a_path(model: PolicyModel, number: int) -> Iterator[Fault]:
         if needs and (model.constant_path == "none" or (follows and model.constant_path == "link")):
             problem = f"{name} needs a constant path, and constant_path is {model.constant_path}: no job gets it"
             yield Fault(("rules", number, "profiles", index), problem)
+
+
+def _experimental(rule: Rule, number: int) -> Iterator[Fault]:
+    """Yield profiles of a rule that were never run with their tools."""
+    from warmstart.profiles import registry
+
+    for index, name in enumerate(rule.profiles):
+        profile = registry.shipped(name)
+        if profile is not None and profile.experimental:
+            problem = f"{name} is experimental: it was never run with its tool; try it with one job, cold and warm"
+            yield Fault(("rules", number, "profiles", index), problem)
+
+
+def _moved_away(model: PolicyModel, number: int) -> Iterator[Fault]:
+    """Yield profiles whose tool takes others' caches along, into the job's own, where nothing keeps these."""
+    profiles = model.rules[number].profiles
+    if "sglang" in profiles:
+        for name, variable in (("flashinfer", "FLASHINFER_WORKSPACE_BASE"), ("cuda-computecache", "CUDA_CACHE_PATH")):
+            if not any(name in rule.profiles or variable in rule.env for rule in model.rules):
+                problem = f"sglang moves {name}'s cache into the job's, and nothing keeps it there: "
+                problem += f"give the profile {name}, too, or set {variable} in env"
+                yield Fault(("rules", number, "profiles", profiles.index("sglang")), problem)
 
 
 def _revoked(model: PolicyModel, number: int) -> Iterator[Fault]:

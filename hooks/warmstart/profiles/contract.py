@@ -70,6 +70,11 @@ class Profile(NamedTuple):
     `follows_links` (relocation "constant-path"): the tool resolves its cache's path before it writes it down, so a
     link at the constant path does not do.
 
+    `user_scope`: the tool's own key tells too little apart for entries of several users: they are seeded and published
+    in the user's own scope alone. A job that publishes into a shared one is left without the profile.
+
+    `experimental`: it was never run with its tool; docs/results has no run of it, which `tools.tried` compares.
+
     `revision`: raised to begin new namespaces, where entries that earlier releases published must not be seeded any
     more: `entry_of` divided a cache otherwise, or `validate` accepted what ends jobs.
     """
@@ -90,6 +95,8 @@ class Profile(NamedTuple):
     in_step: bool = False
     exact_times: bool = False
     follows_links: bool = False
+    user_scope: bool = False
+    experimental: bool = False
     revision: int = 1
 
     @property

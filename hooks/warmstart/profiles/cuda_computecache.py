@@ -52,4 +52,5 @@ PROFILE = Profile(
     keeps="larger",
     after_success=True,
     in_step=True,
+    experimental=True,
 )

@@ -45,4 +45,5 @@ PROFILE = Profile(
     entry_of=named_by(_FILE),  # `cache/kernel.<name>.<hex>` for the files of one kernel
     validate=validate,
     in_step=True,
+    experimental=True,
 )

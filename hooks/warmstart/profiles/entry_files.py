@@ -35,11 +35,12 @@ REASONS = {
     "hash-differs": "the content does not match the hash or checksum that the entry records",
     "compressed-malformed": "compressed data that is damaged, truncated or followed by other bytes",
     "other-target": "the machine code is for another GPU or kernel than the entry says",
-    "other-vendor": "a kernel for another vendor's GPU than NVIDIA's: not damaged, and not taken",
+    "other-vendor": "a kernel for a GPU that is neither NVIDIA's nor AMD's: not damaged, and not taken",
     "blob-empty": "an empty file",
     "blob-zeroes": "the file's last page is all zeroes, so it was not written to its end",
     "two-writers": "the files do not belong together, or one is newer than the group that names it: "
     "two processes wrote the entry",
+    "other-function": "an object without the function that its tool calls",
     "undefined-symbol": "machine code that refers to a function that no file of the entry defines",
     "not-importable": "a function whose module no import finds, so that no process can load it",
     "build-unfinished": "the build's log does not say that the build ended",

@@ -14,8 +14,10 @@ _CPUINFO = "/proc/cpuinfo"
 _MODEL = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part", "CPU variant")  # x86, then ARM
 _FLAGS = ("flags", "Features")
 _PIECE = 4096
+_LONGEST_VERSION = 6  # digits of `gfx_target_version`: two each for major, minor and stepping
 _NVIDIA = "/proc/driver/nvidia"
-NONE = "none"  # NVIDIA's driver lists no GPU
+_AMD = "/sys/class/kfd/kfd/topology/nodes"  # of AMD's kernel driver: one directory for each GPU, and for each CPU
+NONE = "none"  # neither driver lists a GPU
 
 
 class FactUnreadable(ResourceError):
@@ -49,25 +51,44 @@ def machine() -> str:
     return os.uname().machine
 
 
-def gpu(directory: str = _NVIDIA) -> str:
-    """Return the models of this node's NVIDIA GPUs, sorted and joined with `+`; `none` if there are none.
+def gpu(directory: str = _NVIDIA, topology: str = _AMD) -> str:
+    """Return the models of this node's NVIDIA GPUs, sorted and joined with `+`, else AMD's as `gfx942`; else `none`.
 
-    The model determines the SM version. All GPUs of the node count, not only the job's, because Slurm gives a prolog
-    only indexes, whose meaning depends on the site's gres.conf. So a node with two models has its own namespaces.
+    An NVIDIA model determines the SM version; of AMD's the kernel lists only the architecture. All GPUs of the node
+    count, not only the job's, because Slurm gives a prolog only indexes, whose meaning depends on the site's gres.conf.
+    So a node with two models has its own namespaces.
     """
     models = set()
-    try:
-        addresses = os.listdir(f"{directory}/gpus")
-    except FileNotFoundError:
-        return NONE
-    except OSError as error:
-        raise FactUnreadable(path=f"{directory}/gpus", problem=error.strerror) from error
-    for address in addresses:
+    for address in _listed(f"{directory}/gpus"):
         for line in _first_block(f"{directory}/gpus/{address}/information").splitlines():
             key, _, value = line.partition(":")
             if key.strip() == "Model":
                 models.add(_word(value))
+    if not models:
+        models = {arch for node in _listed(topology) if (arch := _gfx(f"{topology}/{node}/properties"))}
     return "+".join(sorted(models)) or NONE
+
+
+def _gfx(path: str) -> str:
+    """Return the architecture of one node of AMD's topology, `gfx90a` for 90010; "" if it is a CPU."""
+    for line in _first_block(path).splitlines():
+        key, _, value = line.partition(" ")
+        if key == "gfx_target_version":
+            if not (value.isascii() and value.isdigit() and len(value) <= _LONGEST_VERSION):
+                raise FactUnreadable(path=path, problem=f"{key} is {value[:20]!a}")
+            version = int(value)
+            return f"gfx{version // 10_000}{version // 100 % 100:x}{version % 100:x}" if version else ""
+    return ""
+
+
+def _listed(directory: str) -> list[str]:
+    """Return the names in a driver's directory; none if there is no such driver."""
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise FactUnreadable(path=directory, problem=error.strerror) from error
 
 
 def driver(directory: str = _NVIDIA) -> str:

@@ -1,13 +1,22 @@
-"""FlashInfer's kernels, built by ninja (docs/cache-formats.md, Ninja builders).
+"""FlashInfer's kernels, built by ninja or CuTe DSL (docs/cache-formats.md, Ninja builders and CuTe DSL).
 
-From the source of FlashInfer 0.7; not tried on a GPU.
+Tried with FlashInfer 0.7 without a GPU, but for what ninja builds, which is from its source.
 
 Below `.cache/flashinfer/<version>/<architectures>/`, `cached_ops/<op>/` has `<op>.so`, objects, `build.ninja` and
 ninja's log and dependencies, and `generated/<op>/` has the sources, which ninja compares by mtime. Both together are
 the entry `.cache/flashinfer/<version>/<architectures>/<op>`. It is usable only at its original path with its original
 mtimes.
 
-Never harvested: `cached_ops/tmp/` (locks), `flashinfer_jit.log`, `cubins/` (downloads that FlashInfer itself checks).
+An op that is compiled with CuTe DSL instead has `cached_ops/<module>_<arch>_cute_dsl/` with `<kernel>.o` and
+`meta.json`, which is written last and names the compiler and the sources of all kernels there: one entry.
+`.cache/flashinfer/autotune/v2/<environment>/entries/<24 hex>.json` is what the autotuner chose for one operation. The
+name is the hash of the key inside. Ranks that find different choices wait for each other, so it is only of use where
+all of a job's nodes show the same (`in_step`).
+
+`.cache/flashinfer/cubins/<40 hex>/…/<name>.{cubin,h,txt}` are downloads. FlashInfer has the SHA-256 of each and fetches
+again what differs; without them each job would need the network.
+
+Never harvested: `cached_ops/tmp/` and `*.lock`, `flashinfer_jit.log`, the autotuner's `manifest.json` (for people).
 """
 
 from __future__ import annotations
@@ -21,31 +30,91 @@ if TYPE_CHECKING:
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}"
 _FILE = (
     rf"(\.cache/flashinfer/[0-9][A-Za-z0-9_.+-]{{0,60}}/[0-9][0-9a-f_]{{0,60}})/"
-    rf"(?:cached_ops/(?!tmp/)({_NAME})/(?:build\.ninja|\.ninja_log|\.ninja_deps|{_NAME}\.(?:so|o))"
+    rf"(?:cached_ops/(?!tmp/)({_NAME})/(?:build\.ninja|\.ninja_log|\.ninja_deps|meta\.json|{_NAME}\.(?:so|o))"
     rf"|generated/({_NAME})/{_NAME}\.(?:cu|cuh|cpp|h|hpp|inc))"
 )
+_DOWNLOAD = rf"\.cache/flashinfer/cubins/[0-9a-f]{{40}}/(?:{_NAME}/){{1,6}}{_NAME}\.(?:cubin|h|txt)"
+_DOWNLOADS = ".cache/flashinfer/cubins/"
+_META = "meta.json"
+_CHOICE = r"\.cache/flashinfer/autotune/v2/[0-9a-f]{16}/entries/[0-9a-f]{24}\.json"
+_LETTERS_OF_KEY = 24
 
 
 def entry_of(path: str) -> str | None:
-    """Return `….cache/flashinfer/<version>/<architectures>/<op>` for an op's build and its generated sources."""
+    """Return `….cache/flashinfer/<version>/<architectures>/<op>` for an op's build and its generated sources.
+
+    The autotuner's choices and downloads are entries by themselves.
+    """
     import re
 
+    if re.fullmatch(_CHOICE, path) or re.fullmatch(_DOWNLOAD, path):
+        return path
     match = re.fullmatch(_FILE, path)
     return f"{match[1]}/{match[2] or match[3]}" if match else None
 
 
 def validate(files: EntryFiles) -> None:
-    """Require a finished build of the op, with a whole library and objects.
+    """Require a finished build of the op, with a whole library and objects, or a choice of the autotuner under its key.
 
-    Catches the same faults as `torch_extensions.validate`. Generated sources alone are incomplete.
+    Catches the same faults as `torch_extensions.validate`. Generated sources alone are incomplete. Cannot catch:
+    kernels of CuTe DSL that are older than their `meta.json` says; another choice under the same key; of a download
+    all but what a crash leaves.
     """
     from warmstart.profiles.formats import ninja, plain
 
+    if files.entry.startswith(_DOWNLOADS):
+        plain.check_written(files, files.entry)
+        return
+    if files.entry.endswith(".json"):
+        _check_choice(files)
+        return
     parent, _, op = files.entry.rpartition("/")
+    if f"{parent}/cached_ops/{op}/{_META}" in files:
+        _check_cute_dsl(files, f"{parent}/cached_ops/{op}/", op)
+        return
     ninja.check_build(files, f"{parent}/cached_ops/{op}", f"{op}.so")
     for name in files.names:
         if name.startswith(f"{parent}/generated/"):
             plain.check_text(files, name)
+
+
+def _check_cute_dsl(files: EntryFiles, directory: str, op: str) -> None:
+    """Require metadata for the architecture in the directory's name, and in each object the kernel of its name."""
+    import re
+
+    from warmstart.profiles.entry_files import EntryInvalid
+    from warmstart.profiles.formats import elf, plain
+
+    meta = plain.read_json(files, directory + _META)
+    arch, version, sources = (meta.get(name) for name in ("arch", "cute_dsl_version", "source_sha256"))
+    if not (isinstance(arch, str) and isinstance(version, str) and isinstance(sources, str)):
+        raise EntryInvalid("field-malformed")
+    if not version or not re.fullmatch("[0-9a-f]{64}", sources) or not op.endswith(f"_{arch}_cute_dsl"):
+        raise EntryInvalid("field-malformed")
+    module = op.removesuffix(f"_{arch}_cute_dsl")
+    kernels = [name for name in files.names if name != directory + _META]
+    if not kernels:
+        raise EntryInvalid("incomplete")
+    for name in kernels:
+        kernel, dot, kind = name.removeprefix(directory).partition(".")
+        if "/" in kernel or dot + kind != ".o":
+            raise EntryInvalid("unexpected-file")
+        elf.check_function(files, name, f"__tvm_ffi_{module}_{kernel}")
+
+
+def _check_choice(files: EntryFiles) -> None:
+    import hashlib
+
+    from warmstart.profiles.entry_files import EntryInvalid
+    from warmstart.profiles.formats import plain
+
+    content = plain.read_json(files, files.entry)
+    key, runner = content.get("key"), content.get("runner")
+    if not (isinstance(key, str) and isinstance(runner, str) and "tactic" in content):
+        raise EntryInvalid("field-malformed")
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    if files.entry.rpartition("/")[2] != f"{digest[:_LETTERS_OF_KEY]}.json":
+        raise EntryInvalid("name-not-hash")
 
 
 PROFILE = Profile(

@@ -1,4 +1,4 @@
-"""PyTorch Inductor and AOTAutograd (docs/cache-formats.md, Inductor; names seen with torch 2.13 on CPU).
+"""PyTorch Inductor and AOTAutograd (docs/cache-formats.md, Inductor; names seen with torch 2.13 and 2.15 on CPU).
 
 Entries are the smallest units that are written and read as a whole:
 `fxgraph/<xx>/<key>` and `aotautograd/<key>`: the pickles of one graph, each named after its content;
@@ -6,7 +6,8 @@ Entries are the smallest units that are written and read as a whole:
 and `.main.so`), where `<xx>` is the second and third letter of the key or stem;
 `<xx>/c<51>.optimized.o` and `.main.o`: objects of kernels that are built apart from the C++ wrapper (an option). They
 are in the wrapper's directory; the kernel's source is elsewhere and not needed again;
-`<xx>/<64 hex>.best_config`: the tuned parameters of one Triton kernel.
+`<xx>/<64 hex>.best_config`: the tuned parameters of one Triton kernel;
+`helion/<64 hex>.best_config`: Helion's, which lie here unless the job has the profile `helion`.
 
 The probes for vector instructions (`VecISA`) are code entries with names like any other, so they are harvested, too.
 That is safe, because each job loads them in a child process before it uses their result. Without them a warm start
@@ -14,8 +15,11 @@ needs nearly a dozen compiler runs (docs/reference/profiles.md has the times). A
 `-march=native`, which their names do not show; so the CPU is in the namespace.
 
 Never harvested: `locks/`; `*_CxxBuild/`, where the compiler works; `.<pid>.<tid>.tmp`; `triton/`, which has its own
-profile; `cache/` and `dynamo/`, whose files every job rewrites in place, so that each would publish its own; and
-everything else that is not listed here. Precompiled headers are not in this cache: torch puts them below TMPDIR.
+profile; `cache/` and `dynamo/`, whose files every job rewrites in place, so that each would publish its own;
+`<stem>.so.load_ok` (2.15), with which a job would believe a probe that it has not loaded itself; `quack/`, some of
+whose names do not say for which GPU they are, and neither does this profile's namespace; `cutedsl_compile_cache/`,
+whose names are hashes of this directory's path; `flydsl_compile_cache/`, whose format is not known; and everything else
+that is not listed here. Precompiled headers are not in this cache: torch puts them below TMPDIR.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ _GRAPH = rf"(fxgraph/([a-z2-7]{{2}})/f(?=\2){_HASH}|aotautograd/a{_HASH})/{_HASH
 _STEM = rf"([a-z2-7]{{2}})/c(?=\1){_HASH}"
 _CODE = rf"(([a-z2-7]{{2}})/c(?=\2){_HASH})\.(?:py|cpp|so|main\.cpp|main\.so|main\.o)"
 _ALONE = rf"([a-z2-7]{{2}}/(?:c{_HASH}\.optimized\.o|[0-9a-f]{{64}}\.best_config))"
+_HELION = "helion/"
 # Suffix of a source → suffix of the file that exists when its build has ended.
 _RESULTS = {".py": ".py", ".cpp": ".so", ".main.cpp": ".main.so"}
 
@@ -43,8 +48,12 @@ def validate(files: EntryFiles) -> None:
     code or data, a truncated `.cpp` (not read again once its library exists), other parameters in a `.best_config`.
     Torch repairs none of these by itself.
     """
+    from warmstart.profiles import helion
     from warmstart.profiles.formats import elf, plain, self_hash
 
+    if files.entry.startswith(_HELION):
+        helion.check_best(files)
+        return
     for name in files.names:
         if name.startswith(("fxgraph/", "aotautograd/")):
             self_hash.check_content(files, name)
@@ -81,7 +90,7 @@ PROFILE = Profile(
     relocation="relocatable",
     facts=("image", "cpu"),
     # The stem of generated code, the key directory of a graph, or the path of a single file.
-    entry_of=named_by(_CODE, _GRAPH, _ALONE),
+    entry_of=named_by(_CODE, _GRAPH, _ALONE, rf"({_HELION}[0-9a-f]{{64}}\.best_config)"),
     validate=validate,
     leaves_trace=True,  # a lock for each graph that it looks up
     in_step=True,

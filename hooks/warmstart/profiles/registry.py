@@ -11,13 +11,16 @@ import sys
 from warmstart.errors import PolicyError
 from warmstart.lean import Sequence
 from warmstart.profiles.contract import Profile
-from warmstart.profiles.defined import DefinedProfile, profile_of
+from warmstart.profiles.defined import TREES, DefinedProfile, profile_of
 
 # Each is PROFILE of the module with its name, `_` for `-`.
 _SHIPPED = (
     "cuda-computecache",
+    "cupy",
+    "cute-dsl",
     "deepgemm",
     "flashinfer",
+    "helion",
     "inductor",
     "jax",
     "numba",
@@ -26,7 +29,9 @@ _SHIPPED = (
     "torch-extensions",
     "triton",
     "trt-rtx",
+    "tvm-ffi",
     "vllm",
+    "warp",
 )
 
 
@@ -62,3 +67,9 @@ def shipped(name: str) -> Profile | None:
     profile = sys.modules[module].PROFILE
     assert isinstance(profile, Profile)
     return profile
+
+
+def is_of_user(name: str) -> bool:
+    """Return whether a profile's entries stay in their user's own scope, as packed trees do."""
+    profile = shipped(name)
+    return name == TREES or (profile is not None and profile.user_scope)

@@ -79,4 +79,5 @@ PROFILE = Profile(
     relocate=_NESTED.relocate,
     names_path=_NESTED.names_path,
     in_step=True,
+    experimental=True,
 )

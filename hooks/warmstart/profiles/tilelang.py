@@ -65,4 +65,5 @@ PROFILE = Profile(
     entry_of=named_by(_FILE),  # `<version>/<platform>/kernels/<sha256>` for the files of one kernel
     validate=validate,
     in_step=True,
+    experimental=True,
 )

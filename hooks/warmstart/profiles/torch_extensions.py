@@ -1,12 +1,13 @@
 """Extensions built by `torch.utils.cpp_extension.load` (docs/cache-formats.md, Ninja builders).
 
-Tried with torch 2.13 and C++.
+Tried with torch 2.13 and 2.15 and C++.
 
 `<name>/` is one entry: `<name>.so` (or `<name>_v<n>.so` after changes within one process), objects, `build.ninja`,
 ninja's log and dependencies, and sources that torch wrote there. ninja compares absolute paths, command lines and
 mtimes, so an entry is usable only at its original path with its original mtimes.
 
-Never harvested: `lock`. To torch its existence means that a build is running, so a stale one blocks every later job.
+Never harvested: `lock`. Up to torch 2.13 its existence means that a build is running, so a stale one blocks every later
+job; from 2.14 on it is held with flock(2).
 """
 
 from __future__ import annotations

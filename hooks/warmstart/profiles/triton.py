@@ -1,8 +1,8 @@
-"""Triton's cache of compiled kernels (docs/cache-formats.md, Triton; tried with Triton 3.1, 3.2, 3.4 and 3.9).
+"""Triton's cache of compiled kernels (docs/cache-formats.md, Triton; tried with Triton 3.1, 3.2, 3.4, 3.7 and 3.9).
 
 `<key>/` is one entry, of one of three kinds:
-a kernel: `<k>.json` (metadata), `<k>.cubin`, its intermediate representations, and the group `__grp__<k>.json`, which
-names the other files and is written last;
+a kernel: `<k>.json` (metadata), `<k>.cubin` or for AMD's GPUs `<k>.hsaco`, its intermediate representations, and the
+group `__grp__<k>.json`, which names the other files and is written last;
 a host module: `<m>.cpython-311-x86_64-linux-gnu.so`;
 the timings of one autotuner: `<f>.autotune.json`.
 The key of a kernel is the hash in its metadata, in an encoding that changed twice.
@@ -12,8 +12,7 @@ reads the files at the old path if that still exists. So the validator compares 
 the job's own path.
 
 Never harvested: `tmp.pid_*` directories; modules without an ABI in their name (before 3.4, when neither name nor key
-depended on the Python version); caches of Triton 2; kernels for AMD, whose files `.amdgcn` and `.hsaco` are not
-copied: no fact says which GPU they are for.
+depended on the Python version); caches of Triton 2; kernels for other vendors' GPUs, whose files are not copied.
 """
 
 from __future__ import annotations
@@ -31,8 +30,9 @@ if TYPE_CHECKING:
 # Base32 since 3.3, URL-safe base64 in 3.2, hexadecimal in 3.0 and 3.1; without padding.
 _KEY = r"(?:[A-Z2-7]{52}|[A-Za-z0-9_-]{43}|[0-9a-f]{64})"
 _NAME = r"\w{1,150}"
-_TEXTS = ("source", "ttir", "ttgir", "llir", "ptx")
-_KERNEL = rf"(?:__grp__)?{_NAME}\.json|{_NAME}\.(?:{'|'.join(_TEXTS)}|cubin)"
+_TEXTS = ("source", "ttir", "ttgir", "llir", "ptx", "amdgcn")
+_BINARIES = {"cuda": "cubin", "hip": "hsaco"}  # of each backend; anything else is another vendor's
+_KERNEL = rf"(?:__grp__)?{_NAME}\.json|{_NAME}\.(?:{'|'.join((*_TEXTS, *_BINARIES.values()))})"
 _MODULE = rf"{_NAME}\.cpython-[0-9]{{2,4}}[a-z]{{0,3}}-[a-z0-9_]{{1,30}}-linux-gnu\.so"
 _FILE = rf"({_KEY})/(?:{_KERNEL}|{_MODULE}|{_NAME}\.autotune\.json)"
 _GROUP = "__grp__"
@@ -42,9 +42,8 @@ _LARGEST_GROUP = 1 << 20
 def validate(files: EntryFiles) -> None:
     """Require a whole group whose files have one writer and belong to one kernel, or a whole module or timings.
 
-    Catches: a kernel whose writer died; a truncated cubin (for Triton a hit); truncated metadata or group (older
+    Catches: a kernel whose writer died; truncated machine code (for Triton a hit); truncated metadata or group (older
     releases crash); files of another kernel or architecture; a file that a second process wrote after the group.
-    Kernels for AMD are refused by a reason of their own.
     Cannot catch: changed bytes inside code and text; two writers whose files are all older than the last group; a
     module that was built from another source.
     """
@@ -60,9 +59,7 @@ def validate(files: EntryFiles) -> None:
     elif len(names) == 1 and names[0].endswith(".so"):
         elf.check(files, files.names[0], elf.SHARED)
     elif len(names) == 1 and names[0].endswith(".autotune.json"):
-        timings = plain.read_json(files, files.names[0])
-        if not isinstance(timings.get("configs_timings"), list):
-            raise EntryInvalid("field-malformed")
+        plain.check_timings(files, files.names[0])
     else:
         raise EntryInvalid("incomplete")
 
@@ -75,28 +72,33 @@ def _check_kernel(files: EntryFiles, group: str) -> None:
     _check_vendor(files, stem)
     _check_group(files, group)
     here = {name.rpartition("/")[2] for name in files.names}
-    if not {f"{stem}.json", f"{stem}.cubin"} <= here:
+    kernel, backend, arch = _check_metadata(files, stem)
+    binary = f"{stem}.{_BINARIES[backend]}"
+    if binary not in here:
         raise EntryInvalid("incomplete")
     for name in here - {group}:
         if name.rpartition(".")[0] != stem:
             raise EntryInvalid("unexpected-file")
-    kernel, arch = _check_metadata(files, stem)
     for kind in _TEXTS:
         if f"{stem}.{kind}" in here:
             plain.check_text(files, f"{files.entry}/{stem}.{kind}")
+    if isinstance(arch, str):
+        elf.check_hsaco(files, f"{files.entry}/{binary}", arch, kernel)
+        return
     if f"{stem}.ptx" in here:
-        _check_ptx(files, f"{files.entry}/{stem}.ptx", kernel, arch)
-    elf.check_cubin(files, f"{files.entry}/{stem}.cubin", arch=arch, kernel=kernel)
+        plain.check_ptx(files, f"{files.entry}/{stem}.ptx", arch, kernel)
+    elf.check_cubin(files, f"{files.entry}/{binary}", arch=arch, kernel=kernel)
 
 
 def _check_vendor(files: EntryFiles, stem: str) -> None:
-    """Tell kernels for AMD, whose code is not even copied, from damaged ones."""
+    """Tell kernels for other vendors' GPUs, whose code is not even copied, from damaged ones."""
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import plain
 
     path = f"{files.entry}/{stem}.json"
     target = plain.read_json(files, path).get("target") if path in files else None
-    if isinstance(target, dict) and target.get("backend") == "hip":
+    backend = target.get("backend") if isinstance(target, dict) else None
+    if isinstance(backend, str) and backend not in _BINARIES:
         raise EntryInvalid("other-vendor")
 
 
@@ -123,11 +125,13 @@ def _check_group(files: EntryFiles, group: str) -> None:
         raise EntryInvalid("two-writers")
 
 
-def _check_metadata(files: EntryFiles, stem: str) -> tuple[str, int]:
-    """Return the kernel's name and architecture."""
+def _check_metadata(files: EntryFiles, stem: str) -> tuple[str, str, int | str]:
+    """Return the kernel's name, its backend and its architecture: 90 for sm_90, or `gfx942`."""
     from warmstart.profiles.entry_files import EntryInvalid
     from warmstart.profiles.formats import plain
 
+    if f"{files.entry}/{stem}.json" not in files:
+        raise EntryInvalid("incomplete")
     metadata = plain.read_json(files, f"{files.entry}/{stem}.json")
     if posixpath.basename(files.entry) not in _keys(metadata.get("hash")):
         raise EntryInvalid("name-not-hash")
@@ -135,11 +139,13 @@ def _check_metadata(files: EntryFiles, stem: str) -> tuple[str, int]:
     name = metadata.get("name")
     if not isinstance(target, dict) or not isinstance(name, str) or name[:150] != stem:
         raise EntryInvalid("field-malformed")
-    numbers = [target.get("arch"), target.get("warp_size"), metadata.get("shared"), metadata.get("num_warps")]
-    if target.get("backend") != "cuda" or not all(type(number) is int and number >= 0 for number in numbers):
+    backend, arch = target.get("backend"), target.get("arch")
+    numbers = [target.get("warp_size"), metadata.get("shared"), metadata.get("num_warps")]
+    if not all(type(number) is int and number >= 0 for number in numbers):
         raise EntryInvalid("field-malformed")
-    arch: int = target["arch"]
-    return name, arch
+    if not (backend == "hip" and isinstance(arch, str)) and not (backend == "cuda" and type(arch) is int and arch >= 0):
+        raise EntryInvalid("field-malformed")
+    return name, str(backend), arch
 
 
 def _keys(digest: object) -> set[str]:
@@ -152,18 +158,6 @@ def _keys(digest: object) -> set[str]:
     raw = bytes.fromhex(digest)
     letters = [base64.b32encode(raw), base64.urlsafe_b64encode(raw)]
     return {digest, *(text.decode().rstrip("=") for text in letters)}
-
-
-def _check_ptx(files: EntryFiles, path: str, kernel: str, arch: int) -> None:
-    import re
-
-    from warmstart.profiles.entry_files import EntryInvalid
-    from warmstart.profiles.formats import plain
-
-    text = files.read(path, plain.LARGEST_TEXT)
-    target = re.search(rb"^\.target sm_([0-9]+)[af]?\b", text, re.MULTILINE)
-    if not target or int(target[1][:9]) != arch or f".entry {kernel}(".encode() not in text:
-        raise EntryInvalid("other-target")
 
 
 def relocate(directory: int, path: str, entries: list[str]) -> None:

@@ -46,4 +46,5 @@ PROFILE = Profile(
     keeps="larger",
     lock=".lock",
     in_step=True,
+    experimental=True,
 )

@@ -33,7 +33,7 @@ from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.space import Reservation, room
 from warmstart.host.untrusted import UNREADABLE
-from warmstart.profiles import last_use
+from warmstart.profiles import last_use, registry
 from warmstart.profiles.defined import TREES
 from warmstart.seed.extract import Bounds, Source, extract, parents
 from warmstart.store.bundles import BundleDamaged, Published
@@ -55,7 +55,7 @@ _UNNAMED = (
 
 
 class PromotionRefused(UserError):
-    """The target scope is not more trusted, or the bundle does not have the entry."""
+    """The target scope is not more trusted, the entries stay with their user, or the bundle does not have them."""
 
     code = "promotion-refused"
     template = "{problem}"
@@ -146,8 +146,8 @@ def promote(
     """
     if _trust(where.scope) >= _trust(scope):
         raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
-    if where.profile == TREES:
-        raise PromotionRefused(problem="a packed tree is its user's own")
+    if registry.is_of_user(where.profile):
+        raise PromotionRefused(problem=f"entries of {where.profile} stay in their user's own scope")
     manifest = settings.store.manifest(where, bundle, deadline)
     missing = sorted(set(entries) - manifest.entries.keys())
     if missing:

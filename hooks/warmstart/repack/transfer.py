@@ -37,6 +37,7 @@ from warmstart.host.files import (
     unlink_if_there,
     write_all,
 )
+from warmstart.profiles import registry
 from warmstart.profiles.client import Validator
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.repack.merge import BundleSelection, RepackSettings, draft_of, publish_stage, unpacked
@@ -312,7 +313,8 @@ def _open_below(top: int, name: str) -> int:
 def destination(store: str, item: Item, to: str | None, namespace: str | None) -> Namespace:
     """Return the namespace to receive a bundle into; `to` and `namespace` override those of the export.
 
-    Raises `ExportRefused` if the scope's user does not exist on this node, or if a shared scope needs `to`.
+    Raises `ExportRefused` if the scope's user does not exist on this node, if a shared scope needs `to`, or if the
+    profile's entries stay with their user.
     """
     scope = to or item.scope
     kind, _, rest = scope.partition("-")
@@ -326,6 +328,8 @@ def destination(store: str, item: Item, to: str | None, namespace: str | None) -
         raise ExportRefused(path=item.path, problem=f"its scope is {scope}: name it with --to if others may run it")
     elif kind not in ("account", "site") or (kind == "site") == bool(rest):
         raise ExportRefused(path=to, problem="not a scope: user-UID-NAME, account-NAME or site")
+    if kind != "user" and registry.is_of_user(item.profile):
+        raise ExportRefused(path=item.path, problem=f"entries of {item.profile} stay in their user's own scope")
     return Namespace(store, scope, item.profile, namespace or item.namespace)
 
 

@@ -4,7 +4,9 @@
         environment          three lines with paths: the workspace root, the constant path, the cache's real path; then
                              `NAME=VALUE`, or `!NAME=VALUE` if the user cannot override the variable
         notice               lines for the job's output, if any
-        images               a line `REFERENCE PATH` for each of the job's images, for `pyxis-importer`
+        images               a line `REFERENCE PATH` for each of the job's images, for `pyxis-importer`; first the one
+                             that the caches belong to, without a path if it is left to pyxis. Without this file they
+                             belong to the host, and enroot's hook gives every container empty ones
         events               those of the prolog's audit events that the job's user may read (`warmstart explain`)
         link                 exists if the task prolog makes the constant path a link (`constant_path: link`)
 
@@ -22,6 +24,7 @@ import stat
 from warmstart import view
 from warmstart.errors import PolicyError
 from warmstart.lean import NamedTuple
+from warmstart.record import CLAIMED
 from warmstart.steps.contract import Context, Outcome
 
 NAME = "environment"
@@ -55,8 +58,9 @@ def run(context: Context, options: Options) -> Outcome:
     paths = [record.workspace, context.policy.paths.cache, f"{record.run_directory}/cache"]
     lines = [*paths, *(_line(name, variables[name], options.override) for name in sorted(variables))]
     files = {"environment": "\n".join(lines) + "\n", view.EVENTS: context.audit.shown_to_job()}
-    if record.images:
-        files["images"] = "".join(f"{name} {path}\n" for name, path in record.images.items())
+    if record.image:
+        left = {record.image.removeprefix(CLAIMED): ""} if record.image.startswith(CLAIMED) else {}
+        files["images"] = "".join(f"{name} {path}\n" for name, path in {**left, **record.images}.items())
     if options.notices:
         files[view.NOTICE] = "".join(f"{line}\n" for line in options.notices)
     if context.policy.constant_path == "link" and _is_roots(os.path.dirname(context.policy.paths.cache)):

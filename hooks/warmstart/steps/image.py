@@ -15,7 +15,7 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged
 from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple, partial
 from warmstart.policy import trust
-from warmstart.record import RecordChange
+from warmstart.record import CLAIMED, RecordChange
 from warmstart.steps.contract import Context, Outcome
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _left_to_pyxis(context: Context, image: PyxisImage, reason: str, outcome: Ou
     context.audit.emit(events.IMAGE_LEFT_TO_PYXIS, image=name, reason=reason)
     notice = f"image {name} is left to pyxis, which imports it as you ({reason}); caches made in it stay yours alone"
     own: RecordChange = {
-        "image": f"claimed:{name}",
+        "image": f"{CLAIMED}{name}",
         "read_scopes": [image.user_scope],
         "publish_scope": image.user_scope,
     }

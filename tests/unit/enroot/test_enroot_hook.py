@@ -57,9 +57,10 @@ def container(tmp_path: Path) -> Container:
     return Container(tmp_path)
 
 
-def rendered(context: Context, profiles: dict[str, str], **found: str) -> None:
-    """Render the job's view."""
-    environment.run(context._replace(record=context.record._replace(environment=found)), Options(profiles, {}, ()))
+def rendered(context: Context, profiles: dict[str, str], image: str = "sha256:1", **found: str) -> None:
+    """Render the job's view; its caches belong to an `image`, or with "" to the host."""
+    record = context.record._replace(environment=found, image=image)
+    environment.run(context._replace(record=record), Options(profiles, {}, ()))
 
 
 @pytest.mark.parametrize("where", ["constant", "own"])
@@ -80,6 +81,40 @@ def test_the_cache_is_at_the_constant_path(context: Context, container: Containe
         f"TMPDIR={run}/tmp",
         f"WARMSTART_CACHE={CONSTANT}",
     ]
+
+
+@pytest.mark.parametrize("why", ["the host's", "another image's"])
+@pytest.mark.parametrize("full", [False, True])
+def test_a_container_that_the_caches_are_not_for_has_empty_ones(
+    context: Context, container: Container, why: str, full: bool
+) -> None:
+    """A directory of its own in TMPDIR for each profile; where there is no room for it, the tools' own places."""
+    run = context.record.run_directory
+    profiles = {"NUMBA_CACHE_DIR": f"{CONSTANT}/numba", "DEEP": f"{run}/cache/vllm/a/b", "FLAG": "1"}
+    image = "" if why == "the host's" else "sha256:1"
+    rendered(context, profiles, image, WARMSTART_CACHE=CONSTANT, TMPDIR=f"{run}/tmp")
+    if image:
+        os.mkdir(f"{run}/tmp/warmstart-images")
+        Path(f"{run}/tmp/warmstart-images/.other-3").touch()
+    if full:
+        container.hook.write_text(container.hook.read_text().replace("/usr/bin/mktemp", "/bin/false"))
+    done = container.start(SLURM_STEP_ID="3", NUMBA_CACHE_DIR=f"{CONSTANT}/numba", WARMSTART_CACHE=CONSTANT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert f" {CONSTANT} " not in container.mounts.read_text()
+    found = dict(line.split("=", 1) for line in container.variables())
+    assert (found["WARMSTART_CACHE"], found["TMPDIR"], found["FLAG"]) == ("", f"{run}/tmp", "1")
+    if full:
+        assert (found["NUMBA_CACHE_DIR"], found["DEEP"]) == ("", "")
+        return
+    (made,) = Path(f"{run}/tmp").glob("warmstart-cache.*")
+    assert (found["NUMBA_CACHE_DIR"], found["DEEP"]) == (f"{made}/numba", f"{made}/vllm/a/b")
+    assert sorted(os.listdir(made)) == ["numba", "vllm"]
+    assert made.stat().st_mode & 0o777 == 0o700
+    container.start(SLURM_STEP_ID="4")  # the same container again
+    assert len(list(Path(f"{run}/tmp").glob("warmstart-cache.*"))) == 2
+    container.mounts.write_text("")
+    container.start(SLURM_STEP_ID="4", ENROOT_ROOTFS="/pyxis_another")
+    assert (f" {CONSTANT} " in container.mounts.read_text()) is (image != "")
 
 
 def test_what_the_user_or_the_image_set_stays(context: Context, container: Container) -> None:

@@ -19,7 +19,8 @@ from warmstart.images.importers import enroot
 from warmstart.images.importers.base import Importer
 from warmstart.images.reference import Reference
 from warmstart.images.store import uses
-from warmstart.images.user import own_images
+from warmstart.images.user import asking, own_images
+from warmstart.images.user.asking import ALONE, BUSY, EXPIRED, FAILED, THERE, Answer
 from warmstart.images.user.own_images import Directory
 from warmstart.policy.compiled import Condition, Pattern
 
@@ -168,6 +169,73 @@ def test_what_the_policy_does_not_allow_is_refused(
     status, out, err = get(entry_site, capsys, "docker://evil.example.com/a:1")
     assert (status, out, imported) == (1, "", [])
     assert "evil.example.com" in err
+
+
+ROOTS_WORD = {
+    "there": (Answer(THERE, "/store/a.sqsh"), "wait", "/store/a.sqsh"),
+    "nobody asks root": (Answer(ALONE), "wait", "/own.sqsh"),
+    "for whoever is known to the registry": (Answer(FAILED, kind="user", code="image-forbidden"), "wait", "/own.sqsh"),
+    "not soon enough": (Answer(FAILED, kind="store", code=EXPIRED), "import", "/own.sqsh"),
+    "too many": (Answer(BUSY), "import", "/own.sqsh"),
+    "never": (Answer(FAILED, kind="store", code=EXPIRED, text="late", hint="wait"), "wait", ""),
+    "too many for ever": (Answer(BUSY), "wait", ""),
+    "the user's fault": (Answer(FAILED, kind="user", code="image-too-large", text="large"), "wait", ""),
+    "the site's": (Answer(FAILED, kind="store", code="store-failed", text="gone", hint="wait"), "wait", ""),
+}
+
+
+@pytest.mark.parametrize("case", ROOTS_WORD)
+def test_what_root_says_decides(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, case: str,
+) -> None:  # fmt: skip
+    """As a prolog's verdict; where the policy lets jobs run without their image, the step's user imports it."""
+    answer, after_wait, fails_job = ROOTS_WORD[case]
+    runs_without = fails_job if case in ("there", "the user's fault") else "/own.sqsh"
+    monkeypatch.setattr(asking, "obtain", lambda *_: answer)
+    policy = entry_site.policy._replace(images=entry_site.policy.images._replace(after_wait=after_wait))
+    for word, expected in (("fail-job", fails_job), ("run-without", runs_without)):
+        imported.clear()
+        entry_site.write(policy._replace(on_error=policy.on_error._replace(image=word)))
+        status, out, err = get(entry_site, capsys, BY_DIGEST)
+        assert (status, out) == ((0, f"{expected}\n") if expected else (1, ""))
+        assert len(imported) == (expected == "/own.sqsh")
+        if not expected:
+            assert all(f"warmstart: {text}\n" in err for text in (answer.text, answer.hint) if text)
+
+
+def test_whoever_names_a_login_asks_nobody(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The image that the user's own credentials give access to is not the one that all may read."""
+    monkeypatch.setattr(asking, "obtain", lambda *_: pytest.fail("asked"))
+    assert get(entry_site, capsys, "docker://carol@reg.example.com#a:1")[1] == "/own.sqsh\n"
+
+
+@pytest.mark.usefixtures("imported")
+@pytest.mark.parametrize(
+    ("known", "uri", "noted"),
+    [
+        ("reg.example.com/a:1 /store/a.sqsh\n", "docker://reg.example.com#a:1", False),
+        ("reg.example.com/b:1 /own.sqsh\n", "docker://reg.example.com/a:1", False),  # another name of the same file
+        ("reg.example.com/a:1 \n", "docker://carol@reg.example.com#a:1", False),  # left to pyxis by the prolog
+        ("reg.example.com/b:1 /b.sqsh\nreg.example.com/a:1 /a.sqsh\n", "docker://reg.example.com/a:1", True),
+        (None, "docker://reg.example.com/a:1", False),  # then no container has the caches
+    ],
+)
+def test_a_container_that_the_caches_are_not_for_is_noted(
+    entry_site: EntrySite, capsys: pytest.CaptureFixture[str], known: str | None, uri: str, noted: bool
+) -> None:
+    """They belong to the first image that the prolog knew."""
+    job, view = entry_site.root / "7.0a1b2c3d", Path(entry_site.paths.view, "7")
+    for directory in (job / "tmp", view):
+        directory.mkdir(parents=True)
+    (view / "environment").write_text(f"{entry_site.root}\n/constant\n{job}/cache\n")
+    if known is not None:
+        (view / "images").write_text(known)
+    assert get(entry_site, capsys, uri)[0] == 0
+    assert (job / "tmp/warmstart-images/.other-0").exists() is noted
 
 
 SENTENCES = {

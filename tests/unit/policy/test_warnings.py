@@ -36,6 +36,20 @@ def test_what_a_rule_does_not_bring() -> None:
     assert (loc, "needs a constant path" in str(problem)) == ([0, "profiles", 1], True)
 
 
+def test_a_profile_that_was_never_run_with_its_tool() -> None:
+    """Whoever gives it to everybody should try it first. A site's own profile is the site's business."""
+    ((*loc, problem),) = found({"profiles": ["numba", "deepgemm"]})
+    assert (loc, "experimental" in str(problem)) == ([0, "profiles", 1], True)
+
+
+def test_a_tool_that_takes_others_caches_along() -> None:
+    """SGLang makes FlashInfer and the driver use directories of its own, unless they have others."""
+    told = [str(problem) for *_, problem in found({"profiles": ["sglang"]}) if "moves" in str(problem)]
+    assert [problem.split("'s")[0] for problem in told] == ["sglang moves flashinfer", "sglang moves cuda-computecache"]
+    both = {"profiles": ["sglang", "flashinfer"], "env": {"CUDA_CACHE_PATH": "/scratch/nv"}}
+    assert [problem for *_, problem in found(both) if "moves" in str(problem)] == []
+
+
 @pytest.mark.parametrize(
     "sections",
     [

@@ -82,11 +82,51 @@ def test_a_node_of_two_models_is_like_no_other(tmp_path: Path) -> None:
     assert with_gpus(tmp_path, "NVIDIA H200", "NVIDIA A100-SXM4-40GB") == "NVIDIA-A100-SXM4-40GB+NVIDIA-H200"
 
 
-def test_without_nvidias_driver_there_is_no_gpu(tmp_path: Path) -> None:
-    """A node without the driver's files, or with GPUs that it can't describe, says so."""
-    assert gpu(str(tmp_path)) == "none"
+def test_without_a_driver_there_is_no_gpu(tmp_path: Path) -> None:
+    """A node without the drivers' files, or with GPUs that they can't describe, says so."""
+    assert gpu(str(tmp_path), str(tmp_path / "nodes")) == "none"
     (tmp_path / "gpus/0000:01:00.0").mkdir(parents=True)
-    assert gpu(str(tmp_path)) == "none"
+    (tmp_path / "nodes/0").mkdir(parents=True)
+    assert gpu(str(tmp_path), str(tmp_path / "nodes")) == "none"
+
+
+def with_amd(tmp_path: Path, *versions: str) -> str:
+    """Return the fact of a node whose kernel lists CPUs and AMD's GPUs with these versions."""
+    for number, version in enumerate(versions):
+        directory = tmp_path / f"nodes/{number}"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "properties").write_text(f"cpu_cores_count 0\nsimd_count 304\n{version}vendor_id 4098\n")
+    return gpu(str(tmp_path), str(tmp_path / "nodes"))
+
+
+@pytest.mark.parametrize(
+    ("version", "arch"),
+    [("90402", "gfx942"), ("90010", "gfx90a"), ("90008", "gfx908"), ("110001", "gfx1101"), ("120500", "gfx1250")],
+)
+def test_amds_gpus_are_their_architecture(tmp_path: Path, version: str, arch: str) -> None:
+    """Major, minor and stepping, the last two in hexadecimal; CPUs have 0, and other nodes no version."""
+    line = f"gfx_target_version {version}\n"
+    assert with_amd(tmp_path, "gfx_target_version 0\n", line, line, "") == arch
+
+
+def test_two_architectures_are_like_no_other(tmp_path: Path) -> None:
+    """As with two models of NVIDIA's."""
+    versions = [f"gfx_target_version {version}\n" for version in ("90402", "90010")]
+    assert with_amd(tmp_path, *versions) == "gfx90a+gfx942"
+
+
+def test_nvidias_namespaces_keep_their_names(tmp_path: Path) -> None:
+    """What AMD's driver lists counts only where NVIDIA's lists nothing."""
+    with_amd(tmp_path, "gfx_target_version 90402\n")
+    assert with_gpus(tmp_path, "NVIDIA H200") == "NVIDIA-H200"
+    assert gpu(str(tmp_path), str(tmp_path / "nodes")) == "NVIDIA-H200"
+
+
+@pytest.mark.parametrize("version", ["", "-90402", "9.4.2", "1234567", "\u0669", "90402 90010"])
+def test_a_version_of_another_form_is_no_fact(tmp_path: Path, version: str) -> None:
+    """The entries of such a node would mix with those of nodes that have no GPU."""
+    with pytest.raises(FactUnreadable, match="nodes/0/properties: gfx_target_version is"):
+        with_amd(tmp_path, f"gfx_target_version {version}\n")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +202,15 @@ def test_a_namespace_without_a_fact_is_refused() -> None:
         namespace(registry.get("numba"), {"image": "sha256:1"})
 
 
-@pytest.mark.parametrize(("fact", "file"), [(cpu, ""), (driver, "version"), (gpu, "gpus/0/information")])
+def amds(directory: str) -> str:
+    """Return the fact of a node without NVIDIA's driver."""
+    return gpu(f"{directory}/none", f"{directory}/nodes")
+
+
+@pytest.mark.parametrize(
+    ("fact", "file"),
+    [(cpu, ""), (driver, "version"), (gpu, "gpus/0/information"), (amds, "nodes/0/properties")],
+)
 def test_what_cannot_be_read_is_no_fact(tmp_path: Path, fact: Callable[[str], str], file: str) -> None:
     """Descriptors may have run out, say. Another fact in its place would mix the entries of different nodes."""
     (tmp_path / file).mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.built_entries import BUILT, BUILT_ELSEWHERE, NINJA_LOG, OPS, operation
+from tests.support.cache_files import of_tool, relocatable
 from tests.support.judging import Judge
 
 
@@ -28,3 +29,65 @@ def test_what_was_built_at_a_runs_own_path_is_refused(verdict: Judge, changes: d
 def test_generated_sources_alone_are_no_operation(verdict: Judge) -> None:
     """FlashInfer generates before it builds."""
     assert verdict("flashinfer", {f"{OPS}/generated/x/x.cu": b"x"}) == "incomplete"
+
+
+TWICE = {name: content for name, content in of_tool("flashinfer").items() if "_cute_dsl/" in name}
+MODULE = next(iter(TWICE)).rpartition("/")[0]
+((CHOICE, CHOSEN),) = (item for item in of_tool("flashinfer").items() if "/autotune/" in item[0])
+META = TWICE[f"{MODULE}/meta.json"]
+
+
+DOWNLOAD = f".cache/flashinfer/cubins/{'a' * 40}/fmha/x.cubin"
+
+
+def test_a_download_is_taken_unless_it_was_not_written_to_its_end(verdict: Judge) -> None:
+    """FlashInfer compares its SHA-256, and fetches it again."""
+    assert verdict("flashinfer", {DOWNLOAD: b"anything"}) is None
+    assert verdict("flashinfer", {DOWNLOAD: b""}) == "blob-empty"
+    assert verdict("flashinfer", {DOWNLOAD: b"any" + bytes(8192)}) == "blob-zeroes"
+
+
+@pytest.mark.parametrize("files", [TWICE, {CHOICE: CHOSEN}], ids=["kernels", "choice"])
+def test_what_flashinfer_wrote_is_valid(verdict: Judge, files: dict[str, bytes]) -> None:
+    """Two kernels of CuTe DSL with their metadata, and what its autotuner chose."""
+    assert verdict("flashinfer", files) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("meta.json", META[:-3], "json-malformed"),
+        ("meta.json", META.replace(b"sm90a", b"sm100a"), "field-malformed"),
+        ("meta.json", META.replace(b'"source_sha256": "', b'"source_sha256": "x'), "field-malformed"),
+        ("meta.json", b'{"arch": "sm90a", "cute_dsl_version": 4}', "field-malformed"),
+        ("n512.o", b"", "elf-truncated"),
+        ("n512.o", TWICE[f"{MODULE}/n512.o"][:-1], "elf-truncated"),
+        ("n512.o", TWICE[f"{MODULE}/n1024.o"], "other-function"),
+        ("n512.o", relocatable(), "other-function"),
+        ("n512.so", b"", "unexpected-file"),
+        ("build.ninja", b"x", "unexpected-file"),
+    ],
+)
+def test_a_damaged_or_mixed_module_is_refused(verdict: Judge, name: str, content: bytes, reason: str) -> None:
+    """Metadata of another architecture, objects that were cut short or hold another kernel."""
+    assert verdict("flashinfer", {**TWICE, f"{MODULE}/{name}": content}) == reason
+
+
+def test_a_module_is_metadata_and_kernels(verdict: Judge) -> None:
+    """Metadata are written last, so without them a job was killed; alone they are nothing."""
+    assert verdict("flashinfer", {f"{MODULE}/n512.o": TWICE[f"{MODULE}/n512.o"]}) == "incomplete"
+    assert verdict("flashinfer", {f"{MODULE}/meta.json": META}) == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "json-malformed"),
+        (CHOSEN.replace(b"twice", b"thrice"), "name-not-hash"),
+        (CHOSEN.replace(b'"tactic"', b'"tactics"'), "field-malformed"),
+        (b"[]", "json-malformed"),
+    ],
+)
+def test_a_choice_that_flashinfer_would_pass_over_is_refused(verdict: Judge, content: bytes, reason: str) -> None:
+    """One of another key."""
+    assert verdict("flashinfer", {CHOICE: content}) == reason

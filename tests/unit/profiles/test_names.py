@@ -17,6 +17,10 @@ TILE = f"0.1.15/linux-x86_64/kernels/{'a' * 64}"
 RANK = "torch_compile_cache/0123456789/rank_0_1_dev0"
 AOT = f"torch_compile_cache/torch_aot_compile/{'a' * 64}"
 JIT = f"jit/sm90a/mod_x/build-{'0' * 16}/deps-{'1' * 16}"
+WARP = "1.19.0/wp_sim_0123456/wp_sim_0123456"
+CHOICES = f"flashinfer_autotune_cache/0.7.2/90a/{'a' * 64}/autotune_configs.json"
+CUBINS = f".cache/flashinfer/cubins/{'a' * 40}"
+TUNED = ".cache/flashinfer/autotune/v2/0123456789abcdef"
 OPS = ".cache/flashinfer/0.7.2.post1/90a_100a"
 
 ENTRIES = {
@@ -27,6 +31,49 @@ ENTRIES = {
         "ab/0123456789abcdef": None,
         "index.tmp": None,
         "g/h/0123": None,
+    },
+    "cute-dsl": {
+        f"quack/{'a' * 64}/{'b' * 64}.o": f"quack/{'a' * 64}/{'b' * 64}.o",
+        f"flash-attention/{'a' * 64}/{'b' * 64}.o": f"flash-attention/{'a' * 64}/{'b' * 64}.o",
+        f"flash-attention/{'a' * 64}/fwd/{'b' * 64}.o": f"flash-attention/{'a' * 64}/fwd/{'b' * 64}.o",
+        f"quack/{TRITON}/gemm.autotune.json": f"quack/{TRITON}/gemm.autotune.json",
+        f"quack/{'a' * 64}/{'b' * 64}.lock": None,
+        f"quack/{'a' * 64}/{'b' * 64}.o.tmp.77": None,
+        f"flash-attention/{'a' * 64}/.{'b' * 64}.77.tmp.o": None,
+        f"{'a' * 64}/{'b' * 64}.o": None,
+    },
+    "helion": {
+        f"{'a' * 64}.best_config": f"{'a' * 64}.best_config",
+        f"triton/0/{TRITON}/k.cubin": f"triton/0/{TRITON}",
+        "tmp.01234567-89ab": None,
+        f"cute/0/cute_dsl_{'a' * 64}.mlir": None,
+    },
+    "tvm-ffi": {
+        "answer_0123456789abcdef/answer.so": "answer_0123456789abcdef",
+        "answer_0123456789abcdef/main.cpp": "answer_0123456789abcdef",
+        "answer_0123456789abcdef/.ninja_log": "answer_0123456789abcdef",
+        "answer_0123456789abcdef/lock": None,
+        "answer_0123456789abcdef/cpp_0.o.d": None,
+        "answer/answer.so": None,
+    },
+    "cupy": {
+        f"{'a' * 40}.cubin": f"{'a' * 40}.cubin",
+        f"{'a' * 40}.ltoir": f"{'a' * 40}.ltoir",
+        f"{'a' * 40}.cubin.cu": None,
+        f"{'a' * 32}_2.cubin": None,
+        "tmpa1b2c3d4": None,
+    },
+    "warp": {
+        f"{WARP}.cu": WARP.rpartition("/")[0],
+        f"{WARP}.meta": WARP.rpartition("/")[0],
+        f"{WARP}.cpu9e3c5285.o": WARP.rpartition("/")[0],
+        f"{WARP}.sm90a.cubin": WARP.rpartition("/")[0],
+        f"{WARP}.sm75.ptx": WARP.rpartition("/")[0],
+        f"{WARP}.sm90.txt": None,
+        "1.19.0/wp_sim_0123456/wp_other_0123456.meta": None,
+        "1.19.0/wp_sim_0123456_p77_t1/wp_sim_0123456.meta": None,
+        "1.19.0/wp_sim/wp_sim.meta": None,
+        "1.19.0/lto/x.lto": None,
     },
     "trt-rtx": {
         "runtime_cache.bin": "runtime_cache.bin",
@@ -59,6 +106,10 @@ ENTRIES = {
         f"{STEM}.main.so": STEM,
         f"zz/c{HASH}.optimized.o": f"zz/c{HASH}.optimized.o",
         f"zz/{'0' * 64}.best_config": f"zz/{'0' * 64}.best_config",
+        f"helion/{'0' * 64}.best_config": f"helion/{'0' * 64}.best_config",
+        f"{STEM}.so.load_ok": None,
+        f"quack/{'0' * 64}/{'0' * 64}.o": None,
+        f"cutedsl_compile_cache/{'0' * 64}.o": None,
         f"zz/c{HASH}.py": None,
         f"fxgraph/zz/f{KEY}/{HASH}": None,
         f"fxgraph/ab/f{KEY}/.77.88.tmp": None,
@@ -77,7 +128,9 @@ ENTRIES = {
         f"{'a_-' * 14}b/k.source": f"{'a_-' * 14}b",
         f"{'a' * 64}/k.ttir": "a" * 64,
         f"{TRITON}/cuda_utils.so": None,
-        f"{TRITON}/k.hsaco": None,
+        f"{TRITON}/k.hsaco": TRITON,
+        f"{TRITON}/k.amdgcn": TRITON,
+        f"{TRITON}/k.spv": None,
         f"{TRITON}/tmp.pid_7_0123/k.cubin": None,
         f"{TRITON}/k.cubin.tmp.pid_7_1": None,
         f"{'a' * 32}/k.cubin": None,
@@ -114,6 +167,9 @@ ENTRIES = {
         f"{AOT}/rank_0_0/model": f"{AOT}/rank_0_0/model",
         f"{AOT}/inductor_cache/{STEM}.so": f"{AOT}/inductor_cache/{STEM}",
         f"deep_gemm/cache/{GEMM}/kernel.cu": f"deep_gemm/cache/{GEMM}",
+        CHOICES: CHOICES,
+        f"rocm_segmented_attention/{'a' * 64}.json": f"rocm_segmented_attention/{'a' * 64}.json",
+        f"rocm_segmented_attention/{'a' * 64}.json.lock": None,
         f"{RANK}/backbone/cache_key_factors.json": None,
         f"{RANK}/backbone/artifact_shape_None_subgraph_0/x.py": None,
         f"{RANK}/inductor_cache/locks/x.lock": None,
@@ -148,9 +204,18 @@ ENTRIES = {
         f"{OPS}/cached_ops/batch/batch.so": f"{OPS}/batch",
         f"{OPS}/cached_ops/batch/x.cuda.o": f"{OPS}/batch",
         f"{OPS}/generated/batch/x.cu": f"{OPS}/batch",
+        f"{OPS}/cached_ops/add_sm90a_cute_dsl/n512.o": f"{OPS}/add_sm90a_cute_dsl",
+        f"{OPS}/cached_ops/add_sm90a_cute_dsl/meta.json": f"{OPS}/add_sm90a_cute_dsl",
+        f"{OPS}/cached_ops/add_sm90a_cute_dsl/n512.o.tmp.7": None,
+        f"{TUNED}/entries/{'a' * 24}.json": f"{TUNED}/entries/{'a' * 24}.json",
+        f"{TUNED}/entries/.autotune_x.tmp": None,
+        f"{TUNED}/manifest.json": None,
         f"{OPS}/cached_ops/tmp/batch.lock": None,
         f"{OPS}/cached_ops/tmp/tmp.so": None,
         f"{OPS}/flashinfer_jit.log": None,
+        f"{CUBINS}/fmha/trtllm-gen/x.cubin": f"{CUBINS}/fmha/trtllm-gen/x.cubin",
+        f"{CUBINS}/fmha/x.cubin.lock": None,
+        f"{CUBINS}/fmha/x.cubin.{'b' * 32}.tmp": None,
         ".cache/flashinfer/cubins/x.cubin": None,
     },
 }

@@ -26,7 +26,7 @@ NESTED = NestedCaches(named_by("(own)"), ((r"rank_[0-9]+/triton/", "triton"), ("
     ("path", "entry"),
     [
         (f"rank_7/triton/{KEY}/k.cubin", f"rank_7/triton/{KEY}"),
-        (f"rank_7/triton/{KEY}/k.hsaco", None),
+        (f"rank_7/triton/{KEY}/k.spv", None),
         (f"rank_x/triton/{KEY}/k.cubin", None),
         (f"triton/{KEY}/k.cubin", None),
         (f"x/numba/{KEY}/k.cubin", None),

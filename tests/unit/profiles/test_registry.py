@@ -15,7 +15,11 @@ from warmstart.profiles.entry_files import REASONS
 from warmstart.profiles.registry import ProfileUnknown
 
 # Variables that are no directory.
-SWITCHES = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+SWITCHES = {
+    "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1",
+    "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+}
 FACTS = {"cpu": "CPU", "gpu": "GPU"}  # as the documentation writes them
 HOOKS = Path(__file__).parents[3] / "hooks"
 DOCUMENT = HOOKS.parent / "docs/reference/profiles.md"

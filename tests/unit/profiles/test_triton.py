@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cache_files import TRITON_RELEASES, shared, triton_kernel
+from tests.support.cache_files import TRITON_RELEASES, of_tool, shared, triton_kernel
 from tests.support.judging import MTIME, Judge
 from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
@@ -32,6 +32,36 @@ def edited(content: bytes, **changes: object) -> bytes:
 def test_what_each_release_wrote_is_valid(verdict: Judge, release: str) -> None:
     """Three forms of the key, two ABIs of the cubin, with and without `.source`."""
     assert verdict("triton", triton_kernel(release)) is None
+
+
+AMD_KEY = min(of_tool("triton-amd")).partition("/")[0]
+AMD = {name: content for name, content in of_tool("triton-amd").items() if name.startswith(AMD_KEY)}
+HSACO, AMD_META = f"{AMD_KEY}/add_kernel.hsaco", f"{AMD_KEY}/add_kernel.json"
+OF_ANOTHER = next(c for n, c in of_tool("triton-amd").items() if n.endswith(".hsaco") and not n.startswith(AMD_KEY))
+
+
+def test_kernels_for_amd_are_valid(verdict: Judge) -> None:
+    """Code object and assembly in place of cubin and PTX."""
+    assert verdict("triton", AMD) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        (HSACO, b"", "elf-truncated"),
+        (HSACO, AMD[HSACO][:-1], "elf-truncated"),
+        (HSACO, AMD[HSACO] + b"\0", "elf-malformed"),
+        (HSACO, shared(), "elf-malformed"),
+        (HSACO, KERNEL[CUBIN], "elf-malformed"),
+        (HSACO, OF_ANOTHER, "other-target"),
+        (HSACO, AMD[HSACO].replace(b"\0add_kernel.kd\0", b"\0sub_kernel.kd\0"), "other-function"),
+        (AMD_META, AMD[AMD_META].replace(b'"backend": "hip", "arch"', b'"backend": "cuda", "arch"'), "field-malformed"),
+        (f"{AMD_KEY}/add_kernel.amdgcn", b"", "text-malformed"),
+    ],
+)
+def test_a_mixed_or_damaged_kernel_for_amd_is_refused(verdict: Judge, name: str, content: bytes, reason: str) -> None:
+    """Code that was cut short, is for another GPU, or has another kernel."""
+    assert verdict("triton", {**AMD, name: content}) == reason
 
 
 @pytest.mark.parametrize(
@@ -65,7 +95,9 @@ def test_a_group_without_one_of_its_files_is_refused(verdict: Judge, name: str) 
         (META, edited(KERNEL[META], hash=None), "name-not-hash"),
         (META, edited(KERNEL[META], hash=7), "name-not-hash"),
         (META, edited(KERNEL[META], target=None), "field-malformed"),
-        (META, edited(KERNEL[META], target={"backend": "hip", "arch": 90, "warp_size": 64}), "other-vendor"),
+        (META, edited(KERNEL[META], target={"backend": "xpu", "arch": 90, "warp_size": 64}), "other-vendor"),
+        (META, edited(KERNEL[META], target={"backend": "hip", "arch": 90, "warp_size": 64}), "field-malformed"),
+        (META, edited(KERNEL[META], target={"backend": "hip", "arch": "gfx90a", "warp_size": 64}), "incomplete"),
         (META, edited(KERNEL[META], target={"backend": 7, "arch": 120, "warp_size": 32}), "field-malformed"),
         (META, edited(KERNEL[META], target={"backend": "cuda", "arch": 90, "warp_size": 32}), "other-target"),
         (META, edited(KERNEL[META], target={"backend": "cuda", "arch": True, "warp_size": 32}), "field-malformed"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
 import pickle
 
 import pytest
@@ -14,6 +16,11 @@ from tests.support.cache_files import STEM, cubin, torch_artifact, triton_kernel
 from tests.support.judging import SAME_STAGE, Judge
 from warmstart.profiles.entry_files import REASONS
 
+CHOICES = f"flashinfer_autotune_cache/0.7.2/90a/{'a' * 64}/autotune_configs.json"
+CHOSEN = json.dumps({"_metadata": {"gpu": "x"}, "('op', ())": ["Runner", 3], "_generation": "0"}).encode()
+IDENTITY = {"heads": 8, "kv": [1, 2.5], "dtype": "bf16"}
+SEGMENTED = f"rocm_segmented_attention/{hashlib.sha256(json.dumps(IDENTITY, sort_keys=True).encode()).hexdigest()}.json"
+TUNED = json.dumps({"identity": IDENTITY, "records": [{"workload": [1, 2, 3], "best": {}}]}).encode()
 MODEL = f"torch_compile_cache/torch_aot_compile/{'a' * 64}/rank_0_0/model"
 
 
@@ -23,6 +30,8 @@ MODEL = f"torch_compile_cache/torch_aot_compile/{'a' * 64}/rank_0_0/model"
         VLLM,
         VLLM | {f"{PART}/{ARTIFACT}": torch_artifact(b"AOTCompiledArtifact", b"torch key", b"pickle")},
         {MODEL: pickle.dumps({"a": 1}, protocol=4)},
+        {CHOICES: CHOSEN},
+        {SEGMENTED: TUNED},
         below(f"{RANK}/triton_cache/", triton_kernel("3.9")),
         below(f"{RANK}/inductor_cache/", {f"{STEM}.main.cpp": b"int x;", f"{STEM}.main.so": SHARED}),
         below("deep_gemm/cache/kernel.a.01234567/", {"kernel.cu": b"x", "kernel.cubin": cubin()}),
@@ -48,6 +57,12 @@ def test_whole_entries_are_valid(verdict: Judge, files: dict[str, bytes]) -> Non
         (VLLM | {f"{PART}/{ARTIFACT}": torch_artifact(b"CacheCompiledArtifact", b"x")}, "field-malformed"),
         (VLLM | {f"{PART}/computation_graph.py": b""}, "text-malformed"),
         ({MODEL: pickle.dumps({"a": 1}, protocol=4)[:-1]}, "pickle-truncated"),
+        ({CHOICES: CHOSEN[:-1]}, "json-malformed"),
+        ({CHOICES: b'{"_metadata": {}}'}, "field-malformed"),
+        ({CHOICES: b'{"_metadata": {}, "op": [3, 3]}'}, "field-malformed"),
+        ({SEGMENTED: TUNED[:-1]}, "json-malformed"),
+        ({SEGMENTED: TUNED.replace(b"bf16", b"fp16")}, "name-not-hash"),
+        ({SEGMENTED: b'{"identity": {}}'}, "field-malformed"),
     ],
 )
 def test_what_the_tool_would_stumble_on_is_refused(verdict: Judge, files: dict[str, bytes], reason: str) -> None:

@@ -45,6 +45,24 @@ def test_every_source_of_variables_reaches_the_job(context: Context, tmp_path: P
     )
 
 
+@pytest.mark.parametrize(
+    ("image", "images", "written"),
+    [
+        ("", {}, None),
+        ("sha256:1", {"r/a:1": "/a", "r/b:1": "/b"}, "r/a:1 /a\nr/b:1 /b\n"),
+        ("claimed:r/c:1", {}, "r/c:1 \n"),
+        ("claimed:r/c:1", {"r/a:1": "/a"}, "r/c:1 \nr/a:1 /a\n"),
+    ],
+)
+def test_the_first_image_is_the_one_that_the_caches_belong_to(
+    context: Context, image: str, images: dict[str, str], written: str | None
+) -> None:
+    """Also if it is left to pyxis; without one there is no such file."""
+    environment.run(context._replace(record=context.record._replace(image=image, images=images)), NOTHING)
+    path = Path(context.paths.view, "7", "images")
+    assert (path.read_text() if path.exists() else None) == written
+
+
 def test_a_notice_stands_alone_where_there_are_no_variables(context: Context, tmp_path: Path) -> None:
     """For a job that no rule matches and that asks for something."""
     view.publish(context.paths.view, context.record, {"notice": "no rule matches\n"})

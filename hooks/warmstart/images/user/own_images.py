@@ -40,6 +40,7 @@ LONGEST_CREDENTIALS = 1 << 16  # bytes
 REMOVAL_S = 60.0
 PAUSE_S = 0.2
 PLAIN = "image.sqsh"
+OTHER = ".other-"
 
 
 class UserImportUnusable(ResourceError):
@@ -81,12 +82,24 @@ def directory_of(job_tmp: str, step: str, caps: Caps) -> Directory:
 
 def note_use(job_tmp: str, name: str) -> None:
     """Leave a note that this job uses an image of the store (`images.notes`). Raises `OSError`."""
+    _leave(job_tmp, NOTE + name)
+
+
+def _leave(job_tmp: str, note: str) -> None:
     folder = f"{job_tmp}/{FOLDER}"
     with suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     with opened_dir(folder) as fd:
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        os.close(os.open(NOTE + name, flags, 0o600, dir_fd=fd))
+        os.close(os.open(note, flags, 0o600, dir_fd=fd))
+
+
+def note_other(job_tmp: str, step: str) -> None:
+    """Leave a note that the container of a step is not of the image that the job's caches belong to.
+
+    `step` is the step's number; enroot's hook (packaging/enroot) reads the note. Raises `OSError`.
+    """
+    _leave(job_tmp, f"{OTHER}{step if step.isascii() and step.isdecimal() else 'none'}")
 
 
 def obtain(reference: Reference, directory: Directory, importer: Importer, login: str, deadline: Deadline) -> str:

@@ -7,6 +7,10 @@ elf(5), gABI chapters 4 and 5.
 A cubin is NVIDIA's ELF file of machine code for one GPU architecture. Its program headers are the last thing in the
 file, so a cubin that was cut anywhere lacks some of them. The kernel `f` is the section `.text.f`. The architecture
 is in `e_flags`; its position depends on the ABI. Seen on files of ptxas 12.4 to 13.2 and nvcc 13.0, sm_80 to sm_120.
+
+AMD's is a shared object whose section headers are the last thing in the file. The kernel `f` is the function `f` with
+its descriptor `f.kd`. The architecture is the lowest byte of `e_flags` (LLVM's AMDGPUUsage, `EF_AMDGPU_MACH`). Seen on
+files of Triton 3.7 and 3.9, gfx906 to gfx1250.
 """
 
 from __future__ import annotations
@@ -31,6 +35,14 @@ _CUDA = {190}  # EM_CUDA
 _CODE = b".text."
 _LARGEST_NAMES = 16 << 20
 _LARGEST_SYMBOLS = 8 << 20  # bytes of a symbol table; the largest that was seen has 60 KiB
+_AMDGPU = {224}  # EM_AMDGPU
+_HSA = 64  # EI_OSABI of AMD's
+# Lowest byte of e_flags → architecture: those for which Triton 3.9 compiles. Kernels for others are not taken.
+_GFX = {
+    0x2F: "gfx906", 0x30: "gfx908", 0x3F: "gfx90a", 0x4C: "gfx942", 0x4F: "gfx950",
+    0x41: "gfx1100", 0x46: "gfx1101", 0x47: "gfx1102", 0x44: "gfx1103", 0x43: "gfx1150", 0x4A: "gfx1151",
+    0x55: "gfx1152", 0x58: "gfx1153", 0x48: "gfx1200", 0x4E: "gfx1201", 0x49: "gfx1250",
+}  # fmt: skip
 # (EI_OSABI, EI_ABIVERSION) → the bit at which the architecture begins in e_flags
 _ARCH_AT = {(0x33, 7): 0, (0x41, 8): 8}
 
@@ -129,6 +141,15 @@ def _check(part: Part, kinds: set[int]) -> None:
     require(check_segments(part, elf.segments) == bool(elf.segments))
 
 
+def check_function(files: EntryFiles, name: str, function: str) -> None:
+    """Raise `EntryInvalid` unless the file is one whole object that defines `function`."""
+    check(files, name, RELOCATABLE)
+    with files.open(name) as (file, size):
+        defined = symbols(Part(file, 0, size)).defined
+    if function.encode() not in defined:
+        raise EntryInvalid("other-function")
+
+
 class Symbols(NamedTuple):
     """The names in an object's symbol table."""
 
@@ -138,7 +159,10 @@ class Symbols(NamedTuple):
 
 def symbols(part: Part) -> Symbols:
     """Return the symbols of an object that was checked before; `too-large` for a table that is out of proportion."""
-    elf = headers(part, {RELOCATABLE, SHARED}, _MACHINES)
+    return _symbols(part, headers(part, {RELOCATABLE, SHARED}, _MACHINES))
+
+
+def _symbols(part: Part, elf: Headers) -> Symbols:
     defined: set[bytes] = set()
     undefined: set[bytes] = set()
     room = _LARGEST_NAMES  # of all names together: they may overlap
@@ -230,3 +254,16 @@ def _kernels(part: Part, elf: Headers) -> set[bytes]:
     names = part.read(table.offset, table.size)
     section_names = (names[section.name : names.index(b"\0", section.name)] for section in elf.sections)
     return {name[len(_CODE) :] for name in section_names if name.startswith(_CODE)}
+
+
+def check_hsaco(files: EntryFiles, name: str, arch: str, kernel: str) -> None:
+    """Raise `EntryInvalid` unless the file is one whole code object for AMD's `arch` (`gfx942`) with this kernel."""
+    with files.open(name) as (file, size):
+        part = Part(file, 0, size)
+        elf = headers(part, {SHARED}, _AMDGPU)
+        require(elf.abi[0] == _HSA and elf.end == size and check_segments(part, elf.segments))
+        defined = _symbols(part, elf).defined
+    if _GFX.get(elf.flags & 0xFF) != arch.partition(":")[0]:
+        raise EntryInvalid("other-target")
+    if not {kernel.encode(), f"{kernel}.kd".encode()} <= defined:
+        raise EntryInvalid("other-function")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
@@ -45,6 +46,21 @@ def read_json(files: EntryFiles, name: str) -> dict[str, object]:
 def check_json(files: EntryFiles, name: str) -> None:
     """Require a file that is one JSON value of any type."""
     _read(files, name)
+
+
+def check_timings(files: EntryFiles, name: str) -> None:
+    """Require what an autotuner of Triton keeps, or of a tool that took it from there."""
+    if not isinstance(read_json(files, name).get("configs_timings"), list):
+        raise EntryInvalid("field-malformed")
+
+
+def check_ptx(files: EntryFiles, name: str, arch: int, kernel: str = "") -> None:
+    """Require PTX for `sm_<arch>` with the entry point `kernel`, where one is given. Truncation cannot be found."""
+    check_text(files, name)
+    text = files.read(name, LARGEST_TEXT)
+    target = re.search(rb"^\.target sm_([0-9]+)[af]?\b", text, re.MULTILINE)
+    if not target or int(target[1][:9]) != arch or (f".entry {kernel}(" if kernel else ".entry ").encode() not in text:
+        raise EntryInvalid("other-target")
 
 
 def read_rows(files: EntryFiles, name: str) -> list[tuple[str, ...]]:

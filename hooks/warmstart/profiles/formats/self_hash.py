@@ -2,7 +2,7 @@
 
 Inductor names files after the lower-case base32 of the SHA-256 of their content, without its constant last letter (from
 the source of torch 2.13, `_inductor/cache_key.py`, checked on real files; docs/cache-formats.md, Inductor). TileLang's
-manifest has sizes and hexadecimal SHA-256.
+manifest has sizes and hexadecimal SHA-256. CuPy's files begin with the SHA-1 of the rest.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from warmstart.host.files import Copied, copy_hashed
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
 LARGEST_SOURCE = 64 << 20
+_PIECE = 1 << 20
 
 
 def check_content(files: EntryFiles, name: str) -> None:
@@ -27,6 +28,17 @@ def size_and_sha256(files: EntryFiles, name: str) -> Copied:
     """Return a file's size in bytes and its SHA-256 in hexadecimal."""
     with files.open(name) as (file, _):
         return copy_hashed(file.fileno())
+
+
+def check_leading_sha1(files: EntryFiles, name: str) -> None:
+    """Require that the file begins with the SHA-1 of the rest in hexadecimal, and that there is a rest (CuPy)."""
+    digest = hashlib.sha1(usedforsecurity=False)
+    with files.open(name) as (file, size):
+        recorded = file.read(2 * digest.digest_size)
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    if size <= len(recorded) or digest.hexdigest().encode() != recorded:
+        raise EntryInvalid("hash-differs")
 
 
 def check_hex_name(files: EntryFiles, name: str) -> None:

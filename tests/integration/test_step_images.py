@@ -1,0 +1,207 @@
+"""An image that only a step names: one import for all who name it, waited for as in a prolog; and caches that fit it.
+
+The importer is called in real steps, as pyxis calls it; with the real pyxis `tools/real` does.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.accounts import ALICE, BOB, CAROL
+from tests.cluster.processes import run_as, wait_until
+from tests.cluster.registry import Registry, layers
+from tests.cluster.site import Site
+from tests.support import step_images
+from tests.support.hand_jobs import HandJob, a_job
+from tests.support.numba_entries import numba_entries, write_as
+from tests.support.step_images import naming, served
+
+JOB = 7401
+
+
+@pytest.fixture
+def asked(site: Site) -> Iterator[Site]:
+    """Return the site with the socket."""
+    with served(site):
+        yield site
+
+
+def image_path(output: str) -> str:
+    """Return the path that a step printed, which is the last line."""
+    return output.splitlines()[-1].strip()
+
+
+def test_six_steps_of_three_users_import_a_cold_image_once(
+    asked: Site, registry: Registry, fresh_image: Callable[[], str]
+) -> None:
+    """Each blob comes once, into the store; all six get the same file, and nobody but the store has one."""
+    site, image = asked, fresh_image()
+    name = image.partition("/")[2].partition(":")[0]
+    jobs = [
+        site.cluster.submit(naming(site, image), user, f"--nodelist=n{number}")
+        for number, user in enumerate((ALICE, BOB, CAROL) * 2, 1)
+        for number in [1 + number % 4]
+    ]
+    ended = [site.finish(job) for job in jobs]
+    assert [job.state for job in ended] == ["COMPLETED"] * 6, [job.output for job in ended]
+    paths = {image_path(job.output) for job in ended}
+    assert {Path(path).parent for path in paths} == {site.store / "images"}, paths
+    assert len(paths) == 1
+    assert [registry.requests("GET", f"/{name}/blobs/{digest}") for digest in layers(image)] == [1]
+    (imported,) = [event for event in site.audit("--event", "image.imported") if event["image"] == image]
+    assert imported["hook"] == "import"
+    served_steps = [
+        event for job in jobs for kind in ("waited", "reused") for event in site.events(job, f"image.{kind}")
+    ]
+    assert {event["hook"] for event in served_steps} == {"step-images"}
+
+
+@pytest.fixture
+def hurried(asked: Site) -> Callable[[str], None]:
+    """Return a function that lets a wait for an image take three seconds, and sets what comes after that."""
+
+    def write(after_wait: str) -> None:
+        policy = asked.etc / "policy.yaml"
+        policy.write_text(policy.read_text().replace("wait: 60s", f"wait: 3s\n  after_wait: {after_wait}"))
+
+    return write
+
+
+def test_a_step_waits_longer_than_a_prolog_may(
+    asked: Site, hurried: Callable[[str], None], registry: Registry, fresh_image: Callable[[], str]
+) -> None:
+    """The wait of a prolog is over, and the step asks again: one import, and the store's image."""
+    image = fresh_image()
+    hurried("wait")
+    with registry.silent():
+        job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
+        wait_until("the end of the first wait", lambda: asked.events(job, "step.failed") != [], 60)
+    ended = asked.finish(job)
+    assert (ended.state, Path(image_path(ended.output)).parent) == ("COMPLETED", asked.store / "images"), ended
+    assert {event["error"]["code"] for event in asked.events(job, "step.failed")} == {"image-wait-expired"}
+
+
+@pytest.mark.sweep
+def test_a_step_that_is_not_to_wait_longer_imports_for_itself(
+    asked: Site, hurried: Callable[[str], None], registry: Registry, fresh_image: Callable[[], str]
+) -> None:
+    """`after_wait: import`, as without the socket; the shared import goes on for the next one."""
+    image = fresh_image()
+    hurried("import")
+    with registry.silent():
+        job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
+        wait_until("the end of the wait", lambda: asked.events(job, "step.failed") != [], 60)
+    ended = asked.finish(job)
+    assert (ended.state, Path(image_path(ended.output)).parent.name) == ("COMPLETED", "warmstart-images"), ended
+    assert len([event for event in asked.audit("--event", "image.imported") if event["image"] == image]) == 1
+
+
+def test_a_step_is_told_why_root_has_no_image_for_it(asked: Site, fresh_image: Callable[[], str]) -> None:
+    """The sentence and the hint of the prolog's verdict. The user's own import would find the same: there is none."""
+    policy = asked.etc / "policy.yaml"
+    policy.write_text(policy.read_text().replace("tag_ttl: 24h", "tag_ttl: 24h\n  max_size: 1KiB"))
+    ended = asked.finish(asked.cluster.submit(naming(asked, fresh_image()), ALICE, "--nodelist=n1"))
+    assert ended.state == "FAILED"
+    assert "is too large: its import takes more than 1024 bytes" in ended.output
+    (failed,) = asked.events(ended.job_id, "step.failed")
+    assert (failed["error"]["code"], failed["hook"]) == ("image-too-large", "step-images")
+    assert "importing it for you alone" not in ended.output
+
+
+def test_a_cancelled_job_does_not_hold_its_step(
+    asked: Site, registry: Registry, fresh_image: Callable[[], str]
+) -> None:
+    """The importer ends with it, root's process, too, while the registry is still silent."""
+    image = fresh_image()
+    with registry.silent():
+        job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
+        wait_until("the wait", lambda: asked.answering() != [], 60)
+        asked.cluster.admin("scancel", str(job))
+        assert asked.cluster.wait(job).state == "CANCELLED"
+        asked.cluster.wait_idle()
+        wait_until("the end of root's wait", lambda: asked.answering() == [], 10)
+    asked.wait_imports()
+
+
+def test_a_job_for_which_the_prolog_had_nothing_to_do_is_served_too(
+    asked: Site, fresh_image: Callable[[], str]
+) -> None:
+    """It has no record: its step daemon shows the job, the kernel the user."""
+    image = fresh_image()
+    asked.write_policy("rules:\n  - {name: everyone}\n")
+    ended = asked.finish(asked.cluster.submit(naming(asked, image), BOB, "--nodelist=n1"))
+    assert Path(image_path(ended.output)).parent == asked.store / "images", ended
+    (imported,) = [event for event in asked.audit("--event", "image.imported") if event["image"] == image]
+    assert imported["job_id"] == ended.job_id
+
+
+def container(job: HandJob, step: str) -> dict[str, str]:
+    """Run enroot's hook as for a container of a step; return the container's variables, and where they lead outside."""
+    site, account = job.site, job.site.cluster.account(job.user)
+    hook = site.cluster.prefix / "share/warmstart/enroot/40-warmstart.sh"
+    files = {name: account.home / f"{job.job_id}.{step}.{name}" for name in ("MOUNTS", "ENVIRON")}
+    for path in files.values():
+        path.write_text("")
+        os.chown(path, account.uid, account.gid)
+    slurm = {"SLURM_JOB_ID": str(job.job_id), "SLURMD_NODENAME": job.node, "SLURM_STEP_ID": step}
+    enroot = {f"ENROOT_{name}": str(path) for name, path in files.items()}
+    done = run_as(account, ["/bin/sh", str(hook)], environment={**job.variables, **slurm, **enroot})
+    assert done.returncode == 0, done.stderr
+    mounted = [line.split()[:2] for line in files["MOUNTS"].read_text().splitlines()]
+    variables = dict(line.split("=", 1) for line in files["ENVIRON"].read_text().splitlines())
+    for name, value in variables.items():
+        for source, target in mounted:
+            if source != "tmpfs" and f"{value}/".startswith(f"{target}/"):
+                variables[name] = source + value.removeprefix(target)
+    return variables
+
+
+def compile_in(job: HandJob, step: str, number: int) -> dict[str, str]:
+    """Write an entry of numba's as a tool in a container of the step does; return the container's variables."""
+    account, variables = job.site.cluster.account(job.user), container(job, step)
+    write_as(account.uid, account.gid, Path(variables["NUMBA_CACHE_DIR"]), numba_entries(number))
+    return variables
+
+
+def get(job: HandJob, image: str, step: str) -> subprocess.CompletedProcess[str]:
+    """Call the importer for a step, as pyxis does before enroot's hook runs."""
+    slurm = {"SLURM_JOB_ID": str(job.job_id), "SLURMD_NODENAME": job.node, "SLURM_STEP_ID": step}
+    account, program = job.site.cluster.account(job.user), str(step_images.importer(job.site))
+    return run_as(account, [program, "get", f"docker://{image}"], environment={**account.environment(), **slurm})
+
+
+def test_what_a_container_compiles_does_not_land_in_the_hosts_namespace(site: Site) -> None:
+    """The prolog knew no image, so the job's caches are the host's. The container's own are empty, and go with it."""
+    with a_job(site, JOB) as job:
+        first, second = compile_in(job, "0", 741), compile_in(job, "1", 742)
+    assert job.published() == 0
+    assert first["WARMSTART_CACHE"] == ""
+    assert first["NUMBA_CACHE_DIR"] != second["NUMBA_CACHE_DIR"]
+    assert first["TMPDIR"] == second["TMPDIR"]
+    assert Path(first["NUMBA_CACHE_DIR"]).is_relative_to(first["TMPDIR"])
+
+
+def test_a_container_of_the_jobs_own_image_has_the_jobs_caches(site: Site, fresh_image: Callable[[], str]) -> None:
+    """By tag and by digest. What it compiles is published, as ever."""
+    image = fresh_image()
+    with a_job(site, JOB + 1, comment=f"warmstart: image={image}") as job:
+        path = get(job, image, "0").stdout.strip()
+        digest = f"sha256:{Path(path).name.partition('.')[0]}"
+        assert get(job, f"{image.rpartition(':')[0]}@{digest}", "1").stdout.strip() == path
+        for step in ("0", "1"):
+            assert compile_in(job, step, 743)["WARMSTART_CACHE"] != ""
+    assert job.published() == 1
+
+
+def test_a_container_of_another_image_has_caches_of_its_own(site: Site, fresh_image: Callable[[], str]) -> None:
+    """The job's belong to the image that it named first, and not to its second one."""
+    named, second = fresh_image(), fresh_image()
+    with a_job(site, JOB + 2, comment=f"warmstart: image={named} image={second}") as job:
+        assert get(job, second, "0").returncode == 0
+        assert compile_in(job, "0", 744)["WARMSTART_CACHE"] == ""
+    assert job.published() == 0

@@ -1,0 +1,150 @@
+"""The server of the socket: how many it answers at once, whom it turns away, and when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from warmstart.entry import step_images
+from warmstart.entry.step_images import MOST_PER_USER, _Server
+from warmstart.images.user.asking import BUSY
+
+ANSWERS = '#!/bin/sh\nread -r line\necho "$line" >&0\n'
+WAITS = "#!/bin/sh\nread -r line\nexec sleep 60\n"
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a directory with a short path, for a socket; nothing takes seconds."""
+    monkeypatch.setattr(step_images, "TICK_S", 0.02)
+    monkeypatch.setattr(step_images, "LEAST_S", 0.0)
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+@contextmanager
+def served(place: Path, script: str, *, idle_s: float = 0.0, path: str = "") -> Iterator[int]:
+    """Serve a socket in a process of its own, with a script for the program that answers; yield its pid."""
+    program = place / "program"
+    program.write_text(script)
+    program.chmod(0o755)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(place / "socket"))
+    listener.listen()
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            _Server(listener, str(program)).run(idle_s=idle_s, path=path)
+            status = 0
+        finally:
+            os._exit(status)
+    listener.close()
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def connect(place: Path) -> socket.socket:
+    """Connect to the socket."""
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    line.settimeout(30)
+    line.connect(str(place / "socket"))
+    return line
+
+
+def ask(place: Path) -> bytes:
+    """Say a line; return the answer."""
+    with connect(place) as line:
+        with suppress(BrokenPipeError):  # it is told to ask again before it has said anything
+            line.sendall(b"hello\n")
+        return line.recv(100)
+
+
+def children(pid: int) -> list[str]:
+    """Return the pids of a process's children."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def wait_for(number: int, pid: int) -> None:
+    """Wait until a process has so many children."""
+    end = time.monotonic() + 30
+    while len(children(pid)) != number:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_each_connection_is_answered_by_a_process_of_its_own(place: Path) -> None:
+    """One after the other, however many."""
+    with served(place, ANSWERS):
+        assert [ask(place) for _ in range(2 * MOST_PER_USER)] == [b"hello\n"] * 2 * MOST_PER_USER
+
+
+def test_one_user_has_a_few_places(place: Path) -> None:
+    """Whoever finds none is told to ask again; a step that goes away makes room, and its process ends."""
+    with served(place, WAITS) as pid, ExitStack() as lines:
+        for _ in range(MOST_PER_USER):
+            lines.enter_context(connect(place)).sendall(b"hello\n")
+        wait_for(MOST_PER_USER, pid)
+        assert json.loads(ask(place))[0] == BUSY
+        lines.close()
+        wait_for(0, pid)
+        with connect(place) as line:
+            line.sendall(b"hello\n")
+            wait_for(1, pid)
+
+
+def test_a_place_is_taken_for_a_while_however_soon_its_answer_came(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a flood costs the node little."""
+    monkeypatch.setattr(step_images, "LEAST_S", 600.0)
+    with served(place, ANSWERS):
+        said = [ask(place) for _ in range(MOST_PER_USER + 1)]
+    assert said[:-1] == [b"hello\n"] * MOST_PER_USER
+    assert json.loads(said[-1])[0] == BUSY
+
+
+def test_all_users_together_have_a_bound(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not only each of them."""
+    monkeypatch.setattr(step_images, "MOST", 1)
+    with served(place, WAITS) as pid, connect(place) as line:
+        line.sendall(b"hello\n")
+        wait_for(1, pid)
+        assert json.loads(ask(place))[0] == BUSY
+
+
+@pytest.mark.parametrize("end", ["idle", "replaced", "removed"])
+def test_when_it_ends(place: Path, end: str) -> None:
+    """That of systemd when nobody has asked for a while; its own when the socket has another's place, or none."""
+    idle_s, path = (0.1, "") if end == "idle" else (0.0, str(place / "socket"))
+    with served(place, ANSWERS, idle_s=idle_s, path=path) as pid:
+        assert ask(place) == b"hello\n"
+        if end == "replaced":
+            (place / "other").touch()
+            (place / "other").rename(place / "socket")
+        elif end == "removed":
+            (place / "socket").unlink()
+        deadline = time.monotonic() + 30
+        while Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_who_calls_it_by_hand_is_told_how(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only root, and without arguments."""
+    assert step_images.main("/nonexistent", ["x"]) == step_images.WRONG_USAGE
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert step_images.main("/nonexistent", []) == step_images.NOT_ROOT
+    assert capsys.readouterr().err == "usage: step-images\nwarmstart: step-images needs root\n"

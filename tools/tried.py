@@ -1,0 +1,139 @@
+"""Write which profiles were run with which tools, from docs/results: `python -m tools.tried [--check]`.
+
+Each file there is what one run left (`tests.support.tried`), `gpu.json` what `make gpu` did. `make docs` and `make
+lint` run this. A profile of which no file speaks is experimental, and says so itself (`Profile.experimental`): the
+hooks' own documents are not installed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.gpu.page import RESULTS as GPU
+from tests.gpu.suite import COLD, WARM
+from tests.support.tried import Result, Run
+from warmstart.profiles import registry
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = "docs/reference/profiles.md"
+RESULTS = "docs/results"
+COLUMNS = ("profile", "run with", "on", "through", "date", "cold", "warm", "entries", "damaged, refused")
+HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
+_TABLE = re.compile(re.escape(HEAD) + r"(?:\|.*\n)*")
+EXPERIMENTAL = "*experimental*: never run with its tool; its entries were only made by hand"
+
+
+class Tried(NamedTuple):
+    """All that runs left: of the tests, and of `make gpu`, which keeps its own form."""
+
+    runs: list[Result]
+    gpu: Mapping[str, Any] | None
+
+    @property
+    def profiles(self) -> set[str]:
+        """Return the profiles of which a job was warm."""
+        tools = [tool for tool in self.gpu["tools"] if WARM in tool["jobs"]] if self.gpu else []
+        return {run.profile for run in self.runs} | {name for tool in tools for name in tool["profiles"]}
+
+
+def results(root: Path) -> Tried:
+    """Return all results, by profile and file."""
+    found, gpu = [], None
+    for path in sorted((root / RESULTS).glob("*.json")):
+        fields = json.loads(path.read_text())
+        if path.name == GPU.name:
+            gpu = fields
+        else:
+            found.append(Result(**{**fields, "cold": Run(**fields["cold"]), "warm": Run(**fields["warm"])}))
+    return Tried(found, gpu)
+
+
+def table(tried: Tried) -> str:
+    """Return the table: a row for each result, and one for each profile without any."""
+    rows = [*_of_tests(tried.runs), *_of_gpu(tried.gpu)]
+    rows += [(f"`{name}`", EXPERIMENTAL, *[""] * (len(COLUMNS) - 2)) for name in {*registry.names()} - tried.profiles]
+    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in sorted(rows))
+
+
+def _of_tests(runs: list[Result]) -> Iterator[tuple[str, ...]]:
+    for run in runs:
+        job, _, argument = run.job.partition(" ")
+        yield (
+            f"`{run.profile}`",
+            ", ".join(f"{name} {version}" for name, version in run.tools.items())
+            + f" (`{job}_job.py{f' {argument}' if argument else ''}`)",
+            _hardware(run.hardware),
+            run.through,
+            run.date,
+            _counters(*run.cold),
+            _counters(*run.warm),
+            f"{run.harvested} published, {run.rejected} refused, {run.seeded} seeded",
+            f"{run.damaged}, {run.refused}",
+        )
+
+
+def _of_gpu(found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each profile of each tool that `make gpu` has seen warm; docs/gpu.md has more of them."""
+    for tool in found["tools"] if found else ():
+        jobs = tool["jobs"]
+        if not found or WARM not in jobs:
+            continue
+        cold, warm = jobs[COLD], jobs[WARM]
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(cold["versions"].items()))
+        for profile in tool["profiles"]:
+            yield (
+                f"`{profile}`",
+                f"{tool['tool']}{f': {versions}' if versions else ''} ([make gpu](../gpu.md))",
+                f"{found['gpu']}, driver {found['driver']}",
+                "hooks by hand",
+                found["date"],
+                *(_counters(job["hits"], job["misses"], job["seconds"]) for job in (cold, warm)),
+                f"{cold['harvested']} published, {sum(cold['rejected'].values())} refused, {warm['seeded']} seeded",
+                "",
+            )
+
+
+def _hardware(hardware: dict[str, str]) -> str:
+    if hardware["gpu"] == "none":
+        return f"{hardware['cpu']}, no GPU"
+    return f"{hardware['gpu']}, driver {hardware['driver']}"
+
+
+def _counters(hits: int | None, misses: int | None, seconds: float) -> str:
+    """Return what a job counted; a tool without counters has None."""
+    return f"{seconds:.2f} s" if hits is None else f"{hits} hits, {misses} misses, {seconds:.2f} s"
+
+
+def mislabelled(tried: Tried) -> list[str]:
+    """Return the profiles whose own label says something else than the results."""
+    return [name for name in registry.names() if registry.get(name).experimental == (name in tried.profiles)]
+
+
+def page(text: str, tried: Tried) -> str:
+    """Return the page with the table in the place of the one that it has."""
+    assert _TABLE.search(text), f"{PAGE} has no such table"
+    return _TABLE.sub(lambda _: table(tried), text)
+
+
+def main() -> int:
+    """Write the page, or tell whether it is stale; labels that the results contradict are an error either way."""
+    runs = results(ROOT)
+    path = ROOT / PAGE
+    text = path.read_text()
+    for name in mislabelled(runs):
+        print(f"{name}: `experimental` in its profile is not what docs/results says", file=sys.stderr)  # noqa: T201
+    if "--check" not in sys.argv[1:]:
+        path.write_text(page(text, runs))
+    elif page(text, runs) != text:
+        print(f"{PAGE} is stale: run `python -m tools.tried`", file=sys.stderr)  # noqa: T201
+        return 1
+    return int(bool(mislabelled(runs)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
