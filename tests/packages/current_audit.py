@@ -127,7 +127,8 @@ def test_a_hook_that_runs_is_left_alone(systemd: Systemd) -> None:
     """A shell looks; what is killed is moved, and says so."""
     with systemd.process("echo $$; exec sleep 300") as living:
         assert living.stdout is not None
-        journal = Path(USR.node(NODE).journal, f"prolog-0a-{living.stdout.readline().strip()}.open")
+        pid = living.stdout.readline().strip()
+        journal = Path(USR.node(NODE).journal, f"prolog-0a-{pid}.open")
         journal.write_text('{"ts": 1.5, "event": "hook.started", "job_id": 9}\n')
         try:
             for _ in range(2):
@@ -135,5 +136,5 @@ def test_a_hook_that_runs_is_left_alone(systemd: Systemd) -> None:
                 wait_until("a look", lambda run=run: systemd.runs() != run, SECONDS)  # type: ignore[misc]
             assert journal.exists()
         finally:
-            living.kill()
+            systemd.process(f"kill -9 {pid}").wait()
     wait_until("its events", lambda: '"reason":"killed"' in LOG.read_text(), SECONDS)
