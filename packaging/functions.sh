@@ -40,6 +40,7 @@ release_parts() { # PYTHON CLI LIBEXEC: a release, in three directories that are
     fill libexec/step-images.in "$3/step-images" -
     fill libexec/task-prolog.in "$3/task-prolog" -
     fill libexec/pyxis-importer.in "$3/pyxis-importer" -
+    fill libexec/apptainer-environment.in "$3/apptainer-environment" -
 }
 
 shared_files() { # all that is no part of a release

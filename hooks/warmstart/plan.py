@@ -201,7 +201,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     """Return the steps before `environment`. Its options depend on their results, so `environment()` comes later."""
     names, job_images = profiles(policy, grant, requested), images(policy, grant, requested)
     rendezvous, meeting = _rendezvous(job, grant, requested), _meeting(job, grant)
-    tree = _tree(policy, job, requested) if requested.tree else None
+    tree = _tree(policy, job, requested, meeting) if requested.tree else None
     if not (names or job_images or grant.env or rendezvous or requested.keep or requested.tree):
         return []
     from warmstart.steps import workspace
@@ -239,7 +239,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     return steps
 
 
-def _tree(policy: Policy, job: Job, requested: Request) -> Step | None:
+def _tree(policy: Policy, job: Job, requested: Request, meeting: Meeting | None) -> Step | None:
     """Return the step if this node has a way to show a job a tree. Raises `TreeNotOffered`."""
     if not policy.trees.prefixes:
         raise TreeNotOffered(tree=requested.tree, problem="this site offers none")
@@ -248,7 +248,11 @@ def _tree(policy: Policy, job: Job, requested: Request) -> Step | None:
     from warmstart.steps import tree
 
     options = tree.Options(
-        requested.tree, requested.marker, scope_key("user", job), alone=not nodes.has_several(job.nodelist)
+        requested.tree,
+        requested.marker,
+        scope_key("user", job),
+        alone=not nodes.has_several(job.nodelist),
+        meeting=meeting and meeting._replace(name=f"{meeting.name}.tree"),
     )
     return Step(tree.NAME, partial(tree.run, options=options), in_workspace=True)
 

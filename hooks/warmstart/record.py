@@ -133,6 +133,7 @@ class Record(NamedTuple):
     verdict: str = ""
     meeting: str = ""  # the store's file in which this node published the rendezvous for the job's other nodes
     agreement: str = ""  # the store's directory in which this node proposed what the job's nodes show
+    tree_agreement: str = ""  # the same, for its tree
     nodelist: str = ""  # the job's nodes as a Slurm hostlist, if there are several: they publish as a whole
     restarts: int = 0  # which run of the job this is, on all of its nodes
     keep: bool = False  # whether the job's TMPDIR is retained after the job
@@ -171,6 +172,7 @@ if TYPE_CHECKING:
         fresh: bool
         meeting: str
         agreement: str
+        tree_agreement: str
         deferred: list[str]
         judged: dict[str, str]
 

@@ -444,9 +444,9 @@ def _withdraw(ending: Ending, deadline: Deadline, failures: list[WarmstartError]
     with _collected(ending.record.meeting, failures):
         if ending.record.meeting:
             ending.store.withdraw_rendezvous(ending.record.meeting, deadline)
-    with _collected(ending.record.agreement, failures):
-        if ending.record.agreement:
-            ending.store.withdraw_agreement(ending.record.agreement, deadline)
+    for name in filter(None, (ending.record.agreement, ending.record.tree_agreement)):
+        with _collected(name, failures):
+            ending.store.withdraw_agreement(name, deadline)
 
 
 def _collect_notes(ending: Ending) -> None:

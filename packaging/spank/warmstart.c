@@ -369,6 +369,20 @@ static void tell_notice(spank_t spank)
 		say(notice);
 }
 
+/* A job that this one was submitted from had its cache bound into Apptainer's containers. It is gone, and Apptainer
+ * refuses to start without it. The task prolog has the same rule. */
+static void forget_mount(spank_t spank)
+{
+	char mount[2 * PATH_MAX], cache[PATH_MAX], ours[PATH_MAX + 16];
+
+	if (spank_getenv(spank, "APPTAINER_MOUNT", mount, sizeof(mount)) != ESPANK_SUCCESS ||
+	    spank_getenv(spank, "WARMSTART_CACHE", cache, sizeof(cache)) != ESPANK_SUCCESS)
+		return;
+	snprintf(ours, sizeof(ours), "source=%s,", cache);
+	if (strncmp(mount, ours, strlen(ours)) == 0)
+		spank_unsetenv(spank, "APPTAINER_MOUNT");
+}
+
 int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 {
 	struct variable variable;
@@ -378,6 +392,7 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 	(void)arguments;
 	if (verdict != NULL)
 		end_task();
+	forget_mount(spank);
 	if (notice != NULL)
 		tell_notice(spank);
 	if (line == NULL)

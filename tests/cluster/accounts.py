@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pwd
+import shutil
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -90,6 +91,8 @@ def remove_unused() -> None:
                 if _exists(name) and pwd.getpwnam(name).pw_gecos == _MARK:
                     processes.kill_of_uid(pwd.getpwnam(name).pw_uid)
                     _run("/usr/sbin/userdel", name)
+                    for place in (f"/tmp/{name}", f"/tmp/torchinductor_{name}"):  # of the task prolog
+                        shutil.rmtree(place, ignore_errors=True)
         except BlockingIOError:
             return
         finally:

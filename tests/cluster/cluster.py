@@ -57,19 +57,25 @@ class Cluster:
 
     `prefix` is where warmstart is, or will be, installed: by default `base/warmstart`. Slurm looks up the hooks when a
     job starts, so they may be installed into the running cluster. With `namespace` each job has a /tmp of its own. Each
-    node says that it has `cpus`.
+    node says that it has `cpus`. `proctrack` is how Slurm knows a job's processes: "cgroup" knows daemons, too.
     """
 
     nodes = config.NODES
 
     def __init__(
-        self, prefix: Path | None = None, *, namespace: config.Namespace | None = None, cpus: int = config.CPUS
+        self,
+        prefix: Path | None = None,
+        *,
+        namespace: config.Namespace | None = None,
+        cpus: int = config.CPUS,
+        proctrack: str = "linuxproc",
     ) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="warmstart-", dir="/var/tmp"))
         self.base.chmod(0o755)
         self.prefix = prefix or self.base / "warmstart"
         self._namespace = namespace
         self._cpus = cpus
+        self._proctrack = proctrack
         self._keep_logs = False
         self._daemons = Daemons(self.base)
         self._owner = os.getpid()
@@ -302,7 +308,7 @@ class Cluster:
 
     def _start(self) -> None:
         self._accounts = Accounts(self.base / "home")
-        self._daemons.start(self.prefix, namespace=self._namespace, cpus=self._cpus)
+        self._daemons.start(self.prefix, namespace=self._namespace, cpus=self._cpus, proctrack=self._proctrack)
         idle = ["idle"] * len(self.nodes)
         processes.wait_until(
             "four idle nodes", lambda: [s.state for s in self.node_states().values()] == idle, _START_S

@@ -24,7 +24,7 @@ AuthType=auth/munge
 AuthInfo=socket={base}/munge/socket
 CryptoType=crypto/munge
 MpiDefault=none
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{proctrack}
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
@@ -107,7 +107,9 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def write(base: Path, prefix: Path, *, namespace: Namespace | None, cpus: int = CPUS) -> tuple[int, dict[str, int]]:
+def write(
+    base: Path, prefix: Path, *, namespace: Namespace | None, cpus: int, proctrack: str
+) -> tuple[int, dict[str, int]]:
     """Write etc/slurm.conf, and beside it the file that admins are told to include.
 
     Returns slurmctld's port and each node's.
@@ -121,8 +123,9 @@ def write(base: Path, prefix: Path, *, namespace: Namespace | None, cpus: int = 
     etc = base / "etc"
     etc.mkdir()
     (etc / "plugstack.conf").touch()
+    (etc / "cgroup.conf").write_text("CgroupMountpoint=/sys/fs/cgroup\n")
     recommended = _RECOMMENDED.read_text().replace("@PREFIX@", str(prefix))
-    text = _SLURM_CONF.format(base=base, host=hostname, controller_port=controller, nodes=nodes)
+    text = _SLURM_CONF.format(base=base, host=hostname, controller_port=controller, nodes=nodes, proctrack=proctrack)
     if namespace is not None:
         recommended = recommended.replace("PrologFlags=Alloc,", "PrologFlags=Contain,Alloc,")
         text += namespace.write(etc, base, prefix)

@@ -44,11 +44,13 @@ class Daemons:
         """Whether the daemons have been started."""
         return bool(self._slurmds)
 
-    def start(self, prefix: Path, *, namespace: config.Namespace | None, cpus: int) -> None:
+    def start(self, prefix: Path, *, namespace: config.Namespace | None, cpus: int, proctrack: str) -> None:
         """Write the configuration for hooks at `prefix` and start everything, slurmds last."""
         for name in ("log", "run", "spool", *(f"spool/{node}" for node in config.NODES)):
             (self._base / name).mkdir()
-        controller, self._node_ports = config.write(self._base, prefix, namespace=namespace, cpus=cpus)
+        controller, self._node_ports = config.write(
+            self._base, prefix, namespace=namespace, cpus=cpus, proctrack=proctrack
+        )
         self._start_munged()
         self._start_slurmctld(controller)
         for node in config.NODES:

@@ -101,7 +101,7 @@ def stop(process: subprocess.Popen[bytes], grace_s: float = 5) -> None:
 
 def kill_all(base: Path) -> None:
     """Kill every process of the cluster in `base`, until none remains."""
-    _kill(f"processes of {base}", lambda: _members(base))
+    _kill(f"processes of {base}", lambda: members(base))
 
 
 def kill_of_uid(uid: int) -> None:
@@ -144,6 +144,24 @@ def children(*pids: int) -> set[int]:
     return {child for child, parent in parents().items() if parent in pids}
 
 
+def members(base: Path) -> set[int]:
+    """Return the pids of the cluster's live processes, never the caller or its ancestors."""
+    found = parents()
+    members = _recorded(base) | {
+        pid for pid in found if _variable(pid, "SLURM_CONF") == str(base / "etc" / "slurm.conf")
+    }
+    grown = True
+    while grown:
+        children = {pid for pid, parent in found.items() if parent in members} - members
+        members |= children
+        grown = bool(children)
+    pid = os.getpid()
+    while pid > 0:
+        members.discard(pid)
+        pid = found.get(pid, 0)
+    return members & found.keys()
+
+
 class Parents:
     """The parents of all processes, for one who asks often: whose parent is known is not looked at again.
 
@@ -166,24 +184,6 @@ class Parents:
 def _parent(pid: str) -> int:
     fields = _stat(int(pid))
     return int(fields[1]) if fields else 0
-
-
-def _members(base: Path) -> set[int]:
-    """Return the pids of the cluster's live processes, never the caller or its ancestors."""
-    found = parents()
-    members = _recorded(base) | {
-        pid for pid in found if _variable(pid, "SLURM_CONF") == str(base / "etc" / "slurm.conf")
-    }
-    grown = True
-    while grown:
-        children = {pid for pid, parent in found.items() if parent in members} - members
-        members |= children
-        grown = bool(children)
-    pid = os.getpid()
-    while pid > 0:
-        members.discard(pid)
-        pid = found.get(pid, 0)
-    return members & found.keys()
 
 
 def _recorded(base: Path) -> set[int]:

@@ -427,7 +427,8 @@ def test_options_reach_the_prolog(site: Site) -> None:
     wishes = ("", "--warm-profile=inductor", "--no-warm", "--warm-image=other.example.com/a:1")
     jobs = [site.cluster.submit(f"#!/bin/sh\n{SHOW}\n", ALICE, *filter(None, [wish])) for wish in wishes]
     outputs = [site.cluster.wait(job_id).output for job_id in jobs]
-    assert [("cache=/" in output, "inductor=/" in output) for output in outputs] == [
+    # Without the profile the task prolog leaves Inductor's cache in /tmp.
+    assert [("cache=/" in output, "inductor=/" in output.replace("=/tmp/", "=")) for output in outputs] == [
         (True, False),
         (True, True),
         (False, False),

@@ -110,9 +110,6 @@ def test_the_first_job_reads_the_tree_itself_and_the_second_its_copy(site: Site)
         third = run(site, tree, SHOW, ALICE, "--nodelist=n2")
         assert third.output.splitlines()[-1] == "itself"
         assert len(site.events(third.job_id, "tree.packed")) == 1
-        both = run(site, tree, "#!/bin/sh\nsrun grep -c ' {tree} ro' /proc/self/mountinfo\n", ALICE, "--nodes=2")
-        assert both.output.splitlines()[-2:] == ["1", "1"]
-        assert {event["reason"] for event in site.events(both.job_id, "tree.shown")} == {"several-nodes"}
         stranger = run(site, tree, "#!/bin/sh\ngrep -c ' {tree} ' /proc/self/mountinfo\n", BOB)
         assert stranger.output.splitlines() == [
             f"warmstart: tree {tree}: Permission denied; the job runs without it",
@@ -120,6 +117,31 @@ def test_the_first_job_reads_the_tree_itself_and_the_second_its_copy(site: Site)
         ]
         assert site.leftovers() == []
     assert "/tree/copy" not in Path("/proc/self/mountinfo").read_text()
+
+
+SEVERAL = """\
+#!/bin/sh
+srun sh -c 'grep -o " {tree} ro.* squashfs" /proc/self/mountinfo | grep -o squashfs || echo itself'
+"""
+
+
+def test_all_nodes_of_a_job_have_the_copy_or_none_has(site: Site) -> None:
+    """The head node decides; a node whose disk is full makes all read the tree itself."""
+    with shared(site, "tree.several") as (target, source):
+        make_environment(site, source / "env")
+        tree, nodes = target / "env", ("--nodelist=n1,n2",)
+        first = run(site, tree, SEVERAL, ALICE, *nodes)
+        assert first.output.splitlines()[-2:] == ["itself", "itself"]
+        reasons = [event["reason"] for event in site.events(first.job_id, "tree.shown")]
+        assert sorted(reasons) == ["no-copy", "nothing-proposed"]
+        with site.full_node_cache("n2"):
+            cold = run(site, tree, SEVERAL, ALICE, *nodes)
+        assert cold.output.splitlines()[-2:] == ["itself", "itself"]
+        assert {event["way"] for event in site.events(cold.job_id, "tree.shown")} == {"itself"}
+        second = run(site, tree, SEVERAL, ALICE, *nodes)
+        assert second.output.splitlines() == ["squashfs", "squashfs"]
+        assert not [*(site.store / "rendezvous").glob(f"*.{second.job_id}.*")]
+        assert site.leftovers() == []
 
 
 def test_a_damaged_copy_is_found(site: Site) -> None:

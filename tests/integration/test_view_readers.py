@@ -194,3 +194,18 @@ def test_which_variables_are_the_users(base: Path, readers: dict[str, Read]) -> 
         given = {"A": value, "B": value} if value else {}
         expected = {"A": "ours" if value in inherited else value, "B": "ours"}
         assert agreed(readers, task(**given), ["A", "B"]) == expected, value
+
+
+def test_a_mount_of_the_submitting_jobs_cache(base: Path, readers: dict[str, Read]) -> None:
+    """Apptainer starts nothing where it is told to bind what is not there; the user's own stays."""
+    ours, gone = f"source={base}/workspace/{NODE}/7.0a1b2c3d/cache,destination=/c", f"{base}/workspace/{NODE}/6.0/cache"
+    inherited = {"APPTAINER_MOUNT": f"source={gone},destination=/c", "WARMSTART_CACHE": gone}
+    users = {"APPTAINER_MOUNT": "source=/data,destination=/data", "WARMSTART_CACHE": gone}
+    lines = ["!WARMSTART_CACHE=x", f"APPTAINER_MOUNT={ours}"]
+    for read in (readers["task prolog"], readers["plugin"]):  # in enroot's containers there is no Apptainer
+        shutil.rmtree(base / "state", ignore_errors=True)
+        assert "APPTAINER_MOUNT" not in read(task(**inherited))
+        assert read(task(**users))["APPTAINER_MOUNT"] == users["APPTAINER_MOUNT"]
+        write_view(base, *lines)
+        assert read(task(**inherited))["APPTAINER_MOUNT"] == ours
+        assert read(task(**users))["APPTAINER_MOUNT"] == users["APPTAINER_MOUNT"]

@@ -48,9 +48,13 @@ class RootFailed(Exception):
     """A root file system cannot be made; its text says why."""
 
 
-def build(suite: str) -> str:
-    """Return the path of the suite's root file system, which is made if it is not there. Raises `RootFailed`."""
-    done = subprocess.run([NEWER / "build", sys.prefix, suite], capture_output=True, text=True, check=False)
+def build(suite: str, *packages: str) -> str:
+    """Return the path of the suite's root file system, with further `packages`, which is made if it is not there.
+
+    Raises `RootFailed`.
+    """
+    argv = [str(NEWER / "build"), sys.prefix, suite, *([",".join(packages)] if packages else [])]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RootFailed(f"no root file system of {suite}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
     return done.stdout.strip()

@@ -117,6 +117,7 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
         "images": _images(policy, job, grant, requested),
         "profiles": _profiles(policy, grant, requested),
         "left_out": _left_out(policy, grant, requested),
+        "tree": requested.tree,
         "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
         "environment": grant.env,
         "override": sorted(grant.override),
@@ -237,11 +238,15 @@ def _print(shown: dict[str, Json], policy: CurrentPolicy, off_switch: str) -> No
 
 
 def _remarks(shown: dict[str, Json]) -> list[str]:
-    """Return what there is to know about the job's profiles."""
+    """Return what there is to know about the job's profiles and its tree."""
     experimental = [row["name"] for row in shown["profiles"] if row["experimental"]]
     remarks = [f"Left out: {name} {why}" for name, why in shown["left_out"].items()]
     if experimental:
         remarks.insert(0, f"Experimental, because they were never run with their tools: {', '.join(experimental)}")
+    if shown["tree"] and not shown["verdict"]:
+        shows = "tree" in shown["steps"]["prolog"]
+        how = "read-only, from a packed copy if there is one" if shows else "as it is: this node shows no copies"
+        remarks.append(f"Reads the tree {shown['tree']} {how}.")
     return remarks
 
 

@@ -17,6 +17,7 @@ from warmstart.host.namespaces import mounts
 from warmstart.policy.compiled import Policy
 
 SCRIPT = "job-container"
+APPTAINER = "/etc/apptainer/apptainer.conf"
 
 
 def constant_path(seen: Tasks) -> Iterator[Finding]:
@@ -82,6 +83,18 @@ def _link_problem(seen: Tasks, policy: Policy) -> tuple[str, str] | None:
     return None
 
 
+def _containers_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:  # noqa: ARG001 - the shape of a way
+    """Apptainer ignores what users bind, with a warning, where its configuration says so."""
+    try:
+        with open(APPTAINER, encoding="utf-8", errors="replace") as file:
+            settings = [line.partition("=") for line in file]
+    except FileNotFoundError:
+        return None
+    if any((key.strip(), value.strip()) == ("user bind control", "no") for key, _, value in settings):
+        return f"Apptainer binds nothing for users ({APPTAINER})", "set user bind control = yes"
+    return None
+
+
 def _enroot_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
     if not seen.enroot_hook:
         return f"{seen.enroot}/hooks.d/{HOOK} is missing", "install it there (docs/guides/enroot-hook.md)"
@@ -93,6 +106,7 @@ PROBLEMS = {
     "spank": _spank_problem,
     "namespace": _namespace_problem,
     "link": _link_problem,
+    "containers": _containers_problem,
     "enroot": _enroot_problem,
 }
 

@@ -235,7 +235,7 @@ class Policy(NamedTuple):
     import_user: Identity
     validate_user: Identity
     site_label: str
-    constant_path: str  # none | spank | namespace | link | enroot
+    constant_path: str  # none | spank | namespace | link | containers | enroot
     audit: Audit
     images: Images
     seed: Seed

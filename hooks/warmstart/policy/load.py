@@ -181,6 +181,7 @@ def _profiles(model: PolicyModel) -> Iterator[DefinedProfile]:
         formats={"*": "written"},
         after_success=model.files.only_successful,
         sidecars=True,
+        empty=True,
     )
 
 

@@ -562,6 +562,9 @@ class Files(Section):
     never: Annotated[list[NamePattern], Field(max_length=_MOST)] = _key(
         [], "Names of files and directories that are left out, besides locks and temporary files."
     )
+    hidden: bool = _key(
+        False, "Keep files, too, whose name or a directory's name above them begins with a dot; never leftovers."
+    )
     facts: list[DerivedFact] = _key(["gpu"], "What must be the same besides the image and the declared name.")
     max_size: Size = _key(
         "1GiB",
@@ -666,13 +669,14 @@ class PolicyModel(Section):
         "Names the software that jobs without an image run on. Change it with the nodes' system image, and "
         "their caches start anew.",
     )
-    constant_path: Literal["none", "spank", "namespace", "link", "enroot"] = _key(
+    constant_path: Literal["none", "spank", "namespace", "link", "containers", "enroot"] = _key(
         "none",
         "What brings a job's cache to `paths.cache` on this node "
         "([inside-the-job.md](../start/inside-the-job.md)). `spank`: warmstart's SPANK plugin. `namespace`: a mount in "
         "the job's mount namespace, by Slurm's CloneNSScript (24.11). `link`: a link in a directory that job_container "
-        "gives to each job. `enroot`: its hook alone, for sites whose jobs are containers. `none`: bare jobs have it "
-        "at a path of their own, and profiles that need a constant path are left out.",
+        "gives to each job. `containers`: the runtime, for sites whose jobs are containers: Apptainer is told by "
+        "variables, others by options. `enroot`: the same, and enroot's hook does it. `none`: bare jobs have it at a "
+        "path of their own, and profiles that need a constant path are left out.",
     )
     audit: Audit = Field(default_factory=Audit)
     images: Images = Field(default_factory=Images)

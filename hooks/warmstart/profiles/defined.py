@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
 # Left out by every policy: locks and work in progress of many tools (docs/cache-formats.md, Work in progress).
-_NEVER = ("*.lock", "*.tmp", "*.part", "*.incomplete", "lock", "locks", ".*", "tmp.*")
+_NEVER = ("*.lock", "*.tmp", "*.part", "*.incomplete", "lock", "locks", "tmp.*")
+_HIDDEN = (".*",)
+_NEVER_HIDDEN = (".lock", ".lockfile", ".nfs*", ".staging*", ".tmp*", ".*.swp")  # of those that are kept if asked for
 FILES = "files"  # the profile of files that jobs declare; every policy has it
 TREES = "trees"  # where packed trees lie in the store (`trees.place`): no policy may define a profile of this name
 SIDECAR = ".sha256"
@@ -44,6 +46,8 @@ class DefinedProfile(NamedTuple):
     after_success: bool = False  # whether entries of failed jobs are left out
     in_step: bool = False  # whether a job is shown its entries on all its nodes or on none
     sidecars: bool = False  # whether NAME.sha256 belongs to the entry NAME and holds its checksum
+    empty: bool = False  # whether an empty file is one, whatever its format
+    hidden: bool = False  # whether names that begin with a dot are kept
 
 
 def profile_of(defined: DefinedProfile) -> Profile:
@@ -69,7 +73,8 @@ def profile_of(defined: DefinedProfile) -> Profile:
 
 def _entry_of(defined: DefinedProfile, path: str) -> str | None:
     parts = path.split("/")
-    if not all(parts) or any(_fits(pattern, part) for part in parts for pattern in (*_NEVER, *defined.never)):
+    never = (*_NEVER, *(_NEVER_HIDDEN if defined.hidden else _HIDDEN), *defined.never)
+    if not all(parts) or any(_fits(pattern, part) for part in parts for pattern in never):
         return None
     if defined.sidecars and path.endswith(SIDECAR):
         parts[-1] = parts[-1].removesuffix(SIDECAR)
@@ -123,6 +128,8 @@ def _validate(defined: DefinedProfile, files: EntryFiles) -> None:
     for name, base in names.items():
         if defined.sidecars and name.endswith(SIDECAR):
             by_name.check_sidecar(files, name)
+            continue
+        if defined.empty and plain.is_empty(files, name):
             continue
         pattern = next((pattern for pattern in defined.formats if _fits(pattern, base)), "")
         by_name.check(defined.formats.get(pattern, "any"), files, name)

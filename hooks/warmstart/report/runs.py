@@ -55,6 +55,7 @@ _DEGREES = {
     events.NODE_DRAINED: DRAINED,
     events.STEP_FAILED: FAILED,
     events.IMAGE_IMPORT_FAILED: FAILED,
+    events.TREE_PACK_FAILED: FAILED,
 }
 OBSERVED = "it is only observed (mode: observe)"
 _WITHOUT_RUN = ("", "", "", 0)
@@ -79,6 +80,15 @@ class ImageUse(NamedTuple):
     size: int  # bytes
     seconds: float
     waited: float  # seconds, part of `seconds`
+
+
+class TreeUse(NamedTuple):
+    """How a job saw its tree."""
+
+    path: str
+    reason: str  # why it was the tree itself; "" for a copy
+    fetched: int  # bytes
+    left_out: int  # files that are not in the copy
 
 
 class Seeding(NamedTuple):
@@ -159,6 +169,7 @@ class Run:
     facts: dict[str, str] = field(default_factory=dict)
     ports: list[int] = field(default_factory=list)
     address: str = ""
+    tree: TreeUse | None = None
     harvests: list[Harvest] = field(default_factory=list)
     handed_in: dict[str, int] = field(default_factory=dict)  # profile → entries, to be published with other nodes'
     rejected: dict[str, dict[str, int]] = field(default_factory=dict)  # profile → reason → entries
@@ -318,6 +329,11 @@ def _add_rendezvous(run: Run, line: Line) -> None:
     run.ports = [port for port in ports if isinstance(port, int)] if isinstance(ports, list) else []
 
 
+def _add_tree(run: Run, line: Line) -> None:
+    numbers = (values.number(line, key) for key in ("fetched_bytes", "left_out"))
+    run.tree = TreeUse(values.text(line, "tree"), values.text(line, "reason"), *map(int, numbers))
+
+
 _ADD = {
     events.HOOK_STARTED: _add_start,
     events.HOOK_FINISHED: _add_end,
@@ -327,6 +343,7 @@ _ADD = {
     events.STEP_FINISHED: _add_step,
     events.CACHE_SEEDED: _add_seeding,
     events.CACHE_AGREED: _add_agreed,
+    events.TREE_SHOWN: _add_tree,
     events.CACHE_HARVESTED: _add_harvest,
     events.BUNDLE_HANDED_IN: _add_handed_in,
     events.ENTRY_REJECTED: _add_rejected,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.policy.units import format_duration, format_size
 from warmstart.profiles import contract, registry
-from warmstart.report.runs import FAILED, REFUSED, REMARKS, Failure, Harvest, ImageUse, Remark, Run, Seeding
+from warmstart.report.runs import FAILED, REFUSED, REMARKS, Failure, Harvest, ImageUse, Remark, Run, Seeding, TreeUse
 from warmstart.report.summary import SettlingProfile
 
 MOST_JOBS = 4096  # of a user's history
@@ -38,6 +38,12 @@ _ADVICE = {
     "blocked: `warmstart cache list --blocked`",
     "bundles-left-out": "{profiles}: administrators: raise seed.max_fetch or seed.fetch_budget in the policy, or let "
     "`warmstart maintain --store` compact the store",
+}
+_ITSELF = {
+    "no-copy": "there was no copy of it as it was; one is packed in the background",
+    "several-nodes": "the job has several nodes, and the policy lets each decide for itself",
+    "too-many-packs": "too many trees of this user wait to be packed",
+    "nodes-differ": "the job's nodes saw different versions of it",
 }
 _GOT = {
     "reused": "was in the store",
@@ -225,6 +231,8 @@ def _hook(run: Run, history: History) -> HookStory:
             parts += _harvests(run)
         if step == "image":
             parts += [Part("  image", format_duration(image.seconds), _image(image)) for image in run.images]
+        if step == "tree" and run.tree:
+            parts.append(Part(f"  {run.tree.path}", "", _tree(run.tree)))
         if step == "rendezvous" and run.ports:
             parts.append(Part("  MASTER_ADDR", "", f"{run.address}, ports {', '.join(map(str, run.ports))}"))
     if "image" not in run.steps:  # an import in the background, or a hook that was killed
@@ -319,6 +327,15 @@ def _listed(reasons: Mapping[str, int]) -> str:
 def _image(image: ImageUse) -> str:
     waited = f", after {format_duration(image.waited)} of waiting" if image.waited else ""
     return f"{image.reference} {_GOT[image.how]} ({format_size(image.size)}){waited}"
+
+
+def _tree(tree: TreeUse) -> str:
+    if tree.reason:
+        why = _ITSELF.get(tree.reason) or _COLD.get(tree.reason, tree.reason).removeprefix("cold: ")
+        return f"read from the shared file system: {why}"
+    fetched = f", {format_size(tree.fetched)} fetched" if tree.fetched else ""
+    lacking = f"; {tree.left_out} files are not in it" if tree.left_out else ""
+    return f"read from a packed copy{fetched}{lacking}"
 
 
 def _remark(remark: Remark) -> str:

@@ -55,6 +55,8 @@ def run(context: Context, options: Options) -> Outcome:
     record = context.record
     cache = {"WARMSTART_CACHE": record.cache} if record.cache else {}
     variables = {**cache, **record.environment, **options.profiles, **options.policy}
+    if cache and context.policy.constant_path == "containers":
+        variables = {**_for_apptainer(context, variables), **variables}
     paths = [record.workspace, context.policy.paths.cache, f"{record.run_directory}/cache"]
     lines = [*paths, *(_line(name, variables[name], options.override) for name in sorted(variables))]
     files = {"environment": "\n".join(lines) + "\n", view.EVENTS: context.audit.shown_to_job()}
@@ -67,6 +69,21 @@ def run(context: Context, options: Options) -> Outcome:
         files["link"] = ""
     view.publish(context.paths.view, record, files)
     return Outcome("changed", detail={"variables": sorted(variables)})
+
+
+def _for_apptainer(context: Context, variables: dict[str, str]) -> dict[str, str]:
+    """Return the variables by which Apptainer binds the cache at the constant path, and sets `variables` to match.
+
+    APPTAINER_MOUNT, because hardly anybody uses it: with APPTAINER_BIND or APPTAINER_BINDPATH set, Apptainer ignores
+    what a job's script then says in SINGULARITY_BIND or SINGULARITY_BINDPATH (decision 44).
+    """
+    constant = context.policy.paths.cache
+    led = (name for name, value in variables.items() if f"{value}/".startswith(f"{constant}/"))
+    return {
+        "APPTAINER_ENV_FILE": f"{context.paths.programs}/apptainer-environment",
+        "APPTAINER_MOUNT": f"source={context.record.run_directory}/cache,destination={constant}",
+        "WARMSTART_CACHE_VARIABLES": " ".join(sorted(led)),  # WARMSTART_CACHE is one
+    }
 
 
 def _is_roots(directory: str) -> bool:

@@ -11,15 +11,21 @@ import os
 import time
 
 from warmstart.audit import events
-from warmstart.errors import WarmstartError
+from warmstart.errors import StoreError, WarmstartError
 from warmstart.host.files import opened_dir, read_small
 from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.lean import NamedTuple, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
+from warmstart.profiles.defined import TREES
+from warmstart.record import RecordChange
 from warmstart.steps.contract import Context, Outcome
 from warmstart.trees import requests, shown
 from warmstart.trees.client import TreeClient
 from warmstart.trees.current import Look, TreeUnusable
-from warmstart.trees.place import LEFT_OUT, place_of
+from warmstart.trees.place import LEFT_OUT, facts_of, place_of
+
+if TYPE_CHECKING:
+    from warmstart.store.bundles import Offer, Offers
+    from warmstart.store.meeting import Meeting
 
 NAME = "tree"
 LOOK_S = 5.0
@@ -28,6 +34,8 @@ _LONGEST = 64 << 10
 # Why a job reads the tree itself; docs/reference/audit.md explains them.
 SEVERAL_NODES = "several-nodes"
 NO_COPY = "no-copy"
+NOTHING_PROPOSED = "nothing-proposed"
+NODES_DIFFER = "nodes-differ"
 
 
 class Options(NamedTuple):
@@ -37,6 +45,7 @@ class Options(NamedTuple):
     marker: str
     scope: str  # the user's own, in the store
     alone: bool  # the job has one node
+    meeting: Meeting | None = None  # where the nodes of a job agree on its tree; None: each reads the tree itself
 
 
 class _Copy(NamedTuple):
@@ -45,81 +54,151 @@ class _Copy(NamedTuple):
     left_out: str  # how many files are not in it, "" if none
 
 
+class _Shown(NamedTuple):
+    """What the job sees at its tree's path."""
+
+    copy: _Copy | None  # None: the tree itself
+    reason: str  # why that is so, "" for a copy
+    failure: WarmstartError | None = None
+
+
 def run(context: Context, options: Options) -> Outcome:
     """Show the job its tree. Raises `TreeUnusable`."""
     started = time.monotonic()
-    record, rules = context.record, context.policy.trees
-    user = Identity(record.user, record.uid, record.gid)
+    record = context.record
     try:
-        with TreeClient(user, options.tree) as client:
-            seen = client.look(rules.prefixes, options.marker, context.deadline.within(LOOK_S))
-    except WorkerSilent as error:
-        raise TreeUnusable(tree=options.tree, problem=f"its file system: {error.fields['problem']}") from error
-    degraded: list[WarmstartError] = []
-    copy, reason = None, SEVERAL_NODES
-    if options.alone:
-        try:
-            copy, reason = _copy(context, options, seen)
-        except WarmstartError as error:
-            degraded.append(error)
-            reason = error.code
-        except OSError as error:
-            degraded.append(TreeUnusable(tree=options.tree, problem=f"its copy: {error.strerror}"))
-            reason = TreeUnusable.code
+        seen = _look(context, options)
+    except TreeUnusable as error:
+        if options.meeting:  # the other nodes wait for this one's word
+            with suppress(StoreError):
+                _agreed(context, options, options.meeting, None, error.code)
+        raise
+    if options.meeting:
+        found = _isolated(options, partial(_agreed, context, options, options.meeting, seen))
+    elif options.alone:
+        found = _isolated(options, partial(_alone, context, options, seen))
+    else:
+        found = _Shown(None, SEVERAL_NODES)
     try:
         with opened_dir(record.run_directory) as base:
-            shown.show(base, seen.path, copy.root if copy else None)
+            shown.show(base, seen.path, found.copy.root if found.copy else None)
     except OSError as error:
         raise TreeUnusable(tree=options.tree, problem=f"it cannot be mounted: {error.strerror}") from error
     finally:
-        if copy:
-            os.close(copy.root)
+        if found.copy:
+            os.close(found.copy.root)
     context.audit.emit(
         events.TREE_SHOWN,
         tree=seen.path,
-        way="copy" if copy else "itself",
-        reason="" if copy else reason,
-        left_out=int(copy.left_out or 0) if copy else 0,
-        fetched_bytes=copy.fetched if copy else 0,
+        way="copy" if found.copy else "itself",
+        reason=found.reason,
+        left_out=int(found.copy.left_out or 0) if found.copy else 0,
+        fetched_bytes=found.copy.fetched if found.copy else 0,
         duration_ms=round((time.monotonic() - started) * 1000, 3),
     )
-    return Outcome("changed", {"tree": seen.path}, degraded=degraded, notices=tuple(_notices(options, copy, reason)))
+    degraded = [found.failure] if found.failure else []
+    change: RecordChange = {"tree_agreement": options.meeting.name} if options.meeting and record.head else {}
+    return Outcome("changed", {"tree": seen.path}, change, degraded=degraded, notices=_notices(options, found))
 
 
-def _notices(options: Options, copy: _Copy | None, reason: str) -> list[str]:
-    tree = options.tree
-    if copy is None:
-        packed = "; a copy is packed in the background" if reason == NO_COPY else ""
-        return [f"tree {tree} is read from the shared file system, read-only{packed}"]
-    if copy.left_out:
-        return [f"tree {tree}: {copy.left_out} files are missing from its copy, which you cannot read"]
-    return []
+def _look(context: Context, options: Options) -> Look:
+    user = Identity(context.record.user, context.record.uid, context.record.gid)
+    try:
+        with TreeClient(user, options.tree) as client:
+            return client.look(context.policy.trees.prefixes, options.marker, context.deadline.within(LOOK_S))
+    except WorkerSilent as error:
+        raise TreeUnusable(tree=options.tree, problem=f"its file system: {error.fields['problem']}") from error
 
 
-def _copy(context: Context, options: Options, seen: Look) -> tuple[_Copy | None, str]:
-    """Return the mounted copy of the tree as it is now; None, and why, if this node has none in time."""
+def _isolated(options: Options, find: Callable[[], _Shown]) -> _Shown:
+    """Return what `find` finds, or the tree itself after an error."""
+    try:
+        return find()
+    except WarmstartError as error:
+        return _Shown(None, error.code, error)
+    except OSError as error:
+        failure = TreeUnusable(tree=options.tree, problem=f"its copy: {error.strerror}")
+        return _Shown(None, failure.code, failure)
+
+
+def _alone(context: Context, options: Options, seen: Look) -> _Shown:
+    offers = _offers(context, options, seen)
+    if offers.offers:
+        return _fetched(context, options, seen, offers.offers[0])
+    return _Shown(None, "bundles-refused" if offers.refused else _ask(context, options))
+
+
+def _agreed(
+    context: Context, options: Options, meeting: Meeting, seen: Look | None, problem: str = NODES_DIFFER
+) -> _Shown:
+    """Show what all nodes of the job show: the copy that the head node proposes, or the tree itself.
+
+    Without `seen` this node shows nothing, and says why: `problem`. Raises `StoreError`.
+    """
+    from warmstart.seed.together import Together
+    from warmstart.store.agreement import ProposedProfile
+
+    record = context.record._replace(read_scopes=[options.scope])
+    together = Together(context.store, record, meeting, context.policy.seed.fetch_budget)
+    own: dict[str, ProposedProfile] = {}
+    reason = NOTHING_PROPOSED
+    if record.head and seen is not None:
+        offers = _offers(context, options, seen)
+        if offers.offers:
+            where = place_of(context.store.path, options.scope, seen)
+            own[TREES] = ProposedProfile(where.name, facts_of(seen), offers.offers[:1])
+        else:
+            reason = "bundles-refused" if offers.refused else _ask(context, options)
+    proposed = together.proposal(own, context.deadline).get(TREES)
+    if proposed is None or not proposed.offers:
+        return _Shown(None, reason)
+    found = _Shown(None, problem)
+    if seen is not None and proposed.facts == facts_of(seen):
+        found = _isolated(options, partial(_fetched, context, options, seen, proposed.offers[0]))
+    settled = None
+    try:
+        settled = together.settle({} if found.copy else {TREES: found.reason}, context.deadline)
+    finally:
+        if found.copy and (settled is None or TREES in settled.cold):
+            os.close(found.copy.root)
+    cold = settled.cold.get(TREES)
+    return _Shown(None, cold.reason, found.failure) if cold else found
+
+
+def _notices(options: Options, found: _Shown) -> tuple[str, ...]:
+    if found.copy is None:
+        packed = "; a copy is packed in the background" if found.reason == NO_COPY else ""
+        return (f"tree {options.tree} is read from the shared file system, read-only{packed}",)
+    if found.copy.left_out:
+        return (f"tree {options.tree}: {found.copy.left_out} files are missing from its copy, which you cannot read",)
+    return ()
+
+
+def _offers(context: Context, options: Options, seen: Look) -> Offers:
+    where = place_of(context.store.path, options.scope, seen)
+    deadline = context.deadline.within(context.policy.seed.fetch_budget)
+    return context.store.offers([where.scope], where.profile, where.name, deadline)
+
+
+def _fetched(context: Context, options: Options, seen: Look, offer: Offer) -> _Shown:
+    """Return the mounted copy; the tree itself if it does not come in time."""
     from warmstart.seed import node_cache, wanted
     from warmstart.seed.node_cache import FetchGoesOn
 
-    record, policy = context.record, context.policy
-    where = place_of(policy.paths.store, options.scope, seen)
-    deadline = context.deadline.within(policy.seed.fetch_budget)
-    offers = context.store.offers([where.scope], where.profile, where.name, deadline)
-    if not offers.offers:
-        return None, _ask(context, options) if not offers.refused else "bundles-refused"
+    policy = context.policy
     try:
         copy = node_cache.local_copy(
             context.paths.bundles,
-            where,
-            offers.offers[0],
-            wanted.Asker.of(record),
+            place_of(context.store.path, options.scope, seen),
+            offer,
+            wanted.Asker.of(context.record),
             store=context.store,
             most_bytes=policy.trees.max_size,
-            deadline=deadline,
+            deadline=context.deadline.within(policy.seed.fetch_budget),
         )
     except FetchGoesOn as error:
         wanted.start_due(context.paths)
-        return None, error.code
+        return _Shown(None, error.code)
     (root,) = node_cache.mounted(context.paths.layers, [copy], context.deadline.within(MOUNTING_S))
     left_out = ""
     with suppress(FileNotFoundError):
@@ -128,7 +207,7 @@ def _copy(context: Context, options: Options, seen: Look) -> tuple[_Copy | None,
             left_out = read_small(LEFT_OUT, _LONGEST, fd).decode().partition("\n")[0]
         finally:
             os.close(fd)
-    return _Copy(root, copy.fetched, left_out), ""
+    return _Shown(_Copy(root, copy.fetched, left_out), "")
 
 
 def _ask(context: Context, options: Options) -> str:

@@ -411,8 +411,21 @@ def test_a_policy_that_counts_on_a_link(
     assert check()["slurm.constant-path"] == ["wrong"]
 
 
-def test_a_policy_that_counts_on_containers(check: Check, site: Installation, tmp_path: Path) -> None:
-    """They need enroot's hook."""
+def test_a_policy_that_counts_on_containers(
+    check: Check, site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apptainer, where it is installed, must bind what users say."""
+    conf = tmp_path / "apptainer.conf"
+    monkeypatch.setattr(constant_path, "APPTAINER", str(conf))
+    way(site, "containers")
+    assert check()["slurm.constant-path"] == ["ok"]
+    for value, status in (("yes", "ok"), ("no", "wrong")):
+        conf.write_text(f"# user bind control = no\nmount tmp = no\nuser bind control = {value}\n")
+        assert check()["slurm.constant-path"] == [status]
+
+
+def test_a_policy_that_counts_on_the_enroot_hook(check: Check, site: Installation, tmp_path: Path) -> None:
+    """It must be installed."""
     way(site, "enroot")
     assert check()["slurm.constant-path"] == ["wrong"]
     hooks = tmp_path / "enroot/hooks.d"

@@ -42,7 +42,7 @@ def test_a_whole_profile_is_compiled(site: Site) -> None:
     assert (mytool.entries, mytool.never, mytool.needs) == (("v1/*/", "**/*.bin"), ("*.log",), ("meta.json",))
     assert list(mytool.formats.items()) == [("*.json", "json"), ("*.so", "library")]
     assert (mytool.facts, mytool.relocation, mytool.max_size) == (("image", "cpu", "gpu"), "relocatable", 2 << 20)
-    assert (files.name, files.facts, files.sidecars) == (FILES, ("image", "declared", "gpu"), True)
+    assert (files.name, files.facts, files.sidecars, files.empty) == (FILES, ("image", "declared", "gpu"), True, True)
     assert policy.rules[0].profiles == ("mytool", "numba")
 
 

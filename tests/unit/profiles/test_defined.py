@@ -185,6 +185,25 @@ def test_every_format_tells_good_from_bad(kind: str, tmp_path: Path) -> None:
         assert verdict(profile, tmp_path / "bad", {name: damaged}) == reason
 
 
+def test_an_empty_file_is_one_where_the_profile_says_so(tmp_path: Path) -> None:
+    """An `__init__.py` often is; of a kernel it is what a crash leaves."""
+    for empty, reason in ((True, None), (False, "blob-empty")):
+        profile = defined("**", formats={"*": "written"}, sidecars=True, empty=empty)
+        assert verdict(profile, tmp_path / str(empty), {"a/__init__.py": b""}) == reason
+        wrong = hashlib.sha256(b"x").hexdigest().encode()
+        bad = verdict(profile, tmp_path / f"{empty}-sidecar", {"a.py": b"", "a.py.sha256": wrong})
+        assert bad == ("hash-differs" if empty else "blob-empty")
+
+
+def test_hidden_files_are_entries_where_the_profile_says_so() -> None:
+    """But no leftovers of file systems and editors."""
+    profile, shown = profile_of(defined("**")), profile_of(defined("**", hidden=True))
+    for path in (".config/a", "a/.hidden/b", ".c"):
+        assert (profile.entry_of(path), shown.entry_of(path)) == (None, path)
+    for path in (".nfs0001", "a/.b.swp", ".lock", "a/.x.tmp"):
+        assert shown.entry_of(path) is None
+
+
 def test_every_format_has_a_check() -> None:
     """What the policy's loader takes is what the validator knows, and the table above has it all."""
     assert tuple(by_name.CHECKS) == get_args(Format)

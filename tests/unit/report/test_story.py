@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from warmstart.report import story
-from warmstart.report.runs import Cold, Failure, Harvest, ImageUse, Remark, Run, Seeding
+from warmstart.report.runs import Cold, Failure, Harvest, ImageUse, Remark, Run, Seeding, TreeUse
 from warmstart.report.story import History, Part, Spread, Story, named, tell
 
 FACTS = {"image": "sha256:ab", "cpu": "x86_64-1f", "gpu": "none"}
@@ -48,6 +48,19 @@ def test_what_the_job_asked_and_got() -> None:
         Part("  MASTER_ADDR", "", "n1, ports 20017"),
     ]
     assert told.advice == ()
+
+
+@pytest.mark.parametrize("reason", ["", *story._ITSELF, "fetch-goes-on", "store-failed"])
+def test_how_a_tree_was_read(reason: str) -> None:
+    """From a copy, or why not."""
+    told = tell([prolog(steps={"tree": 0.01}, tree=TreeUse("/t", reason, 2048, 3))], History())
+    part, _, what = parts(told)[1]
+    assert part == "  /t"
+    if reason:
+        assert what.startswith("read from the shared file system: ")
+        assert "cold" not in what
+    else:
+        assert what == "read from a packed copy, 2KiB fetched; 3 files are not in it"
 
 
 @pytest.mark.parametrize("reason", [*story._COLD, "store-failed"])

@@ -167,6 +167,39 @@ def test_a_constant_path_that_was_inherited_is_replaced(context: Context, tmp_pa
     assert printed(tmp_path, {"A": f"{constant}/numba", "B": f"{constant}x", "C": "yes"})[1] == ["export A=ours"]
 
 
+def test_apptainer_is_told_where_the_cache_is(context: Context, tmp_path: Path) -> None:
+    """Variables say it, and which others lead there. What the user set stays; without a cache there are none."""
+    policy = context.policy._replace(constant_path="containers")
+    constant, cache = policy.paths.cache, f"{context.record.run_directory}/cache"
+    os.makedirs(cache)
+    record = context.record._replace(cache=constant, environment={"TMPDIR": "/w/tmp"})
+    context = context._replace(policy=policy, record=record)
+    environment.run(context, Options({"NUMBA_CACHE_DIR": f"{constant}/numba", "B": f"{constant}x"}, {}, ()))
+    mount = f"APPTAINER_MOUNT=source={cache},destination={constant}"
+    file = f"APPTAINER_ENV_FILE={context.paths.programs}/apptainer-environment"
+    names = "WARMSTART_CACHE_VARIABLES=NUMBA_CACHE_DIR WARMSTART_CACHE"
+    ours = {f"export {line}" for line in (mount, file, names, f"NUMBA_CACHE_DIR={cache}/numba")}
+    assert ours < {*printed(tmp_path)[1]}
+    users = {"APPTAINER_MOUNT": "source=/data,destination=/data", "APPTAINER_ENV_FILE": "mine"}
+    assert not [line for line in printed(tmp_path, users)[1] if "APPTAINER" in line]
+    environment.run(context._replace(record=record._replace(cache="")), NOTHING)
+    assert printed(tmp_path)[1] == ["export TMPDIR=/w/tmp"]
+
+
+def test_a_mount_of_the_submitting_jobs_cache_is_forgotten(context: Context, tmp_path: Path) -> None:
+    """Apptainer would start nothing: that cache is gone. It is replaced, and unset where this job has none."""
+    policy = context.policy._replace(constant_path="containers")
+    gone = f"{context.record.workspace}/node/6.00000000/cache"
+    inherited = {"APPTAINER_MOUNT": f"source={gone},destination=/c", "WARMSTART_CACHE": gone}
+    assert printed(tmp_path, inherited) == (0, ["unset APPTAINER_MOUNT"])
+    record = context.record._replace(cache=policy.paths.cache)
+    environment.run(context._replace(policy=policy, record=record), NOTHING)
+    mount = f"APPTAINER_MOUNT=source={context.record.run_directory}/cache,destination={policy.paths.cache}"
+    said = printed(tmp_path, inherited)[1]
+    assert said[0] == "unset APPTAINER_MOUNT"
+    assert f"export {mount}" in said
+
+
 def test_a_verdict_is_printed_and_fails_the_task(context: Context, tmp_path: Path) -> None:
     """The user reads why, and the task ends."""
     view.publish(context.paths.view, context.record, {"verdict": "image refused\nask your admin\n"})

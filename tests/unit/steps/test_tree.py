@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.runs import a_context, events
-from warmstart.seed import node_cache
+from warmstart.profiles.defined import TREES
+from warmstart.seed import node_cache, together
 from warmstart.seed.node_cache import Copy
+from warmstart.seed.together import Settled
 from warmstart.steps import tree as step
 from warmstart.steps.contract import Context
 from warmstart.steps.tree import Options
 from warmstart.store import bundles
+from warmstart.store.agreement import Cold, ProposedProfile
 from warmstart.store.manifest import Draft, File, Producer
+from warmstart.store.meeting import Meeting
 from warmstart.trees import current, place, requests, shown
 from warmstart.trees.current import TreeUnusable
 
@@ -93,11 +97,73 @@ def test_a_copy_of_the_tree_as_it_is_is_shown(site: Shown) -> None:
     assert site.event() == ("itself", "no-copy")
 
 
-def test_nodes_of_a_job_do_not_differ(site: Shown) -> None:
-    """All read the tree itself, and nothing is packed for them."""
+def test_nodes_that_decide_for_themselves_read_the_tree_itself(site: Shown) -> None:
+    """Where the policy says `together: false`; nothing is packed for them."""
     site.publish()
     site.run(alone=False)
     assert (site.event(), site.started) == (("itself", "several-nodes"), [])
+
+
+class Nodes:
+    """What the other node of a job says, in place of the store."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cold: str = "") -> None:
+        self.own: dict[str, ProposedProfile] = {}
+        self.votes: list[dict[str, str]] = []
+        self._cold = cold
+        self.facts: dict[str, str] = {}
+        monkeypatch.setattr(together, "Together", lambda *_: self)
+
+    def proposal(self, own: dict[str, ProposedProfile], _deadline: object) -> dict[str, ProposedProfile]:
+        """Return what the head node proposes."""
+        self.own = own
+        return {name: it._replace(facts=self.facts or it.facts) for name, it in own.items()}
+
+    def settle(self, cold: dict[str, str], _deadline: object) -> Settled:
+        """Return what all nodes show."""
+        self.votes.append(cold)
+        return Settled({TREES: Cold(self._cold or cold[TREES], ["n2"])} if self._cold or cold else {}, 0.0)
+
+
+def agreed(site: Shown) -> tuple[str, str]:
+    """Run the step on the head node of a job on two nodes; return the way and the reason."""
+    options = Options(str(site.tree), "", SCOPE, alone=False, meeting=Meeting("c.7.0.tree", "n[1-2]"))
+    outcome = step.run(site.context, options)
+    assert outcome.record == {"tree_agreement": "c.7.0.tree"}
+    return site.event()
+
+
+def test_all_nodes_of_a_job_show_the_copy_or_none_does(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head node proposes it, and one node that lacks it is enough for all to read the tree itself."""
+    site.publish()
+    nodes = Nodes(monkeypatch)
+    assert (agreed(site), nodes.votes, list(nodes.own)) == (("copy", ""), [{}], [TREES])
+    nodes = Nodes(monkeypatch, cold="fetch-goes-on")
+    assert (agreed(site), site.copies[-1]) == (("itself", "fetch-goes-on"), None)
+
+
+def test_a_node_that_sees_another_tree_says_so(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changed between two prologs of the job."""
+    site.publish()
+    nodes = Nodes(monkeypatch)
+    nodes.facts = {"path": str(site.tree), "stamp": "ab" * 32}
+    assert (agreed(site), nodes.votes) == (("itself", "nodes-differ"), [{TREES: "nodes-differ"}])
+
+
+def test_the_head_node_without_a_copy_asks_for_it(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody votes."""
+    nodes = Nodes(monkeypatch)
+    assert (agreed(site), nodes.votes, nodes.own) == (("itself", "no-copy"), [], {})
+    assert [request.tree for request in requests.due(site.context.paths)] == [str(site.tree)]
+
+
+def test_a_node_without_the_tree_lets_the_others_know(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not wait for it in vain."""
+    nodes = Nodes(monkeypatch)
+    options = Options(f"{site.tree}/gone", "", SCOPE, alone=False, meeting=Meeting("c.7.0.tree", "n[1-2]"))
+    with pytest.raises(TreeUnusable):
+        step.run(site.context, options)
+    assert (nodes.own, site.copies) == ({}, [])
 
 
 def test_a_store_that_fails_costs_the_copy_alone(site: Shown) -> None:

@@ -6,6 +6,7 @@ r"""Turn an image's configuration into files of its tree, which is all that a sq
 | etc/rc, etc/rc.local | enroot | `LABEL` as comments, `WORKDIR`, `ENTRYPOINT`, `CMD`; nothing but comments |
 | etc/fstab | enroot | `VOLUME` |
 | .singularity.d/env/10-docker2singularity.sh | Apptainer | `ENV` |
+| .singularity.d/env/99-base.sh | Apptainer | what it expects in an image that has variables of its own |
 | ch/environment | `ch-run --set-env` | `ENV` |
 
 enroot's are what `enroot import` 4.1.2 writes (`docker::configure` in src/docker.sh), byte for byte but for what
@@ -40,6 +41,11 @@ else
     exec {entrypoint} {command}
 fi
 """
+# With variables of the image's, Apptainer sets the user's (`--env`, APPTAINERENV_*) after this file and never without
+# it; the libraries are those that `--nv` brings (action_script.sh, 1.4.5).
+_BASE = """\
+export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/.singularity.d/libs"
+"""
 _RC_LOCAL = b"""\
 # This file is sourced by /etc/rc when the container starts.
 # It can be used to manipulate the entrypoint or the command of the container.
@@ -67,6 +73,7 @@ def additions(document: bytes, mount_point: str) -> Additions:
         "etc/environment": "".join(f"{each}\n" for each in environment),
         "etc/rc": _comments(config) + _rc(directory, _strings(config, "Entrypoint"), _strings(config, "Cmd")),
         ".singularity.d/env/10-docker2singularity.sh": "".join(_export(*pair) for pair in pairs),
+        ".singularity.d/env/99-base.sh": _BASE,
         # ch-run takes one pair of quotes away, and reads no value of several lines.
         "ch/environment": "".join(f"{name}='{value}'\n" for name, value in pairs if "\n" not in value),
     }
@@ -80,9 +87,9 @@ def _mount(path: str) -> str:
 
 
 def _export(name: str, value: str) -> str:
-    """Return the line that Apptainer runs: PATH is the image's, any other variable the user's own if there is one."""
-    quoted = _quote(value)
-    return f"export {name}={quoted}\n" if name == "PATH" else f'[ -n "${{{name}-}}" ] || export {name}={quoted}\n'
+    """Return the line that Apptainer runs. Its shell would not take `_quote`'s escaped quote for one (1.4.5)."""
+    quoted = value.replace("'", "'\"'\"'")
+    return f"export {name}='{quoted}'\n"
 
 
 def _comments(config: dict[str, object]) -> str:

@@ -89,6 +89,12 @@ def check_not_empty(files: EntryFiles, name: str) -> None:
             raise EntryInvalid("blob-empty")
 
 
+def is_empty(files: EntryFiles, name: str) -> bool:
+    """Return whether a file has no byte."""
+    with files.open(name) as (_, size):
+        return not size
+
+
 def check_written(files: EntryFiles, name: str) -> None:
     """Require that the last page, or all of a smaller file, is not zeroes: those would never have been written."""
     with files.open(name) as (file, size):
