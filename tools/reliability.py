@@ -41,6 +41,20 @@ SIGKILL before each call that changes something, then the same hook, then mainte
 hooks: it prints, and changes nothing but the link at the constant path (`constant_path: link`). If that fails, or is
 killed, the job has its cache at its own path.
 """
+ORDERS_INTRO = """\
+Pairs of operations on the store, each operation with itself, too, in all orders with up to two switches: before every
+call that touches what the other one touches. Locks do nothing, the second one's clock is half an hour behind, and where
+one goes on after the other it may once have an old view: a listing, or a file that was replaced, as it was before. What
+readers see, at each switch and at the end, must be what they could see if one came after the other: whole bundles and
+images, nothing lost that was promised, nothing back that was superseded. The list of what is blocked is the exception:
+two administrators who change it at once need locks that work. `SWEEP_SEED=2 pytest tests/sweeps/test_interleavings.py`
+takes another hundredth; a failure prints the shortest order that fails, call by call.
+"""
+WEEK_INTRO = """\
+Jobs of three users, one of whom publishes for the site, in simulated time: they look up, change, remove and publish
+entries in the real store, a few jobs at a time; each night it is maintained, and a user is blocked or unblocked. The
+audit log is then checked against a small model of the store (`tools/load/history.py`), as that of a load run is.
+"""
 CALLS_INTRO = """\
 # Reliability, call by call
 
@@ -65,7 +79,15 @@ time.
 
 MADE = "Made on "  # begins the figures of a section
 # What other suites write: title of the section, names of their files.
-OTHERS = {"On GlusterFS": "glusterfs.md", "Growth": "growth-*.md", "Load": "load.md", "Cold images": "cold-*.md"}
+OTHERS = {
+    "Two at once": "orders-*.md",
+    "On GlusterFS": "glusterfs.md",
+    "Growth": "growth-*.md",
+    "Load": "load.md",
+    "A simulated week": "week.md",
+    "Cold images": "cold-*.md",
+}
+INTROS = {"Two at once": ORDERS_INTRO, "A simulated week": WEEK_INTRO}
 
 
 class Promise(NamedTuple):
@@ -94,6 +116,14 @@ PROMISES = (
             "crash/test_image_kill_sweep.py::test_killed_at_every_step",
             "crash/test_store_kill_sweep.py::test_a_compaction_killed_at_any_step",
             "crash/test_supersede_kill_sweep.py::test_a_replacement_killed_at_any_step",
+        ),
+    ),
+    Promise(
+        "Two processes that work in the store at once, in whatever order and without locks, lose nothing that was "
+        "promised and bring nothing back that was superseded; readers see whole bundles and images.",
+        (
+            "sweeps/test_interleavings.py::test_all_orders",
+            "sweeps/test_interleavings.py::test_a_mistake_is_found_when_it_is_put_back",
         ),
     ),
     Promise(
@@ -162,7 +192,7 @@ def page(reports: Path, before: str = "") -> str:
         "Errors at every call site": (ERRORS_INTRO, _tables(_read(reports, "errors"), _errors)),
         "Killed before every change": (KILLS_INTRO, _tables(_read(reports, "kills"), _kills)),
         "Foreign bytes": ("", _tables(_fuzzed(reports), _fuzz)),
-        **{title: ("", _fragments(sorted(reports.glob(names)))) for title, names in OTHERS.items()},
+        **{title: (INTROS.get(title, ""), _fragments(sorted(reports.glob(names)))) for title, names in OTHERS.items()},
     }
     parts = [INTRO, "## Promises\n", *_promises()]
     for title, (intro, figures) in sections.items():

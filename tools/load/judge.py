@@ -6,7 +6,6 @@ is read as JSON.
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import tempfile
@@ -14,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
+
+from tools.load.jobs import DONE
 
 PROFILE = "alpha"
 # What a message says, and the faults of which one must have happened for it to be true.
@@ -40,6 +41,7 @@ class Said(NamedTuple):
     saw: frozenset[str]
     made: frozenset[str]
     removed: frozenset[str]
+    is_whole: bool = False  # the job came to its end
 
     @classmethod
     def of(cls, output: str) -> Said:
@@ -48,7 +50,7 @@ class Said(NamedTuple):
         saw, made, removed = (
             frozenset(rest for verb, _, rest in lines if verb == wanted) for wanted in ("saw", "made", "removed")
         )
-        return cls(saw, made, removed)
+        return cls(saw, made, removed, output.endswith(f"{DONE}\n"))
 
 
 class Witness(NamedTuple):
@@ -69,12 +71,13 @@ class Event(NamedTuple):
     fields: Mapping[str, object]
 
 
-def events(path: Path) -> list[Event]:
+def events(lines: Iterable[Mapping[str, object]]) -> list[Event]:
     """Return the audit's events, oldest first."""
     found = []
-    for line in path.read_text().splitlines():
-        fields = json.loads(line)
-        found.append(Event(fields["event"], _seconds(fields["ts"]), fields.get("job_id") or 0, fields))
+    for fields in lines:
+        job = fields.get("job_id")
+        at = _seconds(str(fields["ts"]))
+        found.append(Event(str(fields["event"]), at, job if isinstance(job, int) else 0, fields))
     return sorted(found, key=lambda event: event.at)
 
 

@@ -19,7 +19,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.support.reports import write_fragment
-from tools.load import judge, story
+from tools.load import history, judge, story
 from tools.load.faults import COSTS_A_PORT, COSTS_AN_IMAGE, HIDES_IMAGES, Faults, maintain
 from tools.load.front import Front
 from tools.load.jobs import DONE, IMAGES, KINDS, NO_IMAGE, POLICY, PROFILES, UNEQUAL, WITHOUT, WRONG, Job, mix
@@ -261,7 +261,8 @@ class Load:
             output = path.read_text(errors="replace") if path.is_file() else ""
             if "+" in shown and not shown.endswith("+0"):
                 output = f"{DONE}\n"  # the leader's script speaks for all components
-            self._said[end.job] = judge.Said.of(output)
+            is_second = "+" in shown and not shown.endswith("+0")  # it says nothing of its entries
+            self._said[end.job] = judge.Said.of("" if is_second else output)
             self._unrecorded += submitted.had_image and end.state == "FAILED" and NO_STATE in output
             if problem := wrong_end(submitted, end.state, output):
                 found.append(f"job {shown} ({submitted.job.kind}, {end.state}): {problem}")
@@ -274,8 +275,8 @@ class Load:
             user = self.cluster.account(self._submitted[_submission(shown)].job.user)
             said = self._said[end.job]
             jobs[end.job] = judge.Witness(user.name, user.uid, began.get(end.job, 0.0), said)
-        audit = judge.events(self.cluster.base / "audit" / "audit.jsonl")
-        return judge.judged(audit, jobs, self._site.store, ALICE)
+        audit = judge.events([*self._site.audit(), *story.printed(self._log)])
+        return [*judge.judged(audit, jobs, self._site.store, ALICE), *history.judged(audit, jobs)]
 
     def _unheard(self) -> list[str]:
         """Return the jobs whose end slurmctld did not tell. It keeps no record of a task cancelled before it began."""

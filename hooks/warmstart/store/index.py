@@ -3,7 +3,7 @@
 Runs as the store's owner. Hot path. The index only saves readers from opening every manifest. One that is missing,
 damaged or unreadable is made of the manifests, if all of them can be used: the marks in one that cannot would be
 missed, and entries that were retired would come back. An update lists the directory again after writing and repeats if
-a bundle is missing, so the last writer lists all bundles, even without a lock.
+a bundle has come or gone, so the last writer lists all bundles and no other, even without a lock.
 
 Within a scope, the bundle whose id sorts first provides an entry. The id of a new bundle sorts last, so the first
 publisher keeps its entries. A compacted bundle gets an id one microsecond before the oldest that it replaces, and names
@@ -153,17 +153,19 @@ def rebuild(dir_fd: int, writer: str) -> Index:
 
 
 def _written(dir_fd: int, writer: str, index: Index, there: Index | None) -> Index:
-    """Write an index unless it is `there`, until it lists all bundles of the directory, and return it."""
+    """Write an index unless it is `there`, until it lists the bundles of the directory and no other; return it.
+
+    Another process may have published a bundle meanwhile, or removed one that this index would bring back.
+    """
     while True:
         if index != there:
             from warmstart.store.atomic import replace  # not needed to read
 
             replace(dir_fd, writer, NAME, _encode(index))
             there = index
-        covered = {listed.bundle for listed in index.bundles} | index.refused.keys()
-        if covered.issuperset(_manifests(dir_fd)):
-            return index
         index = _covering(dir_fd, index)
+        if index == there:
+            return index
 
 
 def _load(dir_fd: int) -> Index | None:
@@ -233,15 +235,27 @@ def listed_of(source: Manifest) -> Listed:
     return Listed(source.bundle, source.sha256, source.size, sizes, *whose, source.replaces, source.supersedes, weight)
 
 
-def read_manifest(dir_fd: int, bundle: str) -> Manifest:
-    """Return the manifest of a bundle; raises `ManifestUnreadable`, or `FileNotFoundError` if it is gone."""
+def read_manifest(dir_fd: int, bundle: str, sha256: str = "") -> Manifest:
+    """Return the manifest of a bundle; raises `ManifestUnreadable`, or `FileNotFoundError` if it is gone.
+
+    With `sha256` its bytes must have that hash.
+    """
     try:
         data = read_whole(bundle + MANIFEST, manifest.LARGEST, dir_fd)
     except OSError as error:
         if error.errno in (errno.EFBIG, errno.EINVAL, errno.ELOOP):
             raise ManifestUnreadable(bundle=bundle, problem=str(error.strerror)) from error
         raise
+    if sha256 and sha256_of(data) != sha256:
+        raise ManifestUnreadable(bundle=bundle, problem="it is not the manifest that was signed")
     return manifest.decode(bundle, data)
+
+
+def sha256_of(data: bytes) -> str:
+    """Return the SHA-256 of a file's content."""
+    import hashlib  # not needed to seed from a scope without a signed list
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def read_whole(path: str, limit: int, dir_fd: int | None = None) -> bytes:
@@ -289,12 +303,12 @@ def _decode(data: bytes) -> Index | None:
         raw = loads(data)
         if raw["format"] != FORMAT:
             return None
-        return Index([_row(row) for row in raw["bundles"]], wire.decode(dict[str, str], raw["refused"]))
+        return Index([listed_row(row) for row in raw["bundles"]], wire.decode(dict[str, str], raw["refused"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def _row(row: Json) -> Listed:
+def listed_row(row: Json) -> Listed:
     """Decode one bundle; raises `ValueError` if it is invalid, for example an id that could be a path."""
     listed = wire.from_object(Listed, row)
     if not is_bundle_id(listed.bundle) or not is_sha256(listed.sha256) or listed.size < 0:
@@ -342,8 +356,10 @@ def with_new_id(draft: Draft, blocked: Blocks, new: Manifest, before: Index, dir
     """
     usable = before.usable(blocked)
     provided = providers(usable)
-    taking = _taking_place(draft, new, usable, provided, dir_fd)
-    if not taking and provided.keys() >= new.entries.keys():
+    published = _Published(dir_fd)
+    taking = _taking_place(draft, new, usable, provided, published)
+    there = {entry for entry, listed in provided.items() if not published.is_gone(listed)}
+    if not taking and there >= new.entries.keys():
         return None
     named = with_youngest_id(new, before)
     return named._replace(supersedes=dict.fromkeys(taking, named.bundle))
@@ -358,7 +374,7 @@ def with_youngest_id(new: Manifest, before: Index) -> Manifest:
 
 
 def _taking_place(
-    draft: Draft, new: Manifest, usable: Sequence[Listed], provided: dict[str, Listed], dir_fd: int
+    draft: Draft, new: Manifest, usable: Sequence[Listed], provided: dict[str, Listed], published: _Published
 ) -> list[str]:
     """Return the entries of which the draft's version, or their absence, takes the place.
 
@@ -366,7 +382,6 @@ def _taking_place(
     seeded with nothing. If it made anything that readers have otherwise, all of its entries take the place: layers
     could not show some of them below, and others above, an older bundle.
     """
-    published = _Published(dir_fd)
     own = is_user_scope(new.scope)
     if draft.fresh:
         differs = any(
@@ -392,13 +407,22 @@ class _Published:
     def __init__(self, dir_fd: int) -> None:
         self._dir_fd = dir_fd
         self._manifests: dict[str, Manifest | None] = {}
+        self._gone: set[str] = set()  # those that were removed since the index was read
+
+    def is_gone(self, listed: Listed) -> bool:
+        """Return whether a bundle is known to be gone: `digest` has looked."""
+        return listed.bundle in self._gone
 
     def digest(self, listed: Listed, entry: str) -> str:
         """Return the `content_digest` of an entry of a bundle, or "" if its manifest is gone or unusable."""
         if listed.bundle not in self._manifests:
             self._manifests[listed.bundle] = None
-            with suppress(FileNotFoundError, ManifestUnreadable):
+            try:
                 self._manifests[listed.bundle] = read_manifest(self._dir_fd, listed.bundle)
+            except FileNotFoundError:
+                self._gone.add(listed.bundle)
+            except ManifestUnreadable:
+                pass
         source = self._manifests[listed.bundle]
         files = source.entries.get(entry) if source else None
         return content_digest(files) if files else ""

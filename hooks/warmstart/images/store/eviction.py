@@ -45,10 +45,11 @@ from warmstart.images.store.published import (
     opened_folder,
     read_metadata,
     sweep_all,
+    take_metadata,
 )
 from warmstart.policy.compiled import Keep
 from warmstart.policy.units import format_size
-from warmstart.store.atomic import replace
+from warmstart.store.atomic import TEMP_PREFIX, replace
 from warmstart.store.locks import try_lock
 
 OUT_OF_SIGHT = ".evicted-"
@@ -244,7 +245,10 @@ def _remove_hidden(room: Room, name: str) -> bool:
             unlink_if_there(hidden, images)
             return False
         if not os.path.exists(os.path.join(room.store, IMAGES, name + IMAGE)):
-            unlink_if_there(name + META, images)
+            taken = f"{TEMP_PREFIX}{name}{META}"
+            with suppress(FileNotFoundError):  # another process has just removed the hidden image
+                take_metadata(images, name, images, taken, hidden)
+            unlink_if_there(taken, images)
         unlink_if_there(hidden, images)
     with opened_folder(room.store, CHECKED) as folder:
         unlink_if_there(name + META, folder)

@@ -328,10 +328,25 @@ def quarantine(store: str, name: str, reason: str, inode: int = 0) -> bool:
                 os.link(quarantined + IMAGE, name + IMAGE, src_dir_fd=folder, dst_dir_fd=images, follow_symlinks=False)
             os.unlink(quarantined + IMAGE, dir_fd=folder)
             return False
-        with suppress(FileNotFoundError):
-            os.rename(name + META, quarantined + META, src_dir_fd=images, dst_dir_fd=folder)
+        take_metadata(images, name, folder, quarantined + META, quarantined + IMAGE)
         replace(folder, QUARANTINE, f"{quarantined}.reason", reason.encode())
     return True
+
+
+def take_metadata(images: int, name: str, folder: int, target: str, image: str) -> None:
+    """Move the metadata of an image that was moved to `image` to `target`, both in `folder`, if there is any.
+
+    Metadata that was written since then is that of a new import, and stays.
+    """
+    try:
+        os.rename(name + META, target, src_dir_fd=images, dst_dir_fd=folder)
+    except FileNotFoundError:
+        return
+    moved = os.stat(image, dir_fd=folder, follow_symlinks=False).st_ctime
+    if os.stat(target, dir_fd=folder, follow_symlinks=False).st_mtime > moved:
+        with suppress(FileExistsError):
+            os.link(target, name + META, src_dir_fd=folder, dst_dir_fd=images, follow_symlinks=False)
+        os.unlink(target, dir_fd=folder)
 
 
 def _is_another(folder: int, name: str, inode: int) -> bool:

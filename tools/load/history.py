@@ -1,0 +1,206 @@
+"""The audit log as a history: what each job saw, against a small model of the store.
+
+The model knows what was published, superseded, retired, removed and blocked, and when. An event says when something had
+happened, the start of its hook when it had not; what lies in between may be seen either way, and only what is certain
+counts. Of a bundle the model knows its entries only if its job made as many as the harvest says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tools.load.judge import PROFILE, Event, Judged, Witness
+
+COMPACTED = "replaced by a compacted bundle"
+# After one of these a job may have less than it has a right to: the audit says so.
+EXCUSES = frozenset({
+    *("bundle.refused", "bundle.left-out", "overlay.failed", "step.failed", "job.refused", "hook.crashed"),
+    *("job.observed", "profile.left-out"),
+})  # fmt: skip
+_HOOK_S = 600.0  # longer than any hook; for one whose start is unknown
+
+
+class Publication(NamedTuple):
+    """A bundle, from when it may be seen and from when it must be."""
+
+    may: float
+    must: float
+    job: int
+    scope: str
+    bundle: str
+    names: frozenset[str]  # of entries that its job made
+    takes: frozenset[str]  # of entries whose older versions it hides
+    is_certain: bool  # it has all of these
+
+
+class Seeding(NamedTuple):
+    """The start of a job on a node."""
+
+    job: int
+    begin: float
+    end: float
+    partition: str
+    scopes: frozenset[str]  # that it was seeded from
+    is_excused: bool
+
+
+class Gone(NamedTuple):
+    """Bundles of a scope that were removed, or a user who was blocked from `at` until `until`."""
+
+    at: float
+    scope: str = ""
+    user: str = ""
+    until: float = float("inf")
+
+
+class History:
+    """What the audit and the jobs say, in the terms of the model."""
+
+    def __init__(self, events: Sequence[Event], jobs: Mapping[int, Witness]) -> None:
+        self._jobs = jobs
+        runs: dict[object, list[Event]] = {}
+        for event in events:
+            runs.setdefault(event.fields.get("run_id"), []).append(event)
+        self.publications = [made for event in events if (made := self._publication(event, runs))]
+        self.seedings = self._seedings(runs.values())
+        self.gone = _gone(events)
+        self._by_job: dict[int, list[Publication]] = {}
+        self._touching: dict[str, list[Publication]] = {}  # by name of an entry of which a bundle may hide others
+        for made in self.publications:
+            self._by_job.setdefault(made.job, []).append(made)
+            for name in self._touched(made):
+                self._touching.setdefault(name, []).append(made)
+        self._rights: dict[tuple[str, str], set[str]] = {}
+        for seeding in self.seedings:
+            self._rights.setdefault(self._kind(seeding), set()).update(seeding.scopes)
+
+    def _kind(self, seeding: Seeding) -> tuple[str, str]:
+        return self._jobs[seeding.job].user, seeding.partition
+
+    def _publication(self, event: Event, runs: Mapping[object, list[Event]]) -> Publication | None:
+        if event.name != "bundle.published" or event.fields["profile"] != PROFILE or event.job not in self._jobs:
+            return None
+        run = runs[event.fields.get("run_id")]
+        began = min((other.at for other in run if other.name == "hook.started"), default=event.at - _HOOK_S)
+        said = self._jobs[event.job].said
+        made, removed = (frozenset(word.split()[0] for word in words) for words in (said.made, said.removed))
+        bundle = event.fields["bundle"]
+        harvests = [other for other in run if other.name == "cache.harvested" and other.fields["bundle"] == bundle]
+        is_certain = [other.fields["entries"] for other in harvests] == [len(made)] and said.is_whole
+        superseding = event.fields.get("superseding")
+        takes = removed if superseding else frozenset[str]()
+        is_certain = is_certain and superseding in (0, len(removed))
+        scope = str(event.fields["scope"])
+        return Publication(began, event.at, event.job, scope, str(bundle), made, takes, is_certain)
+
+    def _seedings(self, runs: Iterable[list[Event]]) -> list[Seeding]:
+        """Return the last prolog of each job, on each node."""
+        found: dict[tuple[int, object], Seeding] = {}
+        for run in runs:
+            first = run[0]
+            if first.name != "hook.started" or first.fields.get("hook") != "prolog" or first.job not in self._jobs:
+                continue
+            if not any(event.name == "job.planned" and event.fields.get("head") for event in run):
+                continue  # what a job says of entries is its first node's word
+            seeded = [event for event in run if event.name == "cache.seeded" and event.fields["profile"] == PROFILE]
+            names = {event.name for event in run}
+            cold = [event.fields.get("cold") for event in run if event.name == "step.finished"]
+            is_cold = any(isinstance(one, dict) and PROFILE in one for one in cold)
+            is_excused = bool(names & EXCUSES) or is_cold or "hook.finished" not in names
+            scopes = frozenset(str(scope) for event in seeded for scope in _list(event.fields["scopes"]))
+            partition = str(first.fields.get("partition"))
+            seeding = Seeding(first.job, first.at, run[-1].at, partition, scopes, is_excused)
+            found[first.job, first.fields.get("node")] = seeding
+        return list(found.values())
+
+    def wrong(self) -> tuple[list[str], list[str]]:
+        """Return what jobs saw that they should not have, and what they missed that they had a right to."""
+        seen, missed = [], []
+        for seeding in self.seedings:
+            saw = self._jobs[seeding.job].said.saw
+            seen += [text for word in sorted(saw) if (text := self._seen(seeding, word))]
+            missed += self._missed(seeding, {word.split()[0] for word in saw})
+        return seen, missed
+
+    def _seen(self, seeding: Seeding, word: str) -> str:
+        """Return why a job should not have seen an entry, "" if it may have."""
+        name, user, maker = word.split()
+        who = f"job {seeding.job} saw {word}"
+        own = [made for made in self._by_job.get(int(maker), []) if name in made.names]
+        visible = [made for made in own if made.may <= seeding.end]
+        if not visible:
+            return f"{who}, which nobody had published"
+        if any(gone.user == user and gone.at < seeding.begin and seeding.end < gone.until for gone in self.gone):
+            return f"{who}, whose user was blocked"
+        hidden = [
+            other
+            for made in visible
+            for other in self._touching.get(name, [])
+            if other.is_certain and name in other.takes and other.scope == made.scope
+            and other.must < seeding.begin and other.may > made.must
+        ]  # fmt: skip
+        return f"{who}, of which job {hidden[0].job} had taken the place" if len(hidden) >= len(visible) else ""
+
+    def _missed(self, seeding: Seeding, saw: set[str]) -> list[str]:
+        """Return the entries that a job should have seen in some version."""
+        if seeding.is_excused or not self._jobs[seeding.job].said.is_whole:
+            return []
+        rights = self._rights[self._kind(seeding)]
+        missed = []
+        for made in self.publications:
+            if made.scope in rights and made.is_certain and made.must < seeding.begin:
+                names = made.names - saw
+                missed += [(name, made) for name in sorted(names) if not self._may_be_gone(name, made, seeding)]
+        return [f"job {seeding.job} did not see {name}, which job {made.job} had published" for name, made in missed]
+
+    def _may_be_gone(self, name: str, made: Publication, seeding: Seeding) -> bool:
+        """Return whether an entry may have been retired, removed or blocked by the time of a job's start.
+
+        What a user's own scope hides of another one it hides for good, also of what is published there later.
+        """
+        user = self._jobs[made.job].user
+        return any(
+            (gone.scope == made.scope or gone.user == user) and gone.at <= seeding.end and made.may <= gone.until
+            for gone in self.gone
+        ) or any(
+            other.job != made.job
+            and other.may <= seeding.end
+            and (made.may <= other.must or (other.scope != made.scope and other.scope.startswith("user-")))
+            for other in self._touching.get(name, [])
+        )
+
+    def _touched(self, made: Publication) -> frozenset[str]:
+        """Return the entries whose other versions a bundle may hide."""
+        said = self._jobs[made.job].said
+        return made.takes if made.is_certain else frozenset(word.split()[0] for word in said.made | said.removed)
+
+
+def _gone(events: Iterable[Event]) -> list[Gone]:
+    gone, blocked = [], {}
+    for event in events:
+        if event.name in {"bundle.removed", "bundle.quarantined", "bundle.dropped"}:
+            if event.fields.get("reason") != COMPACTED:
+                gone.append(Gone(event.at - _HOOK_S, scope=str(event.fields.get("scope", ""))))
+        elif event.name in {"cache.blocked", "cache.unblocked"} and isinstance(block := event.fields["block"], dict):
+            if event.name == "cache.blocked":
+                blocked[str(block["user"])] = event.at
+            else:
+                gone.append(Gone(blocked.pop(str(block["user"]), 0.0), user=str(block["user"]), until=event.at))
+    return [*gone, *(Gone(at, user=user) for user, at in blocked.items())]
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def judged(events: Sequence[Event], jobs: Mapping[int, Witness]) -> list[Judged]:
+    """Judge what jobs saw and missed."""
+    history = History(events, jobs)
+    seen, missed = history.wrong()
+    saw = sum(len(jobs[seeding.job].said.saw) for seeding in history.seedings)
+    known = sum(not seeding.is_excused for seeding in history.seedings)
+    return [
+        Judged("entries that jobs saw had been published, and were neither superseded nor blocked", saw, seen),
+        Judged("starts of jobs that missed nothing they had a right to", known, missed),
+    ]
