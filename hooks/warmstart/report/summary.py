@@ -295,8 +295,9 @@ class _Adding:
             period["jobs"] += 1
             self._users.add(run.user)
         for profile, reason in run.cold.items():
-            self._user_cold.add(run.user)
-            self._why_cold.add(f"{run.user}\0{reason.partition(':')[0]}")
+            if reason != SAMPLED:
+                self._user_cold.add(run.user)
+                self._why_cold.add(f"{run.user}\0{reason.partition(':')[0]}")
             if reason not in _NO_ENTRY:
                 self._cold.add(f"{profile}: {reason}")
 
