@@ -265,9 +265,14 @@ class NodePaths(NamedTuple):
         return f"{self.root}/uses"
 
     @property
+    def shared(self) -> str:
+        """The directory that all nodes of the host share (`Installation.var`)."""
+        return os.path.dirname(self.root)
+
+    @property
     def ports(self) -> str:
         """Ledger of reserved ports. All nodes of the host share it."""
-        return f"{os.path.dirname(self.root)}/ports"
+        return f"{self.shared}/ports"
 
     @property
     def journal(self) -> str:

@@ -46,6 +46,10 @@ NO_WAY_TO_TREE = (
     "warmstart: tree {tree} is read from the shared file system: a packed copy needs warmstart's SPANK plugin "
     "(constant_path: spank), which this node does not have"
 )
+UNSIGNED_TREE = (
+    "warmstart: tree {tree} is read from the shared file system: this job takes nothing that is not signed, and packed "
+    "copies of trees are not"
+)
 TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: not offered on this cluster; TMPDIR is removed after the job"
 
 
@@ -201,7 +205,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     """Return the steps before `environment`. Its options depend on their results, so `environment()` comes later."""
     names, job_images = profiles(policy, grant, requested), images(policy, grant, requested)
     rendezvous, meeting = _rendezvous(job, grant, requested), _meeting(job, grant)
-    tree = _tree(policy, job, requested, meeting) if requested.tree else None
+    tree = _tree(policy, job, grant, requested, meeting) if requested.tree else None
     if not (names or job_images or grant.env or rendezvous or requested.keep or requested.tree):
         return []
     from warmstart.steps import workspace
@@ -231,19 +235,22 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     if names:
         from warmstart.steps import seed
 
-        in_step = not requested.fresh and any(registry.get(name, policy.profiles).in_step for name in names)
-        seeded = seed.Options(tuple(names), requested.files, requested.fresh, meeting if in_step else None)
+        sampled = is_sampled(policy, job) and not requested.fresh
+        is_cold = requested.fresh or sampled
+        in_step = not is_cold and any(registry.get(name, policy.profiles).in_step for name in names)
+        place = meeting if in_step else None
+        seeded = seed.Options(tuple(names), requested.files, requested.fresh, place, sampled)
         steps.append(Step(seed.NAME, partial(seed.run, options=seeded), in_workspace=True))
     if tree:
         steps.append(tree)
     return steps
 
 
-def _tree(policy: Policy, job: Job, requested: Request, meeting: Meeting | None) -> Step | None:
+def _tree(policy: Policy, job: Job, grant: Grant, requested: Request, meeting: Meeting | None) -> Step | None:
     """Return the step if this node has a way to show a job a tree. Raises `TreeNotOffered`."""
     if not policy.trees.prefixes:
         raise TreeNotOffered(tree=requested.tree, problem="this site offers none")
-    if policy.constant_path != "spank":
+    if policy.constant_path != "spank" or grant.signed_only:  # copies lie in the user's own scope
         return None
     from warmstart.steps import tree
 
@@ -255,6 +262,17 @@ def _tree(policy: Policy, job: Job, requested: Request, meeting: Meeting | None)
         meeting=meeting and meeting._replace(name=f"{meeting.name}.tree"),
     )
     return Step(tree.NAME, partial(tree.run, options=options), in_workspace=True)
+
+
+def is_sampled(policy: Policy, job: Job) -> bool:
+    """Return whether a run of a job starts cold so that its work is compared (`seed.verify`), the same on all nodes.
+
+    Multiplying by 2^32 divided by the golden ratio spreads ids that follow each other evenly.
+    """
+    if policy.seed.verify is None:
+        return False
+    place = (job.view_id + 10_007 * job.restarts) * 2_654_435_769 % (1 << 32)
+    return place * 100 < policy.seed.verify << 32
 
 
 def _meeting(job: Job, grant: Grant) -> Meeting | None:
@@ -340,6 +358,8 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
     notices = [*prepared.notices, *([TMPDIR_NOT_RETAINED] if requested.keep and policy.limits.keep is None else [])]
     if requested.tree and policy.constant_path != "spank":
         notices.append(NO_WAY_TO_TREE.format(tree=requested.tree))
+    elif requested.tree and grant.signed_only:
+        notices.append(UNSIGNED_TREE.format(tree=requested.tree))
     options = step.Options(variables, dict(grant.env), tuple(notices), grant.override)
     return Step(step.NAME, partial(step.run, options=options))
 

@@ -126,8 +126,10 @@ class Record(NamedTuple):
     facts: dict[str, str] = {}  # noqa: RUF012 - from which the namespaces were computed
     seeded: dict[str, Seeded] = {}  # noqa: RUF012 - by profile
     fresh: bool = False  # the job asked to start cold: what it builds takes the place of what is published
+    sampled: bool = False  # the job started cold on purpose: what it builds is compared with what is published
     publish_scope: str = ""  # the scope's directory name in the store; "" = nothing is harvested
     read_scopes: list[str] = []  # noqa: RUF012
+    signed_only: bool = False  # these are signed ones, and stay so
     cache: str = ""  # the path at which the job sees its cache; "" if it has none
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job, set by steps
     verdict: str = ""
@@ -170,6 +172,7 @@ if TYPE_CHECKING:
         facts: dict[str, str]
         seeded: dict[str, Seeded]
         fresh: bool
+        sampled: bool
         meeting: str
         agreement: str
         tree_agreement: str

@@ -52,9 +52,9 @@ from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
 from warmstart.repack import transfer
 from warmstart.slurm import commands, nodes, spec
-from warmstart.store import agreement, blocklist, index, parts, rendezvous
+from warmstart.store import agreement, blocklist, index, parts, rendezvous, signed
 from warmstart.store import manifest as manifests
-from warmstart.store.bundles import BundleGone, Offer
+from warmstart.store.bundles import BundleGone
 from warmstart.trees import stage, walk
 
 SHA256 = "ab" * 32
@@ -188,7 +188,11 @@ def _store_file(folder: str, read: Callable[[str], object]) -> Callable[[bytes],
 _WHOSE = agreement.Whose(2001, "c", "n[1-2]")
 _PROPOSAL = agreement.Proposal(
     _WHOSE,
-    {"alpha": agreement.ProposedProfile("f" * 32, {"cpu": "x"}, [Offer("site", "b", "0" * 64, 1, [], whole=True)])},
+    {
+        "alpha": agreement.ProposedProfile(
+            "f" * 32, {"cpu": "x"}, [agreement.ProposedBundle("site", "b", "0" * 64, 1, [], whole=True)]
+        )
+    },
 )
 
 
@@ -250,6 +254,7 @@ _ROW = {
     "bundle": BUNDLE, "sha256": SHA256, "size": 4096, "entries": {"m/f": 9}, "user": "a", "uid": 1, "replaces": [],
     "supersedes": {}, "weight": 750,
 }  # fmt: skip
+_SIGNED = signed.SignedList(1, "ab" * 16, "site", 7, 1.0, 2.0, {"numba/ns": SHA256})
 _REQUEST = requests.ImportRequest("reg/a:1", "x86_64.oci1", "", "a", 1, "", "c", "n1", 7, "0a1b2c3d", 1.0)
 _PRODUCER = {"host": "n1", "job": 7, "since": "now", "phase": "fetching", "done": 1, "total": 2, "rate": 3, "at": 1.5}
 _FAILURE = {"code": "image-not-found", "fields": {"image": "reg/a:1"}, "at": 1.5, "uid": 1}
@@ -492,6 +497,24 @@ PARSERS: dict[str, Parser] = {
         (),
         ("images/store/requeued.py:_read",),
         (_json(requeued.RequeuedJob("c", 7, "7", 1000, 0, "reg/a:1", "x86_64")._asdict()),),
+    ),
+    "signed-list": Parser(
+        _text(signed.checked),
+        (ValueError,),
+        ("store/signed.py:checked",),
+        (_json(_SIGNED._asdict()),),
+    ),
+    "signed-list-file": Parser(
+        _store_file("artifacts/site/signed.json", lambda store: signed.read(store, "site")),
+        (),
+        ("store/signed.py:read",),
+        (_json({"text": "{}", "signature": "x"}),),
+    ),
+    "signed-listing": Parser(
+        signed.decoded,
+        (OSError,),
+        ("store/signed.py:decoded",),
+        (signed.encoded(signed.Listing([], {})).encode(),),
     ),
     "slurm-conf": Parser(
         _file(lambda path: (slurm_conf.read(path), slurm_conf.plugins(path), slurm_conf.pairs(path))),

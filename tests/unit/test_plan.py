@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.policy_site import a_rule
+from tests.support.policy_site import a_rule, defaults
 from tests.support.runs import a_job, a_policy, a_record
 from warmstart import plan
 from warmstart.cli.plan import preview
@@ -230,6 +230,21 @@ def test_a_tree_needs_a_policy_that_offers_it_and_the_plugin(tmp_path: Path) -> 
         plan.prolog(policy, a_job(), nothing, requested)
     policy = policy._replace(trees=policy.trees._replace(prefixes=("/lustre",)))
     assert [step.name for step in plan.prolog(policy, a_job(), nothing, requested)] == ["workspace", "tree"]
+    unsigned = nothing._replace(signed_only=True)
+    assert [step.name for step in plan.prolog(policy, a_job(), unsigned, requested)] == ["workspace"]
     without = policy._replace(constant_path="none")
     assert [step.name for step in plan.prolog(without, a_job(), nothing, requested)] == ["workspace"]
     assert plan.prolog(policy, a_job(), nothing, Request((), ())) == []
+
+
+def test_a_share_of_jobs_is_sampled_as_a_whole() -> None:
+    """Evenly over ids that follow each other, and by the id that all nodes and components know; a new run anew."""
+    policy = defaults()
+    jobs = [a_job(id=number) for number in range(1, 10_001)]
+    assert not any(plan.is_sampled(policy, job) for job in jobs)
+    policy = policy._replace(seed=policy.seed._replace(verify=1))
+    chosen = [job for job in jobs if plan.is_sampled(policy, job)]
+    assert 95 <= len(chosen) <= 105
+    for job in chosen:
+        assert plan.is_sampled(policy, job._replace(node="n9", user="b"))
+    assert not all(plan.is_sampled(policy, job._replace(restarts=1)) for job in chosen)

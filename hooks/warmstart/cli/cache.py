@@ -37,14 +37,16 @@ from warmstart.maintenance.bundles import bundle_deadline, labels, namespace_of,
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy, hint_for
+from warmstart.policy.units import parse_duration
 from warmstart.profiles.defined import FILES
-from warmstart.repack import merge
+from warmstart.repack import merge, signing
 from warmstart.repack.transfer import Item
 from warmstart.session import Session, open_session, require_root, store_deadline
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
 from warmstart.store.manifest import File, Manifest
+from warmstart.store.signed import is_signed
 
 NO = 1
 BLOCKS = (
@@ -75,6 +77,28 @@ _FILTERS = (
     click.option("--scope", help="Only bundles of this scope: user-UID-NAME, account-NAME, site."),
     click.option("--profile", help="Only bundles of this profile."),
     click.option("--namespace", help="Only bundles of this namespace."),
+)
+
+
+def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+KEY = click.option(
+    "--key",
+    default="",
+    metavar="FILE",
+    help="The key that signs the scope's list; or its .pub, if an agent or a token has the key.",
+)
+VALID = click.option(
+    "--valid",
+    default="90d",
+    show_default=True,
+    callback=_seconds,
+    help="How long nodes believe the list.",
 )
 
 AnyBundle = TypeVar("AnyBundle", Bundle, Item)
@@ -141,6 +165,7 @@ def admin_session(installation: Installation) -> Iterator[Session]:
     modules={
         **{name: f"warmstart.cli.transfer:{name}_command" for name in ("export", "import")},
         **{name: f"warmstart.cli.blocks:{name}" for name in ("block", "unblock", "cold", "warm")},
+        "sign": "warmstart.cli.signing:sign",
     },
 )
 def cache() -> None:
@@ -249,8 +274,17 @@ def remove(installation: Installation, bundles: tuple[str, ...], as_json: bool) 
 
     Exit status: 0 removed; 1 no such bundle, or more than one; 2 not root, or the store fails or is busy.
     """
-    with store_maintenance(installation) as (_, work):
-        work.remove(_chosen(work, NamespaceFilter(None, None, None), bundles), f"removed by {administrator()}")
+    with store_maintenance(installation) as (session, work):
+        chosen = _chosen(work, NamespaceFilter(None, None, None), bundles)
+        for bundle in chosen:
+            if bundle.bundle in signing.named(
+                session.store, namespace_of(bundle, session.store), session.store_deadline()
+            ):
+                problem = (
+                    f"it names {bundle.bundle}: sign it without, `warmstart cache sign {bundle.scope} --without …`"
+                )
+                raise signing.NotSigned(scope=bundle.scope, problem=problem)
+        work.remove(chosen, f"removed by {administrator()}")
     tell_counts(work.report, as_json)
 
 
@@ -319,12 +353,14 @@ def reindex(installation: Installation, /, listing: Listing, **options: str | No
 @click.argument("bundle")
 @click.argument("entries", nargs=-1, metavar="[ENTRY]...")
 @click.option("--to", "scope", required=True, help="The more trusted scope: account-NAME or site.")
+@KEY
+@VALID
 @json_option
 @click.pass_obj
-def promote_command(
-    installation: Installation, bundle: str, entries: tuple[str, ...], scope: str, as_json: bool
+def promote_command(  # noqa: PLR0917 - one parameter for each option
+    installation: Installation, bundle: str, entries: tuple[str, ...], scope: str, key: str, valid: int, as_json: bool
 ) -> None:
-    """Copy entries of a bundle (default: all) into a more trusted scope.
+    """Copy entries of a bundle (default: all) into a more trusted scope. A signed scope (trust.signed) needs --key.
 
     Every job that reads that scope will run them, so check first who made them (`show`). They also stay in their own
     scope, and keep the name of the user whose job made them.
@@ -335,7 +371,11 @@ def promote_command(
         source = find(list(work.bundles()), bundle)
         where = namespace_of(source, session.store)
         settings, deadline = repack_settings(session), bundle_deadline()
-        made = merge.promote(settings, where, source.bundle, entries, deadline, scope=scope)
+        if is_signed(scope, session.policy.trust):
+            how = signing.signing(session.store, scope, key, valid)
+            made = signing.promote(settings, how, where, source.bundle, entries, deadline)
+        else:
+            made = merge.promote(settings, where, source.bundle, entries, deadline, scope=scope)
         session.audit.emit(
             events.ENTRY_PROMOTED,
             **labels(where),

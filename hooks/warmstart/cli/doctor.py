@@ -156,7 +156,7 @@ def _node_and_store(installation: Installation, policy: Policy | None) -> list[R
         # Only the store's owner can read the store, and only root can become that owner.
         return [*results, left_out("store", store.CHECKS, "only root can read the store as its owner", AS_ROOT)]
     try:
-        with store.opened(policy, known_store_id(installation.store_id)) as opened:
+        with store.opened(policy, known_store_id(installation.store_id), installation.var) as opened:
             return results + run(store.CHECKS, opened)
     except StoreError as error:  # one row, and one deadline: the other checks would hang, too
         return [*results, Result("store.reachable", CRITICAL, str(error), error.hint)]

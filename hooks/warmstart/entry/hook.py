@@ -142,8 +142,9 @@ def _run(  # noqa: PLR0917 - the hook's run, and what it does
     policy = None
     try:
         policy = _policy(installation, journal)
-        store = StoreClient(policy.store_user, policy.paths.store, f"{job.node}-{run_id}")
-        failure = work(Hook(job, policy, installation.node(job.node), journal, run_id, store, started))
+        paths = installation.node(job.node)
+        store = StoreClient.of(policy, paths, f"{job.node}-{run_id}")
+        failure = work(Hook(job, policy, paths, journal, run_id, store, started))
     except NodeError as error:
         if _is_observed(installation, policy, job):
             journal.emit(events.DRAIN_OBSERVED, error=error.as_audit())

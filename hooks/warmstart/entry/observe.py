@@ -71,7 +71,7 @@ class _Observation:
             hook.audit.emit(events.JOB_OBSERVED, steps=[], refused=error.as_audit())
             return
         policy = hook.policy
-        with StoreClient(policy.store_user, policy.paths.store, "") as store:
+        with StoreClient.of(policy, hook.paths, "") as store:
             image = self._images(store, planned)
             self._caches(store, planned, image)
         hook.audit.emit(

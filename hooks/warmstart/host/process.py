@@ -82,11 +82,13 @@ def run(
     keep: Sequence[int] = (),
     watch: Callable[[], None] | None = None,
     most: int = MOST_OUTPUT,
+    stdin: int | None = None,
 ) -> CompletedProgram:
     """Run a program to its end, as `identity` (default: our own). Each stream is cut after about `most` bytes.
 
-    `watch` is called every second; an exception from it kills the program. If we are not root, a watched program gets
-    a session of its own, whose process group is killed at the end, since no namespace ends the program's children.
+    It reads the descriptor `stdin`, without one nothing. `watch` is called every second; an exception from it kills the
+    program. If we are not root, a watched program gets a session of its own, whose process group is killed at the end,
+    since no namespace ends the program's children.
     Raises `ProgramMissing`, `ProgramNotStarted`, and `ProgramTooSlow` at the deadline.
     """
     import signal
@@ -98,7 +100,7 @@ def run(
         # S603: argv is a list, the program an absolute path, the environment our own
         process = subprocess.Popen(
             list(argv),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=dict(env or {}) | {"LC_ALL": "C.UTF-8"},

@@ -29,7 +29,7 @@ from warmstart.maintenance.bundles import (
 from warmstart.profiles.defined import TREES
 from warmstart.repack import merge
 from warmstart.session import MaintenanceBusy, Session
-from warmstart.store import maintenance
+from warmstart.store import maintenance, signed
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle, Merger
@@ -81,7 +81,7 @@ class StoreMaintenance:
     def compact(self, where: Namespace, fewest: int = merge.FEWEST) -> None:
         """Merge bundles into ones of at most half of `seed.max_fetch`, so that jobs can still be seeded with them."""
         session = self._session
-        if where.profile == TREES:
+        if where.profile == TREES or self._is_signed(where.scope):  # what is merged would not be in a signed list
             return
         most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
         for merger in session.store.plan_compaction(where, session.store_deadline(), fewest=fewest, most_bytes=most):
@@ -90,8 +90,12 @@ class StoreMaintenance:
 
     def collect_garbage(self) -> None:
         """Remove the bundles that the policy's `maintenance` section lets expire; one scope after the other."""
-        for _, bundles in groupby(self.bundles(), lambda bundle: bundle.scope):
-            self._collect_garbage(bundles)
+        for scope, bundles in groupby(self.bundles(), lambda bundle: bundle.scope):
+            if not self._is_signed(scope):
+                self._collect_garbage(bundles)
+
+    def _is_signed(self, scope: str) -> bool:
+        return signed.is_signed(scope, self._session.policy.trust)
 
     def _collect_garbage(self, bundles: Iterable[Bundle]) -> None:
         going: dict[tuple[Namespace, str], list[str]] = {}

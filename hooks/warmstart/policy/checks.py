@@ -74,6 +74,7 @@ def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser) -> l
         *_credentials(model),
         *_keep(model),
         *_trees(model),
+        *_signed(model),
         *_slurmctld(model, find_user),
         *_rule_names(model),
         *(
@@ -223,6 +224,11 @@ def _trees(model: PolicyModel) -> Iterator[Fault]:
                 yield _fault(loc, f"may be neither in paths.{key} nor above it ({path})")
 
 
+def _signed(model: PolicyModel) -> Iterator[Fault]:
+    if model.trust.signed and not model.trust.keys:
+        yield _fault(("trust", "keys"), "needs the public keys that may sign (trust.signed)")
+
+
 def _slurmctld(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
     directory, user = model.slurmctld.spec_directory, model.slurmctld.user
     if directory is None:
@@ -289,7 +295,7 @@ def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user:
     yield from _host_lists(rule.match)
     yield from _scope(rule, model)
     yield from _spec(rule, model)
-    yield from _publish(rule)
+    yield from _publish(rule, model)
     yield from _publishers(rule, model, find_user)
     for number, problem in _not_allowed(rule.images, model):
         yield Fault(("images", number), problem)
@@ -316,6 +322,8 @@ def _host_lists(match: Match) -> Iterator[Fault]:
 def _scope(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
     if rule.scope == "account" and model.trust.account != "enforced":
         yield Fault(("scope",), "account needs trust.account: enforced; otherwise users choose their account")
+    if rule.signed_only and not model.trust.signed:
+        yield Fault(("signed_only",), "needs trust.signed: otherwise these jobs are seeded from nothing", at_key=True)
     if rule.scope in ("account", "site"):
         yield from _claimed(model, rule.match, f"scope {rule.scope}", "user, group, node or partition")
 
@@ -328,9 +336,12 @@ def _spec(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
             yield Fault(("match", attribute), problem, at_key=True)
 
 
-def _publish(rule: Rule) -> Iterator[Fault]:
+def _publish(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
     if rule.publish is None:
         return
+    if rule.scope in model.trust.signed:
+        problem = f"scope {rule.scope} is signed (trust.signed): jobs publish into their user's, and you promote"
+        yield Fault(("publish",), problem, at_key=True)
     if rule.scope not in ("account", "site"):
         yield Fault(("publish",), "needs scope: account or scope: site in the same rule", at_key=True)
     if rule.match.partition is None:

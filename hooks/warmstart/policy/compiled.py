@@ -126,6 +126,7 @@ class Seed(NamedTuple):
     fetch_rate: int  # bytes per second
     keep: int  # bytes
     together: bool  # whether nodes of a job agree on what they show it
+    verify: int | None = None  # percent of jobs that start cold, and whose work is compared; None: of none
 
 
 class Harvest(NamedTuple):
@@ -171,6 +172,8 @@ class Trust(NamedTuple):
 
     account: str
     qos: str
+    signed: tuple[str, ...] = ()  # account | site: scopes from which nodes take what a signed list names
+    keys: tuple[str, ...] = ()  # public, as OpenSSH writes them
 
 
 class Slurmctld(NamedTuple):
@@ -224,6 +227,7 @@ class Rule(NamedTuple):
     override: tuple[str, ...]
     mode: str | None = None  # observe | enforce
     together: bool | None = None  # as `Seed.together`
+    signed_only: bool = False  # seed from signed scopes alone
 
 
 class Policy(NamedTuple):

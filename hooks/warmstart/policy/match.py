@@ -41,6 +41,7 @@ class Grant(NamedTuple):
     rendezvous: Rendezvous | None = None
     override: frozenset[str] = frozenset()  # variables that the user cannot override
     rules: tuple[str, ...] = ()  # names of the rules that match
+    signed_only: bool = False  # `read_scopes` are signed ones, so nothing of the user's own may be shown
     together: bool = True  # the job's nodes agree on what they show it
     observed: bool = False  # hooks say what they would do, and touch nothing
 
@@ -72,6 +73,9 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         env.update(rule.env)
     scope, narrowed = _scope(matches)
     read, publish = _scopes(policy, () if narrowed else rules, scope, job)
+    signed_only = any(match.rule.signed_only for match in matches if match.matched or match.unknown)
+    if signed_only:
+        read = [name for name in read if name.partition("-")[0] in policy.trust.signed]
     return Grant(
         images=list(dict.fromkeys(image for rule in rules for image in rule.images)),
         profiles=list(dict.fromkeys(profile for rule in rules for profile in rule.profiles)),
@@ -83,6 +87,7 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         rendezvous=next((rule.rendezvous for rule in reversed(rules) if rule.rendezvous), None),
         override=frozenset(name for rule in rules for name in rule.override),
         rules=tuple(rule.name for rule in rules),
+        signed_only=signed_only,
         together=next((rule.together for rule in reversed(rules) if rule.together is not None), policy.seed.together),
         observed=is_observed(policy, matches),
     )

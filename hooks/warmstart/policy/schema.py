@@ -53,6 +53,8 @@ VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
 _PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 # A value in a task prolog's output ends at the newline and is not quoted (Slurm's prolog_epilog.html).
 VALUE = rf"{_PRINTABLE}{{0,4096}}"
+# Ends up in a file of ssh-keygen's, so no quotes; the comment is the admin's.
+PUBLIC_KEY = r"(ssh-ed25519|sk-ssh-ed25519@openssh\.com) AAAA[A-Za-z0-9+/]{40,400}={0,2}( [A-Za-z0-9_.@ -]{1,100})?"
 GLOB = rf"{_PRINTABLE}{{1,256}}"
 _MOST = 32  # patterns of a kind: root compares each with every name
 
@@ -111,6 +113,11 @@ Globs = Annotated[
             "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
         }
     ),
+]
+PublicKey = Annotated[
+    str,
+    _matching(PUBLIC_KEY, "an Ed25519 public key: `ssh-ed25519 AAAA…`, or `sk-ssh-ed25519@openssh.com AAAA…`"),
+    _in_schema("public key", PUBLIC_KEY),
 ]
 Profile = Annotated[
     str,
@@ -394,6 +401,11 @@ class Seed(Section):
         "shown what tools compile in step on all of its nodes or on none "
         "([seeding.md](seeding.md#jobs-on-several-nodes)). If false, each node decides for itself.",
     )
+    verify: Percent | None = _key(
+        None,
+        "Share of jobs that start cold on purpose, to compare what they build with what is published under the same "
+        "names ([seeding.md](seeding.md#a-sample-built-again)). `null`: none does.",
+    )
 
 
 class Harvest(Section):
@@ -481,6 +493,14 @@ class Trust(Section):
     )
     qos: Literal["claimed", "enforced"] = _key(
         "claimed", "`enforced` only if `AccountingStorageEnforce` has `qos`: otherwise users may submit under any QOS."
+    )
+    signed: list[Literal["account", "site"]] = _key(
+        [],
+        "Scopes of which nodes take only what a signed list names ([signing.md](../operations/signing.md)). "
+        "Nobody's jobs publish there: `warmstart cache promote` does. `account`: every account's scope.",
+    )
+    keys: list[PublicKey] = _key(
+        [], "Public keys that may sign such a list, as in OpenSSH's `*.pub`: any one of them is enough."
     )
 
 
@@ -642,6 +662,11 @@ class Rule(Section):
         [], "Variables that users cannot change in these jobs: warmstart's value wins. Several rules add up."
     )
     together: bool | None = _key(None, "`seed.together` for these jobs. The last matching rule that has one counts.")
+    signed_only: bool = _key(
+        False,
+        "Seed these jobs from the scopes of `trust.signed` alone, not from their own user's, which root on any node "
+        "can write. One matching rule is enough.",
+    )
     rendezvous: Rendezvous | None = _key(
         None,
         "`MASTER_ADDR` and `MASTER_PORT` for jobs of several nodes, and for jobs that ask for ports. The "

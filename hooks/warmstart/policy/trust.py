@@ -62,8 +62,11 @@ def proven(policy: Policy, path: str) -> Policy:
         return policy
     known = _known(path)
     current = known.words if known is not None and _is_recent(known) else []
-    states = {name: ENFORCED if NEEDS[name] in current else UNPROVEN for name in names}
-    return policy._replace(trust=policy.trust._replace(**states))
+    trust = policy.trust
+    for name in names:
+        state = ENFORCED if NEEDS[name] in current else UNPROVEN
+        trust = trust._replace(account=state) if name == "account" else trust._replace(qos=state)
+    return policy._replace(trust=trust)
 
 
 def problems(policy: Policy, path: str) -> list[TrustUnproven]:

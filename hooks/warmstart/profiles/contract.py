@@ -22,7 +22,7 @@ Keeps = Literal["changed", "larger"]
 # What a job did with a profile's cache (`use` of `cache.harvested`).
 BUILT = "built"  # it made entries
 HIT = "hit"  # it was seeded, made none, and left a trace of its use
-UNKNOWN = "unknown"  # it was seeded and left no trace, of a tool that leaves none
+UNKNOWN = "unknown"  # it was seeded and left no trace, of a tool that leaves none; or began cold on purpose
 UNTOUCHED = "untouched"
 USES = (HIT, BUILT, UNKNOWN, UNTOUCHED)
 
@@ -73,6 +73,9 @@ class Profile(NamedTuple):
     `user_scope`: the tool's own key tells too little apart for entries of several users: they are seeded and published
     in the user's own scope alone. A job that publishes into a shared one is left without the profile.
 
+    `repeats` tells by its path which file the tool makes with the same bytes whenever it makes it for the same
+    namespace, as measured: what a job has built again is compared by these (`harvest.sample`).
+
     `experimental`: it was never run with its tool; docs/results has no run of it, which `tools.tried` compares.
 
     `revision`: raised to begin new namespaces, where entries that earlier releases published must not be seeded any
@@ -97,6 +100,7 @@ class Profile(NamedTuple):
     follows_links: bool = False
     user_scope: bool = False
     experimental: bool = False
+    repeats: Callable[[str], bool] = _never
     revision: int = 1
 
     @property

@@ -11,6 +11,9 @@ autotuning are in the executable.
 If the job sets a maximum size, JAX removes what it has not used for longest: `-atime` beside an entry, nanoseconds as
 a 64-bit integer, tells when it did. Without that file beside each entry it stores nothing (`lru_cache.py`).
 
+Repeats: nothing. Measured with JAX 0.10 on CPU: of 4 entries 2 differ in the next run, because the time that a
+compilation took is in them; with the cache at another path their names differ, too.
+
 Never harvested: `-atime` and `.lockfile`; XLA's caches, if a job switches them on again.
 """
 

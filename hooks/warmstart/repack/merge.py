@@ -144,6 +144,16 @@ def promote(
 
     Raises `PromotionRefused`, else errors as in `compact`.
     """
+    chosen = to_promote(settings, where, bundle, entries, deadline, scope=scope)
+    with unpacked(settings, [chosen], deadline) as stage:
+        draft = draft_of(chosen.manifest, [chosen])
+        return publish_stage(settings, stage, where._replace(scope=scope), draft, deadline)
+
+
+def to_promote(
+    settings: RepackSettings, where: Namespace, bundle: str, entries: Collection[str], deadline: Deadline, *, scope: str
+) -> BundleSelection:
+    """Return what of a bundle is to be promoted; raises `PromotionRefused` and the errors of its manifest."""
     if _trust(where.scope) >= _trust(scope):
         raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
     if registry.is_of_user(where.profile):
@@ -152,9 +162,7 @@ def promote(
     missing = sorted(set(entries) - manifest.entries.keys())
     if missing:
         raise PromotionRefused(problem=f"bundle {bundle} has no entry {missing[0]!a}")
-    selections = [BundleSelection(where, manifest, sorted(entries) or sorted(manifest.entries))]
-    with unpacked(settings, selections, deadline) as stage:
-        return publish_stage(settings, stage, where._replace(scope=scope), draft_of(manifest, selections), deadline)
+    return BundleSelection(where, manifest, sorted(entries) or sorted(manifest.entries))
 
 
 def _trust(scope: str) -> int:
@@ -213,12 +221,19 @@ def publish_stage(
     settings: RepackSettings, stage: str, where: Namespace, draft: Draft, deadline: Deadline
 ) -> Published:
     """Pack `entries/` of the stage and publish the bundle as the store's owner."""
+    publish = settings.store.publish_compacted if draft.replaces else settings.store.publish
+    with packed_stage(stage, where, draft, deadline) as fd:
+        return publish(where, fd, draft, deadline)
+
+
+@contextmanager
+def packed_stage(stage: str, where: Namespace, draft: Draft, deadline: Deadline) -> Iterator[int]:
+    """Pack `entries/` of the stage for a `with`; yields a descriptor of the bundle."""
     with opened_dir(f"{stage}/entries") as entries_fd:
         last_use.make(where.profile, entries_fd, draft.entries)
     fd = pack(f"{stage}/entries", f"{stage}/bundle.sqsh", deadline)
     try:
-        publish = settings.store.publish_compacted if draft.replaces else settings.store.publish
-        return publish(where, fd, draft, deadline)
+        yield fd
     finally:
         os.close(fd)
 

@@ -14,7 +14,7 @@ from warmstart.audit import events
 from warmstart.audit.line import Line
 from warmstart.profiles import contract
 from warmstart.report import values
-from warmstart.report.runs import IMAGE_EVENTS
+from warmstart.report.runs import IMAGE_EVENTS, SAMPLED
 
 MOST_LABELS = 200
 OTHER = "other"
@@ -64,6 +64,11 @@ JOBS_MADE_COLD = Metric(
 )
 SEEDED = Metric("warmstart_entries_seeded", "Entries that jobs were seeded with.", ("profile",))
 FETCHED_BYTES = Metric("warmstart_bundle_fetched_bytes", "Bytes of bundles that nodes fetched from the store.")
+COMPARED = Metric(
+    "warmstart_entries_compared",
+    "Entries that jobs built again, by what is published under their names: equal, different or incomparable.",
+    ("profile", "result"),
+)
 HARVESTED = Metric("warmstart_entries_harvested", "Entries that were published.", ("profile",))
 REJECTED = Metric("warmstart_entries_rejected", "Entries that were not taken.", ("reason",))
 PUBLISHED_BYTES = Metric("warmstart_bundle_published_bytes", "Bytes of bundles that were published.", ("profile",))
@@ -179,6 +184,8 @@ def _step_finished(counters: Counters, line: Line) -> None:
     for profile in values.texts(line, "warm"):
         counters.add(CACHE_STARTS, profile, "warm")
     for profile, reason in values.words(line, "cold").items():
+        if reason == SAMPLED:
+            continue
         counters.add(CACHE_STARTS, profile, "cold")
         counters.add(CACHE_MISSES, _kind(reason))
 
@@ -228,6 +235,11 @@ def _seeded(counters: Counters, line: Line) -> None:
     counters.add(FETCHED_BYTES, value=values.number(line, "fetched_bytes"))
 
 
+def _compared(counters: Counters, line: Line) -> None:
+    for result in ("equal", "different", "incomparable"):
+        counters.add(COMPARED, values.text(line, "profile"), result, value=values.number(line, result))
+
+
 def _rejected(counters: Counters, line: Line) -> None:
     for reason, times in values.counts(line, "reasons").items():
         counters.add(REJECTED, reason, value=times)
@@ -269,6 +281,7 @@ _FOLD: dict[events.Event, Callable[[Counters, Line], None]] = {
     events.IMAGE_QUARANTINED: _each(IMAGES_QUARANTINED),
     events.CACHE_SEEDED: _seeded,
     events.CACHE_AGREED: _agreed,
+    events.CACHE_COMPARED: _compared,
     events.CACHE_HARVESTED: _harvested,
     events.ENTRY_REJECTED: _rejected,
     events.BUNDLE_PUBLISHED: _published,

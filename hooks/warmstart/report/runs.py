@@ -57,6 +57,7 @@ _DEGREES = {
     events.IMAGE_IMPORT_FAILED: FAILED,
     events.TREE_PACK_FAILED: FAILED,
 }
+SAMPLED = "sampled"  # a profile that began cold on purpose (`steps.seed`), which counts as neither warm nor cold
 OBSERVED = "it is only observed (mode: observe)"
 _WITHOUT_RUN = ("", "", "", 0)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.policy.units import format_duration, format_size
 from warmstart.profiles import contract, registry
-from warmstart.report.runs import REFUSED, REMARKS, Failure, Harvest, ImageUse, Remark, Run, Seeding, TreeUse
+from warmstart.report.runs import REFUSED, REMARKS, SAMPLED, Failure, Harvest, ImageUse, Remark, Run, Seeding, TreeUse
 from warmstart.report.summary import SettlingProfile
 
 MOST_JOBS = 4096  # of a user's history
@@ -20,6 +20,7 @@ NO_ENTRIES = "nothing-published"
 _COLD = {
     NO_ENTRIES: "cold: nothing is published for its facts in the scopes that this job reads",
     "asked-fresh": "cold: the job asked to start fresh",
+    SAMPLED: "cold: on purpose, what it builds is compared with what is published (seed.verify)",
     "bundles-refused": "cold: what is published is damaged, blocked or of another version",
     "bundles-left-out": "cold: what is published is more than a prolog may fetch",
     "fetch-goes-on": "cold: what is published had not come to the node yet; it is fetched in the background",

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from warmstart.profiles import contract
 from warmstart.report.counting import Durations, Tally
-from warmstart.report.runs import DRAINED, FAILED, REFUSED, Harvest, ImageUse, Run
+from warmstart.report.runs import DRAINED, FAILED, REFUSED, SAMPLED, Harvest, ImageUse, Run
 
 TOP = 10
 LEAST_UNSETTLED = 3  # jobs
@@ -28,7 +28,7 @@ MOST_DISTINCT = 1 << 16  # users and nodes that are told apart
 MOST_PERIODS = 4000  # days: ten years
 PROLOG, EPILOG = "prolog", "epilog"
 # In `cold`: nothing was there, or nothing was wanted.
-_NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh"})
+_NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh", SAMPLED})
 _HOOKS = frozenset({PROLOG, EPILOG, "job-container", "prolog-slurmctld", "epilog-slurmctld"})
 _FOUND = frozenset({"reused", "stale"})
 

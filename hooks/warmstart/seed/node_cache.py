@@ -3,7 +3,7 @@
     <node>/bundles/                     root, 0700
         <sha256>.sqsh                   0444; mtime is the last use
         <sha256>.files.json             its entries with their files, as in the manifest
-        <sha256>.origin.json            its place in the store
+        <sha256>.origin.json            its place in the store, and the hash of its manifest if that was signed
         <sha256>.fetching               its beginning; being fetched while a process holds a flock on it
         <sha256>.wanted.json            its fetch goes on off the clock of jobs (`wanted`); otherwise what is not being
                                         fetched is abandoned
@@ -70,7 +70,7 @@ UNMOUNTING_SECONDS = 5.0
 
 _BUNDLE = ".sqsh"
 _FILES = ".files.json"  # entry → path → size, SHA-256, mtime in nanoseconds
-_ORIGIN = ".origin.json"  # its place in the store: [scope, profile, namespace, bundle]
+_ORIGIN = ".origin.json"  # [scope, profile, namespace, bundle, hash of the manifest if it was signed]
 _COMPANIONS = (_FILES, _ORIGIN)
 _FETCHING = ".fetching"
 _LARGEST_FILES = 64 << 20
@@ -190,18 +190,22 @@ def fetch_wanted(directory: str, item: Wanted, *, store: StoreClient, rate: int,
     offer = Offer(item.scope, item.bundle, item.sha256, item.size, [], whole=True)
     with opened_dir(directory) as dir_fd, _claimed(dir_fd, offer, deadline) as fd:
         if not _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
-            _require_offer(item, store, deadline)
+            offer = _require_offer(item, store, deadline)
             entries = _fetch(fd, namespace, offer, store, deadline, rate)
             _require_offer(item, store, deadline)  # it took long
             _finish(dir_fd, fd, namespace, offer, entries)
         wanted.forget(dir_fd, item.sha256)
 
 
-def _require_offer(item: Wanted, store: StoreClient, deadline: Deadline) -> None:
-    """Raise `NotOffered` unless readers of the scope are offered the bundle: it is there, and nothing of it blocked."""
-    offers = store.offers([item.scope], item.profile, item.namespace, deadline).offers
-    if item.sha256 not in (offer.sha256 for offer in offers):
-        raise NotOffered(bundle=item.bundle)
+def _require_offer(item: Wanted, store: StoreClient, deadline: Deadline) -> Offer:
+    """Return what readers of the scope are offered of the bundle: it is there, and nothing of it blocked.
+
+    Raises `NotOffered`.
+    """
+    for offer in store.offers([item.scope], item.profile, item.namespace, deadline).offers:
+        if offer.sha256 == item.sha256:
+            return offer
+    raise NotOffered(bundle=item.bundle)
 
 
 def copy_here(directory: str, offer: Offer) -> Copy | None:
@@ -229,9 +233,21 @@ def _is_there(path: str, offer: Offer, dir_fd: int | None = None) -> bool:
         return False
     try:
         os.utime(fd)  # mtime is the last use, for `prune`
-        return os.fstat(fd).st_size == offer.size
+        if os.fstat(fd).st_size != offer.size:
+            return False
     finally:
         os.close(fd)
+    return not offer.manifest or _manifest(path.removesuffix(_BUNDLE), dir_fd) == offer.manifest
+
+
+def _manifest(stem: str, dir_fd: int | None) -> str:
+    """Return the hash that the manifest of a copy had to have, "" if it could be any.
+
+    The same bytes may have come from a scope that anybody can publish in, with other names and times.
+    """
+    with suppress(OSError, ValueError, TypeError, IndexError):
+        return str(wire.parse(read_small(stem + _ORIGIN, _LARGEST_ORIGIN, dir_fd))[4])
+    return ""
 
 
 @contextmanager
@@ -305,7 +321,9 @@ def _fetch(  # noqa: PLR0917 - what from where, how fast
     is_resumed = os.fstat(fd).st_size > 0
     _reserve(fd, offer)
     try:
-        return store.fetch(namespace, offer.bundle, offer.sha256, offer.size, deadline, into=fd, rate=rate)
+        return store.fetch(
+            namespace, offer.bundle, offer.sha256, offer.size, deadline, into=fd, rate=rate, signed=offer.manifest
+        )
     except bundles.BundleDamaged:
         if not is_resumed:
             raise
@@ -319,7 +337,8 @@ def _fetch(  # noqa: PLR0917 - what from where, how fast
 
 def _finish(dir_fd: int, fd: int, namespace: Namespace, offer: Offer, entries: Entries) -> None:
     """Rename the fetched file to its final name, after what describes it is written."""
-    replace_file(dir_fd, offer.sha256 + _ORIGIN, dumps([*namespace[1:], offer.bundle]).encode(), 0o600)
+    origin = [*namespace[1:], offer.bundle, offer.manifest]
+    replace_file(dir_fd, offer.sha256 + _ORIGIN, dumps(origin).encode(), 0o600)
     replace_file(dir_fd, offer.sha256 + _FILES, dumps(entries).encode(), 0o600)
     os.fchmod(fd, 0o444)
     os.fsync(fd)
@@ -519,7 +538,7 @@ def _use(fd: int, copy: _Copy) -> Use:
     """Return the last use of a copy; raises `OSError`, `ValueError` or `TypeError` if its place is not known."""
     from warmstart.store.maintenance import Use  # a hook reports no uses
 
-    scope, profile, namespace, bundle = wire.parse(read_small(copy.sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
+    scope, profile, namespace, bundle, *_ = wire.parse(read_small(copy.sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
     return Use(str(scope), str(profile), str(namespace), str(bundle), copy.used)
 
 

@@ -17,7 +17,7 @@ import time
 
 from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
-from warmstart.harvest import spool
+from warmstart.harvest import sample, spool
 from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_overlay, place_of
 from warmstart.harvest.pack import pack
 from warmstart.harvest.scan import MOST_EXAMPLES, OUT_OF_TIME
@@ -57,6 +57,7 @@ _LAST = "last"  # a stage and an item of the spool: that this node hands in noth
 BUSY_SECONDS = 5.0  # wait for a process that still writes to the cache
 CLEANING_SECONDS = 10.0
 CONTROLLER_SECONDS = 5.0  # for slurmctld to say how the job ended
+COMPARING_SECONDS = 10.0  # for the manifests of what a sampled job would have been offered
 STORE_SECONDS = 5.0  # for the store to list its entries; without the list, everything that was not seeded is new
 
 
@@ -296,6 +297,8 @@ class _ProfileHarvest:
         with stage as (path, entries_fd), Reservation(entries_fd) as space:
             collected = self._collect(Stage(entries_fd, space), collecting)
             valid, last = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
+            if self._context.record.sampled:
+                valid = self._compared(entries_fd, valid)
             changed = {*collected.changed}
             judged = place_of(last, changed) if last else collected.reached or self._limits.after
             removed = [entry for entry in collected.changed if entry not in collected.entries]
@@ -343,7 +346,7 @@ class _ProfileHarvest:
                     *(overlay,),
                     owner=owner,
                     entry_of=entry_of,
-                    skip=self._skip,
+                    skip=() if record.sampled else self._skip,
                     seeded=self._seeded,
                     stage=stage,
                     limits=limits,
@@ -353,7 +356,7 @@ class _ProfileHarvest:
                     *(base, f"cache/{profile.name}"),
                     owner=owner,
                     entry_of=entry_of,
-                    skip=self._skip,
+                    skip=() if record.sampled else self._skip,
                     # An overlay that is not mounted any more shows nothing: not what the job removed.
                     seeded=NOTHING_SEEDED if was_shown(base, profile.name) else self._seeded,
                     stage=stage,
@@ -363,8 +366,36 @@ class _ProfileHarvest:
         self._reject(collected.rejected, collected.examples)
         return collected
 
+    def _compared(self, entries_fd: int, built: Entries) -> Entries:
+        """Compare what the job built, and say what came of it; return what is new. Removes the rest from the stage."""
+        result = sample.compare(self._profile, built, self._published())
+        self._context.audit.emit(
+            events.CACHE_COMPARED,
+            profile=self._profile.name,
+            namespace=self._namespace.name,
+            **{**result._asdict(), "differences": [difference._asdict() for difference in result.differences]},
+        )
+        known = {entry for entry in built if entry in self._skip}
+        for entry in known:
+            Stage(entries_fd).discard(list(built[entry]))
+        return {entry: files for entry, files in built.items() if entry not in known}
+
+    def _published(self) -> Iterator[sample.Published]:
+        """Yield what the job would have been offered; less of it where the store fails."""
+        store, record, profile = self._context.store, self._context.record, self._profile.name
+        deadline = self._limits.deadline.within(COMPARING_SECONDS)
+        with suppress(StoreError, WorkerSilent):
+            for offer in store.offers(record.read_scopes, profile, self._namespace.name, deadline).offers:
+                where = self._namespace._replace(scope=offer.scope)
+                entries = store.manifest(where, offer.bundle, deadline).entries
+                yield sample.Published(
+                    offer.scope, offer.bundle, {entry: entries.get(entry, {}) for entry in offer.entries}
+                )
+
     def _use(self, collected: Collected) -> str:
         """Return what the job did with the cache, as far as can be told: one of `contract.USES`."""
+        if self._context.record.sampled:  # it had no choice
+            return contract.UNKNOWN
         if collected.entries or collected.rejected or self._skip.was_asked:
             return contract.BUILT
         if not self._all_seeded:

@@ -41,6 +41,7 @@ NAME = "seed"
 # Why a profile is cold, if no error is the reason; docs/reference/audit.md explains them.
 NOTHING_PUBLISHED = "nothing-published"
 ASKED_FRESH = "asked-fresh"
+SAMPLED = "sampled"  # on purpose: what the job builds is compared with what is published (`harvest.sample`)
 BUNDLES_REFUSED = "bundles-refused"
 BUNDLES_LEFT_OUT = "bundles-left-out"
 NOTHING_PROPOSED = "nothing-proposed"  # by the job's head node
@@ -76,6 +77,7 @@ class Options(NamedTuple):
     declared: str = ""  # the name of the job's declared files
     fresh: bool = False  # the job asked to start cold
     meeting: Meeting | None = None  # where the job's nodes agree on what they show it; None: each decides for itself
+    sampled: bool = False  # it starts cold on purpose
 
 
 class _Budget:
@@ -138,8 +140,8 @@ def run(context: Context, options: Options) -> Outcome:
         facts = _facts(context, options)
         profiles = _profiles(context, options)
         seeding.seeded = {profile.name: Seeded(host_facts.namespace(profile, facts)) for profile in profiles}
-        if options.fresh:
-            seeding.cold = dict.fromkeys(seeding.seeded, ASKED_FRESH)
+        if options.fresh or options.sampled:
+            seeding.cold = dict.fromkeys(seeding.seeded, ASKED_FRESH if options.fresh else SAMPLED)
         else:
             seeding.plan(profiles, facts)
             seeding.fetch()
@@ -156,6 +158,8 @@ def run(context: Context, options: Options) -> Outcome:
     warm = [name for name, seeded in seeding.seeded.items() if seeded.entries]
     detail: dict[str, object] = {"warm": warm, "cold": seeding.cold, "facts": facts}
     record: RecordChange = {"facts": facts, "seeded": seeding.seeded, "fresh": options.fresh}
+    if options.sampled:
+        record["sampled"] = True
     if options.meeting and context.record.head:
         record["agreement"] = options.meeting.name
     return Outcome("changed" if warm else "unchanged", detail, record, degraded=seeding.degraded)
@@ -236,7 +240,9 @@ class _Seeding:
             if there is not None and there.offers:
                 self._agreed.append(name)
                 if there.namespace == target.namespace:
-                    self._offers.append((target, there.offers))
+                    with self._cold_on_failure(target.profile):
+                        store, deadline = self._context.store, self._budget.fetching
+                        self._offers.append((target, store.borne_out(name, there, deadline)))
                 else:
                     differing = sorted(fact for fact, value in target.facts.items() if there.facts.get(fact) != value)
                     self.cold[name] = f"{NODES_DIFFER}: {', '.join(differing)}"
@@ -245,15 +251,16 @@ class _Seeding:
         """Return the bundles that this node can show; the names of entries only where not all of a bundle are taken."""
         from warmstart.seed.node_cache import may_come
         from warmstart.seed.overlay import MOST_BUNDLES
-        from warmstart.store.agreement import ProposedProfile
+        from warmstart.store.agreement import ProposedBundle, ProposedProfile
 
-        taken: list[Offer] = []
+        taken: list[ProposedBundle] = []
         left = self._budget.bytes
         for offer in offers[:MOST_BUNDLES]:
             missing = may_come(self._context.paths.bundles, offer, left)
             if missing is not None:
                 left -= missing
-                taken.append(offer._replace(entries=[]) if offer.whole else offer)
+                entries = [] if offer.whole else offer.entries
+                taken.append(ProposedBundle(*offer[:4], entries, offer.whole))
         return ProposedProfile(target.namespace, target.facts, taken)
 
     def fetch(self) -> None:

@@ -136,7 +136,7 @@ def _agreed(
     Without `seen` this node shows nothing, and says why: `problem`. Raises `StoreError`.
     """
     from warmstart.seed.together import Together
-    from warmstart.store.agreement import ProposedProfile
+    from warmstart.store.agreement import ProposedBundle, ProposedProfile
 
     record = context.record._replace(read_scopes=[options.scope])
     together = Together(context.store, record, meeting, context.policy.seed.fetch_budget)
@@ -146,7 +146,8 @@ def _agreed(
         offers = _offers(context, options, seen)
         if offers.offers:
             where = place_of(context.store.path, options.scope, seen)
-            own[TREES] = ProposedProfile(where.name, facts_of(seen), offers.offers[:1])
+            bundles = [ProposedBundle(*offer[:6]) for offer in offers.offers[:1]]
+            own[TREES] = ProposedProfile(where.name, facts_of(seen), bundles)
         else:
             reason = "bundles-refused" if offers.refused else _ask(context, options)
     proposed = together.proposal(own, context.deadline).get(TREES)
@@ -154,7 +155,8 @@ def _agreed(
         return _Shown(None, reason)
     found = _Shown(None, problem)
     if seen is not None and proposed.facts == facts_of(seen):
-        found = _isolated(options, partial(_fetched, context, options, seen, proposed.offers[0]))
+        offer = context.store.borne_out(TREES, proposed, context.deadline)[0]
+        found = _isolated(options, partial(_fetched, context, options, seen, offer))
     settled = None
     try:
         settled = together.settle({} if found.copy else {TREES: found.reason}, context.deadline)

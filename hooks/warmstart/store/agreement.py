@@ -21,7 +21,6 @@ from warmstart.host import wire
 from warmstart.host.files import ensure_dir, opened_dir, read_small, unlink_if_there, write_all
 from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, suppress
 from warmstart.store import rendezvous
-from warmstart.store.bundles import Offer
 from warmstart.store.layout import store_errors
 from warmstart.store.rendezvous import DIRECTORY
 
@@ -74,12 +73,25 @@ class HeadImages(NamedTuple):
     images: dict[str, HeadImage]
 
 
+class ProposedBundle(NamedTuple):
+    """A bundle that the head node proposes: of an `Offer` what other releases know, too."""
+
+    scope: str
+    bundle: str
+    sha256: str
+    size: int
+    entries: list[str]  # empty if all of the bundle's are taken
+    whole: bool
+
+
 class ProposedProfile(NamedTuple):
     """What the head node is to show of one profile."""
 
     namespace: str
     facts: dict[str, str]  # from which the namespace was computed
-    offers: list[Offer]  # in the order of an overlay's layers; `entries` are empty where the bundle is taken as a whole
+    offers: list[
+        ProposedBundle
+    ]  # in the order of an overlay's layers; `entries` are empty where the bundle is taken as a whole
 
 
 class Proposal(NamedTuple):

@@ -38,6 +38,7 @@ from warmstart.store.manifest import Draft, Entries, Manifest, ManifestUnreadabl
 
 if TYPE_CHECKING:
     from warmstart.store.locks import HeldLock
+    from warmstart.store.signed import Listing
 
 _MAKING = "making"  # a lock's name
 _SETTLING = 0.1  # part of the time for a fetch after which it is judged by its rate
@@ -106,6 +107,7 @@ class Offer(NamedTuple):
     size: int  # of the squashfs file, bytes
     entries: list[str]
     whole: bool  # `entries` are all entries of the bundle
+    manifest: str = ""  # SHA-256 of its manifest, if the scope is signed (`store.signed`)
 
 
 class Offers(NamedTuple):
@@ -126,6 +128,14 @@ class Published(NamedTuple):
     superseding: list[str] = []  # noqa: RUF012 - entries of which it takes the place, or that it retires
 
 
+class ToSign(NamedTuple):
+    """A bundle that a signed list is to name, as its publisher knows it: the store is not asked again."""
+
+    published: Published
+    listed: Listed
+    manifest: str  # SHA-256 of its manifest
+
+
 class Reindexed(NamedTuple):
     """The result of rebuilding an index."""
 
@@ -133,25 +143,47 @@ class Reindexed(NamedTuple):
     refused: dict[str, str]  # bundle → why its manifest is unusable
 
 
-def offers(store: str, scopes: list[str], profile: str, namespace: str, writer: str) -> Offers:
+class ScopeSigned(PublishBlocked):
+    """The content of the scope is what a signed list says, and the key is not on this node."""
+
+    code = "scope-signed"
+    template = "cannot publish into {scope}: only what a signed list names is taken from there"
+    hint = "publish into the user's scope, and promote from there (docs/operations/signing.md)"
+
+
+def offers(  # noqa: PLR0917 - what to whom
+    store: str,
+    scopes: list[str],
+    profile: str,
+    namespace: str,
+    writer: str,
+    listings: dict[str, str] | None = None,
+) -> Offers:
     """Return which entries to take from which bundle; `scopes` are ordered most trusted first.
+
+    `listings` has the hash of the namespace's listing for each signed scope, "" where nothing may be taken.
 
     Each entry is in one offer at most. A missing namespace counts as empty, and so does one of a shared scope that
     cannot be read; what a user's own scope hides in the others must be known. Raises `StoreFailed` if the store fails
     or is not mounted, `BlocksUnreadable` if the blocklist is damaged.
     """
     offers = Offers([], {})
+    listings = listings or {}
     with store_errors("read the blocklist"):
         blocked = blocklist.read(store)
     if blocked.namespace(profile, namespace):
         return Offers([], {"*": "the namespace is blocked"})
     never = blocked.entries(profile)
     usable: dict[str, list[Listed]] = {}
+    manifests: dict[str, str] = {}
     for scope in scopes:
-        path = Namespace(store, scope, profile, namespace).path
+        where = Namespace(store, scope, profile, namespace)
         try:
-            with store_errors("read the index"):
-                listing = index.read(path, writer)
+            if scope in listings:
+                listing = _listing(where, listings[scope], manifests)
+            else:
+                with store_errors("read the index"):
+                    listing = index.read(where.path, writer)
         except StoreFailed as error:
             if is_user_scope(scope):
                 raise
@@ -162,10 +194,49 @@ def offers(store: str, scopes: list[str], profile: str, namespace: str, writer: 
         if len(usable[scope]) < len(listing.bundles):
             whose = {listed.bundle: blocked.hides(listed.bundle, listed.user, listed.uid) for listed in listing.bundles}
             offers.refused.update({bundle: why for bundle, why in whose.items() if why})
-    offers.offers.extend(_offers(usable, never, offers.refused))
+    made = _offers(usable, never, offers.refused)
+    offers.offers.extend(
+        [offer._replace(manifest=manifests[offer.bundle]) if offer.scope in listings else offer for offer in made]
+    )
     if not offers.offers:
         _require_store(store)
     return offers
+
+
+def _listing(where: Namespace, sha256: str, manifests: dict[str, str]) -> index.Index:
+    """Return the index of a signed scope's namespace, and add the hashes of its manifests to `manifests`."""
+    if not sha256:
+        return index.Index([], {})
+    from warmstart.store import signed
+
+    listing = signed.read_listing(where, sha256)
+    manifests.update(listing.manifests)
+    return index.Index(listing.bundles, {})
+
+
+def borne_out(store: str, profile: str, namespace: str, offers: list[Offer], listings: dict[str, str]) -> list[Offer]:
+    """Return offers that another node proposes without those of signed scopes that are not so in their listings."""
+    from warmstart.store import signed
+
+    listed: dict[str, Listing] = {}
+    for scope, sha256 in listings.items():
+        where = Namespace(store, scope, profile, namespace)
+        listed[scope] = signed.read_listing(where, sha256) if sha256 else signed.Listing([], {})
+    return [
+        offer._replace(manifest=listed[offer.scope].manifests[offer.bundle]) if offer.scope in listed else offer
+        for offer in offers
+        if offer.scope not in listed or _is_in(listed[offer.scope], offer)
+    ]
+
+
+def _is_in(listing: Listing, offer: Offer) -> bool:
+    """Return whether a listing has a bundle as it is offered, with entries that readers may take from it."""
+    listed = next((listed for listed in listing.bundles if listed.bundle == offer.bundle), None)
+    if listed is None or (offer.sha256, offer.size) != listed[1:3]:
+        return False
+    youngest = index.marks(listing.bundles)
+    taken = listed.entries if offer.whole else offer.entries
+    return all(entry in listed.entries and not index.is_superseded(listed, entry, youngest) for entry in taken)
 
 
 def _offers(usable: dict[str, list[Listed]], never: set[str], refused: dict[str, str]) -> list[Offer]:
@@ -263,9 +334,11 @@ def unblocked(where: Namespace, user: str, uid: int) -> Blocks:
 
 
 def fetch(  # noqa: PLR0917 - which bundle, where to, how fast
-    where: Namespace, bundle: str, sha256: str, size: int, fd: int, seconds: float = 0, rate: int = 0
+    where: Namespace, bundle: str, sha256: str, size: int, fd: int, seconds: float = 0, rate: int = 0, signed: str = ""
 ) -> Entries:
     """Copy a bundle into the inherited descriptor `fd`; return its entries with their files.
+
+    `signed` is the hash that its manifest must have, "" for any.
 
     What `fd` has already is kept: an earlier fetch of the same bundle left it. All bytes are hashed. They and the
     manifest must match `sha256` and `size`, or it raises `BundleDamaged`, and the content of `fd` is useless. At most
@@ -278,7 +351,7 @@ def fetch(  # noqa: PLR0917 - which bundle, where to, how fast
     with store_errors("fetch a bundle", where.path):
         try:
             with opened_dir(where.path) as dir_fd:
-                stored = index.read_manifest(dir_fd, bundle)
+                stored = index.read_manifest(dir_fd, bundle, signed)
                 if (stored.sha256, stored.size) != (sha256, size):
                     raise BundleDamaged(bundle=bundle, problem="index and manifest disagree")
                 source = open_regular(bundle + BUNDLE, dir_fd)
@@ -357,7 +430,7 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: 
         check_quota(where.store, where.scope, size, quota)
     with store_errors("read the blocklist"):
         blocked = blocklist.read(where.store)
-    return _publish(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))
+    return _publish(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))[0]
 
 
 def lock_making(where: Namespace) -> bool:
@@ -377,10 +450,25 @@ def publish_compacted(where: Namespace, fd: int, draft: Draft, writer: str) -> P
 
     The result's `bundle` is None if one of the replaced bundles is gone.
     """
-    return _publish(where, fd, draft, writer, lambda new, before, _: index.with_older_id(new, before))
+    return _publish(where, fd, draft, writer, lambda new, before, _: index.with_older_id(new, before))[0]
 
 
-def _publish(where: Namespace, fd: int, draft: Draft, writer: str, with_id: _WithId) -> Published:
+def publish_to_sign(where: Namespace, fd: int, draft: Draft, writer: str) -> ToSign:
+    """Publish a bundle that a signed list is to name; errors as `publish_bundle`.
+
+    What else is in the namespace counts for nothing: any node can have written it.
+    """
+    published, made = _publish(
+        where, fd, draft, writer, lambda new, *_: index.with_youngest_id(new, index.Index([], {}))
+    )
+    if made is None:
+        raise ValueError("a bundle without an id")
+    return ToSign(published, index.listed_of(made), index.sha256_of(manifest.encode(made)))
+
+
+def _publish(
+    where: Namespace, fd: int, draft: Draft, writer: str, with_id: _WithId
+) -> tuple[Published, Manifest | None]:
     from warmstart.store.atomic import temp_file  # not needed to read
     from warmstart.store.locks import publish_lock
 
@@ -402,7 +490,7 @@ def _publish(where: Namespace, fd: int, draft: Draft, writer: str, with_id: _Wit
         finally:
             os.close(dir_fd)
     superseding = list(identified.supersedes) if identified else []
-    return Published(identified and identified.bundle, sha256, size, indexed, superseding)
+    return Published(identified and identified.bundle, sha256, size, indexed, superseding), identified
 
 
 def described(where: Namespace, draft: Draft, sha256: str, size: int) -> Manifest:

@@ -14,15 +14,20 @@ from warmstart.host.worker import Worker
 from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager
 
 if TYPE_CHECKING:
+    from warmstart.paths import NodePaths
+    from warmstart.policy.compiled import Policy
     from warmstart.slurm.spec import Spec
-    from warmstart.store.agreement import Choice, HeadImages, Place, Proposal, Vote
+    from warmstart.store.agreement import Choice, HeadImages, Place, Proposal, ProposedBundle, ProposedProfile, Vote
     from warmstart.store.blocklist import Block
-    from warmstart.store.bundles import Offer, Offers, Published, Reindexed
+    from warmstart.store.bundles import Offer, Offers, Published, Reindexed, ToSign
     from warmstart.store.layout import Namespace
     from warmstart.store.maintenance import Bundle, Merger, Use
     from warmstart.store.manifest import Draft, Entries, Manifest
     from warmstart.store.parts import Handed, Listing, RunParts, Standing
     from warmstart.store.rendezvous import Answer
+    from warmstart.store.signed import Envelope
+    from warmstart.store.signed import Listing as SignedListing
+    from warmstart.store.verify import SignedLists, Verdict
 
 
 class StoreClient:
@@ -35,10 +40,21 @@ class StoreClient:
         """
         self.path = path
         self.writer = writer
+        self.lists: SignedLists | None = None  # None: the policy asks for no signature
         self._what = f"the store {path}"
         self.worker = Worker(owner, self._what)
         # A process of its own holds the lock: the one that works is killed when an operation passes its deadline.
         self._locker = Worker(owner, self._what)
+
+    @classmethod
+    def of(cls, policy: Policy, paths: NodePaths, writer: str) -> StoreClient:
+        """Return a client of the policy's store, which takes from signed scopes what their lists name."""
+        client = cls(policy.store_user, policy.paths.store, writer)
+        if policy.trust.signed:
+            from warmstart.store.verify import SignedLists
+
+            client.lists = SignedLists(policy.trust, policy.validate_user, paths.shared)
+        return client
 
     def __enter__(self) -> StoreClient:
         return self
@@ -60,12 +76,35 @@ class StoreClient:
         """
         from warmstart.store import bundles
 
-        offers = self.worker.look(deadline, bundles.offers, self.path, scopes, profile, namespace, self.writer)
+        listings, problems = self._listings(scopes, profile, namespace, deadline)
+        offers = self.worker.look(
+            deadline, bundles.offers, self.path, scopes, profile, namespace, self.writer, listings
+        )
+        offers.refused.update(problems)
         for offer in offers.offers:
             self._check_offer(offer, scopes)
         return offers
 
-    def _check_offer(self, offer: Offer, scopes: list[str]) -> None:
+    def _listings(
+        self, scopes: list[str], profile: str, namespace: str, deadline: Deadline
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the hash of the namespace's listing for each signed scope, "" if there is none, and what is wrong."""
+        listings: dict[str, str] = {}
+        problems: dict[str, str] = {}
+        for scope in scopes if self.lists else ():
+            if self.lists and self.lists.is_signed(scope):
+                verdict = self.verdict(self.lists, scope, deadline)
+                named = verdict.list.namespaces if verdict.list else {}
+                listings[scope] = named.get(f"{profile}/{namespace}", "")
+                if verdict.problem:
+                    problems[f"{scope}/*"] = verdict.problem
+        return listings, problems
+
+    def verdict(self, lists: SignedLists, scope: str, deadline: Deadline) -> Verdict:
+        """Return what this host makes of a scope's list."""
+        return lists.current(scope, lambda: self.signed_list(scope, deadline), deadline)
+
+    def _check_offer(self, offer: Offer | ProposedBundle, scopes: list[str]) -> None:
         """Refuse what root cannot use: the hash becomes a file name, and an offer is trusted by its scope."""
         from warmstart.store.layout import is_bundle_id
         from warmstart.store.manifest import is_sha256
@@ -87,18 +126,29 @@ class StoreClient:
         return self.worker.run(deadline, bundles.known_entries, where, user, uid, self.writer, quota=quota, fresh=fresh)
 
     def fetch(
-        self, where: Namespace, bundle: str, sha256: str, size: int, deadline: Deadline, *, into: int, rate: int = 0
+        self,
+        where: Namespace,
+        bundle: str,
+        sha256: str,
+        size: int,
+        deadline: Deadline,
+        *,
+        into: int,
+        rate: int = 0,
+        signed: str = "",
     ) -> Entries:
         """Copy a bundle into the open file `into`, which may have its beginning; return its entries with their files.
 
-        `rate`: bytes per second at most, 0 for no limit. Raises `FetchOverBudget` as soon as it is clear that it cannot
-        be complete at the deadline, `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, or `CopyFailed` if the node's
-        disk fails.
+        `signed` is the hash that its manifest must have, "" for any. `rate`: bytes per second at most, 0 for no limit.
+        Raises `FetchOverBudget` as soon as it is clear that it cannot be complete at the deadline, `BundleDamaged`,
+        `BundleGone`, `ManifestUnreadable`, or `CopyFailed` if the node's disk fails.
         """
         from warmstart.store import bundles, layout
 
         with Worker(self.worker.identity, self._what, keep=(into,)) as worker:
-            entries = worker.run(deadline, bundles.fetch, where, bundle, sha256, size, into, deadline.left(), rate)
+            entries = worker.run(
+                deadline, bundles.fetch, where, bundle, sha256, size, into, deadline.left(), rate, signed
+            )
         if not all(layout.is_plain_path(path) for files in entries.values() for path in files):
             raise self._malformed("fetch", f"a file name in {bundle} is not valid in a manifest")
         return entries
@@ -119,6 +169,7 @@ class StoreClient:
         """
         from warmstart.store import bundles
 
+        self._require_unsigned(where)
         with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
             return worker.run(deadline, bundles.publish_bundle, where, squashfs, draft, self.writer, quota)
 
@@ -126,6 +177,7 @@ class StoreClient:
         """Publish an open squashfs file that replaces other bundles; errors as in `publish`."""
         from warmstart.store import bundles
 
+        self._require_unsigned(where)
         with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
             return worker.run(deadline, bundles.publish_compacted, where, squashfs, draft, self.writer)
 
@@ -136,6 +188,52 @@ class StoreClient:
 
         with Worker(self.worker.identity, self._what) as locker:
             yield locker.run(deadline, bundles.lock_making, where)
+
+    def _require_unsigned(self, where: Namespace) -> None:
+        """Raise `ScopeSigned` for a scope whose list must be signed: nobody would read what is published there."""
+        if self.lists and self.lists.is_signed(where.scope):
+            from warmstart.store.bundles import ScopeSigned
+
+            raise ScopeSigned(scope=where.scope)
+
+    # Signed scopes, on the host that signs
+
+    def publish_to_sign(self, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline) -> ToSign:
+        """Publish an open squashfs file that a signed list is to name; errors as in `publish`."""
+        from warmstart.store import bundles
+
+        with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
+            return worker.run(deadline, bundles.publish_to_sign, where, squashfs, draft, self.writer)
+
+    def listing(self, where: Namespace, sha256: str, deadline: Deadline) -> SignedListing:
+        """Return the listing of a signed scope's namespace; its bytes have this hash."""
+        from warmstart.store import signed
+
+        return self.worker.run(deadline, signed.read_listing, where, sha256)
+
+    def write_listing(self, where: Namespace, text: str, deadline: Deadline) -> str:
+        """Store a listing; return its hash."""
+        from warmstart.store import signed
+
+        return self.worker.run(deadline, signed.write_listing, where, text, self.writer)
+
+    def remove_listings(self, where: Namespace, keep: list[str], deadline: Deadline) -> None:
+        """Remove listings of a namespace but those with the hashes `keep`."""
+        from warmstart.store import signed
+
+        self.worker.run(deadline, signed.remove_listings, where, keep)
+
+    def signed_list(self, scope: str, deadline: Deadline) -> Envelope | None:
+        """Return the list of a scope as it is in the store, None if there is none."""
+        from warmstart.store import signed
+
+        return self.worker.look(deadline, signed.read, self.path, scope)
+
+    def write_signed_list(self, scope: str, envelope: Envelope, deadline: Deadline) -> None:
+        """Replace the list of a scope."""
+        from warmstart.store import signed
+
+        self.worker.run(deadline, signed.write, self.path, scope, envelope, self.writer)
 
     # What the nodes of a run hand in
 
@@ -156,6 +254,7 @@ class StoreClient:
         """
         from warmstart.store import parts
 
+        self._require_unsigned(where)
         with Worker(self.worker.identity, keep=(squashfs,)) as worker:
             return worker.run(deadline, parts.hand_in, place, where, squashfs, draft, nodelist, self.writer, quota)
 
@@ -402,6 +501,26 @@ class StoreClient:
             for offer in profile.offers:
                 self._check_offer(offer, scopes)
         return proposal
+
+    def borne_out(self, profile: str, proposed: ProposedProfile, deadline: Deadline) -> list[Offer]:
+        """Return the offers of a proposal. Any node can write one, so signed scopes must bear out theirs.
+
+        Raises `ListUnsigned` if one does not.
+        """
+        from warmstart.store import bundles
+
+        offers = [bundles.Offer(*bundle) for bundle in proposed.offers]
+        signed = sorted({offer.scope for offer in offers if self.lists and self.lists.is_signed(offer.scope)})
+        if not signed:
+            return offers
+        listings, _ = self._listings(signed, profile, proposed.namespace, deadline)
+        found = self.worker.look(deadline, bundles.borne_out, self.path, profile, proposed.namespace, offers, listings)
+        if len(found) < len(offers):
+            from warmstart.store.verify import ListUnsigned
+
+            problem = "the head node proposes a bundle that its list does not name so"
+            raise ListUnsigned(scope=", ".join(signed), problem=problem)
+        return found
 
     def vote(self, place: Place, given: Vote, deadline: Deadline) -> None:
         """Write this node's vote; one that it has given before stays."""

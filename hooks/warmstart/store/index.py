@@ -235,15 +235,27 @@ def listed_of(source: Manifest) -> Listed:
     return Listed(source.bundle, source.sha256, source.size, sizes, *whose, source.replaces, source.supersedes, weight)
 
 
-def read_manifest(dir_fd: int, bundle: str) -> Manifest:
-    """Return the manifest of a bundle; raises `ManifestUnreadable`, or `FileNotFoundError` if it is gone."""
+def read_manifest(dir_fd: int, bundle: str, sha256: str = "") -> Manifest:
+    """Return the manifest of a bundle; raises `ManifestUnreadable`, or `FileNotFoundError` if it is gone.
+
+    With `sha256` its bytes must have that hash.
+    """
     try:
         data = read_whole(bundle + MANIFEST, manifest.LARGEST, dir_fd)
     except OSError as error:
         if error.errno in (errno.EFBIG, errno.EINVAL, errno.ELOOP):
             raise ManifestUnreadable(bundle=bundle, problem=str(error.strerror)) from error
         raise
+    if sha256 and sha256_of(data) != sha256:
+        raise ManifestUnreadable(bundle=bundle, problem="it is not the manifest that was signed")
     return manifest.decode(bundle, data)
+
+
+def sha256_of(data: bytes) -> str:
+    """Return the SHA-256 of a file's content."""
+    import hashlib  # not needed to seed from a scope without a signed list
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def read_whole(path: str, limit: int, dir_fd: int | None = None) -> bytes:
@@ -291,12 +303,12 @@ def _decode(data: bytes) -> Index | None:
         raw = loads(data)
         if raw["format"] != FORMAT:
             return None
-        return Index([_row(row) for row in raw["bundles"]], wire.decode(dict[str, str], raw["refused"]))
+        return Index([listed_row(row) for row in raw["bundles"]], wire.decode(dict[str, str], raw["refused"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def _row(row: Json) -> Listed:
+def listed_row(row: Json) -> Listed:
     """Decode one bundle; raises `ValueError` if it is invalid, for example an id that could be a path."""
     listed = wire.from_object(Listed, row)
     if not is_bundle_id(listed.bundle) or not is_sha256(listed.sha256) or listed.size < 0:

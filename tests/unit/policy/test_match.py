@@ -409,3 +409,18 @@ def test_what_rules_override_adds_up(compiled_of: Compile) -> None:
     job = a_job(uid=2000)
     grant = combine(policy, matching(policy, job, list), job)
     assert grant.override == {"OTHER", "NUMBA_CACHE_DIR", "TMPDIR"}
+
+
+def test_a_job_can_be_seeded_from_signed_scopes_alone() -> None:
+    """One rule is enough, also one that the node cannot judge: it restricts. Its harvest is its user's."""
+    bare = defaults()
+    trust = bare.trust._replace(account="enforced", signed=("site",))
+    wide = a_rule(scope="site")
+    only = a_rule(name="only", signed_only=True)
+    unknown = only._replace(match=(Condition("job_name", ()),))
+    for rules in ((wide, only), (only, wide), (wide, unknown)):
+        policy = bare._replace(trust=trust, rules=rules)
+        grant = combine(policy, matching(policy, JOB._replace(job_name=None), no_groups), JOB)
+        assert (grant.read_scopes, grant.publish_scope) == (["site"], "user-1000-alice")
+    policy = bare._replace(trust=trust, rules=(wide,))
+    assert len(combine(policy, matching(policy, JOB, no_groups), JOB).read_scopes) == 3

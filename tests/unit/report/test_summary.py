@@ -77,6 +77,7 @@ def test_why_it_was_cold() -> None:
         "triton": "bundles-left-out",
         "jax": "asked-fresh",
         "vllm": "nothing-proposed",
+        "sglang": "sampled",
     }
     assert summarize([prolog(cold=cold)]).cold_anyway == (Counted("triton: bundles-left-out", 1),)
 

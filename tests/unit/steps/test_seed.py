@@ -257,6 +257,14 @@ def test_what_each_entry_is_from_is_recorded(node: Node) -> None:
     assert [found.bundles for found in seeded(cold).values()] == [[], []]
 
 
+def test_a_sampled_job_begins_cold_and_says_that_it_is_on_purpose(node: Node) -> None:
+    """It knows no bundle, so its harvest retires nothing."""
+    node.publish(ENTRIES)
+    cold = node.run(Options(("numba",), sampled=True))
+    assert (cold.record["sampled"], cold.detail["cold"]) == (True, {"numba": "sampled"})
+    assert seeded(cold)["numba"].bundles == []
+
+
 @pytest.mark.parametrize("way", ["overlay", "extraction"])
 def test_half_relocated_entries_are_removed(node: Node, way: str) -> None:
     """Entries that name another path are worse than none; whatever fails there is nobody's fault but this profile's."""

@@ -15,15 +15,15 @@ from warmstart.store.agreement import (
     HeadImages,
     Place,
     Proposal,
+    ProposedBundle,
     ProposedProfile,
     Vote,
     Whose,
 )
-from warmstart.store.bundles import Offer
 from warmstart.store.layout import StoreFailed
 
 WHOSE = Whose(2001, "c", "n[1-2]")
-OFFER = Offer("user-2001-a", "20260101T000000.000000Z-0a1b2c3d", "0" * 64, 10, ["e"], whole=False)
+OFFER = ProposedBundle("user-2001-a", "20260101T000000.000000Z-0a1b2c3d", "0" * 64, 10, ["e"], whole=False)
 PROPOSAL = Proposal(WHOSE, {"alpha": ProposedProfile("f" * 32, {"cpu": "x"}, [OFFER])})
 
 

@@ -1,0 +1,121 @@
+"""On real Slurm: a sample built again tells a planted entry, and a job is seeded from a signed scope alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cluster.accounts import ALICE
+from tests.cluster.site import Site
+from tests.support.cache_files import triton_kernel
+from tests.support.requirements import need_ssh_keygen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RULES = """\
+{more}
+rules:
+  - name: everyone
+    profiles: [triton]
+    scope: site
+  - name: production
+    match: {{node: n3}}
+    signed_only: {signed_only}
+"""
+SAMPLE = "seed: {verify: 99%}"
+
+
+@pytest.fixture
+def site(installed: Site) -> Iterator[Site]:
+    """Give the site with an empty store."""
+    store = installed.cluster.base / "store-trust"
+    shutil.rmtree(store, ignore_errors=True)
+    installed.new_store(store)
+    write(installed)
+    yield installed
+    installed.write_policy()
+
+
+def write(site: Site, more: str = "") -> None:
+    """Write the policy with further keys."""
+    rules = RULES.format(more=more, signed_only="true" if "trust" in more else "false")
+    site.write_policy(rules, store=str(site.cluster.base / "store-trust"))
+
+
+def kernels(site: Site) -> tuple[Path, Path, str]:
+    """Return directories with a kernel as Triton makes it, and with other code in it; and the file that differs."""
+    built = dict(sorted(triton_kernel("3.9").items(), key=lambda item: "__grp__" in item[0]))  # the group comes last
+    cubin = next(name for name in built if name.endswith(".cubin"))
+    code = 0x1090  # in .text.add_kernel
+    made = []
+    for name, files in (
+        ("true", built),
+        ("planted", {**built, cubin: built[cubin][:code] + b"!!" + built[cubin][code + 2 :]}),
+    ):
+        top = site.cluster.base / f"kernel-{name}"
+        for path, content in files.items():
+            (top / path).parent.mkdir(parents=True, exist_ok=True)
+            (top / path).write_bytes(content)
+        made.append(top)
+    return made[0], made[1], cubin
+
+
+def job(site: Site, node: str, make: Path | None = None) -> tuple[int, list[str]]:
+    """Run a job that makes an entry, if it has none; return its id, and the entries that it found."""
+    build = f'cp -r {make}/[!_]* "$TRITON_CACHE_DIR"; touch "$TRITON_CACHE_DIR"/*/__grp__*' if make else "true"
+    script = f'#!/bin/sh\nls "$TRITON_CACHE_DIR"\n[ "$(ls "$TRITON_CACHE_DIR")" ] || {{ {build}; }}\n'
+    job_id = site.cluster.submit(script, ALICE, f"--nodelist={node}")
+    ended = site.finish(job_id)
+    assert ended.state == "COMPLETED", ended
+    return job_id, ended.output.split()
+
+
+@pytest.mark.threat(53)
+def test_a_sample_tells_a_planted_entry(site: Site) -> None:
+    """The sampled job begins cold, says so, and counts as no miss; what was planted stays until somebody looks."""
+    true, planted, cubin = kernels(site)
+    first, found = job(site, "n1", planted)
+    assert found == []
+    assert site.events(first, "cache.harvested")[0]["entries"] == 1
+    write(site, SAMPLE)
+    sampled, found = job(site, "n2", true)
+    if found:  # one of a hundred is not of the sample
+        sampled, found = job(site, "n2", true)
+    assert found == []
+    (step,) = (event for event in site.events(sampled, "step.finished") if event["step"] == "seed")
+    assert step["cold"] == {"triton": "sampled"}
+    (told,) = site.events(sampled, "cache.compared")
+    assert (told["equal"], told["different"]) == (0, 1)
+    (difference,) = told["differences"]
+    assert (difference["file"], difference["built"] != difference["published"]) == (cubin, True)
+    assert "on purpose" in site.command("explain", str(sampled)).stdout
+    write(site)
+    _, found = job(site, "n2")
+    assert len(found) == 1
+
+
+@pytest.mark.threat(52)
+def test_a_job_is_seeded_from_a_signed_scope_alone(site: Site) -> None:
+    """Not from its user's scope, where root on any node can publish. A block counts as ever."""
+    need_ssh_keygen()
+    true, _, _ = kernels(site)
+    key = site.cluster.base / "site-key"
+    if not key.exists():
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    job(site, "n1", true)
+    (bundle,) = json.loads(site.command("cache", "list", "--json").stdout)
+    write(site, f"trust: {{signed: [site], keys: ['{key.with_suffix('.pub').read_text().strip()}']}}")
+    assert [len(job(site, node)[1]) for node in ("n1", "n3")] == [1, 0]
+    done = site.command("cache", "promote", bundle["bundle"], "--to", "site", "--key", str(key))
+    assert done.returncode == 0, done.stderr
+    _, found = job(site, "n3")
+    assert len(found) == 1
+    assert site.command("cache", "block", "--user", ALICE, "--reason", "test").returncode == 0
+    _, found = job(site, "n3")
+    assert found == []
