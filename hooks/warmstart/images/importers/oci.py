@@ -90,7 +90,7 @@ _UNREACHABLE = (
 
 def make(identity: Identity, rules: Images, mount_point: str, login: Login | None) -> Oci:
     """Return the importer, as the policy wants it."""
-    return Oci(identity, rules.insecure, login, Reach(rules.hosts, rules.proxy), mount_point, {})
+    return Oci(identity, rules.insecure, login, Reach(rules.hosts, rules.proxy), mount_point)
 
 
 class _Unpacking(NamedTuple):
@@ -108,7 +108,6 @@ class Oci(NamedTuple):
     login: Login | None = None  # at the image's registry, if the policy has one for it
     reach: Reach = Reach()
     mount_point: str = ""  # an empty directory that each image gets
-    resolved: dict[str, ImageManifest] | None = None  # by digest, so that it is asked for once
     name: str = "oci"
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
@@ -120,11 +119,8 @@ class Oci(NamedTuple):
         digest, text = self._show(reference, scratch, deadline)
         if reference.digest not in {"", digest}:
             raise RegistryAnswerUnusable(image=reference.canonical(), problem=ANOTHER)
-        manifest = self._read(text, deadline)
-        if not manifest.is_one:
+        if not self._read(text, deadline).is_one:
             raise RegistryAnswerUnusable(image=reference.canonical(), problem="something that is no image's manifest")
-        if self.resolved is not None:
-            self.resolved[digest] = manifest
         return digest
 
     def import_image(
@@ -207,12 +203,10 @@ class Oci(NamedTuple):
         """Return the reference to the manifest for this machine, and its layers; [] if nobody can tell."""
         exact = reference._replace(tag="", digest=digest)
         for _ in range(2):
-            manifest = (self.resolved or {}).get(exact.digest)
-            if manifest is None:
-                shown, text = self._show(exact, scratch, deadline)
-                if shown != exact.digest:  # too long, or not what was asked for
-                    break
-                manifest = self._read(text, deadline)
+            shown, text = self._show(exact, scratch, deadline)
+            if shown != exact.digest:  # too long, or not what was asked for
+                break
+            manifest = self._read(text, deadline)
             if not manifest.child:
                 return exact, manifest.layers
             exact = exact._replace(digest=manifest.child)

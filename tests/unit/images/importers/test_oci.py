@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support import no_egress
-from tests.support.image_site import CAPS, RULES
+from tests.support.image_site import CAPS
 from warmstart.errors import WarmstartError
 from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline, after
@@ -126,17 +126,6 @@ def test_fetches_by_digest_and_only_fetching_has_the_network(programs: Programs)
     assert programs.started[0][0][-2:] == ["--raw", f"docker://reg.io/a@{DIGEST}"]
     assert programs.started[1][0][-2:] == [f"docker://reg.io/a@{DIGEST}", "oci:layout:import"]
     assert [progress.phase for progress in told] == ["fetching", "packing"]
-
-
-def test_a_manifest_that_was_just_shown_is_not_asked_for_again(programs: Programs) -> None:
-    """Its digest says that it is the same. Whoever resolves a digest asks: the registry must have it there."""
-    programs.answer = lambda argv: CompletedProgram(0, MANIFEST if "inspect" in argv else b"", b"")
-    importer = oci.make(IMPORTER.identity, RULES, "/cache", None)
-    digest = importer.resolve(parse("reg.io/a:1"), SCRATCH, after(9))
-    importer.import_image(parse("reg.io/a:1"), digest, SCRATCH, after(9))
-    assert [argv[3] for argv, network in programs.started if network] == ["inspect", "copy"]
-    importer.resolve(parse(f"reg.io/a@{digest}"), SCRATCH, after(9))
-    assert [argv[3] for argv, network in programs.started if network] == ["inspect", "copy", "inspect"]
 
 
 def is_flatten(argv: Sequence[str]) -> bool:
