@@ -78,7 +78,7 @@ shellcheck:
 	shellcheck -x packaging/setup packaging/install packaging/uninstall packaging/update-requirements \
 		packaging/release packaging/stage packaging/deb packaging/rpm packaging/package/configure \
 		packaging/package/remove packaging/package/postrm \
-		packaging/libexec/hook.in packaging/libexec/task-prolog.in packaging/libexec/pyxis-importer.in \
+		packaging/libexec/hook.in packaging/libexec/flush.in packaging/libexec/task-prolog.in packaging/libexec/pyxis-importer.in \
 		packaging/libexec/apptainer-environment.in \
 		packaging/enroot/40-warmstart.sh.in packaging/nhc/warmstart.nhc \
 		tests/fakes/enroot tests/newer/build tests/newer/enter tests/newer/with-slurm \

@@ -36,6 +36,7 @@ release_parts() { # PYTHON CLI LIBEXEC: a release, in three directories that are
     fill libexec/hook.in "$3/job-container" job_container
     fill libexec/import.in "$3/import" -
     fill libexec/background.in "$3/background" -
+    fill libexec/flush.in "$3/flush" -
     fill libexec/step-images.in "$3/step-images" -
     fill libexec/task-prolog.in "$3/task-prolog" -
     fill libexec/pyxis-importer.in "$3/pyxis-importer" -

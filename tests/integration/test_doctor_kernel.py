@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster import processes
 from tests.support.command_line import installed
-from warmstart.doctor import kernel
+from warmstart.doctor import kernel, node
 from warmstart.doctor.finding import Result
 from warmstart.doctor.finding import run as run_checks
 from warmstart.doctor.node import Node
@@ -69,6 +69,17 @@ def test_this_node_can(here: Node) -> None:
     found = examined(here)
     assert {result.status for result in found.values()} == {"ok"}
     assert kernel.MAP in found["seeding"].found or kernel.NO_MAP in found["seeding"].found
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_before_the_first_job(here: Node, mode: int) -> None:
+    """What the first prolog makes is tried where it makes it, in a directory of root's: nothing is unknown."""
+    parent = here.policy.paths.workspace
+    os.chmod(parent, mode)
+    new = here._replace(policy=here.policy._replace(paths=here.policy.paths._replace(workspace=f"{parent}/no/such")))
+    found = run_checks({**kernel.CHECKS, "leases": node.leases}, new)
+    assert {result.status for result in found if result.check != "node.job-ends"} == {"ok"}
+    assert os.listdir(parent) == []
 
 
 def test_a_kernel_that_maps_no_ids(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:

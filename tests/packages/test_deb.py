@@ -65,6 +65,21 @@ def test_installed_without_a_network(debian: Suite, packages: Path) -> None:
         assert " passed" in root.pytest("installed.py", packages)
 
 
+def test_ten_minutes(debian: Suite, packages: Path) -> None:
+    """The page of that name, word for word: tests/packages/ten_minutes.py."""
+    with debian.fresh() as root:
+        root.apt(*NODE)
+        root.apt(*packages.glob("warmstart_*.deb"))
+        assert " passed" in root.pytest("ten_minutes.py", packages)
+
+
+def test_the_audit_log_is_current(debian: Suite, packages: Path) -> None:
+    """By a path unit of systemd: tests/packages/current_audit.py."""
+    with debian.fresh() as root:
+        root.apt("systemd", "python3", "procps", *packages.glob("warmstart_*.deb"))
+        assert " passed" in root.pytest("current_audit.py", packages)
+
+
 def test_an_ansible_role_does_it(debian: Suite, packages: Path) -> None:
     """From a bare node to a warm job: tests/packages/by_ansible.py."""
     with debian.fresh() as root:

@@ -38,6 +38,7 @@ from warmstart.entry import (
     background,
     epilog,
     epilog_slurmctld,
+    flush,
     import_image,
     job_container,
     prolog,
@@ -88,6 +89,7 @@ HOOKS = (
     "job-container",
     "import",
     "background",
+    "flush",
     "maintain",
     "maintain-store",
     "prolog-slurmctld",
@@ -195,7 +197,7 @@ class HookSite:
             self._unmount()
             self._copy(self.base, saved)
         self._restore(saved)
-        if hook in {"epilog", "job-container", "maintain"}:
+        if hook in {"epilog", "flush", "job-container", "maintain"}:
             self.run("prolog")
             self.work(2)
         elif hook == "import":
@@ -308,6 +310,7 @@ class HookSite:
             "job-container": lambda: job_container.main(prefix),
             "import": lambda: self._import(prefix),
             "background": lambda: max(background.main(prefix, [what, NODE]) for what in background.WORK),
+            "flush": lambda: flush.main(prefix),
             "maintain": lambda: self._maintain("--node", NODE),
             "maintain-store": lambda: self._maintain("--store"),
             "prolog-slurmctld": lambda: prolog_slurmctld.main(prefix),

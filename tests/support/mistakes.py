@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warmstart.paths import Installation
+from warmstart.policy import compiled
 from warmstart.policy.current import current_policy
 
 PAGE = Path(__file__).parents[2] / "docs/operations/mistakes.md"
@@ -113,6 +114,13 @@ class Site(NamedTuple):
         self.give(self.store, 1)
         self.store.chmod(0o700)
 
+    def old_scope(self) -> None:
+        """Let the store have been in use for long, and nobody have maintained it."""
+        os.unlink(self.store / "artifacts/maintained")
+        (self.store / "artifacts/site").mkdir()
+        self.give(self.store, 1)
+        os.utime(self.store / "artifacts/site", (1, 1))
+
     def behind_a_link(self, uid: int, mode: int = 0o755) -> None:
         """Move the store below a directory of that mode, and lead to it by a link of that user."""
         above = self.base / "real"
@@ -135,6 +143,23 @@ class Site(NamedTuple):
         old, new = (text.replace("@", str(self.libexec)) for text in (old, new))
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new))
+
+    def renumber(self) -> None:
+        """Put the policy into force with another uid of an account than it has now."""
+        policy = current_policy(self.installation).policy
+        other = policy.import_user._replace(uid=policy.import_user.uid + 1000)
+        Path(self.installation.compiled_policy).write_bytes(compiled.encode(policy._replace(import_user=other)))
+
+    def wrap(self, hook: str, end: str) -> None:
+        """Have Slurm run a script of the site's, which calls the hook with that end of the line, and then goes on."""
+        script = self.base / f"site-{hook}"
+        script.write_text(f"#!/bin/sh\n{self.libexec}/{hook} {end}\nlogger done\n")
+        script.chmod(0o755)
+        self.conf(f"=@/{hook}\n", f"={script}\n")
+
+    def share(self, path: Path) -> None:
+        """Put a file system over a directory that is none of this node's disks."""
+        subprocess.run(["bindfs", str(path), str(path)], check=True)
 
     def mount(self, path: Path, options: str) -> None:
         """Put a small file system over a directory, with its content; whoever tests unmounts it."""
@@ -298,6 +323,12 @@ MISTAKES = (
         "images:\n",
         "images:\n  keep: {user: 1MiB}\n",
     ),
+    _policy(
+        "a bare `*`",
+        "a value cannot begin with * unless it is in quotes: '*'",
+        "match: {partition: ci,",
+        "match: {node: *, partition: ci,",
+    ),
     _policy("two rules with one name", "another rule has the name everyone", "name: ci", "name: everyone"),
     _policy(
         "an image of a registry that is not allowed",
@@ -387,6 +418,48 @@ MISTAKES = (
         "is missing or not executable",
         lambda site: os.unlink(site.libexec / "epilog"),
     ),
+    _slurm(
+        "partitions with longer jobs than an image's lease",
+        "the image of a running job can be evicted",
+        "Nodes=n1",
+        "Nodes=n1 MaxTime=14-0",
+    ),
+    Mistake(
+        "slurm.conf",
+        "an own prolog that starts ours in the background",
+        DOCTOR,
+        "starts it in the background",
+        lambda site: site.wrap("prolog", "&"),
+    ),
+    Mistake(
+        "slurm.conf",
+        "an own epilog that forgets the status of ours",
+        DOCTOR,
+        "loses its exit status",
+        lambda site: site.wrap("epilog", "|| true"),
+    ),
+    _node(
+        "an audit directory that a user owns",
+        "others than root can change the audit log",
+        lambda site: os.chown(site.base / "log", 5, 5),
+    ),
+    _node(
+        "one audit file for all nodes",
+        "nodes that write one file lose lines",
+        lambda site: site.share(site.base / "log"),
+    ),
+    _node(
+        "an account that was given another uid",
+        "it had other ids when the policy was compiled",
+        lambda site: site.renumber(),
+    ),
+    Mistake(
+        "slurm.conf",
+        "a required plugin that is not there",
+        DOCTOR,
+        "every srun and every step of a job fails",
+        lambda site: (site.base / "plugstack.conf").write_text("required /nosuch/warmstart.so\n"),
+    ),
     _node("closed programs", "a job's user cannot run the task prolog", _close_programs),
     _node(
         "a workspace without exec",
@@ -472,7 +545,7 @@ MISTAKES = (
     _store(
         "never maintained",
         "the store's maintenance has never succeeded",
-        lambda site: os.unlink(site.store / "artifacts/maintained"),
+        lambda site: site.old_scope(),
     ),
 )
 

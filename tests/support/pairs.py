@@ -193,8 +193,8 @@ class Rules:
         self._alone = [serial[0][1][0], serial[1][1][0]]  # after the one, after the other
         # Who removes a bundle by its name does not remove what was merged into another one before.
         self._merges = self._removes and any(operation.merges for operation in chosen)
-        merged = [self._alone[number] for number in (0, 1) if self._merges and chosen[number].merges]
-        self._both = [serial[0][-1][0], serial[1][-1][0], *merged]
+        self._merged = [self._alone[number] for number in (0, 1) if self._merges and chosen[number].merges]
+        self._both = [serial[0][-1][0], serial[1][-1][0], *self._merged]
         for run in runs:
             for actor in run.actors:
                 assert actor.error is None or isinstance(actor.error, WarmstartError), actor.error
@@ -205,7 +205,8 @@ class Rules:
         for actor in run.actors:
             if actor.error is not None and not isinstance(actor.error, WarmstartError):
                 return f"{actor.name} ended with {actor.error!r}"
-        finals = [self._both[1 - schedule.first]] if schedule.view and not schedule.calls else list(self._both)
+        is_after = schedule.view and not schedule.calls  # the other one had ended
+        finals = [self._both[1 - schedule.first], *self._merged] if is_after else list(self._both)
         if any(failed):  # an operation that says that it failed promised nothing
             finals += [self._start] * all(failed) + [self._alone[1]] * failed[0] + [self._alone[0]] * failed[1]
         last = seen[-1][0]

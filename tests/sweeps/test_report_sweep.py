@@ -126,6 +126,19 @@ def test_it_is_drawn_light_and_dark(week: Path, tmp_path: Path, scheme: str, wid
     assert (tmp_path / "page.png").stat().st_size > 20_000  # an empty page is a tenth of it
 
 
+def test_it_fits_a_telephone(week: Path, tmp_path: Path) -> None:
+    """Nothing is wider than the screen; the control is."""
+    widths = []
+    for more in ("", '<div style="width: 500px">x</div>'):
+        text = week.read_text().replace("</body>", f"{more}</body>").replace("&", "&amp;").replace('"', "&quot;")
+        harness = tmp_path / "harness.html"
+        measure = "document.title = frame.contentDocument.documentElement.scrollWidth"
+        harness.write_text(f'<iframe id="frame" width="390" height="900" onload="{measure}" srcdoc="{text}"></iframe>')
+        (width,) = re.findall(r"<title>(\d+)</title>", browser.content(harness))
+        widths.append(int(width))
+    assert widths[0] <= 390 < widths[1]
+
+
 def test_it_prints(week: Path, tmp_path: Path) -> None:
     """On a few sheets."""
     browser.pdf(week, tmp_path / "report.pdf")

@@ -56,7 +56,10 @@ def tree(image: Path, to: Path) -> dict[str, tuple[str, int, int, str]]:
         status = path.lstat()
         kind = stat.filemode(status.st_mode)[0]
         content = str(path.readlink()) if kind == "l" else ""
-        content = hashlib.sha256(path.read_bytes()).hexdigest() if kind == "-" else content
+        if kind == "-":
+            data = path.read_bytes()
+            is_rc = path == to / "etc/rc"  # skopeo sorts the labels of an image with Docker's manifest
+            content = hashlib.sha256(b"".join(sorted(data.splitlines(True))) if is_rc else data).hexdigest()
         time = 0 if kind == "d" else int(status.st_mtime)
         found[str(path.relative_to(to))] = (kind, stat.S_IMODE(status.st_mode), time, content)
     return found

@@ -15,8 +15,9 @@ HEAD = """\
 # From a bare Debian 12 to the first warm job
 
 Made by `make screenshots`: a root file system with Debian's essential packages and no network, in which apt finds in
-its cache what the package depends on; `make deb` had built the package. The four nodes are four slurmds on one host.
-Behind each command are the minutes and seconds since the first one, when it had ended. Long outputs are cut.
+its cache what the packages depend on; `make deb` had built warmstart's. From the installation on the commands are those
+of [ten minutes](ten-minutes.md). No systemd runs there: a script of the name `systemctl` starts the daemons, and does
+once what a timer does. Behind each command are the minutes and seconds since the first one, when it had ended.
 
 """
 
@@ -32,11 +33,13 @@ def main() -> None:
             count = len(root.run("dpkg-query", "-W").splitlines())
             lines = [f"$ dpkg-query --show | wc -l  # 00:00\n{count}\n"]
             started = time.time()
-            for name, what in ((package.name, [package]), ("slurmctld slurmd slurm-client munge …", NODE)):
+            for name, what in (("slurmctld slurmd slurm-client munge …", NODE), (package.name, [package])):
                 root.apt(*what)
                 seconds = int(time.time() - started)
                 lines.append(f"$ apt-get install {name}  # {seconds // 60:02}:{seconds % 60:02}\n")
-            said = root.run(".venv/bin/python", "-m", "tools.transcript.first_job", str(started))
+            said = root.run(
+                "env", "PYTHONPATH=hooks", ".venv/bin/python", "-m", "tools.transcript.first_job", str(started)
+            )
     finally:
         shutil.rmtree(packages)
     text = re.sub(r"[\u2800-\u28ff] .*\n", "", "\n".join([*lines, said]))  # a spinner's last words

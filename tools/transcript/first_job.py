@@ -1,4 +1,4 @@
-"""From a package that is installed to the first warm job, on a cluster of four nodes; says each step with the time.
+"""The commands of docs/start/ten-minutes.md where the package is installed, each with the time and what it printed.
 
 Run by `tools.transcript` in a root file system of `tests/packages/fresh`, with the second in which it began.
 """
@@ -7,40 +7,28 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.cluster import Cluster
-from tests.cluster.site import Site, result
+from tests.packages.trial import Trial, page
 from tools.terminal import captured
 
 
 def main(started: float) -> None:
-    """Write a policy, ask doctor, run two jobs."""
+    """Follow the page from its second step on."""
 
     def say(command: str, output: str) -> None:
         seconds = int(time.time() - started)
-        text = f"$ {command}  # {seconds // 60:02}:{seconds % 60:02}\n{output.strip()}\n\n"
-        sys.stdout.write(text.replace(str(cluster.base), "/shared"))
+        sys.stdout.write(f"$ {command}  # {seconds // 60:02}:{seconds % 60:02}\n{output.strip()}".rstrip() + "\n\n")
 
-    with Cluster(Path("/usr")) as cluster:
-        for name in ("slurm.conf", "warmstart.conf"):
-            Path("/etc/slurm", name).symlink_to(cluster.base / "etc" / name)
-        say("systemctl start munge slurmctld slurmd", cluster.admin("sinfo"))
-        site = Site(cluster, install=lambda _: None)
-        say("cat /etc/warmstart/policy.yaml", (site.etc / "policy.yaml").read_text())
-        for command in ("policy check", "doctor"):
-            say(f"warmstart {command}", captured(["/usr/bin/warmstart", *command.split()]))
-        for node in ("n1", "n2"):
-            job = site.finish(site.compile_job("numba", ALICE, node))
-            if job.state != "COMPLETED":
-                raise RuntimeError(job.output)
-            printed = result(job.output)
-            said = f"compiling took {float(printed['seconds']):.1f} s, cache hits: {printed['cache_hits']}"
-            say(f"sbatch --nodelist={node} numba_job.sh", f"job {job.job_id} on {node}: {said}")
-        if not printed["cache_hits"]:
-            raise RuntimeError("the second job was not warm")
-        say(f"warmstart explain {job.job_id}", captured(["/usr/bin/warmstart", "explain", str(job.job_id)]))
+    with Trial() as trial:
+        say("systemctl start munge slurmctld slurmd", trial.run("sinfo"))
+        for command in page():
+            line = command.line.replace("JOBID", str(trial.job))
+            if command.path:
+                say(f"cat {trial.write(command)}", command.text)
+            elif line.startswith("warmstart "):
+                say(line, captured(["/usr/bin/warmstart", *line.split()[1:]]))
+            elif not line.startswith(("make deb", "apt install")):
+                say(line, trial.run(line))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,20 @@ import click
 from warmstart.paths import Installation
 from warmstart.policy.compiled import VERSION
 
-_COMMANDS = ("audit", "cache", "doctor", "explain", "images", "maintain", "plan", "policy", "release", "report")
+_COMMANDS = (
+    "audit",
+    "cache",
+    "doctor",
+    "explain",
+    "images",
+    "jobs",
+    "maintain",
+    "plan",
+    "policy",
+    "profile",
+    "release",
+    "report",
+)
 
 
 class LazyGroup(click.Group):

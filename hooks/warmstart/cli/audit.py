@@ -17,7 +17,7 @@ import click
 
 from warmstart.audit.line import ORDER, Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
-from warmstart.cli.output import Column, Listing, duration, fail, table_options, text, warn
+from warmstart.cli.output import Column, Listing, brief_time, duration, fail, table_options, text, warn
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
@@ -27,11 +27,11 @@ NOTHING = 1
 NOT_READABLE = "only root and the log's group can read the audit log"
 TAIL = 10  # lines that --follow shows first
 COLUMNS = (
-    Column("ts", width=24),
+    Column("ts", brief_time, width=14),
     Column("node", width=6),
     Column("job_id", width=6),
     Column("event", width=18),
-    Column("detail"),
+    Column("detail", cut=True),
     Column("user", listed=False),
     Column("uid", listed=False),
     Column("hook", listed=False),
@@ -158,8 +158,9 @@ def _show(log: AuditLog, where: LineFilter, listing: Listing, last: int | None, 
 
 
 def _last(lines: Iterable[Line], count: int) -> list[Line]:
-    """Return the lines with the latest times, in bounded memory."""
-    return heapq.nlargest(count, lines, key=lambda line: str(line.get("ts")))[::-1]
+    """Return the lines with the latest times, in bounded memory; those of one time stay in their order."""
+    latest = heapq.nlargest(count, enumerate(lines), key=lambda pair: (str(pair[1].get("ts")), pair[0]))
+    return [line for _, line in reversed(latest)]
 
 
 def _rows(lines: Iterable[Line], listing: Listing) -> Iterator[Line]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 import click
@@ -33,6 +33,7 @@ from warmstart.cli.output import (
     warn,
 )
 from warmstart.errors import PolicyError, WarmstartError
+from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.bundles import bundle_deadline, labels, namespace_of, repack_settings, survey
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.paths import Installation
@@ -61,22 +62,25 @@ BLOCKS = (
 )
 REINDEXED = (Column("scope"), Column("profile"), Column("namespace"), Column("bundles"), Column("refused"))
 SHORTEST = 6  # characters of a bundle's id or of its hash
+SHORT = 12  # characters of an id in a list
 COLUMNS = (
-    Column("bundle"),
+    Column("id"),
     Column("profile"),
+    Column("entries"),
     Column("size", size),
     Column("user"),
-    Column("entries", listed=False),
+    Column("namespace"),
+    Column("image"),
+    Column("bundle", listed=False),
     Column("used", rfc3339, listed=False),
     Column("scope", listed=False),
-    Column("namespace", listed=False),
     Column("sha256", listed=False),
     Column("stored", size, listed=False),
 )
 _FILTERS = (
     click.option("--scope", help="Only bundles of this scope: user-UID-NAME, account-NAME, site."),
     click.option("--profile", help="Only bundles of this profile."),
-    click.option("--namespace", help="Only bundles of this namespace."),
+    click.option("--namespace", help="Only bundles of this namespace, or of those that begin so (six characters)."),
 )
 
 
@@ -121,8 +125,10 @@ class NamespaceFilter(NamedTuple):
     def matches(self, item: Bundle | Item | Namespace) -> bool:
         """Return whether a bundle, a bundle in an export, or a namespace passes the filter."""
         namespace = item.name if isinstance(item, Namespace) else item.namespace
-        values = (item.scope, item.profile, namespace)
-        return all(only in (None, value) for only, value in zip(self, values, strict=True))
+        is_named = self.namespace in (None, namespace) or (
+            len(str(self.namespace)) >= SHORTEST and namespace.startswith(str(self.namespace))
+        )
+        return is_named and self.scope in (None, item.scope) and self.profile in (None, item.profile)
 
     def select(self, items: Iterable[AnyBundle], bundles: Collection[str]) -> list[AnyBundle]:
         """Return the bundles that pass the filter; if `bundles` is not empty, only those ids."""
@@ -174,11 +180,14 @@ def cache() -> None:
 
 @cache.command("list")
 @filter_options
+@click.option("--user", help="Only bundles that jobs of this user made, by name.")
 @click.option("--blocked", is_flag=True, help="List what `block` has withdrawn instead, with reason, author and time.")
 @table_options((*COLUMNS, *(column for column in BLOCKS if column.name not in {known.name for known in COLUMNS})))
 @click.pass_obj
-def list_bundles(installation: Installation, /, blocked: bool, listing: Listing, **options: str | None) -> None:
-    """List bundles, the most recently used last.
+def list_bundles(
+    installation: Installation, /, user: str | None, blocked: bool, listing: Listing, **options: str | None
+) -> None:
+    """List bundles, the most recently used last. `id` is enough of a bundle's hash to name it by.
 
     Exit status: 0 listed; 1 there are none; 2 not root, or no policy, or the store fails.
     """
@@ -188,8 +197,18 @@ def list_bundles(installation: Installation, /, blocked: bool, listing: Listing,
         if blocked:
             rows = [block._asdict() for block in store.blocked(store_deadline())]
         else:
-            chosen = filter(only.matches, survey(store, failures.append))
-            rows = [bundle._asdict() for bundle in sorted(chosen, key=lambda bundle: bundle.used)]
+            chosen = [
+                bundle
+                for bundle in survey(store, failures.append)
+                if only.matches(bundle) and user in (None, bundle.user)
+            ]
+            images = _images(installation, store, chosen)
+            rows = [
+                {**bundle._asdict(), "id": bundle.bundle.partition("-")[2][:SHORT], "image": images[_group(bundle)]}
+                for bundle in sorted(chosen, key=lambda bundle: bundle.used)
+            ]
+    if not listing.as_json and not listing.fields and not blocked:
+        rows = [{**row, "namespace": str(row["namespace"])[:SHORT]} for row in rows]
     listing.of(BLOCKS if blocked else COLUMNS).show(rows)
     for failure in failures:
         warn(str(failure))
@@ -197,6 +216,29 @@ def list_bundles(installation: Installation, /, blocked: bool, listing: Listing,
         raise click.exceptions.Exit(UNUSABLE)
     if not rows:
         raise click.exceptions.Exit(NO)
+
+
+def _group(bundle: Bundle) -> tuple[str, str]:
+    """Return what decides a bundle's facts."""
+    return (bundle.profile, bundle.namespace)
+
+
+def _images(installation: Installation, store: StoreClient, listed: list[Bundle]) -> dict[tuple[str, str], str]:
+    """Return for which image the bundles of each namespace are: its reference, if the store has it; "" if for any."""
+    policy, names = current_policy(installation).policy, dict[str, str]()
+    with suppress(WarmstartError), ImageStoreClient.of(policy.store_user, policy.paths.store) as images:
+        for entry in images.inventory(policy.images.keep.lease, store_deadline()):
+            names[entry.digest] = entry.reference
+    found: dict[tuple[str, str], str] = {}
+    for bundle in listed:
+        if _group(bundle) not in found:
+            digest = ""
+            with suppress(WarmstartError):  # damaged: `verify` says so
+                digest = store.manifest(namespace_of(bundle, store), bundle.bundle, store_deadline()).facts.get(
+                    "image", ""
+                )
+            found[_group(bundle)] = names.get(digest, digest[: len("sha256:") + SHORT])
+    return found
 
 
 @cache.command()

@@ -75,11 +75,12 @@ def _from_log(installation: Installation, job: int, since: str | None, sources: 
     if not job_runs:
         return None
     history = History()
+    begun = min(run.first for run in job_runs)
     if STDIN not in sources and any(map(_is_history_needed, job_runs)):
         only = LineFilter(user=next((run.user for run in job_runs if run.user), ""), since=since)
         for run in runs(opened_log(installation, sources).lines(only)):
             history.add_uses(run)
-            if run.job != job:
+            if run.job != job and run.last < begun:
                 history.add(run)
     return tell(job_runs, history)
 

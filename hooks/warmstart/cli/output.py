@@ -1,8 +1,9 @@
 """Output of the command line: tables and paragraphs for people, `--json` for programs, errors on stderr.
 
 Where stdout is no terminal, a row is one line, and nothing is cut. On a terminal, the last column wraps, so that tables
-fit; words, and so identifiers, are never cut. All text passes `visible`, because names, comments and messages come
-from users and registries, and terminals execute control characters (docs/threats.md, row 20).
+fit, or, where it is a remark in a list, ends with `…`; identifiers are never cut. All text passes `visible`, because
+names, comments and messages come from users and registries, and terminals execute control characters (docs/threats.md,
+row 20).
 """
 
 from __future__ import annotations
@@ -69,6 +70,11 @@ def rfc3339(value: object) -> str:
     return datetime.fromtimestamp(value, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def brief_time(value: object) -> str:
+    """Format an audit line's `ts`: as it is, or for a terminal without year, milliseconds and zone."""
+    return text(value) if _width() is None else text(value)[5:19].replace("T", " ")
+
+
 class Column(NamedTuple):
     """A field of a listing's rows."""
 
@@ -76,6 +82,7 @@ class Column(NamedTuple):
     show: Callable[[object], str] = text
     listed: bool = True  # also without -o
     width: int = 0  # the least, for rows that are printed as they come
+    cut: bool = False  # on a terminal, where it is the last one and too long: it is no identifier
 
 
 class Listing(NamedTuple):
@@ -97,7 +104,7 @@ class Listing(NamedTuple):
         if self.as_json:
             show_json([self._picked(row) for row in ordered])
         elif ordered:
-            _print_table(self._heads(), [self._cells(row) for row in ordered])
+            _print_table(self._heads(), [self._cells(row) for row in ordered], cut=self._chosen()[-1].cut)
 
     def stream(self, rows: Iterable[Mapping[str, object]]) -> bool:
         """Print the rows one by one, as they come, and return whether there were any. JSON is one object per line."""
@@ -106,8 +113,8 @@ class Listing(NamedTuple):
             if self.as_json:
                 show_json(self._picked(row))
             else:
-                widths = [column.width for column in self._chosen()]
-                _print_table(None if any_row else heads, [self._cells(row)], least=widths, align=False)
+                widths, cut = [column.width for column in self._chosen()], self._chosen()[-1].cut
+                _print_table(None if any_row else heads, [self._cells(row)], least=widths, align=False, cut=cut)
             any_row = True
         return any_row
 
@@ -190,7 +197,12 @@ def show_fields(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 def _print_table(
-    heads: Sequence[str] | None, rows: Sequence[Sequence[str]], *, align: bool = True, least: Sequence[int] = ()
+    heads: Sequence[str] | None,
+    rows: Sequence[Sequence[str]],
+    *,
+    align: bool = True,
+    least: Sequence[int] = (),
+    cut: bool = False,
 ) -> None:
     shown = [[visible(cell) for cell in row] for row in rows]
     above = [list(heads)] if heads else []
@@ -202,8 +214,17 @@ def _print_table(
             (cell.rjust(width) if is_right else cell.ljust(width)) + GAP
             for cell, width, is_right in zip(row, widths, right, strict=True)
         )
-        for line in _folded(start, last, _width()):
+        width = _width()
+        if cut and width is not None and number >= len(above):
+            lines = [(start + _cut(last, width - len(start))).rstrip()]
+        else:
+            lines = _folded(start, last, width)
+        for line in lines:
             click.echo(click.style(line, bold=True) if number < len(above) else line)
+
+
+def _cut(words: str, width: int) -> str:
+    return words if len(words) <= width else f"{words[: max(width - 1, 0)]}…"
 
 
 def _folded(start: str, last: str, width: int | None) -> list[str]:

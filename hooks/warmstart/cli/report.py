@@ -109,7 +109,15 @@ def _show(summary: Summary) -> None:
             (
                 "imports",
                 images.imported,
-                f"{format_size(images.imported_bytes)}; {_half(images.import_p50, images.import_p95)}",
+                "; ".join(
+                    filter(
+                        None,
+                        (
+                            format_size(images.imported_bytes) if images.imported else "",
+                            _half(images.import_p50, images.import_p95),
+                        ),
+                    )
+                ),
             ),
             ("imports avoided", images.avoided, "uses of images on every node, less the imports"),
             ("waits for imports", images.waits, _half(images.wait_p50, images.wait_p95)),
@@ -130,6 +138,10 @@ def _show(summary: Summary) -> None:
     )
     _uses("profile", summary.profiles)
     _uses("user", summary.by_user)
+    _table(
+        ("user", "began cold", "because"),
+        [(cold.user, cold.times, _reasons(cold.why)) for cold in summary.cold_by_user],
+    )
     _counts("cold, although there were entries", summary.cold_anyway)
     _table(
         ("built again each time", "of", "jobs", "most likely"),
@@ -188,6 +200,10 @@ def _uses(what: str, all_uses: Sequence[Uses]) -> None:
         (what, "hits", *USES),
         [(uses.name, uses.percent, uses.hit, uses.built, uses.unknown, uses.untouched) for uses in all_uses],
     )
+
+
+def _reasons(why: Sequence[Counted]) -> str:
+    return ", ".join(f"{one.times} {one.name}" for one in why)
 
 
 def _counts(what: str, counted: Sequence[Counted]) -> None:

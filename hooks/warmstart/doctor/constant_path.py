@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 
 from warmstart.doctor import namespaces
-from warmstart.doctor.containers import HOOK, Tasks
+from warmstart.doctor.containers import HOOK, Tasks, why_unfit
 from warmstart.doctor.finding import ADVICE, OK, UNKNOWN, WRONG, Finding
 from warmstart.doctor.slurm import is_ours
 from warmstart.host.namespaces import mounts
@@ -49,6 +49,8 @@ def _unused(seen: Tasks, policy: Policy) -> Iterator[Finding]:
 def _spank_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
     if seen.spank is None:
         return "the SPANK plugin is not loaded", "load it (docs/guides/spank-plugin.md), or set constant_path: none"
+    if unfit := why_unfit(seen, seen.spank):
+        return f"Slurm does not load the SPANK plugin: {unfit}", "install the plugin's file for this release of Slurm"
     return None
 
 

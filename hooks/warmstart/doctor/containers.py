@@ -135,12 +135,15 @@ def spank(seen: Tasks) -> Iterator[Finding]:
     if plugin is None:
         yield Finding(OK, "the SPANK plugin is not loaded (it is optional)")
         return
-    places = installed.plugin_places(policy.paths.scontrol if policy else "", seen.slurm.conf.last("PluginDir"))
-    if not places and not os.path.isabs(plugin.path):
+    unfit = why_unfit(seen, plugin)
+    if unfit is None:
         found = f"where Slurm looks for {plugin.path} is unknown"
         yield Finding(UNKNOWN, found, "correct paths.scontrol in the policy, or write the whole path")
         return
-    unfit = _unfit(plugin.path, installed.find_plugin(plugin.path, places), seen.slurm.version)
+    if unfit and plugin.required:
+        found = f"plugstack.conf requires {PLUGIN}, but {unfit}: every srun and every step of a job fails"
+        yield Finding(CRITICAL, found, "write `optional` in place of `required`, then install the plugin's file")
+        return
     bad = [unfit] if unfit else []
     for key, default in (("workspace", "/var/tmp/warmstart"), ("cache", "/var/cache/warmstart")):
         has = plugin.argument(key) or default
@@ -155,6 +158,15 @@ def spank(seen: Tasks) -> Iterator[Finding]:
         yield Finding(ADVICE, found, "list it after pyxis")
     else:
         yield Finding(OK, f"{plugin.path} is loaded")
+
+
+def why_unfit(seen: Tasks, plugin: Plugin) -> str | None:
+    """Return why Slurm does not load a plugin, "" if it does, None if where it looks for it is unknown."""
+    policy = seen.slurm.policy
+    places = installed.plugin_places(policy.paths.scontrol if policy else "", seen.slurm.conf.last("PluginDir"))
+    if not places and not os.path.isabs(plugin.path):
+        return None
+    return _unfit(plugin.path, installed.find_plugin(plugin.path, places), seen.slurm.version)
 
 
 def _unfit(name: str, path: str, release: tuple[int, ...] | None) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from warmstart.doctor import probe
 from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
-from warmstart.doctor.node import Node
+from warmstart.doctor.node import Node, existing
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
@@ -65,9 +65,7 @@ def _tried(
 
 def execution(node: Node) -> Iterator[Finding]:
     """Check that what is in a workspace can be run: caches hold libraries, and TMPDIR programs."""
-    path = node.policy.paths.workspace
-    while not os.path.exists(path):  # the first prolog makes it
-        path = os.path.dirname(path)
+    path = existing(node.policy.paths.workspace)
     if os.statvfs(path).f_flag & os.ST_NOEXEC:
         found = f"{path} is mounted noexec: jobs can load no library that they or others have compiled"
         yield Finding(WRONG, found, f"mount it with exec (findmnt -T {path}), or choose another paths.workspace")

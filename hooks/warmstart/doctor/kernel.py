@@ -1,8 +1,8 @@
 """Checks of kernel features and programs that decide how warmstart works on this node. They try the real operations.
 
-A process in a mount namespace of its own does what a prolog does, in a directory of the workspaces' parent. When it
-ends, the kernel removes the namespace with its mounts and loop devices. If doctor is killed, its next run removes the
-directory.
+A process in a mount namespace of its own does what a prolog does, in a directory of the workspaces' parent, or where
+the first prolog makes that. When it ends, the kernel removes the namespace with its mounts and loop devices. If doctor
+is killed, its next run removes the directory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from warmstart.doctor.finding import ADVICE, AS_ROOT, OK, UNKNOWN, WRONG, Finding
-from warmstart.doctor.node import Node, limits
+from warmstart.doctor.node import Node, existing, limits
 from warmstart.errors import WarmstartError
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
@@ -99,18 +99,14 @@ def job_ends(node: Node) -> Iterator[Finding]:
 
 def _obstacle(node: Node) -> Finding | None:
     """Return a finding if nothing can be tried in the workspaces' parent, else None."""
-    parent = node.policy.paths.workspace
-    if not os.path.isdir(parent):
-        return Finding(UNKNOWN, f"{parent} does not exist yet", "run a job first")
-    status = os.stat(parent)
-    if os.geteuid() != 0 or weakness(status):
+    if os.geteuid() != 0 or weakness(os.stat(existing(node.policy.paths.workspace)), sticky=True):
         return Finding(UNKNOWN, "not tried: it takes root, and a directory that only root can change", AS_ROOT)
     return None
 
 
 def _try(node: Node, trial: Callable[[str, str], _Answer]) -> _Answer:
     """Call `trial(parent, name)` for a new directory, as root in a process of its own."""
-    parent = node.policy.paths.workspace
+    parent = existing(node.policy.paths.workspace)
     with _trial_directory(parent) as name, Worker(ROOT, f"a trial in {parent}") as worker:
         return worker.run(after(SECONDS), trial, parent, name)
 

@@ -9,6 +9,7 @@ import pwd
 import stat
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from warmstart.audit import pending
@@ -52,6 +53,7 @@ PROGRAMS = (
     process.SETPRIV,
 )
 WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; so do epilogs
+CURRENT_S = 300.0  # warmstart-audit.path moves them within a minute
 LATELY_S = 86400.0
 PROBE = ".doctor"
 
@@ -69,7 +71,7 @@ class Node(NamedTuple):
 
 def accounts(node: Node) -> Iterator[Finding]:
     """Check the three accounts: distinct unprivileged uids, the same as when the policy was compiled."""
-    bad, seen = [], set()
+    bad, seen, others = list[str](), set(), list[str]()
     for key in ACCOUNTS:
         account = getattr(node.policy, key)
         try:
@@ -79,15 +81,24 @@ def accounts(node: Node) -> Iterator[Finding]:
             continue
         groups = {_group(gid) for gid in os.getgrouplist(user.pw_name, user.pw_gid)}
         if (user.pw_uid, user.pw_gid) != (account.uid, account.gid):
-            bad.append(f"{account.name} is {user.pw_uid}:{user.pw_gid}, but hooks use {account.uid}:{account.gid}")
+            others.append(f"{account.name} is {user.pw_uid}:{user.pw_gid}, but hooks use {account.uid}:{account.gid}")
         if user.pw_uid == 0 or groups & POWERFUL:
             bad.append(f"{account.name} is privileged (uid {user.pw_uid}; {', '.join(sorted(groups & POWERFUL))})")
         if user.pw_uid in seen:
             bad.append(f"{account.name} shares uid {user.pw_uid} with another of the three")
         seen.add(user.pw_uid)
+    if others:
+        change = (
+            f"if the accounts are right now, touch {node.installation.policy}: the next hook compiles the policy with "
+            "their ids; else give them back the ids that own the store"
+        )
+        found = (
+            f"{'; '.join(others)}: {'it' if len(others) == 1 else 'they'} had other ids when the policy was compiled"
+        )
+        yield Finding(WRONG, found, change)
     if bad:
         yield Finding(WRONG, "; ".join(bad), "create three unprivileged system accounts, the same on every node")
-    else:
+    elif not others:
         yield Finding(OK, "store_user, import_user and validate_user are three unprivileged accounts")
 
 
@@ -118,7 +129,7 @@ def tmpdir(node: Node) -> Iterator[Finding]:
 
 def file_system(node: Node) -> Iterator[Finding]:
     """Check that workspaces are on a local disk: a job that hangs on a file server would hang its epilog."""
-    kind, mount_point = mount_of(os.path.realpath(_existing(node.policy.paths.workspace)))
+    kind, mount_point = mount_of(os.path.realpath(existing(node.policy.paths.workspace)))
     if kind in SHARED or kind.startswith("fuse"):
         found = f"the workspace is on {kind} ({mount_point}), which is not a local file system"
         yield Finding(WRONG, found, "put paths.workspace on a local disk")
@@ -131,10 +142,8 @@ def file_system(node: Node) -> Iterator[Finding]:
 
 def leases(node: Node) -> Iterator[Finding]:
     """Take a lease: with one, copying an image starts only when nobody has it open for writing (fcntl(2))."""
-    path = node.policy.paths.workspace
-    if not os.path.isdir(path):
-        yield Finding(UNKNOWN, f"{path} does not exist yet", "run a job first")
-    elif os.geteuid() != 0 or os.stat(path).st_uid != 0:
+    path = existing(node.policy.paths.workspace)
+    if os.geteuid() != 0 or os.stat(path).st_uid != 0:
         yield Finding(UNKNOWN, "not tried: it takes root, and a directory that root owns", AS_ROOT)
     elif problem := _lease_problem(path):
         found = f"leases (F_SETLEASE) do not work in {path}: {problem}"
@@ -145,7 +154,7 @@ def leases(node: Node) -> Iterator[Finding]:
 
 def space(node: Node) -> Iterator[Finding]:
     """Check for free space and inodes: a job whose workspace cannot be made runs cold."""
-    path = _existing(node.policy.paths.workspace)
+    path = existing(node.policy.paths.workspace)
     seen = os.statvfs(path)
     free = 100 * seen.f_bavail / max(seen.f_blocks, 1)
     inodes = 100 * seen.f_favail / seen.f_files if seen.f_files else 100.0  # btrfs has no such limit
@@ -164,7 +173,7 @@ def disks(node: Node) -> Iterator[Finding]:
     )
     bad = False
     for what, path, if_read_only, cost in places:
-        seen = os.statvfs(_existing(path))
+        seen = os.statvfs(existing(path))
         is_full = seen.f_bavail * seen.f_frsize < LEAST_BYTES or (seen.f_files and seen.f_favail < LEAST_INODES)
         if seen.f_flag & os.ST_RDONLY:
             found = f"{path} is on a read-only file system, so {what} cannot be written: {cost}"
@@ -175,6 +184,23 @@ def disks(node: Node) -> Iterator[Finding]:
         bad = bad or bool(seen.f_flag & os.ST_RDONLY or is_full)
     if not bad:
         yield Finding(OK, "state and audit log are on disks that take files")
+
+
+def audit_log(node: Node) -> Iterator[Finding]:
+    """Check that the audit log is this host's alone, and that only root can write what tells what happened."""
+    log = node.policy.paths.audit
+    path = existing(os.path.dirname(log))
+    kind, mount_point = mount_of(os.path.realpath(path))
+    places = [str(place) for place in (Path(log), *Path(log).parents) if os.path.lexists(place)]
+    if any(_is_others(os.stat(place)) for place in places):
+        found = f"others than root can change the audit log {log}: a user could remove what it says, or fill it"
+        yield Finding(WRONG, found, f"chown root {path}; chmod go-w {path}; the same of the log")
+    elif kind in SHARED or kind.startswith("fuse"):
+        found = f"the audit log {log} is on {kind} ({mount_point}): nodes that write one file lose lines"
+        change = "put paths.audit on a local disk, and collect the logs (docs/reference/audit.md#rotation)"
+        yield Finding(WRONG, found, change)
+    else:
+        yield Finding(OK, f"the audit log {log} is this host's, and root's")
 
 
 def credentials(node: Node) -> Iterator[Finding]:
@@ -203,6 +229,11 @@ def credentials(node: Node) -> Iterator[Finding]:
         yield Finding(OK, f"{keys.file} has a login for each registry")
 
 
+def _is_others(seen: os.stat_result) -> bool:
+    """Return whether a user owns a file or directory, or anybody can change it; a group may be a daemon's."""
+    return seen.st_uid != 0 or bool(seen.st_mode & stat.S_IWOTH and not seen.st_mode & stat.S_ISVTX)
+
+
 def weakness_of_secret(seen: os.stat_result) -> bool:
     """Return whether others than root can read or change a file."""
     return seen.st_uid != 0 or bool(seen.st_mode & (stat.S_IRWXG | stat.S_IRWXO))
@@ -210,7 +241,7 @@ def weakness_of_secret(seen: os.stat_result) -> bool:
 
 def limits(node: Node) -> Iterator[Finding]:
     """Check which file system a job can fill: a workspace has no size limit."""
-    kind, mount_point = mount_of(os.path.realpath(_existing(node.policy.paths.workspace)))
+    kind, mount_point = mount_of(os.path.realpath(existing(node.policy.paths.workspace)))
     if mount_point == "/":
         found = "workspaces have no size limit and are on the node's root file system: a job can fill it"
         yield Finding(ADVICE, found, "set limits.workspace, or give paths.workspace a file system of its own")
@@ -252,10 +283,12 @@ def journals(node: Node) -> Iterator[Finding]:
                 left += [journal for journal in pending.journals(fd) if journal.state != "running"]
     age = time.time() - min((journal.modified for journal in left), default=time.time())
     words = f"{len(left)} journals wait for the audit log"
+    found = f"{words}, the oldest for {format_duration(age)}"
     if age > WAITING_S:
-        found = f"{words}, the oldest for {format_duration(age)}"
         change = "enable warmstart-maintain.timer and check that paths.audit is writable; run `warmstart maintain`"
         yield Finding(WRONG, found, change)
+    elif age > CURRENT_S:
+        yield Finding(ADVICE, found, "enable warmstart-audit.path: then the log is current within a minute")
     else:
         yield Finding(OK, words)
 
@@ -395,7 +428,7 @@ def _owned_by_root(path: str, status: str, otherwise: str) -> Iterator[Finding]:
 
     If a directory is not, the finding has `status`; if `path` does not exist, it adds `otherwise`.
     """
-    bad, directory = [], _existing(path)
+    bad, directory = [], existing(path)
     there = directory == path
     if not there and weakness(os.stat(directory, follow_symlinks=False)):
         bad.append(f"{path}, which anybody can create first in {directory}")
@@ -413,7 +446,8 @@ def _owned_by_root(path: str, status: str, otherwise: str) -> Iterator[Finding]:
         yield Finding(OK, f"only root can change {path}" if there else f"{path} does not exist yet; {otherwise}")
 
 
-def _existing(path: str) -> str:
+def existing(path: str) -> str:
+    """Return the path, or the directory in which the first hook makes it."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
@@ -469,6 +503,7 @@ CHECKS = {
     "node.leases": leases,
     "node.space": space,
     "node.disks": disks,
+    "node.audit-log": audit_log,
     "node.credentials": credentials,
     "node.programs": tools,
     "node.killed-hooks": killed_hooks,

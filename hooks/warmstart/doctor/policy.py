@@ -57,11 +57,11 @@ def compiled_form(installation: Installation) -> Iterator[Finding]:
     """Check the compiled form that hooks read. If they cannot trust it, every job costs a compilation."""
     path = installation.compiled_policy
     if not os.path.lexists(path):
-        yield Finding(
-            ADVICE,
-            f"{path} does not exist yet",
-            "the next hook writes it; if not, check the directory's owner and mode",
-        )
+        found = f"{path} does not exist"
+        if installation.nodes():
+            yield Finding(ADVICE, found, "the next hook writes it; if not, check the directory's owner and mode")
+        else:
+            yield Finding(OK, f"{found} yet: no hook has run here")
     elif not os.access(path, os.R_OK):
         yield Finding(UNKNOWN, f"{path}: you cannot read it", AS_ROOT)
     elif compiled.read(path) is None:

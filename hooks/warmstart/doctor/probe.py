@@ -12,16 +12,20 @@ import os
 import stat
 import time
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 from warmstart.host import files
 from warmstart.host.files import opened_dir
 from warmstart.store.atomic import publish, temp_file
+from warmstart.store.layout import ARTIFACTS
+from warmstart.store.maintenance import scopes
 
 PREFIX = ".doctor-"
 DEAD_AFTER = 3600.0  # seconds; a doctor that was killed left older directories
 SPOKEN = ("member.", "held.", "tried.", "released.", "after.", "done.")  # what nodes publish when they meet
 LONGEST_SAID = 1 << 16
+MOST_SCOPES = 1000  # looked at; a large store has tens of thousands
 MOST_LINKS = 40  # in one path, as Linux (path_resolution(7))
 _held: list[int] = []  # keeps the lock until the process ends
 
@@ -50,7 +54,10 @@ class Heard(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The store's owner, mode and whether it is empty, and its file system's size and free space in bytes."""
+    """The store's owner, mode and whether it is empty, and its file system's size and free space in bytes.
+
+    Of what is in the store probes do not count.
+    """
 
     uid: int
     mode: int
@@ -63,7 +70,7 @@ def look(path: str) -> Look:
     """Return the store's owner, mode and space."""
     with opened_dir(path) as fd:
         status, space = os.fstat(fd), os.fstatvfs(fd)
-        empty = not os.listdir(fd)
+        empty = all(name.startswith(PREFIX) for name in os.listdir(fd))
     return Look(
         uid=status.st_uid,
         mode=stat.S_IMODE(status.st_mode),
@@ -71,6 +78,12 @@ def look(path: str) -> Look:
         free=space.f_bavail * space.f_frsize,
         empty=empty,
     )
+
+
+def in_use_for(store: str) -> float:
+    """Return how many seconds ago the oldest change was made in a scope of the store's caches, 0.0 without a scope."""
+    places = (os.path.join(store, ARTIFACTS, name) for name in islice(scopes(store), MOST_SCOPES))
+    return max((time.time() - os.stat(place).st_mtime for place in places), default=0.0)
 
 
 def above(path: str) -> list[Owned]:

@@ -53,6 +53,7 @@ class Plugin(NamedTuple):
 
     path: str
     arguments: tuple[str, ...]
+    required: bool = False  # without it srun, sbatch and the steps end with an error
 
     @property
     def name(self) -> str:
@@ -108,7 +109,7 @@ def _plugins(path: str, depth: int) -> Iterator[Plugin]:
             for included in sorted(glob.glob(os.path.join(os.path.dirname(path), words[1]))):
                 yield from _plugins(included, depth + 1)
         elif words[0].lower() in ("required", "optional") and len(words) > 1:
-            yield Plugin(words[1], tuple(words[2:]))
+            yield Plugin(words[1], tuple(words[2:]), words[0].lower() == "required")
 
 
 def _lines(path: str, base: str, depth: int, missing: list[str]) -> Iterator[str]:

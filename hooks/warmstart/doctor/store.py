@@ -152,6 +152,8 @@ def identity(store: Store) -> Iterator[Finding]:
     elif store.known_id and store_id != store.known_id:
         words = f"the store in {store.path} is {store_id[:8]}, not {store.known_id[:8]} that this node has used"
         yield Finding(CRITICAL, words, forget)
+    elif not store_id and store.run(probe.look, store.path).empty:
+        yield Finding(OK, "the store is new; its first maintenance gives it an id")
     elif not store_id:
         yield Finding(ADVICE, "the store has no id yet", "run `warmstart maintain --store` once")
     else:
@@ -266,12 +268,15 @@ def maintained(store: Store) -> Iterator[Finding]:
     """Check when the store's maintenance last succeeded, on any host: three intervals ago is overdue."""
     age = store.run(maintenance.last_maintained, store.path)
     since = "has never succeeded" if age is None else f"last succeeded {format_duration(age)} ago"
-    if age is None or age > OVERDUE_INTERVALS * STORE_INTERVAL_S:
+    if (store.run(probe.in_use_for, store.path) if age is None else age) > OVERDUE_INTERVALS * STORE_INTERVAL_S:
         change = (
             "enable warmstart-maintain-store.timer on one host of the cluster and see its unit and its `step.failed`"
             " events; run `warmstart maintain --store`"
         )
         yield Finding(WRONG, f"the store's maintenance {since}", change)
+    elif age is None:
+        change = "enable warmstart-maintain-store.timer on one host of the cluster"
+        yield Finding(ADVICE, "the store's maintenance has not succeeded yet", change)
     else:
         yield Finding(OK, f"the store's maintenance {since}")
 

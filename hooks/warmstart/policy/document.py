@@ -178,6 +178,11 @@ def _one_line(error: yaml.MarkedYAMLError) -> str:
     message = error.problem or error.context or "unreadable"
     if "'\\t'" in message:
         return "a tab where YAML allows spaces only; indent with spaces"
+    if error.context in ("while scanning an alias", "while scanning an anchor"):
+        mark = "*" if "alias" in error.context else "&"
+        return f"a value cannot begin with {mark} unless it is in quotes: '{mark}'"
+    if found := re.fullmatch(r"found character ['\"](.)['\"] that cannot start any token", message):
+        return f"a value cannot begin with {found[1]} unless it is in quotes"
     return ascii(message)[1:-1]
 
 

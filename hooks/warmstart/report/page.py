@@ -12,7 +12,7 @@ from warmstart.policy.units import format_duration, format_size
 from warmstart.report import charts
 from warmstart.report.charts import Series
 from warmstart.report.prediction import Predicted
-from warmstart.report.summary import Counted, Hits, Summary, Unsettled, Uses
+from warmstart.report.summary import ColdStarts, Counted, Hits, Summary, Unsettled, Uses
 
 METHOD = (
     "Time saved counts image imports only. On the first node of each job, an image that was in the store saves the "
@@ -20,6 +20,9 @@ METHOD = (
     "less the time that the hook took. An image for which the job waited saves nothing. What warm caches save is not "
     "estimated."
 )
+# Drawn, because browsers print no backgrounds unless they are asked to.
+KEY = '<svg class="key" viewBox="0 0 10 10" aria-hidden="true"><rect class="{}" width="10" height="10" rx="2"/></svg>'
+MOST_REASONS = 3  # in a user's row
 SCALE = (0.001, 600.0)  # seconds, of the hooks' durations
 
 _STYLE = """
@@ -38,13 +41,15 @@ p { margin: 4px 0; } .soft, figcaption, th.unit { color: var(--soft); }
 .tiles, .grid2 { display: grid; gap: 16px; margin: 16px 0; }
 .tiles { grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); }
 .grid2 { grid-template-columns: repeat(auto-fit, minmax(min(430px, 100%), 1fr)); }
-section, .tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px; }
+section, .tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px;
+  min-width: 0; overflow-x: auto; }
+@media (max-width: 480px) { body { padding: 12px; } section, .tile { padding: 10px; } td.wide, td.bar { width: 60px; }
+  svg.bar { min-width: 50px; } }
 .tile b { display: block; font-size: 26px; line-height: 1.2; font-variant-numeric: tabular-nums; }
 svg { display: block; width: 100%; height: auto; } svg.bar { height: 12px; min-width: 90px; }
 .a { fill: var(--a); } .b { fill: var(--b); } .track { fill: var(--line); } .grid { stroke: var(--line); }
 .tick { fill: var(--soft); font-size: 11px; }
-.key { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin: 0 5px 0 12px; }
-.key.a { background: var(--a); } .key.b { background: var(--b); }
+.name { white-space: nowrap; } svg.key { display: inline-block; width: 10px; height: 10px; margin: 0 5px 0 12px; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; font-weight: normal; padding: 4px 10px 4px 0; border-top: 1px solid var(--line);
   overflow-wrap: anywhere; vertical-align: middle; }
@@ -115,7 +120,9 @@ def _figures(summary: Summary) -> str:
 
 
 def _figure(title: str, labels: Sequence[str], series: list[Series], show: charts.Show, base: int = 10) -> str:
-    keys = "".join(f'<span class="key {one.tone}"></span>{escape(one.name)}' for one in series if len(series) > 1)
+    keys = "".join(
+        f'<span class="name">{KEY.format(one.tone)}{escape(one.name)}</span> ' for one in series if len(series) > 1
+    )
     drawn = charts.columns(labels, series, show, title, base)
     return f'<section><h2>{escape(title)}<span class="soft">{keys}</span></h2>{drawn}</section>'
 
@@ -125,6 +132,7 @@ def _tables(summary: Summary) -> str:
         '<div class="grid2">'
         + _uses("Hit rate by profile", summary.profiles)
         + _uses("Hit rate by user", summary.by_user)
+        + _cold(summary.cold_by_user)
         + _counts("Most used images", summary.top_images)
         + _waits(summary)
         + "</div>"
@@ -141,7 +149,8 @@ def _tables(summary: Summary) -> str:
 
 def _hits(title: str, all_hits: Iterable[Hits]) -> str:
     rows = [
-        (_cell(hits.name), f'<td class="wide">{charts.bar([("a", hits.rate), ("b", 1 - hits.rate)], 1)}</td>',
+        (_cell(hits.name),
+         f'<td class="wide">{charts.bar([("a", hits.rate), ("b", 1 - hits.rate)], 1)}</td>',
          _numeric(hits.percent), _numeric(f"{hits.warm + hits.cold:,}"))
         for hits in all_hits
     ]  # fmt: skip
@@ -155,6 +164,18 @@ def _uses(title: str, all_uses: Iterable[Uses]) -> str:
         for uses in all_uses
     ]  # fmt: skip
     return _table(title, ("", "", "hits", "hit", "built", "unknown", "untouched"), rows)
+
+
+def _cold(cold: Sequence[ColdStarts]) -> str:
+    rows = [
+        (
+            _cell(one.user),
+            _cell(", ".join(f"{why.times:,} {why.name}" for why in one.why[:MOST_REASONS])),
+            _numeric(f"{one.times:,}"),
+        )
+        for one in cold
+    ]
+    return _table("Whose caches began cold", ("", "because", "times"), rows)
 
 
 def _unsettled(unsettled: Sequence[Unsettled]) -> str:

@@ -102,6 +102,7 @@ class Seeding(NamedTuple):
     scopes: tuple[str, ...]
     fetched: int  # bytes
     seconds: float
+    from_bundles: tuple[str, ...] = ()  # their ids
 
 
 class Cold(NamedTuple):
@@ -123,6 +124,9 @@ class Harvest(NamedTuple):
     seeded: int = 0  # entries that the job had
     use: str = ""  # one of `profiles.contract.USES`; "" if it is not known yet
     akin: int = 0  # of `entries`, those that differ from a seeded one in a hash or a folder alone
+    ignored: dict[str, int] = {}  # noqa: RUF012 - why files are in no entry → their number
+    examples: tuple[str, ...] = ()  # paths of some of them
+    truncated: str = ""  # why it ended early
 
 
 class Remark(NamedTuple):
@@ -278,14 +282,19 @@ def _add_seeding(run: Run, line: Line) -> None:
         tuple(values.texts(line, "scopes")),
         int(values.number(line, "fetched_bytes")),
         _seconds(line),
+        tuple(values.texts(line, "bundle_ids")),
     )
 
 
 def _add_harvest(run: Run, line: Line) -> None:
     entries, known, changed, size = (int(values.number(line, key)) for key in ("entries", "known", "changed", "bytes"))
     seeded, akin = (int(values.number(line, key)) for key in ("seeded", "akin"))
-    names = (values.text(line, "profile"), values.text(line, "use"))
-    run.harvests.append(Harvest(names[0], entries, known, changed, size, _seconds(line), seeded, names[1], akin))
+    profile, use, truncated = (values.text(line, key) for key in ("profile", "use", "truncated"))
+    counted = (entries, known, changed, size, _seconds(line), seeded, use, akin)
+    ignored = values.counts(line, "ignored")
+    pairs = line.get("ignored_examples")
+    examples = [str(pair[0]) for pair in pairs if isinstance(pair, list) and pair] if isinstance(pairs, list) else []
+    run.harvests.append(Harvest(profile, *counted, ignored, tuple(examples), truncated))
 
 
 def _add_handed_in(run: Run, line: Line) -> None:

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.policy.units import format_duration, format_size
 from warmstart.profiles import contract, registry
-from warmstart.report.runs import REFUSED, REMARKS, SAMPLED, Failure, Harvest, ImageUse, Remark, Run, Seeding, TreeUse
+from warmstart.report.runs import (
+    FAILED,
+    REFUSED,
+    REMARKS,
+    SAMPLED,
+    Failure,
+    Harvest,
+    ImageUse,
+    Remark,
+    Run,
+    Seeding,
+    TreeUse,
+)
 from warmstart.report.summary import SettlingProfile
 
 MOST_JOBS = 4096  # of a user's history
 MOST_NAMED = 8  # nodes, in a line
 SEED, HARVEST = "seed", "harvest"
-PROLOG = "prolog"
-NO_ENTRIES = "nothing-published"
+PROLOG, IMPORT = "prolog", "import"
+NO_ENTRIES, REFUSED_BUNDLES = "nothing-published", "bundles-refused"
+BLOCKED = ("the namespace is blocked", "its user is blocked", "some of its entries are blocked", "jobs start cold")
+NO_ENTRY = "no file of an entry"
 
 _COLD = {
     NO_ENTRIES: "cold: nothing is published for its facts in the scopes that this job reads",
     "asked-fresh": "cold: the job asked to start fresh",
     SAMPLED: "cold: on purpose, what it builds is compared with what is published (seed.verify)",
-    "bundles-refused": "cold: what is published is damaged, blocked or of another version",
+    REFUSED_BUNDLES: "cold: what is published is not used",
     "bundles-left-out": "cold: what is published is more than a prolog may fetch",
     "fetch-goes-on": "cold: what is published had not come to the node yet; it is fetched in the background",
     "nothing-proposed": "cold: the job's first node has nothing for it",
@@ -32,7 +47,8 @@ _COLD = {
 _ADVICE = {
     NO_ENTRIES: "{profiles}: nothing; what this job compiles is published when it ends, for the next ones with the "
     "same facts",
-    "bundles-refused": "{profiles}: administrators: `warmstart audit --event bundle.refused --job {job}`",
+    REFUSED_BUNDLES: "{profiles}: administrators: `warmstart audit --event bundle.refused --job {job}`; what is "
+    "blocked: `warmstart cache list --blocked`",
     "bundles-left-out": "{profiles}: administrators: raise seed.max_fetch or seed.fetch_budget in the policy, or let "
     "`warmstart maintain --store` compact the store",
 }
@@ -236,12 +252,22 @@ def _hook(run: Run, history: History) -> HookStory:
         parts += [Part("image", format_duration(image.seconds), _image(image)) for image in run.images]
     if HARVEST not in run.steps:
         parts += _harvests(run)
-    parts += [Part("remark", "", _remark(remark)) for remark in run.remarks]
+    parts += [
+        Part("remark", "", told if times == 1 else f"{told}, {times} times")
+        for told, times in Counter(map(_remark, run.remarks)).items()
+    ]
     parts += [Part("failed", "", failure.reason) for failure in run.failures if failure.step not in run.steps]
     if run.done_by:
         outcome = "failed" if run.failures else "ok"
         return HookStory(run.done_by, run.node, run.first, run.seconds, outcome, tuple(parts))
-    return HookStory(run.hook, run.node, run.first, run.seconds, run.outcome or "unfinished", tuple(parts))
+    return HookStory(run.hook, run.node, run.first, run.seconds, run.outcome or _outcome(run), tuple(parts))
+
+
+def _outcome(run: Run) -> str:
+    """Return the outcome of a run whose end is not in the log: an import's is, but names no job."""
+    if any(failure.degree == FAILED for failure in run.failures):
+        return "failed" if run.hook == IMPORT else "unfinished"
+    return "ok" if run.hook == IMPORT and run.images else "unfinished"
 
 
 def _problems(run: Run, step: str) -> str:
@@ -256,9 +282,19 @@ def _profiles(run: Run, history: History) -> Iterable[Part]:
     for profile, reason in run.cold.items():
         kind, _, details = reason.partition(": ")
         why = f"{_COLD[kind]}{f' ({details})' if details else ''}" if kind in _COLD else f"cold: {reason}"
+        if kind == REFUSED_BUNDLES:
+            why = _refused(run, profile) or why
         why += f"; on all nodes of the job{whose}" if (whose := _whose(run, profile)) else ""
         more = history.difference(profile, run.facts) if reason == NO_ENTRIES else ""
         yield Part(f"  {profile}", "", f"{why}; {more}" if more else why)
+
+
+def _refused(run: Run, profile: str) -> str:
+    """Return why no bundle of a profile is used, "" if the log does not say."""
+    refused = [remark for remark in run.remarks if (remark.event, remark.about) == (events.BUNDLE_REFUSED, profile)]
+    reasons = {*(remark.reason for remark in refused)}
+    what = "blocked" if reasons <= {*BLOCKED} else "not used"
+    return f"cold: what is published is {what} ({'; '.join(sorted(reasons))})" if reasons else ""
 
 
 def _warm(seeding: Seeding | None) -> str:
@@ -266,7 +302,8 @@ def _warm(seeding: Seeding | None) -> str:
         return "warm"
     fetched = f", {format_size(seeding.fetched)} fetched" if seeding.fetched else ""
     bundles = f"{seeding.bundles} bundle{'s' * (seeding.bundles != 1)}"
-    return f"warm: {seeding.entries} entries of {bundles} ({', '.join(seeding.scopes)}), by {seeding.way}{fetched}"
+    scopes = ", ".join(seeding.scopes)
+    return f"warm: {_counted(seeding.entries, 'entr')} of {bundles} ({scopes}), by {seeding.way}{fetched}"
 
 
 def _harvests(run: Run) -> Iterable[Part]:
@@ -274,18 +311,30 @@ def _harvests(run: Run) -> Iterable[Part]:
         time = format_duration(harvest.seconds) if harvest.seconds else ""
         yield Part(f"  {harvest.profile}", time, _harvested(harvest, run.handed_in.get(harvest.profile, 0)))
     for profile, reasons in run.rejected.items():
-        told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-        yield Part(f"  {profile}", "", f"entries rejected: {told}")
+        yield Part(f"  {profile}", "", f"entries rejected: {_listed(reasons)}")
 
 
 def _harvested(harvest: Harvest, handed_in: int) -> str:
-    if handed_in:
-        return f"{handed_in} new entries handed in, to be published with those of the job's other nodes"
-    if not harvest.entries:
-        return _NOTHING_NEW.get(harvest.use, "nothing new")
     changed = f", {harvest.changed} of them in place of seeded ones" if harvest.changed else ""
     seeded = f", although it was seeded with {harvest.seeded}" if harvest.seeded and not harvest.changed else ""
-    return f"{harvest.entries} new entries published, {format_size(harvest.size)}{changed}{seeded}"
+    if handed_in:
+        told = f"{_counted(handed_in, 'new entr')} handed in, to be published with those of the job's other nodes"
+    elif harvest.entries:
+        told = f"{_counted(harvest.entries, 'new entr')} published, {format_size(harvest.size)}{changed}{seeded}"
+    else:
+        told = "nothing new" if NO_ENTRY in harvest.ignored else _NOTHING_NEW.get(harvest.use, "nothing new")
+    examples = f" ({', '.join(harvest.examples)})" if harvest.examples else ""
+    left_out = f"; left out: {_listed(harvest.ignored)}{examples}" if harvest.ignored else ""
+    return f"{told}{left_out}{f'; it ended early: {harvest.truncated}' if harvest.truncated else ''}"
+
+
+def _counted(number: int, stem: str) -> str:
+    """Return a number of entries; `stem` is the word without its end."""
+    return f"{number} {stem}{'y' if number == 1 else 'ies'}"
+
+
+def _listed(reasons: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in reasons.items())
 
 
 def _image(image: ImageUse) -> str:
@@ -315,6 +364,12 @@ def _advice(runs: Sequence[Run]) -> Iterable[str]:
             if profile not in by_reason.setdefault(reason, []):
                 by_reason[reason].append(profile)
     hints = [_hint(failure) for run in runs for failure in run.failures if failure.hint]
+    lost = [harvest for run in runs for harvest in run.harvests if not harvest.entries and NO_ENTRY in harvest.ignored]
+    hints += [
+        f"{harvest.profile}: none of these files is an entry's: `warmstart profile try DIRECTORY --profile "
+        f"{harvest.profile}` shows what a directory's files would become"
+        for harvest in lost
+    ]
     told = [
         _ADVICE[reason].format(profiles=", ".join(profiles), job=runs[0].job)
         for reason, profiles in by_reason.items()

@@ -87,6 +87,14 @@ class Counted(NamedTuple):
     times: int
 
 
+class ColdStarts(NamedTuple):
+    """How often profiles of a user's jobs began cold on a node, and why, the most frequent reasons first."""
+
+    user: str
+    times: int
+    why: tuple[Counted, ...]
+
+
 class HookTimes(NamedTuple):
     """The runs of one hook; times are in seconds."""
 
@@ -152,6 +160,7 @@ class Summary(NamedTuple):
     nodes: int
     profiles: tuple[Uses, ...]
     by_user: tuple[Uses, ...]
+    cold_by_user: tuple[ColdStarts, ...]
     unsettled: tuple[Unsettled, ...]
     images: Images
     top_images: tuple[Counted, ...]
@@ -243,6 +252,7 @@ class _Adding:
         self._users, self._nodes = Tally(MOST_DISTINCT), Tally(MOST_DISTINCT)
         self._profiles = {use: Tally() for use in contract.USES}
         self._user_uses = {use: Tally(MOST_DISTINCT) for use in contract.USES}
+        self._user_cold, self._why_cold = Tally(), Tally(MOST_DISTINCT)  # by user; by user, a NUL, and the reason
         self._settling: dict[tuple[str, str], SettlingProfile] = {}
         self._images, self._references = dict[str, _Image](), Tally(MOST_IMAGES)
         self._dropped = 0  # uses of images that were forgotten
@@ -285,6 +295,9 @@ class _Adding:
             period["jobs"] += 1
             self._users.add(run.user)
         for profile, reason in run.cold.items():
+            if reason != SAMPLED:
+                self._user_cold.add(run.user)
+                self._why_cold.add(f"{run.user}\0{reason.partition(':')[0]}")
             if reason not in _NO_ENTRY:
                 self._cold.add(f"{profile}: {reason}")
 
@@ -360,6 +373,14 @@ class _Adding:
             counted += image.uses
         return Saved(saved, counted, unknown)
 
+    def _cold_by_user(self) -> tuple[ColdStarts, ...]:
+        reasons: dict[str, list[Counted]] = {}
+        for key, count in self._why_cold.top(MOST_DISTINCT):
+            user, _, reason = key.partition("\0")
+            reasons.setdefault(user, []).append(Counted(reason, int(count)))
+        counted = [(user, count) for user, count in self._user_cold.top(TOP) if user in reasons]
+        return tuple(ColdStarts(user, int(count), tuple(reasons[user])) for user, count in counted)
+
     def _unsettled(self) -> tuple[Unsettled, ...]:
         found = (Unsettled(*whose, one.jobs, one.why) for whose, one in self._settling.items() if one.jobs)
         return tuple(sorted(found, key=lambda one: (-one.jobs, one.user, one.profile))[:TOP])
@@ -396,6 +417,7 @@ class _Adding:
             nodes=len(self._nodes),
             profiles=_uses(self._profiles, MOST_IMAGES),
             by_user=_uses(self._user_uses, TOP),
+            cold_by_user=self._cold_by_user(),
             unsettled=self._unsettled(),
             images=images,
             top_images=_counts(self._references),

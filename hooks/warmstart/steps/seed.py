@@ -47,6 +47,7 @@ BUNDLES_LEFT_OUT = "bundles-left-out"
 NOTHING_PROPOSED = "nothing-proposed"  # by the job's head node
 NODES_DIFFER = "nodes-differ"  # in these facts
 
+MOST_NAMED = 64  # bundles in an event; an overlay has fewer
 JUST_BOOTED_S = 900.0  # of uptime; nodes that boot together lack the same bundles
 SPREAD_S = 2.0
 EXTRACTION_SECONDS = 60.0
@@ -398,6 +399,7 @@ class _Seeding:
             mapped=source.mapped,
             entries=len(source.entries),
             bundles=len(source.copied),
+            bundle_ids=[offer.bundle for offer, _ in source.copied[:MOST_NAMED]],
             scopes=sorted({offer.scope for offer, _ in source.copied}),
             fetched_bytes=sum(copy.fetched for _, copy in source.copied),
             duration_ms=round((time.monotonic() - source.started) * 1000, 3),

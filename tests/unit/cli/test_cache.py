@@ -54,7 +54,11 @@ def test_bundles_are_listed(site: EntrySite) -> None:
     for only in (("--scope", "site"), ("--profile", "triton"), ("--namespace", "other")):
         assert site.command("cache", "list", *only).exit_code == 1
     assert site.command("cache", "list", "--scope", SCOPE, "--profile", "numba").exit_code == 0
-    assert first["bundle"] in site.command("cache", "list").stdout
+    assert site.command("cache", "list", "--user", "nobody").exit_code == 1
+    head, row, _ = site.command("cache", "list").stdout.splitlines()
+    assert head.split() == ["ID", "PROFILE", "ENTRIES", "SIZE", "USER", "NAMESPACE", "IMAGE"]
+    assert row.split()[0] == first["bundle"].partition("-")[2][:12]
+    assert site.json("cache", "show", row.split()[0])["bundle"] == first["bundle"]
 
 
 def test_a_bundle_is_shown(site: EntrySite) -> None:
@@ -166,7 +170,7 @@ def test_a_list_can_be_cut_sorted_and_without_a_header(site: EntrySite) -> None:
     shown = site.command("cache", "list", "-o", "profile,entries", "--no-header").stdout
     assert shown == "numba  1\n" * 2
     unknown = site.command("cache", "list", "-o", "nosuch")
-    assert (unknown.exit_code, "fields: bundle, profile" in unknown.stderr) == (2, True)
+    assert (unknown.exit_code, "fields: id, profile" in unknown.stderr) == (2, True)
 
 
 def test_indexes_are_made_again(site: EntrySite) -> None:

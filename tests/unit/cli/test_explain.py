@@ -65,6 +65,25 @@ def test_of_many_nodes_the_first_is_told_in_full(nowhere: Installation, tmp_path
     assert table == [["numba", "warm", "n1,", "n2"], ["vllm", "-", "n1"], ["vllm", "cold:", "store-failed", "n2"]]
 
 
+def test_a_cold_profile_is_compared_with_what_was_published_before(nowhere: Installation, tmp_path: Path) -> None:
+    """Not with what came later, which nobody could have given it."""
+    path = tmp_path / "days.jsonl"
+    colds: dict[int, dict[str, str]] = {5: {}, 7: {"numba": "nothing-published"}, 9: {}}
+    with path.open("w") as file:
+        for job, cold in colds.items():
+            events: list[dict[str, object]] = [
+                {"hook": "prolog", "event": "step.finished", "step": "seed", "facts": {"cpu": f"c{job}"}, "cold": cold},
+                {"hook": "prolog", "event": "hook.finished", "outcome": "ok"},
+                {"hook": "epilog", "event": "cache.harvested", "profile": "numba", "entries": 1},
+                {"hook": "epilog", "event": "hook.finished", "outcome": "ok"},
+            ]
+            for second, event in enumerate(events):
+                line = {"run_id": f"0{job}", "node": "n1", "job_id": job, "user": "alice", **event}
+                file.write(json.dumps({"ts": f"2026-02-0{job}T00:00:0{second}.000Z", **line}) + "\n")
+    told = run(nowhere, "explain", "7", "--from", str(path)).stdout
+    assert "entries of job 5 do not fit: cpu is c7, was c5" in told
+
+
 def test_a_job_that_nobody_knows(nowhere: Installation, log: str) -> None:
     """Is status 1; no log at all is 2."""
     result = run(nowhere, "explain", "7", "--from", log)

@@ -105,6 +105,7 @@ def test_a_host_reports_its_own(entry_site: EntrySite) -> None:
     found = entry_site.json("report", "--since", "1h")
     unused = {"name": "numba", "hit": 0, "built": 0, "unknown": 0, "untouched": 1}
     assert (found["jobs"], found["profiles"]) == (1, [unused])
+    assert found["cold_by_user"][0]["why"] == [{"name": "nothing-published", "times": 1}]
 
 
 def test_nothing_in_that_time(nowhere: Installation, logs: str) -> None:

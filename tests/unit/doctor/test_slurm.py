@@ -107,6 +107,25 @@ def test_what_slurmctld_runs_with(
     assert [found.status for found in slurm.running(subject)] == expected
 
 
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ("PartitionName=a Nodes=n1 MaxTime=7-0", "ok"),
+        ("PartitionName=a Nodes=n1 MaxTime=7-00:01", "wrong"),
+        ("PartitionName=a Nodes=n1 MaxTime=168:00:01", "wrong"),
+        ("PartitionName=a Nodes=n1 MaxTime=10080", "ok"),
+        ("PartitionName=a Nodes=n1 MaxTime=10081:00", "wrong"),
+        ("PartitionName=a Nodes=n1 MaxTime=UNLIMITED", "ok"),
+        ("PartitionName=a Nodes=n1", "ok"),
+        ("PartitionName=DEFAULT MaxTime=9-0\nPartitionName=a Nodes=n1 MaxTime=1", "ok"),
+        ("PartitionName=DEFAULT MaxTime=9-0\nPartitionName=a Nodes=n1", "wrong"),
+    ],
+)
+def test_time_limits_against_an_images_lease(check: Check, lines: str, status: str) -> None:
+    """A job that runs for longer than seven days can lose its image."""
+    assert check(new=f"{lines}\n")["slurm.time-limits"] == [status]
+
+
 def bad(found: dict[str, list[str]]) -> dict[str, list[str]]:
     """Return the checks that are not just ok."""
     return {name: statuses for name, statuses in found.items() if statuses != ["ok"]}
@@ -281,8 +300,12 @@ def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
     """It must exist, be listed after pyxis, and have the policy's workspace."""
     library = tmp_path / "warmstart.so"
     line = f"optional {library} workspace=/var/tmp/w\n"
+    required = line.replace("optional", "required")
     assert check(plugins=line)["slurm.spank"] == ["wrong"]
+    assert check(plugins=line)["slurm.constant-path"] == ["ok"]  # no advice to use what is not there
+    assert check(plugins=required)["slurm.spank"] == ["critical"]  # every srun fails
     library.touch()
+    assert check(plugins=required)["slurm.spank"] == ["ok"]
     assert check(plugins=line)["slurm.spank"] == ["ok"]
     assert check(plugins=line)["slurm.constant-path"] == ["advice"]
     assert check(plugins=f"required spank_pyxis.so\n{line}")["slurm.spank"] == ["ok"]
@@ -530,7 +553,7 @@ def test_a_line_ends_at_a_nul(tmp_path: Path) -> None:
     (tmp_path / "plugstack.conf").write_bytes(b"include \0x/*.conf\nrequired a.so\0 b\n")
     found = slurm_conf.read(str(tmp_path / "slurm.conf"))
     assert (found.values, found.missing) == ({"prolog": ["/a"]}, (f"{tmp_path}/x (No such file or directory)",))
-    assert slurm_conf.plugins(str(tmp_path / "plugstack.conf")) == [slurm_conf.Plugin("a.so", ())]
+    assert slurm_conf.plugins(str(tmp_path / "plugstack.conf")) == [slurm_conf.Plugin("a.so", (), required=True)]
 
 
 def test_where_slurm_conf_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

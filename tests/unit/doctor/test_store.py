@@ -37,6 +37,7 @@ GOOD: dict[str, Any] = {
     "clock_ahead": 0.0,
     "can_list": False,
     "last_maintained": 60.0,
+    "in_use_for": 600.0,
     "identity": "abcdef0123",
     "look_at_indexes": Indexes(1, [], is_all=True),
     "under_way": {"reg.io+a=1.x86_64.oci2": ImageProducer("n9", 9, 8, "2026-01-31T09:30:00Z", at=time.time())},
@@ -106,7 +107,8 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.space", "wrong", {"look": LOOK._replace(free=19)}),
         ("store.space", "advice", {"look": LOOK._replace(free=100)}),
         ("store.maintenance", "wrong", {"last_maintained": 3 * 86400.0 + 1}),
-        ("store.maintenance", "wrong", {"last_maintained": None}),
+        ("store.maintenance", "wrong", {"last_maintained": None, "in_use_for": 3 * 86400.0 + 1}),
+        ("store.maintenance", "advice", {"last_maintained": None}),
         *(
             ("store.indexes", "wrong", {"look_at_indexes": Indexes(1, [Unreadable("/x", "bad", cold)], is_all=False)})
             for cold in (True, False)

@@ -141,7 +141,42 @@ def test_a_refused_job() -> None:
 def test_an_import_in_the_background() -> None:
     """Is a hook of the job that asked first."""
     run = Run("import", "0c", "n1", job=7, images=[ImageUse("r/a:1", "d", "imported", 1 << 30, 61.0, 0.0)])
-    assert parts(tell([run], History())) == [Part("image", "1m", "r/a:1 was imported (1GiB)")]
+    told = tell([run], History())
+    assert parts(told) == [Part("image", "1m", "r/a:1 was imported (1GiB)")]
+    assert told.hooks[0].outcome == "ok"  # its end is in the log, and names no job
+    run.images, run.failures = [], [Failure("failed", "import", "image-not-found", "no such image", "")]
+    assert tell([run], History()).hooks[0].outcome == "failed"
+    run.failures = []
+    assert tell([run], History()).hooks[0].outcome == "unfinished"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "why"),
+    [
+        (["its user is blocked"] * 2, "cold: what is published is blocked (its user is blocked)"),
+        (["jobs start cold"], "cold: what is published is blocked (jobs start cold)"),
+        (["jobs start cold", "size"], "cold: what is published is not used (jobs start cold; size)"),
+        ([], "cold: what is published is not used"),
+    ],
+)
+def test_what_is_blocked_is_called_blocked(reasons: list[str], why: str) -> None:
+    """Not damaged; and many bundles are one line."""
+    remarks = [Remark("bundle.refused", "numba", reason) for reason in reasons]
+    told = tell([prolog(steps={"seed": 0.01}, cold={"numba": "bundles-refused"}, remarks=remarks)], History())
+    assert parts(told)[1].what == why
+    assert len(parts(told)) == 2 + len({*reasons})
+
+
+def test_what_a_harvest_left_out() -> None:
+    """And why, with examples; where nothing was an entry's, how to find the pattern that fits."""
+    ignored = {"no file of an entry": 4, "lock or temporary file": 1}
+    run = Run("epilog", "0b", "n1", job=7, steps={"harvest": 0.1})
+    left = {"ignored": ignored, "examples": ("v2/a/x.bin",), "truncated": "out of time"}
+    run.harvests = [Harvest("acme", 0, 0, 0, 0, 0.0, use="untouched")._replace(**left)]  # type: ignore[arg-type]
+    told = tell([prolog(), run], History())
+    left_out = "left out: 4 no file of an entry, 1 lock or temporary file (v2/a/x.bin)"
+    assert parts(told)[-1].what == f"nothing new; {left_out}; it ended early: out of time"
+    assert "warmstart profile try DIRECTORY --profile acme" in told.advice[0]
 
 
 def test_what_another_jobs_epilog_did() -> None:

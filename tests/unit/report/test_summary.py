@@ -79,7 +79,10 @@ def test_why_it_was_cold() -> None:
         "vllm": "nothing-proposed",
         "sglang": "sampled",
     }
-    assert summarize([prolog(cold=cold)]).cold_anyway == (Counted("triton: bundles-left-out", 1),)
+    found = summarize([prolog(cold=cold), prolog(user="bob", cold={"numba": "nodes-differ: cpu"})])
+    assert found.cold_anyway == (Counted("numba: nodes-differ: cpu", 1), Counted("triton: bundles-left-out", 1))
+    assert [(one.user, one.times) for one in found.cold_by_user] == [("alice", 4), ("bob", 1)]
+    assert found.cold_by_user[1].why == (Counted("nodes-differ", 1),)
 
 
 @pytest.mark.parametrize(

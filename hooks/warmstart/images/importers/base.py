@@ -69,6 +69,14 @@ class RegistryUnreachable(StoreError):
     hint = "check that the registry is up and reachable from this node; rate limits pass by themselves"
 
 
+class RegistryCertificateInvalid(RegistryUnreachable):
+    """The registry's certificate has expired, is for another name, or is of nobody that this node trusts."""
+
+    code = "registry-certificate-invalid"
+    template = "image {image}: the certificate of its registry is not accepted ({problem})"
+    hint = "renew the certificate, or have this node trust who issued it (/etc/containers/certs.d, ca-certificates)"
+
+
 class RegistryAnswerUnusable(StoreError):
     """The registry answers with something else than an image, or with a part of one only."""
 

@@ -27,6 +27,7 @@ from warmstart.images.importers.base import (
     ImageNotFound,
     ImportFailed,
     Progress,
+    RegistryCertificateInvalid,
     RegistryUnreachable,
     Report,
     every_second,
@@ -55,8 +56,9 @@ _WORDS = ("[ERROR]", "curl: (", "mksquashfs", "enroot-", "failed to", "Checksum 
 # The last line if a registry with basic authentication refuses: enroot's awk drops curl's own message.
 _REFUSED = ("Authenticating with user:", "Using credentials from file:")
 _LATER = frozenset({408, 429, *range(500, 600)})
-# Exit codes of curl(1): proxy, host, connect, partial file, timeout, TLS, empty or broken reply, certificate, HTTP/2.
-_OUTAGES = frozenset({5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 60, 92})
+# Exit codes of curl(1): proxy, host, connect, partial file, timeout, TLS, empty or broken reply, HTTP/2.
+_OUTAGES = frozenset({5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 92})
+_CERTIFICATES = frozenset({51, 60})
 
 
 def make(identity: Identity, rules: Images, mount_point: str, login: Login | None) -> Enroot:  # noqa: ARG001
@@ -214,6 +216,8 @@ def _failure(reference: Reference, completed: process.CompletedProgram, scratch:
         return ImageNotFound(image=image)
     if status in (401, 403) or any(words in completed.complaint() for words in _REFUSED):
         return ImageForbidden(image=image, problem=_refusal(problem))
+    if curl in _CERTIFICATES:
+        return RegistryCertificateInvalid(image=image, problem=problem)
     if status in _LATER or curl in _OUTAGES:
         return RegistryUnreachable(image=image, problem=problem)
     return ImportFailed(image=image, program="enroot", problem=problem)

@@ -30,6 +30,7 @@ from warmstart.images.importers.base import (
     ImportFailed,
     Progress,
     RegistryAnswerUnusable,
+    RegistryCertificateInvalid,
     RegistryUnreachable,
     Report,
     every_second,
@@ -76,9 +77,11 @@ _NO_MACHINE = ("no image found in manifest list", "no image found in image index
 # Asked for before the image: a proxy that answers so says nothing of the image.
 _PING = ("pinging container registry",)
 _BEFORE = (*_PING, "requesting bear")  # a token
+_CERTIFICATE = ("x509:", "tls: failed to verify")
 _UNREACHABLE = (
     *("connection refused", "connection reset", "no such host", "no route to host", "network is unreachable"),
-    *("timeout", "timed out", "deadline exceeded", "eof", "broken pipe", "temporary failure", "x509:", "tls:"),
+    *("timeout", "timed out", "deadline exceeded", "eof", "broken pipe", "temporary failure", "tls:"),
+    *_CERTIFICATE,
     "server closed idle connection",
     *("too many requests", "toomanyrequests", "rate limit", "server error", "bad gateway", "service unavailable"),
     *("statuscode: 429", "statuscode: 5", "http status: 5", "server gave http response to https client"),
@@ -386,7 +389,8 @@ def _answer(image: str, problem: str) -> WarmstartError | None:
     if mentions(_FORBIDDEN) and not mentions(_PING):
         return ImageForbidden(image=image, problem=problem)
     if mentions(_UNREACHABLE) or mentions(_BEFORE):
-        return RegistryUnreachable(image=image, problem=problem)
+        kind = RegistryCertificateInvalid if mentions(_CERTIFICATE) else RegistryUnreachable
+        return kind(image=image, problem=problem)
     return None
 
 

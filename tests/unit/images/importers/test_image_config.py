@@ -94,6 +94,12 @@ def test_a_shell_reads_the_variables_as_they_are(tmp_path: Path) -> None:
     assert done.stdout.decode().split("\0")[:-1] == list(values.values())
 
 
+def test_apptainers_shell_reads_the_quotes() -> None:
+    """It leaves a backslash between two pairs of single quotes as it is (1.4.5, tried)."""
+    files = added({"Env": ["A=it's"]}).files
+    assert files[b".singularity.d/env/10-docker2singularity.sh"] == b"""export A='it'"'"'s'\n"""
+
+
 def test_ch_run_gets_lines_that_it_can_read() -> None:
     """It takes one pair of quotes away, and stops at a line without `=`."""
     environment = added({"Env": ["A='quoted'", "B=one\ntwo", "C", "D=x y"]}).files[b"ch/environment"]

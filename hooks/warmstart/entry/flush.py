@@ -1,0 +1,32 @@
+"""`flush`: move the events of hooks that have ended into the audit log. Runs as root, for no job.
+
+A path unit of systemd starts it, or cron, and only where something waits (packaging/libexec/flush.in). It also does so
+while warmstart is off: what happened is no work on jobs.
+"""
+
+from __future__ import annotations
+
+from warmstart.audit.fallback import say
+from warmstart.audit.sink import flush
+from warmstart.errors import WarmstartError
+from warmstart.paths import Installation
+from warmstart.policy.current import current_policy
+
+FAILED = 1
+
+
+def main(prefix: str) -> int:
+    """Move the journals of all of this host's nodes. Return the exit status."""
+    installation, status = Installation(prefix), 0
+    try:
+        policy = current_policy(installation).policy
+    except WarmstartError as error:
+        say(str(error))
+        return FAILED
+    for node in installation.nodes():
+        try:
+            flush(installation.node(node).journal, policy.paths.audit, policy.audit.services)
+        except WarmstartError as error:  # the journals stay
+            say(str(error))
+            status = FAILED
+    return status

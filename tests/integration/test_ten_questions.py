@@ -1,0 +1,67 @@
+"""The ten questions of docs/operations/runbook.md: each command, as it stands there, answers for what jobs here did."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.site import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/operations/runbook.md"
+QUESTION = re.compile(r"^\| (.*\?) \| `(warmstart .*)` \|$", re.MULTILINE)
+RULES = """\
+rules:
+  - name: everyone
+    profiles: [numba]
+    scope: site
+  - name: publisher
+    match: {partition: ci}
+    scope: site
+    publish: {users: [ws-alice]}
+"""
+
+
+def test_each_is_answered(site: Site, fresh_image: Callable[[], str], tmp_path: Path) -> None:
+    """Alice's job begins cold and publishes, bob's is seeded from it; others have an image, or fail."""
+    site.write_policy(RULES, store=str(site.new_store(site.cluster.base / "store-questions")))
+    image = fresh_image()
+    first = site.compile_job("numba array", ALICE, "n1", "--partition=ci")
+    site.finish(first)
+    second = site.compile_job("numba array", BOB, "n4")
+    third = site.cluster.submit("#!/bin/sh\n", BOB, f"--comment=warmstart: image={image}", "--nodelist=n2")
+    refused = site.cluster.submit("#!/bin/sh\n", BOB, "--comment=warmstart: image=evil.invalid/x:1")
+    failed = site.cluster.submit("#!/bin/sh\n", BOB, f"--comment=warmstart: image={image}9", "--nodelist=n3")
+    for job in (second, third, refused, failed):
+        site.finish(job)
+    shutil.copytree(site.jobs / "entries", tmp_path / "cache")
+    here = {"4711": str(first), "10s": "1s", "team/app:1": image, "alice": ALICE, "n17": "n3",
+            "/tmp/mytool-cache": str(tmp_path / "cache")}  # fmt: skip
+    expected = {
+        "Which jobs began cold": rf"\b{first} .*cold: numba \(nothing-published\)",
+        "Why did this one": "cold: nothing is published for its facts",
+        "Which jobs were refused": rf"\b{refused} .*evil.invalid",
+        "Which jobs waited long": rf"\b{third} ",
+        "Whose jobs begin cold": rf"{ALICE} .* nothing-published",
+        "Who uses this image": rf"\b{third} +{BOB} ",
+        "What did this user's": rf"numba .* {ALICE} ",
+        "Who was seeded": rf"\b{second} +{BOB} .*warm: numba",
+        "What would my own profile": r"[1-9][0-9]* entr",
+        "What failed": rf"n3 +{failed} +\S*failed",
+    }
+    questions = QUESTION.findall(PAGE.read_text())
+    assert len(questions) == len(expected) == 10
+    for question, command in questions:
+        words = [here.get(word, word) for word in shlex.split(command)[1:]]
+        done = site.command(*words)
+        assert (done.returncode, done.stderr) == (0, ""), (question, done.stderr)
+        (pattern,) = [regex for words_, regex in expected.items() if question.startswith(words_)]
+        assert re.search(pattern, done.stdout), (question, done.stdout)
+        if command.startswith("warmstart jobs --seeded-from"):
+            assert not re.search(rf"\b{first} ", done.stdout), done.stdout
