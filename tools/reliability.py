@@ -25,10 +25,10 @@ from tests.support.reports import REPORTS, ROOT
 INTRO = """\
 # Reliability
 
-What holds when a disk, a file system, a process or a neighbour fails, and the test that shows it. `make test-all`
-writes this page (`python -m tools.reliability`) from what its sweeps leave in `build/reliability`; `make fuzz` adds the
-figures of the parsers. Each section says when, and at which commit, it was made. The tests' paths are below
-[tests](../tests). What each error and each kill did, call by call: `build/reliability-calls.md`, after a sweep.
+What holds when a disk, a file system, a process or a neighbour fails, and the test that shows it, below
+[tests](../tests). `make test-all` writes this page (`python -m tools.reliability`) from what its sweeps leave in
+`build/reliability`; `make fuzz` adds the figures of the parsers. What each error and each kill did, call by call:
+`build/reliability-calls.md`, after a sweep.
 """
 ERRORS_INTRO = """\
 One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did its
@@ -37,23 +37,21 @@ failed with a reason, for its image; *drained*: the node was drained. *Left*: so
 hook had run again; maintenance removed all of it.
 """
 KILLS_INTRO = """\
-SIGKILL before each call that changes something, then the same hook, then maintenance. The task prolog is not among the
-hooks: it prints, and changes nothing but the link at the constant path (`constant_path: link`). If that fails, or is
-killed, the job has its cache at its own path.
+SIGKILL before each call that changes something, then the same hook, then maintenance. The task prolog changes nothing
+but the link at the constant path (`constant_path: link`); killed, it leaves the job its cache at its own path.
 """
 ORDERS_INTRO = """\
-Pairs of operations on the store, each operation with itself, too, in all orders with up to two switches: before every
-call that touches what the other one touches. Locks do nothing, the second one's clock is half an hour behind, and where
-one goes on after the other it may once have an old view: a listing, or a file that was replaced, as it was before. What
-readers see, at each switch and at the end, must be what they could see if one came after the other: whole bundles and
-images, nothing lost that was promised, nothing back that was superseded. The list of what is blocked is the exception:
-two administrators who change it at once need locks that work. `SWEEP_SEED=2 pytest tests/sweeps/test_interleavings.py`
-takes another hundredth; a failure prints the shortest order that fails, call by call.
+Pairs of operations on the store, each also with itself, in all orders with up to two switches: before every call that
+touches what the other one touches. Locks do nothing, the second one's clock is half an hour behind, and where one goes
+on after the other it may once have an old view: a listing, or a file that was replaced. What readers see, at each
+switch and at the end, must be what they could see if one came after the other. Only the list of what is blocked needs
+locks that work. `SWEEP_SEED=2 pytest tests/sweeps/test_interleavings.py` takes another hundredth; a failure prints the
+shortest order that fails, call by call.
 """
 WEEK_INTRO = """\
 Jobs of three users, one of whom publishes for the site, in simulated time: they look up, change, remove and publish
-entries in the real store, a few jobs at a time; each night it is maintained, and a user is blocked or unblocked. The
-audit log is then checked against a small model of the store (`tools/load/history.py`), as that of a load run is.
+entries in the real store; each night it is maintained, and a user is blocked or unblocked. The audit log is then
+checked against a small model of the store (`tools/load/history.py`), as that of a load run is.
 """
 CALLS_INTRO = """\
 # Reliability, call by call

@@ -388,10 +388,9 @@ def fragment(outcome: Outcome) -> str:
         what: ", ".join(f"{count} {name}" for name, count in sorted(each.items())) for what, each in counts.items()
     }
     kept = (
-        "A node keeps a bundle mounted while jobs use it and for an hour after the last use; the next maintenance, at "
-        "most half an hour later, unmounts it. So it has as many mounts and loop devices as its jobs of the last 90 "
-        "minutes used bundles, which here is the whole run. The last column is what maintenance leaves when the last "
-        "use is two days ago.\n"
+        "A node keeps a bundle mounted while jobs use it and for an hour after the last use; the next maintenance "
+        "unmounts it. So it has mounts and loop devices for the last 90 minutes, here the whole run. The last column "
+        "is two days after the last use.\n"
     )
     found = "".join(f"- {line}\n" for line in outcome.findings) or "Nothing was left, drained, untold or grown.\n"
     return (
