@@ -136,5 +136,6 @@ def test_a_hook_that_runs_is_left_alone(systemd: Systemd) -> None:
                 wait_until("a look", lambda run=run: systemd.runs() != run, SECONDS)  # type: ignore[misc]
             assert journal.exists()
         finally:
-            systemd.process(f"kill -9 {pid}").wait()
+            with systemd.process(f"kill -9 {pid}"):
+                pass
     wait_until("its events", lambda: '"reason":"killed"' in LOG.read_text(), SECONDS)

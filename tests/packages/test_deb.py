@@ -76,7 +76,7 @@ def test_ten_minutes(debian: Suite, packages: Path) -> None:
 def test_the_audit_log_is_current(debian: Suite, packages: Path) -> None:
     """By a path unit of systemd: tests/packages/current_audit.py."""
     with debian.fresh() as root:
-        root.apt("systemd", "python3", "procps", *packages.glob("warmstart_*.deb"))
+        root.apt("systemd", "python3", "procps", "passwd", *packages.glob("warmstart_*.deb"))
         assert " passed" in root.pytest("current_audit.py", packages)
 
 
