@@ -85,7 +85,7 @@ def test_a_script_that_moves_is_built_again_each_time(site: Site, tmp_path: Path
         (event,) = site.events(job_id, "cache.harvested")
         assert (event["use"], event["seeded"], event["akin"]) == ("built", number, int(number > 0))
     told = site.command("explain", str(job_id)).stdout
-    assert "1 new entries published" in told
+    assert "1 new entry published" in told
     assert "although it was seeded with 3" in told
     assert "most likely the same names under other hashes" in " ".join(told.split())
 
