@@ -48,6 +48,7 @@ def test_numba_builds_hits_and_is_not_used(site: Site) -> None:
     assert ran(site) == {"numba": "untouched", "jax": "untouched"}
 
 
+@pytest.mark.sweep
 @pytest.mark.tool
 def test_inductor_leaves_locks_where_it_hits(site: Site) -> None:
     """So a job that did not compile is told from one that found everything."""
