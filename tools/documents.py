@@ -23,7 +23,7 @@ HEAD = """\
 # Commands and options
 
 Every command with its arguments and options. `make docs` writes this page from the code; what the commands are for,
-and what their exit statuses mean, is in [command-line.md](command-line.md).
+and what their exit statuses mean, is in [the command line](command-line.md).
 """
 _FENCE = re.compile(r"^ *```")
 _PROMPT = re.compile(r"^(?:[$#] |sudo )*(?:[\w.]+=\S* )*")

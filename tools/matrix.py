@@ -19,7 +19,7 @@ Made by `make test-all` on {made}.
 Every test that talks to Slurm, on each release, with the daemons, Python and tools of a Debian suite (`tests/matrix`).
 Tests that compile with torch or JAX run once, with the host's Slurm. What differs between the releases is in
 [Slurm's settings](operations/slurm-settings.md), and for the constant path in
-[inside-the-job.md](start/inside-the-job.md).
+[inside the job](start/inside-the-job.md).
 
 """
 

@@ -556,8 +556,8 @@ def page() -> str:
         "# Common mistakes, and what tells of them\n\n"
         f"{len(MISTAKES)} mistakes that a test plants, one at a time, in a site that is otherwise good. Each is found\n"
         "by the command in its row, with these words. `doctor` is for this node and the store\n"
-        "([doctor.md](doctor.md)), `policy check` for a policy before it is installed\n"
-        "([command-line.md](../reference/command-line.md)).\n"
+        "([doctor](doctor.md)), `policy check` for a policy before it is installed\n"
+        "([the command line](../reference/command-line.md)).\n"
     )
     parts = [head]
     for where in dict.fromkeys(mistake.where for mistake in MISTAKES):

@@ -45,6 +45,12 @@ def test_every_link_leads_somewhere(path: Path) -> None:
     assert not broken
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_no_link_has_a_files_name_as_its_text(path: Path) -> None:
+    """It says what is there: `[installing](install.md)`."""
+    assert not re.findall(r"\[`?[\w./-]+\.md`?(?:,[^]]*)?\]\(", path.read_text())
+
+
 @pytest.mark.parametrize("path", [*DOCUMENTS, *FORMS], ids=name)
 def test_every_command_that_is_shown_exists(path: Path) -> None:
     """With its options: in blocks of code and in prose."""

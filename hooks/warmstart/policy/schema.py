@@ -181,17 +181,17 @@ class Paths(Section):
     )
     audit: Path = _key(
         "/var/log/warmstart/audit.jsonl",
-        "This node's audit log: one JSON line for every decision ([audit.md](audit.md)).",
+        "This node's audit log: [one JSON line](audit.md) for every decision.",
     )
     cache: Path = _key(
         "/var/cache/warmstart",
         "The constant path: where jobs see their cache, in containers and where `constant_path` says so "
-        "([inside-the-job.md](../start/inside-the-job.md)). An empty directory that belongs to root.",
+        "([inside the job](../start/inside-the-job.md)). An empty directory that belongs to root.",
     )
     metrics: Path | None = _key(
         None,
         "Directory of node_exporter's textfile collector, in which maintenance writes metrics "
-        "([monitoring.md](../operations/monitoring.md)); root's, and nobody else's to write. `null`: none are written.",
+        "([monitoring](../operations/monitoring.md)); root's, and nobody else's to write. `null`: none are written.",
     )
     scontrol: Path = _key(
         "/usr/bin/scontrol",
@@ -202,7 +202,7 @@ class Paths(Section):
 
 
 class Audit(Section):
-    """Where audit events go besides the file `paths.audit`, which has all of them ([audit.md](audit.md))."""
+    """Where audit events go besides `paths.audit`, [which has all of them](audit.md)."""
 
     services: list[Literal["journald", "syslog"]] = _key(
         [], "Log services of this host that get each line, too: systemd's journal, syslog's `/dev/log`, or both."
@@ -220,8 +220,8 @@ class Match(Section):
     constraint: Globs | None = _key(None, "The job's `--constraint` as submitted, such as `a100&nvme`. Claimed.")
     qos: Globs | None = _key(
         None,
-        "The job's QOS. Before Slurm 26.05 it comes from the controller's spec "
-        "([slurmctld-hooks.md](../operations/slurmctld-hooks.md)). Claimed, unless `trust.qos` is `enforced`.",
+        "The job's QOS. Before Slurm 26.05 it comes from "
+        "[the controller's spec](../operations/slurmctld-hooks.md). Claimed, unless `trust.qos` is `enforced`.",
     )
     job_name: Globs | None = _key(None, "The job's name, from the controller's spec. Needs `slurmctld`. Claimed.")
     array: Globs | None = _key(
@@ -241,7 +241,7 @@ class Adopt(Section):
 
 
 class Keep(Section):
-    """How much of the store's file system images may use; which are evicted first ([images.md](images.md), Space)."""
+    """How much of the store's file system images may use; which are [evicted first](images.md#space)."""
 
     high: Percent = _key("85%", "Share of the store's file system in use above which images are evicted.")
     low: Percent = _key("70%", "Share in use at which eviction ends. Least recently used images go first.")
@@ -270,7 +270,7 @@ class PrivateRepository(Section):
 
 
 class Credentials(Section):
-    """The site's own credentials at registries ([private-images.md](../guides/private-images.md))."""
+    """The site's own credentials at registries ([private images](../guides/private-images.md))."""
 
     file: Path = Field(
         description="File that `skopeo login --authfile` writes. It belongs to root, has mode 0600 and is neither in "
@@ -282,7 +282,7 @@ class Credentials(Section):
 
 
 class Images(Section):
-    """Which images may be imported, and how ([images.md](images.md))."""
+    """Which [images](images.md) may be imported, and how."""
 
     importer: Literal["auto", "enroot", "oci"] = _key(
         "auto",
@@ -299,7 +299,7 @@ class Images(Section):
         [],
         "Other hosts of the site that a registry may redirect an import to: mirrors, token services, "
         "storage. Without a port, 80 and 443. Public addresses need no entry; private, loopback and link-local "
-        "addresses are refused without one ([images.md](images.md), Where imports may go).",
+        "addresses are refused without one ([where imports may go](images.md#where-imports-may-go)).",
     )
     proxy: Proxy | None = _key(None, "The site's HTTP proxy, for imports. Hooks inherit no proxy variables.")
     max_size: Size = _key(
@@ -316,8 +316,8 @@ class Images(Section):
     keep_layers: Size = _key(
         "100GiB",
         "Bytes of layers that a node keeps, so that later imports on it do not fetch them again; never more than a "
-        "quarter of the disk; with `1B` none stays after its import. Only with importer `oci` ([images.md](images.md), "
-        "Layers that are kept).",
+        "quarter of the disk; with `1B` none stays after its import. Only with importer `oci` ([layers that are "
+        "kept](images.md#layers-that-are-kept)).",
     )
     tag_ttl: Duration = _key("24h", "How long a tag is trusted before the registry is asked again.")
     wait: Duration = _key(
@@ -328,7 +328,7 @@ class Images(Section):
     after_wait: Literal["wait", "import"] = _key(
         "wait",
         "What a step does that names an image itself, if it is still missing after `wait`, on a node with the socket "
-        "for steps ([images.md](images.md), Images that a step names): it waits on, at most as long as "
+        "for steps ([images that a step names](images.md#images-that-a-step-names)): it waits on, at most as long as "
         "`import_deadline`, or it imports the image as its user and for itself alone.",
     )
     import_deadline: Duration = _key(
@@ -344,7 +344,7 @@ class Images(Section):
     prefetch: list[Reference] = _key(
         [],
         "Images that `warmstart images prefetch` keeps in the store, before any job asks for them "
-        "([images.md](images.md), Prefetch). They count in no quota.",
+        "([prefetch](images.md#prefetch)). They count in no quota.",
     )
     requeues: int = _key(3, "How often a job is requeued with `on_error.image: requeue`; then it fails.", ge=1, le=100)
     remember_failures: Duration = _key(
@@ -356,12 +356,12 @@ class Images(Section):
         "fail",
         "What becomes of a job whose tag means another image by now, if that one cannot be imported: it fails and is "
         "told both digests, or (`stale`) it gets the image that the tag meant last, which may be the wrong code "
-        "([images.md](images.md), Tags).",
+        "([tags](images.md#in-the-store)).",
     )
     verify: Literal["superblock", "full"] = _key(
         "superblock",
         "What is checked when an image is used: 96 bytes and the size, or every byte against the recorded "
-        "SHA-256, once per file ([images.md](images.md), Validity).",
+        "SHA-256, once per file ([validity](images.md#validity)).",
     )
     lock: Literal["private", "beside"] = _key(
         "private",
@@ -379,13 +379,12 @@ class Images(Section):
     keep: Keep = Field(default_factory=Keep)
     credentials: Credentials | None = _key(
         None,
-        "The site's own credentials, and the private images that they fetch "
-        "([private-images.md](../guides/private-images.md)).",
+        "The site's own credentials, and the [private images](../guides/private-images.md) that they fetch.",
     )
 
 
 class Seed(Section):
-    """Bounds on what the prolog brings into a job's cache ([seeding.md](seeding.md))."""
+    """Bounds on what the prolog brings into a job's cache ([seeding](seeding.md))."""
 
     fetch_budget: Duration = _key("10s", "Time for fetching bundles to the node, per job.")
     max_fetch: Size = _key("1GiB", "Bytes of bundles fetched to the node, per job. No larger bundle is ever made.")
@@ -397,14 +396,14 @@ class Seed(Section):
     )
     together: bool = _key(
         True,
-        "A job on several nodes has the image that its first node finds ([images.md](images.md#in-the-store)), and is "
+        "A job on several nodes has [the image that its first node finds](images.md#in-the-store), and is "
         "shown what tools compile in step on all of its nodes or on none "
-        "([seeding.md](seeding.md#jobs-on-several-nodes)). If false, each node decides for itself.",
+        "([jobs on several nodes](seeding.md#jobs-on-several-nodes)). If false, each node decides for itself.",
     )
     verify: Percent | None = _key(
         None,
         "Share of jobs that start cold on purpose, to compare what they build with what is published under the same "
-        "names ([seeding.md](seeding.md#a-sample-built-again)). `null`: none does.",
+        "names ([a sample built again](seeding.md#a-sample-built-again)). `null`: none does.",
     )
 
 
@@ -420,12 +419,12 @@ class Harvest(Section):
     spool: Size = _key(
         "5GiB",
         "Bytes that a node keeps of bundles that the store did not take. Beyond that, those of the user "
-        "who has most go first ([maintenance.md](../operations/maintenance.md)).",
+        "who has most go first ([maintenance](../operations/maintenance.md)).",
     )
     deferred: int = _key(
         8,
         "Deferred harvests on a node: runs whose epilogs had no time, and whose caches wait there for `warmstart "
-        "maintain` ([maintenance.md](../operations/maintenance.md)). 0: what is not done within `budget` is lost.",
+        "maintain` ([maintenance](../operations/maintenance.md)). 0: what is not done within `budget` is lost.",
         ge=0,
     )
     only_successful: bool = _key(
@@ -436,7 +435,7 @@ class Harvest(Section):
 
 
 class Trees(Section):
-    """Directories on shared file systems that jobs read from packed copies with `tree=PATH` ([trees.md](trees.md))."""
+    """Directories on shared file systems that jobs read from packed copies with [`tree=PATH`](trees.md)."""
 
     prefixes: list[Path] = _key(
         [],
@@ -449,7 +448,7 @@ class Trees(Section):
 
 
 class Maintenance(Section):
-    """Which bundles `warmstart maintain --store` keeps ([maintenance.md](../operations/maintenance.md))."""
+    """Which bundles `warmstart maintain --store` keeps ([maintenance](../operations/maintenance.md))."""
 
     keep: Duration = _key("90d", "Bundles that no node has used for this long are removed.")
     per_user: Size = _key(
@@ -470,7 +469,7 @@ class Limits(Section):
     keep: Duration | None = _key(
         None,
         "How long a job's `TMPDIR` stays on its nodes after the job, if the job asks for it with "
-        "`--warm-keep` ([inside-the-job.md](../start/inside-the-job.md)). `null`: no job may.",
+        "`--warm-keep` ([inside the job](../start/inside-the-job.md)). `null`: no job may.",
     )
     workspace: Size | None = _key(
         None,
@@ -496,7 +495,7 @@ class Trust(Section):
     )
     signed: list[Literal["account", "site"]] = _key(
         [],
-        "Scopes of which nodes take only what a signed list names ([signing.md](../operations/signing.md)). "
+        "Scopes of which nodes take only what [a signed list](../operations/signing.md) names. "
         "Nobody's jobs publish there: `warmstart cache promote` does. `account`: every account's scope.",
     )
     keys: list[PublicKey] = _key(
@@ -526,7 +525,7 @@ class OnError(Section):
     image: Literal["fail-job", "run-without", "requeue"] = _key(
         "fail-job",
         "The image is not available: the job fails with a reason, runs without `WARMSTART_IMAGE`, or goes "
-        "back into Slurm's queue until it is there ([images.md](images.md#a-job-whose-image-is-not-ready)).",
+        "back into Slurm's queue [until it is there](images.md#a-job-whose-image-is-not-ready).",
     )
     bug: Literal["run-without", "fail-job"] = _key(
         "run-without", "A bug in warmstart: the job runs without warmstart, or fails with a reason."
@@ -534,7 +533,7 @@ class OnError(Section):
 
 
 class DefinedProfile(Section):
-    """A profile of the site's own ([profiles.md](profiles.md#a-profile-of-your-own)). `NAME` is the profile's name."""
+    """[A profile of the site's own](profiles.md#a-profile-of-your-own). `NAME` is the profile's name."""
 
     variables: Annotated[dict[Variable, Value], Field(min_length=1)] = Field(
         description="Variables that point the tool at its cache. `{dir}` is the profile's directory in the job's "
@@ -574,7 +573,7 @@ class DefinedProfile(Section):
 
 
 class Files(Section):
-    """Files that jobs declare with `files=NAME` and leave in `$WARMSTART_FILES` ([profiles.md](profiles.md))."""
+    """Files that jobs declare with `files=NAME` and leave in `$WARMSTART_FILES` ([profiles](profiles.md))."""
 
     include: Annotated[list[PathPattern], Field(min_length=1, max_length=_MOST)] = _key(
         ["**"], "What is kept: `PATTERN/` is a directory with everything in it, `PATTERN` a file."
@@ -608,7 +607,7 @@ class Publish(Section):
 
 
 class Rendezvous(Section):
-    """One address and ports for all nodes of a job ([rendezvous.md](rendezvous.md))."""
+    """One address and ports for all nodes of a job ([rendezvous](rendezvous.md))."""
 
     ports: Ports = Field(
         description="First and last TCP port of the range to reserve from, both included, 1024 or higher and outside "
@@ -681,7 +680,7 @@ class PolicyModel(Section):
     mode: Mode = _key(
         "enforce",
         "`observe`: hooks write into the audit log what they would do, and touch nothing "
-        "([rollout.md](../operations/rollout.md)).",
+        "([the roll-out](../operations/rollout.md)).",
     )
     paths: Paths
     store_user: Account = _key(
@@ -697,7 +696,7 @@ class PolicyModel(Section):
     constant_path: Literal["none", "spank", "namespace", "link", "containers", "enroot"] = _key(
         "none",
         "What brings a job's cache to `paths.cache` on this node "
-        "([inside-the-job.md](../start/inside-the-job.md)). `spank`: warmstart's SPANK plugin. `namespace`: a mount in "
+        "([inside the job](../start/inside-the-job.md)). `spank`: warmstart's SPANK plugin. `namespace`: a mount in "
         "the job's mount namespace, by Slurm's CloneNSScript (24.11). `link`: a link in a directory that job_container "
         "gives to each job. `containers`: the runtime, for sites whose jobs are containers: Apptainer is told by "
         "variables, others by options. `enroot`: the same, and enroot's hook does it. `none`: bare jobs have it at a "
