@@ -48,6 +48,7 @@ def test_numba_builds_hits_and_is_not_used(site: Site) -> None:
     assert ran(site) == {"numba": "untouched", "jax": "untouched"}
 
 
+@pytest.mark.sweep
 @pytest.mark.tool
 def test_inductor_leaves_locks_where_it_hits(site: Site) -> None:
     """So a job that did not compile is told from one that found everything."""
@@ -85,7 +86,7 @@ def test_a_script_that_moves_is_built_again_each_time(site: Site, tmp_path: Path
         (event,) = site.events(job_id, "cache.harvested")
         assert (event["use"], event["seeded"], event["akin"]) == ("built", number, int(number > 0))
     told = site.command("explain", str(job_id)).stdout
-    assert "1 new entries published" in told
+    assert "1 new entry published" in told
     assert "although it was seeded with 3" in told
     assert "most likely the same names under other hashes" in " ".join(told.split())
 

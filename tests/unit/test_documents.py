@@ -107,6 +107,12 @@ def test_modules_and_programs_of_the_repository_that_are_shown_exist(path: Path)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_no_merge_was_left_undone(path: Path) -> None:
+    """Its marks look like headings and tables to other tests."""
+    assert not re.search(r"^(?:<{7}|>{7}) ", path.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
 def test_lines_of_prose_fit(path: Path) -> None:
     """Rows of tables, code and what a long address makes long are exempt."""
     prose = ((number, line) for number, line, is_code in documents.lines(path.read_text()) if not is_code)
