@@ -53,6 +53,7 @@ svg { display: block; width: 100%; height: auto; } svg.bar { height: 12px; min-w
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; font-weight: normal; padding: 4px 10px 4px 0; border-top: 1px solid var(--line);
   overflow-wrap: anywhere; vertical-align: middle; }
+td:first-child { min-width: 5.6em; }
 thead th { color: var(--soft); border: 0; } .n { text-align: right; font-variant-numeric: tabular-nums;
   white-space: nowrap; padding-right: 0; padding-left: 10px; } td.wide { width: 38%; } td.bar { width: 26%; }
 footer { margin-top: 20px; }
@@ -160,10 +161,10 @@ def _hits(title: str, all_hits: Iterable[Hits]) -> str:
 def _uses(title: str, all_uses: Iterable[Uses]) -> str:
     rows = [
         (_cell(uses.name), f'<td class="bar">{charts.bar([("a", uses.rate), ("b", 1 - uses.rate)], 1)}</td>',
-         *map(_numeric, (uses.percent, f"{uses.hit:,}", f"{uses.built:,}", f"{uses.unknown:,}", f"{uses.untouched:,}")))
+         *map(_numeric, (uses.percent, f"{uses.hit + uses.built:,}", f"{uses.unknown:,}")))
         for uses in all_uses
     ]  # fmt: skip
-    return _table(title, ("", "", "hits", "hit", "built", "unknown", "untouched"), rows)
+    return _table(title, ("", "", "hits", "of", "unknown"), rows)
 
 
 def _cold(cold: Sequence[ColdStarts]) -> str:
