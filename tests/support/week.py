@@ -136,7 +136,7 @@ class Week:
         for bundle, why in refused.items():
             self._tell("bundle.refused", **run, profile=PROFILE, bundle=bundle, reason=why)
         if seeded:
-            self._tell("cache.seeded", **run, profile=PROFILE, scopes=sorted(scopes))
+            self._tell("cache.seeded", **run, profile=PROFILE, namespace="ns", scopes=sorted(scopes))
         else:
             self._tell(
                 "step.finished", **run, step="seed", cold={PROFILE: "asked-fresh"} if kind == "starts fresh" else {}
@@ -181,7 +181,7 @@ class Week:
         finally:
             os.close(fd)
         if published.bundle:
-            where = {"profile": PROFILE, "scope": scope, "bundle": published.bundle}
+            where = {"profile": PROFILE, "namespace": "ns", "scope": scope, "bundle": published.bundle}
             self._store.record_uses([maintenance.Use(scope, PROFILE, "ns", published.bundle, self._now)], after(60))
             self._tell("bundle.published", **run, **where, superseding=len(published.superseding))
             self._tell("cache.harvested", **run, **where, entries=len(made))

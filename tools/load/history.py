@@ -28,6 +28,7 @@ class Publication(NamedTuple):
     must: float
     job: int
     scope: str
+    namespace: str
     bundle: str
     names: frozenset[str]  # of entries that its job made
     takes: frozenset[str]  # of entries whose older versions it hides
@@ -42,6 +43,7 @@ class Seeding(NamedTuple):
     end: float
     partition: str
     scopes: frozenset[str]  # that it was seeded from
+    namespaces: frozenset[str]  # likewise: a job in an image has another one than a job without
     is_excused: bool
 
 
@@ -92,7 +94,8 @@ class History:
         takes = removed if superseding else frozenset[str]()
         is_certain = is_certain and superseding in (0, len(removed))
         scope = str(event.fields["scope"])
-        return Publication(began, event.at, event.job, scope, str(bundle), made, takes, is_certain)
+        place = (scope, str(event.fields["namespace"]), str(bundle))
+        return Publication(began, event.at, event.job, *place, made, takes, is_certain)
 
     def _seedings(self, runs: Iterable[list[Event]]) -> list[Seeding]:
         """Return the last prolog of each job, on each node."""
@@ -109,8 +112,9 @@ class History:
             is_cold = any(isinstance(one, dict) and PROFILE in one for one in cold)
             is_excused = bool(names & EXCUSES) or is_cold or "hook.finished" not in names
             scopes = frozenset(str(scope) for event in seeded for scope in _list(event.fields["scopes"]))
+            namespaces = frozenset(str(event.fields["namespace"]) for event in seeded)
             partition = str(first.fields.get("partition"))
-            seeding = Seeding(first.job, first.at, run[-1].at, partition, scopes, is_excused)
+            seeding = Seeding(first.job, first.at, run[-1].at, partition, scopes, namespaces, is_excused)
             found[first.job, first.fields.get("node")] = seeding
         return list(found.values())
 
@@ -149,7 +153,8 @@ class History:
         rights = self._rights[self._kind(seeding)]
         missed = []
         for made in self.publications:
-            if made.scope in rights and made.is_certain and made.must < seeding.begin:
+            is_offered = made.scope in rights and made.namespace in seeding.namespaces
+            if is_offered and made.is_certain and made.must < seeding.begin:
                 names = made.names - saw
                 missed += [(name, made) for name in sorted(names) if not self._may_be_gone(name, made, seeding)]
         return [f"job {seeding.job} did not see {name}, which job {made.job} had published" for name, made in missed]
