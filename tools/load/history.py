@@ -7,6 +7,7 @@ counts. Of a bundle the model knows its entries only if its job made as many as 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -67,6 +68,9 @@ class History:
         self.publications = [made for event in events if (made := self._publication(event, runs))]
         self.seedings = self._seedings(runs.values())
         self.gone = _gone(events)
+        # Of a job that ran twice the output is the last run's: what the first one made nobody says.
+        starts = Counter((event.job, event.fields.get("node")) for event in events if _is_start(event))
+        self._ran_again = {job for (job, _), times in starts.items() if times > 1}
         self._by_job: dict[int, list[Publication]] = {}
         self._touching: dict[str, list[Publication]] = {}  # by name of an entry of which a bundle may hide others
         for made in self.publications:
@@ -133,6 +137,8 @@ class History:
         who = f"job {seeding.job} saw {word}"
         own = [made for made in self._by_job.get(int(maker), []) if name in made.names]
         visible = [made for made in own if made.may <= seeding.end]
+        if not visible and int(maker) in self._ran_again:
+            return ""
         if not visible:
             return f"{who}, which nobody had published"
         if any(gone.user == user and gone.at < seeding.begin and seeding.end < gone.until for gone in self.gone):
@@ -179,6 +185,10 @@ class History:
         """Return the entries whose other versions a bundle may hide."""
         said = self._jobs[made.job].said
         return made.takes if made.is_certain else frozenset(word.split()[0] for word in said.made | said.removed)
+
+
+def _is_start(event: Event) -> bool:
+    return event.name == "hook.started" and event.fields.get("hook") == "prolog"
 
 
 def _gone(events: Iterable[Event]) -> list[Gone]:
