@@ -197,8 +197,8 @@ class _Bench:
         python = [str(self._tree / "bin" / "python"), "-c", self._what.statement]
         command = self._as_user(*python)
         started = [subprocess.Popen(command.argv, env=dict(command.env), cwd="/") for _ in range(count)]
-        if any([process.wait() for process in started]):
-            raise RuntimeError(f"{' '.join(python)} failed")
+        if any(ended := [process.wait() for process in started]):
+            raise RuntimeError(f"{' '.join(python)} ended with {ended}")
 
     def _as_user(self, *argv: str) -> Command:
         become = ("/usr/bin/setpriv", f"--reuid={self.user.uid}", f"--regid={self.user.gid}", "--clear-groups")
