@@ -13,7 +13,7 @@ import os
 from warmstart.errors import ResourceError
 from warmstart.lean import Iterator, NamedTuple, dumps, sha256, suppress
 
-_MARKS = ("pyvenv.cfg", "conda-meta", "conda-meta/history")
+_MARKS = ("pyvenv.cfg", "conda-meta", "conda-meta/history", "conda-meta/state")
 _LIBRARIES = ("lib", "lib64")
 _PYTHONS = ("python", "pypy", "graalpy")
 _ENVIRONMENTS = "envs"  # where conda keeps them below its own

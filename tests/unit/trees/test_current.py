@@ -79,7 +79,8 @@ def test_what_its_user_cannot_read_is_not_looked_at(tree: Path) -> None:
 def test_what_conda_does_is_seen(tree: Path) -> None:
     """Seen with conda 26.7: a line in the history, and a new description of each package, also of the same one again.
 
-    An upgrade writes into the directories of the old version: `site-packages` stays as it was.
+    An upgrade writes into the directories of the old version: `site-packages` stays as it was. `conda env config vars`
+    writes its file in place, and `conda activate` reads it.
     """
     seen = [stamp(tree)]
     meta = tree / "conda-meta"
@@ -94,7 +95,10 @@ def test_what_conda_does_is_seen(tree: Path) -> None:
     (meta / "one-1-0.json").unlink()
     (meta / "one-1-0.json").write_text("{}")
     seen.append(stamp(tree))
-    assert len({*seen}) == 5
+    for variables in ("{}", '{"A": "1"}'):
+        (meta / "state").write_text(variables)
+        seen.append(stamp(tree))
+    assert len({*seen}) == 7
 
 
 def test_a_file_that_the_job_names_is_looked_at(tree: Path) -> None:
