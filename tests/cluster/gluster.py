@@ -171,7 +171,7 @@ class Gluster:
             time.sleep(_ROOM_S + 1)
 
     def set_delay(self, milliseconds: float) -> None:
-        """Let each operation at a brick wait, all of them at once; no client may be mounted, since bricks start anew."""
+        """Let each operation at a brick wait, all of them at once. Bricks start anew: no client may be mounted."""
         self.cli("volume", "stop", VOLUME)
         options = {
             "debug.delay-gen": "posix",

@@ -14,6 +14,7 @@ import sys
 import tarfile
 import venv
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -135,13 +136,12 @@ def test_what_pip_does_is_seen(environment: Environment) -> None:
 def uv(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the path of uv, which has a cache of its own."""
     need_module("uv")
-    import uv
-
+    found = import_module("uv").find_uv_bin()
     monkeypatch.setenv("UV_CACHE_DIR", str(environment.base / "cache"))
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_NO_CONFIG", "1")
     monkeypatch.setenv("UV_PYTHON", sys.executable)
-    return uv.find_uv_bin()
+    return str(found)
 
 
 @pytest.mark.parametrize("mode", ["hardlink", "copy", "symlink"])
@@ -176,7 +176,13 @@ def write_channel(channel: Path, content: str) -> None:
     for name, file in (("one", f"{PACKAGES}/one/__init__.py"), ("data", "lib/data")):
         for version in ("1", "2"):
             data = f"{version} {content}".encode()
-            about: dict[str, object] = {"name": name, "version": version, "build": "0", "build_number": 0, "depends": []}
+            about: dict[str, object] = {
+                "name": name,
+                "version": version,
+                "build": "0",
+                "build_number": 0,
+                "depends": [],
+            }
             path = {"_path": file, "path_type": "hardlink", "sha256": hashlib.sha256(data).hexdigest()}
             paths = {"paths_version": 1, "paths": [{**path, "size_in_bytes": len(data)}]}
             package = channel / "linux-64" / f"{name}-{version}-0.tar.bz2"

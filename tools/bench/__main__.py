@@ -69,7 +69,7 @@ class Rounds(NamedTuple):
     trees: dict[int, int]  # rounds of so many processes at once
 
 
-ALL = Rounds(41, (8, 64), 5, LAYERS, 5, 50_000, 7, 15, 40, 6, trees.TORCH, {1: 7, 8: 3, 32: 3})
+ALL = Rounds(41, (8, 64), 5, LAYERS, 5, 50_000, 7, 15, 40, 6, trees.TORCH, {1: 5, 8: 3, 32: 2})
 QUICK = Rounds(15, (8, 32), 2, LAYERS[1:2], 3, 10_000, 3, 7, 12, 2, trees.NUMBA, {1: 3, 8: 2})
 
 

@@ -112,7 +112,7 @@ class _Bench:
         self._shared.mkdir()
         with mounts.bound(self._local, self._shared):
             subprocess.run([sys.executable, "-m", "venv", self._tree], check=True)
-            pip = [self._tree / "bin" / "pip", "install", "--quiet", *self._what.packages]
+            pip = [str(self._tree / "bin" / "pip"), "install", "--quiet", *self._what.packages]
             subprocess.run(pip, check=True, stderr=subprocess.DEVNULL)
             subprocess.run(["/bin/chown", "-R", f"{self.user.uid}:{self.user.gid}", self._tree], check=True)
             self.files = sum(len(names) for _, _, names in os.walk(self._tree))
@@ -164,7 +164,7 @@ class _Bench:
     # --- what is measured
 
     def run(self, place: str, count: int) -> dict[str, float]:
-        """Return the milliseconds of a cold and of another import by so many processes, and all CPU time of the cold."""
+        """Return the milliseconds of a cold import by so many processes, its CPU time, and those of the next."""
         with self.places[place]() as pids:
             _drop_caches()
             before = _cpu(pids)
@@ -189,9 +189,11 @@ class _Bench:
                 self._import(1)
                 found[place] = self.servers.count()
         copy, volume = found.values()
-        for kind in ("all", *sorted(volume, key=lambda kind: -volume[kind])):
-            ours, theirs = ((sum(each.values()) if kind == "all" else each.get(kind, 0)) for each in (copy, volume))
-            yield Figure("trees", f"operations at the brick: {kind}", Series(COPY, [ours]), [Series("GlusterFS", [theirs])], "calls")
+        kinds = sorted(volume.items(), key=lambda item: -item[1])
+        peers = [("GlusterFS", sum(volume.values())), *((f"GlusterFS: {kind}", calls) for kind, calls in kinds)]
+        ours = Series(COPY, [sum(copy.values())])
+        what = "operations at the brick, one process, cold"
+        yield Figure("trees", what, ours, [Series(name, [calls]) for name, calls in peers], "calls")
 
     def _import(self, count: int) -> None:
         python = [str(self._tree / "bin" / "python"), "-c", self._what.statement]
@@ -212,5 +214,8 @@ def _drop_caches() -> None:
 
 def _cpu(pids: list[int]) -> float:
     """Return the CPU time of children that have ended, and of some processes, in milliseconds."""
-    ticks = sum(int(tick) for pid in pids for tick in Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[11:13])
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])  # proc(5): utime and stime
     return cpu_of_children() + ticks * 1000 / os.sysconf("SC_CLK_TCK")
