@@ -3,7 +3,7 @@ r"""Run the bench: build/bench.json, docs/performance.md with its plots, and a t
     python -m tools.bench [--quick] [--results FILE] [GROUP… | page]
 
 Without groups all are measured; otherwise the figures of the others, and the machine, are those of the last run, from
-build/bench.json. `page` measures nothing and writes the page of that file. Needs root. Under five minutes with --quick
+build/bench.json, and the page says so. `page` measures nothing and writes the page of that file. Needs root. Under five minutes with --quick
 on an idle machine of two CPUs, which should do nothing else.
 
 /var/tmp should be on a file system like a node's. On ext4 without a journal, as some virtual machines have, a new file
@@ -89,6 +89,7 @@ def main() -> int:
     run = Results(made(), rounds, os.getloadavg()[0], figures.this_machine(), [])
     if options.groups and options.results.exists():
         run = figures.read(options.results)
+        run = run._replace(later={**run.later, **dict.fromkeys(set(options.groups) - {PAGE}, made())})
     found = [figure for figure in run.figures if figure.group not in options.groups]
     console = Console()
     with console.status("preparing") as status:

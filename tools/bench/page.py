@@ -77,14 +77,15 @@ GROUPS = {
     ),
     "trees": Group(
         "Imports from a tree on a network file system",
-        "`python -c 'import torch, numba'` from [a tree](reference/trees.md): torch 2.13 for CPUs, and numba. The "
-        "volume is GlusterFS 10.3, one brick in memory and one client, all on this machine; each operation at the "
-        "brick waits for a round trip, all of them at once (GlusterFS' `delay-gen`), and never for another client. "
-        "Hooks have packed the tree and mounted its copy, over the volume. Cold: the file system is mounted anew and "
-        "the kernel's caches are dropped; the brick's are warm. Again: at once after that. The time of all processes "
-        "together; CPU time with that of the volume's client and brick. Where processes take all CPUs, the ratio says "
-        "what the volume costs in CPU time, and no longer what it costs in waiting. Operations at the brick are those "
-        "of one process, cold (`gluster volume profile`): with the copy, what it takes to get to the tree's path.",
+        "`python -c 'import torch, numba'` from [a tree](reference/trees.md): torch 2.13 for CPUs, and numba; Python's own "
+        "library is on the local disk. The volume is GlusterFS 10.3, one brick in memory and one client, all on this "
+        "machine. Each operation at the brick takes a round trip longer, all of them at once (GlusterFS' `delay-gen`), "
+        "and none waits for another node. Hooks have packed the tree and mounted its copy, over the volume with the "
+        "longer round trip. Cold: the file system is mounted anew and the kernel's caches are dropped; what the brick has "
+        "is in memory. Again: at once after that. Times are until the last process has ended; CPU time is with that of "
+        "the volume's client and brick. Where processes take all CPUs, waiting costs nothing more, and the ratio is that "
+        "of CPU times: half of the volume's is spent on answering. Operations are those of one process (`gluster volume "
+        "profile`); with the copy, the look-ups of the tree's path are left.",
     ),
     "jobs": Group(
         "A job's own clock",
@@ -115,6 +116,8 @@ def _page(results: Results, images: Path) -> Iterator[str]:
             continue
         yield f"\n## {title}\n"
         yield from _wrapped(text)
+        if group in results.later:
+            yield f"\nRun of {results.later[group]}."
         if times := [figure for figure in figures if figure.unit == "ms"]:
             name = f"performance-{group}.svg"
             (images / name).write_text(plots.svg(times, title), encoding="utf-8")
