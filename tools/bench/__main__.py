@@ -3,8 +3,8 @@ r"""Run the bench: build/bench.json, docs/performance.md with its plots, and a t
     python -m tools.bench [--quick] [--results FILE] [GROUP… | page]
 
 Without groups all are measured; otherwise the figures of the others, and the machine, are those of the last run, from
-build/bench.json, and the page says so. `page` measures nothing and writes the page of that file. Needs root. Under five minutes with --quick
-on an idle machine of two CPUs, which should do nothing else.
+build/bench.json, and the page says so. `page` measures nothing and writes the page of that file. Needs root. Under five
+minutes with --quick on an idle machine of two CPUs, which should do nothing else; `trees` takes three more, or 25.
 
 /var/tmp should be on a file system like a node's. On ext4 without a journal, as some virtual machines have, a new file
 skips each inode that was deleted in the last minute (`recently_deleted` in Linux's fs/ext4/ialloc.c), and rounds that
@@ -70,7 +70,7 @@ class Rounds(NamedTuple):
 
 
 ALL = Rounds(41, (8, 64), 5, LAYERS, 5, 50_000, 7, 15, 40, 6, trees.TORCH, {1: 5, 8: 3, 32: 2})
-QUICK = Rounds(15, (8, 32), 2, LAYERS[1:2], 3, 10_000, 3, 7, 12, 2, trees.NUMBA, {1: 3, 8: 2})
+QUICK = Rounds(15, (8, 32), 2, LAYERS[1:2], 3, 10_000, 3, 7, 12, 2, trees.NUMBA, {1: 3, 8: 1})
 
 
 def main() -> int:

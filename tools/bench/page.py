@@ -77,15 +77,16 @@ GROUPS = {
     ),
     "trees": Group(
         "Imports from a tree on a network file system",
-        "`python -c 'import torch, numba'` from [a tree](reference/trees.md): torch 2.13 for CPUs, and numba; Python's own "
-        "library is on the local disk. The volume is GlusterFS 10.3, one brick in memory and one client, all on this "
-        "machine. Each operation at the brick takes a round trip longer, all of them at once (GlusterFS' `delay-gen`), "
-        "and none waits for another node. Hooks have packed the tree and mounted its copy, over the volume with the "
-        "longer round trip. Cold: the file system is mounted anew and the kernel's caches are dropped; what the brick has "
-        "is in memory. Again: at once after that. Times are until the last process has ended; CPU time is with that of "
-        "the volume's client and brick. Where processes take all CPUs, waiting costs nothing more, and the ratio is that "
-        "of CPU times: half of the volume's is spent on answering. Operations are those of one process (`gluster volume "
-        "profile`); with the copy, the look-ups of the tree's path are left.",
+        "`python -c 'import torch, numba'` from [a tree](reference/trees.md): torch 2.13 for CPUs, and numba; "
+        "Python's own library is on the local disk. The volume is GlusterFS 10.3, one brick in memory and one "
+        "client, all on this machine. Each operation at the brick takes a round trip longer, all of them at once "
+        "(GlusterFS' `delay-gen`), and none waits for another node. Hooks have packed the tree and mounted its copy, "
+        "over the volume with the longer round trip. Cold: the file system is mounted anew and the kernel's caches "
+        "are dropped; what the brick has is in memory. Again: at once after that. Times are until the last process "
+        "has ended; CPU time is with that of the volume's client and brick. Where processes take all CPUs, waiting "
+        "costs nothing more, and the ratio is that of CPU times: half of the volume's is spent on answering. "
+        "Operations are those of one process (`gluster volume profile`); with the copy, the look-ups of the tree's "
+        "path are left.",
     ),
     "jobs": Group(
         "A job's own clock",
