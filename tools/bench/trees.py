@@ -55,7 +55,8 @@ NUMBA = Import(("numba",), "import numba")
 def measured(site: BenchSite, what: Import, rounds: dict[int, int]) -> Iterator[Figure]:
     """Time imports by so many processes at once, each in so many rounds."""
     bench = _Bench(site, what)
-    with bench.installed(), Gluster(site.base, bench.user, (1,), BRICK_SIZE) as bench.servers:
+    bench.install()
+    with Gluster(site.base, bench.user, (1,), BRICK_SIZE) as bench.servers:
         bench.fill_and_pack()
         names = [*bench.places]
         yield _figure(f"a look-up in a tree of {bench.files:,} files", {name: bench.look_up(name) for name in names})
@@ -103,8 +104,7 @@ class _Bench:
 
     # --- what is made once
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
+    def install(self) -> None:
         """Install the environment on the local disk, at the path that it will have."""
         (self._site.base / "log").mkdir()
         self._local.mkdir()
@@ -117,12 +117,11 @@ class _Bench:
             subprocess.run(["/bin/chown", "-R", f"{self.user.uid}:{self.user.gid}", self._tree], check=True)
             self.files = sum(len(names) for _, _, names in os.walk(self._tree))
         (self._shared / "env").mkdir()
-        yield
 
     def fill_and_pack(self) -> None:
         """Copy the environment to the volume, and let hooks of jobs pack it from there."""
         self._site.write_policy(POLICY.format(shared=self._shared))
-        with self._volume(0) as _:
+        with self._volume(0):
             self._as_user("/bin/cp", "-a", str(self._local / "env"), str(self._shared)).run()
             wanted = time.monotonic() + PACKED_S
             for job in range(1, sys.maxsize):
