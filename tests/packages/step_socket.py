@@ -76,7 +76,8 @@ class Node:
 
     def programs(self) -> set[str]:
         """Return what runs of the program: the server, "", and " answer"."""
-        return set(re.findall(r"libexec/warmstart/step-images(.*)$", self.systemd.run("ps", "-eo", "args"), re.MULTILINE))
+        running = self.systemd.run("ps", "-eo", "args")
+        return set(re.findall(r"libexec/warmstart/step-images(.*)$", running, re.MULTILINE))
 
 
 @pytest.fixture(scope="module")
