@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.asked_trees import ask, offer_trees, packs
 from tests.support.bundles import ASKER, publish
 from tests.support.entry_site import NODE, SCOPE, EntrySite
 from tests.support.runs import a_record
@@ -28,8 +29,7 @@ from warmstart.seed import wanted
 from warmstart.seed.wanted import Wanted
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer
-from warmstart.trees import current, packing, place, requests
-from warmstart.trees.requests import TreeRequest
+from warmstart.trees import current, place, requests
 
 ABOUT = {"profile": "numba", "namespace": "ns", "scope": "user-1"}
 
@@ -128,23 +128,9 @@ def test_one_process_of_a_node_fetches(site: EntrySite) -> None:
 @pytest.fixture
 def tree(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have a tree packed that a job of this account has asked for."""
-    path = site.root / "trees" / "env"
-    (path / "lib").mkdir(parents=True)
-    (path / "pyvenv.cfg").write_text("x")
-    (path / "lib" / "empty.py").write_text("")
-    if os.geteuid() == 0:
-        os.chown(path, 64201, 64201)
-    monkeypatch.setattr(packing, "QUIET_S", 0.0)
-    trees = site.policy.trees._replace(prefixes=(str(path.parent),), max_files=3)
-    site.write(site.policy._replace(trees=trees))
-    whose = (SCOPE, "ws-alice", os.getuid(), os.getgid())
-    assert requests.ask(site.paths, TreeRequest(str(path), "", *whose, "test", 7, NODE, time.time()))
+    path = offer_trees(site, monkeypatch, max_files=3)
+    ask(site, path)
     return path
-
-
-def packs(site: EntrySite) -> int:
-    """Run the program; return its status."""
-    return background.main(str(site.root), [requests.PACKS, NODE])
 
 
 def test_a_tree_is_packed_once(site: EntrySite, tree: Path) -> None:
@@ -161,8 +147,7 @@ def test_a_tree_is_packed_once(site: EntrySite, tree: Path) -> None:
     owner = f"{os.getuid()}/{os.getgid()}"
     assert found["squashfs-root"] == ["drwx------", owner]
     assert found["squashfs-root/tree/lib/empty.py"][1] == owner
-    asked = TreeRequest(str(tree), "", SCOPE, "ws-alice", os.getuid(), os.getgid(), "test", 8, NODE, time.time())
-    assert requests.ask(site.paths, asked)
+    ask(site, tree, job=8)
     assert packs(site) == 0
     assert len(site.events("tree.packed")) == 1
     assert os.listdir(site.paths.trees) == []
@@ -178,6 +163,65 @@ def test_what_cannot_be_packed_waits(site: EntrySite, tree: Path) -> None:
     (name,) = os.listdir(site.paths.trees)
     assert name.endswith(requests.SUFFIX)
     assert list(site.store.rglob("*.sqsh")) == []
+
+
+def limit(site: EntrySite, *, keep: int) -> None:
+    """Change how many bytes of trees a node keeps."""
+    site.write(site.policy._replace(trees=site.policy.trees._replace(keep=keep)))
+
+
+def test_a_tree_that_no_node_may_keep_is_not_published(site: EntrySite, tree: Path) -> None:
+    """Each job would be told that it cannot be fetched."""
+    limit(site, keep=100)
+    assert packs(site) == 0
+    (failed,) = site.events("tree.pack-failed")
+    assert failed["error"]["code"] == "tree-too-large"
+    assert "nodes keep 100 of all trees" in failed["error"]["reason"]
+    assert list(site.store.rglob("*.sqsh")) == []
+
+
+def test_a_pack_makes_room_in_the_quota_of_its_scope(site: EntrySite, tree: Path) -> None:
+    """By the copy that no job has used for longest, at once: maintenance looks once a day. One in use stays."""
+    assert packs(site) == 0
+    (first,) = site.store.rglob("*.sqsh")
+    quota = site.policy.maintenance._replace(per_user=first.stat().st_size * 2)
+    site.write(site.policy._replace(maintenance=quota))
+    os.utime(tree, (1, 1))
+    ask(site, tree)
+    assert packs(site) == 0
+    assert [event["error"]["code"] for event in site.events("tree.pack-failed")] == ["cache-quota-exceeded"]
+    os.utime(first, (time.time() - 4 * 3600, time.time() - 4 * 3600))
+    (item,) = requests.waiting(site.paths)
+    requests.renew(site.paths, item._replace(attempts=0, tried=0.0))
+    assert packs(site) == 0
+    (removed,) = site.events("bundle.removed")
+    assert (removed["bundle"], removed["tree"]) == (first.stem, str(tree))
+    assert [path != first for path in site.store.rglob("*.sqsh")] == [True]
+
+
+def test_a_large_tree_is_bounded_by_its_own_quota_alone(site: EntrySite, tree: Path) -> None:
+    """Neither by what a job's caches may take nor by what a node keeps of them; and none of these goes for it."""
+    assert packs(site) == 0
+    seen = current.look(str(tree), [str(tree.parent)], "")
+    where = place.place_of(str(site.store), SCOPE, seen)
+    (offer,) = bundles.offers(where.store, [SCOPE], where.profile, where.name, "n1-test").offers
+    cache = Path(site.paths.bundles, f"{'ab' * 32}.sqsh")
+    cache.write_bytes(b"x" * 100)
+    os.utime(cache, (1, 1))
+    site.write(site.policy._replace(seed=site.policy.seed._replace(max_fetch=100, keep=100)))
+    wish = Wanted(offer.sha256, offer.size, SCOPE, where.profile, where.name, offer.bundle, ASKER, 1000.0)
+    limit(site, keep=100)
+    with opened_dir(site.paths.bundles) as fd:
+        wanted.write(fd, wish)
+    run(site)
+    (failed,) = site.events("bundle.fetch-failed")
+    assert "more than trees.keep" in failed["error"]["reason"]
+    limit(site, keep=offer.size)
+    with opened_dir(site.paths.bundles) as fd:
+        wanted.write(fd, wish)
+    run(site)
+    assert Path(site.paths.bundles, f"{offer.sha256}.sqsh").stat().st_size == offer.size > 100
+    assert cache.exists()
 
 
 def test_one_node_packs_a_tree(site: EntrySite, tree: Path) -> None:
