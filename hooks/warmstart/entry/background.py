@@ -78,14 +78,15 @@ def main(prefix: str, arguments: list[str]) -> int:
 
 def fetch_all(session: Session) -> int:
     """Fetch the bundles of which an attempt is due, unless another process is at it; return how many were tried."""
-    tried: set[str] = set()
+    tried: dict[str, str] = {}  # whose scope
     with files.opened_lock(session.paths.locks, wanted.FETCHES) as fd:
         while waiting := [item for item in wanted.due(session.paths.bundles) if item.sha256 not in tried]:
             if not files.try_flock(fd):
                 break
-            tried.add(waiting[0].sha256)
-            with session.isolated(f"fetch of {waiting[0].bundle}"):
-                _fetch(session, waiting[0])
+            item = min(waiting, key=lambda item: [*tried.values()].count(item.scope))
+            tried[item.sha256] = item.scope
+            with session.isolated(f"fetch of {item.bundle}"):
+                _fetch(session, item)
     return len(tried)
 
 
@@ -294,14 +295,15 @@ class _Merge:
 
 def pack_all(session: Session) -> int:
     """Pack the trees of which an attempt is due, unless another process is at it; return how many were tried."""
-    tried: set[str] = set()
+    tried: dict[str, int] = {}  # whose uid
     with files.opened_lock(session.paths.locks, requests.PACKS) as fd:
         while waiting := [request for request in requests.due(session.paths) if request.key not in tried]:
             if not files.try_flock(fd):
                 break
-            tried.add(waiting[0].key)
-            with session.isolated(f"packing of {waiting[0].tree}"):
-                _pack(session, waiting[0])
+            request = min(waiting, key=lambda request: [*tried.values()].count(request.uid))
+            tried[request.key] = request.uid
+            with session.isolated(f"packing of {request.tree}"):
+                _pack(session, request)
     return len(tried)
 
 
@@ -315,8 +317,9 @@ def _pack(session: Session, request: TreeRequest) -> None:
         try:
             packed = packing.pack_tree(request, session.paths, session.policy, session.store)
         except (WarmstartError, OSError) as error:
-            problem = error.strerror if isinstance(error, OSError) else ""
-            failure = error if isinstance(error, WarmstartError) else TreeUnusable(tree=request.tree, problem=problem)
+            failure = error
+            if isinstance(error, OSError):
+                failure = TreeUnusable(tree=request.tree, problem=f"its copy: {error.strerror}")
             session.failures.append(failure)
             audit.emit(events.TREE_PACK_FAILED, tree=request.tree, attempt=request.attempts, error=failure.as_audit())
             return

@@ -56,7 +56,7 @@ class TreeClient:
         """
         from warmstart.trees import walk
 
-        self._worker.run(deadline, walk.begin, path, bounds)
+        self._worker.run(deadline.within(PIECE_S), walk.begin, path, bounds)
         is_whole = False
         while not is_whole:
             has_more = self._worker.run(deadline.within(PIECE_S), walk.more, self._records)
