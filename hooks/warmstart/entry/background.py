@@ -1,11 +1,12 @@
 """`background WHAT NODE [RUN]`: do off the clock of jobs what their hooks had no time for. Runs as root, for no job.
 
-| WHAT       | is                                                         | waits in                  |
-|------------|------------------------------------------------------------|---------------------------|
-| `fetches`  | bundles that did not come within `seed.fetch_budget`       | `seed.wanted`             |
-| `removals` | runs of which a job left more than its epilog could remove | `run_end`                 |
-| `packs`    | trees that jobs have asked for                             | `trees.requests`          |
-| `parts`    | what all nodes of RUN, or of any run, have handed in       | `store.parts`, in the store |
+| WHAT          | is                                                         | waits in                    |
+|---------------|------------------------------------------------------------|-----------------------------|
+| `fetches`     | bundles that did not come within `seed.fetch_budget`       | `seed.wanted`               |
+| `removals`    | runs of which a job left more than its epilog could remove | `run_end`                   |
+| `packs`       | trees that jobs have asked for                             | `trees.requests`            |
+| `comparisons` | copies of trees that nobody has compared for long          | `trees.comparison`          |
+| `parts`       | what all nodes of RUN, or of any run, have handed in       | `store.parts`, in the store |
 
 Hooks start it detached (`host.detached`), it makes itself idle, and maintenance does the same work. One process does
 each on a node at a time, so that the rate of `seed.fetch_rate` is the node's. It may be killed at any point: what is
@@ -43,7 +44,7 @@ from warmstart.store.bundles import BundleDamaged, BundleGone, CopyFailed, Fetch
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import ManifestUnreadable
 from warmstart.store.parts import PARTS, Listing, Part, RunParts
-from warmstart.trees import packing, requests
+from warmstart.trees import comparison, packing, requests
 from warmstart.trees.current import TreeUnusable
 from warmstart.trees.requests import TreeRequest
 
@@ -51,6 +52,7 @@ FETCH_S = 3600.0  # for one attempt at a bundle; longer if the rate is low
 SLICE_S = 10.0  # for removing, before another user's run has its turn
 RUN_S = 600.0  # for one run, or the merges of one user; the next process, or maintenance, does the rest
 MERGE_S = 900.0  # for reading, unpacking, packing and publishing what a run has in one namespace
+COMPARE_S = 900.0  # after which no further tree is compared
 MOST_NAMED = 20  # nodes or entries in an event
 FAILED, WRONG_USAGE = 1, 2
 
@@ -317,9 +319,11 @@ def _pack(session: Session, request: TreeRequest) -> None:
         try:
             packed = packing.pack_tree(request, session.paths, session.policy, session.store)
         except (WarmstartError, OSError) as error:
-            failure = error
-            if isinstance(error, OSError):
-                failure = TreeUnusable(tree=request.tree, problem=f"its copy: {error.strerror}")
+            failure = (
+                TreeUnusable(tree=request.tree, problem=f"its copy: {error.strerror}")
+                if isinstance(error, OSError)
+                else error
+            )
             session.failures.append(failure)
             audit.emit(events.TREE_PACK_FAILED, tree=request.tree, attempt=request.attempts, error=failure.as_audit())
             return
@@ -339,9 +343,30 @@ def _pack(session: Session, request: TreeRequest) -> None:
         )
 
 
+def compare_all(session: Session) -> int:
+    """Compare the copies of trees that are due, unless another process or node is at it; return how many were tried.
+
+    What no time is left for has its turn with the next process, which goes on with those that wait longest.
+    """
+    if session.policy.trees.compare is None:
+        return 0
+    tried, until = 0, after(COMPARE_S)
+    with files.opened_lock(session.paths.locks, comparison.COMPARISONS) as fd:
+        if not files.try_flock(fd) or not session.store.lock(session.store_deadline(), comparison.COMPARISONS):
+            return 0
+        for item in comparison.due(session):
+            if until.expired():
+                break
+            tried += 1
+            with session.isolated(f"comparison of {item.where.scope}/{item.where.name}"):
+                comparison.compare(session, item)
+    return tried
+
+
 WORK: dict[str, Callable[..., int]] = {
     wanted.FETCHES: fetch_all,
     run_end.REMOVALS: remove_all,
     PARTS: merge_all,
     requests.PACKS: pack_all,
+    comparison.COMPARISONS: compare_all,
 }

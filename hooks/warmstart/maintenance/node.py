@@ -56,6 +56,7 @@ from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 from warmstart.steps import harvest, spool
 from warmstart.steps.contract import Context
+from warmstart.trees import comparison
 from warmstart.trees import requests as trees
 
 SPOOL_SECONDS = 600.0
@@ -161,6 +162,7 @@ class _NodeMaintenance:
         removed = self._part("removals", self._removals)
         self._part("fetches", self._fetches)
         self._part("packs", self._packs)
+        self._part("comparisons", self._comparisons)
         if self._is_complete:
             self._record_success()
         return Report(
@@ -222,6 +224,10 @@ class _NodeMaintenance:
     def _packs(self) -> None:
         """Start what packs trees: that takes longer than maintenance may."""
         trees.start_due(self._session.paths)
+
+    def _comparisons(self) -> None:
+        """Start what compares trees with their copies, for the same reason."""
+        comparison.start_due(self._session.paths, self._session.policy)
 
     def _imports(self) -> None:
         """Remove what dead imports left on the disk, and start those that still have to be made."""

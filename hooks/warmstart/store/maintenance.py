@@ -51,6 +51,7 @@ OVER_NAMES = "its user's names in the namespace are close to their bound"
 _PER_ORIGIN = 300  # most bytes of JSON of an entry's origin and mark, without the entry's name, which each repeats
 
 _MAINTAINED = "maintained"  # in ARTIFACTS: its mtime is when maintenance last succeeded
+_COMPARED = "compared"  # among a namespace's locks: its mtime is when a tree was last compared with its copies
 _ID = "id"  # in ARTIFACTS: 32 hexadecimal digits; nodes remember it, and so notice another store in its place
 _LONGEST_ID = 64  # bytes
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})  # rmdir(2)
@@ -116,11 +117,11 @@ class Expired(NamedTuple):
     reason: str
 
 
-def lock(store: str) -> bool:
-    """Take the maintenance lock until this process ends; return False if another host has it."""
-    with store_errors("lock the store's maintenance"):
+def lock(store: str, work: str = "maintenance") -> bool:
+    """Take the lock of a kind of work until this process ends; return False if another host has it."""
+    with store_errors(f"lock the store's {work}"):
         ensure_dir(os.path.join(store, ARTIFACTS), 0o700)
-        held = try_lock(os.path.join(store, ARTIFACTS, LOCKS), "maintenance")
+        held = try_lock(os.path.join(store, ARTIFACTS, LOCKS), work)
     if held is not None:
         _held.append(held)
     return held is not None
@@ -130,6 +131,23 @@ def record_maintained(store: str) -> None:
     """Record the time of a maintenance run that got to its end."""
     with store_errors("record the store's maintenance"), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
         replace_file(fd, _MAINTAINED, b"", 0o600)
+
+
+def record_compared(where: Namespace) -> None:
+    """Record that the copies of a tree were compared with it now. A namespace that is gone stays so."""
+    with store_errors("record a comparison"), suppress(FileNotFoundError), opened_dir(f"{where.path}/{LOCKS}") as fd:
+        replace_file(fd, _COMPARED, b"", 0o600)
+
+
+def last_compared(wheres: list[Namespace]) -> list[float]:
+    """Return when each namespace's copies were last compared with their tree, 0 if never."""
+    times = []
+    for where in wheres:
+        at = 0.0
+        with suppress(OSError):
+            at = os.stat(f"{where.path}/{LOCKS}/{_COMPARED}", follow_symlinks=False).st_mtime
+        times.append(at)
+    return times
 
 
 def last_maintained(store: str) -> float | None:
