@@ -450,6 +450,11 @@ class Trees(Section):
         "How often a copy that nodes have is compared with its tree, name by name, at a low pace ([what it "
         "finds](trees.md#what-no-marker-shows)). `null`: never.",
     )
+    keep: Size = _key(
+        "50GiB",
+        "Packed copies that `warmstart maintain` leaves on a node, beside `seed.keep`. Least recently used copies go "
+        "first, and none that a job reads. No tree is packed whose copy would be larger.",
+    )
 
 
 class Maintenance(Section):
