@@ -14,16 +14,20 @@ from typing import Any
 from tests.cluster import mounts
 from tests.support.maintenance_site import MaintenanceSite
 from warmstart.entry import background
+from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
-from warmstart.trees import requests
+from warmstart.profiles.defined import TREES
+from warmstart.seed import node_cache
+from warmstart.seed.wanted import Asker
+from warmstart.trees import comparison, requests
 from warmstart.trees.requests import TreeRequest
 
 NODE = "n1"
 # No accounts of this host: nothing else runs as these.
 ALICE, BOB = Identity("ws-tree-alice", 64301, 64301), Identity("ws-tree-bob", 64302, 64302)
 POLICY = """\
-trees: {{prefixes: ["{base}/trees"], max_size: {size}, max_files: {files}}}
+trees: {{prefixes: ["{base}/trees"], max_size: {size}, max_files: {files}, compare: {compare}}}
 maintenance: {{per_user: {quota}}}
 """
 
@@ -39,11 +43,11 @@ class TreeSite:
         for directory in (self.paths.state, self.paths.trees):
             Path(directory).mkdir(parents=True, mode=0o700)
 
-    def policy(self, size: str = "64MiB", files: int = 2000, quota: str = "1GiB") -> None:
+    def policy(self, size: str = "64MiB", files: int = 2000, quota: str = "1GiB", compare: str = "24h") -> None:
         """Write the policy anew."""
         path = Path(self.site.installation.policy)
         text = path.read_text().partition("trees:")[0]
-        path.write_text(text + POLICY.format(base=self.base, size=size, files=files, quota=quota))
+        path.write_text(text + POLICY.format(base=self.base, size=size, files=files, quota=quota, compare=compare))
 
     @property
     def paths(self) -> NodePaths:
@@ -68,12 +72,33 @@ class TreeSite:
 
     def ask(self, tree: Path, user: Identity = ALICE, marker: str = "") -> bool:
         """Ask for a pack as a prolog does."""
-        own = (f"user-{user.uid}-{user.name}", *user)
+        own = (scope_of(user), *user)
         return requests.ask(self.paths, TreeRequest(str(tree), marker, *own, "test", 7, NODE, time.time()))
 
     def pack(self) -> None:
         """Run the program that packs."""
         assert background.main(str(self.base), [requests.PACKS, NODE]) == 0
+
+    def fetch(self, user: Identity = ALICE) -> str:
+        """Have the copy of a user's tree on the node, as after a job; return its bundle."""
+        with self.site.client() as store:
+            (where,) = [where for where in store.namespaces(scope_of(user), after(20)) if where.profile == TREES]
+            (offer,) = store.offers([where.scope], TREES, where.name, after(20)).offers
+            asker = Asker(7, user.uid, user.name, "test")
+            bounds = {"most_bytes": 1 << 30, "deadline": after(20)}
+            node_cache.local_copy(self.paths.bundles, where, offer, asker, store=store, **bounds)
+        return offer.bundle
+
+    def compare(self) -> None:
+        """Run the program that compares."""
+        assert background.main(str(self.base), [comparison.COMPARISONS, NODE]) == 0
+
+    def bundles(self, user: Identity = ALICE) -> list[str]:
+        """Return what jobs of a user are offered."""
+        with self.site.client() as store:
+            wheres = [where for where in store.namespaces(scope_of(user), after(20)) if where.profile == TREES]
+            offers = [store.offers([where.scope], TREES, where.name, after(20)).offers for where in wheres]
+        return [offer.bundle for found in offers for offer in found]
 
     def events(self, name: str, user: Identity = ALICE) -> list[dict[str, Any]]:
         """Return the events of a user's trees."""
@@ -102,6 +127,11 @@ class TreeSite:
         left += [f"squashfs without manifest: {path}" for path in (self.base / "store").rglob("*.sqsh")
                  if not path.with_suffix(".json").exists()]  # fmt: skip
         return left + [f"process {pid}" for pid in processes(ALICE.uid, BOB.uid)]
+
+
+def scope_of(user: Identity) -> str:
+    """Return a user's own scope."""
+    return f"user-{user.uid}-{user.name}"
 
 
 def processes(*uids: int) -> Iterator[int]:

@@ -111,10 +111,11 @@ def _user(copy: TreeCopy, policy: Policy) -> Identity | None:
         known = pwd.getpwnam(copy.user)
     except KeyError:
         return None
-    is_own = copy.scope.startswith(f"user-{copy.uid}-") or not is_user_scope(copy.scope)
-    if known.pw_uid != copy.uid or copy.uid < policy.limits.min_uid or not is_own:
-        return None
-    return Identity(copy.user, known.pw_uid, known.pw_gid)
+    if is_user_scope(copy.scope):
+        is_served = copy.scope.startswith(f"user-{copy.uid}-") and copy.uid >= policy.limits.min_uid
+    else:
+        is_served = copy.uid > 0  # the account that owns what many share, never root
+    return Identity(copy.user, known.pw_uid, known.pw_gid) if is_served and known.pw_uid == copy.uid else None
 
 
 def _differences(session: Session, item: Here, copy: TreeCopy, user: Identity) -> Differences | None:

@@ -54,9 +54,34 @@ def wheel(directory: Path, version: str) -> str:
     return str(path)
 
 
+BACKEND = """\
+import zipfile
+
+def build_editable(directory, config_settings=None, metadata_directory=None):
+    name, info = "two-1-py3-none-any.whl", "two-1.dist-info"
+    with zipfile.ZipFile(f"{directory}/{name}", "w") as archive:
+        archive.writestr("__editable__.two.pth", "/nowhere\\n")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: two\\nVersion: 1\\n")
+        wheel = "Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
+        archive.writestr(f"{info}/WHEEL", wheel)
+        archive.writestr(f"{info}/RECORD", "")
+    return name
+"""
+
+
+def project(directory: Path) -> str:
+    """Make a project that can be installed as an editable package without any download."""
+    directory.mkdir()
+    (directory / "backend.py").write_text(BACKEND)
+    build = 'requires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (directory / "pyproject.toml").write_text(f'[build-system]\n{build}[project]\nname = "two"\nversion = "1"\n')
+    return str(directory)
+
+
+@pytest.mark.threat(57)
 @pytest.mark.sweep
 def test_what_pip_does_is_seen(tmp_path: Path) -> None:
-    """Install, upgrade, the same again, and remove: each is another tree."""
+    """Install, upgrade, the same again, remove, and a package that is editable: each is another tree."""
     tree = tmp_path / "trees" / "env"
     venv.create(tree, with_pip=True)
     if os.geteuid() == 0:
@@ -69,10 +94,12 @@ def test_what_pip_does_is_seen(tmp_path: Path) -> None:
         [*local, "--upgrade", wheel(tmp_path, "2")],
         [*local, "--force-reinstall", wheel(tmp_path, "2")],
         ["uninstall", "--yes", "one"],
+        [*local, "--no-build-isolation", "--editable", project(tmp_path / "two")],
+        ["uninstall", "--yes", "two"],
     ):
         subprocess.run([*pip, *arguments], check=True)
         seen.append(stamp(tree))
-    assert len({*seen}) == 5
+    assert len({*seen}) == 7
 
 
 def test_what_conda_does_is_seen(tree: Path) -> None:
