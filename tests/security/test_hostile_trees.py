@@ -144,10 +144,15 @@ def test_more_than_a_tree_may_have(site: TreeSite, case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lie", "code"),
-    [("endless", "tree-too-large"), ("inside", "tree-too-large"), ("twice", "tree-changed"), ("short", "tree-changed")],
+    ("lie", "codes"),
+    [
+        ("endless", {"tree-too-large"}),
+        ("inside", {"tree-too-large", "tree-changed"}),  # as soon as the kernel asks again
+        ("twice", {"tree-changed"}),
+        ("short", {"tree-changed"}),
+    ],
 )
-def test_a_file_system_that_lies(site: TreeSite, lie: str, code: str) -> None:
+def test_a_file_system_that_lies(site: TreeSite, lie: str, codes: set[str]) -> None:
     """Names without end, a directory in itself, a name twice, and a file that ends before its size."""
     source, tree = site.tree("source"), site.trees / "hostile"
     tree.mkdir()
@@ -158,7 +163,7 @@ def test_a_file_system_that_lies(site: TreeSite, lie: str, code: str) -> None:
         (source / lie).mkdir()
     site.own(source)
     with odd_files.lying(source, tree):
-        assert packed(site, tree)[0] == code
+        assert packed(site, tree)[0] in codes
 
 
 def test_a_mount_in_the_tree_that_hangs(site: TreeSite) -> None:

@@ -85,8 +85,8 @@ class TreeSite:
             (where,) = [where for where in store.namespaces(scope_of(user), after(20)) if where.profile == TREES]
             (offer,) = store.offers([where.scope], TREES, where.name, after(20)).offers
             asker = Asker(7, user.uid, user.name, "test")
-            bounds = {"most_bytes": 1 << 30, "deadline": after(20)}
-            node_cache.local_copy(self.paths.bundles, where, offer, asker, store=store, **bounds)
+            most, until = 1 << 30, after(20)
+            node_cache.local_copy(self.paths.bundles, where, offer, asker, store=store, most_bytes=most, deadline=until)
         return offer.bundle
 
     def compare(self) -> None:

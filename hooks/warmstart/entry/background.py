@@ -350,18 +350,19 @@ def compare_all(session: Session) -> int:
 
     What no time is left for has its turn with the next process, which goes on with those that wait longest.
     """
-    if session.policy.trees.compare is None:
+    interval = session.policy.trees.compare
+    if interval is None:
         return 0
     tried, until = 0, after(COMPARE_S)
     with files.opened_lock(session.paths.locks, comparison.COMPARISONS) as fd:
         if not files.try_flock(fd) or not session.store.lock(session.store_deadline(), comparison.COMPARISONS):
             return 0
-        for item in comparison.due(session):
+        for item in comparison.due(session.paths, session.store, interval):
             if until.expired():
                 break
             tried += 1
             with session.isolated(f"comparison of {item.where.scope}/{item.where.name}"):
-                comparison.compare(session, item)
+                comparison.compare(item, session.paths, session.policy, session.store, session.audit)
     return tried
 
 

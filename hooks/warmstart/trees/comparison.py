@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import pwd
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from warmstart.audit import events
+from warmstart.audit.journal import Journal
 from warmstart.host.deadline import after
 from warmstart.host.files import DIRECTORY
 from warmstart.host.identity import Identity
@@ -22,20 +23,19 @@ from warmstart.policy.compiled import Policy
 from warmstart.profiles.defined import TREES
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import Copy
+from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, is_user_scope
 from warmstart.trees import copies
 from warmstart.trees.client import TreeClient
 from warmstart.trees.copies import TreeCopy
 from warmstart.trees.current import TreeUnusable
+from warmstart.trees.differences import Differences
 from warmstart.trees.place import ENTRY
-
-if TYPE_CHECKING:
-    from warmstart.session import Session
-    from warmstart.trees.differences import Differences
 
 COMPARISONS = "comparisons"  # what `entry.background` is told to do
 LOOK_S = 30.0
 MOUNTING_S = 5.0
+STORE_S = 60.0
 CHANGED = "the tree has changed"
 
 
@@ -56,11 +56,11 @@ def here(paths: NodePaths, store: str) -> list[Here]:
     ]
 
 
-def due(session: Session) -> list[Here]:
-    """Return the copies of this node that were not compared for `trees.compare`, by any node; longest ago first."""
-    found = here(session.paths, session.store.path)
-    compared = session.store.last_compared([item.where for item in found], session.store_deadline())
-    before = time.time() - (session.policy.trees.compare or 0)
+def due(paths: NodePaths, store: StoreClient, interval: int) -> list[Here]:
+    """Return the copies of this node that no node has compared for so many seconds, longest ago first."""
+    found = here(paths, store.path)
+    compared = store.last_compared([item.where for item in found], after(STORE_S))
+    before = time.time() - interval
     return [item for at, item in sorted(zip(compared, found, strict=True)) if at < before]
 
 
@@ -72,7 +72,7 @@ def start_due(paths: NodePaths, policy: Policy) -> None:
         detached.start([paths.background_program, COMPARISONS, os.path.basename(paths.root)])
 
 
-def compare(session: Session, item: Here) -> None:
+def compare(item: Here, paths: NodePaths, policy: Policy, store: StoreClient, audit: Journal) -> None:
     """Compare one copy with its tree, and take it out of use if they differ; the audit says what is another.
 
     A tree that its user cannot see now, or of which the markers have changed, is left alone: no job gets this copy.
@@ -80,19 +80,19 @@ def compare(session: Session, item: Here) -> None:
     it is due.
     """
     started = time.monotonic()
-    copy = next((copy for copy in copies.copies_of(session.store, item.where) if copy.bundle == item.bundle), None)
-    user = _user(copy, session.policy) if copy else None
+    copy = next((copy for copy in copies.copies_of(store, item.where) if copy.bundle == item.bundle), None)
+    user = _user(copy, policy) if copy else None
     try:
-        found = copy and user and _differences(session, item, copy, user)
+        found = copy and user and _differences(item, copy, user, paths, policy)
     except TreeUnusable:
         found = None
     finally:
-        session.store.record_compared(item.where, session.store_deadline())
+        store.record_compared(item.where, after(STORE_S))
     if not (copy and found):
         return
-    audit = session.audit.for_job(uid=copy.uid, user=copy.user)
+    audit = audit.for_job(uid=copy.uid, user=copy.user)
     if found.changed:
-        copies.take_out(session.store, audit, copy, CHANGED)
+        copies.take_out(store, audit, copy, CHANGED)
     audit.emit(
         events.TREE_COMPARED,
         tree=copy.tree,
@@ -118,10 +118,10 @@ def _user(copy: TreeCopy, policy: Policy) -> Identity | None:
     return Identity(copy.user, known.pw_uid, known.pw_gid) if is_served and known.pw_uid == copy.uid else None
 
 
-def _differences(session: Session, item: Here, copy: TreeCopy, user: Identity) -> Differences | None:
+def _differences(item: Here, copy: TreeCopy, user: Identity, paths: NodePaths, policy: Policy) -> Differences | None:
     """Return how a tree differs from its copy; None if the markers say so, before or after."""
-    rules = session.policy.trees
-    (root,) = node_cache.mounted(session.paths.layers, [item.file], after(MOUNTING_S))
+    rules = policy.trees
+    (root,) = node_cache.mounted(paths.layers, [item.file], after(MOUNTING_S))
     try:
         top = os.open(ENTRY, DIRECTORY, dir_fd=root)
     finally:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,16 +19,16 @@ from warmstart.trees import client, comparison, packing
 PACKAGE = "lib/python3.11/site-packages/one"
 
 
+def know(monkeypatch: pytest.MonkeyPatch, *users: Identity) -> None:
+    """Have the node know these users, and no others."""
+    known = {user.name: SimpleNamespace(pw_uid=user.uid, pw_gid=user.gid) for user in users}
+    monkeypatch.setattr(comparison, "pwd", SimpleNamespace(getpwnam=known.__getitem__))
+
+
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the priority of the tests as it is, know the users, and shorten what hangs."""
-    known = {user.name: user for user in (ALICE, BOB)}
-
-    def getpwnam(name: str) -> pwd.struct_passwd:
-        user = known[name]
-        return pwd.struct_passwd((name, "x", user.uid, user.gid, "", "/", "/bin/sh"))
-
-    monkeypatch.setattr(comparison.pwd, "getpwnam", getpwnam)
+    know(monkeypatch, ALICE, BOB)
     monkeypatch.setattr(process, "be_idle", lambda: None)
     monkeypatch.setattr(client, "PIECE_S", 2.0)
     monkeypatch.setattr(comparison, "LOOK_S", 2.0)
@@ -143,13 +143,10 @@ def test_whose_rights_are_used(site: TreeSite, monkeypatch: pytest.MonkeyPatch) 
     """Those of the copy's user, if this node knows that user by that uid, and serves it; never root's."""
     edit(site)
     (site.trees / "env" / PACKAGE).chmod(0o700)
-    for known in ((ALICE.name, "x", 64399, 1, "", "/", ""), (ALICE.name, "x", 7, 7, "", "/", "")):
-        monkeypatch.setattr(comparison.pwd, "getpwnam", lambda _name, known=known: pwd.struct_passwd(known))
+    for known in ([], [ALICE._replace(uid=64399)], [ALICE._replace(uid=7)]):
+        know(monkeypatch, *known)
         again(site)
         site.compare()
-    monkeypatch.setattr(comparison.pwd, "getpwnam", {}.__getitem__)
-    again(site)
-    site.compare()
     assert (site.events("tree.compared"), len(site.bundles())) == ([], 1)
 
 

@@ -112,8 +112,8 @@ def test_a_comparison_keeps_its_pace(tree: Path, monkeypatch: pytest.MonkeyPatch
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr(differences.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(differences.time, "sleep", sleep)
+    monkeypatch.setattr("warmstart.trees.differences.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("warmstart.trees.differences.time.sleep", sleep)
     for number in range(1000):
         (tree / "empty" / str(number)).touch()
     compared(tree, most=5000)
