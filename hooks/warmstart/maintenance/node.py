@@ -284,7 +284,7 @@ class _NodeMaintenance:
         installation, paths = self._installation, self._session.paths
         for directory in (
             *(installation.var, installation.metrics),
-            *(paths.root, paths.bundles, paths.deferred, paths.removals, paths.imports, paths.journal),
+            *(paths.root, paths.bundles, paths.deferred, paths.removals, paths.imports, paths.journal, paths.trees),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
 

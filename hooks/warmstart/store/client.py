@@ -332,7 +332,7 @@ class StoreClient:
         """Record that the copies of a tree were compared with it now."""
         from warmstart.store import maintenance
 
-        self.worker.run(deadline, maintenance.record_compared, where)
+        self.worker.run(deadline, maintenance.record_compared, where, self.writer)
 
     def record_maintained(self, deadline: Deadline) -> None:
         """Record that a maintenance run of the store got to its end."""

@@ -135,10 +135,18 @@ def record_maintained(store: str) -> None:
         replace_file(fd, _MAINTAINED, b"", 0o600)
 
 
-def record_compared(where: Namespace) -> None:
-    """Record that the copies of a tree were compared with it now. A namespace that is gone stays so."""
-    with store_errors("record a comparison"), suppress(FileNotFoundError), opened_dir(f"{where.path}/{LOCKS}") as fd:
-        replace_file(fd, _COMPARED, b"", 0o600)
+def record_compared(where: Namespace, writer: str) -> None:
+    """Record that the copies of a tree were compared with it now, and update the index.
+
+    Who took a copy out of use and died may have left it there: jobs would be offered what is gone. A namespace that is
+    gone stays so.
+    """
+    path = where.path
+    with store_errors("record a comparison"), suppress(FileNotFoundError), opened_dir(path) as fd:
+        with publish_lock(path):
+            index.update(fd, writer)
+        with opened_dir(LOCKS, fd) as locks:
+            replace_file(locks, _COMPARED, b"", 0o600)
 
 
 def last_compared(wheres: list[Namespace]) -> list[float]:
