@@ -247,3 +247,48 @@ def test_a_damaged_copy_is_found(site: Site) -> None:
             file.write(b"x")
         assert site.command("cache", "verify", packed["bundle"]).returncode == 1
         assert not squashfs.exists()
+
+
+@pytest.mark.threat(57)
+def test_a_file_that_was_edited_in_place_is_found_by_maintenance(site: Site) -> None:
+    """Jobs read the old one until then; after that the tree itself, and then a copy of it as it is now."""
+    with shared(site, "tree.edited") as (target, source):
+        packages, tree = make_environment(site, source / "env"), target / "env"
+        on = ("--nodelist=n1",)
+        run(site, tree, SHOW, ALICE, *on)
+        (packages / "one" / "__init__.py").write_text("mended\n")
+        stale = run(site, tree, SHOW, ALICE, *on)
+        assert (stale.output.splitlines()[0], stale.output.splitlines()[-1]) == ("one", "copy")
+        assert site.command("maintain", "--node", "n1").returncode == 0
+        site.wait_imports()
+        (found,) = [event for event in site.audit("--event", "tree.compared") if event["tree"] == str(tree)]
+        assert found["examples"] == [["lib/python3.11/site-packages/one/__init__.py", "size"]]
+        assert (found["user"], found["tree"]) == (ALICE, str(tree))
+        fresh = run(site, tree, SHOW, ALICE, *on)
+        assert (fresh.output.splitlines()[1], fresh.output.splitlines()[-1]) == ("mended", "itself")
+        again = run(site, tree, SHOW, ALICE, *on)
+        assert (again.output.splitlines()[0], again.output.splitlines()[-1]) == ("mended", "copy")
+
+
+@pytest.mark.threat(50)
+def test_a_hostile_tree_stops_no_job(site: Site) -> None:
+    """Its own job runs, and another user's tree is packed; nothing is left of either."""
+    with shared(site, "tree.hostile") as (target, source):
+        packages = make_environment(site, source / "env")
+        account = site.cluster.account(ALICE)
+        make_environment(site, source / "ordinary")
+        os.mkfifo(packages / "fifo")
+        os.mknod(packages / "zero", 0o020666, os.makedev(1, 5))
+        (packages / "out").symlink_to("/etc/shadow")
+        (packages / os.fsdecode(b"\xff\n")).write_text("x")
+        (packages / "sparse").touch()
+        os.truncate(packages / "sparse", 1 << 40)
+        subprocess.run(["/bin/chown", "-Rh", f"{account.uid}:{account.gid}", str(source / "env")], check=True)
+        for name in ("env", "ordinary"):
+            job = run(site, target / name, SHOW, ALICE, "--nodelist=n1")
+            assert job.output.splitlines() == [told(target / name), *ALIKE, "1", "itself"]
+        (failed,) = [event for event in site.audit("--event", "tree.pack-failed") if str(target) in event["tree"]]
+        assert (failed["tree"], failed["error"]["code"]) == (str(target / "env"), "tree-too-large")
+        assert run(site, target / "ordinary", SHOW, ALICE, "--nodelist=n1").output.splitlines()[-1] == "copy"
+        assert site.leftovers() == []
+        assert [name for name in os.listdir(site.var / "n1" / "trees") if not name.endswith(".json")] == []

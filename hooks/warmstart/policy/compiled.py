@@ -147,6 +147,7 @@ class Trees(NamedTuple):
     max_size: int  # bytes
     max_files: int
     pack_deadline: int  # seconds
+    compare: int | None  # seconds between two comparisons of a copy with its tree; None: never
     keep: int  # bytes of copies on a node
 
 

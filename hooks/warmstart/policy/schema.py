@@ -444,7 +444,12 @@ class Trees(Section):
     )
     max_size: Size = _key("20GiB", "Bytes of one tree's files. A larger one is not packed.")
     max_files: int = _key(1_000_000, "Files and directories of one tree. One with more is not packed.", ge=1)
-    pack_deadline: Duration = _key("2h", "How long the packing of one tree may take.")
+    pack_deadline: Duration = _key("2h", "How long the packing of one tree may take, or one comparison.")
+    compare: Duration | None = _key(
+        "24h",
+        "How often a copy that nodes have is compared with its tree, name by name, at a low pace ([what it "
+        "finds](trees.md#what-no-marker-shows)). `null`: never.",
+    )
     keep: Size = _key(
         "50GiB",
         "Packed copies that `warmstart maintain` leaves on a node, beside `seed.keep`. Least recently used copies go "

@@ -15,6 +15,7 @@ from warmstart.lean import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warmstart.trees.current import Look
+    from warmstart.trees.differences import Differences
     from warmstart.trees.stage import Stage
     from warmstart.trees.walk import Bounds
 
@@ -24,12 +25,15 @@ PIECE_S = 120.0  # for one piece of a walk
 class TreeClient:
     """A tree as its user sees it; `close` ends the process that looks."""
 
-    def __init__(self, user: Identity, tree: str, records: int = -1) -> None:
-        """Work with a user's rights on the tree at a path; `records` is an open file of root's, for `walk`."""
+    def __init__(self, user: Identity, tree: str, shared: int = -1) -> None:
+        """Work with a user's rights on the tree at a path.
+
+        `shared` is a descriptor of root's: an open file for the records of `walk`, or the copy for `compare`.
+        """
         self._tree = tree
-        self._records = records
+        self._shared = shared
         groups = os.getgrouplist(user.name, user.gid)
-        keep = (records,) if records >= 0 else ()
+        keep = (shared,) if shared >= 0 else ()
         self._worker = Worker(user, f"the file system of {tree}", keep=keep, groups=groups)
 
     def __enter__(self) -> TreeClient:
@@ -56,10 +60,23 @@ class TreeClient:
         """
         from warmstart.trees import walk
 
-        self._worker.run(deadline, walk.begin, path, bounds)
+        self._worker.run(deadline.within(PIECE_S), walk.begin, path, bounds)
         is_whole = False
         while not is_whole:
-            has_more = self._worker.run(deadline.within(PIECE_S), walk.more, self._records)
-            is_whole = stage.take(self._records)
+            has_more = self._worker.run(deadline.within(PIECE_S), walk.more, self._shared)
+            is_whole = stage.take(self._shared)
             if not has_more and not is_whole:
                 raise walk.TreeChanged(tree=self._tree, problem="the walk ended early")
+
+    def compare(self, path: str, most: int, deadline: Deadline) -> Differences:
+        """Return how the tree at a path without links differs from its copy, after at most so many names.
+
+        Raises `TreeUnusable`, `WorkerSilent`, and `OSError` where a file system fails.
+        """
+        from warmstart.trees import differences
+
+        self._worker.run(deadline.within(PIECE_S), differences.begin, path, self._shared, most)
+        while True:
+            found = self._worker.run(deadline.within(PIECE_S), differences.more)
+            if found.is_over:
+                return found._replace(examples=found.examples[: differences.MOST_EXAMPLES])

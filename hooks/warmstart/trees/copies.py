@@ -64,12 +64,13 @@ def copies_in(store: StoreClient, scope: str, failed: Callable[[WarmstartError],
     for where in store.namespaces(scope, _deadline()):
         if where.profile == TREES:
             try:
-                yield from _copies(store, where)
+                yield from copies_of(store, where)
             except WarmstartError as error:
                 failed(error)
 
 
-def _copies(store: StoreClient, where: Namespace) -> Iterator[TreeCopy]:
+def copies_of(store: StoreClient, where: Namespace) -> Iterator[TreeCopy]:
+    """Yield the copies of one namespace."""
     for bundle in store.survey(where, _deadline()):
         manifest = store.manifest(where, bundle.bundle, _deadline())
         facts, producer = manifest.facts, manifest.producer

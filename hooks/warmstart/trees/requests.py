@@ -6,7 +6,7 @@
 
 Prologs write requests; `entry.background` packs and removes them. A prolog may die at any point: whoever finds that an
 attempt is due starts the program. A tree that could not be packed waits ever longer, and a day after the last attempt
-it may be asked for anew. A user has at most `MOST_PER_USER`, and the user with the fewest in front comes next.
+it may be asked for anew. Users take turns. A user has at most `MOST_PER_USER`.
 """
 
 from __future__ import annotations
@@ -113,14 +113,11 @@ def forget(dir_fd: int, request: TreeRequest) -> None:
 
 
 def due(paths: NodePaths) -> list[TreeRequest]:
-    """Return the requests of which an attempt is due, in fair order; forget old ones. Raises `OSError`."""
-    from warmstart.seed.wanted import in_turns
-
+    """Return the requests of which an attempt is due, oldest first; forget old ones. Raises `OSError`."""
     requests = waiting(paths)
     for request in filter(TreeRequest.is_old, requests):
         withdraw(paths, request)
-    chosen = [request for request in requests if request.is_due() and not request.is_old()]
-    return in_turns(chosen, lambda request: request.scope)
+    return [request for request in requests if request.is_due() and not request.is_old()]
 
 
 def start_due(paths: NodePaths) -> None:

@@ -1,9 +1,9 @@
 """Read a tree with the rights of the user who asked for its copy, and hand it to root piece by piece.
 
 Runs as that user, in a worker: `begin`, then `more` until it returns False. Each call fills a file of root's with
-records, which `trees.stage` turns into files of root's own. Links are not followed, other mounts are not entered.
-What the user cannot read is left out and named. A file that changes while it is read ends the walk: the copy would be
-of no one moment.
+records, which `trees.stage` turns into files of root's own. Links are not followed, other mounts are neither entered
+nor asked for anything: one may hang. What the user has no right to read is left out and named. A file or directory that
+changes while it is read, or that cannot be read now, ends the walk: the copy would be of no one moment.
 
 A record is a kind, of one byte, and what belongs to it:
 
@@ -24,12 +24,11 @@ import stat
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
 from warmstart.host.files import mount_id, write_all
-from warmstart.host.untrusted import SPECIAL, UNREADABLE, TurnedAway, open_any_file, open_directory
+from warmstart.host.untrusted import MOUNT, SPECIAL, UNREADABLE, TurnedAway, open_any_file, open_directory
 from warmstart.trees.current import TreeUnusable
 
 PIECE = 1 << 20  # bytes of a file that one record has at most
@@ -37,7 +36,7 @@ CHUNK = 64 << 20  # bytes after which `more` returns,
 CHUNK_S = 10.0  # or seconds, whichever comes first
 DEEPEST = 64  # directories
 MOST_NAMES = 255  # bytes of a name
-CHANGED = "{path} changed while it was read"
+_NO_RIGHT = (errno.EACCES, errno.EPERM)
 
 DIRECTORY, UP, FILE, BYTES, LINK, LEFT_OUT, END = (b"D", b"U", b"F", b"B", b"L", b"X", b"E")
 NAME = struct.Struct("<H")
@@ -110,10 +109,15 @@ class _Walk:
 
     def _directory(self, fd: int, path: str, depth: int) -> Iterator[bytes]:
         try:
+            before = _state(os.fstat(fd))
             with os.scandir(fd) as items:
                 for item in items:
                     self._count(item.name)
                     yield from self._item(item, fd, f"{path}{item.name}", depth)
+            if _state(os.fstat(fd)) != before:  # a name may be missing, or there twice
+                raise self._changed(path)
+        except OSError as error:
+            raise self._changed(path, error) from error
         finally:
             os.close(fd)
 
@@ -125,32 +129,34 @@ class _Walk:
             raise TreeTooLarge(tree=self._tree, problem="it has a name of more than 255 bytes")
 
     def _item(self, item: os.DirEntry[str], parent: int, path: str, depth: int) -> Iterator[bytes]:
+        """Yield the records of one name. The directory says of what kind it is: to ask the file itself may hang."""
+        is_directory = item.is_dir(follow_symlinks=False)
+        if is_directory and depth == DEEPEST:
+            problem = f"{path!a:.200}: more than {DEEPEST} directories lie in each other"
+            raise TreeTooLarge(tree=self._tree, problem=problem)
         try:
-            status = item.stat(follow_symlinks=False)
-            if stat.S_ISDIR(status.st_mode):
-                if depth == DEEPEST:
-                    problem = f"{path}: more than {DEEPEST} directories lie in each other"
-                    raise TreeTooLarge(tree=self._tree, problem=problem)
-                below = open_directory(item.name, parent, self._mount)
-                yield DIRECTORY + _name(item.name) + _attributes(status, 0)
-                yield from self._directory(below, f"{path}/", depth + 1)
-                yield UP
-            elif stat.S_ISLNK(status.st_mode):
-                target = _name(os.readlink(item.name, dir_fd=parent))
-                yield LINK + _name(item.name) + _attributes(status, 0) + target
-            elif stat.S_ISREG(status.st_mode):
-                yield from self._file(item.name, parent, path)
+            if item.is_symlink():
+                yield _link(item.name, parent)
+                return
+            if is_directory:
+                fd = open_directory(item.name, parent, self._mount)
+            elif item.is_file(follow_symlinks=False):
+                fd = open_any_file(item.name, parent, self._mount)
             else:
                 raise TurnedAway(SPECIAL)
         except TurnedAway as turned:
+            if not _stays_out(turned):
+                raise self._changed(path, turned.__cause__) from turned
             yield LEFT_OUT + _name(path) + _name(turned.reason)
-        except OSError as error:
-            if error.errno == errno.ENOENT:
-                raise TreeChanged(tree=self._tree, problem=CHANGED.format(path=path)) from error
-            yield LEFT_OUT + _name(path) + _name(UNREADABLE)
+            return
+        if is_directory:
+            yield DIRECTORY + _name(item.name) + _attributes(os.fstat(fd), 0)
+            yield from self._directory(fd, f"{path}/", depth + 1)
+            yield UP
+        else:
+            yield from self._file(fd, item.name, path)
 
-    def _file(self, name: str, parent: int, path: str) -> Iterator[bytes]:
-        fd = open_any_file(name, parent, self._mount)
+    def _file(self, fd: int, name: str, path: str) -> Iterator[bytes]:
         try:
             status = os.fstat(fd)
             self._size += status.st_size
@@ -159,25 +165,39 @@ class _Walk:
             yield FILE + _name(name) + _attributes(status, status.st_size)
             left = status.st_size
             while left:
-                piece = self._read(fd, min(left, PIECE), path)
+                piece = os.read(fd, min(left, PIECE))
+                if not piece:
+                    raise self._changed(path)
                 left -= len(piece)
                 yield BYTES + struct.pack("<I", len(piece)) + piece
             if _state(os.fstat(fd)) != _state(status):
-                raise TreeChanged(tree=self._tree, problem=CHANGED.format(path=path))
+                raise self._changed(path)
+        except OSError as error:
+            raise self._changed(path, error) from error
         finally:
             os.close(fd)
 
-    def _read(self, fd: int, most: int, path: str) -> bytes:
-        piece = b""
-        with suppress(OSError):  # EIO: the tree cannot be copied now
-            piece = os.read(fd, most)
-        if not piece:
-            raise TreeChanged(tree=self._tree, problem=CHANGED.format(path=path))
-        return piece
+    def _changed(self, path: str, error: object = None) -> TreeChanged:
+        how = f"cannot be read now: {error.strerror}" if isinstance(error, OSError) else "changed while it was read"
+        return TreeChanged(tree=self._tree, problem=f"{path or '.'!a:.200} {how}")
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _link(name: str, parent: int) -> bytes:
+    try:
+        status, target = os.lstat(name, dir_fd=parent), os.readlink(name, dir_fd=parent)
+    except OSError as error:
+        raise TurnedAway(UNREADABLE) from error
+    return LINK + _name(name) + _attributes(status, 0) + _name(target)
+
+
+def _stays_out(turned: TurnedAway) -> bool:
+    """Return whether the copy is whole without this name; otherwise the tree changed, or its file system failed."""
+    cause = turned.__cause__
+    return turned.reason in (MOUNT, SPECIAL) or (isinstance(cause, OSError) and cause.errno in _NO_RIGHT)
 
 
 def _name(name: str) -> bytes:

@@ -125,6 +125,24 @@ def test_one_process_of_a_node_fetches(site: EntrySite) -> None:
     assert there(site) == {"wanted.json"}
 
 
+@pytest.mark.threat(41)
+def test_scopes_take_turns(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that wants many keeps no other waiting, also where each of its bundles comes at once."""
+    offer, order = offered(site), []
+
+    def fetch(_session: object, item: Wanted) -> None:
+        order.append(item.scope)
+        with opened_dir(site.paths.bundles) as fd:
+            wanted.forget(fd, item.sha256)
+
+    for number in range(3):
+        want(site, offer, sha256=f"{number:064}", asked=1000.0 + number)
+    want(site, offer, sha256="f" * 64, scope="user-2", asked=2000.0)
+    monkeypatch.setattr(background, "_fetch", fetch)
+    run(site)
+    assert order == ["user-1", "user-2", "user-1", "user-1"]
+
+
 @pytest.fixture
 def tree(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have a tree packed that a job of this account has asked for."""

@@ -40,13 +40,13 @@ def test_a_tree_is_asked_for_once(paths: NodePaths) -> None:
 
 
 @pytest.mark.threat(50)
-def test_users_take_turns_and_have_a_bound(paths: NodePaths) -> None:
-    """One who asks for many waits behind who asks for one."""
+def test_users_have_a_bound(paths: NodePaths) -> None:
+    """One who asks for too many does not keep others from asking."""
     for number in range(MOST_PER_USER):
         assert requests.ask(paths, request(f"/{number}", asked=time.time() - 100 + number))
     assert not requests.ask(paths, request("/more"))
     assert requests.ask(paths, request("/other", uid=2))
-    assert [item.tree for item in requests.due(paths)][:3] == ["/0", "/other", "/1"]
+    assert [item.tree for item in requests.due(paths)][-3:] == ["/6", "/7", "/other"]
 
 
 def test_a_failed_pack_waits_longer_each_time(paths: NodePaths) -> None:

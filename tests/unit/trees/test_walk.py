@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -12,6 +13,7 @@ from typing import BinaryIO
 
 import pytest
 
+from warmstart.host import untrusted
 from warmstart.host.files import opened_dir
 from warmstart.trees import walk
 from warmstart.trees.stage import Stage, Staged, WalkMalformed
@@ -120,6 +122,53 @@ def test_a_file_that_grows_is_no_copy(tmp_path: Path, records: BinaryIO, monkeyp
     monkeypatch.setattr("warmstart.trees.walk.os.read", growing)
     with pytest.raises(TreeChanged):
         walk.more(records.fileno())
+
+
+@pytest.mark.threat(50)
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        (untrusted.UNREADABLE, errno.EACCES),
+        (untrusted.UNREADABLE, errno.EIO),
+        (untrusted.UNREADABLE, errno.ESTALE),
+        (untrusted.GONE, errno.ENOENT),
+        (untrusted.LINK, 0),
+    ],
+)
+def test_only_what_the_user_may_not_read_is_left_out(
+    tmp_path: Path, records: BinaryIO, monkeypatch: pytest.MonkeyPatch, reason: str, error: int
+) -> None:
+    """What goes, is swapped, or cannot be read now would be missing from a copy that is shown for months."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").write_text("x")
+
+    def turn_away(*_: object) -> int:
+        raise untrusted.TurnedAway(reason) from (OSError(error, os.strerror(error)) if error else None)
+
+    monkeypatch.setattr(walk, "open_any_file", turn_away)
+    if error == errno.EACCES:
+        assert copied(tmp_path / "tree", tmp_path / "copy", records).examples == [("file", reason)]
+    else:
+        with pytest.raises(TreeChanged, match="'file' c"):
+            copied(tmp_path / "tree", tmp_path / "copy", records)
+
+
+@pytest.mark.threat(50)
+def test_a_directory_that_changes_while_it_is_read_is_no_copy(
+    tmp_path: Path, records: BinaryIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that was moved may be missing from the copy, or be there twice."""
+    directory = tmp_path / "tree" / "directory"
+    directory.mkdir(parents=True)
+    (directory / "file").write_text("x")
+
+    def opening(name: str, parent: int, mount: str) -> int:
+        (directory / "new").touch()
+        return untrusted.open_any_file(name, parent, mount)
+
+    monkeypatch.setattr(walk, "open_any_file", opening)
+    with pytest.raises(TreeChanged, match="directory"):
+        copied(tmp_path / "tree", tmp_path / "copy", records)
 
 
 def name(text: bytes) -> bytes:
