@@ -46,6 +46,7 @@ from warmstart.store.parts import PARTS, Listing, Part, RunParts
 from warmstart.trees import packing, requests
 from warmstart.trees.current import TreeUnusable
 from warmstart.trees.requests import TreeRequest
+from warmstart.trees.walk import TreeNotShared, TreeTooLarge
 
 FETCH_S = 3600.0  # for one attempt at a bundle; longer if the rate is low
 SLICE_S = 10.0  # for removing, before another user's run has its turn
@@ -318,6 +319,8 @@ def _pack(session: Session, request: TreeRequest) -> None:
             problem = error.strerror if isinstance(error, OSError) else ""
             failure = error if isinstance(error, WarmstartError) else TreeUnusable(tree=request.tree, problem=problem)
             session.failures.append(failure)
+            refused = isinstance(failure, TreeNotShared | TreeTooLarge)
+            requests.write(fd, request._replace(problem=str(failure), refused=refused))
             audit.emit(events.TREE_PACK_FAILED, tree=request.tree, attempt=request.attempts, error=failure.as_audit())
             return
         requests.forget(fd, request)

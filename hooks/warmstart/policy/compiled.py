@@ -212,6 +212,14 @@ class Rendezvous(NamedTuple):
     required: bool
 
 
+class SharedTree(NamedTuple):
+    """Trees at a path and below it of which an account, or the site, has one copy."""
+
+    path: str
+    owners: tuple[User, ...]
+    scope: str  # account | site
+
+
 class Rule(NamedTuple):
     """One rule of the policy."""
 
@@ -228,6 +236,7 @@ class Rule(NamedTuple):
     mode: str | None = None  # observe | enforce
     together: bool | None = None  # as `Seed.together`
     signed_only: bool = False  # seed from signed scopes alone
+    trees: tuple[SharedTree, ...] = ()
 
 
 class Policy(NamedTuple):

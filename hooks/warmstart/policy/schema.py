@@ -632,6 +632,21 @@ class Rendezvous(Section):
     )
 
 
+class SharedTree(Section):
+    """Trees of which an account, or the site, has one copy ([trees](trees.md#trees-of-an-account-or-the-site))."""
+
+    path: Path = Field(
+        description="A directory without links in its path: it, and every tree below it. One of `trees.prefixes`, or "
+        "below one."
+    )
+    owners: Annotated[list[Account], Field(min_length=1)] = Field(
+        description="Whose files such a tree may have, besides root's. A tree that is root's itself needs `root` here."
+    )
+    scope: Literal["account", "site"] = Field(
+        description="Whose one copy it is: each account's, which needs `trust.account: enforced`, or the site's."
+    )
+
+
 class Rule(Section):
     """What some jobs get. The rules that match a job apply in order; later ones add to earlier ones."""
 
@@ -665,6 +680,11 @@ class Rule(Section):
         False,
         "Seed these jobs from the scopes of `trust.signed` alone, not from their own user's, which root on any node "
         "can write. One matching rule is enough.",
+    )
+    trees: list[SharedTree] = _key(
+        [],
+        "Trees that these jobs [share](trees.md#trees-of-an-account-or-the-site). Several rules add up; of those that "
+        "cover a tree, the last one counts. `match` may use verified attributes only.",
     )
     rendezvous: Rendezvous | None = _key(
         None,

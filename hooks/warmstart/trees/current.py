@@ -33,6 +33,8 @@ class Look(NamedTuple):
     path: str  # without links
     stamp: str  # SHA-256 of what shows changes
     changed: float  # when the youngest of that was changed, by the file system's clock
+    owner: int  # uid of its top
+    group: int  # gid of its top
 
 
 def look(tree: str, prefixes: list[str], marker: str) -> Look:
@@ -41,18 +43,17 @@ def look(tree: str, prefixes: list[str], marker: str) -> Look:
         path = os.path.realpath(tree, strict=True)
         if not any(path.startswith(f"{prefix}/") for prefix in prefixes):
             raise TreeUnusable(tree=tree, problem=f"it leads to {path}, which is below none of trees.prefixes")
-        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)  # who may list it may look
+        try:
+            return _look(fd, tree, path, marker)
+        finally:
+            os.close(fd)
     except OSError as error:
         raise TreeUnusable(tree=tree, problem=error.strerror or str(error)) from error
-    try:
-        return _look(fd, tree, path, marker)
-    finally:
-        os.close(fd)
 
 
 def _look(fd: int, tree: str, path: str, marker: str) -> Look:
-    if os.fstat(fd).st_uid == 0:  # the system's: what programs with more rights read must not be another version
-        raise TreeUnusable(tree=tree, problem="it belongs to root")
+    top = os.fstat(fd)
     marks = [(name, status) for name in ("", *_MARKS, *_packages(fd)) if (status := _status(fd, name))]
     if marker:
         status = _status(fd, marker)
@@ -62,8 +63,12 @@ def _look(fd: int, tree: str, path: str, marker: str) -> Look:
     elif len(marks) == 1:
         problem = "it is no environment of pip, uv or conda; name a file that changes with it: tree=PATH:FILE"
         raise TreeUnusable(tree=tree, problem=problem)
-    facts = [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in marks]
-    return Look(path, sha256(dumps(facts).encode()).hexdigest(), max(status.st_mtime for _, status in marks))
+    facts = [
+        (name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode, status.st_uid, status.st_gid)
+        for name, status in marks
+    ]
+    changed = max(status.st_mtime for _, status in marks)
+    return Look(path, sha256(dumps(facts).encode()).hexdigest(), changed, top.st_uid, top.st_gid)
 
 
 def _packages(fd: int) -> Iterator[str]:

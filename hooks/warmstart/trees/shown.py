@@ -2,8 +2,8 @@
 
 <run>/tree/         root, 0711
     path            where the job sees it: a path without links, and a newline
-    copy/           the packed copy is mounted here: its top belongs to the job, 0700, and has the tree as `tree`.
-                    Empty: the job reads the tree itself, read-only
+    copy/           the packed copy is mounted here, its top 0700 and the job's, or root's if others have the same
+                    copy; it has the tree as `tree`. Empty: the job reads the tree itself, read-only
 """
 
 from __future__ import annotations

@@ -44,6 +44,17 @@ SITE = "  - {name: site, match: {partition: [gpu]}, scope: site, publish: {users
 OWN = ["user-1000-alice"]
 
 
+TREES = """\
+version: 1
+paths: {store: /shared/warmstart}
+trust: {account: enforced}
+trees: {prefixes: [/lustre]}
+rules:
+  - {name: site, trees: [{path: /lustre/sw, owners: [operator, root], scope: site}]}
+  - {name: ml, match: {account: ml-*}, trees: [{path: /lustre/sw/ml, owners: [svc_ml], scope: account}]}
+"""
+
+
 def no_groups() -> list[str]:
     """Fail the test: nothing here depends on groups."""
     raise AssertionError("the groups were looked up")
@@ -424,3 +435,22 @@ def test_a_job_can_be_seeded_from_signed_scopes_alone() -> None:
         assert (grant.read_scopes, grant.publish_scope) == (["site"], "user-1000-alice")
     policy = bare._replace(trust=trust, rules=(wide,))
     assert len(combine(policy, matching(policy, JOB, no_groups), JOB).read_scopes) == 3
+
+
+def test_trees_of_all_matching_rules_add_up(compiled_of: Compile) -> None:
+    """In the order of the rules, each with the scope of this job's account."""
+    policy = compiled_of(TREES)
+    site = ("/lustre/sw", (("operator", 800), ("root", 0)), "site", "site")
+    assert list(granted(policy, JOB).trees) == [site, ("/lustre/sw/ml", (("svc_ml", 1501),), "account-ml-1", "ml")]
+    assert list(granted(policy, JOB._replace(account="bio")).trees) == [site]
+
+
+def test_a_claimed_account_shares_no_trees(compiled_of: Compile) -> None:
+    """Neither by a rule that matches on it, nor by one that names its scope."""
+    policy = compiled_of(TREES.replace("match: {account: ml-*}, ", ""))
+    assert [tree.rule for tree in granted(policy, JOB).trees] == ["site", "ml"]
+    assert [tree.rule for tree in granted(policy, JOB._replace(account="")).trees] == ["site"]
+    for text in (TREES, TREES.replace("match: {account: ml-*}, ", "")):
+        policy = compiled_of(text)
+        policy = policy._replace(trust=policy.trust._replace(account="unproven"))
+        assert [tree.rule for tree in granted(policy, JOB).trees] == ["site"]
