@@ -35,6 +35,7 @@ class Look(NamedTuple):
     changed: float  # when the youngest of that was changed, by the file system's clock
     owner: int  # uid of its top
     group: int  # gid of its top
+    marker: str = ""  # the file that the job named, a path in the tree
 
 
 def look(tree: str, prefixes: list[str], marker: str) -> Look:
@@ -68,7 +69,7 @@ def _look(fd: int, tree: str, path: str, marker: str) -> Look:
         for name, status in marks
     ]
     changed = max(status.st_mtime for _, status in marks)
-    return Look(path, sha256(dumps(facts).encode()).hexdigest(), changed, top.st_uid, top.st_gid)
+    return Look(path, sha256(dumps(facts).encode()).hexdigest(), changed, top.st_uid, top.st_gid, marker)
 
 
 def _packages(fd: int) -> Iterator[str]:

@@ -25,6 +25,7 @@ from warmstart.store.bundles import Published
 from warmstart.store.client import StoreClient
 from warmstart.store.manifest import Draft, File, Producer
 from warmstart.trees.client import TreeClient
+from warmstart.trees.copies import told_of
 from warmstart.trees.current import Look, TreeUnusable
 from warmstart.trees.place import ENTRY, LEFT_OUT, covering, facts_of, place_of, uids_of
 from warmstart.trees.requests import TreeRequest
@@ -112,6 +113,7 @@ class _Pack(NamedTuple):
                 raise TreeChanged(tree=request.tree, problem="it changed while it was packed")
             facts = facts_of(seen, request.shared)
             where = place_of(self.store.path, request.scope, facts)
+            facts |= told_of(staged.files, staged.left_out, staged.examples)
             user, uid = request.user, request.uid
             if request.shared:
                 user, uid = next(owner for owner in request.shared.owners if owner.uid == seen.owner)

@@ -46,7 +46,7 @@ def covering(path: str, granted: Sequence[GrantedTree]) -> GrantedTree | None:
 
 def facts_of(seen: Look, shared: GrantedTree | None) -> dict[str, str]:
     """Return the facts of a tree's namespace."""
-    facts = {"format": FORMAT, "path": seen.path, "stamp": seen.stamp}
+    facts = {"format": FORMAT, "path": seen.path, "marker": seen.marker, "stamp": seen.stamp}
     if shared:
         facts[OWNERS] = " ".join(str(uid) for uid in uids_of(shared))
     return facts
