@@ -137,13 +137,11 @@ static int read_path(int tree, char path[PATH_MAX])
 	return 0;
 }
 
-/* Return the top of the mounted copy, -1 if there is none. It belongs to the job, or to root if others see it, too. */
+/* Return the top of the mounted copy, -1 if there is none. */
 static int open_copy(int tree, const struct owner *owner)
 {
 	int copy = open_beneath(tree, "copy", owner->uid), top;
 
-	if (copy < 0)
-		copy = open_beneath(tree, "copy", 0);
 	if (copy < 0)
 		return -1;
 	top = openat(copy, "tree", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pytest
 
 from tests import spank
 from tests.cluster import mounts
-from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.accounts import ALICE, BOB, CAROL
 from tests.cluster.cluster import JobResult
 from tests.cluster.site import Site
 
@@ -116,7 +117,8 @@ def test_the_first_job_reads_the_tree_itself_and_the_second_its_copy(site: Site)
             "0",
         ]
         assert site.leftovers() == []
-    assert "/tree/copy" not in Path("/proc/self/mountinfo").read_text()
+    mounted = Path("/proc/self/mountinfo").read_text().splitlines()  # also by other tests
+    assert not [line for line in mounted if "/tree/copy" in line and str(site.cluster.base) in line]
 
 
 SEVERAL = """\
@@ -142,6 +144,71 @@ def test_all_nodes_of_a_job_have_the_copy_or_none_has(site: Site) -> None:
         assert second.output.splitlines() == ["squashfs", "squashfs"]
         assert not [*(site.store / "rendezvous").glob(f"*.{second.job_id}.*")]
         assert site.leftovers() == []
+
+
+SITE_RULES = """\
+trees:
+  prefixes: ["{base}"]
+rules:
+  - name: everyone
+    trees:
+      - {{path: "{base}/closed/*", owners: [root], scope: site}}
+"""
+SITE_SHOW = """\
+#!/bin/sh
+cat {tree}/lib/python3.11/site-packages/one/__init__.py
+stat -c '%A %U' {tree}/lib/python3.11/site-packages/one/run.sh
+grep -q ' {tree} .* squashfs ' /proc/self/mountinfo && echo copy || echo itself
+"""
+
+
+@pytest.mark.threat(54, 55)
+def test_the_site_has_one_copy_of_a_tree_of_roots(site: Site) -> None:
+    """One user's job packs it, and another's on another node reads it; not one who may not read the tree itself.
+
+    A file that somebody has planted keeps it from being packed, and jobs are told which.
+    """
+    spank.need()
+    base = site.cluster.base / "tree.site"
+    tree = base / "closed" / "env"
+    packages = make_environment(site, tree)
+    subprocess.run(["/bin/chown", "-Rh", "root:root", str(tree)], check=True)
+    subprocess.run(["/bin/chmod", "-R", "go-w,a+rX", str(tree)], check=True)
+    os.chown(tree.parent, 0, site.cluster.account(CAROL).gid)
+    tree.parent.chmod(0o705)  # closed to ws-carol's group, and open to all others
+    with spank.loaded(site):
+        site.write_policy(SITE_RULES.format(base=base), constant="spank")
+        first = run(site, tree, SITE_SHOW, ALICE, "--nodelist=n1")
+        assert first.output.splitlines() == [told(tree), "one", "-rwxr-xr-x root", "itself"]
+        (packed,) = site.events(first.job_id, "tree.packed")
+        assert (packed["scope"], packed["left_out"]) == ("site", 0)
+        second = run(site, tree, SITE_SHOW, BOB, "--nodelist=n2")
+        assert second.output.splitlines() == ["one", "-rwxr-xr-x root", "copy"]
+        (shown,) = site.events(second.job_id, "tree.shown")
+        assert (shown["way"], shown["scope"], shown["rule"]) == ("copy", "site", "everyone")
+        stranger = run(site, tree, SITE_SHOW, CAROL, "--nodelist=n2")
+        assert stranger.output.splitlines()[0] == (
+            f"warmstart: tree {tree}: Permission denied; the job runs without it"
+        )
+        assert site.events(stranger.job_id, "tree.shown") == []
+        assert "one" not in stranger.output.splitlines()
+        listed = json.loads(site.command("cache", "list", "--profile", "trees", "--scope", "site", "--json").stdout)
+        assert [(copy["scope"], copy["user"]) for copy in listed] == [("site", "root")]
+        (packages / "planted.py").write_text("import os\n")
+        bob = site.cluster.account(BOB)
+        os.chown(packages / "planted.py", bob.uid, bob.gid)
+        third = run(site, tree, SITE_SHOW, BOB, "--nodelist=n2")
+        (failed,) = site.events(third.job_id, "tree.pack-failed")
+        assert failed["error"]["code"] == "tree-not-shared"
+        fourth = run(site, tree, SITE_SHOW, ALICE, "--nodelist=n2")
+        notice, *_, way = fourth.output.splitlines()
+        assert (way, site.events(fourth.job_id, "tree.pack-failed")) == ("itself", [])
+        assert notice.endswith(
+            f"planted.py: it belongs to uid {bob.uid}, whom the rule does not name; so no copy is made of it"
+        )
+        site.cluster.wait_idle()
+        assert site.leftovers() == []
+    site.write_policy()
 
 
 def test_a_damaged_copy_is_found(site: Site) -> None:

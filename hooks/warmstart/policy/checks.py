@@ -372,7 +372,7 @@ def _shared_trees(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterat
         loc = ("trees", number)
         if problem := _not_normal(tree.path):
             yield Fault((*loc, "path"), problem)
-        if not any(_within(tree.path, prefix) for prefix in model.trees.prefixes):
+        if not any(tree.path.startswith(f"{prefix}/") for prefix in model.trees.prefixes):
             yield Fault((*loc, "path"), f"{tree.path} is below none of trees.prefixes")
         for index, name in enumerate(tree.owners):
             if find_user(name) is None:

@@ -147,6 +147,7 @@ class Trees(NamedTuple):
     max_size: int  # bytes
     max_files: int
     pack_deadline: int  # seconds
+    keep: int  # bytes of copies on a node
 
 
 class Maintenance(NamedTuple):
@@ -213,11 +214,12 @@ class Rendezvous(NamedTuple):
 
 
 class SharedTree(NamedTuple):
-    """Trees at a path and below it of which an account, or the site, has one copy."""
+    """Trees of which an account, or the site, has one copy."""
 
-    path: str
+    path: str  # `*` stands for any part of one name
     owners: tuple[User, ...]
     scope: str  # account | site
+    marker: str | None  # a path in the tree
 
 
 class Rule(NamedTuple):

@@ -152,7 +152,7 @@ def _slurmctld(model: PolicyModel, users: checks.FindUser) -> compiled.Slurmctld
 def _rule(rule: Rule, place: str, users: checks.FindUser) -> compiled.Rule:
     named = tuple(_user(users, name) for name in (rule.publish.users if rule.publish else []))
     trees = tuple(
-        compiled.SharedTree(tree.path, tuple(_user(users, name) for name in tree.owners), tree.scope)
+        _form(compiled.SharedTree, tree, owners=tuple(_user(users, name) for name in tree.owners))
         for tree in rule.trees
     )
     return _form(compiled.Rule, rule, place=place, publishers=named, trees=trees)

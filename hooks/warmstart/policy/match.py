@@ -29,11 +29,12 @@ class Matched(NamedTuple):
 
 
 class GrantedTree(NamedTuple):
-    """Trees at a path and below it of which the job's account, or the site, has one copy."""
+    """Trees of which the job's account, or the site, has one copy."""
 
-    path: str
+    path: str  # `*` stands for any part of one name
     owners: tuple[User, ...]  # whose files they may have, besides root's
     scope: str  # a directory of the store
+    marker: str  # a path in the tree, "" if what package managers leave is enough
     rule: str
 
 
@@ -108,7 +109,17 @@ def _trees(policy: Policy, rules: Sequence[Rule], job: Job) -> Iterator[GrantedT
     for rule in rules:
         for tree in rule.trees:
             if tree.scope != "account" or _has_account(policy, job):
-                yield GrantedTree(tree.path, tree.owners, scope_key(tree.scope, job), rule.name)
+                yield GrantedTree(tree.path, tree.owners, scope_key(tree.scope, job), tree.marker or "", rule.name)
+
+
+def covering(path: str, granted: Sequence[GrantedTree]) -> GrantedTree | None:
+    """Return the last of these that the tree at a path without links is one of."""
+    return next((tree for tree in reversed(granted) if _fits_path(tree.path, path)), None)
+
+
+def _fits_path(glob: str, path: str) -> bool:
+    globs, names = glob.split("/"), path.split("/")
+    return len(globs) == len(names) and all(map(_fits, globs, names))
 
 
 def is_observed(policy: Policy, matches: Sequence[Matched]) -> bool:

@@ -95,7 +95,8 @@ def run(context: Context, options: Options) -> Outcome:
         found = _Shown(None, SEVERAL_NODES)
     try:
         with opened_dir(record.run_directory) as base:
-            shown.show(base, tree.seen.path, found.copy.root if found.copy else None)
+            own = (record.uid, record.gid) if tree.home.shared else None
+            shown.show(base, tree.seen.path, found.copy.root if found.copy else None, own)
     except OSError as error:
         raise TreeUnusable(tree=options.tree, problem=f"it cannot be mounted: {error.strerror}") from error
     finally:
@@ -219,7 +220,7 @@ def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Shown:
             offer,
             wanted.Asker.of(context.record),
             store=context.store,
-            most_bytes=policy.trees.max_size,
+            most_bytes=policy.trees.keep,
             deadline=context.deadline.within(policy.seed.fetch_budget),
         )
     except FetchGoesOn as error:
@@ -245,7 +246,7 @@ def _without(context: Context, options: Options, tree: _Tree, offers: Offers) ->
         return _Shown(None, "bundles-refused")
     record = context.record
     request = requests.TreeRequest(
-        *(options.tree, options.marker, tree.home.publish, record.user, record.uid, record.gid),
+        *(options.tree, tree.seen.marker, tree.home.publish, record.user, record.uid, record.gid),
         *(record.cluster, record.job_id, record.node, time.time()),
         shared=tree.home.shared,
     )

@@ -46,15 +46,20 @@ class TreeClient:
 
         Raises `TreeUnusable`, or `WorkerSilent` where its file system hangs.
         """
+        from warmstart.policy.match import covering
         from warmstart.store.manifest import is_sha256
         from warmstart.trees import current
-        from warmstart.trees.place import covering, uids_of
+        from warmstart.trees.place import uids_of
 
-        seen = self._worker.run(deadline, current.look, self._tree, list(prefixes), marker)
+        seen = self._worker.run(deadline, current.look, self._tree, list(prefixes), marker, list(shared))
         is_below = any(seen.path.startswith(f"{prefix}/") for prefix in prefixes)
         if not (is_below and os.path.normpath(seen.path) == seen.path and is_sha256(seen.stamp)) or "\n" in seen.path:
             raise current.TreeUnusable(tree=self._tree, problem=f"it leads to {seen.path!a}, which may be no tree")
         tree = covering(seen.path, shared)
+        if seen.marker != (tree.marker if tree else marker):
+            raise current.TreeUnusable(
+                tree=self._tree, problem="another file than it has to be says whether it changed"
+            )
         if seen.owner == 0 and not (tree and 0 in uids_of(tree)):
             # The system's: what programs with more rights read must not be another version.
             raise current.TreeUnusable(tree=self._tree, problem="it belongs to root")

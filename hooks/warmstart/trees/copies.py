@@ -9,7 +9,7 @@ from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.profiles.defined import TREES
+from warmstart.profiles.defined import OWNERS, TREES
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.trees.place import ENTRY
@@ -37,6 +37,7 @@ class TreeCopy(NamedTuple):
     size: int  # of the packed copy, bytes
     left_out: int
     examples: str  # paths that were left out, and why
+    owners: str  # uids whose files it may have, if many share it; "" for a user's own
 
 
 def told_of(files: int, left_out: int, examples: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -54,16 +55,19 @@ def copies(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iter
     """
     for scope in store.scopes(_deadline()):
         try:
-            listed = store.namespaces(scope, _deadline())
+            yield from copies_in(store, scope, failed)
         except WarmstartError as error:
             failed(error)
-            continue
-        for where in listed:
-            if where.profile == TREES:
-                try:
-                    yield from _copies(store, where)
-                except WarmstartError as error:
-                    failed(error)
+
+
+def copies_in(store: StoreClient, scope: str, failed: Callable[[WarmstartError], None]) -> Iterator[TreeCopy]:
+    """Yield the copies of a scope. `failed` gets the error of each namespace that is left out."""
+    for where in store.namespaces(scope, _deadline()):
+        if where.profile == TREES:
+            try:
+                yield from _copies(store, where)
+            except WarmstartError as error:
+                failed(error)
 
 
 def _copies(store: StoreClient, where: Namespace) -> Iterator[TreeCopy]:
@@ -88,6 +92,7 @@ def _copies(store: StoreClient, where: Namespace) -> Iterator[TreeCopy]:
             size=bundle.size,
             left_out=_number(facts, _LEFT_OUT),
             examples=facts.get(_EXAMPLES, ""),
+            owners=facts.get(OWNERS, ""),
         )
 
 

@@ -12,6 +12,7 @@ import os
 
 from warmstart.errors import ResourceError
 from warmstart.lean import Iterator, NamedTuple, dumps, sha256, suppress
+from warmstart.policy.match import GrantedTree, covering
 
 _MARKS = ("pyvenv.cfg", "conda-meta", "conda-meta/history")
 _LIBRARIES = ("lib", "lib64")
@@ -38,15 +39,20 @@ class Look(NamedTuple):
     marker: str = ""  # the file that the job named, a path in the tree
 
 
-def look(tree: str, prefixes: list[str], marker: str) -> Look:
-    """Return a tree below one of the prefixes as it is now; `marker` is a path in it, or "". Raises `TreeUnusable`."""
+def look(tree: str, prefixes: list[str], marker: str, shared: list[GrantedTree]) -> Look:
+    """Return a tree below one of the prefixes as it is now; `marker` is a path in it, or "".
+
+    Of a tree that is one of `shared`, their marker counts: whoever could choose one would make a copy for each. Raises
+    `TreeUnusable`.
+    """
     try:
         path = os.path.realpath(tree, strict=True)
         if not any(path.startswith(f"{prefix}/") for prefix in prefixes):
             raise TreeUnusable(tree=tree, problem=f"it leads to {path}, which is below none of trees.prefixes")
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)  # who may list it may look
         try:
-            return _look(fd, tree, path, marker)
+            chosen = covering(path, shared)
+            return _look(fd, tree, path, chosen.marker if chosen else marker)
         finally:
             os.close(fd)
     except OSError as error:
@@ -62,7 +68,10 @@ def _look(fd: int, tree: str, path: str, marker: str) -> Look:
             raise TreeUnusable(tree=tree, problem=f"it has no {marker}")
         marks.append((marker, status))
     elif len(marks) == 1:
-        problem = "it is no environment of pip, uv or conda; name a file that changes with it: tree=PATH:FILE"
+        problem = (
+            "it is no environment of pip, uv or conda; name a file that changes with it: tree=PATH:FILE, or marker "
+        )
+        problem += "where a rule names the tree"
         raise TreeUnusable(tree=tree, problem=problem)
     facts = [
         (name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode, status.st_uid, status.st_gid)

@@ -12,25 +12,33 @@ from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
+from warmstart.audit.journal import Journal
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import create_file, ensure_dir, opened_dir, remove_tree, unlink_if_there
 from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
+from warmstart.policy.match import covering
 from warmstart.store import bundles
-from warmstart.store.bundles import Published
+from warmstart.store.bundles import Published, QuotaExceeded
 from warmstart.store.client import StoreClient
+from warmstart.store.layout import Namespace, is_user_scope
+from warmstart.store.maintenance import IN_USE_SECONDS, OVER
 from warmstart.store.manifest import Draft, File, Producer
+from warmstart.trees import copies
 from warmstart.trees.client import TreeClient
 from warmstart.trees.copies import told_of
 from warmstart.trees.current import Look, TreeUnusable
-from warmstart.trees.place import ENTRY, LEFT_OUT, covering, facts_of, place_of, uids_of
+from warmstart.trees.place import ENTRY, LEFT_OUT, facts_of, place_of, uids_of
 from warmstart.trees.requests import TreeRequest
 from warmstart.trees.stage import Stage, Staged
-from warmstart.trees.walk import Bounds, TreeChanged
+from warmstart.trees.walk import Bounds, TreeChanged, TreeTooLarge
+
+T = TypeVar("T")
 
 LOOK_S = 30.0
 STORE_S = 60.0
@@ -47,12 +55,14 @@ class Packed(NamedTuple):
     published: Published
 
 
-def pack_tree(request: TreeRequest, paths: NodePaths, policy: Policy, store: StoreClient) -> Packed | None:
+def pack_tree(
+    request: TreeRequest, paths: NodePaths, policy: Policy, store: StoreClient, audit: Journal
+) -> Packed | None:
     """Pack a tree as it is now; None if there is nothing to do: it is published, or another node packs it.
 
-    Only one process of a node may do this at a time. Raises `TreeUnusable`, `TreeChanged`, `TreeTooLarge`,
-    `TreeNotShared`, `QuotaExceeded`, `PublishBlocked`, `PackFailed`, other errors of the store and of programs, and
-    `OSError`.
+    Where the scope's quota needs the room, copies of trees go that nobody has used for long. Only one process of a node
+    may do this at a time. Raises `TreeUnusable`, `TreeChanged`, `TreeTooLarge`, `TreeNotShared`, `QuotaExceeded`,
+    `PublishBlocked`, `PackFailed`, other errors of the store and of programs, and `OSError`.
     """
     deadline = after(policy.trees.pack_deadline)
     user = Identity(request.user, request.uid, request.gid)
@@ -60,17 +70,14 @@ def pack_tree(request: TreeRequest, paths: NodePaths, policy: Policy, store: Sto
     records = os.open(paths.trees, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         with TreeClient(user, request.tree, records) as client:
-            pack = _Pack(request, paths, policy, store, client)
-            seen = pack.look(deadline)
+            work = _Pack(request, paths, policy, store, client, audit)
+            seen = work.look(deadline)
             where = place_of(store.path, request.scope, facts_of(seen, request.shared))
             with store.locked_namespace(where, deadline.within(STORE_S)) as is_ours:
-                quota = bundles.quota(request.scope, policy.maintenance)
-                if not is_ours or store.known_entries(
-                    where, request.user, request.uid, deadline.within(STORE_S), quota=quota
-                ):
+                if not is_ours or work.is_published(where, deadline.within(STORE_S)):
                     return None
                 time.sleep(min(max(seen.changed + QUIET_S - time.time(), 0.0), QUIET_S))
-                return pack.publish(seen, deadline, quota)
+                return work.publish(seen, deadline)
     finally:
         os.close(records)
         clear(paths)
@@ -90,17 +97,18 @@ class _Pack(NamedTuple):
     policy: Policy
     store: StoreClient
     client: TreeClient
+    audit: Journal
 
     def look(self, deadline: Deadline) -> Look:
         """Return the tree as it is now."""
         request = self.request
         shared = (request.shared,) if request.shared else ()
         seen = self.client.look(self.policy.trees.prefixes, request.marker, deadline.within(LOOK_S), shared)
-        if shared and not covering(seen.path, shared):
+        if not (covering(seen.path, shared) if shared else is_user_scope(request.scope)):
             raise TreeUnusable(tree=request.tree, problem=f"it leads to {seen.path}, which no rule names any more")
         return seen
 
-    def publish(self, seen: Look, deadline: Deadline, quota: int) -> Packed:
+    def publish(self, seen: Look, deadline: Deadline) -> Packed:
         """Copy, pack and publish the tree."""
         request, rules = self.request, self.policy.trees
         with opened_dir(self.paths.trees) as fd:
@@ -119,10 +127,47 @@ class _Pack(NamedTuple):
                 user, uid = next(owner for owner in request.shared.owners if owner.uid == seen.owner)
             producer = Producer(request.job_id, user, uid, request.node, request.cluster)
             whole = {ENTRY: {ENTRY: File(staged.size, seen.stamp, 0)}}
-            published = self.store.publish(where, squashfs, Draft(producer, facts, whole), deadline, quota=quota)
+            draft, quota = Draft(producer, facts, whole), self._quota
+            published = self._within_quota(lambda: self.store.publish(where, squashfs, draft, deadline, quota=quota))
             return Packed(seen, staged, published)
         finally:
             os.close(squashfs)
+
+    def is_published(self, where: Namespace, deadline: Deadline) -> bool:
+        """Return whether there is a copy. Raises `PublishBlocked`, or `QuotaExceeded` if there is no room for one."""
+        user, uid = self.request.user, self.request.uid
+        known = self._within_quota(lambda: self.store.known_entries(where, user, uid, deadline, quota=self._quota))
+        return bool(known)
+
+    @property
+    def _quota(self) -> int:
+        return bundles.quota(self.request.scope, self.policy.maintenance)
+
+    def _within_quota(self, act: Callable[[], T]) -> T:
+        """Run what a scope's quota may refuse, again if there could be made room."""
+        try:
+            return act()
+        except QuotaExceeded as error:
+            if not self._made_room(error):
+                raise
+            return act()
+
+    def _made_room(self, error: QuotaExceeded) -> bool:
+        """Take the least recently used copies of the scope out of use that no job reads; return whether that is enough.
+
+        Maintenance does so once a day, and only where nine tenths of a quota are used: a tree may be larger than that.
+        """
+        used, more, most = (int(str(error.fields[name])) for name in ("used", "more", "quota"))
+        known = copies.copies_in(self.store, self.request.scope, lambda _: None)
+        idle = [copy for copy in known if copy.used < time.time() - IN_USE_SECONDS]
+        if used + more - sum(copy.size for copy in idle) > most:
+            return False
+        for copy in sorted(idle, key=lambda copy: copy.used):
+            if used + more <= most:
+                break
+            copies.take_out(self.store, self.audit, copy, OVER.format(key=f"per_{copy.scope.partition('-')[0]}"))
+            used -= copy.size
+        return True
 
     def _pack(self, seen: Look, top: int, bounds: Bounds, deadline: Deadline) -> tuple[int, Staged]:
         """Return a descriptor of the squashfs, and what it has."""
@@ -136,4 +181,10 @@ class _Pack(NamedTuple):
                 os.close(create_file(top, LEFT_OUT, "".join(f"{line}\n" for line in lines).encode(), 0o444))
             path = f"{self.paths.trees}/{_PACKED}"
             own = (0, seen.group) if request.shared else (request.uid, request.gid)
-            return pack(f"{self.paths.trees}/{_STAGE}", path, deadline, stage.space.while_written(path), own), staged
+            packed = pack(f"{self.paths.trees}/{_STAGE}", path, deadline, stage.space.while_written(path), own)
+            size, keep = os.fstat(packed).st_size, self.policy.trees.keep
+            if size > keep:
+                os.close(packed)
+                problem = f"its copy has {size} bytes, and nodes keep {keep} of all trees"
+                raise TreeTooLarge(tree=request.tree, problem=problem)
+            return packed, staged

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, sha256
-from warmstart.policy.match import GrantedTree
-from warmstart.profiles.defined import TREES
+from warmstart.policy.match import GrantedTree, covering
+from warmstart.profiles.defined import OWNERS, TREES
 from warmstart.store.layout import Namespace
 from warmstart.store.signed import is_signed
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 ENTRY = "tree"  # the one entry of a bundle, and the tree's directory in it
 LEFT_OUT = "left-out"  # beside it: what its user could not read, if anything: the number, and a line for some of them
 FORMAT = "1"  # raise it if older copies must not be shown any more
-OWNERS = "owners"  # the fact that a copy for many has: the uids of whom the policy names
 
 
 class Home(NamedTuple):
@@ -37,11 +36,6 @@ def home_of(path: str, granted: Sequence[GrantedTree], own: str, trust: Trust, *
     if not is_signed(shared.scope, trust):
         return Home([] if signed_only else [shared.scope], shared.scope, shared)
     return Home([shared.scope] if signed_only else [shared.scope, own], own, shared)
-
-
-def covering(path: str, granted: Sequence[GrantedTree]) -> GrantedTree | None:
-    """Return the last of the trees that a rule names which is the one at a path, or has it below it."""
-    return next((tree for tree in reversed(granted) if f"{path}/".startswith(f"{tree.path}/")), None)
 
 
 def facts_of(seen: Look, shared: GrantedTree | None) -> dict[str, str]:

@@ -92,9 +92,13 @@ def test_what_root_owns_is_a_tree_only_if_a_rule_says_so(tree: Path) -> None:
     (tree / "pyvenv.cfg").write_text("")
     os.chown(tree, 0, 0)
     below = str(tree.parent)
-    owned = GrantedTree(below, (User("root", 0),), "site", "everyone")
+    owned = GrantedTree(f"{below}/*", (User("root", 0),), "site", "", "everyone")
     with TreeClient(USER, str(tree)) as client:
-        for shared in ((), (owned._replace(owners=(User("ws-other", OTHER),)),), (owned._replace(path=f"{below}/x"),)):
+        for shared in (
+            (),
+            (owned._replace(owners=(User("ws-other", OTHER),)),),
+            (owned._replace(path=f"{below}/*/*"),),
+        ):
             with pytest.raises(TreeUnusable, match="belongs to root"):
                 client.look((below,), "", after(10), shared)
         assert client.look((below,), "", after(10), (owned,)).owner == 0

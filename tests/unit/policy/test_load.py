@@ -240,6 +240,12 @@ def test_rights_on_claims_are_refused(site: Site, rule: str, refusal: str) -> No
         ("{path: /lustre/sw, owners: [], scope: site}", "trees[0].owners: is empty"),
         ("{path: /lustre/sw/, owners: [root], scope: site}", "trees[0].path: write /lustre/sw, without"),
         ("{path: /lustrous, owners: [root], scope: site}", "trees[0].path: /lustrous is below none of trees.prefixes"),
+        ("{path: /lustre, owners: [root], scope: site}", "trees[0].path: /lustre is below none of trees.prefixes"),
+        (
+            "{path: /lustre/a, owners: [root], scope: site, marker: ../b}",
+            "trees[0].marker: '../b' is not a path in a tree",
+        ),
+        ("{path: /lustre/a, owners: [root], scope: site, marker: /b}", "trees[0].marker: '/b' is not a path in a tree"),
     ],
 )
 def test_trees_of_many_are_owned_and_below_a_prefix(site: Site, rule: str, refusal: str) -> None:
@@ -247,7 +253,7 @@ def test_trees_of_many_are_owned_and_below_a_prefix(site: Site, rule: str, refus
     text = f"{MINIMAL}trees: {{prefixes: [/lustre]}}\nrules:\n  - {{name: a, trees: [{rule}]}}\n"
     (problem,) = refusals(site, text)
     assert f"rules[0].{refusal}" in problem
-    tree = "{path: /lustre, owners: [root], scope: site}"
+    tree = "{path: /lustre/*/env, owners: [root], scope: site, marker: .version/x..y}"
     (problem,) = refusals(site, text.replace(rule, tree).replace("name: a", "name: a, match: {account: ml}"))
     assert "rules[0].match.account: trees may not depend on a claimed attribute" in problem
 

@@ -15,7 +15,7 @@ from warmstart.job import Job
 from warmstart.policy import load
 from warmstart.policy.compiled import Condition, Policy
 from warmstart.policy.invalid import PolicyInvalid
-from warmstart.policy.match import NO_RULE, Grant, combine, matching, private_repository
+from warmstart.policy.match import NO_RULE, Grant, GrantedTree, combine, covering, matching, private_repository
 
 JOB = a_job(uid=1000, gid=1000, user="alice", cluster="c", partition="gpu", account="ml-1")
 
@@ -50,8 +50,8 @@ paths: {store: /shared/warmstart}
 trust: {account: enforced}
 trees: {prefixes: [/lustre]}
 rules:
-  - {name: site, trees: [{path: /lustre/sw, owners: [operator, root], scope: site}]}
-  - {name: ml, match: {account: ml-*}, trees: [{path: /lustre/sw/ml, owners: [svc_ml], scope: account}]}
+  - {name: site, trees: [{path: /lustre/sw/*, owners: [operator, root], scope: site}]}
+  - {name: ml, match: {account: ml-*}, trees: [{path: /lustre/ml, owners: [svc_ml], scope: account, marker: a/b}]}
 """
 
 
@@ -440,8 +440,8 @@ def test_a_job_can_be_seeded_from_signed_scopes_alone() -> None:
 def test_trees_of_all_matching_rules_add_up(compiled_of: Compile) -> None:
     """In the order of the rules, each with the scope of this job's account."""
     policy = compiled_of(TREES)
-    site = ("/lustre/sw", (("operator", 800), ("root", 0)), "site", "site")
-    assert list(granted(policy, JOB).trees) == [site, ("/lustre/sw/ml", (("svc_ml", 1501),), "account-ml-1", "ml")]
+    site = ("/lustre/sw/*", (("operator", 800), ("root", 0)), "site", "", "site")
+    assert list(granted(policy, JOB).trees) == [site, ("/lustre/ml", (("svc_ml", 1501),), "account-ml-1", "a/b", "ml")]
     assert list(granted(policy, JOB._replace(account="bio")).trees) == [site]
 
 
@@ -454,3 +454,21 @@ def test_a_claimed_account_shares_no_trees(compiled_of: Compile) -> None:
         policy = compiled_of(text)
         policy = policy._replace(trust=policy.trust._replace(account="unproven"))
         assert [tree.rule for tree in granted(policy, JOB).trees] == ["site"]
+
+
+@pytest.mark.parametrize(
+    ("path", "last"),
+    [
+        ("/l/sw", "none"),
+        ("/l/sw/a", "all"),
+        ("/l/sw/py-3", "py"),
+        ("/l/sw/py-3/lib", "none"),
+        ("/l/sw/x/env", "deep"),
+        ("/l/sw/x/y/env", "none"),
+    ],
+)
+def test_the_last_rule_that_covers_a_tree_counts(path: str, last: str) -> None:
+    """A star stands for a part of one name, so a directory in a tree is no other tree."""
+    globs = {"all": "/l/sw/*", "deep": "/l/sw/*/env", "py": "/l/sw/py*"}
+    found = covering(path, [GrantedTree(glob, (), "site", "", rule) for rule, glob in globs.items()])
+    assert (found.rule if found else "none") == last

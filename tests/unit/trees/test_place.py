@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from warmstart.policy.compiled import Trust, User
 from warmstart.policy.match import GrantedTree
 from warmstart.trees.current import Look
 from warmstart.trees.place import Home, facts_of, home_of, place_of
 
 OWN = "user-7-u"
-TEAM = GrantedTree("/l/proj", (User("pi", 3),), "account-p", "team")
-SITE = GrantedTree("/l/proj/sw", (User("sw", 2), User("root", 0)), "site", "all")
+TEAM = GrantedTree("/l/proj/*", (User("pi", 3),), "account-p", "", "team")
+SITE = GrantedTree("/l/proj/sw/*", (User("sw", 2), User("root", 0)), "site", "", "all")
 CLAIMED = Trust("claimed", "claimed")
 SIGNED = CLAIMED._replace(signed=("site",))
 SEEN = Look("/l/proj/sw/env", "ab" * 32, 0.0, 2, 2)
@@ -22,22 +20,11 @@ def home(path: str, trust: Trust = CLAIMED, *, signed_only: bool = False) -> Hom
     return home_of(path, (TEAM, SITE), OWN, trust, signed_only=signed_only)
 
 
-@pytest.mark.parametrize(
-    ("path", "shared"),
-    [
-        ("/l/proj", TEAM),
-        ("/l/proj/a/b", TEAM),
-        ("/l/proj/sw", SITE),
-        ("/l/proj/sw/a", SITE),
-        ("/l/proj/swim", TEAM),
-        ("/l/project", None),
-        ("/l", None),
-    ],
-)
-def test_the_last_rule_that_covers_a_tree_counts(path: str, shared: GrantedTree | None) -> None:
-    """A path is a directory and everything below it."""
-    expected = Home([shared.scope], shared.scope, shared) if shared else Home([OWN], OWN, None)
-    assert home(path) == expected
+def test_a_tree_of_many_has_its_copy_in_their_scope() -> None:
+    """Any other is its user's own."""
+    assert home("/l/proj/a") == Home([TEAM.scope], TEAM.scope, TEAM)
+    assert home("/l/proj/sw/a") == Home(["site"], "site", SITE)
+    assert home("/l/proj") == Home([OWN], OWN, None)
 
 
 def test_a_signed_scope_is_read_and_not_written() -> None:
