@@ -246,7 +246,7 @@ def _tree(policy: Policy, job: Job, grant: Grant, requested: Request, meeting: M
     """Return the step if the policy offers trees, and this node has a way to show a job one."""
     if not policy.trees.prefixes:
         return None
-    if policy.constant_path != "spank" or grant.signed_only:  # copies lie in the user's own scope
+    if policy.constant_path != "spank" or _lacks_signed_tree(policy, grant):
         return None
     from warmstart.steps import tree
 
@@ -256,8 +256,19 @@ def _tree(policy: Policy, job: Job, grant: Grant, requested: Request, meeting: M
         scope_key("user", job),
         alone=not nodes.has_several(job.nodelist),
         meeting=meeting and meeting._replace(name=f"{meeting.name}.tree"),
+        shared=grant.trees,
+        signed_only=grant.signed_only,
     )
     return Step(tree.NAME, partial(tree.run, options=options), in_workspace=True)
+
+
+def _lacks_signed_tree(policy: Policy, grant: Grant) -> bool:
+    """Return whether the job takes what is signed alone, and no tree can have a signed copy."""
+    if not grant.signed_only:
+        return False
+    from warmstart.store.signed import is_signed
+
+    return not any(is_signed(tree.scope, policy.trust) for tree in grant.trees)
 
 
 def is_sampled(policy: Policy, job: Job) -> bool:
@@ -356,7 +367,7 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
         notices.append(NO_TREES.format(tree=requested.tree))
     elif requested.tree and policy.constant_path != "spank":
         notices.append(NO_WAY_TO_TREE.format(tree=requested.tree))
-    elif requested.tree and grant.signed_only:
+    elif requested.tree and _lacks_signed_tree(policy, grant):
         notices.append(UNSIGNED_TREE.format(tree=requested.tree))
     options = step.Options(variables, dict(grant.env), tuple(notices), grant.override)
     return Step(step.NAME, partial(step.run, options=options))

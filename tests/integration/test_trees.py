@@ -16,6 +16,8 @@ import pytest
 from tests import spank
 from tests.cluster import mounts, processes
 from tests.cluster.accounts import ALICE, BOB
+from tests.cluster import mounts
+from tests.cluster.accounts import ALICE, BOB, CAROL
 from tests.cluster.cluster import JobResult
 from tests.cluster.site import Site
 from warmstart.host import files
@@ -137,12 +139,12 @@ def test_all_nodes_of_a_job_have_the_copy_or_none_has(site: Site) -> None:
         make_environment(site, source / "env")
         tree, nodes = target / "env", ("--nodelist=n1,n2",)
         first = run(site, tree, SEVERAL, ALICE, *nodes)
-        assert first.output.splitlines()[-2:] == ["itself", "itself"]
+        assert first.output.splitlines().count("itself") == 2
         reasons = [event["reason"] for event in site.events(first.job_id, "tree.shown")]
         assert sorted(reasons) == ["no-copy", "nothing-proposed"]
         with site.full_node_cache("n2"):
             cold = run(site, tree, SEVERAL, ALICE, *nodes)
-        assert cold.output.splitlines()[-2:] == ["itself", "itself"]
+        assert cold.output.splitlines().count("itself") == 2
         assert {event["way"] for event in site.events(cold.job_id, "tree.shown")} == {"itself"}
         second = run(site, tree, SEVERAL, ALICE, *nodes)
         assert second.output.splitlines() == ["squashfs", "squashfs"]
@@ -230,6 +232,69 @@ def test_an_edit_in_place_is_read_after_a_refresh(site: Site) -> None:
         assert (again.output, site.events(again.job_id, "tree.shown")[0]["way"]) == ("two\n", "copy")
         assert site.command("trees", "rm", str(tree)).returncode == 0
         assert listed(site, tree) == []
+SITE_RULES = """\
+trees:
+  prefixes: ["{base}"]
+rules:
+  - name: everyone
+    trees:
+      - {{path: "{base}/closed/*", owners: [root], scope: site}}
+"""
+SITE_SHOW = """\
+#!/bin/sh
+cat {tree}/lib/python3.11/site-packages/one/__init__.py
+stat -c '%A %U' {tree}/lib/python3.11/site-packages/one/run.sh
+grep -q ' {tree} .* squashfs ' /proc/self/mountinfo && echo copy || echo itself
+"""
+
+
+@pytest.mark.threat(54, 55)
+def test_the_site_has_one_copy_of_a_tree_of_roots(site: Site) -> None:
+    """One user's job packs it, and another's on another node reads it; not one who may not read the tree itself.
+
+    A file that somebody has planted keeps it from being packed, and jobs are told which.
+    """
+    spank.need()
+    base = site.cluster.base / "tree.site"
+    tree = base / "closed" / "env"
+    packages = make_environment(site, tree)
+    subprocess.run(["/bin/chown", "-Rh", "root:root", str(tree)], check=True)
+    subprocess.run(["/bin/chmod", "-R", "go-w,a+rX", str(tree)], check=True)
+    os.chown(tree.parent, 0, site.cluster.account(CAROL).gid)
+    tree.parent.chmod(0o705)  # closed to ws-carol's group, and open to all others
+    with spank.loaded(site):
+        site.write_policy(SITE_RULES.format(base=base), constant="spank")
+        first = run(site, tree, SITE_SHOW, ALICE, "--nodelist=n1")
+        assert first.output.splitlines() == [told(tree), "one", "-rwxr-xr-x root", "itself"]
+        (packed,) = site.events(first.job_id, "tree.packed")
+        assert (packed["scope"], packed["left_out"]) == ("site", 0)
+        second = run(site, tree, SITE_SHOW, BOB, "--nodelist=n2")
+        assert second.output.splitlines() == ["one", "-rwxr-xr-x root", "copy"]
+        (shown,) = site.events(second.job_id, "tree.shown")
+        assert (shown["way"], shown["scope"], shown["rule"]) == ("copy", "site", "everyone")
+        stranger = run(site, tree, SITE_SHOW, CAROL, "--nodelist=n2")
+        assert stranger.output.splitlines()[0] == (
+            f"warmstart: tree {tree}: Permission denied; the job runs without it"
+        )
+        assert site.events(stranger.job_id, "tree.shown") == []
+        assert "one" not in stranger.output.splitlines()
+        listed = json.loads(site.command("cache", "list", "--profile", "trees", "--scope", "site", "--json").stdout)
+        assert [(copy["scope"], copy["user"]) for copy in listed] == [("site", "root")]
+        (packages / "planted.py").write_text("import os\n")
+        bob = site.cluster.account(BOB)
+        os.chown(packages / "planted.py", bob.uid, bob.gid)
+        third = run(site, tree, SITE_SHOW, BOB, "--nodelist=n2")
+        (failed,) = site.events(third.job_id, "tree.pack-failed")
+        assert failed["error"]["code"] == "tree-not-shared"
+        fourth = run(site, tree, SITE_SHOW, ALICE, "--nodelist=n2")
+        notice, *_, way = fourth.output.splitlines()
+        assert (way, site.events(fourth.job_id, "tree.pack-failed")) == ("itself", [])
+        assert notice.endswith(
+            f"planted.py: it belongs to uid {bob.uid}, whom the rule does not name; so no copy is made of it"
+        )
+        site.cluster.wait_idle()
+        assert site.leftovers() == []
+    site.write_policy()
 
 
 def test_a_damaged_copy_is_found(site: Site) -> None:

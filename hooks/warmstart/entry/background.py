@@ -47,6 +47,7 @@ from warmstart.store.parts import PARTS, Listing, Part, RunParts
 from warmstart.trees import comparison, packing, requests
 from warmstart.trees.current import TreeUnusable
 from warmstart.trees.requests import TreeRequest
+from warmstart.trees.walk import TreeNotShared, TreeTooLarge
 
 FETCH_S = 3600.0  # for one attempt at a bundle; longer if the rate is low
 SLICE_S = 10.0  # for removing, before another user's run has its turn
@@ -327,6 +328,9 @@ def _pack(session: Session, request: TreeRequest) -> None:
                 else error
             )
             session.failures.append(failure)
+            refused = isinstance(failure, TreeNotShared | TreeTooLarge)
+            told = str(failure.fields.get("problem", failure))
+            requests.write(fd, request._replace(problem=told, refused=refused))
             audit.emit(events.TREE_PACK_FAILED, tree=request.tree, attempt=request.attempts, error=failure.as_audit())
             return
         requests.forget(fd, request)

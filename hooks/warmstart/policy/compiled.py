@@ -214,6 +214,15 @@ class Rendezvous(NamedTuple):
     required: bool
 
 
+class SharedTree(NamedTuple):
+    """Trees of which an account, or the site, has one copy."""
+
+    path: str  # `*` stands for any part of one name
+    owners: tuple[User, ...]
+    scope: str  # account | site
+    marker: str | None  # a path in the tree
+
+
 class Rule(NamedTuple):
     """One rule of the policy."""
 
@@ -230,6 +239,7 @@ class Rule(NamedTuple):
     mode: str | None = None  # observe | enforce
     together: bool | None = None  # as `Seed.together`
     signed_only: bool = False  # seed from signed scopes alone
+    trees: tuple[SharedTree, ...] = ()
 
 
 class Policy(NamedTuple):

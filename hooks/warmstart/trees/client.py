@@ -11,9 +11,10 @@ import os
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
-from warmstart.lean import TYPE_CHECKING
+from warmstart.lean import TYPE_CHECKING, Sequence
 
 if TYPE_CHECKING:
+    from warmstart.policy.match import GrantedTree
     from warmstart.trees.current import Look
     from warmstart.trees.differences import Differences
     from warmstart.trees.stage import Stage
@@ -42,25 +43,43 @@ class TreeClient:
     def __exit__(self, *_: object) -> None:
         self._worker.close()
 
-    def look(self, prefixes: tuple[str, ...], marker: str, deadline: Deadline) -> Look:
-        """Return the tree as it is now; raises `TreeUnusable`, or `WorkerSilent` where its file system hangs."""
+    def look(
+        self, prefixes: tuple[str, ...], marker: str, deadline: Deadline, shared: Sequence[GrantedTree] = ()
+    ) -> Look:
+        """Return the tree as it is now; `shared` are trees of which rules say that they are everybody's.
+
+        Raises `TreeUnusable`, or `WorkerSilent` where its file system hangs.
+        """
+        from warmstart.policy.match import covering
         from warmstart.store.manifest import is_sha256
         from warmstart.trees import current
+        from warmstart.trees.place import uids_of
 
-        seen = self._worker.run(deadline, current.look, self._tree, list(prefixes), marker)
+        seen = self._worker.run(deadline, current.look, self._tree, list(prefixes), marker, list(shared))
         is_below = any(seen.path.startswith(f"{prefix}/") for prefix in prefixes)
         if not (is_below and os.path.normpath(seen.path) == seen.path and is_sha256(seen.stamp)) or "\n" in seen.path:
             raise current.TreeUnusable(tree=self._tree, problem=f"it leads to {seen.path!a}, which may be no tree")
+        tree = covering(seen.path, shared)
+        if seen.marker != (tree.marker if tree else marker):
+            raise current.TreeUnusable(
+                tree=self._tree, problem="another file than it has to be says whether it changed"
+            )
+        if seen.owner == 0 and not (tree and 0 in uids_of(tree)):
+            # The system's: what programs with more rights read must not be another version.
+            raise current.TreeUnusable(tree=self._tree, problem="it belongs to root")
         return seen
 
-    def walk(self, path: str, bounds: Bounds, stage: Stage, deadline: Deadline) -> None:
-        """Copy the tree at a path without links into a stage.
+    def walk(
+        self, path: str, bounds: Bounds, stage: Stage, deadline: Deadline, owners: list[int] | None = None
+    ) -> None:
+        """Copy the tree at a path without links into a stage; `owners` as `walk.begin`.
 
-        Raises `TreeChanged`, `TreeTooLarge`, `WalkMalformed`, `WorkerSilent`, and `OSError` if the stage's disk fails.
+        Raises `TreeChanged`, `TreeTooLarge`, `TreeNotShared`, `TreeUnusable`, `WalkMalformed`, `WorkerSilent`, and
+        `OSError` if the stage's disk fails.
         """
         from warmstart.trees import walk
 
-        self._worker.run(deadline.within(PIECE_S), walk.begin, path, bounds)
+        self._worker.run(deadline.within(PIECE_S), walk.begin, path, bounds, owners)
         is_whole = False
         while not is_whole:
             has_more = self._worker.run(deadline.within(PIECE_S), walk.more, self._shared)

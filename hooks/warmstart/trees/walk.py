@@ -3,7 +3,8 @@
 Runs as that user, in a worker: `begin`, then `more` until it returns False. Each call fills a file of root's with
 records, which `trees.stage` turns into files of root's own. Links are not followed, other mounts are neither entered
 nor asked for anything: one may hang. What the user has no right to read is left out and named. A file or directory that
-changes while it is read, or that cannot be read now, ends the walk: the copy would be of no one moment.
+changes while it is read, or that cannot be read now, ends the walk: the copy would be of no one moment. A tree that is
+copied for many is whole, or not copied (`_Sharing`).
 
 A record is a kind, of one byte, and what belongs to it:
 
@@ -37,6 +38,8 @@ CHUNK_S = 10.0  # or seconds, whichever comes first
 DEEPEST = 64  # directories
 MOST_NAMES = 255  # bytes of a name
 _NO_RIGHT = (errno.EACCES, errno.EPERM)
+_LONGEST_SHOWN = 200  # characters of a path in a message
+_TO_READ, _TO_ENTER = 0o4, 0o5  # permissions: to read a file, to list a directory and open what is in it
 
 DIRECTORY, UP, FILE, BYTES, LINK, LEFT_OUT, END = (b"D", b"U", b"F", b"B", b"L", b"X", b"E")
 NAME = struct.Struct("<H")
@@ -59,6 +62,17 @@ class TreeTooLarge(ResourceError):
     hint = "raise trees.max_size, trees.max_files or trees.keep, or name a smaller tree"
 
 
+class TreeNotShared(ResourceError):
+    """A tree that a rule names for an account or the site has something that not everybody may read, or could change.
+
+    Nothing of it is copied, for anybody.
+    """
+
+    code = "tree-not-shared"
+    template = "tree {tree}: {problem}"
+    hint = "as its owner: chmod -R go-w,a+rX, and setfacl -Rb where it has lists; or take it out of the rule's trees"
+
+
 class Bounds(NamedTuple):
     """What one tree may have."""
 
@@ -69,13 +83,21 @@ class Bounds(NamedTuple):
 _walks: list[Iterator[bytes]] = []  # of this worker, which walks one tree
 
 
-def begin(tree: str, bounds: Bounds) -> None:
-    """Open a tree by its path without links. Raises `TreeUnusable`."""
+def begin(tree: str, bounds: Bounds, owners: list[int] | None) -> None:
+    """Open a tree by its path without links. For a copy for many, `owners` are the uids whose files it may have.
+
+    Raises `TreeUnusable`, or `TreeNotShared`.
+    """
     try:
         fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if os.readlink(f"/proc/self/fd/{fd}") != tree:  # somebody has put a link on the way
+            raise TreeUnusable(tree=tree, problem="its path has become another's")
+        sharing = None if owners is None else _Sharing(tree, {0, *owners}, os.fstat(fd))
+        if sharing:
+            sharing.check("", os.fstat(fd), fd)
     except OSError as error:
         raise TreeUnusable(tree=tree, problem=error.strerror or str(error)) from error
-    _walks[:] = [_Walk(tree, bounds, mount_id(fd)).records(fd)]
+    _walks[:] = [_Walk(tree, bounds, mount_id(fd), sharing).records(fd)]
 
 
 def more(out: int) -> bool:
@@ -94,11 +116,64 @@ def more(out: int) -> bool:
     return False
 
 
+class _Sharing:
+    """What must hold of everything in a tree that one user's process copies for many.
+
+    Nobody but its owners can have written it, and whoever may list the top may read it: others are not shown the copy.
+    Modes say both only where there is no access control list. POSIX ones are seen; NFSv4's are not.
+    """
+
+    def __init__(self, tree: str, owners: set[int], top: os.stat_result) -> None:
+        self._tree = tree
+        self._owners = owners
+        self._top = top
+        self._has_others = top.st_mode & _TO_ENTER == _TO_ENTER
+
+    def check(self, path: str, status: os.stat_result, fd: int) -> None:
+        """Raise `TreeNotShared` if it does not; `fd` is open at `path`, -1 for a symbolic link."""
+        if status.st_uid not in self._owners:
+            raise self.refusal(path, f"it belongs to uid {status.st_uid}, whom the rule does not name")
+        if fd < 0:
+            return
+        if status.st_mode & 0o022:
+            raise self.refusal(path, "others than its owner may write it")
+        if _has_acl(fd):
+            raise self.refusal(path, "it has an access control list")
+        if not self._is_as_open(status):
+            raise self.refusal(path, "not all who may read the tree may read it")
+
+    def _is_as_open(self, status: os.stat_result) -> bool:
+        """Return whether a file or directory is as readable as the top: for all, or for its group."""
+        needed = _TO_ENTER if stat.S_ISDIR(status.st_mode) else _TO_READ
+        if (status.st_mode >> 3) & needed != needed:  # members of its group have these bits alone
+            return False
+        if status.st_mode & needed == needed:
+            return True
+        same = (status.st_uid, status.st_gid) == (self._top.st_uid, self._top.st_gid)
+        return same and not self._has_others
+
+    def refusal(self, path: str, problem: str) -> TreeNotShared:
+        """Return the error that names a path in the tree."""
+        shown = ascii(path)[1:-1][-_LONGEST_SHOWN:] or "its top"
+        return TreeNotShared(tree=self._tree, problem=f"{shown}: {problem}; so no copy is made of it")
+
+
+def _has_acl(fd: int) -> bool:
+    try:
+        os.getxattr(fd, "system.posix_acl_access")
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.EOPNOTSUPP):
+            return False
+        raise
+    return True
+
+
 class _Walk:
-    def __init__(self, tree: str, bounds: Bounds, mount: str) -> None:
+    def __init__(self, tree: str, bounds: Bounds, mount: str, sharing: _Sharing | None) -> None:
         self._tree = tree
         self._bounds = bounds
         self._mount = mount
+        self._sharing = sharing
         self._files = 0
         self._size = 0
 
@@ -136,7 +211,7 @@ class _Walk:
             raise TreeTooLarge(tree=self._tree, problem=problem)
         try:
             if item.is_symlink():
-                yield _link(item.name, parent)
+                yield self._link(item.name, parent, path)
                 return
             if is_directory:
                 fd = open_directory(item.name, parent, self._mount)
@@ -147,14 +222,31 @@ class _Walk:
         except TurnedAway as turned:
             if not _stays_out(turned):
                 raise self._changed(path, turned.__cause__) from turned
+            if self._sharing:
+                raise self._sharing.refusal(path, turned.reason) from turned
             yield LEFT_OUT + _name(path) + _name(turned.reason)
             return
+        if self._sharing:
+            try:
+                self._sharing.check(path, os.fstat(fd), fd)
+            except BaseException:
+                os.close(fd)
+                raise
         if is_directory:
             yield DIRECTORY + _name(item.name) + _attributes(os.fstat(fd), 0)
             yield from self._directory(fd, f"{path}/", depth + 1)
             yield UP
         else:
             yield from self._file(fd, item.name, path)
+
+    def _link(self, name: str, parent: int, path: str) -> bytes:
+        try:
+            status, target = os.lstat(name, dir_fd=parent), os.readlink(name, dir_fd=parent)
+        except OSError as error:
+            raise TurnedAway(UNREADABLE) from error
+        if self._sharing:
+            self._sharing.check(path, status, -1)
+        return LINK + _name(name) + _attributes(status, 0) + _name(target)
 
     def _file(self, fd: int, name: str, path: str) -> Iterator[bytes]:
         try:
@@ -184,14 +276,6 @@ class _Walk:
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _link(name: str, parent: int) -> bytes:
-    try:
-        status, target = os.lstat(name, dir_fd=parent), os.readlink(name, dir_fd=parent)
-    except OSError as error:
-        raise TurnedAway(UNREADABLE) from error
-    return LINK + _name(name) + _attributes(status, 0) + _name(target)
 
 
 def _stays_out(turned: TurnedAway) -> bool:

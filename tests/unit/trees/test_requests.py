@@ -49,6 +49,21 @@ def test_users_have_a_bound(paths: NodePaths) -> None:
     assert [item.tree for item in requests.due(paths)][-3:] == ["/6", "/7", "/other"]
 
 
+@pytest.mark.threat(54)
+def test_users_take_turns_at_one_tree(paths: NodePaths) -> None:
+    """Of a tree that many share, too: each user's process is tried, and nobody waits for another's that is killed."""
+    now = time.time()
+    for uid, asked in ((1, now - 9), (1, now - 8), (2, now - 7)):
+        tree = "/shared" if asked != now - 8 else "/own"
+        assert requests.ask(paths, request(tree, uid=uid, asked=asked)._replace(scope="site"))
+    assert [(item.tree, item.uid) for item in requests.due(paths)] == [("/shared", 1), ("/shared", 2), ("/own", 1)]
+    killed = requests.due(paths)[0]._replace(attempts=1, tried=now, problem="worker-died")
+    write(paths, killed)
+    assert [item.uid for item in requests.due(paths)] == [1, 2]
+    write(paths, killed._replace(refused=True))  # by the tree, not by its user's process
+    assert [(item.tree, item.uid) for item in requests.due(paths)] == [("/own", 1)]
+
+
 def test_a_failed_pack_waits_longer_each_time(paths: NodePaths) -> None:
     """And is forgotten a day after the last attempt."""
     now = time.time()
