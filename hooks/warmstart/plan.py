@@ -42,9 +42,10 @@ NO_RULE_MATCHES = (
 )
 NO_CONSTANT_PATH = "needs a constant path (policy: constant_path)"
 SHARED_SCOPE = "is kept in its user's own scope, and this job publishes into a shared one"
+WAYS_TO_TREE = ("spank", "namespace", "containers", "enroot")
 NO_WAY_TO_TREE = (
-    "warmstart: tree {tree} is read from the shared file system: a packed copy needs warmstart's SPANK plugin "
-    "(constant_path: spank), which this node does not have"
+    "warmstart: tree {tree} is read from the shared file system: this node has no way to show a packed copy to a job "
+    "(policy: constant_path)"
 )
 UNSIGNED_TREE = (
     "warmstart: tree {tree} is read from the shared file system: this job takes nothing that is not signed, and packed "
@@ -250,7 +251,7 @@ def _tree(policy: Policy, job: Job, grant: Grant, requested: Request, meeting: M
     """Return the step if this node has a way to show a job a tree. Raises `TreeNotOffered`."""
     if not policy.trees.prefixes:
         raise TreeNotOffered(tree=requested.tree, problem="this site offers none")
-    if policy.constant_path != "spank" or grant.signed_only:  # copies lie in the user's own scope
+    if policy.constant_path not in WAYS_TO_TREE or grant.signed_only:  # copies lie in the user's own scope
         return None
     from warmstart.steps import tree
 
@@ -356,7 +357,7 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
     for name in profiles(policy, grant, requested) if cache else ():
         variables.update(registry.get(name, policy.profiles).environment(cache))
     notices = [*prepared.notices, *([TMPDIR_NOT_RETAINED] if requested.keep and policy.limits.keep is None else [])]
-    if requested.tree and policy.constant_path != "spank":
+    if requested.tree and policy.constant_path not in WAYS_TO_TREE:
         notices.append(NO_WAY_TO_TREE.format(tree=requested.tree))
     elif requested.tree and grant.signed_only:
         notices.append(UNSIGNED_TREE.format(tree=requested.tree))

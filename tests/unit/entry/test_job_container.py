@@ -13,9 +13,9 @@ from warmstart import record as records
 from warmstart.entry import job_container
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import WorkerSilent
+from warmstart.host.identity import Identity, WorkerSilent
 
-Call = tuple[str, str, str, int, str]
+Call = tuple[str, str, int, dict[str, str]]
 
 
 @pytest.fixture
@@ -26,11 +26,10 @@ def shown(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     save(entry_site, a_record(workspace="/w", cache="/var/cache/warmstart"))
     calls: list[Call] = []
 
-    def show(  # noqa: PLR0917 - what it stands for
-        namespace: str, parent: str, name: str, owner: int, target: str, deadline: Deadline
-    ) -> None:
+    def show(namespace: str, run: str, owner: Identity, targets: dict[str, str], deadline: Deadline) -> dict[str, str]:
         assert deadline.left() <= job_container.SECONDS
-        calls.append((namespace, parent, name, owner, target))
+        calls.append((namespace, run, owner.uid, targets))
+        return {}
 
     monkeypatch.setattr(job_container, "show_in_namespace", show)
     return calls
@@ -46,7 +45,7 @@ def save(site: EntrySite, record: records.Record) -> None:
 def test_the_jobs_cache_is_shown(entry_site: EntrySite, shown: list[Call]) -> None:
     """At the policy's path."""
     assert job_container.main(entry_site.installation.prefix) == 0
-    assert shown == [("/run/ns", "/w/n1/7.0a1b2c3d", "cache", os.getuid(), entry_site.policy.paths.cache)]
+    assert shown == [("/run/ns", "/w/n1/7.0a1b2c3d", os.getuid(), {"cache": entry_site.policy.paths.cache})]
 
 
 @pytest.mark.parametrize("case", ["another policy", "no namespace", "no record", "another user", "no cache"])
