@@ -22,8 +22,8 @@ PAGE = "docs/reference/options.md"
 HEAD = """\
 # Commands and options
 
-Every command with its arguments and options. `make docs` writes this page from the code; what the commands are for,
-and what their exit statuses mean, is in [the command line](command-line.md).
+Every command with its arguments, options and exit statuses. `make docs` writes this page from the code; what the
+commands are for is in [the command line](command-line.md).
 """
 _FENCE = re.compile(r"^ *```")
 _PROMPT = re.compile(r"^(?:[$#] |sudo )*(?:[\w.]+=\S* )*")

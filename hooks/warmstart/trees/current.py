@@ -33,6 +33,7 @@ class Look(NamedTuple):
     path: str  # without links
     stamp: str  # SHA-256 of what shows changes
     changed: float  # when the youngest of that was changed, by the file system's clock
+    marker: str = ""  # the file that the job named, a path in the tree
 
 
 def look(tree: str, prefixes: list[str], marker: str) -> Look:
@@ -63,7 +64,8 @@ def _look(fd: int, tree: str, path: str, marker: str) -> Look:
         problem = "it is no environment of pip, uv or conda; name a file that changes with it: tree=PATH:FILE"
         raise TreeUnusable(tree=tree, problem=problem)
     facts = [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in marks]
-    return Look(path, sha256(dumps(facts).encode()).hexdigest(), max(status.st_mtime for _, status in marks))
+    stamp = sha256(dumps(facts).encode()).hexdigest()
+    return Look(path, stamp, max(status.st_mtime for _, status in marks), marker)
 
 
 def _packages(fd: int) -> Iterator[str]:

@@ -22,6 +22,7 @@ from warmstart.store.bundles import Published
 from warmstart.store.client import StoreClient
 from warmstart.store.manifest import Draft, File, Producer
 from warmstart.trees.client import TreeClient
+from warmstart.trees.copies import told_of
 from warmstart.trees.current import Look
 from warmstart.trees.place import ENTRY, LEFT_OUT, facts_of, place_of
 from warmstart.trees.requests import TreeRequest
@@ -97,7 +98,8 @@ class _Pack(NamedTuple):
             now = self.client.look(rules.prefixes, request.marker, deadline.within(LOOK_S))
             if now[:2] != seen[:2]:
                 raise TreeChanged(tree=request.tree, problem="it changed while it was packed")
-            where, facts = place_of(self.store.path, request.scope, seen), facts_of(seen)
+            where = place_of(self.store.path, request.scope, seen)
+            facts = {**facts_of(seen), **told_of(staged.files, staged.left_out, staged.examples)}
             producer = Producer(request.job_id, request.user, request.uid, request.node, request.cluster)
             whole = {ENTRY: {ENTRY: File(staged.size, seen.stamp, 0)}}
             published = self.store.publish(where, squashfs, Draft(producer, facts, whole), deadline, quota=quota)

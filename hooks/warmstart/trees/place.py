@@ -16,7 +16,7 @@ FORMAT = "1"  # raise it if older copies must not be shown any more
 
 def facts_of(seen: Look) -> dict[str, str]:
     """Return the facts of a tree's namespace."""
-    return {"format": FORMAT, "path": seen.path, "stamp": seen.stamp}
+    return {"format": FORMAT, "path": seen.path, "marker": seen.marker, "stamp": seen.stamp}
 
 
 def place_of(store: str, scope: str, seen: Look) -> Namespace:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.asked_trees import ask, offer_trees, packs
 from tests.support.bundles import ASKER, publish
 from tests.support.entry_site import NODE, SCOPE, EntrySite
 from tests.support.runs import a_record
@@ -28,8 +29,7 @@ from warmstart.seed import wanted
 from warmstart.seed.wanted import Wanted
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer
-from warmstart.trees import current, packing, place, requests
-from warmstart.trees.requests import TreeRequest
+from warmstart.trees import current, place, requests
 
 ABOUT = {"profile": "numba", "namespace": "ns", "scope": "user-1"}
 
@@ -128,23 +128,9 @@ def test_one_process_of_a_node_fetches(site: EntrySite) -> None:
 @pytest.fixture
 def tree(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have a tree packed that a job of this account has asked for."""
-    path = site.root / "trees" / "env"
-    (path / "lib").mkdir(parents=True)
-    (path / "pyvenv.cfg").write_text("x")
-    (path / "lib" / "empty.py").write_text("")
-    if os.geteuid() == 0:
-        os.chown(path, 64201, 64201)
-    monkeypatch.setattr(packing, "QUIET_S", 0.0)
-    trees = site.policy.trees._replace(prefixes=(str(path.parent),), max_files=3)
-    site.write(site.policy._replace(trees=trees))
-    whose = (SCOPE, "ws-alice", os.getuid(), os.getgid())
-    assert requests.ask(site.paths, TreeRequest(str(path), "", *whose, "test", 7, NODE, time.time()))
+    path = offer_trees(site, monkeypatch, max_files=3)
+    ask(site, path)
     return path
-
-
-def packs(site: EntrySite) -> int:
-    """Run the program; return its status."""
-    return background.main(str(site.root), [requests.PACKS, NODE])
 
 
 def test_a_tree_is_packed_once(site: EntrySite, tree: Path) -> None:
@@ -161,8 +147,7 @@ def test_a_tree_is_packed_once(site: EntrySite, tree: Path) -> None:
     owner = f"{os.getuid()}/{os.getgid()}"
     assert found["squashfs-root"] == ["drwx------", owner]
     assert found["squashfs-root/tree/lib/empty.py"][1] == owner
-    asked = TreeRequest(str(tree), "", SCOPE, "ws-alice", os.getuid(), os.getgid(), "test", 8, NODE, time.time())
-    assert requests.ask(site.paths, asked)
+    ask(site, tree, job=8)
     assert packs(site) == 0
     assert len(site.events("tree.packed")) == 1
     assert os.listdir(site.paths.trees) == []
