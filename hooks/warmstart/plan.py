@@ -18,7 +18,7 @@ from warmstart.images import reference as references
 from warmstart.images.reference import PyxisImage, Reference
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, partial
-from warmstart.policy.compiled import Policy, Rule
+from warmstart.policy.compiled import WAYS_TO_TREE, Policy, Rule
 from warmstart.policy.match import NO_RULE, Grant, combine, is_observed, matching, private_repository, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
@@ -42,7 +42,6 @@ NO_RULE_MATCHES = (
 )
 NO_CONSTANT_PATH = "needs a constant path (policy: constant_path)"
 SHARED_SCOPE = "is kept in its user's own scope, and this job publishes into a shared one"
-WAYS_TO_TREE = ("spank", "namespace", "containers", "enroot")
 NO_WAY_TO_TREE = (
     "warmstart: tree {tree} is read from the shared file system: this node has no way to show a packed copy to a job "
     "(policy: constant_path)"

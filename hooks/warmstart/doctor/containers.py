@@ -16,11 +16,13 @@ from warmstart.doctor import installed, namespaces, slurm_conf
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.doctor.slurm import HIDDEN, NO_RELEASE, Slurm, is_below, is_ours
 from warmstart.doctor.slurm_conf import Plugin
+from warmstart.host.files import read_small
 
 ENROOT = "/etc/enroot"
 HOOK = "40-warmstart.sh"
 PLUGIN = "warmstart.so"
 PYXIS = "spank_pyxis.so"
+SAID_OF_TREES = b"cannot show the job its tree"
 
 
 class Tasks(NamedTuple):
@@ -149,6 +151,8 @@ def spank(seen: Tasks) -> Iterator[Finding]:
         has = plugin.argument(key) or default
         if policy is not None and has != getattr(policy.paths, key):
             bad.append(f"its {key} is {has}, the policy's paths.{key} is {getattr(policy.paths, key)}")
+    if policy is not None and policy.trees.prefixes and not unfit and not _shows_trees(seen, plugin):
+        bad.append("its file is older than trees, and shows jobs none")
     if bad:
         yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {'; '.join(bad)}", "see docs/guides/spank-plugin.md")
     elif seen.slurm.version is None:
@@ -167,6 +171,13 @@ def why_unfit(seen: Tasks, plugin: Plugin) -> str | None:
     if not places and not os.path.isabs(plugin.path):
         return None
     return _unfit(plugin.path, installed.find_plugin(plugin.path, places), seen.slurm.version)
+
+
+def _shows_trees(seen: Tasks, plugin: Plugin) -> bool:
+    """Return whether the plugin's file has what it says when it cannot show a tree."""
+    policy = seen.slurm.policy
+    places = installed.plugin_places(policy.paths.scontrol if policy else "", seen.slurm.conf.last("PluginDir"))
+    return SAID_OF_TREES in read_small(os.path.realpath(installed.find_plugin(plugin.path, places)), installed.LARGEST)
 
 
 def _unfit(name: str, path: str, release: tuple[int, ...] | None) -> str:

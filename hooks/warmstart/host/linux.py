@@ -86,6 +86,15 @@ def restrict(mount_fd: int) -> None:
     _set_attributes(mount_fd, _AT_EMPTY_PATH | _AT_RECURSIVE, restricted)
 
 
+def has_mount_setattr() -> bool:
+    """Return whether the kernel can do what `restrict` does."""
+    try:
+        _set_attributes(-1, _AT_EMPTY_PATH, _MOUNT_ATTR_RDONLY)
+    except OSError as error:
+        return error.errno != errno.ENOSYS
+    return True
+
+
 def _set_attributes(mount_fd: int, flags: int, attributes: int, userns_fd: int = 0) -> None:
     # struct mount_attr, first version: attr_set, attr_clr, propagation, userns_fd
     given = _numbers(attributes, 0, 0, userns_fd)
