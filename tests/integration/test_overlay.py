@@ -29,7 +29,7 @@ from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.seed import node_cache, overlay
-from warmstart.seed.node_cache import Copy
+from warmstart.seed.node_cache import Copy, Keep
 from warmstart.seed.overlay import CacheBusy, Layer, OverlayUnavailable
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -354,20 +354,25 @@ def loop_devices(copy: Copy) -> list[str]:
     return found
 
 
-def test_a_job_keeps_what_maintenance_removes(node: Node) -> None:
-    """The copy is pruned and unmounted under a job, which can still read it. The loop device ends with the job."""
+def test_maintenance_keeps_what_a_job_has(node: Node) -> None:
+    """Only the mount here goes; the copy counts as used. After the job it goes, and the loop device with it."""
     copy = node.bundle({"big": os.urandom(300_000)})
+    Path(copy.path.replace(".sqsh", ".origin.json")).write_text('["user-1-a", "trees", "ns", "b"]')
     before = Path(copy.path).stat().st_mtime
     run = node.run("1.aaaaaaaa")
     run.show(copy)
-    assert node_cache.prune(copy.directory, node.layers, 0, before + 7200) > 300_000
-    assert not Path(copy.path).exists()
+    assert node_cache.prune(copy.directory, node.layers, Keep(0, 0), before + 7200) == 0
     assert os.listdir(node.layers) == []
     assert len(loop_devices(copy)) == 1
+    os.utime(copy.path, (before - 7200, before - 7200))
+    assert [use.at >= before for use in node_cache.uses(copy.directory)] == [True]
     Path("/proc/sys/vm/drop_caches").write_text("3")
     assert run.as_job(lambda: len(Path("big").read_bytes())) == 300_000
     run.take_down()
     assert loop_devices(copy) == []
+    assert [use.at >= before for use in node_cache.uses(copy.directory)] == [False]
+    assert node_cache.prune(copy.directory, node.layers, Keep(0, 0), before + 7200) > 300_000
+    assert not Path(copy.path).exists()
     assert node.mounts() == []
 
 
@@ -378,9 +383,9 @@ def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
     before = Path(copy.path).stat().st_mtime
     run = node.run("1.aaaaaaaa")
     run.show(copy)
-    assert node_cache.prune(copy.directory, node.layers, 1 << 40, before + 1800) == 0
+    assert node_cache.prune(copy.directory, node.layers, Keep(1 << 40, 0), before + 1800) == 0
     assert node_cache.mount_points(node.layers) == [copy.sha256]
-    assert node_cache.prune(copy.directory, node.layers, 1 << 40, before + 7200) == 0
+    assert node_cache.prune(copy.directory, node.layers, Keep(1 << 40, 0), before + 7200) == 0
     assert (node_cache.mount_points(node.layers), Path(copy.path).exists()) == ([], True)
     assert run.as_job(lambda: Path("file").read_text()) == "seeded"
     run.take_down()
@@ -397,7 +402,7 @@ def test_a_prolog_that_needs_a_bundle_is_not_too_late(node: Node) -> None:
     os.close(*node_cache.mounted(node.layers, [copy], after(5)))
     with opened_dir(node.layers) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        pruning = threading.Thread(target=node_cache.prune, args=(copy.directory, node.layers, 1 << 40, now))
+        pruning = threading.Thread(target=node_cache.prune, args=(copy.directory, node.layers, Keep(1 << 40, 0), now))
         pruning.start()
         while not waits_for(pruning, "_exclusive"):
             assert pruning.is_alive()

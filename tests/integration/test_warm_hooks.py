@@ -61,4 +61,5 @@ def test_a_warm_prolog_loads_few_modules(site: BenchSite) -> None:
     names = set(done.stdout.split())
     packages = {name.rpartition(".")[0] for name in names}
     assert "warmstart.seed.overlay" in names
+    assert not {name for name in names if name.startswith(("warmstart.trees", "warmstart.steps.tree"))}
     assert len(names - packages) <= MODULES

@@ -327,6 +327,12 @@ MISTAKES = (
         "trees: {prefixes: [/usr/local]}\nrules:\n",
     ),
     _policy(
+        "trees larger than what a node keeps",
+        "trees.max_size is above trees.keep (1GiB)",
+        RULES,
+        "trees: {prefixes: [/lustre/proj], max_size: 2GiB, keep: 1GiB}\nrules:\n",
+    ),
+    _policy(
         "bundles that go within hours",
         "less than a day are removed",
         RULES,

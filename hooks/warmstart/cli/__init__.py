@@ -23,6 +23,7 @@ _COMMANDS = (
     "profile",
     "release",
     "report",
+    "trees",
 )
 
 

@@ -157,10 +157,10 @@ def store_maintenance(installation: Installation) -> Iterator[tuple[Session, Sto
 
 
 @contextmanager
-def admin_session(installation: Installation) -> Iterator[Session]:
-    """Open a session, which needs root. Prints an error and exits with status 2."""
+def admin_session(installation: Installation, command: str = "cache") -> Iterator[Session]:
+    """Open a session of a command, which needs root. Prints an error and exits with status 2."""
     try:
-        with open_session(installation, "cache") as session:
+        with open_session(installation, command) as session:
             yield session
     except (WarmstartError, OSError) as error:
         fail(error, getattr(error, "hint", ""))

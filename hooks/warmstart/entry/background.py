@@ -33,7 +33,7 @@ from warmstart.repack import parts as merge
 from warmstart.repack.merge import RepackSettings, clear_stage
 from warmstart.repack.parts import Merged, MergeLimits
 from warmstart.seed import node_cache, wanted
-from warmstart.seed.node_cache import NotOffered
+from warmstart.seed.node_cache import Keep, NotOffered
 from warmstart.seed.wanted import Wanted
 from warmstart.session import Session, open_session
 from warmstart.slurm.nodes import first
@@ -98,13 +98,15 @@ def _fetch(session: Session, item: Wanted) -> None:
     with opened_dir(directory) as fd:
         wanted.write(fd, item._replace(attempts=item.attempts + 1, tried=time.time()))
     try:
-        most, key = rules.max_fetch, "seed.max_fetch"
+        keep = Keep.of(session.policy)
         if item.profile == TREES:
-            most, key = session.policy.trees.max_size, "trees.max_size"
-        if item.size > min(most, rules.keep):
-            problem = f"it has {item.size} bytes, which is more than {key} or seed.keep"
-            raise FetchOverBudget(bundle=item.bundle, problem=problem)
-        node_cache.prune(directory, session.paths.layers, rules.keep - item.size, time.time())
+            most, keys, room = keep.trees, "trees.keep", keep._replace(trees=keep.trees - item.size)
+        else:
+            most, keys = min(rules.max_fetch, keep.caches), "seed.max_fetch or seed.keep"
+            room = keep._replace(caches=keep.caches - item.size)
+        if item.size > most:
+            raise FetchOverBudget(bundle=item.bundle, problem=f"it has {item.size} bytes, which is more than {keys}")
+        node_cache.prune(directory, session.paths.layers, room, time.time())
         deadline = after(max(FETCH_S, 2 * item.size / rules.fetch_rate))
         node_cache.fetch_wanted(directory, item, store=session.store, rate=rules.fetch_rate, deadline=deadline)
     except (WarmstartError, OSError) as error:
@@ -313,7 +315,7 @@ def _pack(session: Session, request: TreeRequest) -> None:
     with opened_dir(session.paths.trees) as fd:
         requests.write(fd, request)
         try:
-            packed = packing.pack_tree(request, session.paths, session.policy, session.store)
+            packed = packing.pack_tree(request, session.paths, session.policy, session.store, audit)
         except (WarmstartError, OSError) as error:
             problem = error.strerror if isinstance(error, OSError) else ""
             failure = error if isinstance(error, WarmstartError) else TreeUnusable(tree=request.tree, problem=problem)

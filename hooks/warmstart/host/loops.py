@@ -9,6 +9,9 @@ import errno
 import fcntl
 import os
 import struct
+from contextlib import suppress
+
+from warmstart.host.files import read_small
 
 CONTROL = "/dev/loop-control"
 _LOOP_CONFIGURE = 0x4C0A
@@ -20,6 +23,9 @@ _CONFIG = "=II5Q4I64s64s32s2Q8Q"  # fd, block size; loop_info64; reserved
 _STATUS = "=5Q4I64s64s32s2Q"  # device and inode of the file first
 _NAME_LENGTH = 64
 _TRIES = 64
+_BLOCK = "/sys/block"
+_DELETED = " (deleted)"  # what the kernel says of a file without a name
+_LONGEST = 8192
 
 
 def attach(file_fd: int, name: str) -> tuple[int, str]:
@@ -66,6 +72,17 @@ def is_attached(device: int, file_fd: int) -> bool:
         os.close(fd)
     file = os.fstat(file_fd)
     return struct.unpack(_STATUS, status)[:2] == (file.st_dev, file.st_ino)
+
+
+def backing_files() -> list[str]:
+    """Return the paths of the files of all attached loop devices, as they were when they were attached."""
+    found = []
+    for name in os.listdir(_BLOCK):
+        if name.startswith("loop"):
+            with suppress(OSError):  # not attached, or freed just now
+                path = read_small(f"{_BLOCK}/{name}/loop/backing_file", _LONGEST)
+                found.append(os.fsdecode(path).strip().removesuffix(_DELETED))
+    return found
 
 
 def _config(file_fd: int, name: str) -> bytes:

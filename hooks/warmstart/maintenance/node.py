@@ -43,6 +43,7 @@ from warmstart.record import JobBusy, Record, RecordOfOtherRelease, RecordUnread
 from warmstart.run_end import Orphan
 from warmstart.runner import run_epilog
 from warmstart.seed import node_cache
+from warmstart.seed.node_cache import Keep
 from warmstart.session import (
     STORE_SECONDS,
     MaintenanceBusy,
@@ -270,7 +271,7 @@ class _NodeMaintenance:
 
     def _copies(self) -> int:
         paths = self._session.paths
-        return node_cache.prune(paths.bundles, paths.layers, self._session.policy.seed.keep, time.time())
+        return node_cache.prune(paths.bundles, paths.layers, Keep.of(self._session.policy), time.time())
 
     def _temporaries(self) -> None:
         """Remove the temporary files of writers that died."""

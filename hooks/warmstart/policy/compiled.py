@@ -148,6 +148,7 @@ class Trees(NamedTuple):
     max_size: int  # bytes
     max_files: int
     pack_deadline: int  # seconds
+    keep: int  # bytes of copies on a node
 
 
 class Maintenance(NamedTuple):

@@ -445,6 +445,11 @@ class Trees(Section):
     max_size: Size = _key("20GiB", "Bytes of one tree's files. A larger one is not packed.")
     max_files: int = _key(1_000_000, "Files and directories of one tree. One with more is not packed.", ge=1)
     pack_deadline: Duration = _key("2h", "How long the packing of one tree may take.")
+    keep: Size = _key(
+        "50GiB",
+        "Packed copies that `warmstart maintain` leaves on a node, beside `seed.keep`. Least recently used copies go "
+        "first, and none that a job reads. No tree is packed whose copy would be larger.",
+    )
 
 
 class Maintenance(Section):

@@ -65,6 +65,11 @@ def _sizes(model: PolicyModel) -> Iterator[Fault]:
     if seed.max_fetch > seed.keep:
         problem = f"seed.max_fetch is above seed.keep ({format_size(seed.keep)}): what a job fetches does not stay"
         yield Fault(("seed", "max_fetch"), problem)
+    if model.trees.prefixes and model.trees.max_size > model.trees.keep:
+        problem = (
+            f"trees.max_size is above trees.keep ({format_size(model.trees.keep)}), which no packed copy may exceed"
+        )
+        yield Fault(("trees", "max_size"), problem)
     if model.maintenance.keep < DAY_S:
         yield Fault(("maintenance", "keep"), "bundles that no job has used for less than a day are removed")
     if keep.lease < DAY_S:

@@ -17,9 +17,9 @@ Jobs get clones of the mounts, so a bundle can be unmounted here at any time: th
 device and bytes until the last overlay above it is unmounted. After a reboot the next job mounts it again. ctypes is
 imported only to mount.
 
-Eviction keeps the cache within `seed.keep`. It removes the least recently used copies of the scope that has most, but
-never one used in the last hour, which a prolog may be about to mount. Open or mounted files stay usable after their
-removal.
+Eviction keeps packed trees within `trees.keep`, and all else within `seed.keep`. It removes the least recently used
+copies of the scope that has most, but never one used in the last hour, which a prolog may be about to mount, and none
+that a job has mounted: that would free nothing before the job ends.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from warmstart.host.identity import WorkerSilent
 from warmstart.lean import (
     TYPE_CHECKING,
     Callable,
+    Container,
     Iterator,
     NamedTuple,
     Sequence,
@@ -55,6 +56,7 @@ from warmstart.lean import (
     partial,
     suppress,
 )
+from warmstart.profiles.defined import TREES
 from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget, Offer
 from warmstart.store.client import StoreClient
@@ -62,6 +64,7 @@ from warmstart.store.layout import Namespace, StoreFailed
 from warmstart.store.manifest import Entries, File
 
 if TYPE_CHECKING:
+    from warmstart.policy.compiled import Policy
     from warmstart.seed.wanted import Asker, Wanted
     from warmstart.store.maintenance import Use
 
@@ -127,6 +130,18 @@ def entries_of(directory: str, sha256: str) -> Entries:
     return {entry: {path: File(*file) for path, file in files.items()} for entry, files in raw.items()}
 
 
+class Keep(NamedTuple):
+    """Bytes of copies that stay on a node."""
+
+    caches: int
+    trees: int
+
+    @classmethod
+    def of(cls, policy: Policy) -> Keep:
+        """Return what the policy says."""
+        return cls(policy.seed.keep, policy.trees.keep)
+
+
 class _Copy(NamedTuple):
     used: float
     size: int  # bytes, with the list of its files
@@ -158,7 +173,7 @@ def local_copy(
         if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
             return Copy(directory, offer.sha256, 0)
         if offer.size > most_bytes:
-            problem = f"it has {offer.size} bytes, but only {most_bytes} are left of seed.max_fetch"
+            problem = f"it has {offer.size} bytes, but only {most_bytes} may still be fetched"
             raise FetchOverBudget(bundle=offer.bundle, problem=problem)
         if wanted.is_wanted(offer.sha256, dir_fd):
             raise FetchGoesOn(bundle=offer.bundle)
@@ -421,35 +436,56 @@ def _exclusive(directory: str, deadline: Deadline) -> Iterator[int]:
         yield fd
 
 
-def prune(directory: str, layers: str, keep: int, now: float) -> int:
-    """Evict copies until at most `keep` bytes are left, and remove abandoned fetches; return the bytes removed.
+def prune(directory: str, layers: str, keep: Keep, now: float) -> int:
+    """Evict copies beyond what is to stay, and remove abandoned fetches; return the bytes removed.
 
     Abandoned is what nobody has locked and is not wanted, or was not tried for a day.
 
-    Copies used since `now` minus `IN_USE_SECONDS` stay. `layers` is the directory where copies are mounted; copies that
-    are gone or were not used since then are unmounted there. The kernel frees what a job still has below its overlay
-    when that job ends.
+    Copies used since `now` minus `IN_USE_SECONDS` stay, and so do those that jobs have mounted. `layers` is the
+    directory where copies are mounted; copies that are gone or were not used since then are unmounted there first.
     """
     try:
         with opened_dir(directory) as fd:
-            from warmstart.host.space import Held, fair_order
-
-            copies = sorted(_copies(fd))
-            excess = sum(copy.size for copy in copies) - keep
-            removed = 0
-            held = [Held(_scope(fd, copy), copy.size, may_go=copy.used <= now - IN_USE_SECONDS) for copy in copies]
-            for number in fair_order(held):
-                copy = copies[number]
-                if removed >= excess:
-                    break
-                for suffix in (_BUNDLE, *_COMPANIONS):  # the bundle first: the others mean nothing without it
-                    unlink_if_there(copy.sha256 + suffix, fd)
-                removed += copy.size
-            _remove_abandoned(fd, now)
             _unmount_unused(fd, layers, now)
+            kinds: dict[bool, list[tuple[_Copy, str]]] = {False: [], True: []}  # by whether it is a tree
+            for copy in sorted(_copies(fd)):
+                scope, profile = _whose(fd, copy)
+                kinds[profile == TREES].append((copy, scope))
+            held = _mounted_by_jobs()
+            removed = _evict(fd, kinds[False], keep.caches, held, now) + _evict(fd, kinds[True], keep.trees, held, now)
+            _remove_abandoned(fd, now)
             return removed
     except FileNotFoundError:
         return 0
+
+
+def _evict(fd: int, copies: list[tuple[_Copy, str]], keep: int, mounted: Container[str], now: float) -> int:
+    """Evict copies, given with their scopes, until at most `keep` bytes are left; return the bytes removed."""
+    from warmstart.host.space import Held, fair_order
+
+    excess = sum(copy.size for copy, _ in copies) - keep
+    removed = 0
+    held = [
+        Held(scope, copy.size, may_go=copy.used <= now - IN_USE_SECONDS and copy.sha256 not in mounted)
+        for copy, scope in copies
+    ]
+    for number in fair_order(held):
+        copy, _ = copies[number]
+        if removed >= excess:
+            break
+        for suffix in (_BUNDLE, *_COMPANIONS):  # the bundle first: the others mean nothing without it
+            unlink_if_there(copy.sha256 + suffix, fd)
+        removed += copy.size
+    return removed
+
+
+def _mounted_by_jobs() -> frozenset[str]:
+    """Return the SHA-256 of the copies that are mounted anywhere: where they were unmounted here, jobs have them."""
+    from warmstart.host import loops
+
+    with suppress(OSError):  # no /sys
+        return frozenset(os.path.basename(path).partition(".")[0] for path in loops.backing_files())
+    return frozenset()
 
 
 def _unmount_unused(fd: int, layers: str, now: float) -> None:
@@ -522,13 +558,14 @@ def _remove_companion(fd: int, name: str) -> None:
 
 
 def uses(directory: str) -> list[Use]:
-    """Return the last use of each copy whose place in the store is known."""
+    """Return the last use of each copy whose place in the store is known: now, of one that a job has mounted."""
     last_uses = []
+    mounted, now = _mounted_by_jobs(), time.time()
     try:
         with opened_dir(directory) as fd:
             for copy in _copies(fd):
                 with suppress(OSError, ValueError, TypeError):
-                    last_uses.append(_use(fd, copy))
+                    last_uses.append(_use(fd, copy._replace(used=now) if copy.sha256 in mounted else copy))
     except FileNotFoundError:
         return []
     return last_uses
@@ -542,8 +579,8 @@ def _use(fd: int, copy: _Copy) -> Use:
     return Use(str(scope), str(profile), str(namespace), str(bundle), copy.used)
 
 
-def _scope(fd: int, copy: _Copy) -> str:
-    """Return the scope of a copy, "" if it is not known."""
+def _whose(fd: int, copy: _Copy) -> tuple[str, str]:
+    """Return the scope and profile of a copy, "" if they are not known."""
     with suppress(OSError, ValueError, TypeError):
-        return _use(fd, copy).scope
-    return ""
+        return _use(fd, copy)[:2]
+    return "", ""

@@ -213,7 +213,7 @@ def _fetched(context: Context, options: Options, seen: Look, offer: Offer) -> _S
             offer,
             wanted.Asker.of(context.record),
             store=context.store,
-            most_bytes=policy.trees.max_size,
+            most_bytes=policy.trees.keep,
             deadline=context.deadline.within(policy.seed.fetch_budget),
         )
     except FetchGoesOn as error:

@@ -79,7 +79,7 @@ class FetchOverBudget(ResourceError):
 
     code = "fetch-over-budget"
     template = "bundle {bundle}: {problem}"
-    hint = "raise seed.max_fetch or seed.fetch_budget in the policy if this happens often"
+    hint = "raise seed.max_fetch or seed.fetch_budget in the policy if this happens often, or for a tree trees.keep"
 
 
 class PublishBlocked(StoreError):

@@ -19,6 +19,7 @@ from warmstart.errors import StoreError
 from warmstart.host.files import ensure_dir, is_temporary, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple, Sequence, suppress
 from warmstart.policy.compiled import Maintenance
+from warmstart.profiles.defined import TREES
 from warmstart.store import agreement, blocklist, bundles, index, rendezvous
 from warmstart.store.atomic import TEMP_PREFIX
 from warmstart.store.blocklist import Block, Blocks
@@ -37,9 +38,10 @@ from warmstart.store.layout import (
 from warmstart.store.locks import HeldLock, publish_lock, try_lock
 from warmstart.store.manifest import MOST_PER_BUNDLE, MOST_PER_USER
 
-DAY = 86400.0
+HOUR, DAY = 3600.0, 86400.0
+IN_USE_SECONDS = 3 * 3600.0  # a tree used within it may be read by a job: nodes tell each half hour
 ORPHAN_SECONDS = DAY  # longer than any publish takes
-GRACE_SECONDS = 3600.0  # longer than any reader uses an index that it has read
+GRACE_SECONDS = HOUR  # longer than any reader uses an index that it has read
 ANSWER_SECONDS = 7 * DAY  # a rendezvous is only read while the prologs of its job run
 MOST_SWEPT = 5_000  # of very many; the time for it is bounded, too
 QUARANTINE = "quarantine"
@@ -228,7 +230,7 @@ def survey(where: Namespace, writer: str) -> list[Bundle]:
 
 
 def record_uses(store: str, uses: list[Use]) -> int:
-    """Record the last uses of bundles, at most once a day for each; return how many were updated.
+    """Record the last uses of bundles, at most once a day (of a tree, an hour) for each; return how many were updated.
 
     A bundle that fails keeps no other: garbage collection would take what is in use. The first such error is raised.
     """
@@ -240,7 +242,7 @@ def record_uses(store: str, uses: list[Use]) -> int:
         path = os.path.join(Namespace(store, scope, profile, name).path, bundle + BUNDLE)
         try:
             with store_errors("record a use"), suppress(FileNotFoundError):
-                if os.stat(path, follow_symlinks=False).st_mtime < at - DAY:
+                if os.stat(path, follow_symlinks=False).st_mtime < at - (HOUR if profile == TREES else DAY):
                     os.utime(path, (at, at), follow_symlinks=False)
                     recorded += 1
         except StoreError as error:
@@ -554,21 +556,21 @@ def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> li
             scopes.setdefault(bundle.scope, []).append(bundle)
             users.setdefault((bundle.scope, bundle.profile, bundle.namespace, bundle.user), []).append(bundle)
     for used in users.values():
-        going = _beyond(used, MOST_PER_USER, lambda bundle: bundle.weight)
+        going = _beyond(used, MOST_PER_USER, lambda bundle: bundle.weight, now)
         removals.extend(Expired(bundle, OVER_NAMES) for bundle in going)
     gone = {expired.bundle for expired in removals}
     for scope, used in scopes.items():
         reason = OVER.format(key=f"per_{scope.partition('-')[0]}")
         staying = [bundle for bundle in used if bundle not in gone]
-        going = _beyond(staying, bundles.quota(scope, policy), lambda bundle: bundle.stored)
+        going = _beyond(staying, bundles.quota(scope, policy), lambda bundle: bundle.stored, now)
         removals.extend(Expired(bundle, reason) for bundle in going)
     return removals
 
 
-def _beyond(used: list[Bundle], quota: int, size_of: Callable[[Bundle], int]) -> list[Bundle]:
+def _beyond(used: list[Bundle], quota: int, size_of: Callable[[Bundle], int], now: float) -> list[Bundle]:
     """Return the least recently used bundles to remove, so that new ones fit into the quota.
 
-    The most recently used bundle stays unless all together exceed the quota.
+    The most recently used bundle stays unless all together exceed the quota. A tree that a job may be reading stays.
     """
     size = sum(map(size_of, used))
     excess = size - LOW * quota if size > HIGH * quota else 0
@@ -578,6 +580,8 @@ def _beyond(used: list[Bundle], quota: int, size_of: Callable[[Bundle], int]) ->
     for bundle in by_use if size > quota else by_use[:-1]:
         if excess <= 0:
             break
+        if bundle.profile == TREES and bundle.used > now - IN_USE_SECONDS:
+            continue
         going.append(bundle)
         excess -= size_of(bundle)
     return going

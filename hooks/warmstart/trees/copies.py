@@ -54,16 +54,19 @@ def copies(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iter
     """
     for scope in store.scopes(_deadline()):
         try:
-            listed = store.namespaces(scope, _deadline())
+            yield from copies_in(store, scope, failed)
         except WarmstartError as error:
             failed(error)
-            continue
-        for where in listed:
-            if where.profile == TREES:
-                try:
-                    yield from _copies(store, where)
-                except WarmstartError as error:
-                    failed(error)
+
+
+def copies_in(store: StoreClient, scope: str, failed: Callable[[WarmstartError], None]) -> Iterator[TreeCopy]:
+    """Yield the copies of a scope. `failed` gets the error of each namespace that is left out."""
+    for where in store.namespaces(scope, _deadline()):
+        if where.profile == TREES:
+            try:
+                yield from _copies(store, where)
+            except WarmstartError as error:
+                failed(error)
 
 
 def _copies(store: StoreClient, where: Namespace) -> Iterator[TreeCopy]:

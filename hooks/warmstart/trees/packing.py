@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
+from warmstart.audit.journal import Journal
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import create_file, ensure_dir, opened_dir, remove_tree, unlink_if_there
@@ -18,16 +20,21 @@ from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.store import bundles
-from warmstart.store.bundles import Published
+from warmstart.store.bundles import Published, QuotaExceeded
 from warmstart.store.client import StoreClient
+from warmstart.store.layout import Namespace
+from warmstart.store.maintenance import IN_USE_SECONDS, OVER
 from warmstart.store.manifest import Draft, File, Producer
+from warmstart.trees import copies
 from warmstart.trees.client import TreeClient
 from warmstart.trees.copies import told_of
 from warmstart.trees.current import Look
 from warmstart.trees.place import ENTRY, LEFT_OUT, facts_of, place_of
 from warmstart.trees.requests import TreeRequest
 from warmstart.trees.stage import Stage, Staged
-from warmstart.trees.walk import Bounds, TreeChanged
+from warmstart.trees.walk import Bounds, TreeChanged, TreeTooLarge
+
+T = TypeVar("T")
 
 LOOK_S = 30.0
 STORE_S = 60.0
@@ -44,10 +51,13 @@ class Packed(NamedTuple):
     published: Published
 
 
-def pack_tree(request: TreeRequest, paths: NodePaths, policy: Policy, store: StoreClient) -> Packed | None:
+def pack_tree(
+    request: TreeRequest, paths: NodePaths, policy: Policy, store: StoreClient, audit: Journal
+) -> Packed | None:
     """Pack a tree as it is now; None if there is nothing to do: it is published, or another node packs it.
 
-    Only one process of a node may do this at a time. Raises `TreeUnusable`, `TreeChanged`, `TreeTooLarge`,
+    Where the scope's quota needs the room, copies of trees go that nobody has used for long. Only one process of a node
+    may do this at a time. Raises `TreeUnusable`, `TreeChanged`, `TreeTooLarge`,
     `QuotaExceeded`, `PublishBlocked`, `PackFailed`, other errors of the store and of programs, and `OSError`.
     """
     deadline = after(policy.trees.pack_deadline)
@@ -59,13 +69,11 @@ def pack_tree(request: TreeRequest, paths: NodePaths, policy: Policy, store: Sto
             seen = client.look(policy.trees.prefixes, request.marker, deadline.within(LOOK_S))
             where = place_of(store.path, request.scope, seen)
             with store.locked_namespace(where, deadline.within(STORE_S)) as is_ours:
-                quota = bundles.quota(request.scope, policy.maintenance)
-                if not is_ours or store.known_entries(
-                    where, request.user, request.uid, deadline.within(STORE_S), quota=quota
-                ):
+                packing = _Pack(request, paths, policy, store, client, audit)
+                if not is_ours or packing.is_published(where, deadline.within(STORE_S)):
                     return None
                 time.sleep(min(max(seen.changed + QUIET_S - time.time(), 0.0), QUIET_S))
-                return _Pack(request, paths, policy, store, client).publish(seen, deadline, quota)
+                return packing.publish(seen, deadline)
     finally:
         os.close(records)
         clear(paths)
@@ -85,8 +93,9 @@ class _Pack(NamedTuple):
     policy: Policy
     store: StoreClient
     client: TreeClient
+    audit: Journal
 
-    def publish(self, seen: Look, deadline: Deadline, quota: int) -> Packed:
+    def publish(self, seen: Look, deadline: Deadline) -> Packed:
         """Copy, pack and publish the tree."""
         request, rules = self.request, self.policy.trees
         with opened_dir(self.paths.trees) as fd:
@@ -102,10 +111,47 @@ class _Pack(NamedTuple):
             facts = {**facts_of(seen), **told_of(staged.files, staged.left_out, staged.examples)}
             producer = Producer(request.job_id, request.user, request.uid, request.node, request.cluster)
             whole = {ENTRY: {ENTRY: File(staged.size, seen.stamp, 0)}}
-            published = self.store.publish(where, squashfs, Draft(producer, facts, whole), deadline, quota=quota)
+            draft, quota = Draft(producer, facts, whole), self._quota
+            published = self._within_quota(lambda: self.store.publish(where, squashfs, draft, deadline, quota=quota))
             return Packed(seen, staged, published)
         finally:
             os.close(squashfs)
+
+    def is_published(self, where: Namespace, deadline: Deadline) -> bool:
+        """Return whether there is a copy. Raises `PublishBlocked`, or `QuotaExceeded` if there is no room for one."""
+        user, uid = self.request.user, self.request.uid
+        known = self._within_quota(lambda: self.store.known_entries(where, user, uid, deadline, quota=self._quota))
+        return bool(known)
+
+    @property
+    def _quota(self) -> int:
+        return bundles.quota(self.request.scope, self.policy.maintenance)
+
+    def _within_quota(self, act: Callable[[], T]) -> T:
+        """Run what a scope's quota may refuse, again if there could be made room."""
+        try:
+            return act()
+        except QuotaExceeded as error:
+            if not self._made_room(error):
+                raise
+            return act()
+
+    def _made_room(self, error: QuotaExceeded) -> bool:
+        """Take the least recently used copies of the scope out of use that no job reads; return whether that is enough.
+
+        Maintenance does so once a day, and only where nine tenths of a quota are used: a tree may be larger than that.
+        """
+        used, more, most = (int(str(error.fields[name])) for name in ("used", "more", "quota"))
+        known = copies.copies_in(self.store, self.request.scope, lambda _: None)
+        idle = [copy for copy in known if copy.used < time.time() - IN_USE_SECONDS]
+        if used + more - sum(copy.size for copy in idle) > most:
+            return False
+        for copy in sorted(idle, key=lambda copy: copy.used):
+            if used + more <= most:
+                break
+            copies.take_out(self.store, self.audit, copy, OVER.format(key=f"per_{copy.scope.partition('-')[0]}"))
+            used -= copy.size
+        return True
 
     def _pack(self, seen: Look, top: int, bounds: Bounds, deadline: Deadline) -> tuple[int, Staged]:
         """Return a descriptor of the squashfs, and what it has."""
@@ -117,4 +163,10 @@ class _Pack(NamedTuple):
                 os.close(create_file(top, LEFT_OUT, "".join(f"{line}\n" for line in lines).encode(), 0o444))
             path = f"{self.paths.trees}/{_PACKED}"
             own = (self.request.uid, self.request.gid)
-            return pack(f"{self.paths.trees}/{_STAGE}", path, deadline, stage.space.while_written(path), own), staged
+            packed = pack(f"{self.paths.trees}/{_STAGE}", path, deadline, stage.space.while_written(path), own)
+            size, keep = os.fstat(packed).st_size, self.policy.trees.keep
+            if size > keep:
+                os.close(packed)
+                problem = f"its copy has {size} bytes, and nodes keep {keep} of all trees"
+                raise TreeTooLarge(tree=self.request.tree, problem=problem)
+            return packed, staged

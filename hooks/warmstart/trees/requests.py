@@ -57,7 +57,12 @@ class TreeRequest(NamedTuple):
 
     def is_due(self) -> bool:
         """Return whether the next attempt may begin."""
-        return not 0 <= time.time() - self.tried < FIRST_BACKOFF_S * 2 ** (self.attempts - 1)
+        return not 0 <= time.time() - self.tried < self.next_attempt - self.tried
+
+    @property
+    def next_attempt(self) -> float:
+        """When the next attempt may begin, if there was one."""
+        return self.tried + FIRST_BACKOFF_S * 2.0 ** (self.attempts - 1)
 
     def is_old(self) -> bool:
         """Return whether it is forgotten."""
@@ -76,6 +81,27 @@ def ask(paths: NodePaths, request: TreeRequest) -> bool:
     return True
 
 
+def renew(paths: NodePaths, request: TreeRequest) -> None:
+    """Have a tree packed, at once, whatever came of earlier attempts. Raises `OSError`."""
+    ensure_dir(paths.trees, 0o700)
+    with opened_dir(paths.trees) as fd:
+        write(fd, request)
+
+
+def withdraw(paths: NodePaths, request: TreeRequest) -> None:
+    """Have a tree packed no longer; a pack that is under way goes on. Raises `OSError`."""
+    with opened_dir(paths.trees) as fd:
+        forget(fd, request)
+
+
+def waiting(paths: NodePaths) -> list[TreeRequest]:
+    """Return all requests of a node, also those of which an attempt is under way. Raises `OSError`."""
+    if not names_in(paths.trees):
+        return []
+    with opened_dir(paths.trees) as fd:
+        return sorted(_all(fd), key=lambda request: (request.asked, request.key))
+
+
 def write(dir_fd: int, request: TreeRequest) -> None:
     """Write what is known of a request. Raises `OSError`."""
     replace_file(dir_fd, request.key + SUFFIX, dumps(request._asdict()).encode(), 0o600)
@@ -90,15 +116,11 @@ def due(paths: NodePaths) -> list[TreeRequest]:
     """Return the requests of which an attempt is due, in fair order; forget old ones. Raises `OSError`."""
     from warmstart.seed.wanted import in_turns
 
-    if not names_in(paths.trees):
-        return []
-    with opened_dir(paths.trees) as fd:
-        requests = _all(fd)
-        for request in filter(TreeRequest.is_old, requests):
-            forget(fd, request)
-    waiting = [request for request in requests if request.is_due() and not request.is_old()]
-    waiting.sort(key=lambda request: (request.asked, request.key))
-    return in_turns(waiting, lambda request: request.scope)
+    requests = waiting(paths)
+    for request in filter(TreeRequest.is_old, requests):
+        withdraw(paths, request)
+    chosen = [request for request in requests if request.is_due() and not request.is_old()]
+    return in_turns(chosen, lambda request: request.scope)
 
 
 def start_due(paths: NodePaths) -> None:

@@ -165,6 +165,65 @@ def test_what_cannot_be_packed_waits(site: EntrySite, tree: Path) -> None:
     assert list(site.store.rglob("*.sqsh")) == []
 
 
+def limit(site: EntrySite, *, keep: int) -> None:
+    """Change how many bytes of trees a node keeps."""
+    site.write(site.policy._replace(trees=site.policy.trees._replace(keep=keep)))
+
+
+def test_a_tree_that_no_node_may_keep_is_not_published(site: EntrySite, tree: Path) -> None:
+    """Each job would be told that it cannot be fetched."""
+    limit(site, keep=100)
+    assert packs(site) == 0
+    (failed,) = site.events("tree.pack-failed")
+    assert failed["error"]["code"] == "tree-too-large"
+    assert "nodes keep 100 of all trees" in failed["error"]["reason"]
+    assert list(site.store.rglob("*.sqsh")) == []
+
+
+def test_a_pack_makes_room_in_the_quota_of_its_scope(site: EntrySite, tree: Path) -> None:
+    """By the copy that no job has used for longest, at once: maintenance looks once a day. One in use stays."""
+    assert packs(site) == 0
+    (first,) = site.store.rglob("*.sqsh")
+    quota = site.policy.maintenance._replace(per_user=first.stat().st_size * 2)
+    site.write(site.policy._replace(maintenance=quota))
+    os.utime(tree, (1, 1))
+    ask(site, tree)
+    assert packs(site) == 0
+    assert [event["error"]["code"] for event in site.events("tree.pack-failed")] == ["cache-quota-exceeded"]
+    os.utime(first, (time.time() - 4 * 3600, time.time() - 4 * 3600))
+    (item,) = requests.waiting(site.paths)
+    requests.renew(site.paths, item._replace(attempts=0, tried=0.0))
+    assert packs(site) == 0
+    (removed,) = site.events("bundle.removed")
+    assert (removed["bundle"], removed["tree"]) == (first.stem, str(tree))
+    assert [path != first for path in site.store.rglob("*.sqsh")] == [True]
+
+
+def test_a_large_tree_is_bounded_by_its_own_quota_alone(site: EntrySite, tree: Path) -> None:
+    """Neither by what a job's caches may take nor by what a node keeps of them; and none of these goes for it."""
+    assert packs(site) == 0
+    seen = current.look(str(tree), [str(tree.parent)], "")
+    where = place.place_of(str(site.store), SCOPE, seen)
+    (offer,) = bundles.offers(where.store, [SCOPE], where.profile, where.name, "n1-test").offers
+    cache = Path(site.paths.bundles, f"{'ab' * 32}.sqsh")
+    cache.write_bytes(b"x" * 100)
+    os.utime(cache, (1, 1))
+    site.write(site.policy._replace(seed=site.policy.seed._replace(max_fetch=100, keep=100)))
+    wish = Wanted(offer.sha256, offer.size, SCOPE, where.profile, where.name, offer.bundle, ASKER, 1000.0)
+    limit(site, keep=100)
+    with opened_dir(site.paths.bundles) as fd:
+        wanted.write(fd, wish)
+    run(site)
+    (failed,) = site.events("bundle.fetch-failed")
+    assert "more than trees.keep" in failed["error"]["reason"]
+    limit(site, keep=offer.size)
+    with opened_dir(site.paths.bundles) as fd:
+        wanted.write(fd, wish)
+    run(site)
+    assert Path(site.paths.bundles, f"{offer.sha256}.sqsh").stat().st_size == offer.size > 100
+    assert cache.exists()
+
+
 def test_one_node_packs_a_tree(site: EntrySite, tree: Path) -> None:
     """Another one that is at it is enough."""
     seen = current.look(str(tree), [str(tree.parent)], "")

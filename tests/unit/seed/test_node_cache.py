@@ -18,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.bundles import ASKER, draft, namespace, publish
-from warmstart.host import files
+from warmstart.host import files, loops
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.profiles.defined import TREES
 from warmstart.seed import node_cache, wanted
-from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, FetchGoesOn, NotOffered, local_copy
+from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, FetchGoesOn, Keep, NotOffered, local_copy
 from warmstart.seed.wanted import Wanted
 from warmstart.store import bundles
 from warmstart.store.blocklist import Block
@@ -64,9 +65,9 @@ class Node(NamedTuple):
         """Return what the directory holds, without the hashes."""
         return {name.partition(".")[2] for name in os.listdir(self.directory)}
 
-    def prune(self, keep: int) -> int:
+    def prune(self, keep: int, trees: int = 0) -> int:
         """Remove what is too much, now."""
-        return node_cache.prune(str(self.directory), str(self.base / "layers"), keep, time.time())
+        return node_cache.prune(str(self.directory), str(self.base / "layers"), Keep(keep, trees), time.time())
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_an_offer_of_more_than_the_manifest_has_is_refused(node: Node) -> None:
 def test_a_budget_of_bytes_ends_at_the_next_bundle(node: Node) -> None:
     """What is there costs nothing."""
     offer = node.publish("a", content=b"12345678")
-    with pytest.raises(FetchOverBudget, match="7 are left"):
+    with pytest.raises(FetchOverBudget, match="only 7 may still be fetched"):
         node.copy(offer, most=7)
     assert os.listdir(node.directory) == []
     assert node.copy(offer, most=8).fetched == 8
@@ -274,7 +275,7 @@ def test_the_least_recently_used_copy_goes_first(node: Node) -> None:
     assert not list(node.directory.glob(f"{copies[1].sha256}*"))
     assert node.prune(0) == size
     assert [os.path.exists(copy.path) for copy in copies] == [False, False, True]
-    assert node_cache.prune(str(node.base / "none"), str(node.base / "layers"), 0, 0.0) == 0
+    assert node_cache.prune(str(node.base / "none"), str(node.base / "layers"), Keep(0, 0), 0.0) == 0
 
 
 @pytest.mark.threat(27)
@@ -288,6 +289,38 @@ def test_nobody_pushes_the_copies_of_others_out(node: Node) -> None:
         os.utime(node.directory / f"{name}.sqsh", (then, then))
     node.prune(20)
     assert sorted(path.stem for path in node.directory.glob("*.sqsh")) == ["aa", "dd"]
+
+
+def put(node: Node, name: str, profile: str, hours: int) -> None:
+    """Put a copy of ten bytes there that was last used so long ago."""
+    node.directory.mkdir(mode=0o700, exist_ok=True)
+    (node.directory / f"{name}.sqsh").write_bytes(b"x" * 10)
+    (node.directory / f"{name}.origin.json").write_text(json.dumps(["user-1", profile, "ns", "b"]))
+    then = time.time() - hours * HOUR_AGO
+    os.utime(node.directory / f"{name}.sqsh", (then, then))
+
+
+def test_trees_have_a_quota_of_their_own(node: Node) -> None:
+    """A large one pushes out no cache, and caches push out no tree."""
+    for name, profile, hours in (("aa", "numba", 9), ("bb", TREES, 8), ("cc", TREES, 7), ("dd", "numba", 6)):
+        put(node, name, profile, hours)
+    assert node.prune(20, trees=10) == 10
+    assert sorted(path.stem for path in node.directory.glob("*.sqsh")) == ["aa", "cc", "dd"]
+    assert node.prune(10, trees=10) == 10
+    assert sorted(path.stem for path in node.directory.glob("*.sqsh")) == ["cc", "dd"]
+
+
+def test_what_a_job_has_mounted_stays_and_counts_as_used(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it runs. Removing it would free nothing; after the job it goes, since it is the oldest."""
+    for name, hours in (("aa", 200), ("bb", 8)):
+        put(node, name, TREES, hours)
+    mounted = [f"{node.directory}/aa.sqsh"]
+    monkeypatch.setattr(loops, "backing_files", lambda: mounted)
+    assert sorted(use.at > time.time() - 9 for use in node_cache.uses(str(node.directory))) == [False, True]
+    assert node.prune(0, trees=0) == 10
+    assert [path.stem for path in node.directory.glob("*.sqsh")] == ["aa"]
+    mounted.clear()
+    assert node.prune(0, trees=0) == 10
 
 
 def test_what_the_dead_left_goes(node: Node) -> None:
@@ -352,7 +385,7 @@ def test_the_cache_is_bounded_but_for_what_is_in_use(copies: list[tuple[int, int
             path.write_bytes(b"x" * size)
             os.utime(path, (now - seconds, now - seconds))
         before = {path.name: path.stat() for path in Path(directory).iterdir()}
-        removed = node_cache.prune(directory, f"{directory}-layers", keep, now)
+        removed = node_cache.prune(directory, f"{directory}-layers", Keep(keep, 0), now)
         left = set(os.listdir(directory))
     gone = sorted((status.st_mtime, status.st_size) for name, status in before.items() if name not in left)
     stay = [(before[name].st_mtime, before[name].st_size) for name in left]

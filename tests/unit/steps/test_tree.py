@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.runs import a_context, events
+from warmstart.host.deadline import after
 from warmstart.profiles.defined import TREES
-from warmstart.seed import node_cache, together
+from warmstart.seed import node_cache, together, wanted
 from warmstart.seed.node_cache import Copy
 from warmstart.seed.together import Settled
 from warmstart.steps import tree as step
@@ -18,6 +19,7 @@ from warmstart.steps.contract import Context
 from warmstart.steps.tree import Options
 from warmstart.store import bundles
 from warmstart.store.agreement import Cold, ProposedProfile
+from warmstart.store.bundles import FetchOverBudget
 from warmstart.store.manifest import Draft, File, Producer
 from warmstart.store.meeting import Meeting
 from warmstart.trees import current, place, requests, shown
@@ -130,6 +132,38 @@ def test_nodes_that_decide_for_themselves_read_the_tree_itself(site: Shown) -> N
     site.publish()
     site.run(alone=False)
     assert (site.event(), site.started) == (("itself", "several-nodes"), [])
+
+
+def test_a_copy_that_does_not_come_in_time_comes_later(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job reads the tree itself; its fetch goes on, and the next job has the copy."""
+    site.publish()
+
+    def too_slow(*_: object) -> None:
+        raise FetchOverBudget(bundle="b", problem="it is too slow")
+
+    started: list[object] = []
+    monkeypatch.setattr(wanted, "start_due", started.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(bundles._Pace, "__call__", too_slow)
+        (notice,) = site.run()
+    assert (site.event(), site.copies, len(started)) == (("itself", "fetch-goes-on"), [None], 1)
+    assert notice.endswith("read from the shared file system, read-only")
+    paths = site.context.paths
+    (item,) = wanted.due(paths.bundles)
+    node_cache.fetch_wanted(paths.bundles, item, store=site.context.store, rate=1 << 30, deadline=after(30))
+    assert (site.run(), site.event()) == ((), ("copy", ""))
+
+
+def test_a_copy_larger_than_all_that_a_node_keeps_is_not_fetched(site: Shown) -> None:
+    """The policy has changed since it was packed. What caches may take counts for nothing."""
+    site.publish()
+    policy = site.context.policy
+    seed = policy.seed._replace(max_fetch=1, keep=1)
+    for keep, expected in ((7, ("itself", "fetch-over-budget")), (8, ("copy", ""))):
+        trees = policy.trees._replace(keep=keep)
+        site.context = site.context._replace(policy=policy._replace(trees=trees, seed=seed))
+        site.run()
+        assert site.event() == expected
 
 
 class Nodes:
