@@ -48,6 +48,23 @@ def test_the_jobs_cache_is_shown(entry_site: EntrySite, shown: list[Call]) -> No
     assert shown == [("/run/ns", "/w/n1/7.0a1b2c3d", os.getuid(), {"cache": entry_site.policy.paths.cache})]
 
 
+def test_the_jobs_tree_is_shown_too(
+    entry_site: EntrySite, shown: list[Call], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where the run's directory says; of what fails each part is told, and what that is."""
+    record = a_record(workspace=str(tmp_path / "w"), cache="/var/cache/warmstart")
+    save(entry_site, record)
+    os.makedirs(f"{record.run_directory}/tree")
+    Path(f"{record.run_directory}/tree/path").write_text("/lustre/my env\n")
+    targets = {"cache": entry_site.policy.paths.cache, "tree": "/lustre/my env"}
+    assert job_container.main(entry_site.installation.prefix) == 0
+    assert shown == [("/run/ns", record.run_directory, os.getuid(), targets)]
+    monkeypatch.setattr(job_container, "show_in_namespace", lambda *_: {"tree": "too many links"})
+    assert job_container.main(entry_site.installation.prefix) == 0
+    (event,) = entry_site.events("step.failed")
+    assert (event["error"]["code"], "too many links" in event["error"]["reason"]) == ("tree-unusable", True)
+
+
 @pytest.mark.parametrize("case", ["another policy", "no namespace", "no record", "another user", "no cache"])
 def test_what_has_none_is_left_alone(
     entry_site: EntrySite, shown: list[Call], monkeypatch: pytest.MonkeyPatch, case: str
