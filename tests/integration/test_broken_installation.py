@@ -94,7 +94,7 @@ def test_uninstalled_under_a_running_job(own: Site) -> None:
 
 @pytest.mark.sweep
 def test_a_tree_outlives_an_upgrade_and_an_uninstallation(own: Site) -> None:
-    """A running job reads its copy to its end, then nothing is mounted; after the next installation jobs have it again."""
+    """A running job reads its copy to its end; then nothing is mounted. Jobs after the next installation have it."""
     go, prefix = own.cluster.base / "go", own.cluster.prefix
     with trees.shared(own, "tree.kept") as (target, source):
         file = trees.make_environment(own, source / "env") / "one/__init__.py"
