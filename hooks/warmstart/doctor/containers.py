@@ -22,6 +22,7 @@ ENROOT = "/etc/enroot"
 HOOK = "40-warmstart.sh"
 PLUGIN = "warmstart.so"
 PYXIS = "spank_pyxis.so"
+# Stands in the plugin's file since it shows trees; a test compares it with the source.
 SAID_OF_TREES = b"cannot show the job its tree"
 
 
@@ -166,8 +167,7 @@ def spank(seen: Tasks) -> Iterator[Finding]:
 
 def why_unfit(seen: Tasks, plugin: Plugin) -> str | None:
     """Return why Slurm does not load a plugin, "" if it does, None if where it looks for it is unknown."""
-    policy = seen.slurm.policy
-    places = installed.plugin_places(policy.paths.scontrol if policy else "", seen.slurm.conf.last("PluginDir"))
+    places = _places(seen)
     if not places and not os.path.isabs(plugin.path):
         return None
     return _unfit(plugin.path, installed.find_plugin(plugin.path, places), seen.slurm.version)
@@ -175,9 +175,13 @@ def why_unfit(seen: Tasks, plugin: Plugin) -> str | None:
 
 def _shows_trees(seen: Tasks, plugin: Plugin) -> bool:
     """Return whether the plugin's file has what it says when it cannot show a tree."""
+    path = installed.find_plugin(plugin.path, _places(seen))
+    return SAID_OF_TREES in read_small(os.path.realpath(path), installed.LARGEST)
+
+
+def _places(seen: Tasks) -> list[str]:
     policy = seen.slurm.policy
-    places = installed.plugin_places(policy.paths.scontrol if policy else "", seen.slurm.conf.last("PluginDir"))
-    return SAID_OF_TREES in read_small(os.path.realpath(installed.find_plugin(plugin.path, places)), installed.LARGEST)
+    return installed.plugin_places(policy.paths.scontrol if policy else "", seen.slurm.conf.last("PluginDir"))
 
 
 def _unfit(name: str, path: str, release: tuple[int, ...] | None) -> str:
