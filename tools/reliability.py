@@ -26,32 +26,26 @@ INTRO = """\
 # Reliability
 
 What holds when a disk, a file system, a process or a neighbour fails, and the test that shows it, below
-[tests](../tests). `make test-all` writes this page (`python -m tools.reliability`) from what its sweeps leave in
-`build/reliability`; `make fuzz` adds the figures of the parsers. What each error and each kill did, call by call:
-`build/reliability-calls.md`, after a sweep.
+[tests](../tests). `make test-all` and `make fuzz` write this page, and what each error and each kill did, call by call,
+into `build/reliability-calls.md`.
 """
 ERRORS_INTRO = """\
-One line for each hook: its call sites, and what became of each error that was tried there. *None*: the hook did its
-work; *told*: an event or a message names the error, and the job ran, cold or without the part; *verdict*: the job
-failed with a reason, for its image; *drained*: the node was drained. *Left*: something of the job was left when the
-hook had run again; maintenance removed all of it.
+What became of each error. *None*: the hook did its work; *told*: an event or a message names the error, and the job
+ran, cold or without the part; *verdict*: the job failed with a reason, for its image. *Left*: something of the job was
+left when the hook had run again; maintenance removed all of it.
 """
 KILLS_INTRO = """\
-SIGKILL before each call that changes something, then the same hook, then maintenance. The task prolog changes nothing
-but the link at the constant path (`constant_path: link`); killed, it leaves the job its cache at its own path.
+SIGKILL before each call that changes something, then the same hook, then maintenance.
 """
 ORDERS_INTRO = """\
 Pairs of operations on the store, each also with itself, in all orders with up to two switches: before every call that
 touches what the other one touches. Locks do nothing, the second one's clock is half an hour behind, and where one goes
-on after the other it may once have an old view: a listing, or a file that was replaced. What readers see, at each
-switch and at the end, must be what they could see if one came after the other. Only the list of what is blocked needs
-locks that work. `SWEEP_SEED=2 pytest tests/sweeps/test_interleavings.py` takes another hundredth; a failure prints the
-shortest order that fails, call by call.
+on after the other it may once have an old view. What readers see must be what they could see if one came after the
+other. Only the list of what is blocked needs locks that work.
 """
 WEEK_INTRO = """\
-Jobs of three users, one of whom publishes for the site, in simulated time: they look up, change, remove and publish
-entries in the real store; each night it is maintained, and a user is blocked or unblocked. The audit log is then
-checked against a small model of the store (`tools/load/history.py`), as that of a load run is.
+Jobs of three users, one of whom publishes for the site, in simulated time; each night the real store is maintained, and
+a user is blocked or unblocked. The audit log is then checked against a small model of the store.
 """
 CALLS_INTRO = """\
 # Reliability, call by call
