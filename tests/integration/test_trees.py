@@ -135,12 +135,12 @@ def test_all_nodes_of_a_job_have_the_copy_or_none_has(site: Site) -> None:
         make_environment(site, source / "env")
         tree, nodes = target / "env", ("--nodelist=n1,n2",)
         first = run(site, tree, SEVERAL, ALICE, *nodes)
-        assert first.output.splitlines()[-2:] == ["itself", "itself"]
+        assert first.output.splitlines().count("itself") == 2  # the notice may come between
         reasons = [event["reason"] for event in site.events(first.job_id, "tree.shown")]
         assert sorted(reasons) == ["no-copy", "nothing-proposed"]
         with site.full_node_cache("n2"):
             cold = run(site, tree, SEVERAL, ALICE, *nodes)
-        assert cold.output.splitlines()[-2:] == ["itself", "itself"]
+        assert cold.output.splitlines().count("itself") == 2
         assert {event["way"] for event in site.events(cold.job_id, "tree.shown")} == {"itself"}
         second = run(site, tree, SEVERAL, ALICE, *nodes)
         assert second.output.splitlines() == ["squashfs", "squashfs"]
