@@ -18,7 +18,7 @@ from warmstart.images import reference as references
 from warmstart.images.reference import PyxisImage, Reference
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, partial
-from warmstart.policy.compiled import Policy, Rule
+from warmstart.policy.compiled import WAYS_TO_TREE, Policy, Rule
 from warmstart.policy.match import NO_RULE, Grant, combine, is_observed, matching, private_repository, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
@@ -47,8 +47,8 @@ NO_TREES = (
     "trees.prefixes)"
 )
 NO_WAY_TO_TREE = (
-    "warmstart: tree {tree} is read from the shared file system: a packed copy needs warmstart's SPANK plugin "
-    "(constant_path: spank), which this node does not have"
+    "warmstart: tree {tree} is read from the shared file system: this node has no way to show a packed copy to a job "
+    "(policy: constant_path)"
 )
 UNSIGNED_TREE = (
     "warmstart: tree {tree} is read from the shared file system: this job takes nothing that is not signed, and packed "
@@ -246,7 +246,7 @@ def _tree(policy: Policy, job: Job, grant: Grant, requested: Request, meeting: M
     """Return the step if the policy offers trees, and this node has a way to show a job one."""
     if not policy.trees.prefixes:
         return None
-    if policy.constant_path != "spank" or _lacks_signed_tree(policy, grant):
+    if policy.constant_path not in WAYS_TO_TREE or _lacks_signed_tree(policy, grant):
         return None
     from warmstart.steps import tree
 
@@ -365,7 +365,7 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
     notices = [*prepared.notices, *([TMPDIR_NOT_RETAINED] if requested.keep and policy.limits.keep is None else [])]
     if requested.tree and not policy.trees.prefixes:
         notices.append(NO_TREES.format(tree=requested.tree))
-    elif requested.tree and policy.constant_path != "spank":
+    elif requested.tree and policy.constant_path not in WAYS_TO_TREE:
         notices.append(NO_WAY_TO_TREE.format(tree=requested.tree))
     elif requested.tree and _lacks_signed_tree(policy, grant):
         notices.append(UNSIGNED_TREE.format(tree=requested.tree))

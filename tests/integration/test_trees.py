@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,21 +72,24 @@ def make_environment(site: Site, tree: Path) -> Path:
 
 
 @contextmanager
-def shared(site: Site, name: str) -> Iterator[tuple[Path, Path]]:
+def shared(site: Site, name: str, way: str = "spank") -> Iterator[tuple[Path, Path]]:
     """Yield a directory of ws-alice's that refuses all other uids, root's too, and the same directory as root sees it.
 
-    With the plugin loaded, and a policy that offers trees there.
+    With a policy that offers trees there, shown in that way.
     """
-    spank.need()
     base, account = site.cluster.base, site.cluster.account(ALICE)
     source = base / f"{name}.source"
-    source.mkdir()
+    source.mkdir(mode=0o700)
     os.chown(source, account.uid, account.gid)
-    with mounts.squashed(base, source, base / f"{name}.shared", account) as target, spank.loaded(site):
-        site.write_policy(RULES.format(prefix=target), constant="spank")
+    with ExitStack() as stack:
+        target = stack.enter_context(mounts.squashed(base, source, base / f"{name}.shared", account))
+        if way == "spank":
+            spank.need()
+            stack.enter_context(spank.loaded(site))
+        site.write_policy(RULES.format(prefix=target), constant=way)
+        stack.callback(site.write_policy)
         yield target, source
         site.cluster.wait_idle()
-    site.write_policy()
 
 
 def run(site: Site, tree: Path, script: str = SHOW, user: str = ALICE, *arguments: str, word: str = "") -> JobResult:
@@ -139,7 +142,7 @@ def test_all_nodes_of_a_job_have_the_copy_or_none_has(site: Site) -> None:
         make_environment(site, source / "env")
         tree, nodes = target / "env", ("--nodelist=n1,n2",)
         first = run(site, tree, SEVERAL, ALICE, *nodes)
-        assert first.output.splitlines().count("itself") == 2
+        assert first.output.splitlines().count("itself") == 2  # the notice may come between
         reasons = [event["reason"] for event in site.events(first.job_id, "tree.shown")]
         assert sorted(reasons) == ["no-copy", "nothing-proposed"]
         with site.full_node_cache("n2"):

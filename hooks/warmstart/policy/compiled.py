@@ -19,6 +19,7 @@ from warmstart.profiles.defined import DefinedProfile
 _FORMAT = 1
 VERSION = "0.1.0"  # setup.cfg's; a test compares them
 MADE_BY = f"{_FORMAT} warmstart-{VERSION} python-{sys.version_info[0]}.{sys.version_info[1]}"
+WAYS_TO_TREE = ("spank", "namespace", "containers", "enroot")  # values of `constant_path` that show jobs their trees
 _LARGEST = 4 << 20
 
 # (path, device, inode, size, mtime in ns, ctime in ns), or (path,) if it is missing.

@@ -742,8 +742,8 @@ class PolicyModel(Section):
     )
     constant_path: Literal["none", "spank", "namespace", "link", "containers", "enroot"] = _key(
         "none",
-        "What brings a job's cache to `paths.cache` on this node "
-        "([inside the job](../start/inside-the-job.md)). `spank`: warmstart's SPANK plugin. `namespace`: a mount in "
+        "What brings a job's cache to `paths.cache` on this node ([inside the job](../start/inside-the-job.md)), and "
+        "shows it its [tree](trees.md#how-a-job-sees-it). `spank`: warmstart's SPANK plugin. `namespace`: a mount in "
         "the job's mount namespace, by Slurm's CloneNSScript (24.11). `link`: a link in a directory that job_container "
         "gives to each job. `containers`: the runtime, for sites whose jobs are containers: Apptainer is told by "
         "variables, others by options. `enroot`: the same, and enroot's hook does it. `none`: bare jobs have it at a "

@@ -1,8 +1,8 @@
 """Step `tree`: let the job read a directory of the shared file system from a packed copy (docs/reference/trees.md).
 
 If the store has a copy of the tree as it is now, and it is on this node in time, it is mounted in the run's directory,
-and the SPANK plugin shows it to the job's tasks at the tree's own path. Otherwise the job reads the tree itself, read-
-only as the copy would be, and a pack is asked for. No failure here costs the job more than the copy.
+and the policy's way to the constant path shows it at the tree's own path. Otherwise the job reads the tree itself,
+read-only as the copy would be, and a pack is asked for. No failure here costs the job more than the copy.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ NAME = "tree"
 LOOK_S = 5.0
 MOUNTING_S = 5.0
 _LONGEST = 64 << 10
+_UNBINDABLE = frozenset(",:\\")  # what Apptainer would take for the end of a path
 # Why a job reads the tree itself; docs/reference/audit.md explains them.
 SEVERAL_NODES = "several-nodes"
 NO_COPY = "no-copy"
@@ -119,7 +120,9 @@ def run(context: Context, options: Options) -> Outcome:
     )
     degraded = [found.failure] if found.failure else []
     change: RecordChange = {"tree_agreement": options.meeting.name} if options.meeting and record.head else {}
-    return Outcome("changed", {"tree": tree.seen.path}, change, degraded=degraded, notices=_notices(options, found))
+    variables = _variables(context, tree.seen.path, found)
+    done: dict[str, object] = {"tree": tree.seen.path}
+    return Outcome("changed", done, change, variables, degraded, notices=_notices(context, options, found))
 
 
 def _look(context: Context, options: Options) -> _Tree:
@@ -195,11 +198,25 @@ def _agreed(
     return _Shown(None, cold.reason, found.failure) if cold else found
 
 
-def _notices(options: Options, found: _Shown) -> tuple[str, ...]:
+def _variables(context: Context, path: str, found: _Shown) -> dict[str, str]:
+    """Return the variables that tell container runtimes of the tree.
+
+    APPTAINER_BIND, since APPTAINER_MOUNT binds the cache and takes one mount (decision 51).
+    """
+    source = shown.copy_of(context.record.run_directory) if found.copy else path
+    if not path.isprintable():
+        return {}
+    if context.policy.constant_path != "containers" or not _UNBINDABLE.isdisjoint(path):
+        return {"WARMSTART_TREE": source}
+    return {"WARMSTART_TREE": source, "APPTAINER_BIND": f"{source}:{path}:ro"}
+
+
+def _notices(context: Context, options: Options, found: _Shown) -> tuple[str, ...]:
     if found.copy is None:
         why = {NO_COPY: "; a copy is packed in the background", NOT_SIGNED: "; it has no signed copy"}
         packed = f"; it was not packed: {found.problem}" if found.problem else why.get(found.reason, "")
-        return (f"tree {options.tree} is read from the shared file system, read-only{packed}",)
+        where = "in containers " if context.policy.constant_path in ("containers", "enroot") else ""
+        return (f"tree {options.tree} is read from the shared file system, {where}read-only{packed}",)
     if found.copy.left_out:
         return (f"tree {options.tree}: {found.copy.left_out} files are missing from its copy, which you cannot read",)
     return ()

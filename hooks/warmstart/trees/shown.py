@@ -14,11 +14,12 @@ from __future__ import annotations
 import os
 
 from warmstart.host import linux
-from warmstart.host.files import PATH, create_file, opened_dir
+from warmstart.host.files import PATH, create_file, opened_dir, read_small
 from warmstart.lean import suppress
 from warmstart.paths import TREE
 
 _PATH, _COPY, _TREE = "path", "copy", "copy/tree"
+_LONGEST = 4096  # bytes of a path
 
 
 def show(run_fd: int, path: str, copy: int | None, own: tuple[int, int] | None = None) -> None:
@@ -61,6 +62,18 @@ def _mount_below(copy: int, own: tuple[int, int]) -> None:
         _mount(tree, _TREE)
     finally:
         os.close(tree)
+
+
+def copy_of(run: str) -> str:
+    """Return where the packed copy's files are, if it is mounted."""
+    return f"{run}/{TREE}/{_COPY}/tree"
+
+
+def path_of(run: str) -> str:
+    """Return where a job sees its tree, "" if it has none. Raises `OSError`."""
+    with suppress(FileNotFoundError), opened_dir(f"{run}/{TREE}") as fd:
+        return os.fsdecode(read_small(_PATH, _LONGEST, fd)).removesuffix("\n")
+    return ""
 
 
 def take_down(run_fd: int) -> None:

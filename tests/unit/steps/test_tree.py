@@ -35,8 +35,8 @@ SCOPE = "user-64201-ws-alice"
 class Shown:
     """A job, its tree, and what was mounted for it."""
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.tree = root / "trees" / "env"
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, name: str = "env") -> None:
+        self.tree = root / "trees" / name
         self.tree.mkdir(parents=True)
         (self.tree / "pyvenv.cfg").write_text("")
         if os.geteuid() == 0:
@@ -59,6 +59,10 @@ class Shown:
     def _mounted(self, _layers: str, copies: list[Copy], _deadline: object) -> list[int]:
         assert os.path.exists(copies[0].path)
         return [os.open(self.tree, os.O_RDONLY)]
+
+    def policy(self, *, constant_path: str) -> None:
+        """Let the policy have another way."""
+        self.context = self.context._replace(policy=self.context.policy._replace(constant_path=constant_path))
 
     def publish(self, scope: str = SCOPE) -> None:
         """Publish a copy of the tree as it is."""
@@ -165,6 +169,30 @@ def no_lists(site: Shown) -> SignedLists:
     """Return what a host believes that has seen no signed list."""
     os.makedirs(site.context.paths.shared, exist_ok=True)
     return SignedLists(site.context.policy.trust, site.context.policy.validate_user, site.context.paths.shared)
+
+
+@pytest.mark.parametrize("name", ["env", "e:nv", "e nv", "\udcff"])
+def test_runtimes_are_told_of_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Where the policy leaves it to them, and as far as a variable and Apptainer can have the path."""
+    site = Shown(tmp_path, monkeypatch, name)
+    site.policy(constant_path="containers")
+    link = site.tree.with_name("link")
+    link.symlink_to(site.tree)
+    options = Options(str(link), "", SCOPE, alone=True)
+    copy = f"{site.context.record.run_directory}/tree/copy/tree"
+    said = "read from the shared file system, in containers read-only"
+    for published, source in ((False, str(site.tree)), (True, copy)):
+        if published:
+            site.publish()
+        outcome = step.run(site.context, options)
+        assert [said in notice for notice in outcome.notices] == ([] if published else [True])
+        expected = {} if name == "\udcff" else {"WARMSTART_TREE": source}
+        if name in ("env", "e nv"):
+            expected["APPTAINER_BIND"] = f"{source}:{site.tree}:ro"
+        assert outcome.environment == expected
+    site.policy(constant_path="spank")
+    outcome = step.run(site.context, options)
+    assert outcome.environment == ({} if name == "\udcff" else {"WARMSTART_TREE": copy})
 
 
 def test_nodes_that_decide_for_themselves_read_the_tree_itself(site: Shown) -> None:
