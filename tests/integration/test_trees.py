@@ -15,8 +15,6 @@ import pytest
 
 from tests import spank
 from tests.cluster import mounts, processes
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster import mounts
 from tests.cluster.accounts import ALICE, BOB, CAROL
 from tests.cluster.cluster import JobResult
 from tests.cluster.site import Site
@@ -235,6 +233,8 @@ def test_an_edit_in_place_is_read_after_a_refresh(site: Site) -> None:
         assert (again.output, site.events(again.job_id, "tree.shown")[0]["way"]) == ("two\n", "copy")
         assert site.command("trees", "rm", str(tree)).returncode == 0
         assert listed(site, tree) == []
+
+
 SITE_RULES = """\
 trees:
   prefixes: ["{base}"]

@@ -25,8 +25,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from tests.cluster.teardown import unmount
 from tools.bench.slow_files import SlowFiles, _packed
+
+from tests.cluster.teardown import unmount
 from warmstart.host import linux
 
 _DIRECTORY, _FILE = 4, 8  # readdir(3), DT_DIR and DT_REG

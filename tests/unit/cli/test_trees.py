@@ -16,9 +16,9 @@ from warmstart import session as sessions
 from warmstart.cli import trees
 from warmstart.host import detached
 from warmstart.host.deadline import after
-from warmstart.repack import signing
 from warmstart.policy.compiled import User
 from warmstart.policy.match import GrantedTree
+from warmstart.repack import signing
 from warmstart.store import bundles
 from warmstart.trees import current, place, requests
 from warmstart.trees.requests import TreeRequest

@@ -170,6 +170,8 @@ def test_a_directory_that_changes_while_it_is_read_is_no_copy(
     monkeypatch.setattr(walk, "open_any_file", opening)
     with pytest.raises(TreeChanged, match="directory"):
         copied(tmp_path / "tree", tmp_path / "copy", records)
+
+
 @pytest.fixture
 def open_tree(tmp_path: Path) -> Path:
     """Return a tree that everybody may read, and its owner alone may write."""
