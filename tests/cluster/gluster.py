@@ -1,4 +1,4 @@
-"""GlusterFS on this host: three bricks (replica 3, client quorum, root squash) and any number of FUSE clients.
+"""GlusterFS on this host: three bricks (replica 3, client quorum), or one; root squash, and any number of FUSE clients.
 
 The servers have mount, network and PID namespaces of their own, so that they meet no other GlusterFS of the host and
 end together. Each client of a node has a mount namespace, which the node's slurmd enters: nodes share the volume and
@@ -20,7 +20,7 @@ from tests.cluster import mounts, processes
 from tests.cluster.teardown import unmount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     from tests.cluster.accounts import Account
@@ -31,7 +31,13 @@ BRICKS = (1, 2, 3)
 PING_S = 3  # after which a client gives up a brick that does not answer (network.ping-timeout)
 _ADDRESS = "10.64.0.1"  # in the servers' network namespace; glusterd takes no loopback address for a brick
 _START_S = 60
-_BRICK_SIZE = "384m"
+_INODES = 400_000
+_THREADS = (
+    "performance.io-thread-count",
+    "performance.high-prio-threads",
+    "performance.normal-prio-threads",
+    "performance.low-prio-threads",
+)
 _ROOM_S = 5  # for so long a brick was seen to refuse writes after it had room again
 # glusterd has its paths compiled in: each place is covered by a directory of ours. sh reaps the daemons' orphans.
 _INIT = """\
@@ -68,7 +74,10 @@ class Client(NamedTuple):
 class Gluster:
     """Context manager: a started volume that belongs to `owner`, with everything below `base/gluster`."""
 
-    def __init__(self, base: Path, owner: Account) -> None:
+    def __init__(self, base: Path, owner: Account, bricks: Sequence[int] = BRICKS, brick_size: str = "384m") -> None:
+        """Use so many bricks of this size, in memory, which all have the same files."""
+        self._bricks = bricks
+        self._brick_size = brick_size
         self._base = base
         self._home = base / "gluster"
         self._owner = owner
@@ -117,15 +126,21 @@ class Gluster:
         """Return the directory of a brick: the volume's files as that server keeps them."""
         return self._home / f"brick{number}" / "data"
 
+    def brick_pid(self, number: int) -> int:
+        """Return the pid, on the host, of a brick's server."""
+        name = str(self.brick(number)).encode()
+        (pid,) = (pid for pid in processes.children(self._init) if name in processes.arguments(pid))
+        return pid
+
     def kill_brick(self, number: int) -> None:
         """Kill a brick's server with SIGKILL; its clients see that the connection ends."""
-        os.kill(self._brick_pid(number), signal.SIGKILL)
+        os.kill(self.brick_pid(number), signal.SIGKILL)
         self._wait_bricks({number: False})
 
     @contextmanager
     def hanging_brick(self, number: int) -> Iterator[None]:
         """Stop a brick's server during a `with` block: clients wait for it until `PING_S` is over."""
-        pid = self._brick_pid(number)
+        pid = self.brick_pid(number)
         os.kill(pid, signal.SIGSTOP)
         try:
             yield
@@ -154,6 +169,20 @@ class Gluster:
             for filler in fillers:
                 filler.unlink(missing_ok=True)
             time.sleep(_ROOM_S + 1)
+
+    def set_delay(self, milliseconds: float) -> None:
+        """Let each operation at a brick wait, all of them at once. Bricks start anew: no client may be mounted."""
+        self.cli("volume", "stop", VOLUME)
+        options = {
+            "debug.delay-gen": "posix",
+            "delay-gen.delay-percentage": 100 if milliseconds else 0,
+            "delay-gen.delay-duration": max(int(milliseconds * 1000), 1),  # what runs takes no other
+            **dict.fromkeys(_THREADS, 64),  # each sleeps with its operation
+        }
+        for option, value in options.items():
+            self.cli("volume", "set", VOLUME, option, str(value))
+        self.cli("volume", "start", VOLUME)
+        self._wait_bricks(dict.fromkeys(self._bricks, True))
 
     # --- operations at the servers
 
@@ -194,19 +223,20 @@ class Gluster:
         for name in ("/var/lib/glusterd", "/var/log/glusterfs"):
             Path(name).mkdir(parents=True, exist_ok=True)
         (self._home / "log" / "bricks").mkdir()
-        for number in BRICKS:
-            self._stack.enter_context(mounts.tmpfs(self.brick(number).parent, _BRICK_SIZE, 100_000))
+        for number in self._bricks:
+            self._stack.enter_context(mounts.tmpfs(self.brick(number).parent, self._brick_size, _INODES))
             self.brick(number).mkdir()
         namespaces = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private")
         init = _INIT.format(address=_ADDRESS)
         argv = ["/usr/bin/unshare", *namespaces, "--", "/bin/sh", "-ec", init, "glusterd", str(self._home)]
         self._servers = processes.start(self._base, "glusterd", argv)
         processes.wait_until("glusterd", self._answers, _START_S)
-        bricks = [f"{_ADDRESS}:{self.brick(number)}" for number in BRICKS]
-        self.cli("volume", "create", VOLUME, "replica", str(len(BRICKS)), *bricks, "force")
+        bricks = [f"{_ADDRESS}:{self.brick(number)}" for number in self._bricks]
+        replicas = ["replica", str(len(bricks))] if len(bricks) > 1 else []
+        self.cli("volume", "create", VOLUME, *replicas, *bricks, "force")
         options = {
             "network.ping-timeout": PING_S,
-            "cluster.quorum-type": "auto",
+            **({"cluster.quorum-type": "auto"} if replicas else {}),
             "server.root-squash": "on",
             "storage.owner-uid": self._owner.uid,
             "storage.owner-gid": self._owner.gid,
@@ -215,7 +245,7 @@ class Gluster:
             self.cli("volume", "set", VOLUME, option, str(value))
         self.cli("volume", "start", VOLUME)
         self.cli("volume", "profile", VOLUME, "start")
-        self._wait_bricks(dict.fromkeys(BRICKS, True))
+        self._wait_bricks(dict.fromkeys(self._bricks, True))
 
     def _stop(self) -> None:
         for process in self._clients:
@@ -255,12 +285,6 @@ class Gluster:
             return all(number in status and status[number][0] is online for number, online in wanted.items())
 
         processes.wait_until(f"bricks {wanted}", is_so, _START_S)
-
-    def _brick_pid(self, number: int) -> int:
-        """Return the pid, on the host, of a brick's server."""
-        name = str(self.brick(number)).encode()
-        (pid,) = (pid for pid in processes.children(self._init) if name in processes.arguments(pid))
-        return pid
 
     def _is_connected(self) -> bool:
         """Whether each brick has a connection of each client, and of the daemon that heals."""

@@ -66,6 +66,16 @@ def tmpfs(target: Path, size: str = "8m", inodes: int = 1000) -> Iterator[Path]:
 
 
 @contextmanager
+def bound(source: Path, target: Path) -> Iterator[None]:
+    """Show a directory at the place of another, too."""
+    _mount("--bind", str(source), str(target))
+    try:
+        yield
+    finally:
+        unmount(str(target))
+
+
+@contextmanager
 def read_only(target: Path) -> Iterator[Path]:
     """Make everything below a directory read-only (EROFS, also for root) by a bind mount on it.
 

@@ -13,7 +13,9 @@ from tools.bench.figures import Figure, Machine, Results, Series
 MACHINE = Machine("A CPU", 2, 8, "6.1", "3.11.2", "slurm-wlm 22.05.8", "mksquashfs version 4.5.1", "ext2/ext3")
 OURS = Series("warmstart", [30.0, 10.0, 20.0])
 PEER = Series("<peer>", [40.0, 40.0, 41.0], goal=0.4)
-RESULTS = Results("2026-01-31", "quick", 0.5, MACHINE, [Figure("hooks", "warm prolog", OURS, [PEER])])
+RESULTS = Results(
+    "2026-01-31", "quick", 0.5, MACHINE, [Figure("hooks", "warm prolog", OURS, [PEER])], {"hooks": "2026-02-01"}
+)
 
 
 def test_quantiles_are_values_that_were_seen() -> None:
@@ -37,6 +39,7 @@ def test_the_page_has_every_figure_and_its_plot(tmp_path: Path) -> None:
     assert "|  | <peer> | 40 ms | 40 ms | 41 ms | 3 | 0.50 | 0.4 |" in text
     assert "](images/performance-hooks.svg)" in text
     assert "few rounds" in text
+    assert "\nRun of 2026-02-01.\n" in text
     drawn = ET.fromstring((tmp_path / "images" / "performance-hooks.svg").read_text())
     shown = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert {"warm prolog", "warmstart", "<peer>", "20 ms", "40 ms", "10 ms"} <= set(shown)

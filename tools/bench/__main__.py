@@ -3,8 +3,8 @@ r"""Run the bench: build/bench.json, docs/performance.md with its plots, and a t
     python -m tools.bench [--quick] [--results FILE] [GROUP… | page]
 
 Without groups all are measured; otherwise the figures of the others, and the machine, are those of the last run, from
-build/bench.json. `page` measures nothing and writes the page of that file. Needs root. Under five minutes with --quick
-on an idle machine of two CPUs, which should do nothing else.
+build/bench.json, and the page says so. `page` measures nothing and writes the page of that file. Needs root. Under five
+minutes with --quick on an idle machine of two CPUs, which should do nothing else; `trees` takes three more, or 25.
 
 /var/tmp should be on a file system like a node's. On ext4 without a journal, as some virtual machines have, a new file
 skips each inode that was deleted in the last minute (`recently_deleted` in Linux's fs/ext4/ialloc.c), and rounds that
@@ -13,7 +13,8 @@ follow each other delete thousands. There, give the bench a file system of its o
     truncate --size=12G FILE; mkfs.ext4 -q FILE
     unshare --mount sh -c 'mount -o loop FILE /var/tmp; chmod 1777 /var/tmp; make bench'
 
-`network` is measured where GlusterFS is installed (glusterfs-server, glusterfs-client).
+`network` and `trees` are measured where GlusterFS is installed (glusterfs-server, glusterfs-client). `trees` installs
+torch and numba with pip, and needs 8 GiB of memory and as much below /var/tmp.
 
 `enroot import` is a peer where enroot is installed, such as in a root file system of tests/newer (CONTRIBUTING.md, Real
 pyxis and enroot). What is written into the checkout is lost there, so `import` takes another file along; and it needs
@@ -41,7 +42,7 @@ from rich.table import Table
 from tests.cluster import gluster
 from tests.support.bench_site import BenchSite, bench_site, network_store
 from tests.support.reports import made
-from tools.bench import figures, hooks, importing, jobs, overlay, page, plots, seeding, waiting
+from tools.bench import figures, hooks, importing, jobs, overlay, page, plots, seeding, trees, waiting
 from tools.bench.figures import Figure, Results
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -64,10 +65,12 @@ class Rounds(NamedTuple):
     overlay: int
     jobs: int  # one after the other
     batches: int  # of 16 jobs
+    environment: trees.Import
+    trees: dict[int, int]  # rounds of so many processes at once
 
 
-ALL = Rounds(41, (8, 64), 5, LAYERS, 5, 50_000, 7, 15, 40, 6)
-QUICK = Rounds(15, (8, 32), 2, LAYERS[1:2], 3, 10_000, 3, 7, 12, 2)
+ALL = Rounds(41, (8, 64), 5, LAYERS, 5, 50_000, 7, 15, 40, 6, trees.TORCH, {1: 5, 8: 3, 32: 2})
+QUICK = Rounds(15, (8, 32), 2, LAYERS[1:2], 3, 10_000, 3, 7, 12, 2, trees.NUMBA, {1: 3, 8: 1})
 
 
 def main() -> int:
@@ -86,6 +89,7 @@ def main() -> int:
     run = Results(made(), rounds, os.getloadavg()[0], figures.this_machine(), [])
     if options.groups and options.results.exists():
         run = figures.read(options.results)
+        run = run._replace(later={**run.later, **dict.fromkeys(set(options.groups) - {PAGE}, made())})
     found = [figure for figure in run.figures if figure.group not in options.groups]
     console = Console()
     with console.status("preparing") as status:
@@ -107,6 +111,9 @@ def measured(rounds: Rounds, groups: set[str]) -> Iterator[Figure]:
     if "network" in groups and all(os.path.exists(program) for program in gluster.PROGRAMS):
         with bench_site(FILES, make_store=network_store) as site:
             yield from hooks.on_network(site, rounds.hooks)
+    if "trees" in groups and all(os.path.exists(program) for program in gluster.PROGRAMS):
+        with bench_site(1) as site:
+            yield from trees.measured(site, rounds.environment, rounds.trees)
     if "seeding" in groups:
         yield from seeding.measured(rounds.seeded, rounds.seeding)
     if "overlay" in groups:

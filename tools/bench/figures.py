@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,6 +66,7 @@ class Results(NamedTuple):
     load: float  # of the machine over the minute before the run; more than its CPUs: figures are too high
     machine: Machine
     figures: Sequence[Figure]
+    later: Mapping[str, str] = {}  # groups that were measured again, and when and of which commit
 
 
 def this_machine() -> Machine:

@@ -1,8 +1,8 @@
 """Look at a tree with the rights of the job's user: where it is, whose, and whether it has changed since.
 
-What a package manager changes decides, by a few stat calls and without a walk: pip and uv add, rename or remove a
-directory of `site-packages` with every package, also with an editable one; conda writes `conda-meta/history`. A file
-that somebody edits in place shows in none of them, so a user can name a file to look at, too.
+What a package manager changes decides, by a few stat calls and without a walk: pip and uv add, rename or remove a name
+in `site-packages` with every package, also with an editable one; conda, mamba and pixi in `conda-meta`. A file that
+somebody edits in place shows in none of them, so a user can name a file to look at, too.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import os
 from warmstart.errors import ResourceError
 from warmstart.lean import Iterator, NamedTuple, dumps, sha256, suppress
 
-_MARKS = ("pyvenv.cfg", "conda-meta", "conda-meta/history")
+_MARKS = ("pyvenv.cfg", "conda-meta", "conda-meta/history", "conda-meta/state")
 _LIBRARIES = ("lib", "lib64")
-_PYTHON = "python3"
-_MOST_LIBRARIES = 64  # names in `lib` that begin with it
+_PYTHONS = ("python", "pypy", "graalpy")
+_ENVIRONMENTS = "envs"  # where conda keeps them below its own
+_MOST = 64  # of them, and names in `lib` that begin as a Python's
 
 
 class TreeUnusable(ResourceError):
@@ -54,7 +55,14 @@ def look(tree: str, prefixes: list[str], marker: str) -> Look:
 def _look(fd: int, tree: str, path: str, marker: str) -> Look:
     if os.fstat(fd).st_uid == 0:  # the system's: what programs with more rights read must not be another version
         raise TreeUnusable(tree=tree, problem="it belongs to root")
-    marks = [(name, status) for name in ("", *_MARKS, *_packages(fd)) if (status := _status(fd, name))]
+    names = ["", *_names(fd, "")]
+    environments = _listed(fd, _ENVIRONMENTS, "")
+    if len(environments) > _MOST:
+        raise TreeUnusable(tree=tree, problem=f"it has {len(environments)} environments; name one of them")
+    marks = [(name, status) for name in names if (status := _status(fd, name))]
+    if len(marks) > 1:
+        names = [name for below in environments for name in _names(fd, f"{_ENVIRONMENTS}/{below}/")]
+        marks += [(name, status) for name in names if (status := _status(fd, name))]
     if marker:
         status = _status(fd, marker)
         if status is None:
@@ -68,23 +76,31 @@ def _look(fd: int, tree: str, path: str, marker: str) -> Look:
     return Look(path, stamp, max(status.st_mtime for _, status in marks), marker)
 
 
-def _packages(fd: int) -> Iterator[str]:
-    """Yield where packages lie in an environment: `lib/python3.12/site-packages`."""
+def _names(fd: int, top: str) -> Iterator[str]:
+    """Yield what package managers change in the environment at `top`."""
+    for name in _MARKS:
+        yield top + name
     for library in _LIBRARIES:
-        with suppress(OSError):
-            found = os.open(library, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-            try:
-                names = sorted(name for name in os.listdir(found) if name.startswith(_PYTHON))
-            finally:
-                os.close(found)
-            for name in names[:_MOST_LIBRARIES]:
-                yield f"{library}/{name}/site-packages"
+        for python in _listed(fd, top + library, _PYTHONS)[:_MOST]:
+            yield f"{top}{library}/{python}/site-packages"
+
+
+def _listed(fd: int, directory: str, starts: str | tuple[str, ...]) -> list[str]:
+    """Return the names in a directory that start so; none if it is a link, as lib64 to lib, or cannot be listed."""
+    with suppress(OSError):
+        found = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        try:
+            return sorted(name for name in os.listdir(found) if name.startswith(starts))
+        finally:
+            os.close(found)
+    return []
 
 
 def _status(fd: int, name: str) -> os.stat_result | None:
+    """Return what a name leads to, None if that is not there for its user. Packages may lie behind a link."""
     try:
-        return os.stat(name, dir_fd=fd, follow_symlinks=False) if name else os.fstat(fd)
+        return os.stat(name, dir_fd=fd) if name else os.fstat(fd)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP):
             return None
         raise

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import venv
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -40,53 +37,68 @@ def test_a_tree_stays_the_same(tree: Path) -> None:
     assert before != after == stamp(tree)
 
 
-def wheel(directory: Path, version: str) -> str:
-    """Make a wheel with one module."""
-    path = directory / f"one-{version}-py3-none-any.whl"
-    info = f"one-{version}.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("one/__init__.py", f"version = {version!r}\n")
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: one\nVersion: {version}\n")
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", f"one/__init__.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
-    return str(path)
-
-
-@pytest.mark.sweep
-def test_what_pip_does_is_seen(tmp_path: Path) -> None:
-    """Install, upgrade, the same again, and remove: each is another tree."""
-    tree = tmp_path / "trees" / "env"
-    venv.create(tree, with_pip=True)
-    if os.geteuid() == 0:
-        os.chown(tree, 64201, 64201)
-    pip = [str(tree / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    local = ["install", "--no-index", "--no-deps"]
+def test_environments_below_condas_own_are_looked_at(tree: Path) -> None:
+    """Who names the directory of conda itself may start Python from any of them."""
+    (tree / "conda-meta").mkdir()
+    below = tree / "envs" / "train"
+    (below / "conda-meta").mkdir(parents=True)
+    (below / "lib" / "pypy3.11" / "site-packages").mkdir(parents=True)
     seen = [stamp(tree)]
-    for arguments in (
-        [*local, wheel(tmp_path, "1")],
-        [*local, "--upgrade", wheel(tmp_path, "2")],
-        [*local, "--force-reinstall", wheel(tmp_path, "2")],
-        ["uninstall", "--yes", "one"],
-    ):
-        subprocess.run([*pip, *arguments], check=True)
-        seen.append(stamp(tree))
-    assert len({*seen}) == 5
+    (below / "conda-meta" / "one-1-0.json").write_text("{}")
+    seen.append(stamp(tree))
+    (below / "lib" / "pypy3.11" / "site-packages" / "one").mkdir()
+    seen.append(stamp(tree))
+    assert len({*seen}) == 3
+    for number in range(64):
+        (tree / "envs" / f"{number}").mkdir()
+    with pytest.raises(TreeUnusable, match="65 environments; name one"):
+        stamp(tree)
+
+
+def test_packages_behind_a_link_are_looked_at(tree: Path) -> None:
+    """The link itself stays as it is when something is installed. One that leads to itself leads nowhere."""
+    packages = tree / "lib" / "python3.12" / "site-packages"
+    packages.rmdir()
+    (tree / "packages").mkdir()
+    packages.symlink_to("../../packages")
+    (tree / "conda-meta").symlink_to("conda-meta")
+    (tree / "lib64").symlink_to("lib")
+    before = stamp(tree)
+    (tree / "packages" / "one").mkdir()
+    assert stamp(tree) != before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_what_its_user_cannot_read_is_not_looked_at(tree: Path) -> None:
+    """It is not in a copy, either."""
+    (tree / "lib" / "python3.12").chmod(0)
+    assert stamp(tree)
+    (tree / "lib" / "python3.12").chmod(0o755)
 
 
 def test_what_conda_does_is_seen(tree: Path) -> None:
-    """It writes its history at each change, and the description of each package beside it."""
+    """Seen with conda 26.7: a line in the history, and a new description of each package, also of the same one again.
+
+    An upgrade writes into the directories of the old version: `site-packages` stays as it was. `conda env config vars`
+    writes its file in place, and `conda activate` reads it.
+    """
     seen = [stamp(tree)]
-    (tree / "conda-meta").mkdir()
-    (tree / "conda-meta" / "history").write_text("==> 2026 <==\n")
+    meta = tree / "conda-meta"
+    meta.mkdir()
+    (meta / "history").write_text("==> 2026 <==\n")
     seen.append(stamp(tree))
-    with (tree / "conda-meta" / "history").open("a") as history:
+    with (meta / "history").open("a") as history:
         history.write("+one-1\n")
     seen.append(stamp(tree))
-    (tree / "conda-meta" / "one-1.json").write_text("{}")
+    (meta / "one-1-0.json").write_text("{}")
     seen.append(stamp(tree))
-    assert len({*seen}) == 4
+    (meta / "one-1-0.json").unlink()
+    (meta / "one-1-0.json").write_text("{}")
+    seen.append(stamp(tree))
+    for variables in ("{}", '{"A": "1"}'):
+        (meta / "state").write_text(variables)
+        seen.append(stamp(tree))
+    assert len({*seen}) == 7
 
 
 def test_a_file_that_the_job_names_is_looked_at(tree: Path) -> None:
