@@ -12,7 +12,7 @@ from warmstart.policy.units import format_duration, format_size
 from warmstart.report import charts
 from warmstart.report.charts import Series
 from warmstart.report.prediction import Predicted
-from warmstart.report.summary import ColdStarts, Counted, Hits, Summary, Unsettled, Uses
+from warmstart.report.summary import ColdStarts, Counted, Hits, Summary, Trees, Unsettled, Uses
 
 METHOD = (
     "Time saved counts image imports only. On the first node of each job, an image that was in the store saves the "
@@ -144,6 +144,7 @@ def _tables(summary: Summary) -> str:
         + _counts("Cold, although there were entries", summary.cold_anyway)
         + _unsettled(summary.unsettled)
         + _counts("Entries rejected", summary.entries.rejected)
+        + (_counts("Trees read from the shared file system", summary.trees.itself) if summary.trees.itself else "")
         + _counts("Jobs refused", summary.refused)
         + _counts("Failures", (*summary.drained, *summary.failed))
         + "</div>"
@@ -206,9 +207,21 @@ def _waits(summary: Summary) -> str:
         ("saved images without an estimate", f"{summary.saved.unknown:,}"),
         ("entries harvested", f"{entries.harvested:,}"),
         ("bytes harvested", format_size(entries.harvested_bytes)),
+        *_trees(summary.trees),
         ("bundles, images removed", f"{summary.removed_bundles:,}, {summary.evicted_images:,}"),
     ]
     return _table("Imports and harvests", (), [(_cell(name), _numeric(value)) for name, value in rows])
+
+
+def _trees(trees: Trees) -> list[tuple[str, str]]:
+    """Return rows about trees, none where no job asked for one."""
+    asked = trees.copies + sum(one.times for one in trees.itself)
+    if not asked:
+        return []
+    return [
+        ("jobs that read a tree from a copy", f"{trees.copies:,} of {asked:,}"),
+        ("files and bytes of these copies", f"{trees.files:,}, {format_size(trees.bytes)}"),
+    ]
 
 
 def _observed(predicted: Predicted | None) -> str:
@@ -221,6 +234,7 @@ def _observed(predicted: Predicted | None) -> str:
         ("imports avoided", f"{predicted.avoided:,}"),
         ("time saved on imports", format_duration(predicted.saved_s)),
         ("images without an estimate", f"{predicted.saves_unknown:,}"),
+        *([("trees from a copy", f"{predicted.copies:,} of {predicted.trees:,}")] if predicted.trees else []),
         ("jobs refused", f"{predicted.refused:,}"),
         ("nodes drained", f"{predicted.drains:,}"),
     ]
