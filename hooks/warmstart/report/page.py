@@ -30,9 +30,6 @@ _STYLE = """
   --a: #2a78d6; --b: #eb6834; }
 @media (prefers-color-scheme: dark) { :root { --page: #161615; --card: #1f1f1e; --ink: #f0efeb; --soft: #a3a29c;
   --line: #363633; --a: #4a93ea; --b: #e5703d; } }
-@media print { :root { color-scheme: light; --page: #ffffff; --card: #ffffff; --ink: #000000; --soft: #555555;
-  --line: #cccccc; --a: #2a78d6; --b: #eb6834; } body { font-size: 10pt; } section, .tile { break-inside: avoid; }
-  rect { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 24px; max-width: 1040px; background: var(--page); color: var(--ink);
   font: 15px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
@@ -43,8 +40,6 @@ p { margin: 4px 0; } .soft, figcaption, th.unit { color: var(--soft); }
 .grid2 { grid-template-columns: repeat(auto-fit, minmax(min(430px, 100%), 1fr)); }
 section, .tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px;
   min-width: 0; overflow-x: auto; }
-@media (max-width: 480px) { body { padding: 12px; } section, .tile { padding: 10px; } td.wide, td.bar { width: 60px; }
-  svg.bar { min-width: 50px; } }
 .tile b { display: block; font-size: 26px; line-height: 1.2; font-variant-numeric: tabular-nums; }
 svg { display: block; width: 100%; height: auto; } svg.bar { height: 12px; min-width: 90px; }
 .a { fill: var(--a); } .b { fill: var(--b); } .track { fill: var(--line); } .grid { stroke: var(--line); }
@@ -54,9 +49,16 @@ table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; font-weight: normal; padding: 4px 10px 4px 0; border-top: 1px solid var(--line);
   overflow-wrap: anywhere; vertical-align: middle; }
 td:first-child { min-width: 5.6em; }
-thead th { color: var(--soft); border: 0; } .n { text-align: right; font-variant-numeric: tabular-nums;
-  white-space: nowrap; padding-right: 0; padding-left: 10px; } td.wide { width: 38%; } td.bar { width: 26%; }
+thead th { color: var(--soft); border: 0; overflow-wrap: normal; }
+.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; padding-right: 0; padding-left: 10px; }
+td.wide { width: 38%; } td.bar { width: 26%; }
 footer { margin-top: 20px; }
+@media print, (max-width: 480px) { body { padding: 12px; } section, .tile { padding: 10px; }
+  td.bar { width: 60px; } svg.bar { min-width: 50px; } }
+@media print { :root { color-scheme: light; --page: #ffffff; --card: #ffffff; --ink: #000000; --soft: #555555;
+  --line: #cccccc; --a: #2a78d6; --b: #eb6834; } body { font-size: 9pt; padding: 2px; }
+  .tiles { grid-template-columns: repeat(4, 1fr); } .grid2 { grid-template-columns: 1fr 1fr; }
+  section, .tile { break-inside: avoid; } rect { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
 
 
