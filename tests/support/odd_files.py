@@ -14,57 +14,131 @@ SOURCE has to have a file `file`, which is what the first two list.
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import signal
+import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from tools.bench.slow_files import SlowFiles, _packed
-
 from tests.cluster.teardown import unmount
 from warmstart.host import linux
 
+_HEADER = struct.Struct("<IIQQIIIHH")  # linux/fuse.h, version 7.31
+_ATTRIBUTES = struct.Struct("<6Q10I")
+_MEGABYTE = 1 << 20
+_NO_ANSWER = frozenset({2, 36, 42})  # FORGET, INTERRUPT, BATCH_FORGET
+_TOP = 1
 _DIRECTORY, _FILE = 4, 8  # readdir(3), DT_DIR and DT_REG
 _NAMES = {"endless": 1 << 60, "twice": 2, "inside": 1}  # how many
 
 
-class OddFiles(SlowFiles):
-    """The file system that lies."""
+class OddFiles:
+    """The file system that lies. It speaks the kernel's protocol itself."""
 
     def __init__(self, source: str) -> None:
-        super().__init__(source, 0.0)
+        self._paths = {_TOP: source}
         self._file = f"{source}/file"
-        self._next = 1 << 40
-        self._answers.update({1: self._odd_lookup, 15: self._odd_read, 28: self._odd_readdir})
+        self._answers: dict[int, Callable[[str, bytes], bytes]] = {
+            1: self._lookup,
+            3: lambda path, _: struct.pack("<Q2I", 1, 0, 0) + _packed(path),
+            14: lambda path, _: struct.pack("<Q2I", os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0, 0),
+            15: self._read,
+            18: self._release,
+            27: lambda *_: struct.pack("<Q2I", 0, 0, 0),
+            28: self._readdir,
+            29: lambda *_: b"",
+        }
 
-    def _odd_lookup(self, path: str, body: bytes) -> bytes:
+    def mount(self, target: str) -> None:
+        """Mount it, and serve it in a thread."""
+        device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
+        linux.mount("odd", target, "fuse", linux.MS_RDONLY | linux.RESTRICTED, options)
+        _, _, unique, *_ = _HEADER.unpack_from(os.read(device, 2 * _MEGABYTE))
+        answer = struct.pack("<4I2H2I2HI7I", 7, 31, _MEGABYTE, 0, 64, 48, 4096, 1, 256, 0, 0, *([0] * 7))
+        os.write(device, struct.pack("<IiQ", 16 + len(answer), 0, unique) + answer)
+        threading.Thread(target=self._serve, args=(device,), daemon=True).start()
+
+    def _serve(self, device: int) -> None:
+        while True:
+            try:
+                request = os.read(device, 2 * _MEGABYTE)
+            except OSError as error:
+                if error.errno == errno.ENODEV:  # unmounted
+                    return
+                continue
+            _, code, unique, node, *_ = _HEADER.unpack_from(request)
+            if code not in _NO_ANSWER:
+                self._reply(device, unique, self._answers.get(code), (self._paths[node], request[40:]))
+
+    @staticmethod
+    def _reply(
+        device: int, unique: int, answer: Callable[[str, bytes], bytes] | None, asked: tuple[str, bytes]
+    ) -> None:
+        failed, data = errno.ENOSYS, b""
+        if answer:
+            try:
+                failed, data = 0, answer(*asked)
+            except OSError as error:
+                failed = error.errno or errno.EIO
+        try:
+            os.write(device, struct.pack("<IiQ", 16 + len(data), -failed, unique) + data)
+        except OSError:  # it was interrupted
+            return
+
+    def _lookup(self, path: str, body: bytes) -> bytes:
         lie = posixpath.basename(path)
-        if lie not in _NAMES:
-            return self._lookup(path, body)
-        self._next += 1
-        self._paths[self._next] = path if lie == "inside" else self._file
-        return struct.pack("<4Q2I", self._next, 0, 1, 1, 0, 0) + _packed(os.lstat(self._paths[self._next]))
+        like = f"{path}/{os.fsdecode(body.rstrip(bytes(1)))}"
+        if lie in _NAMES:
+            like = path if lie == "inside" else self._file
+        attributes = _packed(like)
+        node = len(self._paths) + 1
+        self._paths[node] = like
+        return struct.pack("<4Q2I", node, 0, 1, 1, 0, 0) + attributes
 
-    def _odd_read(self, path: str, body: bytes) -> bytes:
-        return b"" if posixpath.basename(path) == "short" else self._read(path, body)
+    @staticmethod
+    def _read(path: str, body: bytes) -> bytes:
+        handle, offset, size = struct.unpack_from("<2QI", body)
+        return b"" if posixpath.basename(path) == "short" else os.pread(handle, size, offset)
 
-    def _odd_readdir(self, path: str, body: bytes) -> bytes:
+    @staticmethod
+    def _release(_path: str, body: bytes) -> bytes:
+        os.close(struct.unpack_from("<Q", body)[0])
+        return b""
+
+    @staticmethod
+    def _readdir(path: str, body: bytes) -> bytes:
         lie = posixpath.basename(path)
-        if lie not in _NAMES:
-            return self._readdir(path, body)
         _, offset, size = struct.unpack_from("<2QI", body)
+        names = None if lie in _NAMES else sorted(os.listdir(path))
         answer = b""
-        for number in range(offset, min(_NAMES[lie], offset + size // 64)):
+        for number in range(offset, min(_NAMES.get(lie, len(names or ())), offset + size // 64)):
             name = b"%032d" % (number if lie == "endless" else 0)
             kind = _DIRECTORY if lie == "inside" else _FILE
-            answer += struct.pack("<2Q2I", number + 1, number + 1, len(name), kind) + name
+            if names is not None:
+                name, kind = os.fsencode(names[number]), os.lstat(f"{path}/{names[number]}").st_mode >> 12
+            entry = struct.pack("<2Q2I", number + 1, number + 1, len(name), kind) + name
+            answer += entry + bytes(-len(entry) % 8)
         return answer
+
+
+def _packed(path: str) -> bytes:
+    status = os.lstat(path)
+    times = (status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns)
+    links = 1 if stat.S_ISREG(status.st_mode) else status.st_nlink
+    return _ATTRIBUTES.pack(
+        *(status.st_ino, status.st_size, status.st_blocks, *(time // 10**9 for time in times)),
+        *(time % 10**9 for time in times),
+        *(status.st_mode, links, status.st_uid, status.st_gid, 0, 4096, 0),
+    )
 
 
 @contextmanager

@@ -73,7 +73,8 @@ class TreeSite:
     def ask(self, tree: Path, user: Identity = ALICE, marker: str = "") -> bool:
         """Ask for a pack as a prolog does."""
         own = (scope_of(user), *user)
-        return requests.ask(self.paths, TreeRequest(str(tree), marker, *own, "test", 7, NODE, time.time()))
+        asked = requests.ask(self.paths, TreeRequest(str(tree), marker, *own, "test", 7, NODE, time.time()))
+        return asked is not None
 
     def pack(self) -> None:
         """Run the program that packs."""

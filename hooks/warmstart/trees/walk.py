@@ -226,18 +226,22 @@ class _Walk:
                 raise self._sharing.refusal(path, turned.reason) from turned
             yield LEFT_OUT + _name(path) + _name(turned.reason)
             return
-        if self._sharing:
-            try:
-                self._sharing.check(path, os.fstat(fd), fd)
-            except BaseException:
-                os.close(fd)
-                raise
+        self._check(path, fd)
         if is_directory:
             yield DIRECTORY + _name(item.name) + _attributes(os.fstat(fd), 0)
             yield from self._directory(fd, f"{path}/", depth + 1)
             yield UP
         else:
             yield from self._file(fd, item.name, path)
+
+    def _check(self, path: str, fd: int) -> None:
+        """Raise `TreeNotShared` if a file or directory may not be copied for many; then `fd` is closed."""
+        if self._sharing:
+            try:
+                self._sharing.check(path, os.fstat(fd), fd)
+            except BaseException:
+                os.close(fd)
+                raise
 
     def _link(self, name: str, parent: int, path: str) -> bytes:
         try:
