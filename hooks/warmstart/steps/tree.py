@@ -53,6 +53,8 @@ class _Copy(NamedTuple):
     root: int  # descriptor (O_PATH) of the mounted copy
     fetched: int  # bytes
     left_out: str  # how many files are not in it, "" if none
+    files: int  # files and directories that it has
+    size: int  # bytes
 
 
 class _Shown(NamedTuple):
@@ -95,6 +97,8 @@ def run(context: Context, options: Options) -> Outcome:
         reason=found.reason,
         left_out=int(found.copy.left_out or 0) if found.copy else 0,
         fetched_bytes=found.copy.fetched if found.copy else 0,
+        files=found.copy.files if found.copy else 0,
+        bytes=found.copy.size if found.copy else 0,
         duration_ms=round((time.monotonic() - started) * 1000, 3),
     )
     degraded = [found.failure] if found.failure else []
@@ -227,7 +231,7 @@ def _fetched(context: Context, options: Options, seen: Look, offer: Offer) -> _S
             left_out = read_small(LEFT_OUT, _LONGEST, fd).decode().partition("\n")[0]
         finally:
             os.close(fd)
-    return _Shown(_Copy(root, copy.fetched, left_out), "")
+    return _Shown(_Copy(root, copy.fetched, left_out, os.fstatvfs(root).f_files, offer.size), "")
 
 
 def _ask(context: Context, options: Options) -> str:
