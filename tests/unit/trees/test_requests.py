@@ -50,13 +50,13 @@ def test_users_have_a_bound(paths: NodePaths) -> None:
 
 
 @pytest.mark.threat(54)
-def test_users_take_turns_at_one_tree(paths: NodePaths) -> None:
-    """Of a tree that many share, too: each user's process is tried, and nobody waits for another's that is killed."""
+def test_each_user_may_have_one_tree_packed(paths: NodePaths) -> None:
+    """Of a tree that many share, too: each user's process may try, and nobody waits for another's that is killed."""
     now = time.time()
     for uid, asked in ((1, now - 9), (1, now - 8), (2, now - 7)):
         tree = "/shared" if asked != now - 8 else "/own"
         assert requests.ask(paths, request(tree, uid=uid, asked=asked)._replace(scope="site"))
-    assert [(item.tree, item.uid) for item in requests.due(paths)] == [("/shared", 1), ("/shared", 2), ("/own", 1)]
+    assert [(item.tree, item.uid) for item in requests.due(paths)] == [("/shared", 1), ("/own", 1), ("/shared", 2)]
     killed = requests.due(paths)[0]._replace(attempts=1, tried=now, problem="worker-died")
     write(paths, killed)
     assert [item.uid for item in requests.due(paths)] == [1, 2]
