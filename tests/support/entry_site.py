@@ -97,10 +97,11 @@ class EntrySite:
         return [entry for offer in found.offers for entry in offer.entries]
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the events of one name, in the audit log or still in a journal."""
+        """Return the events of one name, in the audit log or still in a journal, in the order of their times."""
         files = [Path(self.policy.paths.audit), *sorted(self.root.glob("var/lib/warmstart/*/journal/*"))]
         lines = [line for path in files if path.exists() for line in path.read_text().splitlines()]
-        return [event for line in lines if (event := json.loads(line))["event"] == name]
+        found = [event for line in lines if (event := json.loads(line))["event"] == name]
+        return sorted(found, key=lambda event: str(event["ts"]))
 
 
 def this_boot() -> str:
