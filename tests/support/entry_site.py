@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,13 @@ class EntrySite:
         files = [Path(self.policy.paths.audit), *sorted(self.root.glob("var/lib/warmstart/*/journal/*"))]
         lines = [line for path in files if path.exists() for line in path.read_text().splitlines()]
         found = [event for line in lines if (event := json.loads(line))["event"] == name]
-        return sorted(found, key=lambda event: str(event["ts"]))
+        return sorted(found, key=_moment)
+
+
+def _moment(event: dict[str, Any]) -> float:
+    """Return an event's time; a journal has seconds, the log a text."""
+    at = event["ts"]
+    return at if isinstance(at, float) else datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp()
 
 
 def this_boot() -> str:
