@@ -40,8 +40,9 @@ class Shown(NamedTuple):
 
 
 def documents() -> list[Path]:
-    """Return every document: what is in docs/, those of the root, and what says which tools there are."""
-    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "tools" / "README.md"]
+    """Return every document: those of the root, what is in docs/, and those that lie beside code."""
+    folders = ("docs", "tests", "tools")
+    return [*sorted(ROOT.glob("*.md")), *(path for folder in folders for path in sorted((ROOT / folder).rglob("*.md")))]
 
 
 def lines(text: str) -> Iterator[tuple[int, str, bool]]:

@@ -42,6 +42,10 @@ NO_RULE_MATCHES = (
 )
 NO_CONSTANT_PATH = "needs a constant path (policy: constant_path)"
 SHARED_SCOPE = "is kept in its user's own scope, and this job publishes into a shared one"
+NO_TREES = (
+    "warmstart: tree {tree} is read from the shared file system: this cluster offers no packed copies (policy: "
+    "trees.prefixes)"
+)
 NO_WAY_TO_TREE = (
     "warmstart: tree {tree} is read from the shared file system: a packed copy needs warmstart's SPANK plugin "
     "(constant_path: spank), which this node does not have"
@@ -67,14 +71,6 @@ class ProfileNotOffered(UserError):
     code = "profile-not-offered"
     template = "the job asks for the profile {profile!r}, which warmstart does not have"
     hint = "run `warmstart plan` for the list of profiles; declare files with files=NAME"
-
-
-class TreeNotOffered(UserError):
-    """The job asks for a tree that the policy offers to nobody, or that this node could not show it."""
-
-    code = "tree-not-offered"
-    template = "the job asks for the tree {tree}: {problem}"
-    hint = "the policy's trees.prefixes lists below which directories trees may be; leave out tree= to run without"
 
 
 def grant(policy: Policy, job: Job) -> Grant:
@@ -247,9 +243,9 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
 
 
 def _tree(policy: Policy, job: Job, grant: Grant, requested: Request, meeting: Meeting | None) -> Step | None:
-    """Return the step if this node has a way to show a job a tree. Raises `TreeNotOffered`."""
+    """Return the step if the policy offers trees, and this node has a way to show a job one."""
     if not policy.trees.prefixes:
-        raise TreeNotOffered(tree=requested.tree, problem="this site offers none")
+        return None
     if policy.constant_path != "spank" or _lacks_signed_tree(policy, grant):
         return None
     from warmstart.steps import tree
@@ -367,7 +363,9 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
     for name in profiles(policy, grant, requested) if cache else ():
         variables.update(registry.get(name, policy.profiles).environment(cache))
     notices = [*prepared.notices, *([TMPDIR_NOT_RETAINED] if requested.keep and policy.limits.keep is None else [])]
-    if requested.tree and policy.constant_path != "spank":
+    if requested.tree and not policy.trees.prefixes:
+        notices.append(NO_TREES.format(tree=requested.tree))
+    elif requested.tree and policy.constant_path != "spank":
         notices.append(NO_WAY_TO_TREE.format(tree=requested.tree))
     elif requested.tree and _lacks_signed_tree(policy, grant):
         notices.append(UNSIGNED_TREE.format(tree=requested.tree))

@@ -17,6 +17,11 @@ from tests.support.hand_jobs import a_job
 
 RTX = "rules:\n  - {name: all, profiles: [trt-rtx]}\n"
 CUDA = "rules:\n  - {name: all, profiles: [cuda-computecache]}\n"
+HIDDEN = """\
+files: {include: ["**"], facts: [], only_successful: false, hidden: true}
+rules:
+  - {name: all}
+"""
 FILES = """\
 files: {include: ["engines/*.plan", "models/*/"], max_size: 1MiB, facts: [], only_successful: false}
 rules:
@@ -113,6 +118,21 @@ def test_the_drivers_cache_is_one_entry_of_successful_jobs(site: Site) -> None:
     assert [len(site.events(job.job_id, "bundle.published")) for job in ended] == [0, 1, 1, 1]
     (left_out,) = site.events(ended[0].job_id, "harvest.left-out")
     assert left_out["profiles"] == ["cuda-computecache"]
+
+
+def test_hidden_and_empty_files_come_back_where_the_policy_says_so(site: Site) -> None:
+    """An environment has both. Hidden ones are kept only with files.hidden, and leftovers of editors never."""
+    make = 'cd "$WARMSTART_FILES"; mkdir -p .venv/lib; : > .venv/lib/__init__.py; echo x > .rc; echo y > .a.swp; : > b'
+    find = 'cd "$WARMSTART_FILES"; find . -type f | sort'
+    for number, rules, there in (
+        (930031, HIDDEN.replace("true", "false"), ["./b"]),
+        (930041, HIDDEN, ["./.rc", "./.venv/lib/__init__.py", "./b"]),
+    ):
+        site.write_policy(rules)
+        with a_job(site, number, comment=f"warmstart: files=env{number}") as first:
+            first.run(make)
+        with a_job(site, number + 1, "n2", comment=f"warmstart: files=env{number}") as second:
+            assert second.run(find).splitlines() == there
 
 
 def test_files_that_a_job_declares(site: Site) -> None:

@@ -140,6 +140,32 @@ def test_a_job_for_which_the_prolog_had_nothing_to_do_is_served_too(
     assert imported["job_id"] == ended.job_id
 
 
+HET_RULES = """\
+rules:
+  - {name: main, match: {partition: main}, profiles: [numba]}
+  - {name: rest}
+"""
+
+
+def test_steps_of_a_heterogeneous_job_are_served(asked: Site, fresh_image: Callable[[], str]) -> None:
+    """Each component's, although its tasks know the leader's job id alone, and one of both; one has no record."""
+    images = {group: fresh_image() for group in ("0", "1", "0,1")}
+    asked.write_policy(HET_RULES)
+    ask = f"path=$({step_images.importer(asked)} get docker://%s) && echo $path"
+    steps = [f"srun --het-group={group} sh -c '{ask % image}'" for group, image in images.items()]
+    components = ("--nodelist=n1", ":", "--nodelist=n2", "--partition=ci")
+    ended = asked.finish(asked.cluster.submit("\n".join(["#!/bin/sh", *steps, ""]), ALICE, *components))
+    leader, other, *both = [Path(line) for line in ended.output.splitlines()]
+    assert ([path.parent for path in (leader, other, *both)], both[0]) == ([asked.store / "images"] * 4, both[1])
+    imported = [event["image"] for event in asked.audit("--event", "image.imported")]
+    assert [imported.count(image) for image in images.values()] == [1, 1, 1]
+    for number, group in enumerate("01"):
+        job_id = ended.job_id + number
+        events = [event for kind in ("waited", "reused") for event in asked.events(job_id, f"image.{kind}")]
+        assert {event["hook"] for event in events} == {"step-images"}
+        assert images[group] in {event["image"] for event in events}
+
+
 def container(job: HandJob, step: str) -> dict[str, str]:
     """Run enroot's hook as for a container of a step; return the container's variables, and where they lead outside."""
     site, account = job.site, job.site.cluster.account(job.user)

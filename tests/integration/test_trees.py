@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
+import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests import spank
-from tests.cluster import mounts
+from tests.cluster import mounts, processes
 from tests.cluster.accounts import ALICE, BOB, CAROL
 from tests.cluster.cluster import JobResult
 from tests.cluster.site import Site
+from warmstart.host import files
+from warmstart.trees.requests import PACKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,6 +213,88 @@ def test_the_site_has_one_copy_of_a_tree_of_roots(site: Site) -> None:
         site.cluster.wait_idle()
         assert site.leftovers() == []
     site.write_policy()
+
+
+LITTLE = """\
+trees: {{prefixes: ["{prefix}"], keep: 1KiB}}
+maintenance: {{per_user: 1KiB}}
+rules:
+  - name: everyone
+"""
+HOLD = """\
+#!/bin/sh
+cat {tree}/lib/python3.11/site-packages/one/__init__.py
+touch {tree}/../reads
+until [ -e {tree}/../end ]; do sleep 0.1; done
+cat {tree}/lib/python3.11/site-packages/one/run.sh >/dev/null && echo whole
+"""
+
+
+def age(path: Path) -> None:
+    """Have a copy last used five hours ago."""
+    then = time.time() - 5 * 3600
+    os.utime(path, (then, then))
+
+
+def listed(site: Site, tree: Path) -> list[dict[str, Any]]:
+    """Return the copies of a tree that `warmstart trees list` shows."""
+    found: list[dict[str, Any]] = json.loads(site.command("trees", "list", "--json").stdout)
+    return [row for row in found if row["tree"] == str(tree)]
+
+
+def test_what_a_running_job_reads_goes_after_the_job(site: Site) -> None:
+    """Neither its node nor the store evicts it before, however little they may keep; the command says who has it."""
+    with shared(site, "tree.held") as (target, source):
+        make_environment(site, source / "env")
+        tree = target / "env"
+        packed = site.events(run(site, tree, SHOW, ALICE, "--nodelist=n1").job_id, "tree.packed")
+        (row,) = listed(site, tree)
+        assert (row["tree"], row["user"], row["state"], row["here"]) == (str(tree), ALICE, "newest", [])
+        assert [(row["bundle"], row["files"])] == [(event["bundle"], event["files"]) for event in packed]
+        comment = f"--comment=warmstart: tree={tree}"
+        job = site.cluster.submit(HOLD.format(tree=tree), ALICE, comment, "--nodelist=n2")
+        processes.wait_until("a job that reads its tree", (source / "reads").exists, 60)
+        assert [row["here"] for row in listed(site, tree)] == [["n2"]]
+        (stored,) = site.store.rglob(f"{row['bundle']}.sqsh")
+        copy = site.var / "n2" / "bundles" / f"{hashlib.sha256(stored.read_bytes()).hexdigest()}.sqsh"
+        site.write_policy(LITTLE.format(prefix=target), constant="spank")
+        for path in (copy, stored):
+            age(path)
+        assert site.command("maintain", "--node", "n2").returncode == 0
+        assert site.command("maintain", "--store").returncode == 0
+        assert (copy.exists(), stored.exists()) == (True, True)
+        (source / "end").touch()
+        assert site.finish(job).output.splitlines() == ["one", "whole"]
+        for path in (copy, stored):
+            age(path)
+        assert site.command("maintain", "--store").returncode == 0
+        assert site.command("maintain", "--node", "n2").returncode == 0
+        assert (copy.exists(), stored.exists()) == (False, False)
+        assert site.command("trees", "show", str(tree)).returncode == 1
+
+
+def test_an_edit_in_place_is_read_after_a_refresh(site: Site) -> None:
+    """Which no marker shows: before it jobs read the old file, while it is packed the tree itself, then the new one."""
+    show = "#!/bin/sh\ncat {tree}/lib/python3.11/site-packages/one/__init__.py\n"
+    with shared(site, "tree.refresh") as (target, source):
+        packages, tree = make_environment(site, source / "env"), target / "env"
+        run(site, tree, show)
+        (packages / "one" / "__init__.py").write_text("two\n")
+        assert run(site, tree, show).output == "one\n"
+        (copy,) = json.loads(site.command("trees", "show", str(tree), "--json").stdout)["copies"]
+        assert copy["state"] == "current"  # by what jobs look at
+        with files.opened_lock(str(site.var / "n1" / "locks"), PACKS) as lock:
+            assert files.try_flock(lock)
+            refreshed = site.command("trees", "refresh", str(tree))
+            assert (refreshed.returncode, "it is packed on n1" in refreshed.stdout) == (0, True), refreshed.stderr
+            assert run(site, tree, show).output.splitlines() == [told(tree), "two"]
+            assert len(json.loads(site.command("trees", "show", str(tree), "--json").stdout)["waiting"]) == 1
+        assert site.command("maintain", "--node", "n1").returncode == 0
+        site.wait_imports()
+        again = run(site, tree, show)
+        assert (again.output, site.events(again.job_id, "tree.shown")[0]["way"]) == ("two\n", "copy")
+        assert site.command("trees", "rm", str(tree)).returncode == 0
+        assert listed(site, tree) == []
 
 
 def test_a_damaged_copy_is_found(site: Site) -> None:

@@ -85,8 +85,9 @@ class Runtime(NamedTuple):
         page = (GUIDES / self.guide).read_text()
         (command,) = re.findall(r"^```bash\n(.*?)\n```$", page, re.DOTALL | re.MULTILINE)
         assert command.count("COMMAND") == 1
-        for other in re.findall(r"With that release begin with `(.*?)`", page) if SUITE == "bookworm" else ():
-            command = other + command[command.index("\n") :]
+        if (self.program, SUITE) == ("podman", "bookworm"):
+            (first,) = re.findall(r"There begin with `(.*?)`", page)
+            command = first + command[command.index("\n") :]
         return str(command).replace("COMMAND", inside)
 
 

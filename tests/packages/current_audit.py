@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import parents, wait_until
+from tests.cluster.processes import wait_until
+from tests.packages.systemd import Systemd, started
 from warmstart.paths import Installation
 
 USR = Installation("/usr")
@@ -25,60 +25,22 @@ LOG = Path("/var/log/warmstart/audit.jsonl")
 UNIT = "warmstart-audit.service"
 SECONDS = 60
 POLICY = "version: 1\npaths: {store: /srv/warmstart}\nimages: {registries: [reg.example.com]}\nrules: [{name: all}]\n"
-INIT = """\
-mount -t tmpfs none /run
-umount -R /sys/fs/cgroup
-mount -t cgroup2 none /sys/fs/cgroup
-exec env container=docker /lib/systemd/systemd --unit=nothing.target --show-status=0
-"""
-
-
-class Systemd:
-    """A systemd that runs nothing but what is started."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = str(pid)
-
-    def ctl(self, *words: str) -> str:
-        """Run systemctl there."""
-        argv = ["nsenter", "-t", self._pid, "-a", "systemctl", *words]
-        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
-
-    def process(self, script: str) -> subprocess.Popen[str]:
-        """Start a shell there; its pid is one of that system."""
-        argv = ["nsenter", "-t", self._pid, "-a", "sh", "-c", script]
-        return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-
-    def runs(self) -> str:
-        """Return what names the last run of the service; "" before the first one."""
-        return self.ctl("show", "--value", "-p", "InvocationID", UNIT)
 
 
 @pytest.fixture(scope="module")
 def systemd() -> Iterator[Systemd]:
     """Yield a systemd with the path unit."""
-    Path("/etc/systemd/system/nothing.target").write_text("[Unit]\n")
     shorter = Path(f"/etc/systemd/system/{UNIT}.d/shorter.conf")
     shorter.parent.mkdir()
     shorter.write_text("[Service]\nRestartSec=3\n")
-    argv = ["unshare", "--pid", "--fork", "--mount", "--cgroup", "--mount-proc", "sh", "-c", INIT]
-    with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as outside:
-        wait_until("systemd", lambda: outside.pid in parents().values(), 10)
-        inside = next(pid for pid, parent in parents().items() if parent == outside.pid)
-        started = Systemd(inside)
-        try:
-            wait_until("its bus", lambda: _answers(started), 30)
-            started.ctl("start", "warmstart-audit.path")
-            yield started
-        finally:
-            os.kill(inside, signal.SIGKILL)
+    with started() as running:
+        running.ctl("start", "warmstart-audit.path")
+        yield running
 
 
-def _answers(systemd: Systemd) -> bool:
-    try:
-        return systemd.ctl("show", "-p", "Version") != ""
-    except subprocess.CalledProcessError:
-        return False
+def runs(systemd: Systemd) -> str:
+    """Return what names the last run of the service; "" before the first one."""
+    return systemd.shows(UNIT, "InvocationID")
 
 
 def hook(name: str, job: int) -> None:
@@ -110,15 +72,15 @@ def test_the_log_is_current(systemd: Systemd) -> None:
         hook("epilog", job)
         wait_until("the epilog", partial(is_logged, job, "epilog"), SECONDS)
     wait_until("the end of the service", lambda: not os.listdir(journal), SECONDS)
-    wait_until("rest", lambda: systemd.ctl("show", "--value", "-p", "ActiveState", UNIT) == "inactive", SECONDS)
-    before = systemd.runs()
+    wait_until("rest", lambda: systemd.shows(UNIT, "ActiveState") == "inactive", SECONDS)
+    before = runs(systemd)
     time.sleep(20)
-    assert systemd.runs() == before  # an idle node
+    assert runs(systemd) == before  # an idle node
 
     LOG.rename(LOG.with_suffix(".kept"))
     LOG.mkdir()  # cannot be opened as a file
     hook("prolog", 3)
-    wait_until("a failure", lambda: "auto-restart" in systemd.ctl("show", "--value", "-p", "SubState", UNIT), SECONDS)
+    wait_until("a failure", lambda: "auto-restart" in systemd.shows(UNIT, "SubState"), SECONDS)
     LOG.rmdir()
     wait_until("its events", lambda: logged() == [(3, "prolog")], SECONDS)
 
@@ -132,8 +94,8 @@ def test_a_hook_that_runs_is_left_alone(systemd: Systemd) -> None:
         journal.write_text('{"ts": 1.5, "event": "hook.started", "job_id": 9}\n')
         try:
             for _ in range(2):
-                run = systemd.runs()
-                wait_until("a look", lambda run=run: systemd.runs() != run, SECONDS)  # type: ignore[misc]
+                run = runs(systemd)
+                wait_until("a look", lambda run=run: runs(systemd) != run, SECONDS)  # type: ignore[misc]
             assert journal.exists()
         finally:
             with systemd.process(f"kill -9 {pid}"):

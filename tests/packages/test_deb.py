@@ -25,7 +25,7 @@ rm -r /var/tmp/again
 pytestmark = pytest.mark.sweep
 
 
-@pytest.fixture(scope="module", params=["bookworm", "trixie"])
+@pytest.fixture(scope="module", params=["bookworm", "trixie", "sid"])
 def debian(capable_host: None, request: pytest.FixtureRequest) -> Suite:
     """Return a release's root file systems."""
     return suite(request.param)
@@ -78,6 +78,13 @@ def test_the_audit_log_is_current(debian: Suite, packages: Path) -> None:
     with debian.fresh() as root:
         root.apt("systemd", "python3", "procps", "passwd", *packages.glob("warmstart_*.deb"))
         assert " passed" in root.pytest("current_audit.py", packages)
+
+
+def test_steps_ask_at_a_socket_of_systemds(debian: Suite, packages: Path) -> None:
+    """Its units: tests/packages/step_socket.py."""
+    with debian.fresh() as root:
+        root.apt("systemd", *NODE, "passwd", *packages.glob("warmstart_*.deb"))
+        assert " passed" in root.pytest("step_socket.py", packages)
 
 
 def test_an_ansible_role_does_it(debian: Suite, packages: Path) -> None:

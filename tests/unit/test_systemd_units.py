@@ -50,7 +50,7 @@ def test_the_socket_for_steps_is_where_they_ask() -> None:
     assert "Accept" not in socket
     service = dict(re.findall(r"^(\w+)=(.*)$", (UNITS / "warmstart-step-images.service").read_text(), re.MULTILINE))
     assert service["ExecStart"].replace("@PREFIX@", "/usr") == usr.step_images_program
-    assert service["KillMode"] == "process"
+    assert (service["KillMode"], service["PartOf"]) == ("process", "warmstart-step-images.socket")
     assert {"CPUWeight", "MemoryHigh", "MemoryMax", "TasksMax"} <= service.keys()
 
 

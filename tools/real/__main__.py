@@ -141,6 +141,7 @@ def check_steps(site: Site, registry: Registry) -> None:
         check("and one import", seen=len(imports) == 1)
         check("the caches are empty ones", seen=all("cache= numba=/" in job.output for job in ended))
         check("and the user is told", seen=all(job.output.count("which are not kept") == 1 for job in ended))
+        check_heterogeneous(site, f"{registry.url}/team/het:1")
         with registry.silent():
             step = f"srun --container-image={registry.url}/team/late:1 true"
             job = site.cluster.submit(f"#!/bin/sh\n{step}\n", ALICE, "--nodelist=n1")
@@ -151,6 +152,18 @@ def check_steps(site: Site, registry: Registry) -> None:
             seconds = time.monotonic() - began
             check(f"a job that is cancelled while its step waits leaves its node after {seconds:.0f} s", seen=True)
         site.wait_imports()
+
+
+def check_heterogeneous(site: Site, image: str) -> None:
+    """Check a step of both components of a heterogeneous job."""
+    step = f"srun --het-group=0,1 --container-image={image} --no-container-mount-home sh -c 'cat /etc/motd; {SHOW}'"
+    sys.stdout.write(f'\n$ sbatch : <<< "{step}"      # {ALICE}\n')
+    ended = site.finish(site.cluster.submit(f"#!/bin/sh\n{step}\n", ALICE, "--nodelist=n1", ":", "--nodelist=n2"))
+    sys.stdout.write("".join(f"    {line}\n" for line in ended.output.splitlines()))
+    check("both components run, from the store's image", seen=ended.output.count("het\n") == 2)
+    imports = [event for event in site.audit("--event", "image.imported") if event["image"] == image]
+    check("after one import", seen=len(imports) == 1)
+    check("with empty caches of their own", seen=ended.output.count("cache= numba=/") == 2)
 
 
 def check(claim: str, *, seen: bool) -> None:
@@ -233,7 +246,7 @@ def main() -> int:
         site = Site(cluster, registry.url)
         site.registry = f'{registry.url}", "{private}'  # two in the policy's lists
         site.write_policy(RULES, constant="enroot")
-        of_registry = [(name, registry.url) for name in ("public", "cold", "alone", "step", "late")]
+        of_registry = [(name, registry.url) for name in ("public", "cold", "alone", "step", "het", "late")]
         for name, host in (*of_registry, ("private", private)):
             push(cluster.base / name, f"{host}/team/{name}:1")
         set_up_enroot(site, private)

@@ -319,13 +319,7 @@ def remove(installation: Installation, bundles: tuple[str, ...], as_json: bool) 
     with store_maintenance(installation) as (session, work):
         chosen = _chosen(work, NamespaceFilter(None, None, None), bundles)
         for bundle in chosen:
-            if bundle.bundle in signing.named(
-                session.store, namespace_of(bundle, session.store), session.store_deadline()
-            ):
-                problem = (
-                    f"it names {bundle.bundle}: sign it without, `warmstart cache sign {bundle.scope} --without …`"
-                )
-                raise signing.NotSigned(scope=bundle.scope, problem=problem)
+            require_unnamed(session, namespace_of(bundle, session.store), bundle.bundle)
         work.remove(chosen, f"removed by {administrator()}")
     tell_counts(work.report, as_json)
 
@@ -431,6 +425,13 @@ def promote_command(  # noqa: PLR0917 - one parameter for each option
     answer(words, made._asdict(), as_json=as_json)
     if not made.bundle:
         raise click.exceptions.Exit(NO)
+
+
+def require_unnamed(session: Session, where: Namespace, bundle: str) -> None:
+    """Raise `NotSigned` if a signed list names a bundle: nodes would look for it in vain."""
+    if bundle in signing.named(session.store, where, session.store_deadline()):
+        problem = f"it names {bundle}: sign it without, `warmstart cache sign {where.scope} --without …`"
+        raise signing.NotSigned(scope=where.scope, problem=problem)
 
 
 def find(bundles: Sequence[AnyBundle], name: str) -> AnyBundle:

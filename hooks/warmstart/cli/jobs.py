@@ -18,7 +18,7 @@ from warmstart.maintenance.bundles import survey
 from warmstart.paths import Installation
 from warmstart.policy.units import parse_duration
 from warmstart.report import values
-from warmstart.report.jobs import MOST_JOBS, STATES, Job, of_runs
+from warmstart.report.jobs import COPY, MOST_JOBS, STATES, Job, of_runs
 from warmstart.report.runs import runs
 from warmstart.store.layout import is_bundle_id
 
@@ -41,7 +41,7 @@ COLUMNS = (
     Column("nodes", _nodes),
     Column("prolog", duration),
     Column("detail", cut=True),
-    *(Column(name, listed=False) for name in ("warm", "cold", "images", "bundles", "why", "cluster")),
+    *(Column(name, listed=False) for name in ("warm", "cold", "tree", "images", "bundles", "why", "cluster")),
     Column("epilog", duration, listed=False),
 )
 
@@ -129,7 +129,9 @@ def _detail(job: Job) -> str:
     for profile, reason in job.cold.items():
         by_reason.setdefault(reason, []).append(profile)
     cold = [f"cold: {', '.join(profiles)} ({reason})" for reason, profiles in by_reason.items()]
-    return job.why or "; ".join([*cold, *([f"warm: {', '.join(job.warm)}"] if job.warm else [])])
+    warm = [f"warm: {', '.join(job.warm)}"] if job.warm else []
+    tree = [f"tree: {job.tree if job.tree == COPY else f'itself ({job.tree})'}"] if job.tree else []
+    return job.why or "; ".join([*cold, *warm, *tree])
 
 
 def _bundles_of(installation: Installation, sources: Sequence[str], given: str) -> Collection[str]:

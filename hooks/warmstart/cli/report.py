@@ -17,7 +17,7 @@ from warmstart.policy.units import SECONDS, format_duration, format_size
 from warmstart.profiles.contract import USES
 from warmstart.report.prediction import Predicted, Prediction
 from warmstart.report.runs import runs
-from warmstart.report.summary import Counted, Summary, Uses, summarize
+from warmstart.report.summary import Counted, Summary, Trees, Uses, summarize
 from warmstart.report.values import as_objects
 
 NOTHING = 1
@@ -132,10 +132,12 @@ def _show(summary: Summary) -> None:
                 format_size(_added(summary)),
                 "images and bundles; what left it again is not subtracted",
             ),
+            *_trees(summary.trees),
             ("bundles removed", summary.removed_bundles, ""),
             ("images evicted", summary.evicted_images, ""),
         ],
     )
+    _counts("tree read from the shared file system, because", summary.trees.itself)
     _uses("profile", summary.profiles)
     _uses("user", summary.by_user)
     _table(
@@ -166,6 +168,14 @@ def _show(summary: Summary) -> None:
     _counts("image", summary.top_images)
 
 
+def _trees(trees: Trees) -> list[tuple[object, ...]]:
+    """Return rows about trees, none where no job asked for one and none was packed."""
+    asked = trees.copies + sum(one.times for one in trees.itself)
+    served = f"of {asked} jobs with a tree; {trees.files:,} files and {format_size(trees.bytes)} on all their nodes"
+    rows = [("trees from a copy", trees.copies, served)] if asked else []
+    return [*rows, *([("trees packed", trees.packed, format_size(trees.packed_bytes))] if trees.packed else [])]
+
+
 def _show_prediction(predicted: Predicted) -> None:
     images = predicted.imports + predicted.avoided
     say("")
@@ -185,6 +195,7 @@ def _show_prediction(predicted: Predicted) -> None:
                 format_duration(predicted.saved_s),
                 f"{predicted.saves_unknown} images without an estimate",
             ),
+            *([("trees from a copy", predicted.copies, f"of {predicted.trees}")] if predicted.trees else []),
             ("jobs refused", predicted.refused, ""),
             ("nodes drained", predicted.drains, ""),
         ],

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import click
 
-from warmstart.cli.cache import NO, SHORT, admin_session, administrator, store_reading
+from warmstart.cli.cache import NO, SHORT, admin_session, administrator, require_unnamed, store_reading
 from warmstart.cli.output import (
     UNUSABLE,
     Column,
@@ -37,6 +37,7 @@ from warmstart.profiles.defined import TREES
 from warmstart.seed import node_cache
 from warmstart.session import Session
 from warmstart.store.client import StoreClient
+from warmstart.store.layout import Namespace
 from warmstart.trees import copies, requests
 from warmstart.trees.client import TreeClient
 from warmstart.trees.copies import TreeCopy
@@ -268,6 +269,8 @@ def _say_nothing(tree: str, user: str | None) -> None:
 
 
 def _take_out(session: Session, chosen: Sequence[TreeCopy], how: str) -> None:
+    for copy in chosen:
+        require_unnamed(session, Namespace(session.store.path, copy.scope, TREES, copy.namespace), copy.bundle)
     for copy in chosen:
         copies.take_out(session.store, session.audit, copy, f"{how} by {administrator()}")
 

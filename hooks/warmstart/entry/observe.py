@@ -19,16 +19,20 @@ from warmstart.audit import events
 from warmstart.entry.hook import Hook
 from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
 from warmstart.images.choice import recipe
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import Reference
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import PRIVATE_STORES, Found
-from warmstart.policy.match import Grant
+from warmstart.policy.match import Grant, scope_key
 from warmstart.profiles import facts, registry
 from warmstart.request import NOTHING, Request
 from warmstart.slurm import nodes
+from warmstart.steps import tree
 from warmstart.store.client import StoreClient
+from warmstart.trees.client import TreeClient
+from warmstart.trees.place import facts_of, home_of, place_of
 
 STEP = "observe"
 SECONDS = 2.0  # for all look-ups of a job
@@ -74,6 +78,8 @@ class _Observation:
         with StoreClient.of(policy, hook.paths, "") as store:
             image = self._images(store, planned)
             self._caches(store, planned, image)
+            if tree.NAME in planned.steps:
+                self._tree(store, planned.requested)
         hook.audit.emit(
             events.JOB_OBSERVED,
             **plan.as_audit(self._grant, planned.requested, head=self._head),
@@ -163,6 +169,25 @@ class _Observation:
             self._unreachable(error)
             return (0, 0, 0)
         return sum(len(offer.entries) for offer in offers), len(offers), sum(offer.size for offer in offers)
+
+    def _tree(self, store: StoreClient, requested: Request) -> None:
+        """Audit the tree: whether the store has a copy of it as it is now, for this job."""
+        policy, job, reason = self._hook.policy, self._hook.job, ""
+        path, name, size = requested.tree, "", 0
+        try:
+            with TreeClient(Identity(job.user, job.uid, job.gid), requested.tree) as client:
+                seen = client.look(policy.trees.prefixes, requested.marker, self._deadline, self._grant.trees)
+            own, only = scope_key("user", job), self._grant.signed_only
+            home = home_of(seen.path, self._grant.trees, own, policy.trust, signed_only=only)
+            where = place_of(store.path, home.publish, facts_of(seen, home.shared))
+            path, name = seen.path, where.name
+            offers = store.offers(home.read, where.profile, name, self._deadline).offers
+            size = offers[0].size if offers else 0
+        except WarmstartError as error:
+            reason = error.code
+        self._hook.audit.emit(
+            events.TREE_OBSERVED, tree=path, namespace=name, found=size > 0, bytes=size, head=self._head, reason=reason
+        )
 
     def _unreachable(self, error: StoreError) -> None:
         self._is_reachable = False

@@ -156,10 +156,12 @@ def to_promote(
     """Return what of a bundle is to be promoted; raises `PromotionRefused` and the errors of its manifest."""
     if _trust(where.scope) >= _trust(scope):
         raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
+    own = PromotionRefused(problem=f"entries of {where.profile} stay in their user's own scope")
+    if registry.is_of_user(where.profile) and where.profile != TREES:
+        raise own
     manifest = settings.store.manifest(where, bundle, deadline)
-    is_for_many = where.profile == TREES and OWNERS in manifest.facts
-    if registry.is_of_user(where.profile) and not is_for_many:
-        raise PromotionRefused(problem=f"entries of {where.profile} stay in their user's own scope")
+    if where.profile == TREES and OWNERS not in manifest.facts:  # not one that many share
+        raise own
     missing = sorted(set(entries) - manifest.entries.keys())
     if missing:
         raise PromotionRefused(problem=f"bundle {bundle} has no entry {missing[0]!a}")

@@ -69,6 +69,13 @@ COMPARED = Metric(
     "Entries that jobs built again, by what is published under their names: equal, different or incomparable.",
     ("profile", "result"),
 )
+TREES_SHOWN = Metric(
+    "warmstart_trees_shown",
+    "Trees of jobs, by how they were read on a node (copy, itself), and why the tree itself was.",
+    ("way", "reason"),
+)
+TREE_PACKS = Metric("warmstart_tree_packs", "Attempts to pack a tree.", ("outcome",), zeros=(("ok",), ("failed",)))
+TREE_PACKED_BYTES = Metric("warmstart_tree_packed_bytes", "Bytes of packed trees that were published.")
 HARVESTED = Metric("warmstart_entries_harvested", "Entries that were published.", ("profile",))
 REJECTED = Metric("warmstart_entries_rejected", "Entries that were not taken.", ("reason",))
 PUBLISHED_BYTES = Metric("warmstart_bundle_published_bytes", "Bytes of bundles that were published.", ("profile",))
@@ -235,6 +242,21 @@ def _seeded(counters: Counters, line: Line) -> None:
     counters.add(FETCHED_BYTES, value=values.number(line, "fetched_bytes"))
 
 
+def _tree_shown(counters: Counters, line: Line) -> None:
+    counters.add(TREES_SHOWN, values.text(line, "way"), values.text(line, "reason"))
+    counters.add(FETCHED_BYTES, value=values.number(line, "fetched_bytes"))
+
+
+def _tree_packed(counters: Counters, line: Line) -> None:
+    counters.add(TREE_PACKS, "ok")
+    counters.add(TREE_PACKED_BYTES, value=values.number(line, "size"))
+
+
+def _tree_pack_failed(counters: Counters, line: Line) -> None:
+    counters.add(TREE_PACKS, "failed")
+    counters.add(STEP_FAILURES, "packs", _code(line))
+
+
 def _compared(counters: Counters, line: Line) -> None:
     for result in ("equal", "different", "incomparable"):
         counters.add(COMPARED, values.text(line, "profile"), result, value=values.number(line, result))
@@ -281,6 +303,9 @@ _FOLD: dict[events.Event, Callable[[Counters, Line], None]] = {
     events.IMAGE_QUARANTINED: _each(IMAGES_QUARANTINED),
     events.CACHE_SEEDED: _seeded,
     events.CACHE_AGREED: _agreed,
+    events.TREE_SHOWN: _tree_shown,
+    events.TREE_PACKED: _tree_packed,
+    events.TREE_PACK_FAILED: _tree_pack_failed,
     events.CACHE_COMPARED: _compared,
     events.CACHE_HARVESTED: _harvested,
     events.ENTRY_REJECTED: _rejected,

@@ -12,7 +12,7 @@ from warmstart.policy.units import format_duration, format_size
 from warmstart.report import charts
 from warmstart.report.charts import Series
 from warmstart.report.prediction import Predicted
-from warmstart.report.summary import ColdStarts, Counted, Hits, Summary, Unsettled, Uses
+from warmstart.report.summary import ColdStarts, Counted, Hits, Summary, Trees, Unsettled, Uses
 
 METHOD = (
     "Time saved counts image imports only. On the first node of each job, an image that was in the store saves the "
@@ -30,9 +30,6 @@ _STYLE = """
   --a: #2a78d6; --b: #eb6834; }
 @media (prefers-color-scheme: dark) { :root { --page: #161615; --card: #1f1f1e; --ink: #f0efeb; --soft: #a3a29c;
   --line: #363633; --a: #4a93ea; --b: #e5703d; } }
-@media print { :root { color-scheme: light; --page: #ffffff; --card: #ffffff; --ink: #000000; --soft: #555555;
-  --line: #cccccc; --a: #2a78d6; --b: #eb6834; } body { font-size: 10pt; } section, .tile { break-inside: avoid; }
-  rect { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 24px; max-width: 1040px; background: var(--page); color: var(--ink);
   font: 15px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
@@ -43,8 +40,6 @@ p { margin: 4px 0; } .soft, figcaption, th.unit { color: var(--soft); }
 .grid2 { grid-template-columns: repeat(auto-fit, minmax(min(430px, 100%), 1fr)); }
 section, .tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px;
   min-width: 0; overflow-x: auto; }
-@media (max-width: 480px) { body { padding: 12px; } section, .tile { padding: 10px; } td.wide, td.bar { width: 60px; }
-  svg.bar { min-width: 50px; } }
 .tile b { display: block; font-size: 26px; line-height: 1.2; font-variant-numeric: tabular-nums; }
 svg { display: block; width: 100%; height: auto; } svg.bar { height: 12px; min-width: 90px; }
 .a { fill: var(--a); } .b { fill: var(--b); } .track { fill: var(--line); } .grid { stroke: var(--line); }
@@ -54,9 +49,16 @@ table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; font-weight: normal; padding: 4px 10px 4px 0; border-top: 1px solid var(--line);
   overflow-wrap: anywhere; vertical-align: middle; }
 td:first-child { min-width: 5.6em; }
-thead th { color: var(--soft); border: 0; } .n { text-align: right; font-variant-numeric: tabular-nums;
-  white-space: nowrap; padding-right: 0; padding-left: 10px; } td.wide { width: 38%; } td.bar { width: 26%; }
+thead th { color: var(--soft); border: 0; overflow-wrap: normal; }
+.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; padding-right: 0; padding-left: 10px; }
+td.wide { width: 38%; } td.bar { width: 26%; }
 footer { margin-top: 20px; }
+@media print, (max-width: 480px) { body { padding: 12px; } section, .tile { padding: 10px; }
+  td.bar { width: 60px; } svg.bar { min-width: 50px; } }
+@media print { :root { color-scheme: light; --page: #ffffff; --card: #ffffff; --ink: #000000; --soft: #555555;
+  --line: #cccccc; --a: #2a78d6; --b: #eb6834; } body { font-size: 9pt; padding: 2px; }
+  .tiles { grid-template-columns: repeat(4, 1fr); } .grid2 { grid-template-columns: 1fr 1fr; }
+  section, .tile { break-inside: avoid; } rect { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
 
 
@@ -142,6 +144,7 @@ def _tables(summary: Summary) -> str:
         + _counts("Cold, although there were entries", summary.cold_anyway)
         + _unsettled(summary.unsettled)
         + _counts("Entries rejected", summary.entries.rejected)
+        + (_counts("Trees read from the shared file system", summary.trees.itself) if summary.trees.itself else "")
         + _counts("Jobs refused", summary.refused)
         + _counts("Failures", (*summary.drained, *summary.failed))
         + "</div>"
@@ -204,9 +207,21 @@ def _waits(summary: Summary) -> str:
         ("saved images without an estimate", f"{summary.saved.unknown:,}"),
         ("entries harvested", f"{entries.harvested:,}"),
         ("bytes harvested", format_size(entries.harvested_bytes)),
+        *_trees(summary.trees),
         ("bundles, images removed", f"{summary.removed_bundles:,}, {summary.evicted_images:,}"),
     ]
     return _table("Imports and harvests", (), [(_cell(name), _numeric(value)) for name, value in rows])
+
+
+def _trees(trees: Trees) -> list[tuple[str, str]]:
+    """Return rows about trees, none where no job asked for one."""
+    asked = trees.copies + sum(one.times for one in trees.itself)
+    if not asked:
+        return []
+    return [
+        ("jobs that read a tree from a copy", f"{trees.copies:,} of {asked:,}"),
+        ("files and bytes of these copies", f"{trees.files:,}, {format_size(trees.bytes)}"),
+    ]
 
 
 def _observed(predicted: Predicted | None) -> str:
@@ -219,6 +234,7 @@ def _observed(predicted: Predicted | None) -> str:
         ("imports avoided", f"{predicted.avoided:,}"),
         ("time saved on imports", format_duration(predicted.saved_s)),
         ("images without an estimate", f"{predicted.saves_unknown:,}"),
+        *([("trees from a copy", f"{predicted.copies:,} of {predicted.trees:,}")] if predicted.trees else []),
         ("jobs refused", f"{predicted.refused:,}"),
         ("nodes drained", f"{predicted.drains:,}"),
     ]

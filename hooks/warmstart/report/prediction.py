@@ -24,6 +24,7 @@ from warmstart.audit.line import Line
 from warmstart.report import values
 from warmstart.report.summary import Hits
 
+PACK_S = 600.0  # after which a tree that was missed is taken to be packed
 MOST_OPEN = 1 << 16  # jobs without an epilog so far, and jobs on several nodes; the oldest are judged as they are
 
 _Namespace = tuple[str, str]  # profile, name
@@ -41,6 +42,8 @@ class Predicted(NamedTuple):
     saved_s: float  # seconds; on the first node of each job
     saves_unknown: int  # images on first nodes whose import nobody has measured
     profiles: tuple[Hits, ...]
+    trees: int = 0  # jobs that asked for one which could be looked at
+    copies: int = 0  # of these, jobs that would have read a copy
 
 
 class Prediction:
@@ -53,6 +56,7 @@ class Prediction:
         self._differing: dict[str, int] = {}  # profile → starts that nodes which differ make cold
         self._joint: dict[_Job, list[Line]] = {}  # what the nodes of a job agree on; the profile in place of the node
         self._open: dict[_Job, list[tuple[_Namespace, str]]] = {}  # where each job will publish
+        self._trees: dict[str, _Image] = {}  # each version of a tree
         self._imports: dict[str, list[float]] = {}  # image → seconds of its imports: their number and sum
 
     def watch(self, lines: Iterable[Line]) -> Iterator[Line]:
@@ -71,6 +75,8 @@ class Prediction:
                 self._drains += 1
             case events.IMAGE_OBSERVED:
                 self._images.setdefault(str(line.get("image")), _Image()).add(line)
+            case events.TREE_OBSERVED if not line.get("reason"):
+                self._trees.setdefault(str(line.get("namespace")), _Image()).add(line)
             case events.CACHE_OBSERVED:
                 self._cache(line)
             case events.HOOK_FINISHED if line.get("hook") == "epilog":
@@ -105,6 +111,8 @@ class Prediction:
             saved_s=round(saved, 3),
             saves_unknown=unknown,
             profiles=tuple(counts.values()),
+            trees=sum(tree.heads for tree in self._trees.values()),
+            copies=sum(len(tree.later(PACK_S)) for tree in self._trees.values()),
         )
 
     def _cache(self, line: Line) -> None:
@@ -142,7 +150,7 @@ class Prediction:
 
 
 class _Image:
-    """One image: when it was missed for the first time, and when first nodes of jobs wanted it."""
+    """One image, or one version of a tree: when it was first missed, and when first nodes of jobs wanted it."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -157,6 +165,11 @@ class _Image:
             self.first = at if self.first is None else min(self.first, at)
         if line.get("head"):
             (self._found if line.get("found") else self._missed).append(at)
+
+    @property
+    def heads(self) -> int:
+        """How many first nodes wanted it."""
+        return len(self._found) + len(self._missed)
 
     def later(self, seconds: float) -> list[float]:
         """Return when first nodes would have found the image at once, if an import takes `seconds`."""

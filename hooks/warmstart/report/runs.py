@@ -90,6 +90,8 @@ class TreeUse(NamedTuple):
     reason: str  # why it was the tree itself; "" for a copy
     fetched: int  # bytes
     left_out: int  # files that are not in the copy
+    files: int  # files and directories that the copy has
+    size: int  # of the copy, bytes
 
 
 class Seeding(NamedTuple):
@@ -171,6 +173,7 @@ class Run:
     ports: list[int] = field(default_factory=list)
     address: str = ""
     tree: TreeUse | None = None
+    packed_trees: list[int] = field(default_factory=list)  # bytes of each copy
     harvests: list[Harvest] = field(default_factory=list)
     handed_in: dict[str, int] = field(default_factory=dict)  # profile → entries, to be published with other nodes'
     rejected: dict[str, dict[str, int]] = field(default_factory=dict)  # profile → reason → entries
@@ -331,8 +334,12 @@ def _add_rendezvous(run: Run, line: Line) -> None:
 
 
 def _add_tree(run: Run, line: Line) -> None:
-    numbers = (values.number(line, key) for key in ("fetched_bytes", "left_out"))
+    numbers = (values.number(line, key) for key in ("fetched_bytes", "left_out", "files", "bytes"))
     run.tree = TreeUse(values.text(line, "tree"), values.text(line, "reason"), *map(int, numbers))
+
+
+def _add_packed(run: Run, line: Line) -> None:
+    run.packed_trees.append(int(values.number(line, "size")))
 
 
 _ADD = {
@@ -345,6 +352,7 @@ _ADD = {
     events.CACHE_SEEDED: _add_seeding,
     events.CACHE_AGREED: _add_agreed,
     events.TREE_SHOWN: _add_tree,
+    events.TREE_PACKED: _add_packed,
     events.CACHE_HARVESTED: _add_harvest,
     events.BUNDLE_HANDED_IN: _add_handed_in,
     events.ENTRY_REJECTED: _add_rejected,

@@ -53,6 +53,8 @@ _ADVICE = {
     "`warmstart maintain --store` compact the store",
 }
 _ITSELF = {
+    "fetch-over-budget": "its copy is larger than all trees together that a node keeps (trees.keep)",
+    "bundles-refused": "its copy is blocked",
     "no-copy": "there was no copy of it as it was; one is packed in the background",
     "several-nodes": "the job has several nodes, and the policy lets each decide for itself",
     "not-signed": "the job takes nothing that is not signed, and no rule names the tree for a signed scope",
@@ -253,6 +255,7 @@ def _hook(run: Run, history: History) -> HookStory:
         parts += [Part("image", format_duration(image.seconds), _image(image)) for image in run.images]
     if HARVEST not in run.steps:
         parts += _harvests(run)
+    parts += [Part("tree", "", f"packed: {format_size(size)}") for size in run.packed_trees]
     parts += [
         Part("remark", "", told if times == 1 else f"{told}, {times} times")
         for told, times in Counter(map(_remark, run.remarks)).items()
@@ -345,11 +348,12 @@ def _image(image: ImageUse) -> str:
 
 def _tree(tree: TreeUse) -> str:
     if tree.reason:
-        why = _ITSELF.get(tree.reason) or _COLD.get(tree.reason, tree.reason).removeprefix("cold: ")
+        why = _ITSELF.get(tree.reason) or _COLD.get(tree.reason, f"an error ({tree.reason})").removeprefix("cold: ")
         return f"read from the shared file system: {why}"
     fetched = f", {format_size(tree.fetched)} fetched" if tree.fetched else ""
     lacking = f"; {tree.left_out} files are not in it" if tree.left_out else ""
-    return f"read from a packed copy{fetched}{lacking}"
+    has = f" of {tree.files:,} files, {format_size(tree.size)}" if tree.files else ""
+    return f"read from a packed copy{has}{fetched}{lacking}"
 
 
 def _remark(remark: Remark) -> str:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from warmstart.profiles import contract
 from warmstart.report.counting import Durations, Tally
-from warmstart.report.runs import DRAINED, FAILED, REFUSED, SAMPLED, Harvest, ImageUse, Run
+from warmstart.report.runs import DRAINED, FAILED, REFUSED, SAMPLED, Harvest, ImageUse, Run, TreeUse
 
 TOP = 10
 LEAST_UNSETTLED = 3  # jobs
@@ -136,6 +136,17 @@ class Entries(NamedTuple):
     rejected: tuple[Counted, ...]  # by reason
 
 
+class Trees(NamedTuple):
+    """Jobs that asked for a tree, and the copies that nodes showed them."""
+
+    copies: int  # jobs that read a copy
+    itself: tuple[Counted, ...]  # jobs that read the tree itself, by reason
+    files: int  # files and directories of all copies that were shown, on every node
+    bytes: int  # of these copies, packed
+    packed: int  # trees
+    packed_bytes: int
+
+
 class Period(NamedTuple):
     """One day, or one hour."""
 
@@ -167,6 +178,7 @@ class Summary(NamedTuple):
     saved: Saved
     cold_anyway: tuple[Counted, ...]  # "profile: reason", although there were entries
     entries: Entries
+    trees: Trees
     refused: tuple[Counted, ...]  # jobs, by code
     drained: tuple[Counted, ...]  # nodes, by code
     failed: tuple[Counted, ...]  # "step: code"
@@ -260,6 +272,7 @@ class _Adding:
         self._waits, self._imports = Durations(), Durations()
         self._cold, self._rejected = Tally(), Tally()
         self._harvested = self._harvested_bytes = 0
+        self._trees, self._itself = Counter[str](), Tally()
         self._failures = {degree: Tally() for degree in (REFUSED, DRAINED, FAILED)}
         self._hooks: dict[str, _Hook] = {}
         self._periods: dict[str, Counter[str]] = {}
@@ -286,6 +299,10 @@ class _Adding:
         period["published_bytes"] += run.published
         for image in run.images:
             self._add_image(run, image, period)
+        self._trees["packed"] += len(run.packed_trees)
+        self._trees["packed_bytes"] += sum(run.packed_trees)
+        if run.tree:
+            self._add_tree(run, run.tree)
         if run.hook == PROLOG:
             self._add_prolog(run, period)
 
@@ -300,6 +317,15 @@ class _Adding:
                 self._why_cold.add(f"{run.user}\0{reason.partition(':')[0]}")
             if reason not in _NO_ENTRY:
                 self._cold.add(f"{profile}: {reason}")
+
+    def _add_tree(self, run: Run, tree: TreeUse) -> None:
+        if tree.reason:
+            if run.head:
+                self._itself.add(tree.reason)
+            return
+        self._trees["copies"] += run.head
+        self._trees["files"] += tree.files
+        self._trees["bytes"] += tree.size
 
     def _add_use(self, run: Run, harvest: Harvest, period: Counter[str]) -> None:
         if harvest.use not in self._profiles:
@@ -424,6 +450,11 @@ class _Adding:
             saved=self._saved(),
             cold_anyway=_counts(self._cold),
             entries=Entries(self._harvested, self._harvested_bytes, _counts(self._rejected)),
+            trees=Trees(
+                self._trees["copies"],
+                _counts(self._itself),
+                *(self._trees[name] for name in ("files", "bytes", "packed", "packed_bytes")),
+            ),
             refused=_counts(self._failures[REFUSED]),
             drained=_counts(self._failures[DRAINED]),
             failed=_counts(self._failures[FAILED]),

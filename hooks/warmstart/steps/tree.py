@@ -65,6 +65,8 @@ class _Copy(NamedTuple):
     fetched: int  # bytes
     left_out: str  # how many files are not in it, "" if none
     scope: str  # of the store, where it is
+    files: int  # files and directories that it has
+    size: int  # bytes
 
 
 class _Shown(NamedTuple):
@@ -111,6 +113,8 @@ def run(context: Context, options: Options) -> Outcome:
         rule=tree.home.shared.rule if tree.home.shared else "",
         left_out=int(found.copy.left_out or 0) if found.copy else 0,
         fetched_bytes=found.copy.fetched if found.copy else 0,
+        files=found.copy.files if found.copy else 0,
+        bytes=found.copy.size if found.copy else 0,
         duration_ms=round((time.monotonic() - started) * 1000, 3),
     )
     degraded = [found.failure] if found.failure else []
@@ -234,7 +238,7 @@ def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Shown:
             left_out = read_small(LEFT_OUT, _LONGEST, fd).decode().partition("\n")[0]
         finally:
             os.close(fd)
-    return _Shown(_Copy(root, copy.fetched, left_out, offer.scope), "")
+    return _Shown(_Copy(root, copy.fetched, left_out, offer.scope, os.fstatvfs(root).f_files, offer.size), "")
 
 
 def _without(context: Context, options: Options, tree: _Tree, offers: Offers) -> _Shown:

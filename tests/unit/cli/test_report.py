@@ -81,6 +81,26 @@ def test_observed_jobs_are_told_what_enforcing_would_bring(nowhere: Installation
     assert "If observed jobs were enforced" in (tmp_path / "page.html").read_text()
 
 
+def test_trees_are_told_where_jobs_asked_for_some(nowhere: Installation, tmp_path: Path) -> None:
+    """As text and on the page: how many read a copy, and why others did not; no time saved."""
+    log = tmp_path / "audit.jsonl"
+    known = {"cluster": "c", "node": "n1", "hook": "prolog", "ts": "2026-02-03T10:00:00.000Z"}
+    lines: list[dict[str, object]] = []
+    copy: dict[str, object] = {"way": "copy", "files": 30000, "bytes": 4096}
+    for job, shown in ((1, copy), (2, {"way": "itself", "reason": "no-copy"})):
+        own: dict[str, object] = {**known, "run_id": f"r{job}", "job_id": job}
+        lines += [{**own, "event": "job.planned", "head": True}, {**own, "event": "tree.shown", "tree": "/t", **shown}]
+    packed = {**known, "hook": "background", "run_id": "b", "event": "tree.packed", "size": 4096, "job_id": 2}
+    log.write_text("".join(f"{json.dumps(line)}\n" for line in [*lines, packed]))
+    options = ("report", "--from", str(log), "--since", "2026-02-01")
+    shown_text = run(nowhere, *options).stdout
+    for words in ("of 2 jobs with a tree; 30,000 files and 4KiB", "trees packed", "BECAUSE", "no-copy"):
+        assert words in shown_text
+    assert json.loads(run(nowhere, *options, "--json").stdout)["trees"]["copies"] == 1
+    assert run(nowhere, *options, "--html", str(tmp_path / "page.html")).exit_code == 0
+    assert "Trees read from the shared file system" in (tmp_path / "page.html").read_text()
+
+
 def test_nothing_is_said_of_observing_where_nothing_was_observed(nowhere: Installation, logs: str) -> None:
     """The usual report."""
     options = ("report", "--from", logs, "--since", "2026-02-01")

@@ -18,6 +18,7 @@ from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.policy.compiled import User
 from warmstart.policy.match import GrantedTree
+from warmstart.repack import signing
 from warmstart.store import bundles
 from warmstart.trees import current, place, requests
 from warmstart.trees.requests import TreeRequest
@@ -223,6 +224,16 @@ def test_a_host_that_is_no_node_refreshes_what_it_can(copied: Copied, monkeypatc
     result = copied.site.command("trees", "refresh", str(copied.tree))
     assert (result.exit_code, "this host runs no hooks" in result.stdout) == (1, True)
     assert (copied.offered(), copied.waiting()) == (False, [])
+
+
+def test_a_copy_that_a_signed_list_names_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until somebody signs the list without it, as with `cache rm`."""
+    (row,) = copied.rows()
+    monkeypatch.setattr(signing, "named", lambda *_: {row["bundle"]})
+    for command in ("refresh", "rm"):
+        result = copied.site.command("trees", command, str(copied.tree))
+        assert (result.exit_code, f"cache sign {SCOPE} --without" in result.stderr) == (2, True)
+    assert (copied.offered(), copied.waiting()) == (True, [])
 
 
 def test_the_store_is_for_root_alone(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:

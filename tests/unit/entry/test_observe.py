@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import packed, superblocks
+from tests.support.asked_trees import ask, offer_trees, packs
 from tests.support.entry_site import NUMBA, SCOPE, EntrySite
 from warmstart import record as records
 from warmstart.entry import epilog, observe, prolog
@@ -108,6 +109,25 @@ def test_images_are_looked_up(observed: EntrySite) -> None:
     (cache,) = observed.events("cache.observed")
     known = facts.derive([registry.get("numba")], f"unresolved:{IMAGE}")
     assert (cache["namespace"], cache["fresh"]) == (facts.namespace(registry.get("numba"), known), True)
+
+
+def test_a_tree_is_looked_at_and_not_packed(observed: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there is a copy of it as it is now; nothing is asked for."""
+    tree = offer_trees(observed, monkeypatch)
+    observed.write(observed.policy._replace(constant_path="spank"))
+    observed.environ(SLURM_JOB_COMMENT=f"warmstart: tree={tree}")
+    assert "tree" in run(observed)["steps"]
+    (event,) = observed.events("tree.observed")
+    assert (event["tree"], event["found"], event["bytes"], event["reason"]) == (str(tree), False, 0, "")
+    ask(observed, tree)
+    packs(observed)
+    assert prolog.main(observed.installation.prefix) == 0
+    again = observed.events("tree.observed")[-1]
+    assert (again["namespace"], again["found"], again["bytes"] > 0) == (event["namespace"], True, True)
+    tree.rename(tree.parent / "gone")
+    assert prolog.main(observed.installation.prefix) == 0
+    assert observed.events("tree.observed")[-1]["reason"] == "tree-unusable"
+    assert observed.events("tree.shown") == []
 
 
 def test_a_job_that_would_be_refused_runs(observed: EntrySite) -> None:

@@ -96,6 +96,20 @@ def test_jobs_that_one_node_made_cold() -> None:
     assert values(counters, metrics.CACHE_MISSES) == {"nodes-differ": 1}
 
 
+def test_trees() -> None:
+    """How jobs read them, and what packing came to."""
+    shown = {"event": "tree.shown", "way": "copy", "reason": "", "fetched_bytes": 7}
+    counters = counted(
+        shown, {**shown, "way": "itself", "reason": "no-copy", "fetched_bytes": 0}, {"event": "tree.packed", "size": 9},
+        {"event": "tree.pack-failed", "error": {"code": "tree-changed"}},
+    )  # fmt: skip
+    assert values(counters, metrics.TREES_SHOWN) == {"copy ": 1, "itself no-copy": 1}
+    assert values(counters, metrics.TREE_PACKS) == {"ok": 1, "failed": 1}
+    assert values(counters, metrics.TREE_PACKED_BYTES) == {"": 9}
+    assert values(counters, metrics.FETCHED_BYTES) == {"": 7}
+    assert values(counters, metrics.STEP_FAILURES) == {"packs tree-changed": 1}
+
+
 def test_errors() -> None:
     """By code."""
     error = {"error": {"kind": "store", "code": "store-full"}}

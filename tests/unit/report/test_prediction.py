@@ -55,6 +55,17 @@ def test_the_first_job_imports() -> None:
     assert (found.imports, found.avoided, found.saved_s, found.saves_unknown) == (2, 3, 0.0, 2)
 
 
+def test_the_first_job_has_its_tree_packed() -> None:
+    """Those that begin later read the copy, until the tree changes; one that cannot be looked at counts nowhere."""
+
+    def tree(at: float, version: str, *, found: bool = False, head: bool = True, reason: str = "") -> Line:
+        return line("tree.observed", at, namespace=version, found=found, head=head, reason=reason)
+
+    lines = [tree(0, "a"), tree(1, "a"), tree(2, "a", head=False), tree(700, "a"), tree(701, "b")]
+    found = predicted(*lines, tree(9, "c", found=True), tree(800, "", reason="tree-unusable"))
+    assert (found.trees, found.copies) == (5, 2)
+
+
 def test_time_is_what_an_import_was_seen_to_take() -> None:
     """That image's own imports, else all; who would have waited saves nothing."""
     imported = [

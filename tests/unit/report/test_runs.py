@@ -154,4 +154,4 @@ def test_an_observed_job_is_explained_and_no_start(fields: dict[str, object], ex
 def test_how_the_job_saw_its_tree() -> None:
     """From a copy, or why not."""
     shown = {"tree": "/lustre/env", "way": "itself", "reason": "no-copy", "fetched_bytes": 0, "left_out": 0}
-    assert one(event("tree.shown", **shown)).tree == TreeUse("/lustre/env", "no-copy", 0, 0)
+    assert one(event("tree.shown", **shown)).tree == TreeUse("/lustre/env", "no-copy", 0, 0, 0, 0)

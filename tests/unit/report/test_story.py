@@ -53,14 +53,22 @@ def test_what_the_job_asked_and_got() -> None:
 @pytest.mark.parametrize("reason", ["", *story._ITSELF, "fetch-goes-on", "store-failed"])
 def test_how_a_tree_was_read(reason: str) -> None:
     """From a copy, or why not."""
-    told = tell([prolog(steps={"tree": 0.01}, tree=TreeUse("/t", reason, 2048, 3))], History())
+    told = tell([prolog(steps={"tree": 0.01}, tree=TreeUse("/t", reason, 2048, 3, 30_209, 4096))], History())
     part, _, what = parts(told)[1]
     assert part == "  /t"
     if reason:
         assert what.startswith("read from the shared file system: ")
         assert "cold" not in what
     else:
-        assert what == "read from a packed copy, 2KiB fetched; 3 files are not in it"
+        assert what == "read from a packed copy of 30,209 files, 4KiB, 2KiB fetched; 3 files are not in it"
+
+
+def test_that_a_tree_was_packed_is_told_under_the_job_that_asked() -> None:
+    """The job is over by then."""
+    packed = Run("background", "0c", "n1", job=7, done_by="background", first="2026-01-31T09:40:00.000Z")
+    packed.packed_trees = [4096]
+    (*_, last) = tell([prolog(), packed], History()).hooks
+    assert (last.hook, last.parts) == ("background", (Part("tree", "", "packed: 4KiB"),))
 
 
 @pytest.mark.parametrize("reason", [*story._COLD, "store-failed"])
