@@ -57,8 +57,9 @@ fuzz: setup ## SECONDS (600) of random bytes for each parser of foreign ones; wh
 	$(BIN)/python -m tools.reliability
 
 gpu: ## each GPU tool that PYTHON has, cold and warm on this machine's GPU; writes docs/gpu.md (tests/gpu/README.md)
-	@PYTHONPATH=hooks:. $(PYTHON) -m tests.gpu
-	@PYTHONPATH=hooks:. $(PYTHON) -m tools.tried
+	@export PYTHONPATH="hooks:.$${PYTHONPATH:+:$$PYTHONPATH}"; \
+	$(PYTHON) -m tests.gpu $(if $(RESULTS),--results "$(RESULTS)") $(TOOLS); status=$$?; \
+	$(PYTHON) -m tools.tried; exit $$status
 
 unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, under a minute
 	$(BIN)/python -m pytest -q tests/unit -n $(JOBS)

@@ -37,8 +37,8 @@ class Tried(NamedTuple):
     @property
     def profiles(self) -> set[str]:
         """Return the profiles of which a job was warm."""
-        tools = [tool for tool in self.gpu["tools"] if WARM in tool["jobs"]] if self.gpu else []
-        return {run.profile for run in self.runs} | {name for tool in tools for name in tool["profiles"]}
+        tools = self.gpu["tools"] if self.gpu else []
+        return {run.profile for run in self.runs} | {name for tool in tools for name in _warm(tool)}
 
 
 def results(root: Path) -> Tried:
@@ -77,23 +77,30 @@ def _of_tests(runs: list[Result]) -> Iterator[tuple[str, ...]]:
         )
 
 
+def _warm(tool: Mapping[str, Any]) -> list[str]:
+    """Return the profiles of which `make gpu` has seen entries come back, with nothing wrong about the tool."""
+    if tool["problems"] or WARM not in tool["jobs"]:
+        return []
+    return [name for name in tool["profiles"] if tool["jobs"][WARM]["seeded"].get(name)]
+
+
 def _of_gpu(found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
     """Yield a row for each profile of each tool that `make gpu` has seen warm; docs/gpu.md has more of them."""
-    for tool in found["tools"] if found else ():
-        jobs = tool["jobs"]
-        if not found or WARM not in jobs:
-            continue
-        cold, warm = jobs[COLD], jobs[WARM]
-        versions = ", ".join(f"{name} {version}" for name, version in sorted(cold["versions"].items()))
-        for profile in tool["profiles"]:
+    if found is None:
+        return
+    for tool in found["tools"]:
+        for profile in _warm(tool):
+            cold, warm = tool["jobs"][COLD], tool["jobs"][WARM]
+            versions = ", ".join(f"{name} {version}" for name, version in sorted(cold["versions"].items()))
+            refused = sum(cold["rejected"].values())
             yield (
                 f"`{profile}`",
                 f"{tool['tool']}{f': {versions}' if versions else ''} ([make gpu](../gpu.md))",
                 f"{found['gpu']}, driver {found['driver']}",
                 "hooks by hand",
-                found["date"],
+                tool["date"],
                 *(_counters(job["hits"], job["misses"], job["seconds"]) for job in (cold, warm)),
-                f"{cold['harvested']} published, {sum(cold['rejected'].values())} refused, {warm['seeded']} seeded",
+                f"{cold['harvested'].get(profile, 0)} published, {refused} refused, {warm['seeded'][profile]} seeded",
                 "",
             )
 

@@ -18,7 +18,7 @@ from warmstart.images import reference as references
 from warmstart.images.reference import PyxisImage, Reference
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, partial
-from warmstart.policy.compiled import Policy, Rule
+from warmstart.policy.compiled import WAYS_TO_TREE, Policy, Rule
 from warmstart.policy.match import NO_RULE, Grant, combine, is_observed, matching, private_repository, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
@@ -47,8 +47,8 @@ NO_TREES = (
     "trees.prefixes)"
 )
 NO_WAY_TO_TREE = (
-    "warmstart: tree {tree} is read from the shared file system: a packed copy needs warmstart's SPANK plugin "
-    "(constant_path: spank), which this node does not have"
+    "warmstart: tree {tree} is read from the shared file system: this node has no way to show a packed copy to a job "
+    "(policy: constant_path)"
 )
 UNSIGNED_TREE = (
     "warmstart: tree {tree} is read from the shared file system: this job takes nothing that is not signed, and packed "
@@ -246,7 +246,7 @@ def _tree(policy: Policy, job: Job, grant: Grant, requested: Request, meeting: M
     """Return the step if the policy offers trees, and this node has a way to show a job one."""
     if not policy.trees.prefixes:
         return None
-    if policy.constant_path != "spank" or grant.signed_only:  # copies lie in the user's own scope
+    if policy.constant_path not in WAYS_TO_TREE or _lacks_signed_tree(policy, grant):
         return None
     from warmstart.steps import tree
 
@@ -256,8 +256,19 @@ def _tree(policy: Policy, job: Job, grant: Grant, requested: Request, meeting: M
         scope_key("user", job),
         alone=not nodes.has_several(job.nodelist),
         meeting=meeting and meeting._replace(name=f"{meeting.name}.tree"),
+        shared=grant.trees,
+        signed_only=grant.signed_only,
     )
     return Step(tree.NAME, partial(tree.run, options=options), in_workspace=True)
+
+
+def _lacks_signed_tree(policy: Policy, grant: Grant) -> bool:
+    """Return whether the job takes what is signed alone, and no tree can have a signed copy."""
+    if not grant.signed_only:
+        return False
+    from warmstart.store.signed import is_signed
+
+    return not any(is_signed(tree.scope, policy.trust) for tree in grant.trees)
 
 
 def is_sampled(policy: Policy, job: Job) -> bool:
@@ -354,9 +365,9 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
     notices = [*prepared.notices, *([TMPDIR_NOT_RETAINED] if requested.keep and policy.limits.keep is None else [])]
     if requested.tree and not policy.trees.prefixes:
         notices.append(NO_TREES.format(tree=requested.tree))
-    elif requested.tree and policy.constant_path != "spank":
+    elif requested.tree and policy.constant_path not in WAYS_TO_TREE:
         notices.append(NO_WAY_TO_TREE.format(tree=requested.tree))
-    elif requested.tree and grant.signed_only:
+    elif requested.tree and _lacks_signed_tree(policy, grant):
         notices.append(UNSIGNED_TREE.format(tree=requested.tree))
     options = step.Options(variables, dict(grant.env), tuple(notices), grant.override)
     return Step(step.NAME, partial(step.run, options=options))

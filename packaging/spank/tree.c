@@ -149,15 +149,14 @@ static int open_copy(int tree, const struct owner *owner)
 	return top;
 }
 
-static int show(int source, int target, bool is_copy)
+static int show(int source, int target)
 {
-	unsigned int below = is_copy ? 0 : RECURSIVE;
-	struct attributes attributes = {.set = READ_ONLY | (is_copy ? NO_SETUID | NO_DEVICES : 0)};
-	int mounted = (int)syscall(OPEN_TREE_CALL, source, "", CLONE_TREE | O_CLOEXEC | AT_EMPTY_PATH | below), failed;
+	struct attributes attributes = {.set = READ_ONLY | NO_SETUID | NO_DEVICES};
+	int mounted = (int)syscall(OPEN_TREE_CALL, source, "", CLONE_TREE | O_CLOEXEC | AT_EMPTY_PATH | RECURSIVE), failed;
 
 	if (mounted < 0)
 		return -1;
-	failed = syscall(MOUNT_SETATTR_CALL, mounted, "", AT_EMPTY_PATH | below, &attributes, sizeof(attributes)) < 0 ||
+	failed = syscall(MOUNT_SETATTR_CALL, mounted, "", AT_EMPTY_PATH | RECURSIVE, &attributes, sizeof(attributes)) < 0 ||
 		 syscall(MOVE_MOUNT_CALL, mounted, "", target, "", BETWEEN_DESCRIPTORS) < 0;
 	failed = failed ? errno : 0;
 	close(mounted);
@@ -183,7 +182,7 @@ int bind_tree(const struct settings *settings, const char *node, const char *cac
 		target = open_as_owner(path, owner);
 	if (target >= 0) {
 		copy = open_copy(tree, owner);
-		result = show(copy >= 0 ? copy : target, target, copy >= 0);
+		result = show(copy >= 0 ? copy : target, target);
 		failed = errno;
 		if (copy >= 0)
 			close(copy);

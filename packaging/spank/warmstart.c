@@ -369,18 +369,26 @@ static void tell_notice(spank_t spank)
 		say(notice);
 }
 
-/* A job that this one was submitted from had its cache bound into Apptainer's containers. It is gone, and Apptainer
- * refuses to start without it. The task prolog has the same rule. */
-static void forget_mount(spank_t spank)
+/* Unset a variable of Apptainer's that binds what another variable names. */
+static void forget_bound(spank_t spank, const char *variable, const char *before, const char *name, const char *after)
 {
-	char mount[2 * PATH_MAX], cache[PATH_MAX], ours[PATH_MAX + 16];
+	char bound[2 * PATH_MAX], source[PATH_MAX], ours[PATH_MAX + 16];
 
-	if (spank_getenv(spank, "APPTAINER_MOUNT", mount, sizeof(mount)) != ESPANK_SUCCESS ||
-	    spank_getenv(spank, "WARMSTART_CACHE", cache, sizeof(cache)) != ESPANK_SUCCESS)
+	if (spank_getenv(spank, variable, bound, sizeof(bound)) != ESPANK_SUCCESS ||
+	    spank_getenv(spank, name, source, sizeof(source)) != ESPANK_SUCCESS)
 		return;
-	snprintf(ours, sizeof(ours), "source=%s,", cache);
-	if (strncmp(mount, ours, strlen(ours)) == 0)
-		spank_unsetenv(spank, "APPTAINER_MOUNT");
+	snprintf(ours, sizeof(ours), "%s%s%s", before, source, after);
+	if (strncmp(bound, ours, strlen(ours)) == 0)
+		spank_unsetenv(spank, variable);
+}
+
+/* A job that this one was submitted from had its cache and its tree bound into Apptainer's containers. They are gone,
+ * and Apptainer refuses to start without them. The task prolog has the same rule. */
+static void forget_mounts(spank_t spank)
+{
+	forget_bound(spank, "APPTAINER_MOUNT", "source=", "WARMSTART_CACHE", ",");
+	forget_bound(spank, "APPTAINER_BIND", "", "WARMSTART_TREE", ":");
+	spank_unsetenv(spank, "WARMSTART_TREE");
 }
 
 int slurm_spank_task_init(spank_t spank, int count, char **arguments)
@@ -392,7 +400,7 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 	(void)arguments;
 	if (verdict != NULL)
 		end_task();
-	forget_mount(spank);
+	forget_mounts(spank);
 	if (notice != NULL)
 		tell_notice(spank);
 	if (line == NULL)

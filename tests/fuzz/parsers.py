@@ -444,7 +444,8 @@ PARSERS: dict[str, Parser] = {
         partial(pickle_framing.check, pickles=1),
         _PICKLE,
         pickle.dumps(("stamp", {("array",): "a.nbc"}), 4),
-        covers=("profiles/formats/pickle_framing.py:_Walk._argument",),
+        pickle.dumps({"cubins": {(9, 0): cache_files.cubin()}}, 4),
+        covers=("profiles/formats/pickle_framing.py:_Walk._argument", "profiles/formats/elf.py:check_if_object"),
     ),
     "policy": Parser(
         lambda data: parsed([source.read_draft("policy.yaml", data)]),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.gpu.place import Seen
 from tests.gpu.suite import COLD, STAGES, Tried
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RESULTS, PAGE = DOCS / "results" / "gpu.json", DOCS / "gpu.md"
+LOG = DOCS.parent / "build" / "gpu.log"
 JSON = Mapping[str, Any]
 HEAD = """\
 # On a GPU
@@ -29,30 +30,50 @@ COLUMNS = (
 )
 
 
-def results(machine: JSON, done: Sequence[Tried], missing: Mapping[str, str]) -> JSON:
-    """Return a run as it is kept: the machine, the tools, and those that were `missing` with what they lack."""
+class Files(NamedTuple):
+    """Where a run leaves what it saw."""
+
+    results: Path = RESULTS
+    page: Path = PAGE
+    log: Path = LOG
+
+    @classmethod
+    def below(cls, directory: Path) -> Files:
+        """Return files of these names in a directory."""
+        return cls(directory / RESULTS.name, directory / PAGE.name, directory / LOG.name)
+
+    def write(self, found: JSON) -> None:
+        """Keep the results and write the page."""
+        for path, text in ((self.results, json.dumps(found, indent=1) + "\n"), (self.page, render(found))):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+
+def results(machine: JSON, done: Sequence[Tried], missing: Mapping[str, str], before: JSON | None = None) -> JSON:
+    """Return a run as it is kept: the machine, the tools, and those that were `missing` with what they lack.
+
+    Of the run `before`, on a machine with the same GPU and driver, the tools stay that were not tried now.
+    """
     tools = [
         {
-            "tool": one.tool.name,
+            "tool": one.tool.title,
+            "date": machine["date"],
             "profiles": list(one.tool.profiles),
             "jobs": {stage: _kept(seen) for stage, seen in one.jobs.items()},
             "problems": one.problems,
         }
         for one in done
     ]
-    return {**machine, "tools": tools, "missing": dict(missing)}
+    if before is not None and all(before[name] == machine[name] for name in ("gpu", "driver")):
+        tried_now = {tool["tool"] for tool in tools}
+        tools = [*(tool for tool in before["tools"] if tool["tool"] not in tried_now), *tools]
+    known = {tool["tool"] for tool in tools}
+    return {**machine, "tools": tools, "missing": {name: what for name, what in missing.items() if name not in known}}
 
 
-def write(found: JSON) -> None:
-    """Keep the results and write the page."""
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    PAGE.write_text(render(found))
-
-
-def read() -> JSON | None:
+def read(path: Path = RESULTS) -> JSON | None:
     """Return the results that are kept; None if nobody has run the suite."""
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else None
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def render(found: JSON | None) -> str:
@@ -85,7 +106,7 @@ def _row(tool: JSON) -> str:
         ", ".join(sorted(versions)),
         *(f"{jobs[stage]['seconds']:.2f} s" if stage in jobs else "" for stage in STAGES),
         ", ".join("-" if job["hits"] is None else f"{job['hits']}/{job['misses']}" for job in jobs.values()),
-        ", ".join(str(job["harvested" if stage == COLD else "seeded"]) for stage, job in jobs.items()),
+        ", ".join(str(sum(job["harvested" if stage == COLD else "seeded"].values())) for stage, job in jobs.items()),
         ", ".join(sorted({way for job in jobs.values() for way in job["ways"]})),
         ", ".join(sorted(rejected)),
         "; ".join(tool["problems"]),

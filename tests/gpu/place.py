@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from tests.cluster import installation
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 
 JOBS = Path(__file__).with_name("jobs")
-JOB_S = 900.0  # for one job
+HOOK_S = 120.0  # for one hook
 UID, USER = 64201, "warmstart-gpu"  # of the jobs; no account is needed
 POLICY = """\
 version: 1
@@ -41,7 +45,12 @@ for word; do
 done
 """
 # A job's own variables, of those of who runs the suite: where programs and the driver's libraries are.
-KEPT = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_HOME", "CUDA_PATH", "LANG")
+KEPT = (
+    *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_HOME", "CUDA_PATH", "LANG", "CC", "CXX"),
+    *("CUDA_VISIBLE_DEVICES", "TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH", "XLA_FLAGS"),
+)
+PROGRAMS = ("mksquashfs", "unsquashfs", "prlimit", "unshare", "nsenter", "setpriv", "make")
+_LOGGED = 6000  # characters of each stream of a program
 
 
 class JobFailed(Exception):
@@ -52,18 +61,21 @@ class Seen(NamedTuple):
     """What a job printed and what the hooks said of it."""
 
     report: dict[str, Any]  # as in jobs/report.py
-    seeded: int  # entries
+    seeded: dict[str, int]  # entries by profile
     ways: tuple[str, ...]  # overlay, extraction
-    harvested: int  # entries
+    harvested: dict[str, int]  # entries by profile
     rejected: dict[str, int]  # entries by reason
 
 
 class Place:
     """The installation. Its directory goes at the end."""
 
-    def __init__(self, base: Path, prefix: Path) -> None:
-        """Use the installation at `prefix` in the empty directory `base`, which only root can change."""
-        self.base, self.prefix = base, prefix
+    def __init__(self, base: Path, prefix: Path, log: Path = Path(os.devnull)) -> None:
+        """Use the installation at `prefix` in the empty directory `base`, which only root can change.
+
+        What programs print is added to `log`.
+        """
+        self.base, self.prefix, self.log = base, prefix, log
         self._next_id = 1
         for name in ("audit", "constant", "slurm", "home", "store"):
             (base / name).mkdir()
@@ -80,11 +92,11 @@ class Place:
         shutil.chown(self.base / "store", "daemon")
         installation.write_policy(self.prefix, POLICY.format(base=self.base, profiles=", ".join(profiles)))
 
-    def job(self, program: Sequence[str], node: str, *, shown: bool) -> Seen:
+    def job(self, program: Sequence[str], node: str, *, shown: bool, limit_s: float) -> Seen:
         """Run a Python job on a node, with the cache at the constant path if it is `shown` there.
 
         Raises:
-            JobFailed: The job or a hook failed.
+            JobFailed: The job or a hook failed, or took too long.
         """
         job_id, self._next_id = self._next_id, self._next_id + 1
         slurm = {
@@ -99,21 +111,24 @@ class Place:
             with _namespace() if shown else _no_namespace() as (namespace, enter):
                 if shown:
                     self._hook("job-container", {**slurm, "SLURM_NS": namespace})
-                report = self._run(program, slurm, enter)
+                report = self._run(program, slurm, enter, limit_s)
         finally:
+            _end_all(UID)
             self._hook("epilog", slurm)
         return self._seen(job_id, report)
 
     def _hook(self, hook: str, slurm: Mapping[str, str]) -> None:
-        done = _run([str(self.prefix / "libexec/warmstart" / hook)], dict(slurm))
+        done = self._ran([str(self.prefix / "libexec/warmstart" / hook)], slurm, HOOK_S)
         if done.returncode != 0 or done.stderr:
             raise JobFailed(f"{hook}: status {done.returncode}: {done.stderr.strip()[-300:]}")
 
-    def _run(self, program: Sequence[str], slurm: Mapping[str, str], enter: Sequence[str]) -> dict[str, Any]:
+    def _run(
+        self, program: Sequence[str], slurm: Mapping[str, str], enter: Sequence[str], limit_s: float
+    ) -> dict[str, Any]:
         told = {name: slurm[name] for name in ("SLURM_JOB_ID", "SLURMD_NODENAME")}
         as_user = [*enter, "/usr/bin/setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
-        printed = _run([*as_user, str(self.prefix / "libexec/warmstart/task-prolog")], told).stdout.splitlines()
-        lines = (line.removeprefix("export ") for line in printed if line.startswith("export "))
+        printed = self._ran([*as_user, str(self.prefix / "libexec/warmstart/task-prolog")], told, HOOK_S).stdout
+        lines = (line.removeprefix("export ") for line in printed.splitlines() if line.startswith("export "))
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         # A home of its own: a tool that keeps a cache there would hit without us.
         home = self.base / "home" / slurm["SLURM_JOB_ID"]
@@ -122,7 +137,7 @@ class Place:
         own = {"HOME": str(home), "USER": USER, "LOGNAME": USER}
         variables = {**kept, **own, **told, **dict(line.split("=", 1) for line in lines)}
         script, *arguments = program
-        done = _run([*as_user, sys.executable, str(self.base / "jobs" / script), *arguments], variables)
+        done = self._ran([*as_user, sys.executable, str(self.base / "jobs" / script), *arguments], variables, limit_s)
         found = [line for line in done.stdout.splitlines() if line.startswith("{")]
         if done.returncode != 0 or not found:
             words = (done.stderr.strip() or done.stdout.strip()).splitlines()
@@ -130,45 +145,99 @@ class Place:
         report: dict[str, Any] = json.loads(found[-1])
         return report
 
+    def _ran(
+        self, argv: Sequence[str], environment: Mapping[str, str], limit_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end and log what it printed. Raises `JobFailed`: it was ended after `limit_s`."""
+        began = time.monotonic()
+        # Files, not pipes: what a job leaves running would keep a pipe open.
+        with (
+            tempfile.TemporaryFile("w+", errors="replace") as out,
+            tempfile.TemporaryFile("w+", errors="replace") as err,
+        ):
+            with subprocess.Popen(
+                argv, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd="/"
+            ) as process:
+                try:
+                    status: int | None = process.wait(limit_s)
+                except subprocess.TimeoutExpired:
+                    status = None
+                    process.kill()
+                    _end_all(UID)
+            done = subprocess.CompletedProcess(argv, status or 0, _content(out), _content(err))
+        ended = f"status {status}" if status is not None else "ended"
+        with self.log.open("a") as log:
+            log.write(f"\n$ {' '.join(argv)}\n# {ended} after {time.monotonic() - began:.1f} s\n")
+            log.write(f"{done.stdout[-_LOGGED:]}{done.stderr[-_LOGGED:]}")
+        if status is None:
+            raise JobFailed(f"{Path(argv[-1]).name}: it was ended after {limit_s:.0f} s")
+        done.returncode = status
+        return done
+
     def _seen(self, job_id: int, report: dict[str, Any]) -> Seen:
-        done = _run([str(self.prefix / "bin/warmstart"), "audit", "--job", str(job_id), "--json"], {})
-        events = [json.loads(line) for line in done.stdout.splitlines()]
-        seeded = [event for event in events if event["event"] == "cache.seeded"]
+        argv = [str(self.prefix / "bin/warmstart"), "audit", "--job", str(job_id), "--json"]
+        events = [json.loads(line) for line in self._ran(argv, {}, HOOK_S).stdout.splitlines()]
         rejected: dict[str, int] = {}
         for event in events:
             for reason, count in event["reasons"].items() if event["event"] == "entry.rejected" else ():
                 rejected[reason] = rejected.get(reason, 0) + count
+        ways = sorted({event["way"] for event in events if event["event"] == "cache.seeded"})
         return Seen(
-            report,
-            sum(event["entries"] for event in seeded),
-            tuple(sorted({event["way"] for event in seeded})),
-            sum(event["entries"] for event in events if event["event"] == "cache.harvested"),
-            rejected,
+            report, _entries(events, "cache.seeded"), tuple(ways), _entries(events, "cache.harvested"), rejected
         )
 
 
+def _entries(events: Sequence[Mapping[str, Any]], name: str) -> dict[str, int]:
+    """Return how many entries the events of this name are about, by profile, without those of none."""
+    found: dict[str, int] = {}
+    for event in events:
+        if event["event"] == name and event["entries"]:
+            found[event["profile"]] = found.get(event["profile"], 0) + event["entries"]
+    return found
+
+
+def lacking() -> list[str]:
+    """Return what the suite needs and this machine has not, in words."""
+    absent = [name for name in PROGRAMS if not Path("/usr/bin", name).exists()]
+    for account in ("daemon", "bin", "sys"):
+        try:
+            pwd.getpwnam(account)
+        except KeyError:
+            absent.append(f"the account {account}")
+    if "setpriv" not in absent:
+        argv = ["/usr/bin/setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", sys.executable, "-c", ""]
+        if subprocess.run(argv, check=False, capture_output=True, cwd="/").returncode != 0:
+            absent.append(f"a Python that jobs can run ({sys.executable} is not readable for everybody)")
+    return absent
+
+
 @contextmanager
-def a_place() -> Iterator[Place]:
+def a_place(log: Path) -> Iterator[Place]:
     """Install this checkout below a new directory, and give the place. Raises `RuntimeError`: it cannot be."""
     base = Path(tempfile.mkdtemp(prefix="warmstart-gpu-", dir="/var/tmp"))
     base.chmod(0o755)
     try:
-        installation.install(base / "prefix", *_own_python())
-        yield Place(base, base / "prefix")
+        installation.install(base / "prefix", f"VENV={_own_python(base / 'python')}")
+        yield Place(base, base / "prefix", log)
     finally:
         with opened_dir(str(base.parent)) as parent:
             remove_tree(parent, base.name, after(60))
 
 
-def _own_python() -> list[str]:
-    """Return make's settings for an installation with this Python: a venv of its own may need a network."""
-    has_pip = all(Path(sys.prefix, "bin", name).exists() for name in ("python", "pip"))
-    return [f"PYTHON={sys.executable}", *([f"VENV={sys.prefix}"] if has_pip else [])]
+def _own_python(directory: Path) -> Path:
+    """Return a directory that `make install` takes for a venv of this Python: a real one may need a network."""
+    (directory / "bin").mkdir(parents=True)
+    for name, words in (("python", ""), ("pip", "-m pip ")):
+        program = directory / "bin" / name
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words}"$@"\n')
+        program.chmod(0o755)
+    return directory
 
 
 def can_show() -> bool:
     """Return whether this machine has mount namespaces, without which nothing is at a constant path."""
-    return _run(["/usr/bin/unshare", "--mount", "--propagation", "private", "/bin/true"], {}).returncode == 0
+    argv = ["/usr/bin/unshare", "--mount", "--propagation", "private", "/bin/true"]
+    return subprocess.run(argv, check=False, capture_output=True).returncode == 0
 
 
 @contextmanager
@@ -179,8 +248,10 @@ def _namespace() -> Iterator[tuple[str, list[str]]]:
         assert holder.stdout is not None
         holder.stdout.readline()
         namespace = f"/proc/{holder.pid}/ns/mnt"
-        yield namespace, ["/usr/bin/nsenter", f"--mount={namespace}"]
-        holder.communicate("\n")
+        try:
+            yield namespace, ["/usr/bin/nsenter", f"--mount={namespace}"]
+        finally:
+            holder.communicate("\n")
 
 
 @contextmanager
@@ -188,7 +259,14 @@ def _no_namespace() -> Iterator[tuple[str, list[str]]]:
     yield "", []
 
 
-def _run(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv, env=environment, capture_output=True, text=True, errors="replace", check=False, cwd="/", timeout=JOB_S
-    )
+def _end_all(uid: int) -> None:
+    """End every process of a uid, as Slurm does when a job ends."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if os.stat(f"/proc/{name}").st_uid == uid:
+                os.kill(int(name), signal.SIGKILL)
+
+
+def _content(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()

@@ -29,9 +29,13 @@ def tried(place: Place, tool: Tool, *, shown: bool) -> Tried:
     stages = STAGES if tool.moves and shown else (COLD, WARM)
     for node, stage in enumerate(stages, 1):
         try:
-            jobs[stage] = place.job(tool.program, f"n{node}", shown=shown and stage != MOVED)
+            jobs[stage] = place.job(
+                tool.program, f"n{node}", shown=shown and stage != MOVED, limit_s=float(tool.limit_s)
+            )
         except JobFailed as error:
             return Tried(tool, jobs, [f"the {stage} job: {error}"])
+        except Exception as error:  # noqa: BLE001 - the other tools are tried all the same
+            return Tried(tool, jobs, [f"the suite, with the {stage} job: {error!r}"])
     return Tried(tool, jobs, problems(jobs))
 
 
@@ -48,6 +52,8 @@ def problems(jobs: Mapping[str, Seen]) -> list[str]:
             found.append(f"the {stage} job was not seeded")
         if seen.report["misses"]:
             found.append(f"the {stage} job missed {seen.report['misses']}")
+        if seen.report["misses"] is None and seen.harvested:
+            found.append(f"the {stage} job made new entries: {sum(seen.harvested.values())}")
         if seen.report["result"] != cold.report["result"]:
             found.append(f"the {stage} job computed something else than the cold one")
     return found

@@ -14,9 +14,11 @@ from warmstart.profiles import registry
 class Tool(NamedTuple):
     """One tool."""
 
-    name: str
+    name: str  # as `TOOLS=` and the log have it
+    title: str  # as documents have it
     profiles: tuple[str, ...]
     program: tuple[str, ...]  # of jobs/, and arguments
+    seconds: int  # of its jobs together: a guess, to plan with
     modules: tuple[str, ...] = ()  # that Python finds
     commands: tuple[str, ...] = ()  # on PATH
 
@@ -31,23 +33,29 @@ class Tool(NamedTuple):
         """Whether all its profiles claim that entries hit at another path."""
         return all(registry.get(name).relocation != "constant-path" for name in self.profiles)
 
+    @property
+    def limit_s(self) -> int:
+        """Return after how many seconds a job is ended."""
+        return max(_LEAST_LIMIT_S, 2 * self.seconds)
 
+
+_LEAST_LIMIT_S = 180  # reading PyTorch from a cold disk takes minutes
+NVCC = ("nvcc", "ninja")
+# In the order in which they are tried: what most people use, and what most machines have, first.
 TOOLS: Sequence[Tool] = (
-    Tool("NVIDIA driver, PTX", ("cuda-computecache",), ("driver_job.py",)),
-    Tool("Triton", ("triton",), ("triton_job.py",), ("triton", "torch")),
-    Tool("Inductor", ("inductor", "triton"), ("inductor_job.py",), ("torch",)),
-    Tool("JAX", ("jax",), ("jax_job.py",), ("jax",)),
-    Tool("CuPy", ("cupy",), ("cupy_job.py",), ("cupy",)),
-    Tool("CuTe DSL", ("cute-dsl",), ("quack_job.py",), ("quack", "torch")),
-    Tool("CuPy", ("cupy",), ("cupy_job.py",), ("cupy",)),
-    Tool("Numba for CUDA", ("numba", "cuda-computecache"), ("numba_cuda_job.py",), ("numba", "numpy")),
-    Tool("CUDA extension", ("torch-extensions",), ("extension_job.py",), ("torch",), ("nvcc", "ninja")),
-    Tool("CuTe DSL by QuACK", ("cute-dsl",), ("quack_job.py",), ("quack", "cutlass", "torch")),
-    Tool("FlashInfer", ("flashinfer",), ("flashinfer_job.py",), ("flashinfer", "torch"), ("nvcc", "ninja")),
-    Tool("DeepGEMM", ("deepgemm",), ("deepgemm_job.py",), ("deep_gemm", "torch"), ("nvcc",)),
-    Tool("TileLang", ("tilelang",), ("tilelang_job.py",), ("tilelang", "torch")),
-    Tool("vLLM", ("vllm", "inductor", "triton", "flashinfer"), ("vllm_job.py",), ("vllm",)),
-    Tool("SGLang", ("sglang", "inductor", "triton", "flashinfer"), ("sglang_job.py",), ("sglang",)),
+    Tool("triton", "Triton", ("triton",), ("triton_job.py",), 40, ("triton", "torch")),
+    Tool("inductor", "Inductor", ("inductor", "triton"), ("inductor_job.py",), 120, ("torch", "triton")),
+    Tool("jax", "JAX", ("jax",), ("jax_job.py",), 60, ("jax",)),
+    Tool("cupy", "CuPy", ("cupy",), ("cupy_job.py",), 30, ("cupy",)),
+    Tool("driver", "NVIDIA driver, PTX", ("cuda-computecache",), ("driver_job.py",), 20),
+    Tool("numba", "Numba for CUDA", ("numba", "cuda-computecache"), ("numba_cuda_job.py",), 30, ("numba_cuda",)),
+    Tool("extension", "CUDA extension", ("torch-extensions",), ("extension_job.py",), 120, ("torch",), NVCC),
+    Tool("flashinfer", "FlashInfer", ("flashinfer",), ("flashinfer_job.py",), 120, ("flashinfer", "torch"), NVCC),
+    Tool("quack", "CuTe DSL by QuACK", ("cute-dsl",), ("quack_job.py",), 60, ("quack", "cutlass", "torch")),
+    Tool("tilelang", "TileLang", ("tilelang",), ("tilelang_job.py",), 90, ("tilelang", "torch"), ("nvcc",)),
+    Tool("deepgemm", "DeepGEMM", ("deepgemm",), ("deepgemm_job.py",), 60, ("deep_gemm", "torch"), ("nvcc",)),
+    Tool("vllm", "vLLM", ("vllm", "inductor", "triton", "flashinfer"), ("vllm_job.py",), 400, ("vllm",)),
+    Tool("sglang", "SGLang", ("sglang", "inductor", "triton", "flashinfer"), ("sglang_job.py",), 400, ("sglang",)),
 )
 
 

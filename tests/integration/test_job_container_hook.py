@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.accounts import ALICE
 from tests.cluster.site import Site
+from tests.integration.test_trees import make_environment, shared
 
 JOBS = count(990001)
 
@@ -21,11 +24,9 @@ def job_id() -> int:
     return next(JOBS)
 
 
-@pytest.fixture
-def namespace(site: Site, job_id: int) -> Iterator[str]:
-    """Yield a mount namespace as job_container makes it, after the job's prolog. The epilog runs at the end."""
-    site.write_policy(constant="namespace")
-    assert site.run_hook("prolog", site.variables(job_id)).returncode == 0
+@contextmanager
+def a_namespace() -> Iterator[str]:
+    """Yield a mount namespace as job_container makes it, after the job's prolog."""
     holder = subprocess.Popen(
         ["/usr/bin/unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", "echo; read end"],
         stdin=subprocess.PIPE,
@@ -37,6 +38,15 @@ def namespace(site: Site, job_id: int) -> Iterator[str]:
         process.stdout.readline()
         yield f"/proc/{process.pid}/ns/mnt"
         process.communicate("\n")
+
+
+@pytest.fixture
+def namespace(site: Site, job_id: int) -> Iterator[str]:
+    """Yield a job's mount namespace. The epilog runs at the end."""
+    site.write_policy(constant="namespace")
+    assert site.run_hook("prolog", site.variables(job_id)).returncode == 0
+    with a_namespace() as made:
+        yield made
     assert site.run_hook("epilog", site.variables(job_id)).returncode == 0
     site.constant.rmdir()
 
@@ -50,11 +60,18 @@ def run_hook(site: Site, job_id: int, namespace: str, user: str = ALICE) -> list
     return [error["reason"] for error in failed]
 
 
-def mounts(site: Site, namespace: str) -> list[str]:
-    """Return the options of mounts at the constant path in the namespace."""
+def mounts(site: Site, namespace: str, path: Path | None = None) -> list[str]:
+    """Return the options of mounts in the namespace at a path, or at the constant path."""
     argv = ["/usr/bin/nsenter", f"--mount={namespace}", "/bin/cat", "/proc/self/mountinfo"]
     lines = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.splitlines()
-    return [line.split()[5] for line in lines if line.split()[4] == str(site.constant)]
+    return [line.split()[5] for line in lines if line.split()[4] == str(path or site.constant)]
+
+
+def as_alice(site: Site, namespace: str, *argv: str | Path) -> str:
+    """Run a command in the namespace as the job's user; return what it says."""
+    own = site.cluster.account(ALICE)
+    enter = ["/usr/bin/nsenter", f"--mount={namespace}", f"--setuid={own.uid}", f"--setgid={own.gid}"]
+    return subprocess.run([*enter, *argv], check=False, capture_output=True, text=True).stdout
 
 
 def test_the_job_alone_sees_its_cache_there(site: Site, job_id: int, namespace: str) -> None:
@@ -62,9 +79,7 @@ def test_the_job_alone_sees_its_cache_there(site: Site, job_id: int, namespace: 
     assert [run_hook(site, job_id, namespace), run_hook(site, job_id, namespace)] == [[], []]
     (options,) = mounts(site, namespace)
     assert {"rw", "nosuid", "nodev"} <= set(options.split(","))
-    own = site.cluster.account(ALICE)
-    argv = ["/usr/bin/nsenter", f"--mount={namespace}", f"--setuid={own.uid}", f"--setgid={own.gid}"]
-    subprocess.run([*argv, "/usr/bin/touch", f"{site.constant}/marker"], check=True)
+    as_alice(site, namespace, "/usr/bin/touch", site.constant / "marker")
     (name,) = site.runs()
     assert (site.workspace / "n1" / name / "cache" / "marker").exists()
     assert os.listdir(site.constant) == []
@@ -90,3 +105,52 @@ def test_what_only_root_can_change_or_nothing(site: Site, job_id: int, namespace
         site.constant.mkdir(exist_ok=True)
     assert len(failed) == reasons, failed
     assert mounts(site, namespace) == []
+
+
+@pytest.mark.threat(51)
+def test_a_tree_in_a_home_that_root_cannot_enter(site: Site) -> None:
+    """The first job sees the tree itself, read-only, the second the copy, which it keeps when its epilog has run."""
+    ways, left = [], ""
+    with shared(site, "tree.namespace", "namespace") as (target, source):
+        make_environment(site, source / "env")
+        tree = target / "env"
+        marker = tree / "lib/python3.11/site-packages/one/__init__.py"
+        for job_id in (next(JOBS), next(JOBS)):
+            variables = site.variables(job_id, SLURM_JOB_COMMENT=f"warmstart: tree={tree}")
+            assert site.run_hook("prolog", variables).returncode == 0
+            with a_namespace() as namespace:
+                assert run_hook(site, job_id, namespace) == []
+                (options,) = mounts(site, namespace, tree)
+                assert {"ro", "nosuid", "nodev"} <= set(options.split(","))
+                kind = as_alice(site, namespace, "/usr/bin/stat", "-f", "-c", "%T", marker)
+                ways.append(kind.strip().removesuffix("blk"))
+                site.wait_imports()
+                (source / "env/lib/python3.11/site-packages/one/__init__.py").write_text("edited\n")
+                assert site.run_hook("epilog", variables).returncode == 0
+                left = as_alice(site, namespace, "/bin/cat", marker)
+        assert site.leftovers() == []
+    site.constant.rmdir()
+    assert (ways, left) == (["fuse", "squashfs"], "one\n")
+
+
+@pytest.mark.threat(51)
+@pytest.mark.parametrize("case", ["a link on the way", "gone"])
+def test_no_tree_is_shown_elsewhere(site: Site, case: str) -> None:
+    """The job's user moves it after the prolog has looked; the cache is shown all the same."""
+    with shared(site, f"tree.{case[0]}", "namespace") as (target, source):
+        make_environment(site, source / "envs" / "env")
+        job_id = next(JOBS)
+        variables = site.variables(job_id, SLURM_JOB_COMMENT=f"warmstart: tree={target}/envs/env")
+        assert site.run_hook("prolog", variables).returncode == 0
+        site.cluster.run(["/bin/mv", f"{target}/envs", f"{target}/moved"], ALICE)
+        if case == "a link on the way":
+            site.cluster.run(["/bin/ln", "-s", "moved", f"{target}/envs"], ALICE)
+        with a_namespace() as namespace:
+            done = site.run_hook("job-container", site.variables(job_id, SLURM_NS=namespace))
+            assert done.returncode == 0
+            assert len(mounts(site, namespace)) == 1
+            assert [mounts(site, namespace, target / way / "env") for way in ("envs", "moved")] == [[], []]
+        (failed,) = site.events(job_id, "step.failed")
+        assert failed["error"]["code"] == "tree-unusable"
+        assert site.run_hook("epilog", variables).returncode == 0
+    site.constant.rmdir()

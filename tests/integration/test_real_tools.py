@@ -63,10 +63,12 @@ HERE = {
     "triton for AMD": Tool("triton hip", "triton", "triton", is_elsewhere=False),
 }
 ELSEWHERE = {
+    "jax": Tool("jax", "jax", "jax jaxlib"),
     "inductor": Tool("inductor", "inductor", "torch"),
     "extension": Tool("extension", "torch-extensions", "torch"),
     "triton": Tool("triton", "triton", "triton"),
     "triton for AMD": Tool("triton hip", "triton", "triton"),
+    "numba for CUDA": Tool("numba_cuda", "numba", "numba-cuda numba"),
     "cute-dsl": Tool("cute_dsl", "cute-dsl", f"quack-kernels flash-attn-4 {CUTE}"),
     "flashinfer": Tool("flashinfer", "flashinfer", f"flashinfer-python {CUTE}"),
     "helion": Tool("helion", "helion", "helion torch jax"),
@@ -179,4 +181,7 @@ def test_tools_that_the_tests_do_not_bring(plugged: Site, name: str, tmp_path: P
     """The same with the large ones, and with the newest release of PyTorch."""
     if not TOOLS_PYTHON:
         pytest.skip("WARMSTART_TOOLS_PYTHON names no interpreter (tools/README.md)")
+    distribution = ELSEWHERE[name].distributions.split()[0]
+    if not tried.has(TOOLS_PYTHON, distribution):
+        pytest.skip(f"{TOOLS_PYTHON} has no {distribution}")
     check(plugged, ELSEWHERE[name], ALICE, BOB, tmp_path)

@@ -74,7 +74,7 @@ class Environment:
         """Look at it: it must look as it never did before."""
         if os.geteuid() == 0:
             os.chown(self.path, 64201, 64201)
-        stamp = current.look(str(self.path), [str(self.path.parent)], "").stamp
+        stamp = current.look(str(self.path), [str(self.path.parent)], "", []).stamp
         assert stamp not in self._seen
         self._seen.append(stamp)
 

@@ -196,16 +196,21 @@ def test_which_variables_are_the_users(base: Path, readers: dict[str, Read]) -> 
         assert agreed(readers, task(**given), ["A", "B"]) == expected, value
 
 
-def test_a_mount_of_the_submitting_jobs_cache(base: Path, readers: dict[str, Read]) -> None:
+@pytest.mark.parametrize("what", ["cache", "tree"])
+def test_a_mount_of_the_submitting_jobs_cache_or_tree(base: Path, readers: dict[str, Read], what: str) -> None:
     """Apptainer starts nothing where it is told to bind what is not there; the user's own stays."""
-    ours, gone = f"source={base}/workspace/{NODE}/7.0a1b2c3d/cache,destination=/c", f"{base}/workspace/{NODE}/6.0/cache"
-    inherited = {"APPTAINER_MOUNT": f"source={gone},destination=/c", "WARMSTART_CACHE": gone}
-    users = {"APPTAINER_MOUNT": "source=/data,destination=/data", "WARMSTART_CACHE": gone}
-    lines = ["!WARMSTART_CACHE=x", f"APPTAINER_MOUNT={ours}"]
+    variable, source, bound = {
+        "cache": ("APPTAINER_MOUNT", "WARMSTART_CACHE", "source={},destination=/c"),
+        "tree": ("APPTAINER_BIND", "WARMSTART_TREE", "{}:/c:ro"),
+    }[what]
+    ours, gone = bound.format(f"{base}/workspace/{NODE}/7.0a1b2c3d/x"), f"{base}/workspace/{NODE}/6.0/x"
+    inherited = {variable: bound.format(gone), source: gone}
+    users = {variable: bound.format("/data"), source: gone}
     for read in (readers["task prolog"], readers["plugin"]):  # in enroot's containers there is no Apptainer
         shutil.rmtree(base / "state", ignore_errors=True)
-        assert "APPTAINER_MOUNT" not in read(task(**inherited))
-        assert read(task(**users))["APPTAINER_MOUNT"] == users["APPTAINER_MOUNT"]
-        write_view(base, *lines)
-        assert read(task(**inherited))["APPTAINER_MOUNT"] == ours
-        assert read(task(**users))["APPTAINER_MOUNT"] == users["APPTAINER_MOUNT"]
+        assert {variable, "WARMSTART_TREE"}.isdisjoint(read(task(**inherited)))
+        assert read(task(**users))[variable] == users[variable]
+        write_view(base, f"!{source}=x", f"{variable}={ours}")
+        found = read(task(**inherited))
+        assert (found[variable], found[source]) == (ours, "x")
+        assert read(task(**users))[variable] == users[variable]

@@ -22,7 +22,7 @@ MODULES = 50  # of our own; packages, which are empty, are not counted
 def site(install: Callable[[Path], None]) -> Iterator[BenchSite]:
     """Yield a site with an image, twenty rules, and three profiles that are seeded from ten bundles."""
     with bench_site(10, install) as made:
-        made.write_policy(USUAL)
+        made.write_policy(f"trees: {{prefixes: [/lustre]}}\n{USUAL}")
         made.fill_caches(BUNDLES)
         made.hook("prolog").run()  # mounts the bundles
         made.hook("epilog").run()
@@ -39,10 +39,11 @@ def calls(site: BenchSite, hook: str) -> list[str]:
 
 
 def test_a_warm_job_makes_few_system_calls(site: BenchSite) -> None:
-    """Of which almost none reach the store."""
+    """Of which almost none reach the store. A policy that offers trees costs a job without one nothing."""
     found = {hook: calls(site, hook) for hook in ("prolog", "epilog")}
     store = re.escape(str(site.base / "store"))
     assert sum(bool(re.search(rf'(?:"|<){store}/', call)) for call in found["prolog"]) <= ON_THE_STORE
+    assert [call for call in found["prolog"] if re.search(r'"(\S*/)?(trees?|lustre)[/"]', call)] == []
     assert {hook: len(found[hook]) for hook in CALLS if len(found[hook]) > CALLS[hook]} == {}
 
 
@@ -61,4 +62,5 @@ def test_a_warm_prolog_loads_few_modules(site: BenchSite) -> None:
     names = set(done.stdout.split())
     packages = {name.rpartition(".")[0] for name in names}
     assert "warmstart.seed.overlay" in names
+    assert not {name for name in names if name.startswith(("warmstart.trees", "warmstart.steps.tree"))}
     assert len(names - packages) <= MODULES

@@ -30,7 +30,8 @@ from warmstart.store import bundles, index, signed
 from warmstart.store.agreement import Place, Proposal, ProposedBundle, ProposedProfile, Whose
 from warmstart.store.bundles import Offer, Offers
 from warmstart.store.client import StoreClient
-from warmstart.store.manifest import ManifestUnreadable
+from warmstart.store.layout import Namespace
+from warmstart.store.manifest import Draft, File, ManifestUnreadable, Producer
 from warmstart.store.verify import ListUnsigned
 
 pytestmark = [pytest.mark.usefixtures("capable_host"), pytest.mark.threat(52)]
@@ -138,6 +139,38 @@ def test_what_is_promoted_is_seeded_from_its_signed_list(site: Site) -> None:
         assert node.seeded() == {"e": GOOD, "f": b"other"}
     assert (node.problem(), site.list.stat().st_mode & 0o777) == ("", 0o444)
     assert [event["into"] for event in site.events("entry.promoted")] == [SCOPE, SCOPE]
+
+
+def publish_tree(site: Site, data: bytes, facts: dict[str, str], *, scope: str = "user-1-a") -> str:
+    """Publish the packed copy of a tree, as a node does; return its id."""
+    fd = os.memfd_create("tree")
+    os.write(fd, data)
+    draft = Draft(Producer(7, "sw", 5, "n1", "c"), facts, {"tree": {"tree": File(1, "ab" * 32, 0)}})
+    with site.client() as client:
+        made = client.publish(Namespace(str(site.store), scope, "trees", "ns"), fd, draft, after(20))
+    os.close(fd)
+    return str(made.bundle)
+
+
+@pytest.mark.threat(54)
+def test_the_copy_of_a_tree_for_many_is_promoted_as_bundles_are(site: Site) -> None:
+    """Byte for byte. What a node puts beside it is not seen; a user's own copy, which may lack files, stays theirs."""
+    to_site = ("--to", SCOPE, "--key", f"{site.keys}/first")
+    assert site.command("cache", "promote", publish_tree(site, b"own", {"path": "/t"}), *to_site) == 2
+    source = publish_tree(site, GOOD, {"path": "/t", "owners": "5"}, scope="user-2-b")
+    publish_tree(site, EVIL, {"path": "/t", "owners": "5"}, scope=SCOPE)
+    node = site.node("n2")
+    with StoreClient.of(site.policy, node.paths, "n2-test") as client:
+        assert client.offers([SCOPE], "trees", "ns", after(20)).offers == []
+    promoted = site.json("cache", "promote", source, *to_site)["bundle"]
+    with StoreClient.of(site.policy, node.paths, "n2-test") as client:
+        where = Namespace(str(site.store), SCOPE, "trees", "ns")
+        (offer,) = client.offers([SCOPE, "user-2-b"], "trees", "ns", after(20)).offers
+        assert (offer.scope, offer.bundle, len(offer.manifest)) == (SCOPE, promoted, 64)
+        copy = node_cache.local_copy(
+            node.paths.bundles, where, offer, ASKER, store=client, most_bytes=1 << 30, deadline=after(20)
+        )
+    assert Path(copy.path).read_bytes() == GOOD
 
 
 def plant_bundle(site: Site) -> None:

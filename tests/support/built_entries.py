@@ -46,9 +46,7 @@ VLLM = {
 
 def operation(files: dict[str, bytes]) -> dict[str, bytes]:
     """Return FlashInfer's op `x`."""
-    return {f"{OPS}/cached_ops/x/{name}": content for name, content in files.items()} | {
-        f"{OPS}/generated/x/x.cu": b"__global__ void f();\n"
-    }
+    return {f"{OPS}/cached_ops/x/{name}": content for name, content in files.items()}
 
 
 def tile_manifest(files: dict[str, bytes], /, **changes: object) -> bytes:

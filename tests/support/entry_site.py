@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +98,17 @@ class EntrySite:
         return [entry for offer in found.offers for entry in offer.entries]
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the events of one name, in the audit log or still in a journal."""
+        """Return the events of one name, in the audit log or still in a journal, in the order of their times."""
         files = [Path(self.policy.paths.audit), *sorted(self.root.glob("var/lib/warmstart/*/journal/*"))]
         lines = [line for path in files if path.exists() for line in path.read_text().splitlines()]
-        return [event for line in lines if (event := json.loads(line))["event"] == name]
+        found = [event for line in lines if (event := json.loads(line))["event"] == name]
+        return sorted(found, key=_moment)
+
+
+def _moment(event: dict[str, Any]) -> float:
+    """Return an event's time; a journal has seconds, the log a text."""
+    at = event["ts"]
+    return at if isinstance(at, float) else datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp()
 
 
 def this_boot() -> str:

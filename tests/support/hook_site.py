@@ -76,6 +76,7 @@ slurmctld: {{user: games, spec_directory: {base}/specs}}
 images: {{registries: [reg.example.com], importer: oci, wait: 3s, tag_ttl: 30d}}
 seed: {{fetch_budget: 3s}}
 harvest: {{budget: 30s}}
+trees: {{prefixes: ["{top}/trees"]}}
 rules:
   - name: everyone
     profiles: [numba, torch-extensions]
@@ -132,12 +133,14 @@ class HookSite:
         running = f"echo '{NEIGHBOUR}|RUNNING|normal|{NEIGHBOUR}|N/A|0||'"
         unknown = 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1'
         self._script("squeue", f'case "$*" in *--jobs={NEIGHBOUR}*) {running} ;; *) {unknown} ;; esac')
-        self.installation = command_line.installed(self.base, POLICY.format(base=self.base))
+        self.installation = command_line.installed(self.base, POLICY.format(base=self.base, top=top))
+        self.tree = self._make_tree()
         self._image = squashfs(top / "ready.sqsh", 40_000)
         self._publish_image()
         for number, (user, job) in enumerate(((USER, JOB), (OTHER, NEIGHBOUR))):
             self.run("prolog", job, user)
             self.work(number, job)
+            self.run("background")  # packs the tree
             self.run("epilog", job, user)
         self.run("prolog", NEIGHBOUR, OTHER)
         self._unmount()
@@ -146,6 +149,15 @@ class HookSite:
         # Joining a namespace is how a hook mounts the cache for a job.
         argv = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--propagation=private", "sleep", "infinity"]
         self._namespace = subprocess.Popen(argv)
+
+    def _make_tree(self) -> Path:
+        """Make a tree of the user's, beside the site: what is copied is another tree."""
+        tree = self._top / "trees/env"
+        tree.mkdir(parents=True)
+        (tree / "pyvenv.cfg").write_text("home = /usr/bin\n")
+        for path in (tree, tree / "pyvenv.cfg"):
+            os.chown(path, USER[1], USER[1])
+        return tree
 
     def _script(self, name: str, text: str) -> None:
         path = self.base / name
@@ -325,6 +337,7 @@ class HookSite:
             "SLURM_JOB_NODELIST": NODE,
             "SLURM_CLUSTER_NAME": "test",
             "SLURMD_NODENAME": NODE,
+            **({"SLURM_JOB_COMMENT": f"warmstart: tree={self.tree}"} if job == JOB else {}),
         }
         if name == "job-container":
             environment["SLURM_NS"] = f"/proc/{self._namespace.pid}/ns/mnt"

@@ -58,7 +58,9 @@ def write(result: Result) -> None:
     gpu = "" if result.hardware["gpu"] == facts.NONE else f"-{result.hardware['gpu']}"
     fields = {**result._asdict(), "cold": result.cold._asdict(), "warm": result.warm._asdict()}
     RESULTS.mkdir(exist_ok=True)
-    name = f"{result.profile}-{tool}-{version}{'-amd' if result.job.endswith(' hip') else ''}{gpu}.json"
+    amd = "-amd" if result.job.endswith(" hip") else ""
+    through = result.through.lower().replace(" ", "-")
+    name = f"{result.profile}-{tool}-{version}{amd}{gpu}-{through}.json"
     (RESULTS / name).write_text(json.dumps(fields, indent=2) + "\n")
 
 
@@ -68,6 +70,13 @@ def versions(python: str, distributions: list[str]) -> dict[str, str]:
     argv = [python, "-c", program, *distributions]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, env={})
     return dict(zip(distributions, done.stdout.split(), strict=True))
+
+
+def has(python: str, distribution: str) -> bool:
+    """Return whether an interpreter has a distribution."""
+    program = "import sys; from importlib.metadata import version; version(sys.argv[1])"
+    argv = [python, "-c", program, distribution]
+    return subprocess.run(argv, capture_output=True, check=False, env={}).returncode == 0
 
 
 def hardware() -> dict[str, str]:

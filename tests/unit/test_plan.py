@@ -11,7 +11,7 @@ from warmstart.cli.plan import preview
 from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
 from warmstart.job import Job
 from warmstart.policy.compiled import Condition, Limits, Pattern, Policy
-from warmstart.policy.match import Grant, scope_key
+from warmstart.policy.match import Grant, GrantedTree, scope_key
 from warmstart.profiles import numba, registry
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.record import Seeded
@@ -231,6 +231,9 @@ def test_a_tree_needs_a_policy_that_offers_it_and_the_plugin(tmp_path: Path) -> 
     assert [step.name for step in plan.prolog(policy, a_job(), nothing, requested)] == ["workspace", "tree"]
     unsigned = nothing._replace(signed_only=True)
     assert [step.name for step in plan.prolog(policy, a_job(), unsigned, requested)] == ["workspace"]
+    signed = policy._replace(trust=policy.trust._replace(signed=("site",)))
+    shared = unsigned._replace(trees=(GrantedTree("/lustre/envs/*", (), "site", "", "everyone"),))
+    assert [step.name for step in plan.prolog(signed, a_job(), shared, requested)] == ["workspace", "tree"]
     without = policy._replace(constant_path="none")
     assert [step.name for step in plan.prolog(without, a_job(), nothing, requested)] == ["workspace"]
     assert plan.prolog(policy, a_job(), nothing, Request((), ())) == []

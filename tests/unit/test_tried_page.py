@@ -63,15 +63,17 @@ def test_a_label_that_no_run_speaks_for_is_told(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_make_gpu_saw_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of tools whose warm job ran; a cold one alone shows nothing."""
-    job = {"versions": {"torch": "2.15"}, "hits": None, "misses": None, "seconds": 3.0, "harvested": 2, "seeded": 2}
-    jobs = {"cold": {**job, "rejected": {"incomplete": 1}}, "warm": {**job, "rejected": {}, "hits": 2, "misses": 0}}
+    """Of profiles whose entries came back in a job that was right; a cold job alone shows nothing."""
+    job = {"versions": {"torch": "2.15"}, "hits": None, "misses": None, "seconds": 3.0}
+    cold = {**job, "harvested": {"deepgemm": 2, "triton": 1}, "rejected": {"incomplete": 1}}
+    jobs = {"cold": cold, "warm": {**job, "seeded": {"deepgemm": 2}, "rejected": {}, "hits": 2, "misses": 0}}
     tools = [
-        {"tool": "X", "profiles": ["deepgemm", "warp"], "jobs": jobs},
-        {"tool": "Y", "profiles": ["vllm"], "jobs": {"cold": jobs["cold"]}},
+        {"tool": "X", "date": "2026-01-31", "profiles": ["deepgemm", "triton"], "jobs": jobs, "problems": []},
+        {"tool": "Y", "profiles": ["vllm"], "jobs": {"cold": cold}, "problems": []},
+        {"tool": "Z", "profiles": ["deepgemm"], "jobs": jobs, "problems": ["the warm job missed 2"]},
     ]
-    seen = tried.Tried([], {"gpu": "H100", "driver": "570.1", "date": "2026-01-31", "tools": tools})
-    assert seen.profiles == {"deepgemm", "warp"}
+    seen = tried.Tried([], {"gpu": "H100", "driver": "570.1", "date": "2026-02-01", "tools": tools})
+    assert seen.profiles == {"deepgemm"}
     (row,) = (line for line in tried.table(seen).splitlines() if line.startswith("| `deepgemm`"))
     assert row == (
         "| `deepgemm` | X: torch 2.15 ([make gpu](../gpu.md)) | H100, driver 570.1 | hooks by hand | 2026-01-31 "

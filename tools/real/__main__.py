@@ -23,6 +23,7 @@ from tests.cluster.cluster import Cluster, JobResult
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
+from tests.integration.test_trees import make_environment, shared
 from tests.support import registries
 from tests.support.step_images import served
 from warmstart.doctor import installed
@@ -166,6 +167,23 @@ def check_heterogeneous(site: Site, image: str) -> None:
     check("with empty caches of their own", seen=ended.output.count("cache= numba=/") == 2)
 
 
+def check_trees(site: Site, image: str) -> None:
+    """Check that containers have the packed copy of a tree, also where the user mounts a directory above it."""
+    for way in ("enroot", "spank"):
+        with shared(site, f"tree.{way}", way) as (target, source), plugged(site):
+            if way == "enroot":
+                plugstack = site.cluster.base / "etc/plugstack.conf"
+                plugstack.write_text(plugstack.read_text().splitlines()[0])  # pyxis alone
+            make_environment(site, source / "env")
+            asks = f"--comment=warmstart: tree={target}/env"
+            look = f'ls {target}/env; grep " {target}/env " /proc/self/mountinfo'
+            srun(site, ALICE, image, look, asks)
+            site.wait_imports()
+            for options in ([], [f"--container-mounts={target}:{target}"]):
+                text = srun(site, ALICE, image, look, asks, *options)
+                check(f"the packed copy of a tree, read-only ({way})", seen="squashfs" in text and " ro," in text)
+
+
 def check(claim: str, *, seen: bool) -> None:
     """Print a claim; `Failed` if it was not seen."""
     sys.stdout.write(f"! {claim}\n")
@@ -238,6 +256,7 @@ def run(site: Site, registry: Registry, private: str) -> None:
     with plugged(site, first=True):
         text = srun(site, ALICE, public, SHOW, hiding)
         check("with the plugin before pyxis this is not noticed", seen="hides the job's cache" not in text)
+    check_trees(site, public)
 
 
 def main() -> int:

@@ -20,6 +20,7 @@ from warmstart.doctor import (
     slurm,
     slurm_conf,
     store,
+    trees,
 )
 from warmstart.doctor import policy as site_policy
 from warmstart.doctor.finding import (
@@ -44,7 +45,7 @@ from warmstart.policy.current import current_policy, hint_for
 from warmstart.session import known_store_id
 
 GOOD, PROBLEMS, SEVERE, NOT_RUN = range(4)  # the exit statuses
-NODE = {**node.CHECKS, **kernel.CHECKS, **job_side.CHECKS}
+NODE = {**node.CHECKS, **kernel.CHECKS, **trees.CHECKS, **job_side.CHECKS}
 TASKS = {**containers.CHECKS, **constant_path.CHECKS}
 WORST_FIRST = (CRITICAL, WRONG, UNKNOWN, ADVICE, OK)
 COLORS = {CRITICAL: "red", WRONG: "yellow", UNKNOWN: "yellow"}

@@ -118,6 +118,10 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
         "profiles": _profiles(policy, grant, requested),
         "left_out": _left_out(policy, grant, requested),
         "tree": requested.tree,
+        "shared_trees": [
+            {"rule": tree.rule, "path": tree.path, "owners": [owner.name for owner in tree.owners], "scope": tree.scope}
+            for tree in grant.trees
+        ],
         "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
         "environment": grant.env,
         "override": sorted(grant.override),
@@ -247,6 +251,9 @@ def _remarks(shown: dict[str, Json]) -> list[str]:
         shows = "tree" in shown["steps"]["prolog"]
         how = "read-only, from a packed copy if there is one" if shows else "as it is: this node shows no copies"
         remarks.append(f"Reads the tree {shown['tree']} {how}.")
+    for tree in shown["shared_trees"]:
+        owners = ", ".join(tree["owners"])
+        remarks.append(f"Trees at {tree['path']}, of {owners}: one copy, in {tree['scope']} (rule {tree['rule']}).")
     return remarks
 
 

@@ -42,7 +42,7 @@ from warmstart.trees import copies, requests
 from warmstart.trees.client import TreeClient
 from warmstart.trees.copies import TreeCopy
 from warmstart.trees.current import Look, TreeUnusable
-from warmstart.trees.place import place_of
+from warmstart.trees.place import facts_of, place_of
 from warmstart.trees.requests import TreeRequest
 
 LOOK_S = 10.0
@@ -59,7 +59,10 @@ COLUMNS = (
     Column("state"),
     Column("node"),
     Column("tree"),
-    *(Column(name, listed=False) for name in ("here", "scope", "marker", "left_out", "bundle", "namespace", "stamp")),
+    *(
+        Column(name, listed=False)
+        for name in ("here", "scope", "owners", "marker", "left_out", "bundle", "namespace", "stamp")
+    ),
     Column("bytes", size, listed=False),
 )
 WAITING = ("node", "user", "marker", "attempts", "next attempt", "last problem")
@@ -140,7 +143,10 @@ def show(installation: Installation, path: str, user: str | None, as_json: bool)
         show_table(
             WAITING,
             [
-                (node, item.user, item.marker, item.attempts, rfc3339(_next(item)) if _next(item) else "now", "")
+                (
+                    *(node, item.user, item.marker, item.attempts),
+                    *(rfc3339(_next(item)) if _next(item) else "now", item.problem),
+                )
                 for node, item in waiting
             ],
         )
@@ -275,6 +281,8 @@ def _view(copy: TreeCopy) -> _View:
 
 
 def _look(policy: Policy, copy: TreeCopy) -> Look | str:
+    if copy.owners and not copy.uid:
+        return "it is root's, and root's rights read no tree"
     try:
         entry = pwd.getpwnam(copy.user)
         if entry.pw_uid != copy.uid:
@@ -317,9 +325,9 @@ def _node(installation: Installation, session: Session) -> str:
 
 def _is_ours(session: Session, copy: TreeCopy, seen: Look | str, locks: ExitStack) -> bool:
     """Keep others from packing a tree as it is now; return False if somebody does already."""
-    if isinstance(seen, str):
+    if isinstance(seen, str) or copy.owners:
         return True
-    where = place_of(session.store.path, copy.scope, seen)
+    where = place_of(session.store.path, copy.scope, facts_of(seen, None))
     return locks.enter_context(session.store.locked_namespace(where, session.store_deadline()))
 
 
@@ -330,6 +338,8 @@ def _ask(paths: NodePaths, chosen: Sequence[TreeCopy], looks: Mapping[_View, Loo
         seen = looks[_view(copy)]
         if isinstance(seen, str):
             problems.append(f"{copy.user}: {seen}")
+        elif copy.owners:
+            problems.append("many share it, and the rights of the user who asks for it count")
         else:
             whose = (copy.scope, copy.user, copy.uid, pwd.getpwnam(copy.user).pw_gid)
             node = os.path.basename(paths.root)

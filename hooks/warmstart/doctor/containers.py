@@ -16,11 +16,14 @@ from warmstart.doctor import installed, namespaces, slurm_conf
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.doctor.slurm import HIDDEN, NO_RELEASE, Slurm, is_below, is_ours
 from warmstart.doctor.slurm_conf import Plugin
+from warmstart.host.files import read_small
 
 ENROOT = "/etc/enroot"
 HOOK = "40-warmstart.sh"
 PLUGIN = "warmstart.so"
 PYXIS = "spank_pyxis.so"
+# Stands in the plugin's file since it shows trees; a test compares it with the source.
+SAID_OF_TREES = b"cannot show the job its tree"
 
 
 class Tasks(NamedTuple):
@@ -149,6 +152,8 @@ def spank(seen: Tasks) -> Iterator[Finding]:
         has = plugin.argument(key) or default
         if policy is not None and has != getattr(policy.paths, key):
             bad.append(f"its {key} is {has}, the policy's paths.{key} is {getattr(policy.paths, key)}")
+    if policy is not None and policy.trees.prefixes and not unfit and not _shows_trees(seen, plugin):
+        bad.append("its file is older than trees, and shows jobs none")
     if bad:
         yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {'; '.join(bad)}", "see docs/guides/spank-plugin.md")
     elif seen.slurm.version is None:
@@ -162,11 +167,21 @@ def spank(seen: Tasks) -> Iterator[Finding]:
 
 def why_unfit(seen: Tasks, plugin: Plugin) -> str | None:
     """Return why Slurm does not load a plugin, "" if it does, None if where it looks for it is unknown."""
-    policy = seen.slurm.policy
-    places = installed.plugin_places(policy.paths.scontrol if policy else "", seen.slurm.conf.last("PluginDir"))
+    places = _places(seen)
     if not places and not os.path.isabs(plugin.path):
         return None
     return _unfit(plugin.path, installed.find_plugin(plugin.path, places), seen.slurm.version)
+
+
+def _shows_trees(seen: Tasks, plugin: Plugin) -> bool:
+    """Return whether the plugin's file has what it says when it cannot show a tree."""
+    path = installed.find_plugin(plugin.path, _places(seen))
+    return SAID_OF_TREES in read_small(os.path.realpath(path), installed.LARGEST)
+
+
+def _places(seen: Tasks) -> list[str]:
+    policy = seen.slurm.policy
+    return installed.plugin_places(policy.paths.scontrol if policy else "", seen.slurm.conf.last("PluginDir"))
 
 
 def _unfit(name: str, path: str, release: tuple[int, ...] | None) -> str:

@@ -1,11 +1,12 @@
 """`background WHAT NODE [RUN]`: do off the clock of jobs what their hooks had no time for. Runs as root, for no job.
 
-| WHAT       | is                                                         | waits in                  |
-|------------|------------------------------------------------------------|---------------------------|
-| `fetches`  | bundles that did not come within `seed.fetch_budget`       | `seed.wanted`             |
-| `removals` | runs of which a job left more than its epilog could remove | `run_end`                 |
-| `packs`    | trees that jobs have asked for                             | `trees.requests`          |
-| `parts`    | what all nodes of RUN, or of any run, have handed in       | `store.parts`, in the store |
+| WHAT          | is                                                         | waits in                    |
+|---------------|------------------------------------------------------------|-----------------------------|
+| `fetches`     | bundles that did not come within `seed.fetch_budget`       | `seed.wanted`               |
+| `removals`    | runs of which a job left more than its epilog could remove | `run_end`                   |
+| `packs`       | trees that jobs have asked for                             | `trees.requests`            |
+| `comparisons` | copies of trees that nobody has compared for long          | `trees.comparison`          |
+| `parts`       | what all nodes of RUN, or of any run, have handed in       | `store.parts`, in the store |
 
 Hooks start it detached (`host.detached`), it makes itself idle, and maintenance does the same work. One process does
 each on a node at a time, so that the rate of `seed.fetch_rate` is the node's. It may be killed at any point: what is
@@ -43,14 +44,16 @@ from warmstart.store.bundles import BundleDamaged, BundleGone, CopyFailed, Fetch
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import ManifestUnreadable
 from warmstart.store.parts import PARTS, Listing, Part, RunParts
-from warmstart.trees import packing, requests
+from warmstart.trees import comparison, packing, requests
 from warmstart.trees.current import TreeUnusable
 from warmstart.trees.requests import TreeRequest
+from warmstart.trees.walk import TreeNotShared, TreeTooLarge
 
 FETCH_S = 3600.0  # for one attempt at a bundle; longer if the rate is low
 SLICE_S = 10.0  # for removing, before another user's run has its turn
 RUN_S = 600.0  # for one run, or the merges of one user; the next process, or maintenance, does the rest
 MERGE_S = 900.0  # for reading, unpacking, packing and publishing what a run has in one namespace
+COMPARE_S = 900.0  # after which no further tree is compared
 MOST_NAMED = 20  # nodes or entries in an event
 FAILED, WRONG_USAGE = 1, 2
 
@@ -78,14 +81,15 @@ def main(prefix: str, arguments: list[str]) -> int:
 
 def fetch_all(session: Session) -> int:
     """Fetch the bundles of which an attempt is due, unless another process is at it; return how many were tried."""
-    tried: set[str] = set()
+    tried: dict[str, str] = {}  # whose scope
     with files.opened_lock(session.paths.locks, wanted.FETCHES) as fd:
         while waiting := [item for item in wanted.due(session.paths.bundles) if item.sha256 not in tried]:
             if not files.try_flock(fd):
                 break
-            tried.add(waiting[0].sha256)
-            with session.isolated(f"fetch of {waiting[0].bundle}"):
-                _fetch(session, waiting[0])
+            item = min(waiting, key=lambda item: [*tried.values()].count(item.scope))
+            tried[item.sha256] = item.scope
+            with session.isolated(f"fetch of {item.bundle}"):
+                _fetch(session, item)
     return len(tried)
 
 
@@ -296,14 +300,15 @@ class _Merge:
 
 def pack_all(session: Session) -> int:
     """Pack the trees of which an attempt is due, unless another process is at it; return how many were tried."""
-    tried: set[str] = set()
+    tried: dict[str, int] = {}  # whose uid
     with files.opened_lock(session.paths.locks, requests.PACKS) as fd:
         while waiting := [request for request in requests.due(session.paths) if request.key not in tried]:
             if not files.try_flock(fd):
                 break
-            tried.add(waiting[0].key)
-            with session.isolated(f"packing of {waiting[0].tree}"):
-                _pack(session, waiting[0])
+            request = min(waiting, key=lambda request: [*tried.values()].count(request.uid))
+            tried[request.key] = request.uid
+            with session.isolated(f"packing of {request.tree}"):
+                _pack(session, request)
     return len(tried)
 
 
@@ -317,9 +322,15 @@ def _pack(session: Session, request: TreeRequest) -> None:
         try:
             packed = packing.pack_tree(request, session.paths, session.policy, session.store, audit)
         except (WarmstartError, OSError) as error:
-            problem = error.strerror if isinstance(error, OSError) else ""
-            failure = error if isinstance(error, WarmstartError) else TreeUnusable(tree=request.tree, problem=problem)
+            failure = (
+                TreeUnusable(tree=request.tree, problem=f"its copy: {error.strerror}")
+                if isinstance(error, OSError)
+                else error
+            )
             session.failures.append(failure)
+            refused = isinstance(failure, TreeNotShared | TreeTooLarge)
+            told = str(failure.fields.get("problem", failure))
+            requests.write(fd, request._replace(problem=told, refused=refused))
             audit.emit(events.TREE_PACK_FAILED, tree=request.tree, attempt=request.attempts, error=failure.as_audit())
             return
         requests.forget(fd, request)
@@ -338,9 +349,31 @@ def _pack(session: Session, request: TreeRequest) -> None:
         )
 
 
+def compare_all(session: Session) -> int:
+    """Compare the copies of trees that are due, unless another process or node is at it; return how many were tried.
+
+    What no time is left for has its turn with the next process, which goes on with those that wait longest.
+    """
+    interval = session.policy.trees.compare
+    if interval is None:
+        return 0
+    tried, until = 0, after(COMPARE_S)
+    with files.opened_lock(session.paths.locks, comparison.COMPARISONS) as fd:
+        if not files.try_flock(fd) or not session.store.lock(session.store_deadline(), comparison.COMPARISONS):
+            return 0
+        for item in comparison.due(session.paths, session.store, interval):
+            if until.expired():
+                break
+            tried += 1
+            with session.isolated(f"comparison of {item.where.scope}/{item.where.name}"):
+                comparison.compare(item, session.paths, session.policy, session.store, session.audit)
+    return tried
+
+
 WORK: dict[str, Callable[..., int]] = {
     wanted.FETCHES: fetch_all,
     run_end.REMOVALS: remove_all,
     PARTS: merge_all,
     requests.PACKS: pack_all,
+    comparison.COMPARISONS: compare_all,
 }

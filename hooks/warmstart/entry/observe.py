@@ -32,7 +32,7 @@ from warmstart.slurm import nodes
 from warmstart.steps import tree
 from warmstart.store.client import StoreClient
 from warmstart.trees.client import TreeClient
-from warmstart.trees.place import place_of
+from warmstart.trees.place import facts_of, home_of, place_of
 
 STEP = "observe"
 SECONDS = 2.0  # for all look-ups of a job
@@ -172,14 +172,15 @@ class _Observation:
 
     def _tree(self, store: StoreClient, requested: Request) -> None:
         """Audit the tree: whether the store has a copy of it as it is now, for this job."""
-        policy, job, reason = self._hook.policy, self._hook.job, ""
+        policy, job, grant, reason = self._hook.policy, self._hook.job, self._grant, ""
         path, name, size = requested.tree, "", 0
         try:
             with TreeClient(Identity(job.user, job.uid, job.gid), requested.tree) as client:
-                seen = client.look(policy.trees.prefixes, requested.marker, self._deadline)
-            where = place_of(store.path, scope_key("user", job), seen)
+                seen = client.look(policy.trees.prefixes, requested.marker, self._deadline, grant.trees)
+            home = home_of(seen.path, grant.trees, scope_key("user", job), policy.trust, signed_only=grant.signed_only)
+            where = place_of(store.path, home.publish, facts_of(seen, home.shared))
             path, name = seen.path, where.name
-            offers = store.offers([where.scope], where.profile, name, self._deadline).offers
+            offers = store.offers(home.read, where.profile, name, self._deadline).offers
             size = offers[0].size if offers else 0
         except WarmstartError as error:
             reason = error.code

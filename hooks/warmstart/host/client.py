@@ -12,16 +12,16 @@ from warmstart.host.worker import Worker
 from warmstart.lean import libc
 
 
-def show_in_namespace(  # noqa: PLR0917 - what, where, until when
-    namespace: str, parent: str, name: str, owner: int, target: str, deadline: Deadline
-) -> None:
-    """Bind-mount `parent`/`name`, owned by uid `owner`, at `target` in the mount namespace at the path `namespace`.
+def show_in_namespace(
+    namespace: str, run: str, owner: Identity, targets: dict[str, str], deadline: Deadline
+) -> dict[str, str]:
+    """Show in the mount namespace at a path what the directory `run` of a job has: `cache`, `tree`, each at its target.
 
-    Raises `OSError` (`PermissionError` if anybody but root could change the source or the target), and `WorkerSilent`
-    at the deadline.
+    Returns what failed, and why. Raises `OSError`, and `WorkerSilent` at the deadline.
     """
-    with Worker(ROOT, f"the mount of {target}") as worker:
-        worker.run(deadline, namespaces.show, namespace, parent, name, owner, target)
+    groups = os.getgrouplist(owner.name, owner.gid)
+    with Worker(ROOT, f"the mount of {' and '.join(targets.values())}") as worker:
+        return worker.run(deadline, namespaces.show, namespace, run, owner, groups, targets)
 
 
 def remove_in_child(parent: int, name: str, deadline: Deadline) -> None:

@@ -30,11 +30,14 @@ _MNT_DETACH = 2  # lazy unmount: hidden at once, unmounted when it is no longer 
 _UMOUNT_NOFOLLOW = 8
 
 _AT_EMPTY_PATH = 0x1000
-_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_AT_RECURSIVE = 0x8000
+_OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
 _OPEN_TREE_CLONE = 1
 _OPEN_TREE_CLOEXEC = os.O_CLOEXEC
-_MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 4, 0x40
+_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
 _MOUNT_ATTR_IDMAP = 0x100000
+_RESOLVE_NO_LINKS = 2 | 4  # magic links, and all others
 _AT_FDCWD = -100
 
 _CLONE_NEWUSER = 0x10000000
@@ -65,22 +68,57 @@ def make_read_only(path_fd: int) -> None:
     mount("none", proc_path(path_fd), "none", MS_REMOUNT | MS_RDONLY | RESTRICTED)
 
 
-def clone(path_fd: int) -> int:
-    """Return a detached copy of the mount with the root `path_fd` (open_tree(2), OPEN_TREE_CLONE)."""
+def clone(path_fd: int, *, below: bool = False) -> int:
+    """Return a detached copy of the mount with the root `path_fd`, with the mounts `below` it if they are wanted."""
     # open_tree with AT_EMPTY_PATH takes the descriptor itself.
-    return libc("syscall", _OPEN_TREE, path_fd, b"", _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH)
+    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH | (_AT_RECURSIVE if below else 0)
+    return libc("syscall", _OPEN_TREE, path_fd, b"", flags)
 
 
 def map_ids(mount_fd: int, userns_fd: int) -> None:
     """Give a detached mount the ID mapping of a user namespace; `EINVAL` if the kernel or file system cannot."""
+    _set_attributes(mount_fd, _AT_EMPTY_PATH, _MOUNT_ATTR_IDMAP, userns_fd)
+
+
+def restrict(mount_fd: int) -> None:
+    """Make a detached mount, and those below it, read-only, nosuid and nodev (Linux 5.12)."""
+    restricted = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
+    _set_attributes(mount_fd, _AT_EMPTY_PATH | _AT_RECURSIVE, restricted)
+
+
+def has_mount_setattr() -> bool:
+    """Return whether the kernel can do what `restrict` does."""
+    try:
+        _set_attributes(-1, _AT_EMPTY_PATH, _MOUNT_ATTR_RDONLY)
+    except OSError as error:
+        return error.errno != errno.ENOSYS
+    return True
+
+
+def _set_attributes(mount_fd: int, flags: int, attributes: int, userns_fd: int = 0) -> None:
     # struct mount_attr, first version: attr_set, attr_clr, propagation, userns_fd
-    attributes = b"".join(number.to_bytes(8, sys.byteorder) for number in (_MOUNT_ATTR_IDMAP, 0, 0, userns_fd))
-    libc("syscall", _MOUNT_SETATTR, mount_fd, b"", _AT_EMPTY_PATH, attributes, len(attributes))
+    given = _numbers(attributes, 0, 0, userns_fd)
+    libc("syscall", _MOUNT_SETATTR, mount_fd, b"", flags, given, len(given))
+
+
+def _numbers(*numbers: int) -> bytes:
+    return b"".join(number.to_bytes(8, sys.byteorder) for number in numbers)
 
 
 def attach(mount_fd: int, target: str) -> None:
     """Attach a detached mount at `target` (move_mount(2))."""
     libc("syscall", _MOVE_MOUNT, mount_fd, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH)
+
+
+def attach_on(mount_fd: int, path_fd: int) -> None:
+    """Attach a detached mount on an open directory, whatever its path."""
+    libc("syscall", _MOVE_MOUNT, mount_fd, b"", path_fd, b"", _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
+
+
+def open_without_links(path: str) -> int:
+    """Return a descriptor (O_PATH) of a directory; `ELOOP` if a name in its path is a link (openat2(2))."""
+    how = _numbers(os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _RESOLVE_NO_LINKS)
+    return libc("syscall", _OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how), subject=path)
 
 
 def unmount(name: str, dir_fd: int) -> bool:

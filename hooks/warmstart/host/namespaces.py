@@ -1,4 +1,4 @@
-"""Mount namespaces: what is mounted, a directory bind-mounted in another one, a new one. Not on the hot path.
+"""Mount namespaces: what is mounted, a run's directories shown in another one, a new one. Not on the hot path.
 
 A descriptor from before setns(2) belongs to the old namespace and cannot be bind-mounted in the new one. So all paths
 are walked again after joining: name by name, following no link, and only where nobody but root can change them.
@@ -9,12 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.host import linux
 from warmstart.host.files import PATH, opened_trusted, weakness
+from warmstart.host.identity import Identity, surrender
 from warmstart.lean import libc
+from warmstart.paths import TREE
 
 _CLONE_NEWNS = 0x20000
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
@@ -38,20 +41,74 @@ class Arrangement(NamedTuple):
     read_only: bool = False
 
 
-def show(namespace: str, parent: str, name: str, owner: int, target: str) -> None:
-    """Join a mount namespace, and bind-mount `parent`/`name`, owned by uid `owner`, recursively at `target` there.
+def show(namespace: str, run: str, owner: Identity, groups: list[int], targets: dict[str, str]) -> dict[str, str]:
+    """Join a mount namespace, and show there what the directory `run` has: `cache` and `tree`, each at its target.
 
-    The process stays in that namespace, so it should do nothing else. Creates `target` if it is missing; a second call
-    changes nothing. Raises `PermissionError` if `name` has another owner, or anybody but root could change a directory
-    above.
+    The process stays in that namespace, so it should do nothing else. Returns what failed, and why. Raises `OSError`
+    if the namespace cannot be joined, or anybody but root could change a directory above the run.
     """
     _join(namespace)
+    problems = {}
+    with opened_trusted(run, sticky=True, flags=PATH) as base:
+        for name, target in targets.items():
+            try:
+                if name == TREE:
+                    _show_tree(base, owner, groups, target)
+                else:
+                    _show(base, name, owner.uid, target)
+            except OSError as error:
+                problems[name] = error.strerror or str(error)
+    return problems
+
+
+def _show(run: int, name: str, owner: int, target: str) -> None:
+    """Bind-mount a directory of the job's where only root can change names above; made if missing.
+
+    A second call changes nothing.
+    """
     above, target_name = os.path.split(target)
-    with (
-        opened_trusted(parent, sticky=True, flags=PATH) as base,
-        opened_trusted(above, sticky=True, flags=PATH) as folder,
-    ):
-        _bind(_open_trusted(name, base, owner), target_name, folder, owner, proc=".")
+    with opened_trusted(above, sticky=True, flags=PATH) as folder:
+        _bind(_open_trusted(name, run, owner), target_name, folder, owner, proc=".")
+
+
+def _show_tree(run: int, owner: Identity, groups: list[int], path: str) -> None:
+    """Show the job its tree (`trees.shown`): the copy if there is one, else the tree itself, read-only."""
+    with _opened_by(owner, groups, path) as target:
+        mount = linux.clone(_copy(run, owner.uid, target), below=True)
+        try:
+            linux.restrict(mount)
+            linux.attach_on(mount, target)
+        finally:
+            os.close(mount)
+
+
+def _copy(run: int, owner: int, otherwise: int) -> int:
+    tree = _open_trusted(TREE, run, 0)
+    try:
+        return os.open(TREE, PATH, dir_fd=_open_trusted("copy", tree, owner))
+    except PermissionError:  # nothing is mounted: the directory is root's
+        return otherwise
+
+
+@contextmanager
+def _opened_by(owner: Identity, groups: list[int], path: str) -> Iterator[int]:
+    """Open a directory as a user, who can change the names above it, following no link.
+
+    Where root is nobody, only the user can. A child opens it, and has it as its working directory.
+    """
+
+    def enter() -> None:
+        surrender(owner, groups)
+        os.fchdir(linux.open_without_links(path))
+
+    with linux.child_in(enter, path) as pid:
+        fd = os.open(f"{pid}/cwd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if os.readlink(f"self/fd/{fd}") != path:
+                raise PermissionError(errno.EPERM, "it is another directory than was opened", path)
+            yield fd
+        finally:
+            os.close(fd)
 
 
 def _bind(source: int, name: str, folder: int, owner: int, more: int = 0, *, proc: str = "/proc") -> None:

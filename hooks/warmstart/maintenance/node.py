@@ -57,6 +57,7 @@ from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 from warmstart.steps import harvest, spool
 from warmstart.steps.contract import Context
+from warmstart.trees import comparison
 from warmstart.trees import requests as trees
 
 SPOOL_SECONDS = 600.0
@@ -162,6 +163,7 @@ class _NodeMaintenance:
         removed = self._part("removals", self._removals)
         self._part("fetches", self._fetches)
         self._part("packs", self._packs)
+        self._part("comparisons", self._comparisons)
         if self._is_complete:
             self._record_success()
         return Report(
@@ -224,6 +226,10 @@ class _NodeMaintenance:
         """Start what packs trees: that takes longer than maintenance may."""
         trees.start_due(self._session.paths)
 
+    def _comparisons(self) -> None:
+        """Start what compares trees with their copies, for the same reason."""
+        comparison.start_due(self._session.paths, self._session.policy)
+
     def _imports(self) -> None:
         """Remove what dead imports left on the disk, and start those that still have to be made."""
         session = self._session
@@ -278,7 +284,7 @@ class _NodeMaintenance:
         installation, paths = self._installation, self._session.paths
         for directory in (
             *(installation.var, installation.metrics),
-            *(paths.root, paths.bundles, paths.deferred, paths.removals, paths.imports, paths.journal),
+            *(paths.root, paths.bundles, paths.deferred, paths.removals, paths.imports, paths.journal, paths.trees),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
 

@@ -106,9 +106,14 @@ def _paths(model: PolicyModel) -> Iterator[Fault]:
 
 
 def _normal(loc: Loc, path: str) -> Iterator[Fault]:
+    if problem := _not_normal(path):
+        yield _fault(loc, problem)
+
+
+def _not_normal(path: str) -> str:
+    """Return what is wrong with the form of a path, "" if nothing is."""
     normal = os.path.normpath(path)
-    if normal != path:
-        yield _fault(loc, f"write {normal}, without '..', '//' or a trailing '/'")
+    return f"write {normal}, without '..', '//' or a trailing '/'" if normal != path else ""
 
 
 def _within(path: str, directory: str) -> bool:
@@ -297,6 +302,7 @@ def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user:
     yield from _spec(rule, model)
     yield from _publish(rule, model)
     yield from _publishers(rule, model, find_user)
+    yield from _shared_trees(rule, model, find_user)
     for number, problem in _not_allowed(rule.images, model):
         yield Fault(("images", number), problem)
     for name in rule.env:
@@ -359,6 +365,23 @@ def _publishers(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
             yield Fault(loc, f"no user {name!r} on this node")
         elif account.uid < model.limits.min_uid:
             yield Fault(loc, f"{name!r} has uid {account.uid}, below limits.min_uid: its jobs get nothing")
+
+
+def _shared_trees(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
+    for number, tree in enumerate(rule.trees):
+        loc = ("trees", number)
+        if problem := _not_normal(tree.path):
+            yield Fault((*loc, "path"), problem)
+        if not any(tree.path.startswith(f"{prefix}/") for prefix in model.trees.prefixes):
+            yield Fault((*loc, "path"), f"{tree.path} is below none of trees.prefixes")
+        for index, name in enumerate(tree.owners):
+            if find_user(name) is None:
+                yield Fault((*loc, "owners", index), f"no user {name!r} on this node")
+        if tree.scope == "account" and model.trust.account != "enforced":
+            problem = "account needs trust.account: enforced; otherwise users choose their account"
+            yield Fault((*loc, "scope"), problem)
+    if rule.trees:
+        yield from _claimed(model, rule.match, "trees", "user, group, node or partition")
 
 
 def _not_allowed(references: Sequence[str], model: PolicyModel) -> Iterator[tuple[int, str]]:

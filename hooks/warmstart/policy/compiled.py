@@ -19,6 +19,7 @@ from warmstart.profiles.defined import DefinedProfile
 _FORMAT = 1
 VERSION = "0.1.0"  # setup.cfg's; a test compares them
 MADE_BY = f"{_FORMAT} warmstart-{VERSION} python-{sys.version_info[0]}.{sys.version_info[1]}"
+WAYS_TO_TREE = ("spank", "namespace", "containers", "enroot")  # values of `constant_path` that show jobs their trees
 _LARGEST = 4 << 20
 
 # (path, device, inode, size, mtime in ns, ctime in ns), or (path,) if it is missing.
@@ -147,6 +148,7 @@ class Trees(NamedTuple):
     max_size: int  # bytes
     max_files: int
     pack_deadline: int  # seconds
+    compare: int | None  # seconds between two comparisons of a copy with its tree; None: never
     keep: int  # bytes of copies on a node
 
 
@@ -213,6 +215,15 @@ class Rendezvous(NamedTuple):
     required: bool
 
 
+class SharedTree(NamedTuple):
+    """Trees of which an account, or the site, has one copy."""
+
+    path: str  # `*` stands for any part of one name
+    owners: tuple[User, ...]
+    scope: str  # account | site
+    marker: str | None  # a path in the tree
+
+
 class Rule(NamedTuple):
     """One rule of the policy."""
 
@@ -229,6 +240,7 @@ class Rule(NamedTuple):
     mode: str | None = None  # observe | enforce
     together: bool | None = None  # as `Seed.together`
     signed_only: bool = False  # seed from signed scopes alone
+    trees: tuple[SharedTree, ...] = ()
 
 
 class Policy(NamedTuple):

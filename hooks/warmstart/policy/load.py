@@ -150,9 +150,16 @@ def _slurmctld(model: PolicyModel, users: checks.FindUser) -> compiled.Slurmctld
 
 
 def _rule(rule: Rule, place: str, users: checks.FindUser) -> compiled.Rule:
-    publishers = [_existing(users, name) for name in (rule.publish.users if rule.publish else [])]
-    named = tuple(compiled.User(user.name, user.uid) for user in publishers)
-    return _form(compiled.Rule, rule, place=place, publishers=named)
+    named = tuple(_user(users, name) for name in (rule.publish.users if rule.publish else []))
+    trees = tuple(
+        _form(compiled.SharedTree, tree, owners=tuple(_user(users, name) for name in tree.owners))
+        for tree in rule.trees
+    )
+    return _form(compiled.Rule, rule, place=place, publishers=named, trees=trees)
+
+
+def _user(users: checks.FindUser, name: str) -> compiled.User:
+    return compiled.User(*_existing(users, name)[:2])
 
 
 def condition(attribute: str, globs: Sequence[str]) -> compiled.Condition:

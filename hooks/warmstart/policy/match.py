@@ -7,8 +7,8 @@ and a job that may publish into a scope is not seeded from a less trusted one.
 from __future__ import annotations
 
 from warmstart.job import Job
-from warmstart.lean import Callable, NamedTuple, Sequence
-from warmstart.policy.compiled import Condition, Pattern, Policy, Rendezvous, Rule
+from warmstart.lean import Callable, Iterator, NamedTuple, Sequence
+from warmstart.policy.compiled import Condition, Pattern, Policy, Rendezvous, Rule, User
 from warmstart.policy.trust import unproven
 
 SCOPES = ("user", "account", "site")  # from the narrowest to the widest
@@ -28,6 +28,16 @@ class Matched(NamedTuple):
     )
 
 
+class GrantedTree(NamedTuple):
+    """Trees of which the job's account, or the site, has one copy."""
+
+    path: str  # `*` stands for any part of one name
+    owners: tuple[User, ...]  # whose files they may have, besides root's
+    scope: str  # a directory of the store
+    marker: str  # a path in the tree, "" if what package managers leave is enough
+    rule: str
+
+
 class Grant(NamedTuple):
     """What the rules grant a job."""
 
@@ -44,6 +54,7 @@ class Grant(NamedTuple):
     signed_only: bool = False  # `read_scopes` are signed ones, so nothing of the user's own may be shown
     together: bool = True  # the job's nodes agree on what they show it
     observed: bool = False  # hooks say what they would do, and touch nothing
+    trees: tuple[GrantedTree, ...] = ()  # of those that cover a tree the last one counts
 
 
 def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[Matched]:
@@ -90,7 +101,25 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         signed_only=signed_only,
         together=next((rule.together for rule in reversed(rules) if rule.together is not None), policy.seed.together),
         observed=is_observed(policy, matches),
+        trees=tuple(_trees(policy, rules, job)),
     )
+
+
+def _trees(policy: Policy, rules: Sequence[Rule], job: Job) -> Iterator[GrantedTree]:
+    for rule in rules:
+        for tree in rule.trees:
+            if tree.scope != "account" or _has_account(policy, job):
+                yield GrantedTree(tree.path, tree.owners, scope_key(tree.scope, job), tree.marker or "", rule.name)
+
+
+def covering(path: str, granted: Sequence[GrantedTree]) -> GrantedTree | None:
+    """Return the last of these that the tree at a path without links is one of."""
+    return next((tree for tree in reversed(granted) if _fits_path(tree.path, path)), None)
+
+
+def _fits_path(glob: str, path: str) -> bool:
+    globs, names = glob.split("/"), path.split("/")
+    return len(globs) == len(names) and all(map(_fits, globs, names))
 
 
 def is_observed(policy: Policy, matches: Sequence[Matched]) -> bool:
@@ -154,9 +183,8 @@ def _scope(matches: Sequence[Matched]) -> tuple[str, bool]:
 
 def _scopes(policy: Policy, rules: Sequence[Rule], scope: str, job: Job) -> tuple[list[str], str]:
     """Return the scopes to seed from, the most trusted first, and the scope to publish into."""
-    has_account = policy.trust.account == "enforced" and job.account != ""
     reach = {"user": ["user"], "account": ["account", "user"], "site": ["site", "account", "user"]}[scope]
-    read = [name for name in reach if name != "account" or has_account]
+    read = [name for name in reach if name != "account" or _has_account(policy, job)]
     # Only a rule with the final scope grants the right to publish into it. A later rule that narrows the scope revokes
     # the right.
     may_publish = any(rule.scope == scope and (job.user, job.uid) in rule.publishers for rule in rules)
@@ -165,9 +193,13 @@ def _scopes(policy: Policy, rules: Sequence[Rule], scope: str, job: Job) -> tupl
     return [scope_key(name, job) for name in read], scope_key("user", job)
 
 
+def _has_account(policy: Policy, job: Job) -> bool:
+    return policy.trust.account == "enforced" and job.account != ""
+
+
 def _grants_rights(rule: Rule) -> bool:
     """Return whether the policy may have this rule only on verified attributes (`checks`)."""
-    return rule.scope in SCOPES[1:] or bool(rule.publishers)
+    return rule.scope in SCOPES[1:] or bool(rule.publishers or rule.trees)
 
 
 def _match(rule: Rule, job: Job, groups: Callable[[], list[str]], doubted: frozenset[str]) -> Matched:

@@ -30,6 +30,8 @@ from warmstart.policy.units import (
 LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 ACCOUNT = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
 PATH = r"/[A-Za-z0-9_.@+=%/-]{1,1023}"
+TREE_PATH = r"/[A-Za-z0-9_.@+=%/*-]{1,1023}"
+TREE_MARKER = r"(?!.*//|(.*/)?\.\.?(/|$))[A-Za-z0-9_.@+=%-][A-Za-z0-9_.@+=%/-]{0,254}"
 # No wider than what images.reference parses: a mistake is reported when the policy is loaded, not in every job.
 _DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _PORT = r"(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})"
@@ -84,6 +86,16 @@ def _as_list(value: object) -> object:
 Label = Annotated[str, _matching(LABEL, "a name: letters, digits and _.-, at most 64"), _in_schema("name", LABEL)]
 Account = Annotated[str, _matching(ACCOUNT, "a user name"), _in_schema("account", ACCOUNT)]
 Path = Annotated[str, _matching(PATH, "an absolute path of letters, digits and _.@+=%-/"), _in_schema("path", PATH)]
+TreePath = Annotated[
+    str,
+    _matching(TREE_PATH, "an absolute path of letters, digits and _.@+=%-/, and of *"),
+    _in_schema("path pattern", TREE_PATH),
+]
+TreeMarker = Annotated[
+    str,
+    _matching(TREE_MARKER, "a path in a tree, of letters, digits and _.@+=%-/"),
+    _in_schema("path in the tree", TREE_MARKER),
+]
 Registry = Annotated[
     str,
     _matching(REGISTRY, "a registry: HOST or HOST:PORT in lower case, Docker Hub as docker.io"),
@@ -444,7 +456,12 @@ class Trees(Section):
     )
     max_size: Size = _key("20GiB", "Bytes of one tree's files. A larger one is not packed.")
     max_files: int = _key(1_000_000, "Files and directories of one tree. One with more is not packed.", ge=1)
-    pack_deadline: Duration = _key("2h", "How long the packing of one tree may take.")
+    pack_deadline: Duration = _key("2h", "How long the packing of one tree may take, or one comparison.")
+    compare: Duration | None = _key(
+        "24h",
+        "How often a copy that nodes have is compared with its tree, name by name, at a low pace ([what it "
+        "finds](trees.md#what-no-marker-shows)). `null`: never.",
+    )
     keep: Size = _key(
         "50GiB",
         "Packed copies that `warmstart maintain` leaves on a node, beside `seed.keep`. Least recently used copies go "
@@ -637,6 +654,26 @@ class Rendezvous(Section):
     )
 
 
+class SharedTree(Section):
+    """Trees of which an account, or the site, has one copy ([trees](trees.md#trees-of-an-account-or-the-site))."""
+
+    path: TreePath = Field(
+        description="The tree's path without links, below one of `trees.prefixes`; `*` stands for any part of a name: "
+        "`/sw/envs/*`."
+    )
+    owners: Annotated[list[Account], Field(min_length=1)] = Field(
+        description="Whose files such a tree may have, besides root's. A tree that is root's itself needs `root` here."
+    )
+    scope: Literal["account", "site"] = Field(
+        description="Whose one copy it is: each account's, which needs `trust.account: enforced`, or the site's."
+    )
+    marker: TreeMarker | None = _key(
+        None,
+        "A file in the tree that changes with it, for one that neither pip, uv nor conda has made. What the job names "
+        "does not count.",
+    )
+
+
 class Rule(Section):
     """What some jobs get. The rules that match a job apply in order; later ones add to earlier ones."""
 
@@ -671,6 +708,11 @@ class Rule(Section):
         "Seed these jobs from the scopes of `trust.signed` alone, not from their own user's, which root on any node "
         "can write. One matching rule is enough.",
     )
+    trees: list[SharedTree] = _key(
+        [],
+        "Trees that these jobs [share](trees.md#trees-of-an-account-or-the-site). Several rules add up; of those that "
+        "cover a tree, the last one counts. `match` may use verified attributes only.",
+    )
     rendezvous: Rendezvous | None = _key(
         None,
         "`MASTER_ADDR` and `MASTER_PORT` for jobs of several nodes, and for jobs that ask for ports. The "
@@ -700,8 +742,8 @@ class PolicyModel(Section):
     )
     constant_path: Literal["none", "spank", "namespace", "link", "containers", "enroot"] = _key(
         "none",
-        "What brings a job's cache to `paths.cache` on this node "
-        "([inside the job](../start/inside-the-job.md)). `spank`: warmstart's SPANK plugin. `namespace`: a mount in "
+        "What brings a job's cache to `paths.cache` on this node ([inside the job](../start/inside-the-job.md)), and "
+        "shows it its [tree](trees.md#how-a-job-sees-it). `spank`: warmstart's SPANK plugin. `namespace`: a mount in "
         "the job's mount namespace, by Slurm's CloneNSScript (24.11). `link`: a link in a directory that job_container "
         "gives to each job. `containers`: the runtime, for sites whose jobs are containers: Apptainer is told by "
         "variables, others by options. `enroot`: the same, and enroot's hook does it. `none`: bare jobs have it at a "

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from warmstart.policy.compiled import WAYS_TO_TREE
 from warmstart.policy.document import Fault, nearest
 from warmstart.policy.schema import Match, PolicyModel, Rule
 from warmstart.policy.units import format_size
@@ -39,6 +40,9 @@ def warnings(model: PolicyModel, known: Known) -> Iterator[Fault]:
         yield Fault(("rules",), "no rules: no job gets anything of warmstart", at_key=True)
     yield from _sizes(model)
     yield from _unused(model)
+    if model.trees.prefixes and model.constant_path not in WAYS_TO_TREE:
+        problem = f"constant_path is {model.constant_path}, which shows no job a packed copy: trees are never packed"
+        yield Fault(("trees", "prefixes"), problem, at_key=True)
     for number, rule in enumerate(model.rules):
         for fault in (*_patterns(rule.match), *_unknown(rule.match, known)):
             yield fault._replace(loc=("rules", number, *fault.loc))

@@ -21,6 +21,7 @@ _HIDDEN = (".*",)
 _NEVER_HIDDEN = (".lock", ".lockfile", ".nfs*", ".staging*", ".tmp*", ".*.swp")  # of those that are kept if asked for
 FILES = "files"  # the profile of files that jobs declare; every policy has it
 TREES = "trees"  # where packed trees lie in the store (`trees.place`): no policy may define a profile of this name
+OWNERS = "owners"  # the fact that a packed tree for many has: the uids of whom the policy names
 SIDECAR = ".sha256"
 _compiled: dict[str, Pattern[str]] = {}  # by pattern; the policy has few
 

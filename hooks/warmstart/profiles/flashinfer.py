@@ -1,11 +1,12 @@
 """FlashInfer's kernels, built by ninja or CuTe DSL (docs/cache-formats.md, Ninja builders and CuTe DSL).
 
-Tried with FlashInfer 0.7 without a GPU, but for what ninja builds, which is from its source.
+Tried with FlashInfer 0.7 without a GPU.
 
 Below `.cache/flashinfer/<version>/<architectures>/`, `cached_ops/<op>/` has `<op>.so`, objects, `build.ninja` and
-ninja's log and dependencies, and `generated/<op>/` has the sources, which ninja compares by mtime. Both together are
-the entry `.cache/flashinfer/<version>/<architectures>/<op>`. It is usable only at its original path with its original
-mtimes.
+ninja's log and dependencies: the entry `.cache/flashinfer/<version>/<architectures>/<op>`. `generated/` has sources,
+which ninja compares by mtime. Their names do not say whose they are (`silu_and_mul.cu`, `gen_gemm_sm90/…`), and some
+are of several ops: each is an entry by itself. FlashInfer leaves a source alone if it is what it would write. All are
+usable only at their original path with their original mtimes.
 
 An op that is compiled with CuTe DSL instead has `cached_ops/<module>_<arch>_cute_dsl/` with `<kernel>.o` and
 `meta.json`, which is written last and names the compiler and the sources of all kernels there: one entry.
@@ -31,34 +32,35 @@ _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}"
 _FILE = (
     rf"(\.cache/flashinfer/[0-9][A-Za-z0-9_.+-]{{0,60}}/[0-9][0-9a-f_]{{0,60}})/"
     rf"(?:cached_ops/(?!tmp/)({_NAME})/(?:build\.ninja|\.ninja_log|\.ninja_deps|meta\.json|{_NAME}\.(?:so|o))"
-    rf"|generated/({_NAME})/{_NAME}\.(?:cu|cuh|cpp|h|hpp|inc))"
+    rf"|generated/(?:{_NAME}/){{0,6}}{_NAME}\.(?:cu|cuh|cpp|h|hpp|inc))"
 )
 _DOWNLOAD = rf"\.cache/flashinfer/cubins/[0-9a-f]{{40}}/(?:{_NAME}/){{1,6}}{_NAME}\.(?:cubin|h|txt)"
 _DOWNLOADS = ".cache/flashinfer/cubins/"
+_GENERATED = "/generated/"
 _META = "meta.json"
 _CHOICE = r"\.cache/flashinfer/autotune/v2/[0-9a-f]{16}/entries/[0-9a-f]{24}\.json"
 _LETTERS_OF_KEY = 24
 
 
 def entry_of(path: str) -> str | None:
-    """Return `….cache/flashinfer/<version>/<architectures>/<op>` for an op's build and its generated sources.
+    """Return `….cache/flashinfer/<version>/<architectures>/<op>` for an op's build.
 
-    The autotuner's choices and downloads are entries by themselves.
+    Generated sources, the autotuner's choices and downloads are entries by themselves.
     """
     import re
 
     if re.fullmatch(_CHOICE, path) or re.fullmatch(_DOWNLOAD, path):
         return path
     match = re.fullmatch(_FILE, path)
-    return f"{match[1]}/{match[2] or match[3]}" if match else None
+    return (f"{match[1]}/{match[2]}" if match[2] else path) if match else None
 
 
 def validate(files: EntryFiles) -> None:
     """Require a finished build of the op, with a whole library and objects, or a choice of the autotuner under its key.
 
-    Catches the same faults as `torch_extensions.validate`. Generated sources alone are incomplete. Cannot catch:
-    kernels of CuTe DSL that are older than their `meta.json` says; another choice under the same key; of a download
-    all but what a crash leaves.
+    Catches the same faults as `torch_extensions.validate`. Cannot catch: kernels of CuTe DSL that are older than their
+    `meta.json` says; another choice under the same key; of a download all but what a crash leaves; a source that was
+    cut short, which FlashInfer writes again.
     """
     from warmstart.profiles.formats import ninja, plain
 
@@ -68,14 +70,14 @@ def validate(files: EntryFiles) -> None:
     if files.entry.endswith(".json"):
         _check_choice(files)
         return
+    if _GENERATED in files.entry:
+        plain.check_text(files, files.entry)
+        return
     parent, _, op = files.entry.rpartition("/")
     if f"{parent}/cached_ops/{op}/{_META}" in files:
         _check_cute_dsl(files, f"{parent}/cached_ops/{op}/", op)
         return
     ninja.check_build(files, f"{parent}/cached_ops/{op}", f"{op}.so")
-    for name in files.names:
-        if name.startswith(f"{parent}/generated/"):
-            plain.check_text(files, name)
 
 
 def _check_cute_dsl(files: EntryFiles, directory: str, op: str) -> None:
@@ -127,4 +129,5 @@ PROFILE = Profile(
     exact_times=True,
     follows_links=True,  # build.ninja names what `Path.resolve()` makes of sources and outputs (jit/cpp_ext.py)
     in_step=True,
+    revision=2,  # 1 had no sources but those of `generated/<op>/`, so that ninja built most ops again
 )

@@ -1,4 +1,4 @@
-"""Numba's cache of compiled CPU functions (docs/cache-formats.md, Numba).
+"""Numba's cache of compiled functions (docs/cache-formats.md, Numba).
 
 `<parent>_<sha1 of the source directory>/<module>.<function>-<line>.py<abi>.nbi` is the index of one function,
 `….<n>.nbc` its compiled signatures. A generalized ufunc has a second index, `guf-<module>…`, of the wrappers that
@@ -11,6 +11,9 @@ The index is written before the data and both are renamed into place; temporary 
 Repeats: nothing. Measured with Numba 0.68: two cold runs of one program give the same bytes, also at other paths. But
 mangled names have a counter of the process in them, and types their number: where other functions are compiled first,
 all data files differ, and an index of arrays.
+
+numba-cuda (seen: 0.30) keeps the kernels of `cuda.jit(cache=True)` the same way; its key has the compute capability.
+`<stem>.lcs`, an empty file, marks kernels that depend on how they are launched: without it they are compiled again.
 
 The namespace needs the CPU although Numba's own key has it: the index is one file per function, and the
 first publisher's would otherwise keep every other CPU model cold.

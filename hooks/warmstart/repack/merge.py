@@ -34,7 +34,7 @@ from warmstart.host.identity import Identity
 from warmstart.host.space import Reservation, room
 from warmstart.host.untrusted import UNREADABLE
 from warmstart.profiles import last_use, registry
-from warmstart.profiles.defined import TREES
+from warmstart.profiles.defined import OWNERS, TREES
 from warmstart.seed.extract import Bounds, Source, extract, parents
 from warmstart.store.bundles import BundleDamaged, Published
 from warmstart.store.client import StoreClient
@@ -145,9 +145,9 @@ def promote(
     Raises `PromotionRefused`, else errors as in `compact`.
     """
     chosen = to_promote(settings, where, bundle, entries, deadline, scope=scope)
-    with unpacked(settings, [chosen], deadline) as stage:
-        draft = draft_of(chosen.manifest, [chosen])
-        return publish_stage(settings, stage, where._replace(scope=scope), draft, deadline)
+    target, draft = where._replace(scope=scope), draft_of(chosen.manifest, [chosen])
+    with packed_again(settings, chosen, target, draft, deadline) as fd:
+        return settings.store.publish(target, fd, draft, deadline)
 
 
 def to_promote(
@@ -156,9 +156,12 @@ def to_promote(
     """Return what of a bundle is to be promoted; raises `PromotionRefused` and the errors of its manifest."""
     if _trust(where.scope) >= _trust(scope):
         raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
-    if registry.is_of_user(where.profile):
-        raise PromotionRefused(problem=f"entries of {where.profile} stay in their user's own scope")
+    stay = PromotionRefused(problem=f"entries of {where.profile} stay in their user's own scope")
+    if registry.is_of_user(where.profile) and where.profile != TREES:
+        raise stay
     manifest = settings.store.manifest(where, bundle, deadline)
+    if where.profile == TREES and OWNERS not in manifest.facts:
+        raise stay
     missing = sorted(set(entries) - manifest.entries.keys())
     if missing:
         raise PromotionRefused(problem=f"bundle {bundle} has no entry {missing[0]!a}")
@@ -215,6 +218,40 @@ def draft_of(first: Manifest, selections: Sequence[BundleSelection]) -> Draft:
             entries[entry] = source.entries[entry]
             origins[entry] = source.origins.get(entry) or Origin(*source.producer, source.scope, source.bundle)
     return Draft(first.producer, first.facts, entries, origins)
+
+
+@contextmanager
+def packed_again(
+    settings: RepackSettings, chosen: BundleSelection, target: Namespace, draft: Draft, deadline: Deadline
+) -> Iterator[int]:
+    """Yield, for a `with`, a descriptor of a bundle to publish with what was chosen; raises the errors of `unpacked`.
+
+    A packed tree stays as it is, byte for byte: its manifest names no files to compare.
+    """
+    if target.profile == TREES:
+        with _whole(settings, chosen, deadline) as fd:
+            yield fd
+    else:
+        with unpacked(settings, [chosen], deadline) as stage, packed_stage(stage, target, draft, deadline) as fd:
+            yield fd
+
+
+@contextmanager
+def _whole(settings: RepackSettings, chosen: BundleSelection, deadline: Deadline) -> Iterator[int]:
+    try:
+        ensure_dir(settings.stage, 0o700)
+        with opened_dir(settings.stage) as top, Reservation(top) as space:
+            space.hold(chosen.manifest.size)
+            # A file without a name leaves nothing behind if this process dies.
+            fd = os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=top)
+            try:
+                space.hold(0)
+                _from_store(settings, deadline, chosen, fd)
+                yield fd
+            finally:
+                os.close(fd)
+    except OSError as error:
+        raise UnpackFailed(path=settings.stage, problem=error.strerror or str(error)) from error
 
 
 def publish_stage(

@@ -15,7 +15,7 @@ from warmstart.errors import UserError
 from warmstart.host import signatures
 from warmstart.host.deadline import Deadline, after
 from warmstart.lean import dumps
-from warmstart.repack.merge import RepackSettings, draft_of, packed_stage, to_promote, unpacked
+from warmstart.repack.merge import RepackSettings, draft_of, packed_again, to_promote
 from warmstart.store import index, signed
 from warmstart.store.bundles import Published, ToSign
 from warmstart.store.client import StoreClient
@@ -87,7 +87,7 @@ def promote(  # noqa: PLR0917 - as `merge.promote`, and how to sign
     if not chosen.entries:
         return Published(None, "", 0, indexed=False)
     draft = draft_of(chosen.manifest, [chosen])
-    with unpacked(settings, [chosen], deadline) as stage, packed_stage(stage, target, draft, deadline) as fd:
+    with packed_again(settings, chosen, target, draft, deadline) as fd:
         made = how.store.publish_to_sign(target, fd, draft, deadline)
     sign(how, base, deadline, added={target: made})
     return made.published

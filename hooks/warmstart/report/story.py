@@ -57,6 +57,7 @@ _ITSELF = {
     "bundles-refused": "its copy is blocked",
     "no-copy": "there was no copy of it as it was; one is packed in the background",
     "several-nodes": "the job has several nodes, and the policy lets each decide for itself",
+    "not-signed": "the job takes nothing that is not signed, and no rule names the tree for a signed scope",
     "too-many-packs": "too many trees of this user wait to be packed",
     "nodes-differ": "the job's nodes saw different versions of it",
 }

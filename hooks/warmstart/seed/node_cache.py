@@ -559,16 +559,22 @@ def _remove_companion(fd: int, name: str) -> None:
 
 def uses(directory: str) -> list[Use]:
     """Return the last use of each copy whose place in the store is known: now, of one that a job has mounted."""
-    last_uses = []
+    return [use for _, use in placed(directory)]
+
+
+def placed(directory: str) -> list[tuple[Copy, Use]]:
+    """Return the copies whose place in the store is known, each with its last use there, as in `uses`."""
+    found = []
     mounted, now = _mounted_by_jobs(), time.time()
     try:
         with opened_dir(directory) as fd:
             for copy in _copies(fd):
                 with suppress(OSError, ValueError, TypeError):
-                    last_uses.append(_use(fd, copy._replace(used=now) if copy.sha256 in mounted else copy))
+                    use = _use(fd, copy._replace(used=now) if copy.sha256 in mounted else copy)
+                    found.append((Copy(directory, copy.sha256, 0), use))
     except FileNotFoundError:
         return []
-    return last_uses
+    return found
 
 
 def _use(fd: int, copy: _Copy) -> Use:

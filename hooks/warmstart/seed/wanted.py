@@ -4,7 +4,7 @@
 
 Prologs write it; `entry.background` fetches the bundle and removes it. While it is there, no prolog spends time on the
 bundle, and what has come of it stays. Whoever finds that an attempt is due starts the program, so a prolog may die at
-any point. The bundle of the scope with the fewest in front of it comes next. A scope has at most `MOST_PER_SCOPE`.
+any point. Scopes take turns. A scope has at most `MOST_PER_SCOPE`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 
 from warmstart.host import wire
 from warmstart.host.files import opened_dir, read_small, replace_file, unlink_if_there
-from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence, dumps, suppress
+from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, suppress
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -102,23 +102,12 @@ def forget_old(dir_fd: int, now: float) -> None:
 
 
 def due(directory: str) -> list[Wanted]:
-    """Return the bundles of which an attempt is due, in fair order."""
+    """Return the bundles of which an attempt is due, oldest first."""
     try:
         with opened_dir(directory) as fd:
-            waiting = sorted(filter(Wanted.is_due, _all(fd)), key=lambda wanted: (wanted.asked, wanted.sha256))
+            return sorted(filter(Wanted.is_due, _all(fd)), key=lambda wanted: (wanted.asked, wanted.sha256))
     except FileNotFoundError:
         return []
-    return in_turns(waiting, lambda wanted: wanted.scope)
-
-
-def in_turns(waiting: Sequence[T], whose: Callable[[T], str]) -> list[T]:
-    """Return what waits (oldest first) in fair order: each of those whose it is has a first one before any second."""
-    before: dict[str, int] = {}
-    ranked = []
-    for number, item in enumerate(waiting):
-        rank = before[whose(item)] = before.get(whose(item), 0) + 1
-        ranked.append((rank, number))
-    return [waiting[number] for _, number in sorted(ranked)]
 
 
 def start_due(paths: NodePaths) -> None:

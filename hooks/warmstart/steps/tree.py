@@ -1,8 +1,8 @@
 """Step `tree`: let the job read a directory of the shared file system from a packed copy (docs/reference/trees.md).
 
 If the store has a copy of the tree as it is now, and it is on this node in time, it is mounted in the run's directory,
-and the SPANK plugin shows it to the job's tasks at the tree's own path. Otherwise the job reads the tree itself, read-
-only as the copy would be, and a pack is asked for. No failure here costs the job more than the copy.
+and the policy's way to the constant path shows it at the tree's own path. Otherwise the job reads the tree itself,
+read-only as the copy would be, and a pack is asked for. No failure here costs the job more than the copy.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from warmstart.steps.contract import Context, Outcome
 from warmstart.trees import requests, shown
 from warmstart.trees.client import TreeClient
 from warmstart.trees.current import Look, TreeUnusable
-from warmstart.trees.place import LEFT_OUT, facts_of, place_of
+from warmstart.trees.place import LEFT_OUT, Home, facts_of, home_of, place_of
 
 if TYPE_CHECKING:
+    from warmstart.policy.match import GrantedTree
     from warmstart.store.bundles import Offer, Offers
     from warmstart.store.meeting import Meeting
 
@@ -31,11 +32,13 @@ NAME = "tree"
 LOOK_S = 5.0
 MOUNTING_S = 5.0
 _LONGEST = 64 << 10
+_UNBINDABLE = frozenset(",:\\")  # what Apptainer would take for the end of a path
 # Why a job reads the tree itself; docs/reference/audit.md explains them.
 SEVERAL_NODES = "several-nodes"
 NO_COPY = "no-copy"
 NOTHING_PROPOSED = "nothing-proposed"
 NODES_DIFFER = "nodes-differ"
+NOT_SIGNED = "not-signed"
 
 
 class Options(NamedTuple):
@@ -46,6 +49,16 @@ class Options(NamedTuple):
     scope: str  # the user's own, in the store
     alone: bool  # the job has one node
     meeting: Meeting | None = None  # where the nodes of a job agree on its tree; None: each reads the tree itself
+    shared: tuple[GrantedTree, ...] = ()  # trees of the job's account, or the site
+    signed_only: bool = False
+
+
+class _Tree(NamedTuple):
+    """The tree that the job asks for, and where copies of it are."""
+
+    seen: Look
+    home: Home
+    facts: dict[str, str]
 
 
 class _Copy(NamedTuple):
@@ -54,6 +67,7 @@ class _Copy(NamedTuple):
     left_out: str  # how many files are not in it, "" if none
     files: int  # files and directories that it has
     size: int  # bytes
+    scope: str  # of the store, where it is
 
 
 class _Shown(NamedTuple):
@@ -62,6 +76,7 @@ class _Shown(NamedTuple):
     copy: _Copy | None  # None: the tree itself
     reason: str  # why that is so, "" for a copy
     failure: WarmstartError | None = None
+    problem: str = ""  # why it was not packed when that was tried last
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -69,21 +84,22 @@ def run(context: Context, options: Options) -> Outcome:
     started = time.monotonic()
     record = context.record
     try:
-        seen = _look(context, options)
+        tree = _look(context, options)
     except TreeUnusable as error:
         if options.meeting:  # the other nodes wait for this one's word
             with suppress(StoreError):
                 _agreed(context, options, options.meeting, None, error.code)
         raise
     if options.meeting:
-        found = _isolated(options, partial(_agreed, context, options, options.meeting, seen))
+        found = _isolated(options, partial(_agreed, context, options, options.meeting, tree))
     elif options.alone:
-        found = _isolated(options, partial(_alone, context, options, seen))
+        found = _isolated(options, partial(_alone, context, options, tree))
     else:
         found = _Shown(None, SEVERAL_NODES)
     try:
         with opened_dir(record.run_directory) as base:
-            shown.show(base, seen.path, found.copy.root if found.copy else None)
+            own = (record.uid, record.gid) if tree.home.shared else None
+            shown.show(base, tree.seen.path, found.copy.root if found.copy else None, own)
     except OSError as error:
         raise TreeUnusable(tree=options.tree, problem=f"it cannot be mounted: {error.strerror}") from error
     finally:
@@ -91,9 +107,11 @@ def run(context: Context, options: Options) -> Outcome:
             os.close(found.copy.root)
     context.audit.emit(
         events.TREE_SHOWN,
-        tree=seen.path,
+        tree=tree.seen.path,
         way="copy" if found.copy else "itself",
         reason=found.reason,
+        scope=found.copy.scope if found.copy else tree.home.publish,
+        rule=tree.home.shared.rule if tree.home.shared else "",
         left_out=int(found.copy.left_out or 0) if found.copy else 0,
         fetched_bytes=found.copy.fetched if found.copy else 0,
         files=found.copy.files if found.copy else 0,
@@ -102,16 +120,21 @@ def run(context: Context, options: Options) -> Outcome:
     )
     degraded = [found.failure] if found.failure else []
     change: RecordChange = {"tree_agreement": options.meeting.name} if options.meeting and record.head else {}
-    return Outcome("changed", {"tree": seen.path}, change, degraded=degraded, notices=_notices(options, found))
+    variables = _variables(context, tree.seen.path, found)
+    done: dict[str, object] = {"tree": tree.seen.path}
+    return Outcome("changed", done, change, variables, degraded, notices=_notices(context, options, found))
 
 
-def _look(context: Context, options: Options) -> Look:
+def _look(context: Context, options: Options) -> _Tree:
     user = Identity(context.record.user, context.record.uid, context.record.gid)
+    policy, deadline = context.policy, context.deadline.within(LOOK_S)
     try:
         with TreeClient(user, options.tree) as client:
-            return client.look(context.policy.trees.prefixes, options.marker, context.deadline.within(LOOK_S))
+            seen = client.look(policy.trees.prefixes, options.marker, deadline, options.shared)
     except WorkerSilent as error:
         raise TreeUnusable(tree=options.tree, problem=f"its file system: {error.fields['problem']}") from error
+    home = home_of(seen.path, options.shared, options.scope, policy.trust, signed_only=options.signed_only)
+    return _Tree(seen, home, facts_of(seen, home.shared))
 
 
 def _isolated(options: Options, find: Callable[[], _Shown]) -> _Shown:
@@ -125,42 +148,46 @@ def _isolated(options: Options, find: Callable[[], _Shown]) -> _Shown:
         return _Shown(None, failure.code, failure)
 
 
-def _alone(context: Context, options: Options, seen: Look) -> _Shown:
-    offers = _offers(context, options, seen)
+def _alone(context: Context, options: Options, tree: _Tree) -> _Shown:
+    if not tree.home.read:
+        return _Shown(None, NOT_SIGNED)
+    offers = _offers(context, tree)
     if offers.offers:
-        return _fetched(context, options, seen, offers.offers[0])
-    return _Shown(None, "bundles-refused" if offers.refused else _ask(context, options))
+        return _fetched(context, tree, offers.offers[0])
+    return _without(context, options, tree, offers)
 
 
 def _agreed(
-    context: Context, options: Options, meeting: Meeting, seen: Look | None, problem: str = NODES_DIFFER
+    context: Context, options: Options, meeting: Meeting, tree: _Tree | None, problem: str = NODES_DIFFER
 ) -> _Shown:
     """Show what all nodes of the job show: the copy that the head node proposes, or the tree itself.
 
-    Without `seen` this node shows nothing, and says why: `problem`. Raises `StoreError`.
+    Without a tree this node shows nothing, and says why: `problem`. Raises `StoreError`.
     """
     from warmstart.seed.together import Together
     from warmstart.store.agreement import ProposedBundle, ProposedProfile
 
-    record = context.record._replace(read_scopes=[options.scope])
+    if tree and not tree.home.read:
+        tree, problem = None, NOT_SIGNED
+    record = context.record._replace(read_scopes=tree.home.read if tree else [options.scope])
     together = Together(context.store, record, meeting, context.policy.seed.fetch_budget)
     own: dict[str, ProposedProfile] = {}
-    reason = NOTHING_PROPOSED
-    if record.head and seen is not None:
-        offers = _offers(context, options, seen)
+    without = _Shown(None, NOTHING_PROPOSED if tree else problem)
+    if record.head and tree:
+        offers = _offers(context, tree)
         if offers.offers:
-            where = place_of(context.store.path, options.scope, seen)
+            where = place_of(context.store.path, offers.offers[0].scope, tree.facts)
             bundles = [ProposedBundle(*offer[:6]) for offer in offers.offers[:1]]
-            own[TREES] = ProposedProfile(where.name, facts_of(seen), bundles)
+            own[TREES] = ProposedProfile(where.name, tree.facts, bundles)
         else:
-            reason = "bundles-refused" if offers.refused else _ask(context, options)
+            without = _without(context, options, tree, offers)
     proposed = together.proposal(own, context.deadline).get(TREES)
     if proposed is None or not proposed.offers:
-        return _Shown(None, reason)
+        return without
     found = _Shown(None, problem)
-    if seen is not None and proposed.facts == facts_of(seen):
+    if tree and proposed.facts == tree.facts:
         offer = context.store.borne_out(TREES, proposed, context.deadline)[0]
-        found = _isolated(options, partial(_fetched, context, options, seen, offer))
+        found = _isolated(options, partial(_fetched, context, tree, offer))
     settled = None
     try:
         settled = together.settle({} if found.copy else {TREES: found.reason}, context.deadline)
@@ -171,22 +198,37 @@ def _agreed(
     return _Shown(None, cold.reason, found.failure) if cold else found
 
 
-def _notices(options: Options, found: _Shown) -> tuple[str, ...]:
+def _variables(context: Context, path: str, found: _Shown) -> dict[str, str]:
+    """Return the variables that tell container runtimes of the tree.
+
+    APPTAINER_BIND, since APPTAINER_MOUNT binds the cache and takes one mount (decision 51).
+    """
+    source = shown.copy_of(context.record.run_directory) if found.copy else path
+    if not path.isprintable():
+        return {}
+    if context.policy.constant_path != "containers" or not _UNBINDABLE.isdisjoint(path):
+        return {"WARMSTART_TREE": source}
+    return {"WARMSTART_TREE": source, "APPTAINER_BIND": f"{source}:{path}:ro"}
+
+
+def _notices(context: Context, options: Options, found: _Shown) -> tuple[str, ...]:
     if found.copy is None:
-        packed = "; a copy is packed in the background" if found.reason == NO_COPY else ""
-        return (f"tree {options.tree} is read from the shared file system, read-only{packed}",)
+        why = {NO_COPY: "; a copy is packed in the background", NOT_SIGNED: "; it has no signed copy"}
+        packed = f"; it was not packed: {found.problem}" if found.problem else why.get(found.reason, "")
+        where = "in containers " if context.policy.constant_path in ("containers", "enroot") else ""
+        return (f"tree {options.tree} is read from the shared file system, {where}read-only{packed}",)
     if found.copy.left_out:
         return (f"tree {options.tree}: {found.copy.left_out} files are missing from its copy, which you cannot read",)
     return ()
 
 
-def _offers(context: Context, options: Options, seen: Look) -> Offers:
-    where = place_of(context.store.path, options.scope, seen)
+def _offers(context: Context, tree: _Tree) -> Offers:
+    where = place_of(context.store.path, tree.home.publish, tree.facts)
     deadline = context.deadline.within(context.policy.seed.fetch_budget)
-    return context.store.offers([where.scope], where.profile, where.name, deadline)
+    return context.store.offers(tree.home.read, where.profile, where.name, deadline)
 
 
-def _fetched(context: Context, options: Options, seen: Look, offer: Offer) -> _Shown:
+def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Shown:
     """Return the mounted copy; the tree itself if it does not come in time."""
     from warmstart.seed import node_cache, wanted
     from warmstart.seed.node_cache import FetchGoesOn
@@ -195,7 +237,7 @@ def _fetched(context: Context, options: Options, seen: Look, offer: Offer) -> _S
     try:
         copy = node_cache.local_copy(
             context.paths.bundles,
-            place_of(context.store.path, options.scope, seen),
+            place_of(context.store.path, offer.scope, tree.facts),
             offer,
             wanted.Asker.of(context.record),
             store=context.store,
@@ -213,17 +255,24 @@ def _fetched(context: Context, options: Options, seen: Look, offer: Offer) -> _S
             left_out = read_small(LEFT_OUT, _LONGEST, fd).decode().partition("\n")[0]
         finally:
             os.close(fd)
-    return _Shown(_Copy(root, copy.fetched, left_out, os.fstatvfs(root).f_files, offer.size), "")
+    return _Shown(_Copy(root, copy.fetched, left_out, os.fstatvfs(root).f_files, offer.size, offer.scope), "")
 
 
-def _ask(context: Context, options: Options) -> str:
-    """Have the tree packed; return why the job has no copy."""
+def _without(context: Context, options: Options, tree: _Tree, offers: Offers) -> _Shown:
+    """Have the tree packed, unless its copies are refused; return why the job has none."""
+    for bundle, why in offers.refused.items():
+        context.audit.emit(events.BUNDLE_REFUSED, profile=TREES, bundle=bundle, reason=why)
+    elsewhere = {f"{scope}/*" for scope in tree.home.read if scope != tree.home.publish}  # no list that is signed
+    if offers.refused.keys() - elsewhere:
+        return _Shown(None, "bundles-refused")
     record = context.record
     request = requests.TreeRequest(
-        *(options.tree, options.marker, options.scope, record.user, record.uid, record.gid),
+        *(options.tree, tree.seen.marker, tree.home.publish, record.user, record.uid, record.gid),
         *(record.cluster, record.job_id, record.node, time.time()),
+        shared=tree.home.shared,
     )
-    if not requests.ask(context.paths, request):
-        return "too-many-packs"
+    asked = requests.ask(context.paths, request)
+    if asked is None:
+        return _Shown(None, "too-many-packs")
     requests.start_due(context.paths)
-    return NO_COPY
+    return _Shown(None, NO_COPY, problem=asked.problem)

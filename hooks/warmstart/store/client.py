@@ -316,11 +316,23 @@ class StoreClient:
 
     # Maintenance
 
-    def lock(self, deadline: Deadline) -> bool:
-        """Take the store's maintenance lock until `close`; return False if another host has it."""
+    def lock(self, deadline: Deadline, work: str = "maintenance") -> bool:
+        """Take the store's lock of a kind of work until `close`; return False if another host has it."""
         from warmstart.store import maintenance
 
-        return self._locker.run(deadline, maintenance.lock, self.path)
+        return self._locker.run(deadline, maintenance.lock, self.path, work)
+
+    def last_compared(self, wheres: list[Namespace], deadline: Deadline) -> list[float]:
+        """Return when the copies of each of these trees were last compared with it, 0 if never."""
+        from warmstart.store import maintenance
+
+        return self.worker.run(deadline, maintenance.last_compared, wheres)
+
+    def record_compared(self, where: Namespace, deadline: Deadline) -> None:
+        """Record that the copies of a tree were compared with it now."""
+        from warmstart.store import maintenance
+
+        self.worker.run(deadline, maintenance.record_compared, where, self.writer)
 
     def record_maintained(self, deadline: Deadline) -> None:
         """Record that a maintenance run of the store got to its end."""

@@ -53,6 +53,7 @@ OVER_NAMES = "its user's names in the namespace are close to their bound"
 _PER_ORIGIN = 300  # most bytes of JSON of an entry's origin and mark, without the entry's name, which each repeats
 
 _MAINTAINED = "maintained"  # in ARTIFACTS: its mtime is when maintenance last succeeded
+_COMPARED = "compared"  # among a namespace's locks: its mtime is when a tree was last compared with its copies
 _ID = "id"  # in ARTIFACTS: 32 hexadecimal digits; nodes remember it, and so notice another store in its place
 _LONGEST_ID = 64  # bytes
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})  # rmdir(2)
@@ -118,11 +119,11 @@ class Expired(NamedTuple):
     reason: str
 
 
-def lock(store: str) -> bool:
-    """Take the maintenance lock until this process ends; return False if another host has it."""
-    with store_errors("lock the store's maintenance"):
+def lock(store: str, work: str = "maintenance") -> bool:
+    """Take the lock of a kind of work until this process ends; return False if another host has it."""
+    with store_errors(f"lock the store's {work}"):
         ensure_dir(os.path.join(store, ARTIFACTS), 0o700)
-        held = try_lock(os.path.join(store, ARTIFACTS, LOCKS), "maintenance")
+        held = try_lock(os.path.join(store, ARTIFACTS, LOCKS), work)
     if held is not None:
         _held.append(held)
     return held is not None
@@ -132,6 +133,31 @@ def record_maintained(store: str) -> None:
     """Record the time of a maintenance run that got to its end."""
     with store_errors("record the store's maintenance"), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
         replace_file(fd, _MAINTAINED, b"", 0o600)
+
+
+def record_compared(where: Namespace, writer: str) -> None:
+    """Record that the copies of a tree were compared with it now, and update the index.
+
+    Who took a copy out of use and died may have left it there: jobs would be offered what is gone. A namespace that is
+    gone stays so.
+    """
+    path = where.path
+    with store_errors("record a comparison"), suppress(FileNotFoundError), opened_dir(path) as fd:
+        with publish_lock(path):
+            index.update(fd, writer)
+        with opened_dir(LOCKS, fd) as locks:
+            replace_file(locks, _COMPARED, b"", 0o600)
+
+
+def last_compared(wheres: list[Namespace]) -> list[float]:
+    """Return when each namespace's copies were last compared with their tree, 0 if never."""
+    times = []
+    for where in wheres:
+        at = 0.0
+        with suppress(OSError):
+            at = os.stat(f"{where.path}/{LOCKS}/{_COMPARED}", follow_symlinks=False).st_mtime
+        times.append(at)
+    return times
 
 
 def last_maintained(store: str) -> float | None:

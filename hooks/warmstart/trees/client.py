@@ -11,10 +11,12 @@ import os
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
-from warmstart.lean import TYPE_CHECKING
+from warmstart.lean import TYPE_CHECKING, Sequence
 
 if TYPE_CHECKING:
+    from warmstart.policy.match import GrantedTree
     from warmstart.trees.current import Look
+    from warmstart.trees.differences import Differences
     from warmstart.trees.stage import Stage
     from warmstart.trees.walk import Bounds
 
@@ -24,12 +26,15 @@ PIECE_S = 120.0  # for one piece of a walk
 class TreeClient:
     """A tree as its user sees it; `close` ends the process that looks."""
 
-    def __init__(self, user: Identity, tree: str, records: int = -1) -> None:
-        """Work with a user's rights on the tree at a path; `records` is an open file of root's, for `walk`."""
+    def __init__(self, user: Identity, tree: str, shared: int = -1) -> None:
+        """Work with a user's rights on the tree at a path.
+
+        `shared` is a descriptor of root's: an open file for the records of `walk`, or the copy for `compare`.
+        """
         self._tree = tree
-        self._records = records
+        self._shared = shared
         groups = os.getgrouplist(user.name, user.gid)
-        keep = (records,) if records >= 0 else ()
+        keep = (shared,) if shared >= 0 else ()
         self._worker = Worker(user, f"the file system of {tree}", keep=keep, groups=groups)
 
     def __enter__(self) -> TreeClient:
@@ -38,28 +43,59 @@ class TreeClient:
     def __exit__(self, *_: object) -> None:
         self._worker.close()
 
-    def look(self, prefixes: tuple[str, ...], marker: str, deadline: Deadline) -> Look:
-        """Return the tree as it is now; raises `TreeUnusable`, or `WorkerSilent` where its file system hangs."""
+    def look(
+        self, prefixes: tuple[str, ...], marker: str, deadline: Deadline, shared: Sequence[GrantedTree] = ()
+    ) -> Look:
+        """Return the tree as it is now; `shared` are trees of which rules say that they are everybody's.
+
+        Raises `TreeUnusable`, or `WorkerSilent` where its file system hangs.
+        """
+        from warmstart.policy.match import covering
         from warmstart.store.manifest import is_sha256
         from warmstart.trees import current
+        from warmstart.trees.place import uids_of
 
-        seen = self._worker.run(deadline, current.look, self._tree, list(prefixes), marker)
+        seen = self._worker.run(deadline, current.look, self._tree, list(prefixes), marker, list(shared))
         is_below = any(seen.path.startswith(f"{prefix}/") for prefix in prefixes)
         if not (is_below and os.path.normpath(seen.path) == seen.path and is_sha256(seen.stamp)) or "\n" in seen.path:
             raise current.TreeUnusable(tree=self._tree, problem=f"it leads to {seen.path!a}, which may be no tree")
+        tree = covering(seen.path, shared)
+        if seen.marker != (tree.marker if tree else marker):
+            raise current.TreeUnusable(
+                tree=self._tree, problem="another file than it has to be says whether it changed"
+            )
+        if seen.owner == 0 and not (tree and 0 in uids_of(tree)):
+            # The system's: what programs with more rights read must not be another version.
+            raise current.TreeUnusable(tree=self._tree, problem="it belongs to root")
         return seen
 
-    def walk(self, path: str, bounds: Bounds, stage: Stage, deadline: Deadline) -> None:
-        """Copy the tree at a path without links into a stage.
+    def walk(
+        self, path: str, bounds: Bounds, stage: Stage, deadline: Deadline, owners: list[int] | None = None
+    ) -> None:
+        """Copy the tree at a path without links into a stage; `owners` as `walk.begin`.
 
-        Raises `TreeChanged`, `TreeTooLarge`, `WalkMalformed`, `WorkerSilent`, and `OSError` if the stage's disk fails.
+        Raises `TreeChanged`, `TreeTooLarge`, `TreeNotShared`, `TreeUnusable`, `WalkMalformed`, `WorkerSilent`, and
+        `OSError` if the stage's disk fails.
         """
         from warmstart.trees import walk
 
-        self._worker.run(deadline, walk.begin, path, bounds)
+        self._worker.run(deadline.within(PIECE_S), walk.begin, path, bounds, owners)
         is_whole = False
         while not is_whole:
-            has_more = self._worker.run(deadline.within(PIECE_S), walk.more, self._records)
-            is_whole = stage.take(self._records)
+            has_more = self._worker.run(deadline.within(PIECE_S), walk.more, self._shared)
+            is_whole = stage.take(self._shared)
             if not has_more and not is_whole:
                 raise walk.TreeChanged(tree=self._tree, problem="the walk ended early")
+
+    def compare(self, path: str, most: int, deadline: Deadline) -> Differences:
+        """Return how the tree at a path without links differs from its copy, after at most so many names.
+
+        Raises `TreeUnusable`, `WorkerSilent`, and `OSError` where a file system fails.
+        """
+        from warmstart.trees import differences
+
+        self._worker.run(deadline.within(PIECE_S), differences.begin, path, self._shared, most)
+        while True:
+            found = self._worker.run(deadline.within(PIECE_S), differences.more)
+            if found.is_over:
+                return found._replace(examples=found.examples[: differences.MOST_EXAMPLES])

@@ -9,7 +9,7 @@ from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.profiles.defined import TREES
+from warmstart.profiles.defined import OWNERS, TREES
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.trees.place import ENTRY
@@ -27,7 +27,7 @@ class TreeCopy(NamedTuple):
     scope: str
     namespace: str
     bundle: str
-    user: str  # whose job asked for it
+    user: str  # whose job asked for it, or who owns the tree if many share it
     uid: int
     node: str  # that packed it
     packed: float  # seconds since the epoch
@@ -37,6 +37,7 @@ class TreeCopy(NamedTuple):
     size: int  # of the packed copy, bytes
     left_out: int
     examples: str  # paths that were left out, and why
+    owners: str  # uids whose files it may have, if many share it; "" for a user's own
 
 
 def told_of(files: int, left_out: int, examples: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -64,12 +65,13 @@ def copies_in(store: StoreClient, scope: str, failed: Callable[[WarmstartError],
     for where in store.namespaces(scope, _deadline()):
         if where.profile == TREES:
             try:
-                yield from _copies(store, where)
+                yield from copies_of(store, where)
             except WarmstartError as error:
                 failed(error)
 
 
-def _copies(store: StoreClient, where: Namespace) -> Iterator[TreeCopy]:
+def copies_of(store: StoreClient, where: Namespace) -> Iterator[TreeCopy]:
+    """Yield the copies of one namespace."""
     for bundle in store.survey(where, _deadline()):
         manifest = store.manifest(where, bundle.bundle, _deadline())
         facts, producer = manifest.facts, manifest.producer
@@ -91,6 +93,7 @@ def _copies(store: StoreClient, where: Namespace) -> Iterator[TreeCopy]:
             size=bundle.size,
             left_out=_number(facts, _LEFT_OUT),
             examples=facts.get(_EXAMPLES, ""),
+            owners=facts.get(OWNERS, ""),
         )
 
 

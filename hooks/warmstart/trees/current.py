@@ -12,6 +12,7 @@ import os
 
 from warmstart.errors import ResourceError
 from warmstart.lean import Iterator, NamedTuple, dumps, sha256, suppress
+from warmstart.policy.match import GrantedTree, covering
 
 _MARKS = ("pyvenv.cfg", "conda-meta", "conda-meta/history", "conda-meta/state")
 _LIBRARIES = ("lib", "lib64")
@@ -34,27 +35,33 @@ class Look(NamedTuple):
     path: str  # without links
     stamp: str  # SHA-256 of what shows changes
     changed: float  # when the youngest of that was changed, by the file system's clock
+    owner: int  # uid of its top
+    group: int  # gid of its top
     marker: str = ""  # the file that the job named, a path in the tree
 
 
-def look(tree: str, prefixes: list[str], marker: str) -> Look:
-    """Return a tree below one of the prefixes as it is now; `marker` is a path in it, or "". Raises `TreeUnusable`."""
+def look(tree: str, prefixes: list[str], marker: str, shared: list[GrantedTree]) -> Look:
+    """Return a tree below one of the prefixes as it is now; `marker` is a path in it, or "".
+
+    Of a tree that is one of `shared`, their marker counts: whoever could choose one would make a copy for each. Raises
+    `TreeUnusable`.
+    """
     try:
         path = os.path.realpath(tree, strict=True)
         if not any(path.startswith(f"{prefix}/") for prefix in prefixes):
             raise TreeUnusable(tree=tree, problem=f"it leads to {path}, which is below none of trees.prefixes")
-        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)  # who may list it may look
+        try:
+            chosen = covering(path, shared)
+            return _look(fd, tree, path, chosen.marker if chosen else marker)
+        finally:
+            os.close(fd)
     except OSError as error:
         raise TreeUnusable(tree=tree, problem=error.strerror or str(error)) from error
-    try:
-        return _look(fd, tree, path, marker)
-    finally:
-        os.close(fd)
 
 
 def _look(fd: int, tree: str, path: str, marker: str) -> Look:
-    if os.fstat(fd).st_uid == 0:  # the system's: what programs with more rights read must not be another version
-        raise TreeUnusable(tree=tree, problem="it belongs to root")
+    top = os.fstat(fd)
     names = ["", *_names(fd, "")]
     environments = _listed(fd, _ENVIRONMENTS, "")
     if len(environments) > _MOST:
@@ -70,10 +77,14 @@ def _look(fd: int, tree: str, path: str, marker: str) -> Look:
         marks.append((marker, status))
     elif len(marks) == 1:
         problem = "it is no environment of pip, uv or conda; name a file that changes with it: tree=PATH:FILE"
+        problem += ", or marker where a rule names the tree"
         raise TreeUnusable(tree=tree, problem=problem)
-    facts = [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in marks]
-    stamp = sha256(dumps(facts).encode()).hexdigest()
-    return Look(path, stamp, max(status.st_mtime for _, status in marks), marker)
+    facts = [
+        (name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode, status.st_uid, status.st_gid)
+        for name, status in marks
+    ]
+    changed = max(status.st_mtime for _, status in marks)
+    return Look(path, sha256(dumps(facts).encode()).hexdigest(), changed, top.st_uid, top.st_gid, marker)
 
 
 def _names(fd: int, top: str) -> Iterator[str]:

@@ -1,8 +1,11 @@
-"""Pack a tree into a squashfs of root's, and publish it in its user's scope (docs/adr/0048). Runs as root, for no job.
+"""Pack a tree into a squashfs of root's, and publish it (docs/adr/0048). Runs as root, for no job.
 
 A packed tree is a bundle of the profile `trees`, whose namespace names the tree and what it looked like (`current`). So
 a tree that changes has another namespace, and the old copy goes when nobody has used it for long. Its one entry stands
 for the whole: a manifest could not name the files of a large tree, and nobody takes a part of one.
+
+The copy of a tree that a rule names for an account or the site belongs to root and to the group of the tree's top, and
+who owns that is its producer: it is this account's code, whoever asked for it (docs/adr/0050).
 """
 
 from __future__ import annotations
@@ -19,17 +22,18 @@ from warmstart.host.files import create_file, ensure_dir, opened_dir, remove_tre
 from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
+from warmstart.policy.match import covering
 from warmstart.store import bundles
 from warmstart.store.bundles import Published, QuotaExceeded
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace
+from warmstart.store.layout import Namespace, is_user_scope
 from warmstart.store.maintenance import IN_USE_SECONDS, OVER
 from warmstart.store.manifest import Draft, File, Producer
 from warmstart.trees import copies
 from warmstart.trees.client import TreeClient
 from warmstart.trees.copies import told_of
-from warmstart.trees.current import Look
-from warmstart.trees.place import ENTRY, LEFT_OUT, facts_of, place_of
+from warmstart.trees.current import Look, TreeUnusable
+from warmstart.trees.place import ENTRY, LEFT_OUT, facts_of, place_of, uids_of
 from warmstart.trees.requests import TreeRequest
 from warmstart.trees.stage import Stage, Staged
 from warmstart.trees.walk import Bounds, TreeChanged, TreeTooLarge
@@ -57,8 +61,8 @@ def pack_tree(
     """Pack a tree as it is now; None if there is nothing to do: it is published, or another node packs it.
 
     Where the scope's quota needs the room, copies of trees go that nobody has used for long. Only one process of a node
-    may do this at a time. Raises `TreeUnusable`, `TreeChanged`, `TreeTooLarge`,
-    `QuotaExceeded`, `PublishBlocked`, `PackFailed`, other errors of the store and of programs, and `OSError`.
+    may do this at a time. Raises `TreeUnusable`, `TreeChanged`, `TreeTooLarge`, `TreeNotShared`, `QuotaExceeded`,
+    `PublishBlocked`, `PackFailed`, other errors of the store and of programs, and `OSError`.
     """
     deadline = after(policy.trees.pack_deadline)
     user = Identity(request.user, request.uid, request.gid)
@@ -66,14 +70,14 @@ def pack_tree(
     records = os.open(paths.trees, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         with TreeClient(user, request.tree, records) as client:
-            seen = client.look(policy.trees.prefixes, request.marker, deadline.within(LOOK_S))
-            where = place_of(store.path, request.scope, seen)
+            work = _Pack(request, paths, policy, store, client, audit)
+            seen = work.look(deadline)
+            where = place_of(store.path, request.scope, facts_of(seen, request.shared))
             with store.locked_namespace(where, deadline.within(STORE_S)) as is_ours:
-                packing = _Pack(request, paths, policy, store, client, audit)
-                if not is_ours or packing.is_published(where, deadline.within(STORE_S)):
+                if not is_ours or work.is_published(where, deadline.within(STORE_S)):
                     return None
                 time.sleep(min(max(seen.changed + QUIET_S - time.time(), 0.0), QUIET_S))
-                return packing.publish(seen, deadline)
+                return work.publish(seen, deadline)
     finally:
         os.close(records)
         clear(paths)
@@ -95,6 +99,15 @@ class _Pack(NamedTuple):
     client: TreeClient
     audit: Journal
 
+    def look(self, deadline: Deadline) -> Look:
+        """Return the tree as it is now."""
+        request = self.request
+        shared = (request.shared,) if request.shared else ()
+        seen = self.client.look(self.policy.trees.prefixes, request.marker, deadline.within(LOOK_S), shared)
+        if not (covering(seen.path, shared) if shared else is_user_scope(request.scope)):
+            raise TreeUnusable(tree=request.tree, problem=f"it leads to {seen.path}, which no rule names any more")
+        return seen
+
     def publish(self, seen: Look, deadline: Deadline) -> Packed:
         """Copy, pack and publish the tree."""
         request, rules = self.request, self.policy.trees
@@ -104,12 +117,15 @@ class _Pack(NamedTuple):
                 os.mkdir(_TREE, 0o755, dir_fd=top)
                 squashfs, staged = self._pack(seen, top, Bounds(rules.max_size, rules.max_files), deadline)
         try:
-            now = self.client.look(rules.prefixes, request.marker, deadline.within(LOOK_S))
-            if now[:2] != seen[:2]:
+            if self.look(deadline)[:2] != seen[:2]:
                 raise TreeChanged(tree=request.tree, problem="it changed while it was packed")
-            where = place_of(self.store.path, request.scope, seen)
-            facts = {**facts_of(seen), **told_of(staged.files, staged.left_out, staged.examples)}
-            producer = Producer(request.job_id, request.user, request.uid, request.node, request.cluster)
+            facts = facts_of(seen, request.shared)
+            where = place_of(self.store.path, request.scope, facts)
+            facts |= told_of(staged.files, staged.left_out, staged.examples)
+            user, uid = request.user, request.uid
+            if request.shared:
+                user, uid = next(owner for owner in request.shared.owners if owner.uid == seen.owner)
+            producer = Producer(request.job_id, user, uid, request.node, request.cluster)
             whole = {ENTRY: {ENTRY: File(staged.size, seen.stamp, 0)}}
             draft, quota = Draft(producer, facts, whole), self._quota
             published = self._within_quota(lambda: self.store.publish(where, squashfs, draft, deadline, quota=quota))
@@ -155,18 +171,20 @@ class _Pack(NamedTuple):
 
     def _pack(self, seen: Look, top: int, bounds: Bounds, deadline: Deadline) -> tuple[int, Staged]:
         """Return a descriptor of the squashfs, and what it has."""
-        with opened_dir(_TREE, top) as fd, Stage(fd, self.request.tree, bounds) as stage:
-            self.client.walk(seen.path, bounds, stage, deadline)
+        request = self.request
+        with opened_dir(_TREE, top) as fd, Stage(fd, request.tree, bounds) as stage:
+            owners = uids_of(request.shared) if request.shared else None
+            self.client.walk(seen.path, bounds, stage, deadline, owners)
             staged = stage.result()
             if staged.left_out:
                 lines = [f"{staged.left_out}", *(f"{path}: {reason}" for path, reason in staged.examples)]
                 os.close(create_file(top, LEFT_OUT, "".join(f"{line}\n" for line in lines).encode(), 0o444))
             path = f"{self.paths.trees}/{_PACKED}"
-            own = (self.request.uid, self.request.gid)
+            own = (0, seen.group) if request.shared else (request.uid, request.gid)
             packed = pack(f"{self.paths.trees}/{_STAGE}", path, deadline, stage.space.while_written(path), own)
             size, keep = os.fstat(packed).st_size, self.policy.trees.keep
             if size > keep:
                 os.close(packed)
                 problem = f"its copy has {size} bytes, and nodes keep {keep} of all trees"
-                raise TreeTooLarge(tree=self.request.tree, problem=problem)
+                raise TreeTooLarge(tree=request.tree, problem=problem)
             return packed, staged

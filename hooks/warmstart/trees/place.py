@@ -1,12 +1,15 @@
-"""Where a packed tree lies in the store. Hot path of jobs that ask for a tree."""
+"""Where a packed tree lies in the store, and whose it is. Hot path of jobs that ask for a tree."""
 
 from __future__ import annotations
 
-from warmstart.lean import TYPE_CHECKING, dumps, sha256
-from warmstart.profiles.defined import TREES
+from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, sha256
+from warmstart.policy.match import GrantedTree, covering
+from warmstart.profiles.defined import OWNERS, TREES
 from warmstart.store.layout import Namespace
+from warmstart.store.signed import is_signed
 
 if TYPE_CHECKING:
+    from warmstart.policy.compiled import Trust
     from warmstart.trees.current import Look
 
 ENTRY = "tree"  # the one entry of a bundle, and the tree's directory in it
@@ -14,12 +17,40 @@ LEFT_OUT = "left-out"  # beside it: what its user could not read, if anything: t
 FORMAT = "1"  # raise it if older copies must not be shown any more
 
 
-def facts_of(seen: Look) -> dict[str, str]:
+class Home(NamedTuple):
+    """The scopes of the store that a job's copy of a tree may come from, and go to."""
+
+    read: list[str]  # the most trusted first
+    publish: str
+    shared: GrantedTree | None  # None: it is the user's own
+
+
+def home_of(path: str, granted: Sequence[GrantedTree], own: str, trust: Trust, *, signed_only: bool) -> Home:
+    """Return where the copy of the tree at a path without links is; `own` is the user's scope.
+
+    In a signed scope nodes publish nothing: a copy for many is packed in the user's, for an administrator to promote.
+    """
+    shared = covering(path, granted)
+    if shared is None:
+        return Home([] if signed_only else [own], own, None)
+    if not is_signed(shared.scope, trust):
+        return Home([] if signed_only else [shared.scope], shared.scope, shared)
+    return Home([shared.scope] if signed_only else [shared.scope, own], own, shared)
+
+
+def facts_of(seen: Look, shared: GrantedTree | None) -> dict[str, str]:
     """Return the facts of a tree's namespace."""
-    return {"format": FORMAT, "path": seen.path, "marker": seen.marker, "stamp": seen.stamp}
+    facts = {"format": FORMAT, "path": seen.path, "marker": seen.marker, "stamp": seen.stamp}
+    if shared:
+        facts[OWNERS] = " ".join(str(uid) for uid in uids_of(shared))
+    return facts
 
 
-def place_of(store: str, scope: str, seen: Look) -> Namespace:
+def uids_of(shared: GrantedTree) -> list[int]:
+    """Return whose files a tree may have, besides root's."""
+    return sorted({owner.uid for owner in shared.owners})
+
+
+def place_of(store: str, scope: str, facts: dict[str, str]) -> Namespace:
     """Return the namespace of a tree as it is now."""
-    name = sha256(dumps(facts_of(seen), sort_keys=True).encode()).hexdigest()[:32]
-    return Namespace(store, scope, TREES, name)
+    return Namespace(store, scope, TREES, sha256(dumps(facts, sort_keys=True).encode()).hexdigest()[:32])

@@ -6,7 +6,8 @@
 
 Prologs write requests; `entry.background` packs and removes them. A prolog may die at any point: whoever finds that an
 attempt is due starts the program. A tree that could not be packed waits ever longer, and a day after the last attempt
-it may be asked for anew. A user has at most `MOST_PER_USER`, and the user with the fewest in front comes next.
+it may be asked for anew. A user has at most `MOST_PER_USER`. Users take turns, also those who ask for one tree: nobody
+waits for another's process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from warmstart.host import wire
 from warmstart.host.files import ensure_dir, names_in, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, sha256
+from warmstart.policy.match import GrantedTree
 
 if TYPE_CHECKING:
     from warmstart.paths import NodePaths
@@ -34,7 +36,7 @@ class TreeRequest(NamedTuple):
 
     tree: str  # as the job names it
     marker: str
-    scope: str  # the user's own
+    scope: str  # that the copy is published in
     user: str
     uid: int
     gid: int
@@ -44,11 +46,19 @@ class TreeRequest(NamedTuple):
     asked: float
     attempts: int = 0  # that were begun
     tried: float = 0.0  # when the last one was begun
+    shared: GrantedTree | None = None  # of which the tree is, if it is not the user's own
+    problem: str = ""  # of the last attempt
+    refused: bool = False  # that is the tree's: nobody's attempt would do better
+
+    def is_like(self, other: TreeRequest) -> bool:
+        """Return whether another user's request is for the same copy."""
+        return (self.scope, self.tree, self.marker) == (other.scope, other.tree, other.marker)
 
     @property
     def key(self) -> str:
         """Its name."""
-        return str(sha256(f"{self.scope}\0{self.tree}\0{self.marker}".encode()).hexdigest()[:32])
+        text = f"{self.scope}\0{self.uid}\0{self.tree}\0{self.marker}"
+        return str(sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32])
 
     @property
     def job_labels(self) -> dict[str, object]:
@@ -69,16 +79,21 @@ class TreeRequest(NamedTuple):
         return not -KEPT_S < time.time() - max(self.asked, self.tried) < KEPT_S
 
 
-def ask(paths: NodePaths, request: TreeRequest) -> bool:
-    """Have a tree packed, unless it is asked for already; return False if its user has too many. Raises `OSError`."""
+def ask(paths: NodePaths, request: TreeRequest) -> TreeRequest | None:
+    """Have a tree packed; return the request, with the problem of the last attempt. None: its user has too many.
+
+    Raises `OSError`.
+    """
     ensure_dir(paths.trees, 0o700)
     with opened_dir(paths.trees) as fd:
         known = {other.key: other for other in _all(fd)}
-        if request.key not in known:
-            if sum(other.uid == request.uid for other in known.values()) >= MOST_PER_USER:
-                return False
-            write(fd, request)
-    return True
+        if request.key in known:
+            return known[request.key]
+        if sum(other.uid == request.uid for other in known.values()) >= MOST_PER_USER:
+            return None
+        write(fd, request)
+    refused = [other.problem for other in known.values() if other.refused and other.is_like(request)]
+    return request._replace(problem=refused[0]) if refused else request
 
 
 def renew(paths: NodePaths, request: TreeRequest) -> None:
@@ -113,14 +128,16 @@ def forget(dir_fd: int, request: TreeRequest) -> None:
 
 
 def due(paths: NodePaths) -> list[TreeRequest]:
-    """Return the requests of which an attempt is due, in fair order; forget old ones. Raises `OSError`."""
-    from warmstart.seed.wanted import in_turns
-
+    """Return the requests of which an attempt is due, oldest first; forget old ones. Raises `OSError`."""
     requests = waiting(paths)
     for request in filter(TreeRequest.is_old, requests):
         withdraw(paths, request)
-    chosen = [request for request in requests if request.is_due() and not request.is_old()]
-    return in_turns(chosen, lambda request: request.scope)
+    refused = [request for request in requests if request.refused and not request.is_due()]
+    return [
+        request
+        for request in requests
+        if request.is_due() and not request.is_old() and not any(map(request.is_like, refused))
+    ]
 
 
 def start_due(paths: NodePaths) -> None:

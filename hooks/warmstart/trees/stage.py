@@ -19,7 +19,7 @@ from warmstart.host.files import write_all
 from warmstart.host.space import Reservation
 from warmstart.store.manifest import LATEST_NS
 from warmstart.trees import walk
-from warmstart.trees.walk import Bounds, TreeTooLarge
+from warmstart.trees.walk import Bounds, TreeChanged, TreeTooLarge
 
 MOST_EXAMPLES = 20  # of paths that are left out
 LONGEST_TARGET = 4095  # bytes of a symbolic link's target
@@ -124,6 +124,8 @@ class Stage:
                 raise self._malformed(f"unknown kind {kind!r}")
         except struct.error as error:
             raise self._malformed("it ends in a record") from error
+        except FileExistsError as error:  # names that came and went, or a file system that lies
+            raise TreeChanged(tree=self._tree, problem="it has a name twice") from error
 
     def _enter(self, name: bytes, mode: int, mtime_ns: int) -> None:
         self._reserve(name, 0)

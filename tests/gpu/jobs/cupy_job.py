@@ -1,40 +1,39 @@
-"""A job that compiles kernels with CuPy. A call of NVRTC is a miss."""
+"""A job that compiles kernels with CuPy, which counts nothing: a file that it adds to its cache is a miss."""
 
 from __future__ import annotations
 
+import os
 import time
 
 import cupy
-from cupy.cuda import compiler
 from report import report
 
 KERNELS = 2
 
 
+def kept() -> set[str]:
+    """Return what is in CuPy's cache."""
+    directory = os.environ["CUPY_CACHE_DIR"]
+    return set(os.listdir(directory)) if os.path.isdir(directory) else set()
+
+
 def main() -> None:
     """Compile, run, report."""
-    misses = 0
-    compile_ = compiler.compile_using_nvrtc
-
-    def counted(*arguments: object, **options: object) -> object:
-        nonlocal misses
-        misses += 1
-        return compile_(*arguments, **options)
-
-    compiler.compile_using_nvrtc = counted
     values = cupy.linspace(0, 1, 4096, dtype=cupy.float32)
     cupy.cuda.Device().synchronize()
-    misses = 0  # of what linspace took
+    before = kept()  # with what linspace took
     started = time.perf_counter()
     squared = cupy.ElementwiseKernel("float32 x", "float32 y", "y = x * x + sinf(x)", "warmstart_square")(values)
     total = cupy.ReductionKernel("float32 x", "float32 y", "expf(x)", "a + b", "y = a", "0", "warmstart_sum")(squared)
     cupy.cuda.Device().synchronize()
+    seconds = time.perf_counter() - started
+    misses = len(kept() - before)
     report(
-        time.perf_counter() - started,
+        seconds,
         cupy.asnumpy(squared).tobytes(),
         cupy.asnumpy(total).tobytes(),
         packages=("cupy-cuda13x", "cupy-cuda12x"),
-        hits=KERNELS - misses,
+        hits=max(KERNELS - misses, 0),
         misses=misses,
     )
 

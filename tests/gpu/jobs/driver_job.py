@@ -53,8 +53,8 @@ def main() -> None:
     call("cuCtxSetCurrent", context)
     started = time.perf_counter()
     call("cuModuleLoadData", ctypes.byref(module), ptx())
+    call("cuModuleGetFunction", ctypes.byref(work), module, b"work")  # a driver may load lazily: only now
     seconds = time.perf_counter() - started
-    call("cuModuleGetFunction", ctypes.byref(work), module, b"work")
     call("cuMemAlloc_v2", ctypes.byref(out), ctypes.c_size_t(4 * COUNT))
     arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(out), ctypes.c_void_p))
     call("cuLaunchKernel", work, 1, 1, 1, COUNT, 1, 1, 0, None, arguments, None)

@@ -12,6 +12,7 @@ import pytest
 from warmstart.host import namespaces
 from warmstart.host.client import show_in_namespace
 from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
 from warmstart.host.namespaces import Arrangement
 
 
@@ -25,11 +26,11 @@ from warmstart.host.namespaces import Arrangement
 )
 def test_a_directory_shown_in_a_namespace(base: Path, further: list[str]) -> None:
     """It is there for the namespace's processes, and nowhere else. A second call changes nothing."""
-    owner, target = 12345, base / "constant"
+    owner, target = Identity("nobody", 12345, 12345), base / "constant"
     source = base / "run" / "cache"
     source.mkdir(parents=True)
     (source / "entry").write_text("warm")
-    os.chown(source, owner, owner)
+    os.chown(source, owner.uid, owner.gid)
     argv = ["/usr/bin/unshare", "--mount", "--propagation", "private", *further, "/bin/sh", "-c"]
     script = f"echo; read line; cat {target}/entry; grep -c {target} /proc/mounts"
     with subprocess.Popen(
@@ -39,7 +40,8 @@ def test_a_directory_shown_in_a_namespace(base: Path, further: list[str]) -> Non
         process.stdout.readline()
         namespace = f"/proc/{process.pid}/ns/mnt"
         for _ in range(2):
-            show_in_namespace(namespace, str(source.parent), "cache", owner, str(target), after(5))
+            targets = {"cache": str(target)}
+            assert show_in_namespace(namespace, str(source.parent), owner, targets, after(5)) == {}
         output, _ = process.communicate("\n")
     assert output == "warm1\n"
     assert os.listdir(target) == []

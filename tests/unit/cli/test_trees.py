@@ -16,9 +16,12 @@ from warmstart import session as sessions
 from warmstart.cli import trees
 from warmstart.host import detached
 from warmstart.host.deadline import after
+from warmstart.policy.compiled import User
+from warmstart.policy.match import GrantedTree
 from warmstart.repack import signing
 from warmstart.store import bundles
 from warmstart.trees import current, place, requests
+from warmstart.trees.requests import TreeRequest
 
 
 class Copied:
@@ -54,8 +57,8 @@ class Copied:
 
     def offered(self) -> bool:
         """Return whether a job would find a copy of the tree as it is now."""
-        seen = current.look(str(self.tree), [str(self.tree.parent)], "")
-        where = place.place_of(str(self.site.store), SCOPE, seen)
+        seen = current.look(str(self.tree), [str(self.tree.parent)], "", [])
+        where = place.place_of(str(self.site.store), SCOPE, place.facts_of(seen, None))
         return bool(bundles.offers(where.store, [SCOPE], where.profile, where.name, "n1-test").offers)
 
     def waiting(self) -> list[tuple[str, str, int]]:
@@ -159,8 +162,8 @@ def test_a_refresh_does_not_wait_for_what_failed_before(copied: Copied) -> None:
 def test_what_is_being_packed_is_not_refreshed(copied: Copied) -> None:
     """Its copy may have the files as they were before."""
     copied.change()
-    seen = current.look(str(copied.tree), [str(copied.tree.parent)], "")
-    where = place.place_of(str(copied.site.store), SCOPE, seen)
+    seen = current.look(str(copied.tree), [str(copied.tree.parent)], "", [])
+    where = place.place_of(str(copied.site.store), SCOPE, place.facts_of(seen, None))
     with copied.site.client() as store, store.locked_namespace(where, after(9)) as is_ours:
         assert is_ours
         result = copied.site.command("trees", "refresh", str(copied.tree))
@@ -174,6 +177,23 @@ def test_copies_of_a_tree_that_cannot_be_looked_at_go_all_the_same(copied: Copie
     result = copied.site.command("trees", "refresh", str(copied.tree))
     assert (result.exit_code, "packed when a job asks for it" in result.stderr) == (1, True)
     assert (copied.site.command("trees", "list").exit_code, copied.waiting()) == (1, [])
+
+
+def test_a_copy_of_many_is_packed_anew_by_the_next_job(copied: Copied) -> None:
+    """With the rights of whoever asks: root's, or the owner's, would read more."""
+    owner = User("ws-owner", copied.tree.stat().st_uid)
+    granted = GrantedTree(f"{copied.tree.parent}/*", (owner,), "site", "", "everyone")
+    whose = ("site", "ws-alice", os.getuid(), os.getgid())
+    asked = TreeRequest(str(copied.tree), "", *whose, "test", 7, NODE, time.time(), shared=granted)
+    assert requests.ask(copied.site.paths, asked)
+    assert packs(copied.site) == 0
+    assert [(row["scope"], row["user"], row["owners"]) for row in copied.rows()] == [
+        ("site", "ws-owner", str(owner.uid)),
+        (SCOPE, "ws-alice", ""),
+    ]
+    result = copied.site.command("trees", "refresh", str(copied.tree), "--user", "ws-owner")
+    assert (result.exit_code, "packed when a job asks for it" in result.stderr) == (1, True)
+    assert ([row["scope"] for row in copied.rows()], copied.waiting()) == ([SCOPE], [])
 
 
 def test_a_tree_is_removed(copied: Copied) -> None:

@@ -117,6 +117,36 @@ def test_a_container_that_the_caches_are_not_for_has_empty_ones(
     assert (f" {CONSTANT} " in container.mounts.read_text()) is (image != "")
 
 
+READ_ONLY = "none rbind,ro,nosuid,nodev,rslave,nofail,silent"
+
+
+@pytest.mark.parametrize("has_copy", [False, True])
+def test_the_tree_is_at_its_own_path(context: Context, container: Container, tmp_path: Path, has_copy: bool) -> None:
+    """Outside of the container, too: a user's mount of a directory above it comes later."""
+    run, programs, tree = context.record.run_directory, tmp_path / "programs", "/lustre/envs/train"
+    programs.mkdir()
+    (programs / "enroot-mount").write_text(f"#!/bin/sh\n/bin/cat >{tmp_path}/outside\n")
+    (programs / "enroot-mount").chmod(0o755)
+    rendered(context, {}, WARMSTART_TREE="somewhere else in the container")
+    os.makedirs(f"{run}/tree/copy/tree" if has_copy else f"{run}/tree/copy")
+    Path(f"{run}/tree/path").write_text(f"{tree}\n")
+    container.start(PATH=str(programs))
+    source = f"{run}/tree/copy/tree" if has_copy else tree
+    assert (tmp_path / "outside").read_text() == f"{source} {tree} {READ_ONLY}\n"
+    assert container.mounts.read_text().splitlines()[-1] == f"{source} {tree} {READ_ONLY},x-create=dir"
+    assert container.variables() == [f"WARMSTART_TREE={tree}"]
+
+
+@pytest.mark.parametrize("path", ["/lustre/my env", "relative", "/a/../etc", ""])
+def test_a_tree_of_another_shape_is_not_mounted(context: Context, container: Container, path: str) -> None:
+    """A line of the fstab is never made of it."""
+    rendered(context, {})
+    os.makedirs(f"{context.record.run_directory}/tree/copy")
+    Path(f"{context.record.run_directory}/tree/path").write_text(f"{path}\n")
+    assert container.start().returncode == 0
+    assert "rbind,ro" not in container.mounts.read_text()
+
+
 def test_what_the_user_or_the_image_set_stays(context: Context, container: Container) -> None:
     """But not a path into a cache: that was inherited from outside, or from another job."""
     rendered(context, {"A": "ours", "B": "ours", "C": "ours", "D": "ours"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -23,6 +24,8 @@ from warmstart.host import files, process
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir
 from warmstart.paths import NodePaths
+from warmstart.policy.compiled import User
+from warmstart.policy.match import GrantedTree
 from warmstart.record import Record
 from warmstart.run_end import WorkspaceBusy
 from warmstart.seed import wanted
@@ -30,6 +33,7 @@ from warmstart.seed.wanted import Wanted
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer
 from warmstart.trees import current, place, requests
+from warmstart.trees.requests import TreeRequest
 
 ABOUT = {"profile": "numba", "namespace": "ns", "scope": "user-1"}
 
@@ -125,6 +129,24 @@ def test_one_process_of_a_node_fetches(site: EntrySite) -> None:
     assert there(site) == {"wanted.json"}
 
 
+@pytest.mark.threat(41)
+def test_scopes_take_turns(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that wants many keeps no other waiting, also where each of its bundles comes at once."""
+    offer, order = offered(site), []
+
+    def fetch(_session: object, item: Wanted) -> None:
+        order.append(item.scope)
+        with opened_dir(site.paths.bundles) as fd:
+            wanted.forget(fd, item.sha256)
+
+    for number in range(3):
+        want(site, offer, sha256=f"{number:064}", asked=1000.0 + number)
+    want(site, offer, sha256="f" * 64, scope="user-2", asked=2000.0)
+    monkeypatch.setattr(background, "_fetch", fetch)
+    run(site)
+    assert order == ["user-1", "user-2", "user-1", "user-1"]
+
+
 @pytest.fixture
 def tree(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have a tree packed that a job of this account has asked for."""
@@ -165,6 +187,48 @@ def test_what_cannot_be_packed_waits(site: EntrySite, tree: Path) -> None:
     assert list(site.store.rglob("*.sqsh")) == []
 
 
+def shared(site: EntrySite, tree: Path, owner: User) -> None:
+    """Have a tree packed for the site, that one account may have files in; a job of another account asks."""
+    granted = GrantedTree(f"{tree.parent}/*", (User("ws-nobody", 1), owner), "site", "", "everyone")
+    whose = ("site", "ws-bob", os.getuid(), os.getgid())
+    asked = TreeRequest(str(tree), "", *whose, "test", 9, NODE, time.time(), shared=granted)
+    assert requests.ask(site.paths, asked)
+
+
+@pytest.mark.threat(54)
+def test_the_copy_of_many_is_roots_and_its_producer_is_who_owns_the_tree(site: EntrySite, tree: Path) -> None:
+    """So that blocking who wrote it takes it away, and blocking who asked for it does not."""
+    owner = User("ws-alice", tree.stat().st_uid)
+    shared(site, tree, owner)
+    assert packs(site) == 0
+    packed = site.events("tree.packed")
+    assert [(event["scope"], event["user"]) for event in packed] == [(SCOPE, "ws-alice"), ("site", "ws-bob")]
+    (bundle,) = (site.store / "artifacts" / "site").rglob("*.sqsh")
+    listed = subprocess.run(["/usr/bin/unsquashfs", "-lln", bundle], check=True, capture_output=True, text=True).stdout
+    found = [line.split()[1] for line in listed.splitlines() if "squashfs-root" in line]
+    assert {*found} == {f"0/{tree.stat().st_gid}"}
+    made = json.loads(bundle.with_suffix(".json").read_text())
+    assert [made["producer"]["user"], made["producer"]["uid"]] == [*owner]
+    assert made["facts"]["owners"] == f"1 {owner.uid}"
+
+
+@pytest.mark.threat(54)
+def test_what_cannot_be_shared_is_told_to_whoever_asks(site: EntrySite, tree: Path) -> None:
+    """With the file and what is wrong with it; another user's wish does not have it tried again at once."""
+    (tree / "pyvenv.cfg").chmod(0o664)
+    shared(site, tree, User("ws-alice", tree.stat().st_uid))
+    assert packs(site) == 0
+    (failed,) = site.events("tree.pack-failed")
+    problem = "pyvenv.cfg: others than its owner may write it; so no copy is made of it"
+    assert failed["error"]["code"] == "tree-not-shared"
+    assert failed["error"]["reason"].endswith(problem)
+    (waiting,) = requests.waiting(site.paths)
+    other = requests.ask(site.paths, waiting._replace(uid=7, user="ws-carol", attempts=0, tried=0.0, problem=""))
+    assert other is not None
+    assert other.problem.endswith(problem)
+    assert requests.due(site.paths) == []
+
+
 def limit(site: EntrySite, *, keep: int) -> None:
     """Change how many bytes of trees a node keeps."""
     site.write(site.policy._replace(trees=site.policy.trees._replace(keep=keep)))
@@ -202,8 +266,8 @@ def test_a_pack_makes_room_in_the_quota_of_its_scope(site: EntrySite, tree: Path
 def test_a_large_tree_is_bounded_by_its_own_quota_alone(site: EntrySite, tree: Path) -> None:
     """Neither by what a job's caches may take nor by what a node keeps of them; and none of these goes for it."""
     assert packs(site) == 0
-    seen = current.look(str(tree), [str(tree.parent)], "")
-    where = place.place_of(str(site.store), SCOPE, seen)
+    seen = current.look(str(tree), [str(tree.parent)], "", [])
+    where = place.place_of(str(site.store), SCOPE, place.facts_of(seen, None))
     (offer,) = bundles.offers(where.store, [SCOPE], where.profile, where.name, "n1-test").offers
     cache = Path(site.paths.bundles, f"{'ab' * 32}.sqsh")
     cache.write_bytes(b"x" * 100)
@@ -226,8 +290,8 @@ def test_a_large_tree_is_bounded_by_its_own_quota_alone(site: EntrySite, tree: P
 
 def test_one_node_packs_a_tree(site: EntrySite, tree: Path) -> None:
     """Another one that is at it is enough."""
-    seen = current.look(str(tree), [str(tree.parent)], "")
-    where = place.place_of(str(site.store), SCOPE, seen)
+    seen = current.look(str(tree), [str(tree.parent)], "", [])
+    where = place.place_of(str(site.store), SCOPE, place.facts_of(seen, None))
     with site.client() as store, store.locked_namespace(where, Deadline(time.monotonic() + 9)) as is_ours:
         assert is_ours
         assert packs(site) == 0

@@ -13,9 +13,9 @@ from warmstart import record as records
 from warmstart.entry import job_container
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import WorkerSilent
+from warmstart.host.identity import Identity, WorkerSilent
 
-Call = tuple[str, str, str, int, str]
+Call = tuple[str, str, int, dict[str, str]]
 
 
 @pytest.fixture
@@ -26,11 +26,10 @@ def shown(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     save(entry_site, a_record(workspace="/w", cache="/var/cache/warmstart"))
     calls: list[Call] = []
 
-    def show(  # noqa: PLR0917 - what it stands for
-        namespace: str, parent: str, name: str, owner: int, target: str, deadline: Deadline
-    ) -> None:
+    def show(namespace: str, run: str, owner: Identity, targets: dict[str, str], deadline: Deadline) -> dict[str, str]:
         assert deadline.left() <= job_container.SECONDS
-        calls.append((namespace, parent, name, owner, target))
+        calls.append((namespace, run, owner.uid, targets))
+        return {}
 
     monkeypatch.setattr(job_container, "show_in_namespace", show)
     return calls
@@ -46,7 +45,24 @@ def save(site: EntrySite, record: records.Record) -> None:
 def test_the_jobs_cache_is_shown(entry_site: EntrySite, shown: list[Call]) -> None:
     """At the policy's path."""
     assert job_container.main(entry_site.installation.prefix) == 0
-    assert shown == [("/run/ns", "/w/n1/7.0a1b2c3d", "cache", os.getuid(), entry_site.policy.paths.cache)]
+    assert shown == [("/run/ns", "/w/n1/7.0a1b2c3d", os.getuid(), {"cache": entry_site.policy.paths.cache})]
+
+
+def test_the_jobs_tree_is_shown_too(
+    entry_site: EntrySite, shown: list[Call], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where the run's directory says; of what fails each part is told, and what that is."""
+    record = a_record(workspace=str(tmp_path / "w"), cache="/var/cache/warmstart")
+    save(entry_site, record)
+    os.makedirs(f"{record.run_directory}/tree")
+    Path(f"{record.run_directory}/tree/path").write_text("/lustre/my env\n")
+    targets = {"cache": entry_site.policy.paths.cache, "tree": "/lustre/my env"}
+    assert job_container.main(entry_site.installation.prefix) == 0
+    assert shown == [("/run/ns", record.run_directory, os.getuid(), targets)]
+    monkeypatch.setattr(job_container, "show_in_namespace", lambda *_: {"tree": "too many links"})
+    assert job_container.main(entry_site.installation.prefix) == 0
+    (event,) = entry_site.events("step.failed")
+    assert (event["error"]["code"], "too many links" in event["error"]["reason"]) == ("tree-unusable", True)
 
 
 @pytest.mark.parametrize("case", ["another policy", "no namespace", "no record", "another user", "no cache"])

@@ -230,6 +230,34 @@ def test_rights_on_claims_are_refused(site: Site, rule: str, refusal: str) -> No
     assert f"rules[0].{refusal}" in problems[0] or refusal in problems[0]
 
 
+@pytest.mark.threat(54)
+@pytest.mark.parametrize(
+    ("rule", "refusal"),
+    [
+        ("{path: /lustre/sw, owners: [root], scope: account}", "trees[0].scope: account needs trust.account: enforced"),
+        ("{path: /lustre/sw, owners: [root], scope: user}", "trees[0].scope: expected 'account' or 'site'"),
+        ("{path: /lustre/sw, owners: [ghost], scope: site}", "trees[0].owners[0]: no user 'ghost' on this node"),
+        ("{path: /lustre/sw, owners: [], scope: site}", "trees[0].owners: is empty"),
+        ("{path: /lustre/sw/, owners: [root], scope: site}", "trees[0].path: write /lustre/sw, without"),
+        ("{path: /lustrous, owners: [root], scope: site}", "trees[0].path: /lustrous is below none of trees.prefixes"),
+        ("{path: /lustre, owners: [root], scope: site}", "trees[0].path: /lustre is below none of trees.prefixes"),
+        (
+            "{path: /lustre/a, owners: [root], scope: site, marker: ../b}",
+            "trees[0].marker: '../b' is not a path in a tree",
+        ),
+        ("{path: /lustre/a, owners: [root], scope: site, marker: /b}", "trees[0].marker: '/b' is not a path in a tree"),
+    ],
+)
+def test_trees_of_many_are_owned_and_below_a_prefix(site: Site, rule: str, refusal: str) -> None:
+    """Only what the policy offers as trees can be shared."""
+    text = f"{MINIMAL}trees: {{prefixes: [/lustre]}}\nrules:\n  - {{name: a, trees: [{rule}]}}\n"
+    (problem,) = refusals(site, text)
+    assert f"rules[0].{refusal}" in problem
+    tree = "{path: /lustre/*/env, owners: [root], scope: site, marker: .version/x..y}"
+    (problem,) = refusals(site, text.replace(rule, tree).replace("name: a", "name: a, match: {account: ml}"))
+    assert "rules[0].match.account: trees may not depend on a claimed attribute" in problem
+
+
 @pytest.mark.parametrize(
     "rule",
     [

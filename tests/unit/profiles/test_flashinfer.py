@@ -1,4 +1,4 @@
-"""FlashInfer's kernels, built by ninja, with their generated sources."""
+"""FlashInfer's kernels, built by ninja, and their generated sources."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from tests.support.cache_files import of_tool, relocatable
 from tests.support.judging import Judge
 
 
-def test_an_operation_is_its_build_and_its_sources(verdict: Judge) -> None:
-    """Both of one entry."""
+def test_an_operation_is_its_build(verdict: Judge) -> None:
+    """With library, objects, ninja's log and dependencies."""
     assert verdict("flashinfer", operation(BUILT)) is None
 
 
 def test_an_operation_that_was_killed_is_refused(verdict: Judge) -> None:
-    """As ninja's other builds are; an empty source, too."""
+    """As ninja's other builds are."""
     assert verdict("flashinfer", operation({**BUILT, ".ninja_log": NINJA_LOG[:-1]})) == "build-unfinished"
-    assert verdict("flashinfer", operation(BUILT) | {f"{OPS}/generated/x/x.cu": b""}) == "text-malformed"
 
 
 @pytest.mark.parametrize("changes", BUILT_ELSEWHERE)
@@ -26,9 +25,11 @@ def test_what_was_built_at_a_runs_own_path_is_refused(verdict: Judge, changes: d
     assert verdict("flashinfer", operation({**BUILT, **changes})) == "made-elsewhere"
 
 
-def test_generated_sources_alone_are_no_operation(verdict: Judge) -> None:
-    """FlashInfer generates before it builds."""
-    assert verdict("flashinfer", {f"{OPS}/generated/x/x.cu": b"x"}) == "incomplete"
+@pytest.mark.parametrize("name", ["silu_and_mul.cu", "batch/x.cu", "trtllm_export/gemm/a/x.h"])
+def test_a_generated_source_is_an_entry(verdict: Judge, name: str) -> None:
+    """Its name does not say whose it is, and ninja builds what it belongs to again unless it comes back."""
+    assert verdict("flashinfer", {f"{OPS}/generated/{name}": b"x"}) is None
+    assert verdict("flashinfer", {f"{OPS}/generated/{name}": b""}) == "text-malformed"
 
 
 TWICE = {name: content for name, content in of_tool("flashinfer").items() if "_cute_dsl/" in name}

@@ -203,7 +203,9 @@ ENTRIES = {
     "flashinfer": {
         f"{OPS}/cached_ops/batch/batch.so": f"{OPS}/batch",
         f"{OPS}/cached_ops/batch/x.cuda.o": f"{OPS}/batch",
-        f"{OPS}/generated/batch/x.cu": f"{OPS}/batch",
+        f"{OPS}/generated/batch/x.cu": f"{OPS}/generated/batch/x.cu",
+        f"{OPS}/generated/silu_and_mul.cu": f"{OPS}/generated/silu_and_mul.cu",
+        f"{OPS}/generated/gen_gemm_sm90/a/x.inc": f"{OPS}/generated/gen_gemm_sm90/a/x.inc",
         f"{OPS}/cached_ops/add_sm90a_cute_dsl/n512.o": f"{OPS}/add_sm90a_cute_dsl",
         f"{OPS}/cached_ops/add_sm90a_cute_dsl/meta.json": f"{OPS}/add_sm90a_cute_dsl",
         f"{OPS}/cached_ops/add_sm90a_cute_dsl/n512.o.tmp.7": None,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cache_files import NUMBA_DATA, NUMBA_INDEX, numba_files, relocatable
+from tests.support.cache_files import NUMBA_DATA, NUMBA_INDEX, numba_files, of_tool, relocatable
 from tests.support.judging import SAME_STAGE, Judge
 from warmstart.profiles.entry_files import REASONS
 from warmstart.profiles.formats import pickle_framing
@@ -135,3 +135,28 @@ def test_a_damaged_object_in_a_pickle_is_refused(verdict: Judge) -> None:
     """The ELF object inside the data is checked as one: here its section headers are gone."""
     data = pickle.dumps((b"key", relocatable()[:-64]), 5)
     assert verdict("numba", {**numba_files(1), NUMBA_DATA: data}) == "elf-truncated"
+
+
+CUDA = of_tool("numba-cuda")
+CUDA_INDEX, CUDA_DATA = (next(name for name in CUDA if name.endswith(end)) for end in (".nbi", ".nbc"))
+
+
+def test_a_kernel_for_a_gpu_is_valid(verdict: Judge) -> None:
+    """numba-cuda keeps it in the same files, with a cubin in the place of an object for the CPU."""
+    assert verdict("numba", CUDA) is None
+
+
+def test_the_cubin_inside_has_to_be_whole(verdict: Judge) -> None:
+    """It is judged as other tools' cubins are."""
+    at = CUDA[CUDA_DATA].index(b"\x7fELF")
+    headless = CUDA[CUDA_DATA][: at + 40] + bytes(8) + CUDA[CUDA_DATA][at + 48 :]  # where the section headers are
+    assert verdict("numba", CUDA | {CUDA_DATA: headless}) == "elf-malformed"
+    for name in CUDA:
+        assert verdict("numba", CUDA | {name: CUDA[name][:-1]}) == "pickle-truncated"
+
+
+def test_a_kernel_for_other_types_than_the_index_says_is_refused(verdict: Judge) -> None:
+    """Two processes wrote it."""
+    other = CUDA[CUDA_INDEX].replace(b"array(float32, 1d, C)", b"array(float64, 1d, C)")
+    assert other != CUDA[CUDA_INDEX]
+    assert verdict("numba", CUDA | {CUDA_INDEX: other}) == "two-writers"

@@ -10,6 +10,9 @@ import pytest
 
 from tests.support.runs import a_context, events
 from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+from warmstart.policy.compiled import User
+from warmstart.policy.match import GrantedTree
 from warmstart.profiles.defined import TREES
 from warmstart.seed import node_cache, together, wanted
 from warmstart.seed.node_cache import Copy
@@ -22,6 +25,7 @@ from warmstart.store.agreement import Cold, ProposedProfile
 from warmstart.store.bundles import FetchOverBudget
 from warmstart.store.manifest import Draft, File, Producer
 from warmstart.store.meeting import Meeting
+from warmstart.store.verify import SignedLists
 from warmstart.trees import current, place, requests, shown
 from warmstart.trees.current import TreeUnusable
 
@@ -31,8 +35,8 @@ SCOPE = "user-64201-ws-alice"
 class Shown:
     """A job, its tree, and what was mounted for it."""
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.tree = root / "trees" / "env"
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, name: str = "env") -> None:
+        self.tree = root / "trees" / name
         self.tree.mkdir(parents=True)
         (self.tree / "pyvenv.cfg").write_text("")
         if os.geteuid() == 0:
@@ -44,9 +48,11 @@ class Shown:
             policy=policy._replace(trees=policy.trees._replace(prefixes=(str(self.tree.parent),)))
         )
         os.makedirs(context.record.run_directory)
+        self.shared: GrantedTree | None = None
+        self.signed_only = False
         self.copies: list[int | None] = []
         self.started: list[object] = []
-        monkeypatch.setattr(shown, "show", lambda _run, _path, copy: self.copies.append(copy))
+        monkeypatch.setattr(shown, "show", lambda _run, _path, copy, _own: self.copies.append(copy))
         monkeypatch.setattr(requests, "start_due", self.started.append)
         monkeypatch.setattr(node_cache, "mounted", self._mounted)
 
@@ -54,12 +60,17 @@ class Shown:
         assert os.path.exists(copies[0].path)
         return [os.open(self.tree, os.O_RDONLY)]
 
-    def publish(self) -> None:
+    def policy(self, *, constant_path: str) -> None:
+        """Let the policy have another way."""
+        self.context = self.context._replace(policy=self.context.policy._replace(constant_path=constant_path))
+
+    def publish(self, scope: str = SCOPE) -> None:
         """Publish a copy of the tree as it is."""
-        seen = current.look(str(self.tree), [str(self.tree.parent)], "")
-        where = place.place_of(self.context.store.path, SCOPE, seen)
+        seen = current.look(str(self.tree), [str(self.tree.parent)], "", [])
+        facts = place.facts_of(seen, self.shared)
+        where = place.place_of(self.context.store.path, scope, facts)
         whole = {place.ENTRY: {place.ENTRY: File(0, seen.stamp, 0)}}
-        draft = Draft(Producer(1, "ws-alice", 64201, "n1", "test"), place.facts_of(seen), whole)
+        draft = Draft(Producer(1, "ws-alice", 64201, "n1", "test"), facts, whole)
         fd = os.memfd_create("tree")
         os.write(fd, b"squashfs")
         assert bundles.publish_bundle(where, fd, draft, "n1-test").bundle
@@ -67,7 +78,9 @@ class Shown:
 
     def run(self, *, alone: bool = True, tree: str = "") -> tuple[str, ...]:
         """Run the step; return its notices."""
-        return step.run(self.context, Options(tree or str(self.tree), "", SCOPE, alone=alone)).notices
+        shared = (self.shared,) if self.shared else ()
+        options = Options(tree or str(self.tree), "", SCOPE, alone=alone, shared=shared, signed_only=self.signed_only)
+        return step.run(self.context, options).notices
 
     def event(self) -> tuple[str, str]:
         """Return the last way of showing it, and the reason."""
@@ -97,6 +110,89 @@ def test_a_copy_of_the_tree_as_it_is_is_shown(site: Shown) -> None:
     os.utime(site.tree, (time.time() - 5, time.time() - 5))
     site.run()
     assert site.event() == ("itself", "no-copy")
+
+
+def share(site: Shown, *, signed: tuple[str, ...] = ()) -> None:
+    """Have a rule name the tree for the site."""
+    site.shared = GrantedTree(f"{site.tree.parent}/*", (User("ws-alice", 64201),), "site", "", "everyone")
+    policy = site.context.policy
+    site.context = site.context._replace(policy=policy._replace(trust=policy.trust._replace(signed=signed)))
+
+
+def test_a_tree_of_the_site_has_one_copy(site: Shown) -> None:
+    """The user's own is not looked at, and what is packed is the site's."""
+    site.publish()
+    share(site)
+    site.run()
+    assert site.event() == ("itself", "no-copy")
+    (asked,) = requests.due(site.context.paths)
+    assert (asked.scope, asked.shared, asked.uid) == ("site", site.shared, site.context.record.uid)
+    site.publish("site")
+    assert (site.run(), site.event()) == ((), ("copy", ""))
+    told = events(site.context, "tree.shown")[-1]
+    assert (told["scope"], told["rule"]) == ("site", "everyone")
+
+
+def test_a_job_is_told_why_its_tree_was_not_packed(site: Shown) -> None:
+    """Where it could be packed, that it will be."""
+    share(site)
+    site.run()
+    (asked,) = requests.due(site.context.paths)
+    with opened_dir(site.context.paths.trees) as fd:
+        requests.write(fd, asked._replace(problem="a/b: unreadable", attempts=1, tried=time.time()))
+    (notice,) = site.run()
+    assert notice.endswith("read-only; it was not packed: a/b: unreadable")
+
+
+@pytest.mark.threat(54)
+def test_in_a_signed_scope_nodes_publish_nothing(site: Shown) -> None:
+    """What is there without a signature is not shown; what is packed is the user's, until it is promoted."""
+    share(site, signed=("site",))
+    site.publish("site")
+    site.context.store.lists = no_lists(site)
+    site.run()
+    assert site.event() == ("itself", "no-copy")
+    (asked,) = requests.due(site.context.paths)
+    assert (asked.scope, asked.shared) == (SCOPE, site.shared)
+    site.publish()
+    site.run()
+    assert site.event() == ("copy", "")
+    site.signed_only = True
+    site.run()
+    assert site.event() == ("itself", "no-copy")
+    site.shared = None
+    (notice,) = site.run()
+    assert (site.event(), notice.endswith("read-only; it has no signed copy")) == (("itself", "not-signed"), True)
+
+
+def no_lists(site: Shown) -> SignedLists:
+    """Return what a host believes that has seen no signed list."""
+    os.makedirs(site.context.paths.shared, exist_ok=True)
+    return SignedLists(site.context.policy.trust, site.context.policy.validate_user, site.context.paths.shared)
+
+
+@pytest.mark.parametrize("name", ["env", "e:nv", "e nv", "\udcff"])
+def test_runtimes_are_told_of_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Where the policy leaves it to them, and as far as a variable and Apptainer can have the path."""
+    site = Shown(tmp_path, monkeypatch, name)
+    site.policy(constant_path="containers")
+    link = site.tree.with_name("link")
+    link.symlink_to(site.tree)
+    options = Options(str(link), "", SCOPE, alone=True)
+    copy = f"{site.context.record.run_directory}/tree/copy/tree"
+    said = "read from the shared file system, in containers read-only"
+    for published, source in ((False, str(site.tree)), (True, copy)):
+        if published:
+            site.publish()
+        outcome = step.run(site.context, options)
+        assert [said in notice for notice in outcome.notices] == ([] if published else [True])
+        expected = {} if name == "\udcff" else {"WARMSTART_TREE": source}
+        if name in ("env", "e nv"):
+            expected["APPTAINER_BIND"] = f"{source}:{site.tree}:ro"
+        assert outcome.environment == expected
+    site.policy(constant_path="spank")
+    outcome = step.run(site.context, options)
+    assert outcome.environment == ({} if name == "\udcff" else {"WARMSTART_TREE": copy})
 
 
 def test_nodes_that_decide_for_themselves_read_the_tree_itself(site: Shown) -> None:

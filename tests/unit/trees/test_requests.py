@@ -40,13 +40,28 @@ def test_a_tree_is_asked_for_once(paths: NodePaths) -> None:
 
 
 @pytest.mark.threat(50)
-def test_users_take_turns_and_have_a_bound(paths: NodePaths) -> None:
-    """One who asks for many waits behind who asks for one."""
+def test_users_have_a_bound(paths: NodePaths) -> None:
+    """One who asks for too many does not keep others from asking."""
     for number in range(MOST_PER_USER):
         assert requests.ask(paths, request(f"/{number}", asked=time.time() - 100 + number))
     assert not requests.ask(paths, request("/more"))
     assert requests.ask(paths, request("/other", uid=2))
-    assert [item.tree for item in requests.due(paths)][:3] == ["/0", "/other", "/1"]
+    assert [item.tree for item in requests.due(paths)][-3:] == ["/6", "/7", "/other"]
+
+
+@pytest.mark.threat(54)
+def test_each_user_may_have_one_tree_packed(paths: NodePaths) -> None:
+    """Of a tree that many share, too: each user's process may try, and nobody waits for another's that is killed."""
+    now = time.time()
+    for uid, asked in ((1, now - 9), (1, now - 8), (2, now - 7)):
+        tree = "/shared" if asked != now - 8 else "/own"
+        assert requests.ask(paths, request(tree, uid=uid, asked=asked)._replace(scope="site"))
+    assert [(item.tree, item.uid) for item in requests.due(paths)] == [("/shared", 1), ("/own", 1), ("/shared", 2)]
+    killed = requests.due(paths)[0]._replace(attempts=1, tried=now, problem="worker-died")
+    write(paths, killed)
+    assert [item.uid for item in requests.due(paths)] == [1, 2]
+    write(paths, killed._replace(refused=True))  # by the tree, not by its user's process
+    assert [(item.tree, item.uid) for item in requests.due(paths)] == [("/own", 1)]
 
 
 def test_a_failed_pack_waits_longer_each_time(paths: NodePaths) -> None:

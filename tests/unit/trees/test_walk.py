@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -12,10 +13,12 @@ from typing import BinaryIO
 
 import pytest
 
+from warmstart.host import untrusted
 from warmstart.host.files import opened_dir
 from warmstart.trees import walk
+from warmstart.trees.current import TreeUnusable
 from warmstart.trees.stage import Stage, Staged, WalkMalformed
-from warmstart.trees.walk import Bounds, TreeChanged, TreeTooLarge
+from warmstart.trees.walk import Bounds, TreeChanged, TreeNotShared, TreeTooLarge
 
 MANY = Bounds(1 << 30, 1000)
 
@@ -27,10 +30,10 @@ def records() -> Iterator[BinaryIO]:
         yield file
 
 
-def copied(tree: Path, to: Path, records: BinaryIO, bounds: Bounds = MANY) -> Staged:
+def copied(tree: Path, to: Path, records: BinaryIO, bounds: Bounds = MANY, owners: list[int] | None = None) -> Staged:
     """Copy a tree as `TreeClient.walk` does."""
     to.mkdir()
-    walk.begin(str(tree), bounds)
+    walk.begin(str(tree), bounds, owners)
     with opened_dir(str(to)) as fd, Stage(fd, str(tree), bounds) as stage:
         has_more = True
         while has_more:
@@ -116,10 +119,136 @@ def test_a_file_that_grows_is_no_copy(tmp_path: Path, records: BinaryIO, monkeyp
             log.write("more")
         return read(fd, most)
 
-    walk.begin(str(tree), MANY)
+    walk.begin(str(tree), MANY, None)
     monkeypatch.setattr("warmstart.trees.walk.os.read", growing)
     with pytest.raises(TreeChanged):
         walk.more(records.fileno())
+
+
+@pytest.mark.threat(50)
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        (untrusted.UNREADABLE, errno.EACCES),
+        (untrusted.UNREADABLE, errno.EIO),
+        (untrusted.UNREADABLE, errno.ESTALE),
+        (untrusted.GONE, errno.ENOENT),
+        (untrusted.LINK, 0),
+    ],
+)
+def test_only_what_the_user_may_not_read_is_left_out(
+    tmp_path: Path, records: BinaryIO, monkeypatch: pytest.MonkeyPatch, reason: str, error: int
+) -> None:
+    """What goes, is swapped, or cannot be read now would be missing from a copy that is shown for months."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").write_text("x")
+
+    def turn_away(*_: object) -> int:
+        raise untrusted.TurnedAway(reason) from (OSError(error, os.strerror(error)) if error else None)
+
+    monkeypatch.setattr(walk, "open_any_file", turn_away)
+    if error == errno.EACCES:
+        assert copied(tmp_path / "tree", tmp_path / "copy", records).examples == [("file", reason)]
+    else:
+        with pytest.raises(TreeChanged, match="'file' c"):
+            copied(tmp_path / "tree", tmp_path / "copy", records)
+
+
+@pytest.mark.threat(50)
+def test_a_directory_that_changes_while_it_is_read_is_no_copy(
+    tmp_path: Path, records: BinaryIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that was moved may be missing from the copy, or be there twice."""
+    directory = tmp_path / "tree" / "directory"
+    directory.mkdir(parents=True)
+    (directory / "file").write_text("x")
+
+    def opening(name: str, parent: int, mount: str) -> int:
+        (directory / "new").touch()
+        return untrusted.open_any_file(name, parent, mount)
+
+    monkeypatch.setattr(walk, "open_any_file", opening)
+    with pytest.raises(TreeChanged, match="directory"):
+        copied(tmp_path / "tree", tmp_path / "copy", records)
+
+
+@pytest.fixture
+def open_tree(tmp_path: Path) -> Path:
+    """Return a tree that everybody may read, and its owner alone may write."""
+    tree = tmp_path / "tree"
+    (tree / "lib").mkdir(parents=True)
+    for path, mode in (
+        (tree, 0o755),
+        (tree / "lib", 0o755),
+        (tree / "lib" / "one.py", 0o644),
+        (tree / "run", 0o755),
+    ):
+        if not path.exists():
+            path.write_text("x")
+        path.chmod(mode)
+    (tree / "link").symlink_to("/etc/hostname")
+    return tree
+
+
+def test_a_tree_that_is_everybodys_is_copied(open_tree: Path, tmp_path: Path, records: BinaryIO) -> None:
+    """With its modes."""
+    assert copied(open_tree, tmp_path / "copy", records, owners=[os.getuid()]).left_out == 0
+    assert seen(tmp_path / "copy") == seen(open_tree)
+
+
+@pytest.mark.threat(54)
+@pytest.mark.parametrize(
+    ("path", "mode", "problem"),
+    [
+        ("", 0o775, "its top: others than its owner may write it"),
+        ("", 0o705, "its top: not all who may read the tree may read it"),
+        ("lib", 0o1777, "lib: others than its owner may write it"),
+        ("lib", 0o711, "lib: not all who may read the tree may read it"),
+        ("lib/one.py", 0o646, "lib/one.py: others than its owner may write it"),
+        ("lib/one.py", 0o664, "lib/one.py: others than its owner may write it"),
+        ("lib/one.py", 0o640, "lib/one.py: not all who may read the tree may read it"),
+        ("lib/one.py", 0o604, "lib/one.py: not all who may read the tree may read it"),
+        ("run", 0o700, "run: not all who may read the tree may read it"),
+    ],
+)
+def test_one_file_is_enough_against_a_copy_for_many(  # noqa: PLR0917 - what, how
+    open_tree: Path, tmp_path: Path, records: BinaryIO, path: str, mode: int, problem: str
+) -> None:
+    """Who can write it could have put anything there; and whoever sees the copy must be able to read the tree."""
+    (open_tree / path).chmod(mode)
+    with pytest.raises(TreeNotShared, match=problem):
+        copied(open_tree, tmp_path / "copy", records, owners=[os.getuid()])
+
+
+@pytest.mark.threat(54)
+def test_in_a_tree_of_a_group_the_groups_files_may_be_the_groups(
+    open_tree: Path, tmp_path: Path, records: BinaryIO
+) -> None:
+    """Nobody else can list its top, so nobody else is shown the copy."""
+    open_tree.chmod(0o750)
+    (open_tree / "lib").chmod(0o2750)
+    (open_tree / "lib" / "one.py").chmod(0o640)
+    copied(open_tree, tmp_path / "copy", records, owners=[os.getuid()])
+    (open_tree / "lib" / "one.py").chmod(0o600)
+    with pytest.raises(TreeNotShared, match=r"lib/one.py: not all"):
+        copied(open_tree, tmp_path / "other", records, owners=[os.getuid()])
+
+
+@pytest.mark.threat(54)
+def test_a_copy_for_many_is_whole(open_tree: Path, tmp_path: Path, records: BinaryIO) -> None:
+    """What would be left out of a user's own ends it."""
+    os.mkfifo(open_tree / "lib" / "fifo")
+    with pytest.raises(TreeNotShared, match="lib/fifo: neither file nor directory; so no copy"):
+        copied(open_tree, tmp_path / "copy", records, owners=[os.getuid()])
+
+
+@pytest.mark.threat(54)
+def test_a_link_on_the_way_leads_to_no_other_tree(open_tree: Path, tmp_path: Path) -> None:
+    """Somebody could put it there after the tree was looked at."""
+    (tmp_path / "way").symlink_to(tmp_path)
+    with pytest.raises(TreeUnusable, match="has become another's"):
+        walk.begin(str(tmp_path / "way" / "tree"), MANY, None)
+    walk.begin(str(open_tree), MANY, None)
 
 
 def name(text: bytes) -> bytes:

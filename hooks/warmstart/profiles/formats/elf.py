@@ -23,6 +23,7 @@ from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 SHARED, RELOCATABLE, EXECUTABLE = 3, 1, 2  # e_type
 _MACHINES = {62, 183}  # x86-64, AArch64
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_MACHINE_AT = 18  # e_machine
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _IDENT = b"\x7fELF\x02\x01\x01"
@@ -72,9 +73,15 @@ def check(files: EntryFiles, name: str, kind: int) -> None:
 
 
 def check_if_object(file: BinaryIO, start: int, size: int) -> bool:
-    """Check `size` bytes at `start` if they begin as an ELF image does; return whether they do."""
+    """Check `size` bytes at `start` if they begin as an ELF image does; return whether they are code for the CPU.
+
+    A cubin is none: it is checked, and has nothing that a linker of the host would look for.
+    """
     part = Part(file, start, size)
     if size < 4 or part.read(0, 4) != _IDENT[:4]:
+        return False
+    if int.from_bytes(part.read(_MACHINE_AT, 2), "little") in _CUDA:
+        _check_cubin(part)
         return False
     _check(part, {RELOCATABLE, SHARED})
     return True
@@ -235,16 +242,20 @@ def check_cubin(files: EntryFiles, name: str, *, arch: int | None = None, kernel
     is not looked at.
     """
     with files.open(name) as (file, size):
-        part = Part(file, 0, size)
-        elf = headers(part, {EXECUTABLE}, _CUDA)
-        require(bool(elf.segments) and elf.end == size)
-        check_segments(part, elf.segments)
-        require(elf.abi in _ARCH_AT)
-        kernels = _kernels(part, elf)
-    if arch is not None and elf.flags >> _ARCH_AT[elf.abi] & 0xFF != arch:
+        found, kernels = _check_cubin(Part(file, 0, size))
+    if (arch is not None and found != arch) or (kernel and kernel.encode() not in kernels):
         raise EntryInvalid("other-target")
-    if not kernels or (kernel and kernel.encode() not in kernels):
+
+
+def _check_cubin(part: Part) -> tuple[int, set[bytes]]:
+    """Require a part that is one whole cubin with code; return its architecture and the names of its functions."""
+    elf = headers(part, {EXECUTABLE}, _CUDA)
+    require(bool(elf.segments) and elf.end == part.size)
+    check_segments(part, elf.segments)
+    require(elf.abi in _ARCH_AT)
+    if not (kernels := _kernels(part, elf)):
         raise EntryInvalid("other-target")
+    return elf.flags >> _ARCH_AT[elf.abi] & 0xFF, kernels
 
 
 def _kernels(part: Part, elf: Headers) -> set[bytes]:

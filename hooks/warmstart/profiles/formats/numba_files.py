@@ -1,6 +1,7 @@
 """Check that the files of one function are what one process of Numba wrote (docs/cache-formats.md, Numba).
 
 Nothing is unpickled: indexes and data are read as inert parts (`pickle_framing`), objects by their symbol tables.
+numba-cuda keeps kernels for GPUs in the same files, with a cubin in the place of the object.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ def _read_data(files: EntryFiles, name: str) -> _Data:
             defined |= symbols.defined
     value = pickle.value
     parts = value if isinstance(value, tuple) else ()
+    if isinstance(value, Items):  # a kernel for a GPU
+        parts = tuple(part for _, part in value)
     for part in parts:
         if any(map(_is_of_no_module, part if isinstance(part, tuple) else (part,))):
             raise EntryInvalid("not-importable")

@@ -93,13 +93,13 @@ class Pickle(NamedTuple):
     """One pickle's value: `str`, `Blob`, `Scalar`, tuples, lists, `Items`, `Global`, `Made`, or `Other`."""
 
     value: object
-    objects: list[Blob]  # the byte strings that are ELF objects
+    objects: list[Blob]  # the byte strings that are ELF objects for the CPU
 
 
 def check(files: EntryFiles, name: str, *, pickles: int) -> list[Pickle]:
     """Return the pickles of `name`; `EntryInvalid` unless it is exactly that many whole ones up to its last byte.
 
-    ELF objects among the byte strings are checked as such.
+    ELF objects and cubins among the byte strings are checked as such.
     """
     with files.open(name) as (file, size):
         if size > LARGEST:

@@ -1,0 +1,65 @@
+"""Checks of what a node needs to show jobs their trees (docs/reference/trees.md)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from warmstart.doctor.finding import ADVICE, OK, UNKNOWN, WRONG, Finding
+from warmstart.doctor.node import Node, existing
+from warmstart.doctor.store import LOCAL
+from warmstart.errors import WarmstartError
+from warmstart.host import linux
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.host.namespaces import mount_of
+from warmstart.host.worker import Worker
+from warmstart.policy.units import format_size
+
+SECONDS = 5.0  # for each prefix
+
+
+def trees(node: Node) -> Iterator[Finding]:
+    """Check the kernel, the directories of `trees.prefixes`, and the room for packing a tree."""
+    offered = node.policy.trees
+    if not offered.prefixes:
+        yield Finding(OK, "the policy offers no trees")
+        return
+    findings = [finding for prefix in offered.prefixes for finding in _prefix(prefix)]
+    if not linux.has_mount_setattr():
+        findings.append(Finding(WRONG, "this kernel cannot show a job its tree", "use Linux 5.12 or later"))
+    disk = os.statvfs(existing(node.installation.var))
+    most = disk.f_bavail * disk.f_frsize // 2
+    if most < offered.max_size:
+        found = f"a tree of more than {format_size(most)} is not packed on this node, for want of space"
+        yield Finding(ADVICE, found, f"free space where {node.installation.var} is, or lower trees.max_size")
+    yield from findings or [Finding(OK, "jobs may have trees below " + ", ".join(offered.prefixes))]
+
+
+def _prefix(prefix: str) -> Iterator[Finding]:
+    try:
+        with Worker(Identity("root", os.geteuid(), os.getegid()), f"the file system of {prefix}") as worker:
+            real = worker.run(after(SECONDS), _real_path, prefix)
+    except PermissionError:
+        return  # root may be nobody there, and the jobs' users are not
+    except WarmstartError as error:
+        yield Finding(UNKNOWN, str(error), "look at the file server, and at the network")
+        return
+    except OSError as error:
+        found = f"trees.prefixes: {prefix}: {error.strerror}: no job gets a tree there"
+        yield Finding(WRONG, found, "mount the file system, or correct the path")
+        return
+    mounted = mount_of(real)
+    if real != prefix:
+        found = f"trees.prefixes: {prefix} leads to {real}: no job gets a tree there"
+        yield Finding(WRONG, found, f"write {real}")
+    elif mounted.kind in LOCAL:
+        found = f"trees.prefixes: {prefix} is on {mounted.kind} ({mounted.point}), a disk of this node's own"
+        yield Finding(ADVICE, found, "leave it out: packed copies save nothing there")
+
+
+def _real_path(path: str) -> str:
+    return os.path.realpath(path, strict=True)
+
+
+CHECKS = {"node.trees": trees}
