@@ -267,7 +267,7 @@ def test_a_fetch_over_budget_is_not_begun(local: Place) -> None:
     """The store is not read for more bytes than the budget has left."""
     local.publish("a", content=b"x" * 1000)
     (offer,) = local.offers()
-    with pytest.raises(FetchOverBudget, match="1000 bytes, but only 999 are left"):
+    with pytest.raises(FetchOverBudget, match="1000 bytes, but only 999 may still be fetched"):
         local.copy(offer, most_bytes=999)
     assert os.listdir(local.base / "bundles") == []
 

@@ -261,10 +261,12 @@ def test_a_user_who_stops_or_kills_the_process_that_reads(
     tree = site.tree("hostile")
     real = TreeClient.walk
 
-    def walking(client: TreeClient, path: str, bounds: Bounds, stage: Stage, deadline: Deadline) -> None:
+    def walking(  # noqa: PLR0917 - the real one's
+        client: TreeClient, path: str, bounds: Bounds, stage: Stage, deadline: Deadline, owners: list[int] | None = None
+    ) -> None:
         if path == str(tree):
             subprocess.run(["setpriv", *AS_ALICE, "/bin/kill", f"-{signal}", str(client._worker._pid)], check=True)
-        real(client, path, bounds, stage, deadline)
+        real(client, path, bounds, stage, deadline, owners)
 
     monkeypatch.setattr(TreeClient, "walk", walking)
     assert packed(site, tree)[0] == code
