@@ -228,6 +228,7 @@ def test_a_job_that_is_cancelled_during_a_cold_import_frees_its_nodes(
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("flags", flags_of_this_slurm())
 def test_slurmd_tells_a_prolog_nothing_of_its_jobs_end(
     patient: Site, registry: Registry, fresh_image: Callable[[], str], flags: str

@@ -338,6 +338,7 @@ def test_a_file_that_was_edited_in_place_is_found_by_maintenance(site: Site) -> 
         assert (again.output.splitlines()[0], again.output.splitlines()[-1]) == ("mended", "copy")
 
 
+@pytest.mark.sweep
 @pytest.mark.threat(50)
 def test_a_hostile_tree_stops_no_job(site: Site) -> None:
     """Its own job runs, and another user's tree is packed; nothing is left of either."""

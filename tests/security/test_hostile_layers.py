@@ -85,6 +85,7 @@ def test_many_files_cost_no_memory_each(tmp_path: Path) -> None:
     assert (result.status, result.memory < MOST_MEMORY) == (0, True), result
 
 
+@pytest.mark.sweep
 def test_packing_takes_no_longer_than_an_honest_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes longer is left to the unpacker, whose time is limited as well."""
     monkeypatch.chdir(tmp_path)

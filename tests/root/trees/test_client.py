@@ -66,6 +66,19 @@ def test_what_the_user_cannot_read_is_not_in_the_copy(tree: Path, tmp_path: Path
     assert found == ["own", "own/file"]
 
 
+def test_what_the_user_cannot_read_is_not_looked_at(tree: Path) -> None:
+    """It is not in a copy, either."""
+    (tree / "pyvenv.cfg").touch()
+    prefixes = (str(tree.parent),)
+    with TreeClient(USER, str(tree)) as client:
+        packages = tree / "lib" / "python3.12" / "site-packages"
+        packages.mkdir(parents=True)
+        tree.joinpath("lib", "python3.12").chmod(0o700)
+        unreadable = client.look(prefixes, "", after(30))
+        tree.joinpath("lib", "python3.12").chmod(0o755)
+        assert client.look(prefixes, "", after(30)).stamp != unreadable.stamp
+
+
 @pytest.mark.threat(50)
 def test_other_file_systems_in_the_tree_are_not_entered(tree: Path, tmp_path: Path) -> None:
     """One of the user's may hang, or never end."""

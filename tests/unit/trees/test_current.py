@@ -69,14 +69,6 @@ def test_packages_behind_a_link_are_looked_at(tree: Path) -> None:
     assert stamp(tree) != before
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_what_its_user_cannot_read_is_not_looked_at(tree: Path) -> None:
-    """It is not in a copy, either."""
-    (tree / "lib" / "python3.12").chmod(0)
-    assert stamp(tree)
-    (tree / "lib" / "python3.12").chmod(0o755)
-
-
 def test_what_conda_does_is_seen(tree: Path) -> None:
     """Seen with conda 26.7: a line in the history, and a new description of each package, also of the same one again.
 
