@@ -2,9 +2,9 @@
 
     python -m tools.real.starts [ROUNDS]
 
-Run it as `tools.real` (CONTRIBUTING.md). One image of about 150 MB, on four nodes of one host. Prints the seconds
-from the first `srun` to the end of the last one, and the CPU time that all processes of the cluster took, in rounds
-that alternate; then the CPU time of each of warmstart's own programs. Nothing is asserted.
+Run it as `tools.real` (CONTRIBUTING.md). Two images, about 45 and 150 MB compressed, on four nodes of one host. Prints
+the seconds from the first `srun` to the end of the last one, and the CPU time that all processes of the cluster took,
+in rounds that alternate, cold and warm; then the CPU time of each of warmstart's own programs. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -28,8 +29,8 @@ from tests.support.numba_entries import numba_entries
 from tools.real.__main__ import ENROOT, PYXIS, plugged, push, set_up_enroot
 
 USERS = [f"ws-start{number}" for number in range(1, 9)]
-FILLING = ["/usr/lib/python3", "/usr/lib/x86_64-linux-gnu"]  # real files, to compress as images do
-SIZE = 150 << 20  # bytes of it
+FILLING = ["/usr/lib", "/usr/bin"]  # real files, to compress as images do
+SIZES = (120 << 20, 400 << 20)  # bytes of it: about 45 and 150 MB once compressed
 CACHING = Path("/src/pyxis/importers/caching_importer.sh")
 RULES = """\
 rules:
@@ -74,9 +75,10 @@ def prepare(site: Site, users: list[Account]) -> None:
             os.chown(path, user.uid, user.gid)
 
 
-def fill(directory: Path) -> None:
-    """Copy real files until there are enough."""
-    left = SIZE
+def fill(directory: Path, size: int, round_: int) -> None:
+    """Copy real files until there are enough, and one that no other round has, since a layer is fetched once."""
+    (directory / "round").write_text(str(round_))
+    left = size
     for top in FILLING:
         for path in sorted(Path(top).rglob("*")):
             if path.is_file() and not path.is_symlink() and left > 0:
@@ -149,33 +151,35 @@ def counted(site: Site) -> Iterator[None]:
             (program.parent.parent / f"real-{program.name}").rename(program)
 
 
-def measure(site: Site, users: list[Account], image: str, rounds: int) -> None:
-    """Run everything and print it."""
+def measure(site: Site, users: list[Account], images: list[str]) -> None:
+    """Run everything with images of one size, of which each cold round takes one, and print it."""
 
-    def alone(importer: str) -> Start:
+    def alone(image: str, importer: str) -> Start:
         with peer(site, importer):
             return start(site, users, image, "true")
 
-    cases: dict[str, Callable[[], Start]] = {
-        "stock pyxis": lambda: alone(""),
-        "caching_importer.sh": lambda: alone(f"importer={CACHING} "),
-        "warmstart": lambda: start(site, users, image, "true"),
+    cases: dict[str, Callable[[str], Start]] = {
+        "stock pyxis": lambda image: alone(image, ""),
+        "caching_importer.sh": lambda image: alone(image, f"importer={CACHING} "),
+        "warmstart": lambda image: start(site, users, image, "true"),
     }
-    for name, case in cases.items():
-        say(f"cold {name:20} {case().wall:6.2f} s")
-    seed(site, users, image)
-    times: dict[str, list[Start]] = {name: [] for name in cases}
-    for number in range(rounds):
-        for name, case in cases.items():
-            if name != "stock pyxis" or number % 3 == 0:  # it takes longest, and is not what warmstart is measured by
-                times[name].append(case())
-                say(f"warm {name:20} {times[name][-1].wall:6.2f} s {times[name][-1].cpu:6.2f} s CPU")
-    for name, found in times.items():
-        walls, cpus = sorted(one.wall for one in found), [one.cpu for one in found]
-        say(f"{name:20} warm: {median(walls):.2f} s ({walls[0]:.2f} to {walls[-1]:.2f}), {median(cpus):.2f} s CPU")
+    rounds = len(images)
+    for kind in ("cold", "warm"):
+        times: dict[str, list[Start]] = {name: [] for name in cases}
+        for number in range(rounds):
+            for name, case in cases.items():
+                if name != "stock pyxis" or number % 3 == 0:  # it takes longest, and is not what the others must beat
+                    times[name].append(case(images[number if kind == "cold" else 0]))
+                    say(f"{kind} {name:20} {times[name][-1].wall:6.2f} s {times[name][-1].cpu:6.2f} s CPU")
+        for name, found in times.items():
+            walls, cpus = sorted(one.wall for one in found), [one.cpu for one in found]
+            figures = f"{median(walls):.2f} s ({walls[0]:.2f} to {walls[-1]:.2f}), {median(cpus):.2f} s CPU"
+            say(f"{name:20} {kind}: {figures}")
+        if kind == "cold":
+            seed(site, users, images[0])
     with counted(site):
         before = {part: used(part) for part in PARTS}
-        total = sum(cases["warmstart"]().cpu for _ in range(rounds))
+        total = sum(cases["warmstart"](images[0]).cpu for _ in range(rounds))
         for part in PARTS:
             say(f"{part:20} {(used(part) - before[part]) / rounds / len(users) * 1000:7.1f} ms CPU for each job")
         say(f"{'everything':20} {total / rounds / len(users) * 1000:7.1f} ms CPU for each job")
@@ -202,6 +206,7 @@ def say(text: str) -> None:
 
 def main() -> int:
     """Start everything, measure, take everything down."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     GROUP.mkdir(exist_ok=True)
     (GROUP / "cgroup.procs").write_text("0")
@@ -209,12 +214,15 @@ def main() -> int:
         users = accounts(cluster.base / "home")
         site = Site(cluster, registry.url)
         site.write_policy(RULES.format(user=users[0].name), constant="enroot")
-        image = f"{registry.url}/team/app:1"
-        push(cluster.base / "app", image, fill)
         set_up_enroot(site, registry.url)
         prepare(site, users)
         with plugged(site):
-            measure(site, users, image, rounds=int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+            for size in SIZES:
+                images = [f"{registry.url}/team/app-{size >> 20}:{number}" for number in range(rounds)]
+                for number, image in enumerate(images):
+                    push(cluster.base / f"app-{size >> 20}-{number}", image, partial(fill, size=size, round_=number))
+                say(f"{size >> 20} MiB of files")
+                measure(site, users, images)
     return 0
 
 
