@@ -24,8 +24,9 @@ from warmstart.trees import comparison, requests
 from warmstart.trees.requests import TreeRequest
 
 NODE = "n1"
-# No accounts of this host: nothing else runs as these.
-ALICE, BOB = Identity("ws-tree-alice", 64301, 64301), Identity("ws-tree-bob", 64302, 64302)
+# No accounts of this host: nothing else runs as these, not even another process of pytest.
+_FIRST = 64301 + 2 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+ALICE, BOB = Identity("ws-tree-alice", _FIRST, _FIRST), Identity("ws-tree-bob", _FIRST + 1, _FIRST + 1)
 POLICY = """\
 trees: {{prefixes: ["{base}/trees"], max_size: {size}, max_files: {files}, compare: {compare}}}
 maintenance: {{per_user: {quota}}}
