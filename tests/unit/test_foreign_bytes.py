@@ -27,7 +27,6 @@ OWN = {
     "cli/explain.py:_events": "each line is `audit-line`",
     "cli/explain.py:explain": "the notices of a view, whose lines are made printable",
     "doctor/finding.py:on_one_line": "the text of an error",
-    "doctor/meet.py:_Meeting.gather": "the store's owner alone writes there; a command for a person, not a hook",
     "doctor/wrapper.py:mistake": "the site's own script, which root runs; a command for a person, not a hook",
     "entry/pyxis_importer.py:_job_tmp": "the view, which is root's; runs as the job's user",
     "entry/pyxis_importer.py:_known": "the view, which is root's; runs as the job's user",

@@ -15,7 +15,6 @@ from warmstart.doctor import (
     installed,
     job_side,
     kernel,
-    meet,
     node,
     slurm,
     slurm_conf,
@@ -41,7 +40,7 @@ from warmstart.doctor.slurm import Slurm
 from warmstart.errors import PolicyError, StoreError
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
-from warmstart.policy.current import current_policy, hint_for
+from warmstart.policy.current import current_policy
 from warmstart.session import known_store_id
 
 GOOD, PROBLEMS, SEVERE, NOT_RUN = range(4)  # the exit statuses
@@ -62,12 +61,6 @@ class _Doctor(click.Command):
             raise click.exceptions.Exit(NOT_RUN) from None
 
 
-def _key(_context: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not meet.KEY.fullmatch(value):
-        raise click.BadParameter("use letters, digits, _ and -, at most 64")
-    return value
-
-
 @click.command(cls=_Doctor)
 @click.option(
     "--slurm-conf",
@@ -76,18 +69,6 @@ def _key(_context: click.Context, _param: click.Parameter, value: str | None) ->
     help="Check this slurm.conf instead of $SLURM_CONF or that of the policy's Slurm.",
 )
 @click.option("-a", "--all", "everything", is_flag=True, help="Print also what is ok.")
-@click.option(
-    "--meet",
-    "key",
-    metavar="KEY",
-    callback=_key,
-    help="Instead, try locks, publishing, clocks and ids with other nodes that are started with the same KEY.",
-)
-@click.option(
-    "--nodes",
-    type=click.IntRange(2, 64),
-    help="How many nodes meet; default: those of the Slurm job, or 2.",
-)
 @json_option
 @click.pass_obj
 def doctor(
@@ -95,8 +76,6 @@ def doctor(
     *,
     slurm_conf: str | None,
     everything: bool,
-    key: str | None,
-    nodes: int | None,
     as_json: bool,
 ) -> None:
     """Check this node, the store and slurm.conf, and suggest what to change: problems, then one line.
@@ -107,8 +86,8 @@ def doctor(
     it is unknown; 3 it could not run, or wrong usage.
     """
     try:
-        with working("waiting for the other nodes" if key else "checking"):
-            results = _meet(installation, key, nodes or _job_nodes()) if key else examine(installation, slurm_conf)
+        with working("checking"):
+            results = examine(installation, slurm_conf)
     except Exception as error:
         if isinstance(error, click.ClickException):
             raise
@@ -119,7 +98,7 @@ def doctor(
         findings = [result._asdict() for result in results]
         show_json({"ok": status == GOOD, "status": status, "findings": findings})
     else:
-        _print(results, everything=everything or bool(key))
+        _print(results, everything=everything)
     if status != GOOD:
         raise click.exceptions.Exit(status)
 
@@ -183,28 +162,6 @@ def _slurm(installation: Installation, policy: Policy | None, conf_path: str | N
             left_out("slurm.tasks", TASKS, f"{error.filename}: {error.strerror}", AS_ROOT),
         ]
     return run(slurm.CHECKS, subject) + run(TASKS, tasks)
-
-
-def _job_nodes() -> int:
-    """Return the number of nodes of the Slurm job that this process belongs to, at least 2."""
-    number = os.environ.get("SLURM_JOB_NUM_NODES", "")
-    return max(2, int(number)) if number.isdigit() else 2
-
-
-def _meet(installation: Installation, key: str, nodes: int) -> list[Result]:
-    try:
-        policy = current_policy(installation).policy
-    except PolicyError as error:
-        warn(f"{error}\n{hint_for(error)}")
-        raise click.exceptions.Exit(NOT_RUN) from None
-    if os.geteuid() not in (0, policy.store_user.uid):
-        warn("only root can use the store as its owner")
-        raise click.exceptions.Exit(NOT_RUN)
-    try:
-        results = meet.meet(policy, key, nodes)
-    except StoreError as error:
-        return [Result("store.reachable", CRITICAL, str(error), error.hint)]
-    return results
 
 
 def _print(results: list[Result], *, everything: bool) -> None:

@@ -23,7 +23,7 @@ CRITICAL_CHECKS = frozenset(
         "policy.in-force", "policy.files", "policy.off", "policy.trust", "node", "node.state", "node.disks",
         "node.credentials", "job.programs", "store", "store.reachable", "store.mount", "store.identity",
         "store.writable", "store.owner", "store.writers", "store.parents", "slurm", "slurm.conf", "slurm.prolog",
-        "slurm.epilog", "slurm.tasks", "slurm.task-prolog", "slurm.pyxis", "meet.nodes", "meet.ids",
+        "slurm.epilog", "slurm.tasks", "slurm.task-prolog", "slurm.pyxis",
     }
 )  # fmt: skip
 

@@ -1,7 +1,5 @@
 """Probes of the store's file system, run as the store's owner in a temporary directory of the store.
 
-Those of a meeting (`meet`) run on several nodes at once, in one directory.
-
 Every function runs in a worker, and hangs if the file system hangs.
 """
 
@@ -17,14 +15,11 @@ from typing import NamedTuple
 
 from warmstart.host import files
 from warmstart.host.files import opened_dir
-from warmstart.store.atomic import publish, temp_file
 from warmstart.store.layout import ARTIFACTS
 from warmstart.store.maintenance import scopes
 
 PREFIX = ".doctor-"
 DEAD_AFTER = 3600.0  # seconds; a doctor that was killed left older directories
-SPOKEN = ("member.", "held.", "tried.", "released.", "after.", "done.")  # what nodes publish when they meet
-LONGEST_SAID = 1 << 16
 MOST_SCOPES = 1000  # looked at; a large store has tens of thousands
 MOST_LINKS = 40  # in one path, as Linux (path_resolution(7))
 _held: list[int] = []  # keeps the lock until the process ends
@@ -36,21 +31,6 @@ class Owned(NamedTuple):
     path: str
     uid: int
     mode: int  # 0 of a link: its own says nothing
-
-
-class Said(NamedTuple):
-    """A file of a meeting, and when it was written: seconds since the epoch, of the store's clock."""
-
-    name: str
-    text: str
-    at: float
-
-
-class Heard(NamedTuple):
-    """All names in the directory of a meeting, and its files that are new."""
-
-    names: list[str]
-    new: list[Said]
 
 
 class Look(NamedTuple):
@@ -146,12 +126,6 @@ def hold_lock(directory: str, name: str = "lock") -> None:
     _held.append(fd)
 
 
-def release_lock() -> None:
-    """Release what `hold_lock` took in this process."""
-    while _held:
-        os.close(_held.pop())
-
-
 def lock_is_free(directory: str, name: str = "lock") -> bool:
     """Return whether this process can take the lock although another holds it."""
     fd = os.open(f"{directory}/{name}", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -178,48 +152,6 @@ def clock_ahead(directory: str, name: str = "clock") -> float:
         os.close(fd)
     stamp, after = os.stat(f"{directory}/{name}").st_mtime, time.time()
     return min(0.0, stamp - before) + max(0.0, stamp - after)
-
-
-def enter_meeting(directory: str, me: str) -> None:
-    """Make the directory of a meeting, or enter it if it is not one that nodes left behind. Adds and removes a file."""
-    with suppress(FileExistsError):
-        os.mkdir(directory, 0o700)
-    with opened_dir(directory) as fd:
-        for name in os.listdir(fd):
-            with suppress(FileNotFoundError):
-                if time.time() - os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime > DEAD_AFTER:
-                    os.unlink(name, dir_fd=fd)
-        os.close(os.open(f"entered.{me}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=fd))
-
-
-def leave_meeting(directory: str, me: str) -> None:
-    """Remove this node's files and, if no other node is there any more, the directory."""
-    with opened_dir(directory) as fd:
-        for name in os.listdir(fd):
-            if name.endswith(f".{me}"):
-                os.unlink(name, dir_fd=fd)
-    with suppress(OSError):
-        os.rmdir(directory)
-
-
-def say(directory: str, name: str, text: str) -> None:
-    """Publish a file as images are published: a temp file, linked to its name."""
-    with opened_dir(directory) as fd, temp_file(fd, name) as (temp, file):
-        files.write_all(file, text.encode())
-        publish(fd, temp, file, name)
-
-
-def hear(directory: str, known: list[str]) -> Heard:
-    """Return the names of all files, and the published files whose names are not `known`."""
-    heard = []
-    with opened_dir(directory) as fd:
-        names = os.listdir(fd)
-        for name in names:
-            if name.startswith(SPOKEN) and name not in known:
-                with suppress(FileNotFoundError):  # its node has left
-                    text = files.read_small(name, LONGEST_SAID, fd).decode()
-                    heard.append(Said(name, text, os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime))
-    return Heard(names, heard)
 
 
 def can_list(directory: str) -> bool:
