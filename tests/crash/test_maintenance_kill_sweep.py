@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests.support.late_node import BOOT, LateNode
-from tests.support.maintenance_site import MaintenanceSite
 from tests.support.numba_entries import numba_entries
 from tests.support.vanish import VANISHED, vanishes
 from warmstart import run_end
@@ -21,9 +18,6 @@ from warmstart.harvest import deferred
 from warmstart.host.deadline import after
 from warmstart.host.identity import WorkerSilent
 from warmstart.maintenance import node as maintenance
-from warmstart.repack import transfer
-from warmstart.repack.merge import RepackSettings
-from warmstart.repack.transfer import ReceiveSettings
 from warmstart.session import open_session
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -122,71 +116,3 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
         if not died:
             break
     assert number > 4
-
-
-def test_an_export_killed_on_the_way(base: Path) -> None:
-    """Without its list it is no export. Repeated, it is whole. Only the owner ever sees parts."""
-    site = MaintenanceSite(base)
-    site.publish(numba_entries(1), scope=DAEMON)
-    site.publish(numba_entries(2), scope=DAEMON)
-    for turn, (call, when) in enumerate(calls(stride=2)):
-        target = base / f"{turn}" / "out"
-        target.parent.mkdir()
-
-        def export(target: Path = target) -> None:
-            with transfer.writing(str(target)) as writer:
-                for manifest in sorted(site.directory(DAEMON).glob("*Z-*.json")):
-                    for path in (manifest.with_suffix(".sqsh"), manifest):
-                        with path.open("rb") as file:
-                            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-                            writer.add(f"{DAEMON}/numba/ns/{path.name}", file.fileno(), digest)
-                writer.finish()
-
-        died = vanishes(export, call, when)
-        if died:
-            with suppress(transfer.ExportDamaged, FileNotFoundError):
-                assert len(items(target)) == 2
-            export()
-        assert len(items(target)) == 2
-        if not died:
-            assert turn > 4
-            return
-
-
-def items(target: Path) -> list[transfer.Item]:
-    """Return the items that an export lists."""
-    with transfer.reading(str(target)) as reader:
-        return reader.items()
-
-
-def test_an_import_killed_on_the_way(base: Path) -> None:
-    """The store has the bundle or not. Imported again, it is there once; the node is clean."""
-    for name in ("h", "t"):
-        (base / name).mkdir()
-    here, there = MaintenanceSite(base / "h"), MaintenanceSite(base / "t")
-    stage = str(base / "bench")
-    for turn, (call, when) in enumerate(calls(stride=7)):
-        entries = numba_entries(turn)
-        bundle = here.publish(entries, scope=DAEMON)
-        target = base / f"{turn}"
-        assert here.command("cache", "export", str(target), bundle) == 0
-
-        def take(target: Path = target) -> None:
-            with transfer.reading(str(target)) as reader, there.client() as client:
-                (item,) = reader.items()
-                where = transfer.destination(str(there.store), item, None, None)
-                transfer.receive(
-                    reader, item, where, ReceiveSettings(RepackSettings(stage, client, there.owner), ()), after(20)
-                )
-
-        before = there.seen(DAEMON)
-        died = vanishes(alone(take), call, when)
-        now = there.seen(DAEMON)
-        assert now.keys() - before.keys() in (set(), set(entries))
-        assert {entry: now[entry] for entry in before} == before
-        take()
-        assert there.seen(DAEMON).keys() == before.keys() | entries.keys()
-        assert os.listdir(stage) == []
-        if not died:
-            assert turn > 4
-            return

@@ -50,7 +50,6 @@ from warmstart.profiles import facts, helion, triton
 from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
-from warmstart.repack import transfer
 from warmstart.slurm import commands, nodes, spec
 from warmstart.store import agreement, blocklist, index, parts, rendezvous, signed
 from warmstart.store import manifest as manifests
@@ -344,12 +343,6 @@ PARSERS: dict[str, Parser] = {
         ),
     ),
     "environment": Parser(_job, _REFUSED, ("job.py:from_environment",), (_ENVIRONMENT,)),
-    "export-sums": Parser(
-        partial(transfer._parsed, "x"),
-        _REFUSED,
-        ("repack/transfer.py:_parsed",),
-        (f"{SHA256}  export.json\n{SHA256}  user-1/numba/ns/{BUNDLE}.sqsh\n".encode(),),
-    ),
     "failure": Parser(
         _store_file("images/failed/key.json", lambda store: published.last_failure(store, "key")),
         (),

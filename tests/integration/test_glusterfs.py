@@ -177,7 +177,11 @@ def test_doctor(site: Site, volume: Volume, store: Path) -> None:
         assert states[f"store.{check}"] == "ok", states
     held, free = f"flock {store}/try sh -c 'echo held; cat'", f"flock -n {store}/try true"
     with subprocess.Popen(
-        [*volume.clients["n1"].enter, "sh", "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={}
+        [*volume.clients["n1"].enter, "sh", "-c", held],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={},
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"

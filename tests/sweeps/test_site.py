@@ -25,7 +25,9 @@ def site() -> Path:
     return SITE
 
 
-@pytest.mark.parametrize(("words", "page"), [("--slurm-conf", "operations/doctor.html"), ("squeue", "reference/policy.html")])
+@pytest.mark.parametrize(
+    ("words", "page"), [("--slurm-conf", "operations/doctor.html"), ("squeue", "reference/policy.html")]
+)
 def test_search_starts_from_the_disk(site: Path, words: str, page: str) -> None:
     """Options are found by their names."""
     found = browser.content(site / "index.html", query=f"q={words}")

@@ -46,7 +46,6 @@ OWN = {
     "store/verify.py:SignedLists._known": "root's file on the node",
     "steps/seed.py:_Seeding.extract": "starts unsquashfs",
     "trees/requests.py:_all": "root's files on the node",
-    "repack/transfer.py:Reader.items": "compared with one value",
 }
 
 

@@ -21,8 +21,8 @@ def test_a_session_has_what_maintenance_needs(entry_site: EntrySite) -> None:
         assert (session.policy, session.node, session.paths) == (entry_site.policy, "n1", entry_site.paths)
         assert session.store.writer == f"n1-{session.run_id}"
         assert 0 < session.store_deadline().left() <= sessions.STORE_SECONDS
-        session.audit.emit(events.CACHE_EXPORTED)
-    assert [event["hook"] for event in entry_site.events("cache.exported")] == ["maintain"]
+        session.audit.emit(events.ENTRY_PROMOTED)
+    assert [event["hook"] for event in entry_site.events("entry.promoted")] == ["maintain"]
     assert [event["outcome"] for event in entry_site.events("hook.finished")] == ["ok"]
     assert os.listdir(entry_site.paths.journal) == []
 
@@ -31,7 +31,7 @@ def test_a_session_in_which_a_part_failed_has_failed(entry_site: EntrySite) -> N
     """Its last event agrees with the exit status; the rest was done all the same."""
     with open_session(entry_site.installation, "maintain", "n1") as session:
         session.failed("x", StoreFailed(what="w", problem="p"))
-        session.audit.emit(events.CACHE_EXPORTED)
+        session.audit.emit(events.ENTRY_PROMOTED)
     assert entry_site.events("step.failed")[0]["error"]["code"] == "store-failed"
     assert [event["outcome"] for event in entry_site.events("hook.finished")] == ["failed"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import click
 
@@ -41,7 +41,6 @@ from warmstart.policy.current import current_policy, hint_for
 from warmstart.policy.units import parse_duration
 from warmstart.profiles.defined import FILES
 from warmstart.repack import merge, signing
-from warmstart.repack.transfer import Item
 from warmstart.session import Session, open_session, require_root, store_deadline
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
@@ -105,8 +104,6 @@ VALID = click.option(
     help="How long nodes believe the list.",
 )
 
-AnyBundle = TypeVar("AnyBundle", Bundle, Item)
-
 
 def filter_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a `NamespaceFilter` to a command."""
@@ -122,15 +119,15 @@ class NamespaceFilter(NamedTuple):
     profile: str | None
     namespace: str | None
 
-    def matches(self, item: Bundle | Item | Namespace) -> bool:
-        """Return whether a bundle, a bundle in an export, or a namespace passes the filter."""
+    def matches(self, item: Bundle | Namespace) -> bool:
+        """Return whether a bundle or a namespace passes the filter."""
         namespace = item.name if isinstance(item, Namespace) else item.namespace
         is_named = self.namespace in (None, namespace) or (
             len(str(self.namespace)) >= SHORTEST and namespace.startswith(str(self.namespace))
         )
         return is_named and self.scope in (None, item.scope) and self.profile in (None, item.profile)
 
-    def select(self, items: Iterable[AnyBundle], bundles: Collection[str]) -> list[AnyBundle]:
+    def select(self, items: Iterable[Bundle], bundles: Collection[str]) -> list[Bundle]:
         """Return the bundles that pass the filter; if `bundles` is not empty, only those ids."""
         return [item for item in items if self.matches(item) and (not bundles or item.bundle in bundles)]
 
@@ -169,13 +166,12 @@ def admin_session(installation: Installation, command: str = "cache") -> Iterato
 @click.group(
     cls=LazyGroup,
     modules={
-        **{name: f"warmstart.cli.transfer:{name}_command" for name in ("export", "import")},
         **{name: f"warmstart.cli.blocks:{name}" for name in ("block", "unblock", "cold", "warm")},
         "sign": "warmstart.cli.signing:sign",
     },
 )
 def cache() -> None:
-    """List, verify, clean and block the caches in the store, and copy them to other clusters. For root."""
+    """List, verify, clean and block the caches in the store. For root."""
 
 
 @cache.command("list")
@@ -434,7 +430,7 @@ def require_unnamed(session: Session, where: Namespace, bundle: str) -> None:
         raise signing.NotSigned(scope=where.scope, problem=problem)
 
 
-def find(bundles: Sequence[AnyBundle], name: str) -> AnyBundle:
+def find(bundles: Sequence[Bundle], name: str) -> Bundle:
     """Return the bundle with an id, or with a prefix of it or of its hash. Exits with 1 unless exactly one fits."""
     exact = [bundle for bundle in bundles if bundle.bundle == name]
     fitting = exact or [bundle for bundle in bundles if len(name) >= SHORTEST and _begins(bundle.bundle, name)]

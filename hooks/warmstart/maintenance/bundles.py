@@ -8,7 +8,6 @@ from functools import partial
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.repack.merge import RepackSettings
-from warmstart.repack.transfer import Item
 from warmstart.session import Session, store_deadline
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
@@ -23,8 +22,8 @@ def repack_settings(session: Session) -> RepackSettings:
     return RepackSettings(session.paths.maintenance, session.store, session.policy.validate_user)
 
 
-def namespace_of(item: Bundle | Item, store: StoreClient) -> Namespace:
-    """Return the namespace in a store of a bundle, or of a bundle in an export."""
+def namespace_of(item: Bundle, store: StoreClient) -> Namespace:
+    """Return the namespace of a bundle."""
     return Namespace(store.path, item.scope, item.profile, item.namespace)
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+
 from tests.support.entry_site import EntrySite
 from warmstart import session as sessions
 from warmstart.maintenance import bundles
 from warmstart.maintenance.bundles import labels
-from warmstart.repack.transfer import Item
 from warmstart.session import open_session
 from warmstart.store.layout import Namespace
+from warmstart.store.maintenance import Bundle
 
 
 def test_work_on_a_bundle_is_the_sessions(entry_site: EntrySite) -> None:
     """Its store, its policy's validator; and more time than for a look."""
     with open_session(entry_site.installation, "maintain", "n1") as session:
         assert bundles.repack_settings(session).validator == entry_site.policy.validate_user
-        item = Item("site", "numba", "ns", "x")
+        item = Bundle("site", "numba", "ns", "x", "0" * 64, 1, 1, "alice", 0.0, 1, 1)
         assert bundles.namespace_of(item, session.store) == Namespace(str(entry_site.store), "site", "numba", "ns")
         assert sessions.STORE_SECONDS < bundles.bundle_deadline().left() <= bundles.BUNDLE_SECONDS
 

@@ -10,7 +10,7 @@ from tests.support.runs import a_policy
 from warmstart import plan
 from warmstart.policy.match import Grant
 from warmstart.profiles import registry
-from warmstart.repack import merge, transfer
+from warmstart.repack import merge
 from warmstart.request import NOTHING
 from warmstart.store.layout import Namespace
 
@@ -66,8 +66,6 @@ def test_entries_are_not_promoted(scope: str) -> None:
     where = Namespace("/store", "user-1-a", "warp", "0" * 32)
     with pytest.raises(merge.PromotionRefused, match="stay in their user's own scope"):
         merge.promote(None, where, "b", [], None, scope=scope)  # type: ignore[arg-type]
-    with pytest.raises(transfer.ExportRefused, match="stay in their user's own scope"):
-        transfer.destination("/store", transfer.Item("user-1-a", "warp", "0" * 32, "b"), scope, None)
 
 
 def test_no_other_profiles_entries_stay_with_their_user() -> None:
