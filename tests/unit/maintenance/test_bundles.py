@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from tests.support.entry_site import EntrySite
 from warmstart import session as sessions
 from warmstart.maintenance import bundles
