@@ -51,7 +51,6 @@ def test_both_say_the_same(site: Site, pyslurm: str) -> None:
     array = cluster.submit(SLEEP, ALICE, "--array=0-0")
     held = cluster.submit(SLEEP, ALICE, "--begin=now+1hour", "--array=3-9%2")
     try:
-        cluster.admin("scontrol", "update", f"jobid={job_id}", "admincomment=the site's | own")
         running = [job_id, array]
         wait_until("the jobs", lambda: states(by_commands, running) == {"RUNNING"}, 60)
         assert states(by_pyslurm, running) == {"RUNNING"}

@@ -32,7 +32,6 @@ API = {
         r"    def array_task_id\(self\):\n        return u32_parse\(self\.ptr\.array_task_id\)\n",
         r"    def array_tasks_waiting\(self\):",
         r"    def eligible_time\(self\):\n        return _raw_time\(self\.ptr\.eligible_time\)\n",
-        r"    def admin_comment\(self\):\n        return cstr\.to_unicode\(self\.ptr\.admin_comment\)\n",
         r"    def user_id\(self\):\n        return u32_parse\(self\.ptr\.user_id, zero_is_noval=False\)\n",
         r"    def group_id\(self\):\n        return u32_parse\(self\.ptr\.group_id, zero_is_noval=False\)\n",
         r"    def priority\(self\):\n        return u32_parse\(self\.ptr\.priority, zero_is_noval=False\)\n",
@@ -64,7 +63,7 @@ API = {
 PENDING = PendingJob(
     7, 2001, 2001, "c1", "main", "team", "high", "a100&nvme,ib", "train", 5, "warmstart: image=a:1", "b:1"
 )
-JOB = JobFacts(7, "RUNNING", "high", "5_2", 1795333348, "site")  # that it tells of; 8 is another one
+JOB = JobFacts(7, "RUNNING", "high", "5_2", 1795333348)  # that it tells of; 8 is another one
 
 _SOURCE = """\
 class RPCError(Exception):
@@ -75,7 +74,7 @@ class RPCError(Exception):
 class Job:
     state, qos, array_id, array_task_id, array_tasks_waiting = "RUNNING", "high", 5, 2, None
     state_reason = "Resources"
-    eligible_time, admin_comment = 1795333348, "site"
+    eligible_time = 1795333348
     user_id, group_id, cluster, partition, account, priority = 2001, 2001, "c1", "main", "team", 5
     constraints, name, comment = ["a100&nvme", "ib"], "train", "warmstart: image=a:1"
     submit_line = "sbatch --container-image=b:1 job.sh"

@@ -27,7 +27,7 @@ from warmstart.images import private
 from warmstart.images.choice import choose
 from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers.base import Importer, ImportFailed
-from warmstart.images.imports import making, requests, waiting
+from warmstart.images.imports import making, requests
 from warmstart.images.imports.making import Stopped
 from warmstart.images.imports.requests import MOST_ATTEMPTS, ImportAbandoned, ImportRequest
 from warmstart.images.imports.waiting_jobs import WaitingJobs
@@ -119,7 +119,7 @@ class _Import:
             if image is not None and image.how in MADE:
                 tell(self._audit, self._request.reference, image, time.monotonic() - started)
             if image is not None:
-                self._waiting.let_go("it is there")
+                self._waiting.let_go()
         except WarmstartError as error:
             self._failed(error)
         except Stopped as stopped:
@@ -183,7 +183,7 @@ class _Import:
 
     def _progress(self, now: ImageProducer) -> None:
         """Audit each phase, and a long one's progress from time to time."""
-        self._waiting.tell(waiting.format_progress(now))
+        self._waiting.hold()
         phase, at = self._told
         if now.phase != phase or time.monotonic() - at >= PROGRESS_S:
             self._told = (now.phase, time.monotonic())
@@ -202,7 +202,7 @@ class _Import:
             or request.is_expired(self._session.policy.images.import_deadline)
         )
         self._session.failures.append(error)
-        self._waiting.let_go("its import failed; the next job that needs it asks again")
+        self._waiting.let_go()
         self._audit.emit(
             events.IMAGE_IMPORT_FAILED,
             image=request.reference,

@@ -46,8 +46,7 @@ _CONF = re.compile(r"^SLURM_CONF\s*=\s*(/.*\S)$", re.MULTILINE)
 _SCRIPT = re.compile(rf"^({'|'.join(SCRIPTS)})(?:\[\d+\])?\s*=\s*(.*\S)$", re.MULTILINE)
 _ALREADY_PENDING = "Job is pending execution"
 _UNKNOWN_JOB = b"Invalid job id specified"
-# The comment is last: it is the site's own text and may have a `|`.
-JOB_FIELDS = ("JobID", "State", "QOS", "ArrayJobID", "ArrayTaskID", "EligibleTime", "admin_comment")
+JOB_FIELDS = ("JobID", "State", "QOS", "ArrayJobID", "ArrayTaskID", "EligibleTime")
 _FIELDS = ("JobID", "State", "Reason", "exit_code", "EndTime")
 _ENDED = ("COMPLETING", "COMPLETED")
 
@@ -67,7 +66,7 @@ def parse_jobs(text: str, job_ids: list[int]) -> list[JobFacts]:
 
     `ValueError` if it has a job twice, or not one line of the jobs.
     """
-    rows = [line.split("|", len(JOB_FIELDS) - 1) for line in text.splitlines()]
+    rows = [line.removesuffix("|").split("|") for line in text.splitlines()]
     facts = [_job(row) for row in rows if len(row) == len(JOB_FIELDS) and row[0].isdigit() and int(row[0]) in job_ids]
     if len({job.job_id for job in facts}) != len(facts) or (len(job_ids) == 1 and not facts):
         raise ValueError("squeue gives no clear answer")
@@ -75,14 +74,13 @@ def parse_jobs(text: str, job_ids: list[int]) -> list[JobFacts]:
 
 
 def _job(row: list[str]) -> JobFacts:
-    job_id, state, qos, array, task, eligible, comment = row
+    job_id, state, qos, array, task, eligible = row
     return JobFacts(
         job_id=int(job_id),
         state=state,
         qos=_set(qos),
         array=f"{array}_{task.partition('%')[0]}" if _set(task) else "",  # %: how many may run at a time
         eligible=int(eligible) if eligible.isdigit() else 0,
-        admin_comment=_set(comment.removesuffix("|")),
     )
 
 

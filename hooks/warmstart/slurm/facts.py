@@ -31,7 +31,6 @@ class JobFacts(NamedTuple):
     qos: str  # "" without one
     array: str  # JOBID_TASKID of a task, "" of a job that is in no array; a pending array's tasks have several ids
     eligible: int  # epoch seconds at which the job may start at the earliest, 0 if unknown
-    admin_comment: str
 
     @property
     def is_over(self) -> bool:

@@ -35,7 +35,6 @@ class _Job(Protocol):
     array_task_id: int | None
     array_tasks_waiting: str | None
     eligible_time: int | None
-    admin_comment: str | None
     priority: int | None
     user_id: int | None
     group_id: int | None
@@ -132,7 +131,6 @@ def _facts(job: _Job) -> JobFacts:
         qos=job.qos or "",
         array=f"{job.array_id}_{task}" if job.array_id else "",
         eligible=job.eligible_time or 0,
-        admin_comment=job.admin_comment or "",
     )
 
 

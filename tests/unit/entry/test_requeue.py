@@ -30,7 +30,7 @@ class Requeueing:
         self.programs = site.root / "bin"
         self.programs.mkdir()
         self.program("scontrol", "")
-        self.program("squeue", "echo '7|RUNNING||7|N/A|1|(null)|'")
+        self.program("squeue", "echo '7|RUNNING||7|N/A|1|'")
         policy = site.policy
         self.policy = policy._replace(
             rules=tuple(rule._replace(images=("reg.example.com/a:1",)) for rule in policy.rules),
@@ -101,7 +101,7 @@ def test_it_is_not_requeued_for_ever(node: Requeueing) -> None:
 
 def test_a_task_of_an_array_alone(node: Requeueing) -> None:
     """`scontrol requeue 7` would requeue all tasks: 7 is the array's id, too."""
-    node.program("squeue", "echo '8|RUNNING||7|0|1|(null)|'; echo '7|RUNNING||7|3|1|(null)|'")
+    node.program("squeue", "echo '8|RUNNING||7|0|1|'; echo '7|RUNNING||7|3|1|'")
     assert node.prolog()[-1] == "scontrol requeue 7_3 /etc/s.conf"
 
 
@@ -159,7 +159,7 @@ def test_the_other_nodes_ask_nobody(node: Requeueing) -> None:
         ("squeue", "exec sleep 600", "was killed at its deadline"),
         ("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
         ("squeue", "echo 'Invalid job id specified' >&2; exit 1", "it has gone"),
-        ("squeue", "echo '7|PENDING||7|1-9|1|(null)|'", "is not one task of an array"),
+        ("squeue", "echo '7|PENDING||7|1-9|1|'", "is not one task of an array"),
     ],
 )
 def test_a_job_that_cannot_be_requeued_fails(

@@ -109,7 +109,7 @@ def test_an_epilog_without_a_prolog_or_a_second_one_is_fine(root: Path) -> None:
 def test_the_controller_is_asked_only_where_a_rule_needs_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a rule on the QOS, unless Slurm (25.11) passed it."""
     write_policy(root, match="qos")
-    answer(root, "echo '7|CONFIGURING|high|7|N/A|1795333348|(null)|'")
+    answer(root, "echo '7|CONFIGURING|high|7|N/A|1795333348|'")
     prolog_slurmctld.main(str(root))
     assert told(root)["qos"] == "high"
     answer(root, "exit 1")

@@ -47,7 +47,7 @@ class Node:
         over = self.over.get(job_ids[0], False)
         if over is None:
             raise ValueError("squeue: Unable to contact slurm controller")
-        return [JobFacts(job_ids[0], "COMPLETED" if over else "COMPLETING", "", "", 0, "")]
+        return [JobFacts(job_ids[0], "COMPLETED" if over else "COMPLETING", "", "", 0)]
 
     def run(self, job_id: int = 7, **changes: object) -> Record:
         """Have a run of a job on the node, with a function that numba compiled."""

@@ -10,8 +10,8 @@ from warmstart.host.deadline import after
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, Configuration, JobFacts
 
-# squeue of Slurm 22.05.8: JobID, State, QOS, ArrayJobID, ArrayTaskID, EligibleTime, admin_comment.
-TASKS = "2|RUNNING|(null)|2|2|1795333348|(null)|\n4|PENDING|high|2|1|1795333348|the site's | own|\n"
+# squeue of Slurm 22.05.8: JobID, State, QOS, ArrayJobID, ArrayTaskID, EligibleTime.
+TASKS = "2|RUNNING|(null)|2|2|1795333348|\n4|PENDING|high|2|1|1795333348|\n"
 CONFIG = """\
 Configuration data as of 2026-11-21T19:28:52
 AccountingStorageBackupHost = (null)
@@ -34,21 +34,21 @@ def squeue(tmp_path: Path, script: str) -> Access:
 
 
 def test_a_job_among_the_tasks_of_its_array() -> None:
-    """For an array's own id squeue shows all tasks; the comment may have squeue's separator."""
-    assert commands.parse_jobs(TASKS, [2]) == [JobFacts(2, "RUNNING", "", "2_2", 1795333348, "")]
-    assert commands.parse_jobs(TASKS, [4]) == [JobFacts(4, "PENDING", "high", "2_1", 1795333348, "the site's | own")]
+    """For an array's own id squeue shows all tasks."""
+    assert commands.parse_jobs(TASKS, [2]) == [JobFacts(2, "RUNNING", "", "2_2", 1795333348)]
+    assert commands.parse_jobs(TASKS, [4]) == [JobFacts(4, "PENDING", "high", "2_1", 1795333348)]
     assert [job.job_id for job in commands.parse_jobs(TASKS, [2, 4, 9])] == [2, 4]
 
 
 def test_a_job_outside_of_arrays() -> None:
     """Squeue has no task for it, and no time for a job that never ran."""
-    (array,) = commands.parse_jobs("7|PENDING|N/A|7|3-9%2|N/A|(null)|\n", [7])
+    (array,) = commands.parse_jobs("7|PENDING|N/A|7|3-9%2|N/A|\n", [7])
     assert array.array == "7_3-9"
-    (job,) = commands.parse_jobs("7|PENDING|N/A|7|N/A|N/A|(null)|\n", [7])
-    assert job == JobFacts(7, "PENDING", "", "", 0, "")
+    (job,) = commands.parse_jobs("7|PENDING|N/A|7|N/A|N/A|\n", [7])
+    assert job == JobFacts(7, "PENDING", "", "", 0)
 
 
-@pytest.mark.parametrize("text", ["", TASKS, "7|PENDING\n", "7|RUNNING|a|7|N/A|1|(null)|\n" * 2])
+@pytest.mark.parametrize("text", ["", TASKS, "7|PENDING\n", "7|RUNNING|a|7|N/A|1|\n" * 2])
 def test_an_unclear_answer_is_none(text: str) -> None:
     """No line about the job, half a line, or two."""
     with pytest.raises(ValueError, match="no clear answer"):
@@ -123,10 +123,10 @@ def test_a_job_is_requeued_or_there_is_a_reason(tmp_path: Path, script: str, pro
 def test_jobs_are_changed_with_one_call(tmp_path: Path) -> None:
     """A text with blanks is one argument."""
     access = changing(tmp_path, 'echo $# >>"$0.count"')
-    changes = {"StartTime": "now", "AdminComment": "warmstart: it is there"}
+    changes = {"StartTime": "now", "Comment": "two words"}
     assert commands.update_jobs(access, ["7", "8_1"], changes, after(60)) == ""
     asked = (tmp_path / "asked").read_text()
-    assert asked == "update jobid=7,8_1 StartTime=now AdminComment=warmstart: it is there /etc/s.conf\n"
+    assert asked == "update jobid=7,8_1 StartTime=now Comment=two words /etc/s.conf\n"
     assert (tmp_path / "scontrol.count").read_text() == "4\n"
 
 

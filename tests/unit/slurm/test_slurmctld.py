@@ -13,8 +13,8 @@ from warmstart.host.identity import Identity
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
 
-LINE = "7|RUNNING|high|5|2|1795333348|(null)|"
-BY_COMMANDS = JobFacts(7, "RUNNING", "high", "5_2", 1795333348, "")
+LINE = "7|RUNNING|high|5|2|1795333348|"
+BY_COMMANDS = JobFacts(7, "RUNNING", "high", "5_2", 1795333348)
 
 
 def controller(tmp_path: Path, version: str = "22.05.8", script: str = f"echo '{LINE}'") -> Slurmctld:

@@ -1,12 +1,12 @@
 """Jobs that were requeued because of an image, seen by its background import (`entry.import_image`). Runs as root.
 
-While the import runs, their AdminComment says how far it is, for `scontrol show job` and `squeue`, and their start is
-put off a few minutes at a time: else they would come back and wait in vain until they have used up `images.requeues`.
-When the image is there, or cannot be had, they may start: at the earliest when Slurm itself would have let them. Before
-that a slurmd takes the job for the one that it knows, and runs no prolog (`slurm_cred_jobid_cached`; seen with 22.05).
+While the import runs, their start is put off a few minutes at a time: else they would come back and wait in vain until
+they have used up `images.requeues`. When the image is there, or cannot be had, they may start: at the earliest when
+Slurm itself would have let them. Before that a slurmd takes the job for the one that it knows, and runs no prolog
+(`slurm_cred_jobid_cached`; seen with 22.05).
 
-A comment of the site's own, and a start that somebody else has put off, are left alone. All of it is comfort: whatever
-fails here is left, and the jobs start by themselves.
+A start that somebody else has put off is left alone. All of it is comfort: whatever fails here is left, and the jobs
+start by themselves.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.slurm.slurmctld import QUERY_S, Slurmctld
 
-OURS = "warmstart: "  # how our comments begin
 LOOK_S = 5.0  # between two looks into the store, as long as no job waits
-TELL_S = 30.0  # between two updates of the jobs
+HOLD_AGAIN_S = 30.0  # between two updates of the jobs
 HOLD_S = 300.0  # that a job's start is put off
 STORE_S = 10.0
 MOST = 500  # jobs in one call
 TOLERANCE_S = 10.0  # between the start that was asked for and the one that slurmctld has
 SLURMS_DELAY_S = 600.0  # a requeued job that starts later than this was put off by somebody
 LEAST_DELAY_S = 121.0  # Slurm's own by default (AuthInfo=cred_expire)
-LONGEST = 240  # characters of a comment
 
 
 class WaitingJobs:
@@ -48,8 +46,8 @@ class WaitingJobs:
         self._earliest: dict[tuple[int, int], int] = {}  # job id and restarts → when Slurm would have let it start
         self._held: dict[tuple[int, int], float] = {}  # … → when we have let it start so far, 0: not ours to change
 
-    def tell(self, text: str) -> None:
-        """Put a text about the import into the comments of the pending jobs, unless that has just been done."""
+    def hold(self) -> None:
+        """Put the pending jobs' start off, unless that has just been done."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + LOOK_S
@@ -58,16 +56,16 @@ class WaitingJobs:
         except WarmstartError:
             return
         if jobs:
-            self._due = time.monotonic() + TELL_S
+            self._due = time.monotonic() + HOLD_AGAIN_S
         starts = {}
         for job in jobs:
             if self._is_ours(job, facts[job.job_id]):
                 self._held[job.job_id, job.restarts] = time.time() + HOLD_S
                 starts[job.name] = f"now+{HOLD_S:.0f}"
-        self._update(jobs, facts, starts, text)
+        self._update(starts)
 
-    def let_go(self, text: str) -> None:
-        """Let the jobs start, with a last text."""
+    def let_go(self) -> None:
+        """Let the jobs start."""
         try:
             jobs, facts = self._pending()
             starts = {}
@@ -75,7 +73,7 @@ class WaitingJobs:
                 if self._is_ours(job, facts[job.job_id]) and (job.job_id, job.restarts) in self._held:
                     left = self._earliest[job.job_id, job.restarts] - time.time()
                     starts[job.name] = f"now+{math.ceil(left)}" if left > 0 else "now"
-            self._update(jobs, facts, starts, text)
+            self._update(starts)
             self._store.settle(self._store.waiting(self._image, self._cluster, after(STORE_S)), after(STORE_S))
         except WarmstartError:
             pass
@@ -101,16 +99,10 @@ class WaitingJobs:
             self._held[key] = 0.0
         return is_ours
 
-    def _update(self, jobs: list[RequeuedJob], facts: dict[int, JobFacts], starts: dict[str, str], text: str) -> None:
-        """Change comments and start times, with one call for all jobs that get the same."""
-        comment = f"{OURS}image {self._image}: {text}"[:LONGEST]
-        calls: dict[tuple[tuple[str, str], ...], list[str]] = {}
-        for job in jobs:
-            current = facts[job.job_id].admin_comment
-            changes = {"StartTime": starts[job.name]} if job.name in starts else {}
-            if current != comment and (not current or current.startswith(OURS)):
-                changes["AdminComment"] = comment
-            if changes:
-                calls.setdefault(tuple(changes.items()), []).append(job.name)
-        for items, names in calls.items():
-            commands.update_jobs(self._access, names, dict(items), after(QUERY_S))
+    def _update(self, starts: dict[str, str]) -> None:
+        """Change start times (job name → scontrol's StartTime), with one call for all jobs that get the same."""
+        calls: dict[str, list[str]] = {}
+        for name, start in starts.items():
+            calls.setdefault(start, []).append(name)
+        for start, names in calls.items():
+            commands.update_jobs(self._access, names, {"StartTime": start}, after(QUERY_S))

@@ -37,7 +37,7 @@ class Controller:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.state = "RUNNING"
-        self.answer: Answers = lambda: JobFacts(7, self.state, "", "", 0, "")
+        self.answer: Answers = lambda: JobFacts(7, self.state, "", "", 0)
         self.asked = 0
         monkeypatch.setattr(Slurmctld, "job", self._job)
 

@@ -1,4 +1,4 @@
-"""Requeued jobs that wait for an image: what their AdminComment says, and when they start."""
+"""Requeued jobs that wait for an image: when they start."""
 
 from __future__ import annotations
 
@@ -22,11 +22,6 @@ IMAGE = "reg.io/a:1"
 HELD = {"StartTime": "now+300"}
 
 
-def said(text: str) -> dict[str, str]:
-    """Return the change of a comment."""
-    return {"AdminComment": f"warmstart: image {IMAGE}: {text}"}
-
-
 class Queue:
     """Slurm's queue: jobs by id, and what was done to them."""
 
@@ -37,15 +32,15 @@ class Queue:
         self.asked = 0
         patch.setattr(commands, "jobs", self._jobs)
         patch.setattr(commands, "update_jobs", self._update)
-        patch.setattr(waiting_jobs, "TELL_S", 0.0)
+        patch.setattr(waiting_jobs, "HOLD_AGAIN_S", 0.0)
         self.client = ImageStoreClient(site.client().worker, self.store)
         self.waiting = WaitingJobs(self.client, Access("/nowhere"), IMAGE, "c1")
 
-    def add(self, job_id: int, state: str = "PENDING", later: float = 121.0, comment: str = "") -> None:
+    def add(self, job_id: int, state: str = "PENDING", later: float = 121.0) -> None:
         """Requeue a job, which may start so many seconds later."""
         job = RequeuedJob("c1", job_id, f"{job_id}_1", 1000, 0, IMAGE, os.uname().machine)
         assert requeued.count(self.store, job, 3, "me")
-        self.jobs[job_id] = JobFacts(job_id, state, "", f"{job_id}_1", int(time.time() + later), comment)
+        self.jobs[job_id] = JobFacts(job_id, state, "", f"{job_id}_1", int(time.time() + later))
 
     def told(self) -> list[tuple[list[str], dict[str, str]]]:
         """Return the updates since the last call."""
@@ -62,8 +57,7 @@ class Queue:
             if f"{job_id}_1" in names:
                 start = changes.get("StartTime", "")
                 eligible = int(time.time() + float(start.partition("+")[2] or 0)) if start else job.eligible
-                comment = changes.get("AdminComment", job.admin_comment)
-                self.jobs[job_id] = job._replace(eligible=eligible, admin_comment=comment)
+                self.jobs[job_id] = job._replace(eligible=eligible)
         return ""
 
 
@@ -75,32 +69,29 @@ def queue(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Iterator[Qu
     found.client.close()
 
 
-def test_pending_jobs_say_how_far_the_image_is_and_stay_pending(queue: Queue) -> None:
-    """One call for all that get the same; a comment of the site's own stays, a run that still ends is left."""
+def test_pending_jobs_stay_pending(queue: Queue) -> None:
+    """One call for all that get the same; a run that still ends is left."""
     queue.add(7)
     queue.add(8, "COMPLETING")
-    queue.add(9, comment="warmstart: image reg.io/a:1: fetching it")
-    queue.add(10, comment="ask ops first")
-    queue.waiting.tell("1GiB of 4GiB")
-    both = HELD | said("1GiB of 4GiB")
-    assert queue.told() == [(["10_1"], HELD), (["7_1", "9_1"], both)]
-    queue.waiting.tell("2GiB of 4GiB")
-    assert queue.told() == [(["10_1"], HELD), (["7_1", "9_1"], HELD | said("2GiB of 4GiB"))]
+    queue.add(9)
+    for _ in range(2):
+        queue.waiting.hold()
+        assert queue.told() == [(["7_1", "9_1"], HELD)]
 
 
-def test_nothing_is_said_twice_in_a_row(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_job_is_held_twice_in_a_row(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """An import reports every two seconds."""
-    monkeypatch.setattr(waiting_jobs, "TELL_S", 30.0)
+    monkeypatch.setattr(waiting_jobs, "HOLD_AGAIN_S", 30.0)
     queue.add(7)
-    queue.waiting.tell("1GiB of 4GiB")
-    queue.waiting.tell("1.1GiB of 4GiB")
+    queue.waiting.hold()
+    queue.waiting.hold()
     assert len(queue.told()) == 1
 
 
 def test_without_waiting_jobs_slurm_is_asked_nothing(queue: Queue) -> None:
     """That is most imports."""
-    queue.waiting.tell("fetching it")
-    queue.waiting.let_go("it is there")
+    queue.waiting.hold()
+    queue.waiting.let_go()
     assert (queue.asked, queue.updates) == (0, [])
 
 
@@ -108,9 +99,9 @@ def test_jobs_that_were_held_start_when_the_image_is_there(queue: Queue) -> None
     """Not before Slurm itself would have started them: its slurmd would run no prolog."""
     queue.add(7, later=121)
     queue.add(8, later=-5)  # slurmctld has not set it yet
-    queue.waiting.tell("fetching it")
+    queue.waiting.hold()
     queue.told()
-    queue.waiting.let_go("it is there")
+    queue.waiting.let_go()
     starts = [int(changes["StartTime"].removeprefix("now+")) for _, changes in queue.told()]
     assert all(118 <= start <= 122 for start in starts)
     assert starts
@@ -121,12 +112,12 @@ def test_a_start_that_somebody_else_chose_stays(queue: Queue) -> None:
     """Whether before we held the job, or after it."""
     queue.add(7, later=7200)
     queue.add(8)
-    queue.waiting.tell("fetching it")
-    assert queue.told() == [(["7_1"], said("fetching it")), (["8_1"], HELD | said("fetching it"))]
+    queue.waiting.hold()
+    assert queue.told() == [(["8_1"], HELD)]
     queue.jobs[8] = queue.jobs[8]._replace(eligible=int(time.time()) + 9000)
-    queue.waiting.tell("unpacking it")
-    queue.waiting.let_go("it is there")
-    assert queue.told() == [(["7_1", "8_1"], said("unpacking it")), (["7_1", "8_1"], said("it is there"))]
+    queue.waiting.hold()
+    queue.waiting.let_go()
+    assert queue.told() == []
 
 
 def test_a_job_that_was_never_held_starts_by_itself(queue: Queue) -> None:
@@ -134,8 +125,8 @@ def test_a_job_that_was_never_held_starts_by_itself(queue: Queue) -> None:
     queue.add(7)
     queue.add(8, "COMPLETING")
     queue.add(9, "CANCELLED")
-    queue.waiting.let_go("it is there")
-    assert queue.told() == [(["7_1"], said("it is there"))]
+    queue.waiting.let_go()
+    assert queue.told() == []
     assert requeued.waiting(queue.store, IMAGE, "c1") == []
 
 
@@ -147,6 +138,6 @@ def test_a_silent_controller_changes_nothing(queue: Queue, monkeypatch: pytest.M
 
     queue.add(7)
     monkeypatch.setattr(commands, "jobs", silent)
-    queue.waiting.tell("fetching it")
-    queue.waiting.let_go("it is there")
+    queue.waiting.hold()
+    queue.waiting.let_go()
     assert queue.updates == []
