@@ -224,7 +224,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
             later=later,
             pyxis=own,
             refresh=requested.refresh,
-            meeting=meeting if agreed else None,
+            meeting=meeting._replace(topic="images") if meeting and agreed else None,
             agreed=agreed,
         )
         steps.append(Step(image.NAME, partial(image.run, options=options)))
@@ -255,7 +255,7 @@ def _tree(policy: Policy, job: Job, grant: Grant, requested: Request, meeting: M
         requested.marker,
         scope_key("user", job),
         alone=not nodes.has_several(job.nodelist),
-        meeting=meeting and meeting._replace(name=f"{meeting.name}.tree"),
+        meeting=meeting and meeting._replace(topic="tree"),
         shared=grant.trees,
         signed_only=grant.signed_only,
     )
@@ -286,10 +286,10 @@ def _meeting(job: Job, grant: Grant) -> Meeting | None:
     """Return where the nodes of a job agree on what they show it; None if each decides for itself."""
     if not (grant.together and nodes.has_several(job.nodelist)):
         return None
-    from warmstart.store.agreement import name_of
+    from warmstart.store.board import run_of
     from warmstart.store.meeting import Meeting
 
-    return Meeting(name_of(job.cluster, job.id, job.restarts), job.nodelist)
+    return Meeting(run_of(job.cluster, job.id, job.restarts), "caches", job.nodelist)
 
 
 def _agreed_images(policy: Policy, job: Job, requested: Request, job_images: list[Reference]) -> frozenset[Reference]:
@@ -335,21 +335,22 @@ def _rendezvous(job: Job, grant: Grant, requested: Request) -> Step | None:
         return None
     from warmstart.slurm.nodes import has_first_node_alone
     from warmstart.steps import rendezvous as step
-    from warmstart.store.rendezvous import name_of
+    from warmstart.store.board import run_of
+    from warmstart.store.meeting import Meeting
 
     # All components of a heterogeneous job use the leader's first node; nodes of the others do not know its name.
     leading = job.id == job.view_id
     address = (nodes.first(job.nodelist) or job.node) if leading else ""
+    known = job.nodelist if job.het_id is None else ""  # to all
     options = step.Options(
         rule=rule,
         further=requested.ports or 0,
-        name=name_of(job.cluster, job.view_id, job.restarts),
+        meeting=Meeting(run_of(job.cluster, job.view_id, job.restarts), step.NAME, known),
         restarts=job.restarts,
         head=address == job.node,
         others=several,
         alone=has_first_node_alone(job),
         address=address,
-        nodelist=job.nodelist if leading else "",
     )
     return Step(step.NAME, partial(step.run, options=options))
 

@@ -133,9 +133,7 @@ class Record(NamedTuple):
     cache: str = ""  # the path at which the job sees its cache; "" if it has none
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job, set by steps
     verdict: str = ""
-    meeting: str = ""  # the store's file in which this node published the rendezvous for the job's other nodes
-    agreement: str = ""  # the store's directory in which this node proposed what the job's nodes show
-    tree_agreement: str = ""  # the same, for its tree
+    topics: list[str] = []  # noqa: RUF012 - of the board in the store, which this node takes down at the run's end
     nodelist: str = ""  # the job's nodes as a Slurm hostlist, if there are several: they publish as a whole
     restarts: int = 0  # which run of the job this is, on all of its nodes
     keep: bool = False  # whether the job's TMPDIR is retained after the job
@@ -173,9 +171,6 @@ if TYPE_CHECKING:
         seeded: dict[str, Seeded]
         fresh: bool
         sampled: bool
-        meeting: str
-        agreement: str
-        tree_agreement: str
         deferred: list[str]
         judged: dict[str, str]
 

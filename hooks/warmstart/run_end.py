@@ -24,12 +24,12 @@ The order of removal:
 4. The run's directory, or all of it except TMPDIR; then what the run's imports left beside it.
 5. The file of a deferred harvest, once the cache that it names is gone, or the file of a removal names the run.
 6. The record. It is the last thing on this node.
-7. The rendezvous in the store. It comes last because the store may be unreachable.
+7. The run's board in the store. It comes last because the store may be unreachable.
 
 A process that dies between two of these leaves nothing unknown. While anything of 1 to 5 is left, the record, or the
 file of a deferred harvest or of a removal, names the run, and a repeated epilog, the prolog of a requeued job, the
 background or maintenance starts over. So a part that fails leaves the record in place, and does not keep the other
-parts from being done. Only a rendezvous can outlive both; maintenance of the store removes old ones. The file is
+parts from being done. Only the board can outlive both; maintenance of the store removes old ones. The file is
 written first and the record removed last, so at least one of them names the run at all times. A tree that none names is
 an orphan. After `undo`, which leaves the ports, the epilog releases them without a record.
 
@@ -440,13 +440,10 @@ def _unmount(node: int, run_name: str) -> list[str]:
 
 
 def _withdraw(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
-    """Remove the rendezvous that this node published. After a `StoreError` maintenance of the store removes it."""
-    with _collected(ending.record.meeting, failures):
-        if ending.record.meeting:
-            ending.store.withdraw_rendezvous(ending.record.meeting, deadline)
-    for name in filter(None, (ending.record.agreement, ending.record.tree_agreement)):
-        with _collected(name, failures):
-            ending.store.withdraw_agreement(name, deadline)
+    """Take down what this node has put on the run's board. After a `StoreError` maintenance of the store does it."""
+    for path in ending.record.topics:
+        with _collected(path, failures):
+            ending.store.take_down(path, deadline)
 
 
 def _collect_notes(ending: Ending) -> None:

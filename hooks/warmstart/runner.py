@@ -121,7 +121,8 @@ def _run(context: Context, step: Step, degraded: list[WarmstartError], notices: 
 
 def _merged(record: Record, outcome: Outcome) -> Record:
     environment = {**record.environment, **outcome.environment}
-    return record._replace(**outcome.record)._replace(environment=environment)
+    topics = list(dict.fromkeys((*record.topics, *outcome.topics)))
+    return record._replace(**outcome.record)._replace(environment=environment, topics=topics)
 
 
 def _since(started: float) -> float:

@@ -36,6 +36,7 @@ from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred, spool
 from warmstart.harvest.spool import Spooled
 from warmstart.host import ports, wire, worker
+from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
 from warmstart.images import credentials, reference, squashfs
 from warmstart.images.importers import egress, image_config, layer_reader, manifest
@@ -50,10 +51,13 @@ from warmstart.profiles import facts, helion, triton
 from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
+from warmstart.seed import together
 from warmstart.slurm import commands, nodes, spec
-from warmstart.store import agreement, blocklist, index, parts, rendezvous, signed
+from warmstart.store import blocklist, board, index, parts, signed
 from warmstart.store import manifest as manifests
 from warmstart.store.bundles import BundleGone
+from warmstart.store.client import StoreClient
+from warmstart.store.meeting import Meeting
 from warmstart.trees import stage, walk
 
 SHA256 = "ab" * 32
@@ -184,19 +188,30 @@ def _store_file(folder: str, read: Callable[[str], object]) -> Callable[[bytes],
     return _file(lambda _path: read(str(STAGE / "store")), f"store/{folder}")
 
 
-_WHOSE = agreement.Whose(2001, "c", "n[1-2]")
-_PROPOSAL = agreement.Proposal(
-    _WHOSE,
+_TOPIC = board.Topic("c.7.0", "caches", "n1", board.Whose(2001, "c", "n[1-2]"))
+_PROPOSAL = together.Proposal(
     {
-        "alpha": agreement.ProposedProfile(
-            "f" * 32, {"cpu": "x"}, [agreement.ProposedBundle("site", "b", "0" * 64, 1, [], whole=True)]
+        "alpha": together.ProposedProfile(
+            "f" * 32, {"cpu": "x"}, [together.ProposedBundle("site", "b", "0" * 64, 1, [], whole=True)]
         )
-    },
+    }
 )
 
 
-def _place(store: str) -> agreement.Place:
-    return agreement.Place(store, "c.7.0", "n1", _WHOSE)
+class _Said(StoreClient):
+    """A client that hears one text."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.writer = text, "n1"
+
+    def hear(self, topic: board.Topic, notices: list[str], known: list[str], deadline: Deadline) -> dict[str, str]:  # noqa: ARG002
+        """Hear it."""
+        return {"proposal": self.text}
+
+
+def _proposal(text: str) -> object:
+    meeting = Meeting("c.7.0", "caches", "n[1-2]")
+    return meeting.joined(_Said(text), a_record()).hear("proposal", together.Proposal, after(5))
 
 
 def _parts(store: str) -> None:
@@ -269,12 +284,6 @@ _ENVIRONMENT = b"SLURM_JOB_ID=7\nSLURM_JOB_UID=1000\nSLURM_JOB_GID=1000\nSLURM_J
 _STEM = f"images/published-{SHA256}"
 
 PARSERS: dict[str, Parser] = {
-    "agreement": Parser(
-        _store_file("rendezvous/c.7.0/proposal.json", lambda store: agreement.proposal(_place(store))),
-        _REFUSED,
-        ("store/agreement.py:_read",),
-        (_json(_PROPOSAL._asdict()),),
-    ),
     "amd-topology": Parser(
         _file(lambda path: facts.gpu("/none", path.removesuffix("/0/properties")), "kfd/0/properties"),
         (facts.FactUnreadable,),
@@ -293,6 +302,12 @@ PARSERS: dict[str, Parser] = {
         _REFUSED,
         ("store/blocklist.py:read",),
         (_json({"format": 1, "blocks": [{"user": "m", "reason": "r", "by": "b", "at": 0.0}]}),),
+    ),
+    "board": Parser(
+        _store_file("runs/c.7.0/caches.x", lambda store: board.hear(store, _TOPIC, ["x"], [])),
+        _REFUSED,
+        ("store/board.py:_text",),
+        (_json([*_TOPIC.whose, "text"]),),
     ),
     "brake": Parser(_text(brake._parsed), (), ("entry/brake.py:_recent",), (b"1.5 1000 hook.crashed",)),
     "compiled-policy": Parser(
@@ -467,18 +482,13 @@ PARSERS: dict[str, Parser] = {
         ("images/importers/egress.py:parse",),
         (b"CONNECT reg.example.com:443 HTTP/1.1\r\nHost: reg\r\n\r\n", b"GET http://a/b?c HTTP/1.0\r\n\r\n"),
     ),
+    "proposal": Parser(_text(_proposal), _REFUSED, ("store/meeting.py:_read",), (_json(_PROPOSAL._asdict()),)),
     "record": Parser(partial(record.decode, "x"), _REFUSED, ("record.py:decode",), (record.encode(a_record()),)),
     "registry-manifest": Parser(
         _text(lambda text: manifest.read(text, "x86_64")),
         (),
         ("images/importers/manifest.py:read",),
         (_json(_LAYERS), _json(_PLATFORMS)),
-    ),
-    "rendezvous": Parser(
-        _store_file("rendezvous/c.7.0.json", lambda store: rendezvous.look(store, "c.7.0.json")),
-        _REFUSED,
-        ("store/rendezvous.py:look",),
-        (_json({"format": 1, "address": "n1", "ports": [28000], "refused": "", "run_id": "0a1b2c3d"}),),
     ),
     "request": Parser(
         _text(lambda text: request.of(a_job(comment=text))),
@@ -534,7 +544,7 @@ PARSERS: dict[str, Parser] = {
         _text(lambda text: commands.parse_jobs(text, [7])),
         (ValueError,),
         ("slurm/commands.py:parse_jobs",),
-        (b"7|RUNNING|normal|7|N/A|0||\n",),
+        (b"7|RUNNING|normal|7|N/A|0|\n",),
     ),
     "squeue-outcome": Parser(
         _text(lambda text: commands.parse_outcome(text, 7)),

@@ -185,7 +185,7 @@ def patient(site: Site) -> Iterator[Site]:
     policy.write_text(text.replace("paths:\n", f"paths:\n  scontrol: {programs}/scontrol\n"))
     yield site
     site.write_policy(RULES)
-    for mark in (site.store / "rendezvous").glob("*.over.json"):  # maintenance would, a week later
+    for mark in (site.store / "runs").glob("*/over.over"):  # maintenance would, a week later
         mark.unlink()
 
 

@@ -63,7 +63,7 @@ def agreed(site: Site, job_id: int) -> dict[str, dict[str, Any]]:
 
 def left(site: Site, job_id: int) -> list[Path]:
     """Return what the nodes of a job have left of their meeting in the store."""
-    return [*(site.store / "rendezvous").glob(f"*.{job_id}.*")]
+    return [*(site.store / "runs").glob(f"*.{job_id}.*")]
 
 
 def test_all_nodes_are_warm_where_all_can_be(warm: Site) -> None:
@@ -120,11 +120,11 @@ def wrapped_prolog(site: Site, before: str) -> Iterator[None]:
 
 def test_what_is_published_between_two_prologs_is_shown_by_neither(warm: Site) -> None:
     """The second node takes what the head node proposed, not what it would find."""
-    go, proposal = warm.cluster.base / "go", warm.store / "rendezvous"
+    go, proposal = warm.cluster.base / "go", warm.store / "runs"
     warm.write_policy(f"seed: {{fetch_budget: 60s}}\n{RULES}")  # which the head node waits for votes
     with held_prolog(warm, "n2", go):
         job = warm.cluster.submit(SHOW, ALICE, "--nodelist=n1,n2")
-        wait_until("the proposal", lambda: any(proposal.glob("*/proposal.json")), 30)
+        wait_until("the proposal", lambda: any(proposal.glob("*/caches.proposal")), 30)
         make(warm, "second")
         go.touch()
         _, seen = ended(warm, job)
@@ -137,7 +137,7 @@ def test_a_node_that_does_not_vote_in_time_makes_all_cold(warm: Site) -> None:
     go = warm.cluster.base / "go"
     with held_prolog(warm, "n2", go):
         job = warm.cluster.submit(SHOW, ALICE, "--nodelist=n1,n2")
-        wait_until("the choice", lambda: any((warm.store / "rendezvous").glob("*/choice.json")), 60)
+        wait_until("the choice", lambda: any((warm.store / "runs").glob("*/caches.choice")), 60)
         go.touch()
         _, seen = ended(warm, job)
     assert seen == {"n1": "", "n2": ""}

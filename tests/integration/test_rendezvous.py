@@ -59,8 +59,8 @@ def reserved(site: Site) -> list[str]:
 
 
 def announced(site: Site) -> list[str]:
-    """Return the announcements in the store. Beside them lie agreements, which a job without its image leaves."""
-    return [name for name in names(site.store / "rendezvous") if name.endswith(".json")]
+    """Return the runs whose head node has announced a rendezvous in the store."""
+    return sorted(path.parent.name for path in (site.store / "runs").glob("*/rendezvous.answer"))
 
 
 def names(directory: Path) -> list[str]:
@@ -194,7 +194,7 @@ def test_a_requeued_job_meets_anew(meeting: Site) -> None:
     # Not within the second of the requeue: slurmd refuses credentials as old as the revocation.
     cluster.admin("scontrol", "update", f"jobid={job_id}", "starttime=now+2")
     wait_until("the second run", lambda: cluster.job(job_id).output.count("n1:2") == 2, 60)
-    assert announced(meeting) == [f"warmstart.{job_id}.1.json"]
+    assert announced(meeting) == [f"warmstart.{job_id}.1"]
     cluster.cancel(job_id)
     cluster.wait(job_id)
     cluster.wait_idle()

@@ -149,7 +149,7 @@ def test_all_nodes_of_a_job_have_the_copy_or_none_has(site: Site) -> None:
         assert {event["way"] for event in site.events(cold.job_id, "tree.shown")} == {"itself"}
         second = run(site, tree, SEVERAL, ALICE, *nodes)
         assert second.output.splitlines() == ["squashfs", "squashfs"]
-        assert not [*(site.store / "rendezvous").glob(f"*.{second.job_id}.*")]
+        assert not [*(site.store / "runs").glob(f"*.{second.job_id}.*")]
         assert site.leftovers() == []
 
 

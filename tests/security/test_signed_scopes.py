@@ -21,17 +21,19 @@ import pytest
 from tests.support.bundles import ASKER
 from tests.support.maintenance_site import MaintenanceSite, one
 from tests.support.requirements import need_ssh_keygen
+from tests.support.runs import a_record
 from warmstart.host.deadline import after
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.seed import node_cache
+from warmstart.seed.together import ProposedBundle, ProposedProfile, Together
 from warmstart.store import bundles, index, signed
-from warmstart.store.agreement import Place, Proposal, ProposedBundle, ProposedProfile, Whose
 from warmstart.store.bundles import Offer, Offers
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Draft, File, ManifestUnreadable, Producer
+from warmstart.store.meeting import Meeting
 from warmstart.store.verify import ListUnsigned
 
 pytestmark = [pytest.mark.usefixtures("capable_host"), pytest.mark.threat(52)]
@@ -481,14 +483,14 @@ def test_a_head_node_proposes_only_what_is_signed(site: Site) -> None:
     (evil,) = (offer for offer in site.offers(SCOPE) if offer.bundle != good.bundle)
 
     def proposed(number: int, offer: Offer) -> list[Offer]:
-        place = Place(str(site.store), f"c.{number}.0", "n1-test", Whose(1, "c", "n[1-2]"))
-        planted = Proposal(place.whose, {"numba": ProposedProfile("ns", {}, [ProposedBundle(*offer[:6])])})
+        meeting = Meeting(f"c.{number}.0", "caches", "n[1-2]")
+        head = a_record(read_scopes=[SCOPE], head=True)
+        planted = {"numba": ProposedProfile("ns", {}, [ProposedBundle(*offer[:6])])}
         with site.client() as attacker:
-            attacker.propose(place, planted, [SCOPE], after(20))
+            Together(attacker, head, meeting, 5).proposal(planted, after(20))
         with StoreClient.of(site.policy, node.paths, "n2-test") as client:
-            seen = client.proposal(place, [SCOPE], after(20))
-            assert seen is not None
-            return client.borne_out("numba", seen.profiles["numba"], after(20))
+            seen = Together(client, head._replace(node="n2", head=False), meeting, 5).proposal({}, after(20))
+            return client.borne_out("numba", "ns", [Offer(*bundle) for bundle in seen["numba"].offers], after(20))
 
     assert proposed(1, good._replace(entries=[])) == [good._replace(entries=[])]
     changed = [evil, good._replace(sha256=evil.sha256), good._replace(entries=["f"], whole=False)]

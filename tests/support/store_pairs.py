@@ -13,7 +13,6 @@ from pathlib import Path
 
 from tests.support import superblocks
 from tests.support.pairs import ME, TEMPLATE, Group, Known, Operation, State, memory
-from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store import eviction, published, uses
@@ -23,9 +22,9 @@ from warmstart.images.store.published import ImageDraft, ImageProducer
 from warmstart.policy.compiled import Keep
 from warmstart.repack import merge
 from warmstart.repack import parts as repack_parts
-from warmstart.store import agreement, bundles, index
-from warmstart.store.agreement import Choice, Cold, HeadImages, Place, Proposal, Vote, Whose
+from warmstart.store import bundles, index
 from warmstart.store.blocklist import Block
+from warmstart.store.board import Topic, Whose
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
@@ -297,49 +296,41 @@ PARTS = {
 
 # What a job's nodes agree on. The head node has told its images.
 
-AGREEMENT = "c.7.0"
 OWN, OTHER = Whose(1, "c", NODES), Whose(2, "c", "n1")
 
 
-def at(store: StoreClient, whose: Whose = OWN) -> Place:
-    """Return a node's place."""
-    return Place(store.path, AGREEMENT, store.writer, whose)
+def topic(store: StoreClient, whose: Whose = OWN) -> Topic:
+    """Return what the nodes speak about."""
+    return Topic("c.7.0", "caches", store.writer, whose)
 
 
 def propose(store: StoreClient, profile: str, whose: Whose = OWN) -> State:
     """Propose a profile, as a head node's prolog does; return what holds."""
-    made = store.propose(
-        at(store, whose), Proposal(whose, {profile: agreement.ProposedProfile("ns", {}, [])}), [], after(60)
-    )
-    return {f"proposal for {whose.uid}": ",".join(made.profiles)}
+    return {f"proposal for {whose.uid}": store.begin(topic(store, whose), "proposal", profile, after(60))}
 
 
 def choose(store: StoreClient, reason: str) -> State:
     """Choose, as a head node's prolog does; return what holds."""
-    made = store.choose(at(store), Choice(OWN, {"p": Cold(reason, [])}), after(60))
-    return {"choice": made.cold["p"].reason}
+    return {"choice": store.say(topic(store), "choice", reason, after(60))}
 
 
 def observe_agreement(store: StoreClient, _known: Known) -> State:
     """Return what nodes of the job, and of another one with its id, read."""
     state = {}
     for whose in (OWN, OTHER):
-        if proposal := store.proposal(at(store, whose), [], after(60)):
-            state[f"proposal for {whose.uid}"] = ",".join(proposal.profiles)
-    if choice := store.choice(at(store), after(60)):
-        state["choice"] = choice.cold["p"].reason
-    with suppress(WarmstartError):
-        state.update({f"vote of {vote.node}": "given" for vote in store.votes(at(store), [], after(60))})
+        for text in store.hear(topic(store, whose), ["proposal"], [], after(60)).values():
+            state[f"proposal for {whose.uid}"] = text
+    state.update(store.hear(topic(store), ["choice", "vote."], [], after(60)))
     return state
 
 
 AGREEMENTS = {
     "propose": Operation(partial(propose, profile="a"), holds=True),
     "propose in a second prolog": Operation(partial(propose, profile="b"), holds=True),
-    "vote": Operation(lambda store: store.vote(at(store), Vote(OWN, "n2", {}), after(60))),
+    "vote": Operation(lambda store: store.say(topic(store), "vote.n2", "given", after(60))),
     "choose": Operation(partial(choose, reason="a"), holds=True),
     "choose in a second prolog": Operation(partial(choose, reason="b"), holds=True),
-    "withdraw": Operation(lambda store: store.withdraw_agreement(AGREEMENT, after(60)), removes=True),
+    "withdraw": Operation(lambda store: store.take_down(topic(store).path, after(60)), removes=True),
     "another job with that id": Operation(partial(propose, profile="c", whose=OTHER), removes=True),
 }
 
@@ -483,7 +474,7 @@ GROUPS = {
     "empty namespaces": Group(make_empty, EMPTIED, observe_bundles, settle_bundles),
     "parts": Group(lambda store: hand_in(store, HALF, "n1", w="1"), PARTS, observe_parts, settle_bundles),
     "agreements": Group(
-        lambda store: store.tell_images(at(store), HeadImages(OWN, {}), after(60)),
+        lambda store: store.begin(topic(store)._replace(name="images"), "word", "x", after(60)),
         AGREEMENTS,
         observe_agreement,
         nothing,

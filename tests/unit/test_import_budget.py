@@ -29,7 +29,10 @@ WARM = {
         *("warmstart.seed.overlay", "warmstart.profiles.inductor", "warmstart.profiles.jax"),
         *("warmstart.profiles.triton", "warmstart.profiles.vllm", "warmstart.profiles.sglang"),
     ),
-    "a rendezvous": ("warmstart.steps.rendezvous", "warmstart.store.rendezvous", "warmstart.slurm.nodes"),
+    "a rendezvous": (
+        *("warmstart.steps.rendezvous", "warmstart.store.board", "warmstart.store.meeting"),
+        "warmstart.slurm.nodes",
+    ),
     "an epilog without a record": ("warmstart.entry.epilog",),
     "a run that is over": ("warmstart.steps.release", "warmstart.images.notes"),  # in every epilog
     "a harvest of nothing": ("warmstart.entry.epilog", "warmstart.steps.harvest", "warmstart.steps.spool"),

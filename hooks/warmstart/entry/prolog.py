@@ -183,13 +183,7 @@ def _refuse(hook: Hook, record: Record, error: UserError, end: Deadline) -> None
 
 def _publish_verdict(hook: Hook, record: Record, error: UserError, advice: str) -> None:
     workspace, latest = hook.policy.paths.workspace, _latest(hook, record)
-    record = record._replace(
-        verdict=str(error),
-        workspace=workspace,
-        meeting=latest.meeting,
-        agreement=latest.agreement,
-        tree_agreement=latest.tree_agreement,
-    )
+    record = record._replace(verdict=str(error), workspace=workspace, topics=latest.topics)
     text = f"warmstart: {error}\n" + (f"warmstart: {advice}\n" if advice else "")
     _publish(hook, record, view.VERDICT, text)
 

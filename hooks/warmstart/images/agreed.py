@@ -17,10 +17,9 @@ from warmstart.images import single_flight
 from warmstart.images.query import Obtained, Site, query_by_rules
 from warmstart.images.reference import Reference, is_digest
 from warmstart.images.store.layout import is_adopted
-from warmstart.lean import TYPE_CHECKING, Callable, Mapping
+from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple
 from warmstart.record import Record
 from warmstart.slurm.nodes import first
-from warmstart.store.agreement import HeadImage, HeadImages
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import Meeting
 
@@ -31,6 +30,24 @@ SAY_S = 5.0  # for the head node's word
 ALONE_S = 5.0  # that another node waits before it looks whether the job is over
 EARLIER_SHARE = 10  # the head node stops waiting for an import one part in this many of its time before the others,
 EARLIER_S = 5.0  # but no more than this, so that they learn why
+_WORD = "word"  # the head node's notice
+
+
+class HeadImage(NamedTuple):
+    """What the head node has for one image: a digest, or an error by its code, fields and message."""
+
+    digest: str = ""  # "sha256:HEX" or "adopted:HEX"; "" if it has none
+    waited: bool = False  # for an import
+    stale: str = ""  # why that is what the tag meant last
+    code: str = ""
+    fields: dict[str, str] = {}  # noqa: RUF012 - never mutated
+    text: str = ""
+
+
+class HeadImages(NamedTuple):
+    """What the head node has for the job's images, by canonical reference."""
+
+    images: dict[str, HeadImage]
 
 
 class HeadHasNone(StoreError):
@@ -46,16 +63,13 @@ class Heads:
 
     def __init__(self, store: StoreClient, record: Record, meeting: Meeting) -> None:
         """Say nothing yet."""
-        self._store = store
-        self._meeting = meeting
-        self._place = meeting.place(store, record)
+        self._board = meeting.joined(store, record)
         self._head = first(meeting.nodelist)
         self._waited_s = 0.0  # for its word
 
     def say(self, images: dict[str, HeadImage], deadline: Deadline) -> dict[str, HeadImage]:
         """Say on the head node which images it has; return that, or what an earlier prolog of this run has said."""
-        made = HeadImages(self._place.whose, images)
-        return self._store.tell_images(self._place, made, deadline.within(SAY_S)).images
+        return self._board.begin(_WORD, HeadImages(images), deadline.within(SAY_S)).images
 
     def word(self, image: str, job_end: JobEnd, deadline: Deadline) -> Mapping[str, HeadImage]:
         """Wait on another node for what the head node says, of `image` among others.
@@ -68,7 +82,7 @@ class Heads:
 
         def look(until: Deadline) -> HeadImages | None:
             nonlocal is_over
-            if (said := self._store.images(self._place, until)) is None and time.monotonic() - began > ALONE_S:
+            if (said := self._board.hear(_WORD, HeadImages, until)) is None and time.monotonic() - began > ALONE_S:
                 is_over = is_over or job_end()
                 if is_over(until):
                     from warmstart.images.imports.job_end import JobOver
@@ -76,7 +90,7 @@ class Heads:
                     raise JobOver(image=image)
             return said
 
-        said = self._meeting.awaited(look, deadline, "named no image")
+        said = self._board.await_head(look, deadline, "named no image")
         self._waited_s = round(time.monotonic() - began, 3)
         return said.images
 

@@ -18,7 +18,6 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.lean import Mapping, NamedTuple, partial
 from warmstart.record import Record
 from warmstart.slurm.nodes import expand
-from warmstart.store.agreement import Choice, Cold, Proposal, ProposedProfile, Vote
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import Meeting, looks
 
@@ -26,6 +25,51 @@ VOTES_S = 5.0  # for mounts, votes and what the store is late by
 MARGIN_S = 5.0  # by which a node waits longer for the choice than the head node may take
 PROPOSAL_S = 20.0  # that other nodes wait for the proposal, from where they need it
 NO_VOTE = "no-vote"  # a node did not vote in time
+_PROPOSAL, _CHOICE, _VOTE = "proposal", "choice", "vote."  # notices
+
+
+class ProposedBundle(NamedTuple):
+    """A bundle that the head node proposes: of an `Offer` what other releases know, too."""
+
+    scope: str
+    bundle: str
+    sha256: str
+    size: int
+    entries: list[str]  # empty if all of the bundle's are taken
+    whole: bool
+
+
+class ProposedProfile(NamedTuple):
+    """What the head node is to show of one profile."""
+
+    namespace: str
+    facts: dict[str, str]  # from which the namespace was computed
+    offers: list[ProposedBundle]  # in the order of an overlay's layers
+
+
+class Proposal(NamedTuple):
+    """What the head node proposes."""
+
+    profiles: dict[str, ProposedProfile]
+
+
+class Vote(NamedTuple):
+    """What one node cannot show."""
+
+    cold: dict[str, str]  # profile → why; a profile that is not here can be shown
+
+
+class Cold(NamedTuple):
+    """Why a profile is cold on all nodes."""
+
+    reason: str
+    nodes: list[str]  # for which
+
+
+class Choice(NamedTuple):
+    """What all nodes show: the proposed profiles but those in `cold`."""
+
+    cold: dict[str, Cold]
 
 
 class Settled(NamedTuple):
@@ -42,8 +86,8 @@ class Together:
         """`budget_s` is the time for fetching bundles."""
         self._store = store
         self._record = record
-        self._meeting = meeting
-        self._place = meeting.place(store, record)
+        self._nodelist = meeting.nodelist
+        self._board = meeting.joined(store, record)
         self._budget_s = budget_s
         self._proposed: list[str] = []  # profiles
         self._chosen_by = Deadline(0.0)  # when the choice must be there
@@ -56,10 +100,13 @@ class Together:
         """
         scopes = self._record.read_scopes
         if self._record.head:
-            made = self._store.propose(self._place, Proposal(self._place.whose, dict(own)), scopes, deadline)
+            made = self._board.begin(_PROPOSAL, Proposal(dict(own)), deadline)
         else:
-            look = partial(self._store.proposal, self._place, scopes)
-            made = self._meeting.awaited(look, deadline.within(PROPOSAL_S), "proposed nothing")
+            look = partial(self._board.hear, _PROPOSAL, Proposal)
+            made = self._board.await_head(look, deadline.within(PROPOSAL_S), "proposed nothing")
+        for profile in made.profiles.values():
+            for offer in profile.offers:
+                self._store.check_offer(*offer[:3], scopes)
         self._chosen_by = after(self._budget_s + VOTES_S + (0.0 if self._record.head else MARGIN_S))
         self._proposed = [*made.profiles]
         return made.profiles
@@ -72,30 +119,32 @@ class Together:
         began = time.monotonic()
         until = deadline.within(self._chosen_by.left())
         if self._record.head:
-            choice = self._store.choose(self._place, self._counted(cold, until), deadline)
+            choice = self._board.say(_CHOICE, self._counted(cold, until), deadline)
         else:
-            self._store.vote(self._place, Vote(self._place.whose, self._record.node, cold), deadline)
-            choice = self._meeting.awaited(partial(self._store.choice, self._place), until, "chosen nothing")
+            self._board.say(_VOTE + self._record.node, Vote(cold), deadline)
+            choice = self._board.await_head(partial(self._board.hear, _CHOICE, Choice), until, "chosen nothing")
         return Settled(choice.cold, round(time.monotonic() - began, 3))
 
     def _counted(self, own: dict[str, str], until: Deadline) -> Choice:
         """Return the choice of the head node by the votes of all nodes; a profile without a vote is cold."""
         votes = {self._record.node: own}
-        missing = {*expand(self._meeting.nodelist)} - {self._record.node}
+        missing = {*expand(self._nodelist)} - {self._record.node}
         for _ in looks(until):
             if until.expired():  # the others give up soon
                 break
-            votes.update({vote.node: vote.cold for vote in self._store.votes(self._place, [*votes], until)})
+            known = [_VOTE + node for node in votes]
+            given = self._board.hear_all(_VOTE, Vote, known, until)
+            votes.update({name.removeprefix(_VOTE): vote.cold for name, vote in given.items()})
             missing -= votes.keys()
             if not missing:
                 break
         cold: dict[str, Cold] = {}
         for profile in self._proposed:
-            against = {node: why for node, given in votes.items() if (why := given.get(profile))}
+            against = {node: why for node, word in votes.items() if (why := word.get(profile))}
             against.update(dict.fromkeys(missing, NO_VOTE))
             if against:
                 cold[profile] = _cold(against)
-        return Choice(self._place.whose, cold)
+        return Choice(cold)
 
 
 def _cold(against: Mapping[str, str]) -> Cold:

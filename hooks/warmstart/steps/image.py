@@ -19,8 +19,7 @@ from warmstart.record import CLAIMED, RecordChange
 from warmstart.steps.contract import Context, Outcome
 
 if TYPE_CHECKING:
-    from warmstart.images.agreed import Heads
-    from warmstart.store.agreement import HeadImage
+    from warmstart.images.agreed import HeadImage, Heads
     from warmstart.store.meeting import Meeting
 
     Find = Callable[[Reference, Site, Deadline], Obtained]
@@ -72,7 +71,7 @@ def run(context: Context, options: Options) -> Outcome:
         return job.obtain(heads, heads.word(image, partial(_job_end, context, options), job.deadline))
     outcome = _as_head(context, options, heads)
     # After a failure the word stays until maintenance removes it: this node's epilog may run before the others read it.
-    return outcome._replace(record={**outcome.record, "agreement": options.meeting.name})
+    return outcome._replace(topics=(options.meeting.path,))
 
 
 def _as_head(context: Context, options: Options, heads: Heads) -> Outcome:

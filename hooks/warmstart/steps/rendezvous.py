@@ -19,11 +19,11 @@ from warmstart.lean import NamedTuple, suppress
 from warmstart.policy.compiled import Rendezvous
 from warmstart.record import Record, using_state
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store.rendezvous import Answer
+from warmstart.store.meeting import Meeting, looks
 
 NAME = "rendezvous"
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
 SECONDS_FOR_STORE = 2.0
+_ANSWER = "answer"  # the head node's notice
 
 
 class NodeShared(ResourceError):
@@ -66,18 +66,25 @@ class Required(UserError):
     hint = "submit the job again later; tell the administrators if the problem persists"
 
 
+class Answer(NamedTuple):
+    """The answer of the head node to the other nodes of its job's run."""
+
+    address: str  # of the head node
+    ports: list[int] = []  # noqa: RUF012 - never mutated
+    refused: str = ""  # why no ports were reserved
+
+
 class Options(NamedTuple):
     """What the rule grants, and this node's part."""
 
     rule: Rendezvous
     further: int  # ports in addition to MASTER_PORT
-    name: str  # of the answer in the store
+    meeting: Meeting  # where the head node says it; without nodes in a heterogeneous job
     restarts: int
     head: bool  # whether this node reserves the ports
     others: bool  # whether the job has other nodes, which need the answer
     alone: bool  # whether the job has the head node exclusively; used only there
     address: str  # the head node; "" in a heterogeneous job on nodes of components other than the leader's
-    nodelist: str  # the job's nodes, or those of the leader's component; "" where `address` is ""
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -90,7 +97,7 @@ def run(context: Context, options: Options) -> Outcome:
     except WarmstartError as error:
         outcome = Outcome("skipped", degraded=[error])
     if options.head and options.others:
-        outcome = outcome._replace(record={"meeting": options.name})  # a refusal is published, too
+        outcome = outcome._replace(topics=(options.meeting.path,))  # a refusal is published, too
     return outcome._replace(degraded=[_by_rule(error, options) for error in outcome.degraded])
 
 
@@ -105,11 +112,11 @@ def _reserve(context: Context, options: Options) -> Outcome:
         ports = _ports(context, options)
     except WarmstartError as error:
         with suppress(WarmstartError, OSError):  # the others time out
-            _publish(context, options, refused=str(error))
+            _publish(context, options, Answer(options.address, refused=str(error)))
         raise
     context.audit.emit(events.RENDEZVOUS_RESERVED, address=options.address, ports=ports)
     # If this fails, other nodes may have read the answer nevertheless. So the ports stay reserved, unused by this node.
-    _publish(context, options, ports=ports)
+    _publish(context, options, Answer(options.address, ports))
     return _outcome(context.record, options.address, ports)
 
 
@@ -123,22 +130,22 @@ def _ports(context: Context, options: Options) -> list[int]:
         return ledger.reserve(context.paths.ports, holder, request, options.restarts, _deadline(context, options))
 
 
-def _publish(context: Context, options: Options, ports: list[int] | None = None, refused: str | None = None) -> None:
-    if not options.others:
-        return
-    record = context.record
-    answer = Answer(record.uid, record.cluster, options.nodelist, options.address, ports, refused)
-    context.store.publish_rendezvous(options.name, answer, _deadline(context, options))
+def _publish(context: Context, options: Options, answer: Answer) -> None:
+    """Tell the other nodes, in place of what a prolog that was killed has told them: its ports may be others."""
+    if options.others:
+        deadline = _deadline(context, options)
+        context.store.take_down(options.meeting.path, deadline)
+        options.meeting.joined(context.store, context.record).begin(_ANSWER, answer, deadline)
 
 
 def _join(context: Context, options: Options) -> Outcome:
     started = time.monotonic()
     answer = _answer(context, options)
-    if answer.refused is not None:
+    if answer.refused:
         raise HeadRefused(head=answer.address, reason=answer.refused)
-    address, ports = answer.address, answer.ports or []
+    address, ports = answer.address, answer.ports
     if not address or len(ports) <= options.further:
-        raise AnswerUnusable(name=options.name, problem="it has no address, or too few ports")
+        raise AnswerUnusable(name=options.meeting.path, problem="it has no address, or too few ports")
     waited = round((time.monotonic() - started) * 1000, 3)
     context.audit.emit(events.RENDEZVOUS_JOINED, address=address, ports=ports, waited_ms=waited)
     return _outcome(context.record, address, ports)
@@ -148,22 +155,11 @@ def _answer(context: Context, options: Options) -> Answer:
     """Poll for the head node's answer. Raises `NoAnswer` at the deadline, and the store's errors at once."""
     deadline = _deadline(context, options)
     slow = context.deadline.within(options.rule.wait + SECONDS_FOR_STORE)  # time for the last look itself
-    pause = FIRST_PAUSE
-    while True:
-        answer = context.store.look_for_rendezvous(options.name, slow)
-        if answer is not None and _is_for(context, options, answer):
+    board = options.meeting.joined(context.store, context.record)
+    for _ in looks(deadline):
+        if (answer := board.hear(_ANSWER, Answer, slow)) is not None:
             return answer
-        if deadline.expired():
-            head = options.address or "of the leading component"
-            raise NoAnswer(head=head, seconds=options.rule.wait)
-        time.sleep(min(pause, deadline.left()))
-        pause = min(pause * 1.5, LONGEST_PAUSE)
-
-
-def _is_for(context: Context, options: Options, answer: Answer) -> bool:
-    """Return whether the answer is for this job and not for an earlier one with the same id."""
-    whose = (answer.uid, answer.cluster, answer.nodelist if options.nodelist else "")
-    return whose == (context.record.uid, context.record.cluster, options.nodelist)
+    raise NoAnswer(head=options.address or "of the leading component", seconds=options.rule.wait)
 
 
 def _outcome(record: Record, address: str, ports: list[int]) -> Outcome:

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from warmstart.seed.client import JobClient
     from warmstart.seed.node_cache import Copy
     from warmstart.seed.overlay import JobIds
-    from warmstart.seed.together import Together
-    from warmstart.store.agreement import ProposedProfile
+    from warmstart.seed.together import ProposedProfile, Together
     from warmstart.store.meeting import Meeting
 
 NAME = "seed"
@@ -161,9 +160,8 @@ def run(context: Context, options: Options) -> Outcome:
     record: RecordChange = {"facts": facts, "seeded": seeding.seeded, "fresh": options.fresh}
     if options.sampled:
         record["sampled"] = True
-    if options.meeting and context.record.head:
-        record["agreement"] = options.meeting.name
-    return Outcome("changed" if warm else "unchanged", detail, record, degraded=seeding.degraded)
+    topics = (options.meeting.path,) if options.meeting and context.record.head else ()
+    return Outcome("changed" if warm else "unchanged", detail, record, degraded=seeding.degraded, topics=topics)
 
 
 def _facts(context: Context, options: Options) -> dict[str, str]:
@@ -243,7 +241,8 @@ class _Seeding:
                 if there.namespace == target.namespace:
                     with self._cold_on_failure(target.profile):
                         store, deadline = self._context.store, self._budget.fetching
-                        self._offers.append((target, store.borne_out(name, there, deadline)))
+                        offers = [Offer(*bundle) for bundle in there.offers]
+                        self._offers.append((target, store.borne_out(name, there.namespace, offers, deadline)))
                 else:
                     differing = sorted(fact for fact, value in target.facts.items() if there.facts.get(fact) != value)
                     self.cold[name] = f"{NODES_DIFFER}: {', '.join(differing)}"
@@ -252,7 +251,7 @@ class _Seeding:
         """Return the bundles that this node can show; the names of entries only where not all of a bundle are taken."""
         from warmstart.seed.node_cache import may_come
         from warmstart.seed.overlay import MOST_BUNDLES
-        from warmstart.store.agreement import ProposedBundle, ProposedProfile
+        from warmstart.seed.together import ProposedBundle, ProposedProfile
 
         taken: list[ProposedBundle] = []
         left = self._budget.bytes

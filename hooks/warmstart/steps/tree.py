@@ -16,7 +16,6 @@ from warmstart.host.files import opened_dir, read_small
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
 from warmstart.profiles.defined import TREES
-from warmstart.record import RecordChange
 from warmstart.steps.contract import Context, Outcome
 from warmstart.trees import requests, shown
 from warmstart.trees.client import TreeClient
@@ -119,10 +118,11 @@ def run(context: Context, options: Options) -> Outcome:
         duration_ms=round((time.monotonic() - started) * 1000, 3),
     )
     degraded = [found.failure] if found.failure else []
-    change: RecordChange = {"tree_agreement": options.meeting.name} if options.meeting and record.head else {}
+    topics = (options.meeting.path,) if options.meeting and record.head else ()
     variables = _variables(context, tree.seen.path, found)
     done: dict[str, object] = {"tree": tree.seen.path}
-    return Outcome("changed", done, change, variables, degraded, notices=_notices(context, options, found))
+    notices = _notices(context, options, found)
+    return Outcome("changed", done, {}, variables, degraded, notices=notices, topics=topics)
 
 
 def _look(context: Context, options: Options) -> _Tree:
@@ -164,8 +164,8 @@ def _agreed(
 
     Without a tree this node shows nothing, and says why: `problem`. Raises `StoreError`.
     """
-    from warmstart.seed.together import Together
-    from warmstart.store.agreement import ProposedBundle, ProposedProfile
+    from warmstart.seed.together import ProposedBundle, ProposedProfile, Together
+    from warmstart.store.bundles import Offer
 
     if tree and not tree.home.read:
         tree, problem = None, NOT_SIGNED
@@ -186,7 +186,8 @@ def _agreed(
         return without
     found = _Shown(None, problem)
     if tree and proposed.facts == tree.facts:
-        offer = context.store.borne_out(TREES, proposed, context.deadline)[0]
+        offers_of_head = [Offer(*bundle) for bundle in proposed.offers]
+        offer = context.store.borne_out(TREES, proposed.namespace, offers_of_head, context.deadline)[0]
         found = _isolated(options, partial(_fetched, context, tree, offer))
     settled = None
     try:

@@ -1,233 +1,156 @@
-"""The agreement of a job's nodes on what they show the job: small files in the store.
+"""The board of a job's run in the store: what its nodes say to each other. Runs as the store's owner.
 
-    <store>/rendezvous/<cluster>.<jobid>.<restarts>/     0700, one run of a job (of a component, if it is heterogeneous)
-        images.json             which images the head node has, or why it has none
-        proposal.json           the head node's bundles for each profile
-        <node>.vote             another node's word: what it cannot show
-        choice.json             the head node's last word: which profiles are cold
+    <store>/runs/<cluster>.<jobid>.<restarts>/     0700, one run of a job (of a component, if it is heterogeneous)
+        <topic>.<notice>                           0444, said once: whose it is, and a text
 
-Each file is written once and never replaced, so all nodes read the same, however often a prolog runs. A job id can come
-again (slurmctld lost its state, or ids wrapped). Readers therefore compare user, cluster and nodes, as those of a
-rendezvous do (rendezvous.py), and a head node that finds nothing of this job's in the directory removes it.
+The name needs no query to Slurm (docs/architecture.md, rule 8): a prolog knows its cluster, its job's id and the number
+of restarts, which are the same on all nodes of a run. A job id can come again (slurmctld lost its state, or ids
+wrapped). Each notice therefore says user, cluster and nodes, and readers pass over those of another job.
 
-Runs as the store's owner. Hot path, of jobs on several nodes.
+A notice is written once and never replaced, so all nodes read the same, however often a prolog runs. Each topic begins
+on one node and goes when that node takes it down; maintenance removes boards that nobody took down. Hot path of jobs
+on several nodes.
 """
 
 from __future__ import annotations
 
 import os
 
-from warmstart.host import wire
+from warmstart.host import files, wire
 from warmstart.host.files import ensure_dir, opened_dir, read_small, unlink_if_there, write_all
-from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, suppress
-from warmstart.store import rendezvous
+from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
 from warmstart.store.layout import store_errors
-from warmstart.store.rendezvous import DIRECTORY
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    T = TypeVar("T", "HeadImages", "Proposal", "Vote", "Choice")
-
-LONGEST = 32 << 20  # bytes of a proposal: names of entries, where not all of a bundle are taken
-_IMAGES, _PROPOSAL, _CHOICE, _VOTE = "images.json", "proposal.json", "choice.json", ".vote"
+DIRECTORY = "runs"
+LONGEST = 64 << 20  # bytes of a notice: it may have names of entries
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
 class Whose(NamedTuple):
-    """The job of an agreement."""
+    """The job that a notice is of."""
 
     uid: int
     cluster: str
     nodelist: str  # a Slurm hostlist
 
 
-class Place(NamedTuple):
-    """Where an agreement is, and whose it is."""
+class Topic(NamedTuple):
+    """What the nodes of one run speak about, and who speaks."""
 
-    store: str
-    name: str  # as of the rendezvous (rendezvous.py), without the ending
+    run: str  # as `run_of` names it
+    name: str  # without a dot
     writer: str  # node and run id, part of the names of temp files
     whose: Whose
 
     @property
     def path(self) -> str:
-        """The directory."""
-        return os.path.join(self.store, DIRECTORY, self.name)
+        """What `take_down` takes: `<run>/<topic>`."""
+        return f"{self.run}/{self.name}"
 
 
-class HeadImage(NamedTuple):
-    """What the head node has for one image: a digest, or an error by its code, fields and message."""
-
-    digest: str = ""  # "sha256:HEX" or "adopted:HEX"; "" if it has none
-    waited: bool = False  # for an import
-    stale: str = ""  # why that is what the tag meant last
-    code: str = ""
-    fields: dict[str, str] = {}  # noqa: RUF012 - never mutated
-    text: str = ""
+def run_of(cluster: str, job_id: int, restarts: int) -> str:
+    """Return the name of a run's board; other characters than A-Z, a-z, 0-9, _ and - of `cluster` become _."""
+    plain = "".join(character if character in _PLAIN else "_" for character in cluster)
+    return f"{plain}.{job_id}.{restarts}"
 
 
-class HeadImages(NamedTuple):
-    """What the head node has for the job's images, by canonical reference."""
+def begin(store: str, topic: Topic, notice: str, text: str) -> str:
+    """Say the first notice of a topic; return it, or what an earlier prolog of this run has said.
 
-    whose: Whose
-    images: dict[str, HeadImage]
-
-
-class ProposedBundle(NamedTuple):
-    """A bundle that the head node proposes: of an `Offer` what other releases know, too."""
-
-    scope: str
-    bundle: str
-    sha256: str
-    size: int
-    entries: list[str]  # empty if all of the bundle's are taken
-    whole: bool
+    Removes what another job of the same id has left of the topic. Raises `StoreFull` or `StoreFailed`.
+    """
+    with store_errors(f"writing {notice} of {topic.path}"):
+        ensure_dir(f"{store}/{DIRECTORY}", 0o700)
+        with opened_dir(f"{store}/{DIRECTORY}") as above:
+            ensure_dir(topic.run, 0o700, above)
+            with opened_dir(topic.run, above) as fd:
+                for file in os.listdir(fd):
+                    if file.startswith(f"{topic.name}.") and _text(fd, file, topic.whose) is None:
+                        unlink_if_there(file, fd)
+    return say(store, topic, notice, text)
 
 
-class ProposedProfile(NamedTuple):
-    """What the head node is to show of one profile."""
+def say(store: str, topic: Topic, notice: str, text: str) -> str:
+    """Say something about a topic that was begun; return it, or what this run has said there before.
 
-    namespace: str
-    facts: dict[str, str]  # from which the namespace was computed
-    offers: list[
-        ProposedBundle
-    ]  # in the order of an overlay's layers; `entries` are empty where the bundle is taken as a whole
-
-
-class Proposal(NamedTuple):
-    """What the head node proposes."""
-
-    whose: Whose
-    profiles: dict[str, ProposedProfile]
-
-
-class Vote(NamedTuple):
-    """What one node cannot show."""
-
-    whose: Whose
-    node: str
-    cold: dict[str, str]  # profile → why; a profile that is not here can be shown
-
-
-class Cold(NamedTuple):
-    """Why a profile is cold on all nodes."""
-
-    reason: str
-    nodes: list[str]  # for which
-
-
-class Choice(NamedTuple):
-    """What all nodes show: the proposed profiles but those in `cold`."""
-
-    whose: Whose
-    cold: dict[str, Cold]
-
-
-def name_of(cluster: str, job_id: int, restarts: int) -> str:
-    """Return the name of a run's directory."""
-    return rendezvous.name_of(cluster, job_id, restarts).removesuffix(".json")
-
-
-def tell_images(place: Place, made: HeadImages) -> HeadImages:
-    """Write which images the head node has; return it, or what an earlier prolog of this run has written."""
-    with store_errors(f"writing the images of {place.name}"):
-        _begin(place)
-        return _write_once(place, _IMAGES, made)
-
-
-def images(place: Place) -> HeadImages | None:
-    """Return which images the head node has; None while that is not known."""
-    with store_errors(f"reading the images of {place.name}"):
-        return _read(place, _IMAGES, HeadImages)
-
-
-def propose(place: Place, made: Proposal) -> Proposal:
-    """Write the proposal; return it, or the one that an earlier prolog of this run has written."""
-    with store_errors(f"writing the proposal {place.name}"):
-        _begin(place)
-        return _write_once(place, _PROPOSAL, made)
-
-
-def proposal(place: Place) -> Proposal | None:
-    """Return the head node's proposal; None while there is none for this job."""
-    with store_errors(f"reading the proposal {place.name}"):
-        return _read(place, _PROPOSAL, Proposal)
-
-
-def vote(place: Place, given: Vote) -> None:
-    """Write a node's vote; one that it has given before stays."""
-    with store_errors(f"writing the vote {place.name}"):
-        _write_once(place, given.node + _VOTE, given)
-
-
-def votes(place: Place, known: list[str]) -> list[Vote]:
-    """Return the votes of nodes that are not among `known`; a vote that cannot be decoded is none."""
-    with store_errors(f"reading the votes {place.name}"):
-        with opened_dir(place.path) as fd:
-            files = [file for file in os.listdir(fd) if file.endswith(_VOTE) and file.removesuffix(_VOTE) not in known]
-        given = (_read(place, file, Vote) for file in files)
-        return [one for one in given if one is not None]
-
-
-def choose(place: Place, made: Choice) -> Choice:
-    """Write the choice; return it, or the one that an earlier prolog of this run has written."""
-    with store_errors(f"writing the choice {place.name}"):
-        return _write_once(place, _CHOICE, made)
-
-
-def choice(place: Place) -> Choice | None:
-    """Return the head node's choice; None while there is none for this job."""
-    with store_errors(f"reading the choice {place.name}"):
-        return _read(place, _CHOICE, Choice)
-
-
-def withdraw(store: str, name: str) -> None:
-    """Remove an agreement, if there is one; raises `StoreFailed`."""
-    with store_errors(f"removing the agreement {name}"), suppress(FileNotFoundError):  # noqa: SIM117
-        with opened_dir(os.path.join(store, DIRECTORY)) as parent:
-            remove(name, parent)
-
-
-def _begin(place: Place) -> None:
-    """Make the run's directory on the head node, in place of another job's."""
-    above = os.path.join(place.store, DIRECTORY)
-    ensure_dir(above, 0o700)
-    with opened_dir(above) as parent:
-        if _read(place, _IMAGES, HeadImages) is None and _read(place, _PROPOSAL, Proposal) is None:
-            remove(place.name, parent)
-        ensure_dir(place.name, 0o700, parent)
-
-
-def _write_once(place: Place, file: str, value: T) -> T:
-    """Write a file, unless it is there; return what it holds."""
+    Raises `StoreFull` or `StoreFailed`, the latter also where the topic was taken down with its board.
+    """
     from warmstart.store.atomic import publish, temp_file
 
-    with opened_dir(place.path) as fd, temp_file(fd, place.writer) as (temp, out):
-        write_all(out, dumps(value._asdict()).encode())
-        if publish(fd, temp, out, file):
-            return value
-    return _read(place, file, type(value)) or value
+    file = f"{topic.name}.{notice}"
+    with store_errors(f"writing {notice} of {topic.path}"), opened_dir(f"{store}/{DIRECTORY}/{topic.run}") as fd:
+        with temp_file(fd, topic.writer) as (temp, out):
+            write_all(out, dumps([*topic.whose, text]).encode())
+            if publish(fd, temp, out, file):
+                return text
+        said = _text(fd, file, topic.whose)
+        return text if said is None else said
 
 
-def _read(place: Place, file: str, kind: type[T]) -> T | None:
-    """Return what a file holds; None if it is missing, of another job or of another form.
+def hear(store: str, topic: Topic, notices: list[str], known: list[str]) -> dict[str, str]:
+    """Return the texts of these notices, as far as this job's nodes have said them.
+
+    A notice that ends in a dot stands for all that begin so, but for those in `known`. Raises `StoreFailed`.
 
     Opens the directory again each time, because an NFS client only then revalidates a cached negative lookup (nfs(5),
     Directory entry caching).
     """
-    try:
-        with opened_dir(place.path) as fd:
-            found = wire.from_object(kind, wire.parse(read_small(file, LONGEST, fd)))
-    except (FileNotFoundError, ValueError):
-        return None
-    return found if found.whose == place.whose else None
+    found: dict[str, str] = {}
+    with store_errors(f"reading {topic.path}"), _opened(store, topic.run) as fd:
+        for notice in notices if fd >= 0 else ():
+            for name in _beginning(fd, topic, notice) if notice.endswith(".") else [notice]:
+                if name not in known and (text := _text(fd, f"{topic.name}.{name}", topic.whose)) is not None:
+                    found[name] = text
+    return found
 
 
-def remove(name: str, parent: int) -> bool:
-    """Remove an agreement from the open directory of all; return whether it was there. Raises `OSError`."""
-    with suppress(FileNotFoundError), opened_dir(name, parent) as fd:
+def take_down(store: str, path: str) -> None:
+    """Remove the notices of a topic, `<run>/<topic>`, if there are any. Raises `StoreFailed`."""
+    run, _, topic = path.partition("/")
+    with store_errors(f"removing {path}"), _opened(store, run) as fd:
+        for file in os.listdir(fd) if fd >= 0 else ():
+            if file.startswith(f"{topic}."):
+                unlink_if_there(file, fd)
+        with suppress(OSError):  # other topics are still up, or it is gone
+            os.rmdir(f"{store}/{DIRECTORY}/{run}")
+
+
+def remove(run: str, above: int) -> bool:
+    """Remove a run's board from the open directory of all; return whether it was there. Raises `OSError`."""
+    with suppress(FileNotFoundError), opened_dir(run, above) as fd:
         for file in os.listdir(fd):
             unlink_if_there(file, fd)
-        os.rmdir(name, dir_fd=parent)
+        os.rmdir(run, dir_fd=above)
         return True
     return False
+
+
+@contextmanager
+def _opened(store: str, run: str) -> Iterator[int]:
+    """Open a run's board for a `with`; yields -1 if there is none. A store that is missing is an error."""
+    with opened_dir(store) as root:
+        try:
+            fd = os.open(f"{DIRECTORY}/{run}", files.DIRECTORY, dir_fd=root)
+        except FileNotFoundError:
+            yield -1
+            return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _beginning(fd: int, topic: Topic, notice: str) -> list[str]:
+    prefix = f"{topic.name}.{notice}"
+    return [file[len(topic.name) + 1 :] for file in os.listdir(fd) if file.startswith(prefix)]
+
+
+def _text(fd: int, file: str, whose: Whose) -> str | None:
+    """Return what a notice says; None if it is missing, of another job or of another form."""
+    try:
+        data = wire.parse(read_small(file, LONGEST, fd))
+    except (FileNotFoundError, ValueError):
+        return None
+    if isinstance(data, list) and data[:-1] == [*whose] and isinstance(data[-1], str):
+        return data[-1]
+    return None

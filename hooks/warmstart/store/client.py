@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from warmstart.paths import NodePaths
     from warmstart.policy.compiled import Policy
     from warmstart.slurm.spec import Spec
-    from warmstart.store.agreement import Choice, HeadImages, Place, Proposal, ProposedBundle, ProposedProfile, Vote
     from warmstart.store.blocklist import Block
+    from warmstart.store.board import Topic
     from warmstart.store.bundles import Offer, Offers, Published, Reindexed, ToSign
     from warmstart.store.layout import Namespace
     from warmstart.store.maintenance import Bundle, Merger, Use
     from warmstart.store.manifest import Draft, Entries, Manifest
     from warmstart.store.parts import Handed, Listing, RunParts, Standing
-    from warmstart.store.rendezvous import Answer
     from warmstart.store.signed import Envelope
     from warmstart.store.signed import Listing as SignedListing
     from warmstart.store.verify import SignedLists, Verdict
@@ -82,7 +81,7 @@ class StoreClient:
         )
         offers.refused.update(problems)
         for offer in offers.offers:
-            self._check_offer(offer, scopes)
+            self.check_offer(*offer[:3], scopes)
         return offers
 
     def _listings(
@@ -104,13 +103,13 @@ class StoreClient:
         """Return what this host makes of a scope's list."""
         return lists.current(scope, lambda: self.signed_list(scope, deadline), deadline)
 
-    def _check_offer(self, offer: Offer | ProposedBundle, scopes: list[str]) -> None:
+    def check_offer(self, scope: str, bundle: str, sha256: str, scopes: list[str]) -> None:
         """Refuse what root cannot use: the hash becomes a file name, and an offer is trusted by its scope."""
         from warmstart.store.layout import is_bundle_id
         from warmstart.store.manifest import is_sha256
 
-        if not (is_sha256(offer.sha256) and is_bundle_id(offer.bundle) and offer.scope in scopes):
-            raise self._malformed("offers", f"not a bundle: {offer.bundle!a} {offer.sha256!a}")
+        if not (is_sha256(sha256) and is_bundle_id(bundle) and scope in scopes):
+            raise self._malformed("offers", f"not a bundle: {bundle!a} {sha256!a}")
 
     def known_entries(
         self, where: Namespace, user: str, uid: int, deadline: Deadline, *, quota: int = 0, fresh: bool = False
@@ -461,108 +460,50 @@ class StoreClient:
 
         return self.worker.run(deadline, blocklist.listed, self.path)
 
-    # Rendezvous of a job's nodes, and job specs from the controller
+    # What a job's nodes say to each other
 
-    def publish_rendezvous(self, name: str, answer: Answer, deadline: Deadline) -> None:
-        """Write the answer of a job's head node; raises `StoreFull` if there is no space."""
-        from warmstart.store import rendezvous
+    def begin(self, topic: Topic, notice: str, text: str, deadline: Deadline) -> str:
+        """Say the first notice of a topic; return it, or what an earlier prolog of this run has said."""
+        from warmstart.store import board
 
-        self.worker.run(deadline, rendezvous.publish, self.path, name, self.writer, answer)
+        return self.worker.run(deadline, board.begin, self.path, topic, notice, text)
 
-    def look_for_rendezvous(self, name: str, deadline: Deadline) -> Answer | None:
-        """Return the answer of a job's head node, None while there is none."""
-        from warmstart.store import rendezvous
+    def say(self, topic: Topic, notice: str, text: str, deadline: Deadline) -> str:
+        """Say a notice; return it, or what was said there before."""
+        from warmstart.store import board
 
-        return self.worker.look(deadline, rendezvous.look, self.path, name)
+        return self.worker.run(deadline, board.say, self.path, topic, notice, text)
 
-    def withdraw_rendezvous(self, name: str, deadline: Deadline) -> None:
-        """Remove the answer of a job's head node, if there is one."""
-        from warmstart.store import rendezvous
+    def hear(self, topic: Topic, notices: list[str], known: list[str], deadline: Deadline) -> dict[str, str]:
+        """Return these notices, as far as they were said; `known` ones are passed over."""
+        from warmstart.store import board
 
-        self.worker.run(deadline, rendezvous.withdraw, self.path, name)
+        return self.worker.look(deadline, board.hear, self.path, topic, notices, known)
 
-    # What a job's nodes agree to show
+    def take_down(self, path: str, deadline: Deadline) -> None:
+        """Remove the notices of a topic (`Meeting.path`), if there are any."""
+        from warmstart.store import board
 
-    def tell_images(self, place: Place, made: HeadImages, deadline: Deadline) -> HeadImages:
-        """Write which images the head node has; return it, or what an earlier prolog of this run has written."""
-        from warmstart.store import agreement
+        self.worker.run(deadline, board.take_down, self.path, path)
 
-        return self.worker.run(deadline, agreement.tell_images, place, made)
-
-    def images(self, place: Place, deadline: Deadline) -> HeadImages | None:
-        """Return which images the head node has, None while that is not known."""
-        from warmstart.store import agreement
-
-        return self.worker.look(deadline, agreement.images, place)
-
-    def propose(self, place: Place, made: Proposal, scopes: list[str], deadline: Deadline) -> Proposal:
-        """Write the head node's proposal; return it, or the one that an earlier prolog of this run has written."""
-        from warmstart.store import agreement
-
-        return self._checked(self.worker.run(deadline, agreement.propose, place, made), scopes)
-
-    def proposal(self, place: Place, scopes: list[str], deadline: Deadline) -> Proposal | None:
-        """Return the head node's proposal, None while there is none."""
-        from warmstart.store import agreement
-
-        seen = self.worker.look(deadline, agreement.proposal, place)
-        return seen and self._checked(seen, scopes)
-
-    def _checked(self, proposal: Proposal, scopes: list[str]) -> Proposal:
-        for profile in proposal.profiles.values():
-            for offer in profile.offers:
-                self._check_offer(offer, scopes)
-        return proposal
-
-    def borne_out(self, profile: str, proposed: ProposedProfile, deadline: Deadline) -> list[Offer]:
+    def borne_out(self, profile: str, namespace: str, offers: list[Offer], deadline: Deadline) -> list[Offer]:
         """Return the offers of a proposal. Any node can write one, so signed scopes must bear out theirs.
 
         Raises `ListUnsigned` if one does not.
         """
         from warmstart.store import bundles
 
-        offers = [bundles.Offer(*bundle) for bundle in proposed.offers]
         signed = sorted({offer.scope for offer in offers if self.lists and self.lists.is_signed(offer.scope)})
         if not signed:
             return offers
-        listings, _ = self._listings(signed, profile, proposed.namespace, deadline)
-        found = self.worker.look(deadline, bundles.borne_out, self.path, profile, proposed.namespace, offers, listings)
+        listings, _ = self._listings(signed, profile, namespace, deadline)
+        found = self.worker.look(deadline, bundles.borne_out, self.path, profile, namespace, offers, listings)
         if len(found) < len(offers):
             from warmstart.store.verify import ListUnsigned
 
             problem = "the head node proposes a bundle that its list does not name so"
             raise ListUnsigned(scope=", ".join(signed), problem=problem)
         return found
-
-    def vote(self, place: Place, given: Vote, deadline: Deadline) -> None:
-        """Write this node's vote; one that it has given before stays."""
-        from warmstart.store import agreement
-
-        self.worker.run(deadline, agreement.vote, place, given)
-
-    def votes(self, place: Place, known: list[str], deadline: Deadline) -> list[Vote]:
-        """Return the votes of nodes that are not among `known`."""
-        from warmstart.store import agreement
-
-        return self.worker.look(deadline, agreement.votes, place, known)
-
-    def choose(self, place: Place, made: Choice, deadline: Deadline) -> Choice:
-        """Write the head node's choice; return it, or the one that an earlier prolog of this run has written."""
-        from warmstart.store import agreement
-
-        return self.worker.run(deadline, agreement.choose, place, made)
-
-    def choice(self, place: Place, deadline: Deadline) -> Choice | None:
-        """Return the head node's choice, None while there is none."""
-        from warmstart.store import agreement
-
-        return self.worker.look(deadline, agreement.choice, place)
-
-    def withdraw_agreement(self, name: str, deadline: Deadline) -> None:
-        """Remove what a job's nodes have agreed, if there is something."""
-        from warmstart.store import agreement
-
-        self.worker.run(deadline, agreement.withdraw, self.path, name)
 
     def read_job_spec(self, path: str, owner: int, deadline: Deadline) -> Spec:
         """Return the spec that the controller wrote as uid `owner`; raises `SpecUnusable` if it cannot be trusted."""

@@ -20,7 +20,7 @@ from warmstart.host.files import ensure_dir, is_temporary, opened_dir, read_smal
 from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple, Sequence, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.profiles.defined import TREES
-from warmstart.store import agreement, blocklist, bundles, index, rendezvous
+from warmstart.store import blocklist, board, bundles, index
 from warmstart.store.atomic import TEMP_PREFIX
 from warmstart.store.blocklist import Block, Blocks
 from warmstart.store.index import Listed
@@ -42,7 +42,7 @@ HOUR, DAY = 3600.0, 86400.0
 IN_USE_SECONDS = 3 * 3600.0  # a tree used within it may be read by a job: nodes tell each half hour
 ORPHAN_SECONDS = DAY  # longer than any publish takes
 GRACE_SECONDS = HOUR  # longer than any reader uses an index that it has read
-ANSWER_SECONDS = 7 * DAY  # a rendezvous is only read while the prologs of its job run
+BOARD_SECONDS = 7 * DAY  # a board is only read while the prologs of its run run
 MOST_SWEPT = 5_000  # of very many; the time for it is bounded, too
 QUARANTINE = "quarantine"
 MOST_ENTRIES = 50_000  # in a compacted bundle
@@ -391,12 +391,12 @@ def _has_content(fd: int) -> bool:
 
 
 def sweep_top(store: str, now: float) -> list[str]:
-    """Remove old temp files and meetings of jobs' nodes outside of the namespaces; return the removed paths.
+    """Remove old temp files and boards outside of the namespaces; return the removed paths.
 
     At most `MOST_SWEPT` of each, the next time more.
     """
     swept = []
-    for folder, prefix, age in ((ARTIFACTS, TEMP_PREFIX, ORPHAN_SECONDS), (rendezvous.DIRECTORY, "", ANSWER_SECONDS)):
+    for folder, prefix, age in ((ARTIFACTS, TEMP_PREFIX, ORPHAN_SECONDS), (board.DIRECTORY, "", BOARD_SECONDS)):
         with store_errors("sweep the store"), suppress(FileNotFoundError), opened_dir(f"{store}/{folder}") as fd:
             names = [name for name in sorted(os.listdir(fd)) if name.startswith(prefix) or is_temporary(name)]
             old = [name for name in names if _ctime(fd, name) < now - age]
@@ -407,8 +407,8 @@ def sweep_top(store: str, now: float) -> list[str]:
 def _removed(name: str, fd: int) -> bool:
     try:
         return unlink_if_there(name, fd)
-    except IsADirectoryError:  # the agreement of a run whose head node crashed, or that got no image
-        return agreement.remove(name, fd)
+    except IsADirectoryError:  # the board of a run whose head node crashed, or that got no image
+        return board.remove(name, fd)
 
 
 def _ctime(fd: int, name: str) -> float:

@@ -1,4 +1,4 @@
-"""Where the nodes of a job meet in the store, and how one of them waits there for the head node. Runs as root.
+"""Where the nodes of a job meet: the root's side of the board, and how a node waits there. Runs as root.
 
 Hot path of jobs on several nodes.
 """
@@ -8,16 +8,23 @@ from __future__ import annotations
 import time
 
 from warmstart.errors import StoreError
+from warmstart.host import wire
 from warmstart.host.deadline import Deadline, after
-from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, dumps, suppress
 from warmstart.record import Record
 from warmstart.slurm.nodes import first
-from warmstart.store.agreement import Place, Whose
+from warmstart.store.board import Topic, Whose
 from warmstart.store.client import StoreClient
 
 if TYPE_CHECKING:
-    from typing import TypeVar
+    from typing import Protocol, TypeVar
 
+    class Notice(Protocol):
+        """A NamedTuple that can be said."""
+
+        def _asdict(self) -> dict[str, object]: ...
+
+    N = TypeVar("N", bound=Notice)
     T = TypeVar("T")
 
 FIRST_PAUSE_S = 0.02
@@ -36,26 +43,74 @@ class HeadSilent(StoreError):
 
 
 class Meeting(NamedTuple):
-    """Where the nodes of one run of a job meet."""
+    """Where the nodes of one run of a job meet, and about what."""
 
-    name: str  # in the store
+    run: str  # `board.run_of`
+    topic: str
     nodelist: str  # the job's, or the component's
 
-    def place(self, store: StoreClient, record: Record) -> Place:
-        """Return this node's place in it."""
-        return Place(store.path, self.name, store.writer, Whose(record.uid, record.cluster, self.nodelist))
+    def joined(self, store: StoreClient, record: Record) -> Board:
+        """Return this node's side of it."""
+        whose = Whose(record.uid, record.cluster, self.nodelist)
+        return Board(store, Topic(self.run, self.topic, store.writer, whose))
 
-    def awaited(self, look: Callable[[Deadline], T | None], until: Deadline, what: str) -> T:
-        """Look until there is something; return it. Raises `HeadSilent`: it has `what`."""
+    @property
+    def path(self) -> str:
+        """What the node that began it takes down at its end."""
+        return f"{self.run}/{self.topic}"
+
+
+class Board:
+    """One topic, as one node says and hears it. Each call raises `StoreError`."""
+
+    def __init__(self, store: StoreClient, topic: Topic) -> None:
+        """Say nothing yet."""
+        self._store = store
+        self._topic = topic
+
+    def begin(self, notice: str, value: N, deadline: Deadline) -> N:
+        """Say the first notice; return it, or what an earlier prolog of this run has said."""
+        return self._said(self._store.begin(self._topic, notice, _text(value), deadline), value)
+
+    def say(self, notice: str, value: N, deadline: Deadline) -> N:
+        """Say a notice; return it, or what was said there before."""
+        return self._said(self._store.say(self._topic, notice, _text(value), deadline), value)
+
+    def hear(self, notice: str, kind: type[N], deadline: Deadline) -> N | None:
+        """Return a notice; None while it was not said, or where it has another release's form."""
+        return self.hear_all(notice, kind, [], deadline).get(notice)
+
+    def hear_all(self, notice: str, kind: type[N], known: list[str], deadline: Deadline) -> dict[str, N]:
+        """Return the notices that begin with `notice`, which ends in a dot, without those that are `known`."""
+        texts = self._store.hear(self._topic, [notice], known, deadline)
+        read = {name: _read(kind, text) for name, text in texts.items()}
+        return {name: value for name, value in read.items() if value is not None}
+
+    def await_head(self, look: Callable[[Deadline], T | None], until: Deadline, what: str) -> T:
+        """Look until there is something; return it. Raises `HeadSilent`: the head node has `what`."""
         began = time.monotonic()
         for _ in looks(until):
             if (seen := look(after(LOOK_S))) is not None:
                 return seen
-        raise HeadSilent(head=first(self.nodelist), what=what, seconds=round(time.monotonic() - began))
+        head = first(self._topic.whose.nodelist)
+        raise HeadSilent(head=head, what=what, seconds=round(time.monotonic() - began))
+
+    def _said(self, text: str, value: N) -> N:
+        return _read(type(value), text) or value
+
+
+def _text(value: Notice) -> str:
+    return dumps(value._asdict())
+
+
+def _read(kind: type[N], text: str) -> N | None:
+    with suppress(ValueError):
+        return wire.from_object(kind, wire.parse(text.encode()))
+    return None
 
 
 def looks(until: Deadline) -> Iterator[None]:
-    """Yield for each look into the store: at once, then after growing pauses, the last one at the end."""
+    """Yield at each moment to look into the store: at once, then with growing pauses, the last time at `until`."""
     pause, began = FIRST_PAUSE_S, time.monotonic()
     yield
     while not until.expired():

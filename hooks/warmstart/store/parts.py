@@ -25,7 +25,7 @@ from warmstart.host.files import ensure_dir, open_regular, opened_dir, unlink_if
 from warmstart.host.wire import Json
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
 from warmstart.slurm.nodes import expand
-from warmstart.store import bundles, index, layout, manifest, rendezvous
+from warmstart.store import board, bundles, index, layout, manifest
 from warmstart.store.atomic import TEMP_PREFIX
 from warmstart.store.bundles import BundleGone
 from warmstart.store.layout import BUNDLE, LOCKS, MANIFEST, Namespace, is_bundle_id, is_component, store_errors
@@ -103,7 +103,7 @@ class Listing(NamedTuple):
 
 def name_of(uid: int, cluster: str, job_id: int, restarts: int) -> str:
     """Return the name of a run's directory, which begins with the user's uid."""
-    return f"{uid}.{rendezvous.name_of(cluster, job_id, restarts).removesuffix('.json')}"
+    return f"{uid}.{board.run_of(cluster, job_id, restarts)}"
 
 
 def hand_in(  # noqa: PLR0917 - as `bundles.publish_bundle`, and where to

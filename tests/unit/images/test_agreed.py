@@ -16,14 +16,13 @@ from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.images import agreed
-from warmstart.images.agreed import HeadHasNone, Heads
+from warmstart.images.agreed import HeadHasNone, HeadImage, Heads
 from warmstart.images.importers.base import ImageForbidden
 from warmstart.images.imports import waiting
 from warmstart.images.imports.job_end import JobOver
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import parse
-from warmstart.store.agreement import HeadImage
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import HeadSilent, Meeting
 
@@ -54,7 +53,7 @@ def heads(site: Site, node: str) -> Heads:
     """Return a node's part in job 7 on n1 and n2, with the worker of the site."""
     store = StoreClient(Identity("nobody", 65534, 65534), site.store.path, f"{node}-0a1b2c3d")
     store.worker = site.store.worker
-    return Heads(store, a_record(node=node, head=node == "n1"), Meeting("test.7.0", "n[1-2]"))
+    return Heads(store, a_record(node=node, head=node == "n1"), Meeting("test.7.0", "images", "n[1-2]"))
 
 
 def no_end() -> Callable[[Deadline], bool]:
@@ -73,7 +72,7 @@ def test_another_node_takes_the_heads_digest(site: Site) -> None:
     found = Obtained("x", "/x", DIGEST, 1, "reused", 0.0)
     said = said_by_the_head(site, agreed.found(found))
     calls = cast("InlineWorker", site.store.worker).calls
-    assert calls == ["tell_images", "images"]
+    assert calls == ["begin", "hear"]
     site.record_use(f"{HEX}.{image_site.KIND}", after(5))
     calls.clear()
     taken = heads(site, "n2").obtain(said, TAG, site, after(5))

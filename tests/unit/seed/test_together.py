@@ -11,9 +11,9 @@ from warmstart.errors import StoreError
 from warmstart.host.deadline import Deadline, after
 from warmstart.record import Record
 from warmstart.seed import together
-from warmstart.seed.together import Settled, Together
-from warmstart.store import agreement
-from warmstart.store.agreement import Choice, Cold, Place, Proposal, ProposedProfile, Vote
+from warmstart.seed.together import Cold, ProposedProfile, Settled, Together
+from warmstart.store import board
+from warmstart.store.board import Topic
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import HeadSilent, Meeting
 
@@ -28,29 +28,17 @@ class Local(StoreClient):
         """Do not fork."""
         self.path, self.writer = str(path), f"test-{threading.get_ident()}"
 
-    def propose(self, place: Place, made: Proposal, scopes: list[str], deadline: Deadline) -> Proposal:  # noqa: ARG002
+    def begin(self, topic: Topic, notice: str, text: str, deadline: Deadline) -> str:  # noqa: ARG002
         """Call it here."""
-        return agreement.propose(place, made)
+        return board.begin(self.path, topic, notice, text)
 
-    def proposal(self, place: Place, scopes: list[str], deadline: Deadline) -> Proposal | None:  # noqa: ARG002
+    def say(self, topic: Topic, notice: str, text: str, deadline: Deadline) -> str:  # noqa: ARG002
         """Call it here."""
-        return agreement.proposal(place)
+        return board.say(self.path, topic, notice, text)
 
-    def vote(self, place: Place, given: Vote, deadline: Deadline) -> None:  # noqa: ARG002
+    def hear(self, topic: Topic, notices: list[str], known: list[str], deadline: Deadline) -> dict[str, str]:  # noqa: ARG002
         """Call it here."""
-        agreement.vote(place, given)
-
-    def votes(self, place: Place, known: list[str], deadline: Deadline) -> list[Vote]:  # noqa: ARG002
-        """Call it here."""
-        return agreement.votes(place, known)
-
-    def choose(self, place: Place, made: Choice, deadline: Deadline) -> Choice:  # noqa: ARG002
-        """Call it here."""
-        return agreement.choose(place, made)
-
-    def choice(self, place: Place, deadline: Deadline) -> Choice | None:  # noqa: ARG002
-        """Call it here."""
-        return agreement.choice(place)
+        return board.hear(self.path, topic, notices, known)
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +51,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def member(store: Path, node: str, nodes: list[str]) -> Together:
     """Return a node's part in the agreement of job 7."""
     made = Record("0a1b2c3d", "b", 7, 7, 2001, 2001, "a", "", "main", "c", node, head=node == nodes[0])
-    return Together(Local(store), made, Meeting("c.7.0", ",".join(nodes)), 0.5)
+    return Together(Local(store), made, Meeting("c.7.0", "caches", ",".join(nodes)), 0.5)
 
 
 def agree(

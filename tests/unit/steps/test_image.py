@@ -239,7 +239,7 @@ def test_a_private_image_is_copied_for_the_job(context: Context, monkeypatch: py
 def meeting(context: Context) -> Options:
     """Return what the head node and another one of a job on two nodes are told."""
     Path(context.policy.paths.store).mkdir()
-    return Options((FIRST,), meeting=Meeting("test.7.0", "n[1-2]"), agreed=frozenset({FIRST}))
+    return Options((FIRST,), meeting=Meeting("test.7.0", "images", "n[1-2]"), agreed=frozenset({FIRST}))
 
 
 def another(context: Context) -> Context:
@@ -253,7 +253,7 @@ def test_all_nodes_have_the_head_nodes_image(
     """The others ask for its digest; the head node's epilog removes what they agreed on."""
     flights = fly(monkeypatch)
     head = image.run(context, meeting)
-    assert (head.record["image"], head.record["agreement"]) == (DIGEST, "test.7.0")
+    assert (head.record["image"], head.topics) == (DIGEST, ("test.7.0/images",))
     other = image.run(another(context), meeting)
     assert other.record == {"image": DIGEST, "images": {FIRST.canonical(): "/store/2.sqsh"}}
     assert [name for name, _, _ in flights.asked] == [FIRST.canonical(), FIRST.at(DIGEST)]

@@ -11,9 +11,9 @@ from warmstart import record as records
 from warmstart import run_end
 from warmstart.steps import release
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import rendezvous
+from warmstart.store import board
+from warmstart.store.board import Topic, Whose
 from warmstart.store.layout import StoreFailed
-from warmstart.store.rendezvous import Answer
 
 
 @pytest.fixture
@@ -41,17 +41,18 @@ def test_a_retained_directory_is_named(ended: Context) -> None:
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_the_rendezvous_is_withdrawn(ended: Context, tmp_path: Path, is_there: bool) -> None:
+def test_what_the_node_said_is_taken_down(ended: Context, tmp_path: Path, is_there: bool) -> None:
     """A store that is away keeps no run: its failure is told, and the run is over."""
-    record = ended.record._replace(meeting="test.7.0.json")
+    record = ended.record._replace(topics=["test.7.0/rendezvous"])
     if is_there:
         (tmp_path / "store").mkdir()
-        rendezvous.publish(str(tmp_path / "store"), record.meeting, "n1", Answer(1, "test", "n1", "10.0.0.1"))
+        topic = Topic("test.7.0", "rendezvous", "n1", Whose(1, "test", "n1"))
+        board.begin(str(tmp_path / "store"), topic, "answer", "{}")
     outcome = release.run(ended._replace(record=record), release.Options())
     assert [type(error) for error in outcome.degraded] == ([] if is_there else [StoreFailed])
     assert records.load(ended.paths.state, 7) is None
     if is_there:
-        assert os.listdir(tmp_path / "store" / rendezvous.DIRECTORY) == []
+        assert os.listdir(tmp_path / "store" / board.DIRECTORY) == []
     ended.store.close()
 
 

@@ -16,12 +16,11 @@ from warmstart.policy.match import GrantedTree
 from warmstart.profiles.defined import TREES
 from warmstart.seed import node_cache, together, wanted
 from warmstart.seed.node_cache import Copy
-from warmstart.seed.together import Settled
+from warmstart.seed.together import Cold, ProposedProfile, Settled
 from warmstart.steps import tree as step
 from warmstart.steps.contract import Context
 from warmstart.steps.tree import Options
 from warmstart.store import bundles
-from warmstart.store.agreement import Cold, ProposedProfile
 from warmstart.store.bundles import FetchOverBudget
 from warmstart.store.manifest import Draft, File, Producer
 from warmstart.store.meeting import Meeting
@@ -257,9 +256,9 @@ class Nodes:
 
 def agreed(site: Shown) -> tuple[str, str]:
     """Run the step on the head node of a job on two nodes; return the way and the reason."""
-    options = Options(str(site.tree), "", SCOPE, alone=False, meeting=Meeting("c.7.0.tree", "n[1-2]"))
+    options = Options(str(site.tree), "", SCOPE, alone=False, meeting=Meeting("c.7.0", "tree", "n[1-2]"))
     outcome = step.run(site.context, options)
-    assert outcome.record == {"tree_agreement": "c.7.0.tree"}
+    assert outcome.topics == ("c.7.0/tree",)
     return site.event()
 
 
@@ -290,7 +289,7 @@ def test_the_head_node_without_a_copy_asks_for_it(site: Shown, monkeypatch: pyte
 def test_a_node_without_the_tree_lets_the_others_know(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     """They do not wait for it in vain."""
     nodes = Nodes(monkeypatch)
-    options = Options(f"{site.tree}/gone", "", SCOPE, alone=False, meeting=Meeting("c.7.0.tree", "n[1-2]"))
+    options = Options(f"{site.tree}/gone", "", SCOPE, alone=False, meeting=Meeting("c.7.0", "tree", "n[1-2]"))
     with pytest.raises(TreeUnusable):
         step.run(site.context, options)
     assert (nodes.own, site.copies) == ({}, [])

@@ -7,97 +7,97 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.store import agreement
-from warmstart.store.agreement import (
-    Choice,
-    Cold,
-    HeadImage,
-    HeadImages,
-    Place,
-    Proposal,
-    ProposedBundle,
-    ProposedProfile,
-    Vote,
-    Whose,
-)
+from warmstart.store import board
+from warmstart.store.board import Topic, Whose
 from warmstart.store.layout import StoreFailed
 
-WHOSE = Whose(2001, "c", "n[1-2]")
-OFFER = ProposedBundle("user-2001-a", "20260101T000000.000000Z-0a1b2c3d", "0" * 64, 10, ["e"], whole=False)
-PROPOSAL = Proposal(WHOSE, {"alpha": ProposedProfile("f" * 32, {"cpu": "x"}, [OFFER])})
+TOPIC = Topic(board.run_of("c", 7, 0), "caches", "n1-0a1b2c3d", Whose(2001, "c", "n[1-2]"))
+ANOTHERS = [TOPIC.whose._replace(uid=2002), TOPIC.whose._replace(cluster="d"), TOPIC.whose._replace(nodelist="n1")]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    """Return where one run of a job agrees."""
-    return Place(str(tmp_path), agreement.name_of("c", 7, 0), "n1-0a1b2c3d", WHOSE)
+def store(tmp_path: Path) -> str:
+    """Return an empty store."""
+    return str(tmp_path)
 
 
-def test_a_proposal_arrives_as_it_was_made(place: Place) -> None:
-    """And is there only once it was made."""
-    assert agreement.proposal(place) is None
-    assert agreement.propose(place, PROPOSAL) == PROPOSAL
-    assert agreement.proposal(place) == PROPOSAL
+def heard(store: str, *notices: str, topic: Topic = TOPIC) -> dict[str, str]:
+    """Return what a node of the job hears."""
+    return board.hear(store, topic, list(notices), [])
 
 
-def test_what_was_said_stays(place: Place) -> None:
+def test_a_notice_arrives_as_it_was_said(store: str) -> None:
+    """And is there only once it was said; nobody but the store's owner can read it."""
+    assert heard(store, "proposal") == {}
+    assert board.begin(store, TOPIC, "proposal", '{"a": 1}') == '{"a": 1}'
+    assert heard(store, "proposal", "choice") == {"proposal": '{"a": 1}'}
+    assert os.stat(f"{store}/{board.DIRECTORY}").st_mode & 0o777 == 0o700
+
+
+def test_what_was_said_stays(store: str) -> None:
     """A prolog that runs again is told what it said before."""
-    agreement.propose(place, PROPOSAL)
-    again = Proposal(WHOSE, {})
-    assert agreement.propose(place, again) == PROPOSAL
-    warm, cold = Choice(WHOSE, {}), Choice(WHOSE, {"alpha": Cold("no-vote", ["n2"])})
-    assert agreement.choose(place, cold) == cold == agreement.choose(place, warm) == agreement.choice(place)
-    agreement.vote(place, Vote(WHOSE, "n2", {"alpha": "seed-failed"}))
-    agreement.vote(place, Vote(WHOSE, "n2", {}))
-    assert agreement.votes(place, []) == [Vote(WHOSE, "n2", {"alpha": "seed-failed"})]
-    assert agreement.votes(place, ["n2"]) == []
+    board.begin(store, TOPIC, "proposal", "first")
+    assert board.begin(store, TOPIC, "proposal", "second") == "first"
+    board.say(store, TOPIC, "vote.n2", "no")
+    assert board.say(store, TOPIC, "vote.n2", "yes") == "no"
+    board.say(store, TOPIC, "vote.n3.example.com", "yes")
+    assert board.hear(store, TOPIC, ["vote."], []) == {"vote.n2": "no", "vote.n3.example.com": "yes"}
+    assert board.hear(store, TOPIC, ["vote."], ["vote.n2"]) == {"vote.n3.example.com": "yes"}
 
 
-def test_the_images_come_before_the_proposal(place: Place) -> None:
-    """And stay when that is made; those of another job go."""
-    other = place._replace(whose=WHOSE._replace(uid=2002))
-    agreement.tell_images(other, HeadImages(other.whose, {}))
-    assert agreement.images(place) is None
-    told = HeadImages(
-        WHOSE, {"reg.io/a:1": HeadImage("sha256:ab"), "reg.io/b:1": HeadImage(code="c", fields={"a": "b"})}
-    )
-    assert agreement.tell_images(place, told) == told
-    agreement.propose(place, PROPOSAL)
-    assert agreement.tell_images(place, HeadImages(WHOSE, {})) == told == agreement.images(place)
-    assert sorted(os.listdir(place.path)) == ["images.json", "proposal.json"]
+def test_topics_do_not_hear_each_other(store: str) -> None:
+    """Not even where one's name begins as the other's."""
+    other = TOPIC._replace(name="caches2")
+    board.begin(store, TOPIC, "proposal", "a")
+    board.begin(store, other, "proposal", "b")
+    assert (heard(store, "proposal"), heard(store, "proposal", topic=other)) == ({"proposal": "a"}, {"proposal": "b"})
+    board.take_down(store, other.path)
+    assert (heard(store, "proposal"), heard(store, "proposal", topic=other)) == ({"proposal": "a"}, {})
 
 
-def test_what_an_earlier_job_of_the_same_id_left_is_not_read(place: Place) -> None:
-    """Its directory is removed when this job's head node proposes."""
-    other = place._replace(whose=WHOSE._replace(uid=2002))
-    agreement.propose(other, PROPOSAL._replace(whose=other.whose))
-    agreement.vote(other, Vote(other.whose, "n2", {}))
-    agreement.choose(other, Choice(other.whose, {}))
-    assert (agreement.proposal(place), agreement.choice(place), agreement.votes(place, [])) == (None, None, [])
-    assert agreement.propose(place, PROPOSAL) == PROPOSAL
-    assert os.listdir(place.path) == ["proposal.json"]
+@pytest.mark.parametrize("whose", ANOTHERS)
+def test_what_an_earlier_job_of_the_same_id_left_is_passed_over(store: str, whose: Whose) -> None:
+    """It goes when this job's node begins the topic."""
+    earlier = TOPIC._replace(whose=whose)
+    board.begin(store, earlier, "proposal", "old")
+    board.say(store, earlier, "vote.n2", "old")
+    assert heard(store, "proposal", "vote.") == {}
+    assert board.begin(store, TOPIC, "proposal", "new") == "new"
+    assert os.listdir(f"{store}/{board.DIRECTORY}/{TOPIC.run}") == ["caches.proposal"]
+    assert heard(store, "proposal", topic=earlier) == {}
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"whose": [1, "c", "n1"]}', b"[" * 5000])
-def test_what_is_no_agreement_is_none(place: Place, data: bytes) -> None:
-    """The head node writes it anew."""
-    os.makedirs(place.path)
-    for name in ("images.json", "proposal.json", "choice.json", "n2.vote"):
-        Path(place.path, name).write_bytes(data)
-    assert (agreement.proposal(place), agreement.choice(place), agreement.votes(place, [])) == (None, None, [])
-    assert agreement.propose(place, PROPOSAL) == PROPOSAL
+@pytest.mark.parametrize("data", [b"", b"{}", b"{", b'[2001, "c", "n[1-2]"]', b'[2001, "c", "n[1-2]", 7]', b"[" * 5000])
+def test_what_is_no_notice_is_none(store: str, data: bytes) -> None:
+    """It is said anew."""
+    place = Path(store, board.DIRECTORY, TOPIC.run)
+    place.mkdir(parents=True)
+    for name in ("proposal", "vote.n2"):
+        (place / f"caches.{name}").write_bytes(data)
+    assert heard(store, "proposal", "vote.") == {}
+    assert board.begin(store, TOPIC, "proposal", "new") == "new"
+    assert heard(store, "proposal", "vote.") == {"proposal": "new"}
 
 
-def test_an_agreement_is_withdrawn(place: Place) -> None:
-    """As often as anybody likes; who comes late cannot vote any more."""
-    agreement.propose(place, PROPOSAL)
-    for _ in range(2):
-        agreement.withdraw(place.store, place.name)
-    assert not os.path.exists(place.path)
+def test_a_topic_is_taken_down(store: str) -> None:
+    """As often as anybody likes; who comes late says nothing any more. The board goes with its last topic."""
+    other = TOPIC._replace(name="images")
+    board.begin(store, TOPIC, "proposal", "a")
+    board.begin(store, other, "word", "b")
+    for topic in (TOPIC, other, other):
+        assert os.listdir(f"{store}/{board.DIRECTORY}") != [] or topic == other
+        board.take_down(store, topic.path)
+    assert os.listdir(f"{store}/{board.DIRECTORY}") == []
     with pytest.raises(StoreFailed):
-        agreement.vote(place, Vote(WHOSE, "n2", {}))
+        board.say(store, TOPIC, "vote.n2", "late")
 
 
-def test_a_run_has_a_directory_of_its_own() -> None:
-    """Beside the answer of its rendezvous, which ends in .json."""
-    assert agreement.name_of("c/.", 7, 1) == "c__.7.1"
+def test_a_store_that_is_away_is_an_error(store: str) -> None:
+    """It is never made: a missing one is usually not mounted. Nothing was said there, and nothing is left."""
+    with pytest.raises(StoreFailed, match=r"writing proposal of c\.7\.0/caches"):
+        board.begin(f"{store}/away", TOPIC, "proposal", "a")
+
+
+def test_a_clusters_name_cannot_lead_elsewhere() -> None:
+    """It is a part of a directory's name, whatever slurm.conf says."""
+    assert board.run_of("../a b", 7, 1) == "___a_b.7.1"

@@ -20,7 +20,6 @@ from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
 from warmstart.store.manifest import File, Manifest, ManifestUnreadable
-from warmstart.store.rendezvous import Answer
 
 pytestmark = pytest.mark.threat(6)
 
@@ -109,19 +108,13 @@ def test_an_operation_that_is_late_does_not_give_the_lock_back(client: StoreClie
         assert not other.lock(after(10))
 
 
-def test_blocks_and_answers_of_a_rendezvous_come_back_as_they_were(client: StoreClient) -> None:
-    """Blocks and rendezvous answers survive writing and reading in the store's process."""
+def test_blocks_come_back_as_they_were(client: StoreClient) -> None:
+    """They survive writing and reading in the store's process."""
     block = Block(user="mallory", reason="x", by="root", at=1.5)
     assert client.block(block, after(10))
     assert client.blocked(after(10)) == [block]
     assert client.unblock(block._replace(reason=""), after(10))
     assert client.unblock_all(after(10))
-    answer = Answer(1, "c", "n[1-2]", "n1", refused="no port is free")
-    assert client.look_for_rendezvous("c.7.0.json", after(10)) is None
-    client.publish_rendezvous("c.7.0.json", answer, after(10))
-    assert client.look_for_rendezvous("c.7.0.json", after(10)) == answer
-    client.withdraw_rendezvous("c.7.0.json", after(10))
-    assert client.look_for_rendezvous("c.7.0.json", after(10)) is None
 
 
 @pytest.mark.parametrize(

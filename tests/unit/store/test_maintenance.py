@@ -117,32 +117,32 @@ def test_a_bundle_of_which_a_source_is_gone_is_not_published(tmp_path: Path) -> 
 def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
     """A temp file is removed after a day, an answer after a week; nothing else is removed."""
     publish(tmp_path, "a")
-    (tmp_path / "rendezvous").mkdir()
-    (tmp_path / "rendezvous" / "c.7.0.json").touch()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "c.7.0.json").touch()
     left = [".maintained.7.tmp", ".tmp-n1-dead"]
     for name in (*left, blocklist.NAME):
         (tmp_path / "artifacts" / name).touch()
     now = time.time()
     assert maintenance.sweep_top(str(tmp_path), now + 80_000) == []
     assert maintenance.sweep_top(str(tmp_path), now + 90_000) == [f"artifacts/{name}" for name in left]
-    assert maintenance.sweep_top(str(tmp_path), now + 700_000) == ["rendezvous/c.7.0.json"]
+    assert maintenance.sweep_top(str(tmp_path), now + 700_000) == ["runs/c.7.0.json"]
     assert (tmp_path / "artifacts" / blocklist.NAME).exists()
 
 
 def test_what_a_dead_head_node_left_goes_after_a_week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No epilog of it removes what its job's nodes agreed on; of very many leavings only some go at a time."""
     for job in (7, 8, 9):
-        (tmp_path / f"rendezvous/c.{job}.0").mkdir(parents=True)
+        (tmp_path / f"runs/c.{job}.0").mkdir(parents=True)
         for name in ("images.json", "proposal.json", "n2.vote", "choice.json"):
-            (tmp_path / f"rendezvous/c.{job}.0" / name).touch()
-    (tmp_path / "rendezvous/c.8.0.json").touch()
+            (tmp_path / f"runs/c.{job}.0" / name).touch()
+    (tmp_path / "runs/c.8.0.json").touch()
     now = time.time()
     assert maintenance.sweep_top(str(tmp_path), now + 600_000) == []
     monkeypatch.setattr(maintenance, "MOST_SWEPT", 3)
-    swept = [f"rendezvous/c.{name}" for name in ("7.0", "8.0", "8.0.json", "9.0")]
+    swept = [f"runs/c.{name}" for name in ("7.0", "8.0", "8.0.json", "9.0")]
     assert maintenance.sweep_top(str(tmp_path), now + 700_000) == swept[:3]
     assert maintenance.sweep_top(str(tmp_path), now + 700_000) == swept[3:]
-    assert os.listdir(tmp_path / "rendezvous") == []
+    assert os.listdir(tmp_path / "runs") == []
 
 
 def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:

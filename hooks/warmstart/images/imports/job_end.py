@@ -15,15 +15,16 @@ import os
 import random
 import time
 from contextlib import suppress
+from typing import NamedTuple
 
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.record import Record
-from warmstart.slurm import nodes
 from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import Slurmctld
+from warmstart.store.board import run_of
 from warmstart.store.client import StoreClient
-from warmstart.store.rendezvous import Answer, over_name_of
+from warmstart.store.meeting import Meeting
 
 FIRST_S = 10.0  # before the first question, and on other nodes the first look
 GROWTH = 1.5
@@ -31,6 +32,7 @@ LONGEST_S = 30.0  # between two questions
 STAND_IN_S = 40.0  # between two questions of the second node, and before the first one
 LOOK_S = 5.0  # between two looks of another node
 ANSWER_S = 5.0
+_OVER = "over"  # topic, and notice
 
 
 class JobOver(UserError):
@@ -39,6 +41,10 @@ class JobOver(UserError):
     code = "job-over"
     template = "the job was cancelled or requeued while it waited for image {image}"
     hint = "the import goes on: the next job that needs the image finds it"
+
+
+class Over(NamedTuple):
+    """The job is over."""
 
 
 class JobEnd:
@@ -50,16 +56,15 @@ class JobEnd:
         `stands_in`: this other node asks, too.
         """
         self._record = record
-        self._name = over_name_of(record.cluster, record.job_id, record.restarts) if record.nodelist else ""
-        self._answer = Answer(record.uid, record.cluster, record.nodelist, nodes.first(record.nodelist))
-        self._store = store
+        meeting = Meeting(run_of(record.cluster, record.job_id, record.restarts), _OVER, record.nodelist)
+        self._board = meeting.joined(store, record) if record.nodelist else None
         self._slurmctld = Slurmctld(Access(scontrol, os.environ.get("SLURM_CONF", "")))
         self._stands_in = stands_in
         self._pause = STAND_IN_S if stands_in else FIRST_S
         self._due = time.monotonic() + _jittered(self._pause)
-        if record.head and self._name:
+        if record.head and self._board:
             with suppress(WarmstartError):
-                store.withdraw_rendezvous(self._name, after(ANSWER_S))
+                store.take_down(meeting.path, after(ANSWER_S))
 
     def is_known(self, deadline: Deadline) -> bool:
         """Return whether the job is known to be over. Asks only if it is time to."""
@@ -77,13 +82,13 @@ class JobEnd:
         facts = self._slurmctld.job(self._record.job_id, deadline.within(ANSWER_S))
         if facts is None or not facts.has_left_its_nodes:
             return False
-        if self._name:
+        if self._board:
             with suppress(WarmstartError):  # the others wait as long as they would without it
-                self._store.publish_rendezvous(self._name, self._answer, deadline.within(ANSWER_S))
+                self._board.begin(_OVER, Over(), deadline.within(ANSWER_S))
         return True
 
     def _look(self, deadline: Deadline) -> bool:
-        return self._store.look_for_rendezvous(self._name, deadline.within(ANSWER_S)) == self._answer
+        return self._board is not None and self._board.hear(_OVER, Over, deadline.within(ANSWER_S)) is not None
 
 
 def _jittered(pause: float) -> float:

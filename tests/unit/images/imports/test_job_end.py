@@ -15,12 +15,12 @@ from warmstart.host.deadline import Deadline
 from warmstart.images.imports.job_end import JobEnd
 from warmstart.slurm.facts import JobFacts
 from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
+from warmstart.store.board import Topic, Whose, run_of
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import StoreFailed
-from warmstart.store.rendezvous import Answer, over_name_of
 
 NODES = "n[1-64]"
-NAME = over_name_of("test", 7, 0)
+TOPIC = Topic(run_of("test", 7, 0), "over", "n1", Whose(os.getuid(), "test", NODES))
 Answers = Callable[[], JobFacts | None]
 
 
@@ -150,11 +150,12 @@ def test_no_answer_changes_nothing(store: StoreClient, clock: Clock, controller:
 
 def test_what_an_earlier_job_left_is_no_answer(store: StoreClient, clock: Clock, controller: Controller) -> None:
     """The head node removes it; what names another user, cluster or other nodes is passed over in any case."""
-    own = Answer(os.getuid(), "test", NODES, "n1")
 
-    def publish(answer: Answer) -> None:
-        store.publish_rendezvous(NAME, answer, Deadline(clock.now + 60))
+    def publish(whose: Whose) -> None:
+        store.take_down(TOPIC.path, Deadline(clock.now + 60))
+        store.begin(TOPIC._replace(whose=whose), "over", "{}", Deadline(clock.now + 60))
 
+    own = TOPIC.whose
     publish(own)
     assert seconds_until_known([watch(store), watch(store, 2)], clock, 60) == 60
     for changes in ({"uid": 1}, {"cluster": "other"}, {"nodelist": "n[1-63]"}):
@@ -173,7 +174,7 @@ def test_a_store_that_fails_keeps_nobody(
     def fail(*_: object) -> None:
         raise StoreFailed(what="x", problem="y")
 
-    for method in ("publish_rendezvous", "look_for_rendezvous", "withdraw_rendezvous"):
+    for method in ("begin", "hear", "take_down"):
         monkeypatch.setattr(StoreClient, method, fail)
     controller.state = "COMPLETING"
     assert seconds_until_known([watch(store)], clock, 60) < 60
