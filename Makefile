@@ -62,7 +62,7 @@ gpu: ## each GPU tool that PYTHON has, cold and warm on this machine's GPU; writ
 	$(PYTHON) -m tools.tried; exit $$status
 
 unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, under a minute
-	$(BIN)/python -m pytest -q tests/unit -n $(JOBS)
+	$(BIN)/python -m pytest -q tests/unit $(wildcard tests/wings/*/unit) -n $(JOBS)
 
 lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 	$(BIN)/python -m tools.policy_reference --check

@@ -35,7 +35,6 @@ ROOTS = (
     "warmstart.steps.harvest",
     "warmstart.steps.image",
     "warmstart.steps.release",
-    "warmstart.steps.rendezvous",
     "warmstart.steps.seed",
     "warmstart.steps.spool",
     "warmstart.steps.workspace",
@@ -66,9 +65,11 @@ def build(release: str) -> None:
     """Write the file of a release's directory, which has the package. Run by `make install`."""
     import ast
 
+    from warmstart import wing
     from warmstart.profiles import registry
 
-    for name in (*ROOTS, *(f"warmstart.profiles.{name.replace('-', '_')}" for name in registry.names())):
+    wings = [f"warmstart.wings.{module}" for part in ("step", "end") for module in wing.with_part(part)]
+    for name in (*ROOTS, *wings, *(f"warmstart.profiles.{name.replace('-', '_')}" for name in registry.names())):
         __import__(name)
     files = {
         name: module.__file__

@@ -270,11 +270,6 @@ class NodePaths(NamedTuple):
         return os.path.dirname(self.root)
 
     @property
-    def ports(self) -> str:
-        """Ledger of reserved ports. All nodes of the host share it."""
-        return f"{self.shared}/ports"
-
-    @property
     def journal(self) -> str:
         """Journals that are not in the audit log yet."""
         return f"{self.root}/journal"

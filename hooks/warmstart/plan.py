@@ -1,6 +1,6 @@
 """The plan: which steps apply to a job, and in which order.
 
-prolog   workspace → rendezvous → image → seed → tree → environment
+prolog   workspace → early steps of wings → image → seed → tree → late steps of wings → environment
 epilog   harvest → release → spool
 
 The order is fixed. The policy and the job's request decide only which steps run, and with which options.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import grp
 import os
 
-from warmstart import request
+from warmstart import request, wing
 from warmstart.errors import UserError
 from warmstart.host.deadline import Deadline
 from warmstart.images import reference as references
@@ -28,7 +28,16 @@ from warmstart.runner import Prepared, Step
 from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from warmstart.store.meeting import Meeting
+
+    class StepPart(Protocol):
+        """`step.py` of a wing. Hot path."""
+
+        def planned(self, policy: Policy, job: Job, grant: Grant, requested: Request) -> Step | None:
+            """Return the step of a prolog, None if the job needs none. Raises `UserError` for a request in vain."""
+
 
 # For all work of a hook that has no budget in the policy. With the policy's defaults both are below the
 # PrologEpilogTimeout that packaging/slurm sets.
@@ -57,12 +66,12 @@ UNSIGNED_TREE = (
 TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: not offered on this cluster; TMPDIR is removed after the job"
 
 
-class PortsNotOffered(UserError):
-    """The job asks for ports and no rule offers any, or not as many."""
+class NotOffered(UserError):
+    """The job asks for something that no rule of this cluster offers."""
 
-    code = "ports-not-offered"
-    template = "the job asks for {requested} ports; it may have {most}"
-    hint = "ask the administrators to raise rendezvous.per_job if your jobs need more"
+    code = "not-offered"
+    template = "{sentence}"
+    hint = "leave the word out, or ask the administrators for it"
 
 
 class ProfileNotOffered(UserError):
@@ -108,15 +117,16 @@ def groups(job: Job) -> list[str]:
     return names
 
 
-def request_of(job: Job, grant: Grant) -> Request:
+def request_of(policy: Policy, job: Job, grant: Grant) -> Request:
     """Parse the job's request; `NOTHING` if the job is left alone. Call once per hook. Raises `RequestInvalid`."""
-    return NOTHING if grant.reason else request.of(job)
+    return NOTHING if grant.reason else request.of(job, tuple(word.name for word in policy.words))
 
 
 def as_audit(grant: Grant, requested: Request, *, head: bool) -> dict[str, object]:
     """Return the fields of `job.planned`: what the job asks for, and what the rules add."""
+    asked = {name: value for name, value in requested._asdict().items() if name != "words"} | requested.words
     fields = {
-        "asked": {name: value for name, value in requested._asdict().items() if value not in ((), None, "", False)},
+        "asked": {name: value for name, value in asked.items() if value not in ((), None, "", False)},
         "rules": grant.rules,
         "images": grant.images,
         "profiles": grant.profiles,
@@ -200,15 +210,15 @@ def keeps(policy: Policy, requested: Request) -> bool:
 def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[Step]:
     """Return the steps before `environment`. Its options depend on their results, so `environment()` comes later."""
     names, job_images = profiles(policy, grant, requested), images(policy, grant, requested)
-    rendezvous, meeting = _rendezvous(job, grant, requested), _meeting(job, grant)
+    early, late = _of_wings(policy, job, grant, requested)
+    meeting = _meeting(job, grant)
     tree = _tree(policy, job, grant, requested, meeting) if requested.tree else None
-    if not (names or job_images or grant.env or rendezvous or requested.keep or requested.tree):
+    if not (names or job_images or grant.env or early or late or requested.keep or requested.tree):
         return []
     from warmstart.steps import workspace
 
     steps = [Step(workspace.NAME, partial(workspace.run, options=workspace.Options(tuple(names))))]
-    if rendezvous:
-        steps.append(rendezvous)  # before the slow steps: the other nodes wait for it
+    steps += early
     if job_images:
         from warmstart.steps import image
 
@@ -239,7 +249,23 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
         steps.append(Step(seed.NAME, partial(seed.run, options=seeded), in_workspace=True))
     if tree:
         steps.append(tree)
-    return steps
+    return steps + late
+
+
+def _of_wings(policy: Policy, job: Job, grant: Grant, requested: Request) -> tuple[list[Step], list[Step]]:
+    """Return the steps of wings before the images, and after the caches. Raises `NotOffered`, and what wings raise."""
+    early: list[Step] = []
+    late: list[Step] = []
+    for known in policy.wings if not grant.reason else ():
+        if known.step and known.used:
+            planned: StepPart = wing.load(known.step)
+            if step := planned.planned(policy, job, grant, requested):
+                (early if known.early else late).append(step._replace(wing=known.name))
+    used = {known.name for known in policy.wings if known.used}
+    for word in policy.words:
+        if word.refuses and word.name in requested.words and word.wing not in used:
+            raise NotOffered(sentence=word.refused)
+    return early, late
 
 
 def _tree(policy: Policy, job: Job, grant: Grant, requested: Request, meeting: Meeting | None) -> Step | None:
@@ -325,36 +351,6 @@ def private_images(policy: Policy, job: Job, images: list[Reference]) -> tuple[t
     return tuple(private)
 
 
-def _rendezvous(job: Job, grant: Grant, requested: Request) -> Step | None:
-    """Return the step if a rule offers it and the job has several nodes or asks for it. Raises `PortsNotOffered`."""
-    rule = grant.rendezvous
-    if requested.ports is not None and (rule is None or requested.ports > rule.per_job):
-        raise PortsNotOffered(requested=requested.ports, most=rule.per_job if rule else "none")
-    several = job.het_id is not None or nodes.has_several(job.nodelist)
-    if rule is None or not (several or requested.ports is not None):
-        return None
-    from warmstart.slurm.nodes import has_first_node_alone
-    from warmstart.steps import rendezvous as step
-    from warmstart.store.board import run_of
-    from warmstart.store.meeting import Meeting
-
-    # All components of a heterogeneous job use the leader's first node; nodes of the others do not know its name.
-    leading = job.id == job.view_id
-    address = (nodes.first(job.nodelist) or job.node) if leading else ""
-    known = job.nodelist if job.het_id is None else ""  # to all
-    options = step.Options(
-        rule=rule,
-        further=requested.ports or 0,
-        meeting=Meeting(run_of(job.cluster, job.view_id, job.restarts), step.NAME, known),
-        restarts=job.restarts,
-        head=address == job.node,
-        others=several,
-        alone=has_first_node_alone(job),
-        address=address,
-    )
-    return Step(step.NAME, partial(step.run, options=options))
-
-
 def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prepared) -> Step:
     """Return the last step of a prolog, which writes the job's view."""
     from warmstart.steps import environment as step
@@ -363,7 +359,9 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
     variables: dict[str, str] = {}
     for name in profiles(policy, grant, requested) if cache else ():
         variables.update(registry.get(name, policy.profiles).environment(cache))
-    notices = [*prepared.notices, *([TMPDIR_NOT_RETAINED] if requested.keep and policy.limits.keep is None else [])]
+    notices = [*prepared.notices, *_refused(policy, requested)]
+    if requested.keep and policy.limits.keep is None:
+        notices.append(TMPDIR_NOT_RETAINED)
     if requested.tree and not policy.trees.prefixes:
         notices.append(NO_TREES.format(tree=requested.tree))
     elif requested.tree and policy.constant_path not in WAYS_TO_TREE:
@@ -372,6 +370,13 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
         notices.append(UNSIGNED_TREE.format(tree=requested.tree))
     options = step.Options(variables, dict(grant.env), tuple(notices), grant.override)
     return Step(step.NAME, partial(step.run, options=options))
+
+
+def _refused(policy: Policy, requested: Request) -> list[str]:
+    """Return lines for the words of the request that this cluster does not offer, and that no job fails for."""
+    used = {known.name for known in policy.wings if known.used}
+    refused = (word for word in policy.words if word.name in requested.words and word.wing not in used)
+    return [f"warmstart: {word.name}={requested.words[word.name]}: {word.refused}" for word in refused]
 
 
 def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:

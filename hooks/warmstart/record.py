@@ -134,6 +134,7 @@ class Record(NamedTuple):
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job, set by steps
     verdict: str = ""
     topics: list[str] = []  # noqa: RUF012 - of the board in the store, which this node takes down at the run's end
+    wings: list[str] = []  # noqa: RUF012 - those whose step has run
     nodelist: str = ""  # the job's nodes as a Slurm hostlist, if there are several: they publish as a whole
     restarts: int = 0  # which run of the job this is, on all of its nodes
     keep: bool = False  # whether the job's TMPDIR is retained after the job

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from warmstart.errors import UserError
 from warmstart.job import Job
-from warmstart.lean import NamedTuple
+from warmstart.lean import Collection, NamedTuple
 
 TOKEN = "warmstart:"  # noqa: S105 - a word in a comment
 KEEP = "keep"
@@ -20,7 +20,6 @@ FRESH = "fresh"
 REFRESH = "refresh"
 COMMENT = "the job's comment"
 LONGEST_VALUE = 512
-LONGEST_NUMBER = 5
 LONGEST_NAME = 64
 # What pyxis accepts besides an image in a registry: the path of a squashfs file, an image of the node's Docker daemon.
 OF_THE_NODE = ("/", ".", "dockerd://")
@@ -34,8 +33,8 @@ class RequestInvalid(UserError):
     code = "request-invalid"
     template = "{where} has {word!r}, which is not a valid request to warmstart"
     hint = (
-        'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME ports=NUMBER files=NAME '
-        'tree=PATH[:FILE] keep fresh refresh"'
+        'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME files=NAME '
+        'tree=PATH[:FILE] keep fresh refresh", or another word that `warmstart plan` lists'
     )
 
 
@@ -44,13 +43,13 @@ class Request(NamedTuple):
 
     images: tuple[str, ...]
     profiles: tuple[str, ...]
-    ports: int | None = None  # in addition to the rendezvous port; None if the job does not ask for ports
     files: str = ""  # the name of its declared files; "" if it declares none
     tree: str = ""  # a directory on the shared file system that it reads from a packed copy; "" if none
     marker: str = ""  # a path in the tree that changes with it; "" if it names none
     keep: bool = False  # whether to retain its TMPDIR after the job
     fresh: bool = False  # whether it starts cold, and what it builds takes the place of what is published
     refresh: bool = False  # whether the registry is asked what the tags of its images mean now
+    words: dict[str, str] = {}  # noqa: RUF012 - of wings, each with its value; never mutated
     pyxis_image: str = ""  # which of the images is pyxis's, which can be imported as the user; "" if none
 
 
@@ -63,12 +62,15 @@ def asks(job: Job) -> bool:
     return any(options) or TOKEN in job.comment
 
 
-def of(job: Job) -> Request:
-    """Return the job's request. Raises `RequestInvalid`, which names the wrong word."""
+def of(job: Job, of_wings: Collection[str] = ()) -> Request:
+    """Return the job's request. `of_wings` are the words that wings know, whose values they check.
+
+    Raises `RequestInvalid`, which names the wrong word.
+    """
     pyxis_image = "" if job.pyxis_image.startswith(OF_THE_NODE) else job.pyxis_image
     images = [pyxis_image] if pyxis_image else []
     profiles: list[str] = []
-    ports = None
+    others: dict[str, str] = {}
     files = tree = marker = ""
     words = {KEEP: job.warm_keep, FRESH: job.warm_fresh, REFRESH: job.warm_refresh}
     if job.warm_image:
@@ -86,8 +88,8 @@ def of(job: Job) -> Request:
             images.append(value)
         elif key == "profiles":
             profiles.extend(value.split(","))
-        elif key == "ports" and value.isdigit() and len(value) <= LONGEST_NUMBER:
-            ports = int(value)
+        elif key in of_wings:
+            others[key] = value
         elif key == "files" and _is_name(value):
             files = value
         elif key == "tree" and _is_tree(value):
@@ -97,13 +99,13 @@ def of(job: Job) -> Request:
     return Request(
         tuple(dict.fromkeys(images)),
         tuple(dict.fromkeys(profiles)),
-        ports,
         files,
         tree=tree.rstrip("/"),
         marker=marker,
         keep=words[KEEP],
         fresh=words[FRESH],
         refresh=words[REFRESH],
+        words=others,
         pyxis_image=pyxis_image,
     )
 

@@ -51,22 +51,31 @@ import stat
 import time
 
 from warmstart import record as records
-from warmstart import view
+from warmstart import view, wing
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
-from warmstart.host import ports
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, remove_tree
 from warmstart.host.space import Held, fair_order
 from warmstart.images import scratch
-from warmstart.lean import Callable, Iterator, NamedTuple, contextmanager, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.paths import SEED, TREE, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, RecordUnreadable
 from warmstart.store.client import StoreClient
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class EndPart(Protocol):
+        """`end.py` of a wing. Hot path."""
+
+        def job_over(self, paths: NodePaths, node: str, job_id: int, audit: Journal, deadline: Deadline) -> None:
+            """Take down what the wing holds for a job; called also for jobs without a record, and twice."""
+
 
 STEP = "release"  # the step's name in the audit, for every way to end a run
 RETAINED = ".kept"  # in the run's directory, root's, 0600: its mtime is when the job ended
@@ -106,6 +115,14 @@ class Ending(NamedTuple):
     store: StoreClient
 
 
+class JobOnNode(NamedTuple):
+    """A job that is over on a node, and the wings whose steps its run had."""
+
+    node: str
+    job_id: int
+    wings: list[str]
+
+
 class Orphan(NamedTuple):
     """A tree of a run that maintenance found: `<directory>/<name>`."""
 
@@ -127,7 +144,7 @@ def release(ending: Ending, deadline: Deadline) -> list[WarmstartError]:
     Returns the errors of the parts that failed; the others are done.
     """
     failures: list[WarmstartError] = []
-    _release_ports(ending, after(LEDGER_SECONDS), failures)
+    _end_wings(ending, after(LEDGER_SECONDS), failures)
     _collect_notes(ending)
     if ending.record.deferred:
         defer(ending, deadline, failures)
@@ -144,7 +161,7 @@ def supersede(ending: Ending, deadline: Deadline, *, rebooted: bool) -> None:
     """
     ending.audit.emit(events.RUN_SUPERSEDED, earlier_run=ending.record.run_id, rebooted=rebooted)
     failures: list[WarmstartError] = []
-    _release_ports(ending, deadline, failures)
+    _end_wings(ending, deadline, failures)
     _remove(ending, deadline, failures)
     _withdraw(ending, deadline, failures)
     _audit(ending, failures)
@@ -234,12 +251,12 @@ def remove_orphan(kind: str, directory: str, name: str, audit: Journal) -> None:
     audit.emit(events.ORPHAN_REMOVED, kind=kind, path=f"{directory}/{name}")
 
 
-def release_ports(paths: NodePaths, node: str, job_id: int, audit: Journal, deadline: Deadline) -> None:
-    """Release the job's ports on this node, including those of a prolog that died before it recorded them."""
-    held = ports.held_by(paths.ports, node, job_id)
-    if held:
-        audit.emit(events.RENDEZVOUS_RELEASED, ports=held)  # before the release, so the next holder's event comes later
-        ports.release(paths.ports, node, job_id, deadline)
+def end_wings(policy: Policy, paths: NodePaths, job: JobOnNode, audit: Journal, deadline: Deadline) -> None:
+    """Have wings take down what they hold for a job: those that the policy uses, and those that the run has used."""
+    for known in policy.wings:
+        if known.end and (known.used or known.name in job.wings):
+            end: EndPart = wing.load(known.end)
+            end.job_over(paths, job.node, job.job_id, audit, deadline)
 
 
 def retained_since(node: int, run_name: str) -> float | None:
@@ -267,10 +284,10 @@ def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) 
         failures.append(CacheInUse(path=f"{record.run_directory}/cache", subdirs=", ".join(in_use)))
 
 
-def _release_ports(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
-    record, paths = ending.record, ending.paths
-    with _collected(paths.ports, failures):
-        release_ports(paths, record.node, record.job_id, ending.audit, deadline)
+def _end_wings(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
+    job = JobOnNode(ending.record.node, ending.record.job_id, ending.record.wings)
+    with _collected(ending.paths.root, failures):
+        end_wings(ending.policy, ending.paths, job, ending.audit, deadline)
 
 
 def _remove_view(ending: Ending, failures: list[WarmstartError]) -> None:

@@ -30,6 +30,7 @@ class Step(NamedTuple):
     name: str
     run: Callable[[Context], Outcome]
     in_workspace: bool = False  # skipped if the job has no cache
+    wing: str = ""  # whose step it is, "" for the core's
 
 
 class Prepared(NamedTuple):
@@ -112,17 +113,19 @@ def _run(context: Context, step: Step, degraded: list[WarmstartError], notices: 
         audit.emit(events.STEP_FAILED, duration_ms=_since(started), error=failure.as_audit())
     degraded.extend(outcome.degraded)
     notices.extend(f"warmstart: {line}" for line in outcome.notices)
-    audit.emit(events.STEP_FINISHED, outcome=outcome.state, duration_ms=_since(started), **outcome.detail)
-    record = _merged(context.record, outcome)
+    detail: dict[str, object] = {"told": outcome.detail} if step.wing else outcome.detail
+    audit.emit(events.STEP_FINISHED, outcome=outcome.state, duration_ms=_since(started), **detail)
+    record = _merged(context.record, step, outcome)
     if record != context.record:
         records.save(context.paths.state, record)
     return context._replace(record=record), outcome
 
 
-def _merged(record: Record, outcome: Outcome) -> Record:
+def _merged(record: Record, step: Step, outcome: Outcome) -> Record:
     environment = {**record.environment, **outcome.environment}
     topics = list(dict.fromkeys((*record.topics, *outcome.topics)))
-    return record._replace(**outcome.record)._replace(environment=environment, topics=topics)
+    wings = list(dict.fromkeys((*record.wings, *filter(None, (step.wing,)))))
+    return record._replace(**outcome.record)._replace(environment=environment, topics=topics, wings=wings)
 
 
 def _since(started: float) -> float:

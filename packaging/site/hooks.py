@@ -1,4 +1,4 @@
-"""What mkdocs does besides mkdocs.yml: documents of the root become pages, and all decisions are in the navigation."""
+"""What mkdocs does besides mkdocs.yml: documents of the root become pages; wings and decisions are in the navigation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _SEARCH, _FETCHED = "assets/search.js", "https://unpkg.com/iframe-worker/shim"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Fill the navigation's last part, Decisions, with docs/adr."""
+    """Fill two parts of the navigation: Wings, with docs/wings, and the last one, Decisions, with docs/adr."""
+    wings = next(part for part in config.nav if "Wings" in part)
+    wings["Wings"] = sorted(f"wings/{path.name}" for path in Path(config.docs_dir, "wings").glob("*.md"))
     pages = sorted(f"adr/{path.name}" for path in Path(config.docs_dir, "adr").glob("*.md"))
     config.nav[-1]["Internals"][-1]["Decisions"] = [pages.pop(), *pages]  # index.md, then by number
     return config

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,14 +29,14 @@ from tests.support.numba_entries import numba_entry
 from tests.support.policy_site import defaults
 from tests.support.runs import a_job, a_record
 from tests.support.superblocks import image
-from warmstart import record, request
+from warmstart import record, request, wing
 from warmstart.audit import line
 from warmstart.doctor import installed, slurm_conf
 from warmstart.entry import brake
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred, spool
 from warmstart.harvest.spool import Spooled
-from warmstart.host import ports, wire, worker
+from warmstart.host import wire, worker
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
 from warmstart.images import credentials, reference, squashfs
@@ -111,7 +112,7 @@ def _file(parse: Callable[[str], object], name: str = "file") -> Callable[[bytes
     return of_bytes
 
 
-def _in_directory(parse: Callable[[int], object], name: str) -> Callable[[bytes], object]:
+def in_directory(parse: Callable[[int], object], name: str) -> Callable[[bytes], object]:
     """Return a parser of a file by its directory's descriptor."""
 
     def of_path(path: str) -> object:
@@ -336,7 +337,7 @@ PARSERS: dict[str, Parser] = {
         covers=("profiles/formats/elf.py:_kernels",),
     ),
     "deferred": Parser(
-        _in_directory(lambda fd: deferred._read("x", "7.0a1b2c3d.json", fd), "7.0a1b2c3d.json"),
+        in_directory(lambda fd: deferred._read("x", "7.0a1b2c3d.json", fd), "7.0a1b2c3d.json"),
         (),
         ("harvest/deferred.py:_read",),
         (_json({"since": 1.5, "record": record.encode(a_record()).decode()}),),
@@ -431,7 +432,7 @@ PARSERS: dict[str, Parser] = {
     ),
     "manifest": Parser(partial(manifests.decode, BUNDLE), _REFUSED, ("store/manifest.py:decode",), (_manifest(),)),
     "metrics": Parser(
-        _in_directory(metrics._read, "metrics.json"),
+        in_directory(metrics._read, "metrics.json"),
         (),
         ("maintenance/metrics.py:_read",),
         (_json({"format": 1, "counters": {}, "read": [], "seen": []}),),
@@ -464,12 +465,6 @@ PARSERS: dict[str, Parser] = {
     "policy-units": Parser(
         _text(lambda text: [_refusable(unit, text) for unit in _UNITS]), (), ("policy/units.py:parse_size",), (b"5GiB",)
     ),
-    "port": Parser(
-        _in_directory(lambda fd: ports._read(fd, "28000"), "28000"),
-        (),
-        ("host/ports.py:_read",),
-        (_json(ports.Holder("n1", 7, "0a1b2c3d", 1000, "boot")._asdict()),),
-    ),
     "producer": Parser(
         _store_file("images/locks/key.producer", lambda store: published.producer_of(store, "key")),
         (),
@@ -494,10 +489,10 @@ PARSERS: dict[str, Parser] = {
         _text(lambda text: request.of(a_job(comment=text))),
         _REFUSED,
         ("request.py:of",),
-        (b"warmstart: image=reg.example.com/a:1 profiles=numba,triton ports=2 keep",),
+        (b"warmstart: image=reg.example.com/a:1 profiles=numba,triton files=a keep",),
     ),
     "requeued": Parser(
-        _in_directory(lambda fd: requeued._read(fd, "c.7.json"), "c.7.json"),
+        in_directory(lambda fd: requeued._read(fd, "c.7.json"), "c.7.json"),
         (),
         ("images/store/requeued.py:_read",),
         (_json(requeued.RequeuedJob("c", 7, "7", 1000, 0, "reg/a:1", "x86_64")._asdict()),),
@@ -571,7 +566,7 @@ PARSERS: dict[str, Parser] = {
     ),
     "triton": _profile("triton", _TRITON),
     "triton-group": Parser(
-        _in_directory(lambda fd: triton._rewrite(fd, "group.json", "/x"), "group.json"),
+        in_directory(lambda fd: triton._rewrite(fd, "group.json", "/x"), "group.json"),
         (),
         ("profiles/triton.py:_rewrite",),
         (_json({"child_paths": {"a": "/y/a"}}),),
@@ -589,3 +584,6 @@ PARSERS: dict[str, Parser] = {
         ((13).to_bytes(4, "big") + b'{"value": []}',),
     ),
 }
+for _name in wing.found():
+    if (Path(__file__).parents[1] / "wings" / _name / "parsers.py").exists():
+        PARSERS |= import_module(f"tests.wings.{_name}.parsers").PARSERS

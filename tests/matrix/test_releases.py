@@ -13,7 +13,7 @@ from tests.support.requirements import unavailable
 # mount namespaces, and what doctor reads.
 SHORT = (
     "tests/integration/test_only_successful.py::test_only_what_ended_well_is_harvested",
-    "tests/integration/test_rendezvous.py::test_a_shared_head_node_has_no_port",
+    "tests/wings/ports/integration/test_rendezvous.py::test_a_shared_head_node_has_no_port",
     "tests/integration/test_main_job_lifecycle.py::test_a_requeued_job_starts_anew",
     "tests/integration/test_main_job_lifecycle.py::test_a_job_that_never_has_an_epilog",
     "tests/integration/test_constant_path.py::test_the_table_of_the_docs",

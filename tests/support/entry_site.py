@@ -26,7 +26,7 @@ from warmstart.store.client import StoreClient
 
 NODE = "n1"
 SCOPE = f"user-{os.getuid()}-ws-alice"
-NUMBA = Rule("everyone", "policy.yaml:1", (), (), ("numba",), "", (), {}, None, ())
+NUMBA = Rule("everyone", "policy.yaml:1", (), (), ("numba",), "", (), {}, ())
 
 
 class OsAs:

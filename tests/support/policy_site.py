@@ -10,9 +10,9 @@ import pytest
 
 from warmstart.host.identity import Identity
 from warmstart.policy import load
-from warmstart.policy.compiled import Policy, Rendezvous, Rule
+from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.invalid import PolicyInvalid
-from warmstart.policy.schema import PolicyModel
+from warmstart.policy.schema import whole
 
 Compile = Callable[[str], Policy]  # from a policy's text to what is compiled of it
 MINIMAL = "version: 1\npaths: {store: /shared/warmstart}\n"
@@ -45,15 +45,13 @@ def a_rule(**changes: object) -> Rule:
     return _compiled(rules=[{"name": "r"}]).rules[0]._replace(**changes)  # type: ignore[arg-type]
 
 
-def a_rendezvous(**changes: object) -> Rendezvous:
-    """Return a rule's rendezvous, with some fields changed."""
-    found = _compiled(rules=[{"name": "r", "rendezvous": {"ports": "24000-24999"}}]).rules[0].rendezvous
-    assert found is not None
-    return found._replace(**changes)  # type: ignore[arg-type]
+def a_rule_of(keys: dict[str, object]) -> Rule:
+    """Return the rule with these keys."""
+    return _compiled(rules=[{"name": "r", **keys}]).rules[0]
 
 
 def _compiled(rules: list[dict[str, object]]) -> Policy:
-    model = PolicyModel.model_validate({"version": 1, "paths": {"store": "/shared/warmstart"}, "rules": rules})
+    model = whole().model_validate({"version": 1, "paths": {"store": "/shared/warmstart"}, "rules": rules})
     return load.resolve(model, find_user, str)
 
 

@@ -13,7 +13,7 @@ import pytest
 import warmstart
 from warmstart.errors import WarmstartError, by_code
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+DOCS = Path(__file__).parents[2] / "docs"
 KINDS = ("user", "node", "resource", "store", "policy")
 
 
@@ -33,16 +33,17 @@ def classes() -> list[type[WarmstartError]]:
 
 
 def documented() -> list[tuple[str, str]]:
-    """Return (kind, code) of every row of the page."""
+    """Return (kind, code) of every row of the page, and of the sections on errors of wings' pages."""
+    wings = [page.read_text().partition("\n## Errors\n")[2] for page in (DOCS / "wings").glob("*.md")]
     rows, kind = [], ""
-    for line in PAGE.read_text().splitlines():
-        kind = line.removeprefix("## ") if line.startswith("## ") else kind
+    for line in "\n".join([(DOCS / "reference" / "errors.md").read_text(), *wings]).splitlines():
+        kind = line.lstrip("# ") if line.startswith("#") else kind
         if row := re.match(r"\| `([a-z-]+)` \|", line):
             rows.append((kind, row[1]))
     return rows
 
 
-def test_the_page_has_exactly_the_errors_of_the_code(classes: list[type[WarmstartError]]) -> None:
+def test_the_pages_have_exactly_the_errors_of_the_code(classes: list[type[WarmstartError]]) -> None:
     """A code without a row, a row without a code, or one under a wrong kind is found here."""
     assert sorted(documented()) == sorted((cls.kind, cls.code) for cls in classes)
 

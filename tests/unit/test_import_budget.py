@@ -30,7 +30,7 @@ WARM = {
         *("warmstart.profiles.triton", "warmstart.profiles.vllm", "warmstart.profiles.sglang"),
     ),
     "a rendezvous": (
-        *("warmstart.steps.rendezvous", "warmstart.store.board", "warmstart.store.meeting"),
+        *("warmstart.wings.ports.step", "warmstart.store.board", "warmstart.store.meeting"),
         "warmstart.slurm.nodes",
     ),
     "an epilog without a record": ("warmstart.entry.epilog",),

@@ -47,7 +47,7 @@ def test_profiles_bound_to_one_path_need_it(
     profile = numba.PROFILE._replace(relocation=relocation, follows_links=follows_links)  # type: ignore[arg-type]
     monkeypatch.setattr(registry, "get", lambda name, _defined: {"numba": profile}[name])
     policy = a_policy(tmp_path, constant_path=constant_path)
-    requested = plan.request_of(a_job(comment="warmstart: profiles=numba"), GRANT)
+    requested = plan.request_of(policy, a_job(comment="warmstart: profiles=numba"), GRANT)
     assert plan.profiles(policy, GRANT, requested) == (["numba"] if used else [])
     assert plan.left_out(policy, GRANT, requested) == ({} if used else {"numba": plan.NO_CONSTANT_PATH})
 
@@ -58,7 +58,7 @@ def test_files_are_declared_by_name(tmp_path: Path) -> None:
     policy = a_policy(tmp_path, profiles=(files,))
 
     def profiles(comment: str) -> list[str]:
-        return plan.profiles(policy, GRANT, plan.request_of(a_job(comment=comment), GRANT))
+        return plan.profiles(policy, GRANT, plan.request_of(policy, a_job(comment=comment), GRANT))
 
     assert profiles("warmstart: files=llama-70b") == ["numba", "files"]
     assert profiles("") == ["numba"]
@@ -71,25 +71,26 @@ def test_only_pyxis_image_may_name_a_user(tmp_path: Path) -> None:
     policy = a_policy(tmp_path, rules=(a_rule(),))
     for text in ("al.ice@reg.example.com#a:1", "docker://$oauthtoken@reg.example.com#a:1"):
         job = a_job()._replace(pyxis_image=text)
-        requested = plan.request_of(job, GRANT)
+        requested = plan.request_of(policy, job, GRANT)
         assert [image.canonical() for image in plan.images(policy, GRANT, requested)] == ["reg.example.com/a:1"]
         assert preview(policy, job)["images"][0]["allowed"]
         (step,) = (step for step in plan.prolog(policy, job, GRANT, requested) if step.name == "image")
         pyxis = step.run.keywords["options"].pyxis  # type: ignore[attr-defined]
         assert (pyxis.has_login, pyxis.user_scope) == (True, scope_key("user", job))
+    other = a_job()._replace(pyxis_image="a@reg.else.com#a:1")
     with pytest.raises(ImageRefused):
-        plan.images(policy, GRANT, plan.request_of(a_job()._replace(pyxis_image="a@reg.else.com#a:1"), GRANT))
+        plan.images(policy, GRANT, plan.request_of(policy, other, GRANT))
     job = a_job(comment="warmstart: image=alice@reg.example.com#a:1")
     with pytest.raises(ImageReferenceInvalid):
-        plan.images(policy, GRANT, plan.request_of(job, GRANT))
+        plan.images(policy, GRANT, plan.request_of(policy, job, GRANT))
 
 
 def test_a_job_that_gets_nothing_is_not_told_off_for_its_comment() -> None:
     """Its request is not even parsed."""
     job = a_job(comment="warmstart: nonsense")
     with pytest.raises(RequestInvalid):
-        plan.request_of(job, GRANT)
-    assert plan.request_of(job, GRANT._replace(reason="uid 7 is below")) == Request((), ())
+        plan.request_of(defaults(), job, GRANT)
+    assert plan.request_of(defaults(), job, GRANT._replace(reason="uid 7 is below")) == Request((), ())
 
 
 @pytest.mark.parametrize(
@@ -108,8 +109,9 @@ def test_only_those_who_ask_are_told_that_no_rule_matches(
 ) -> None:
     """Pyxis imports its own images; a job with --no-warm wants nothing."""
     job = a_job(**changes)
-    grant = plan.grant(a_policy(tmp_path, limits=Limits(1, None)), job)
-    assert (plan.prolog(a_policy(tmp_path), job, grant, plan.request_of(job, grant)), grant.publish_scope) == ([], "")
+    policy = a_policy(tmp_path, limits=Limits(1, None))
+    grant = plan.grant(policy, job)
+    assert (plan.prolog(policy, job, grant, plan.request_of(policy, job, grant)), grant.publish_scope) == ([], "")
     assert ("no rule of this cluster matches this job on node n1" in plan.notice_of(job, grant)) is told
     assert plan.notice_of(job, GRANT) == ""
 
@@ -193,7 +195,8 @@ def agreed(policy: Policy, job: Job, words: str = "image=reg.example.com/a:1") -
     """Return the images of which a job's head node says which they are; None if each node finds its own."""
     job = job._replace(comment=f"warmstart: {words}")
     granted = plan.grant(policy, job)
-    (step,) = (one for one in plan.prolog(policy, job, granted, plan.request_of(job, granted)) if one.name == "image")
+    steps = plan.prolog(policy, job, granted, plan.request_of(policy, job, granted))
+    (step,) = (one for one in steps if one.name == "image")
     options: Options = step.run.keywords["options"]  # type: ignore[attr-defined]
     assert (options.meeting is None) == (not options.agreed)
     return {reference.canonical() for reference in options.agreed} if options.meeting else None

@@ -23,13 +23,15 @@ def test_the_token_in_the_comment(comment: str, images: tuple[str, ...], profile
     assert request.of(a_job(comment=comment)) == Request(images, profiles)
 
 
-def test_ports_are_a_number() -> None:
-    """Those besides the rendezvous port; 0 asks for that one alone."""
-    assert request.of(a_job(comment="warmstart: ports=4 profiles=numba")).ports == 4
-    assert request.of(a_job(comment="warmstart: ports=0")).ports == 0
-    for word in ("ports=four", "ports=-1", "ports=", "ports=123456"):
+def test_words_of_wings_come_with_their_values() -> None:
+    """Those that the policy knows; the wing checks the value."""
+    asked = request.of(a_job(comment="warmstart: ports=4 profiles=numba"), ("ports",))
+    assert (asked.words, asked.profiles) == ({"ports": "4"}, ("numba",))
+    for words in ((), ("port",)):
         with pytest.raises(request.RequestInvalid):
-            request.of(a_job(comment=f"warmstart: {word}"))
+            request.of(a_job(comment="warmstart: ports=4"), words)
+    with pytest.raises(request.RequestInvalid):
+        request.of(a_job(comment="warmstart: ports="), ("ports",))
 
 
 def test_files_have_a_name() -> None:

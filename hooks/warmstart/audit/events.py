@@ -54,9 +54,6 @@ IMAGE_PINNED = Event("image.pinned")
 IMAGE_UNPINNED = Event("image.unpinned")
 PROFILE_LEFT_OUT = Event("profile.left-out")
 TMPDIR_LEFT_OUT = Event("tmpdir.left-out")
-RENDEZVOUS_RESERVED = Event("rendezvous.reserved")
-RENDEZVOUS_JOINED = Event("rendezvous.joined")
-RENDEZVOUS_RELEASED = Event("rendezvous.released")
 CACHE_OBSERVED = Event("cache.observed")
 CACHE_SEEDED = Event("cache.seeded")
 CACHE_AGREED = Event("cache.agreed")
@@ -105,7 +102,7 @@ SHOWN_TO_JOB = frozenset(
         *(HOOK_STARTED, JOB_PLANNED, JOB_REFUSED, STEP_FINISHED, STEP_FAILED, STATE_FULL),
         *(RUN_SUPERSEDED, SPEC_IGNORED),
         *(IMAGE_REUSED, IMAGE_WAITED, IMAGE_IMPORTED, IMAGE_ADOPTED, IMAGE_STALE, IMAGE_LOCKLESS),
-        *(PROFILE_LEFT_OUT, TMPDIR_LEFT_OUT, RENDEZVOUS_RESERVED, RENDEZVOUS_JOINED),
+        *(PROFILE_LEFT_OUT, TMPDIR_LEFT_OUT),
         *(TREE_SHOWN, CACHE_SEEDED, CACHE_AGREED, OVERLAY_FAILED, BUNDLE_LEFT_OUT, BUNDLE_REFUSED),
     }
 )

@@ -20,6 +20,7 @@ from warmstart.host.wire import Json
 from warmstart.images import reference as references
 from warmstart.job import Job
 from warmstart.paths import Installation
+from warmstart.policy.checks import of_wings
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
 from warmstart.policy.match import Grant, combine, matching
@@ -101,7 +102,7 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
     """Return what the job would get, as --json prints it."""
     matches = matching(policy, job, partial(planning.groups, job))
     grant = combine(policy, matches, job)
-    requested, invalid = _requested(job, grant)
+    requested, invalid = _requested(policy, job, grant)
     steps, verdict = _steps(policy, job, grant, requested)
     if invalid:
         steps, verdict = NO_STEPS, invalid
@@ -125,7 +126,8 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
         "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
         "environment": grant.env,
         "override": sorted(grant.override),
-        "rendezvous": grant.rendezvous._asdict() if grant.rendezvous else None,
+        "own": grant.own,
+        "remarks": [remark for part in of_wings() for remark in part.remarks(grant)],
         "keep": policy.limits.keep if verdict is None and planning.keeps(policy, requested) else None,
         "limits": {
             "images.wait": policy.images.wait,
@@ -136,9 +138,9 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
     }
 
 
-def _requested(job: Job, grant: Grant) -> tuple[Request, UserError | None]:
+def _requested(policy: Policy, job: Job, grant: Grant) -> tuple[Request, UserError | None]:
     try:
-        return planning.request_of(job, grant), None
+        return planning.request_of(policy, job, grant), None
     except UserError as error:
         return NOTHING, error
 
@@ -269,11 +271,8 @@ def _print_parts(shown: dict[str, Json]) -> None:
         show_table(("profile", "from", "variables"), profiles)
     for line in _remarks(shown):
         say(line)
-    if shown["rendezvous"]:
-        rule = shown["rendezvous"]
-        where = "also on shared nodes" if rule["shared_nodes"] else "if the first node is exclusive to the job"
-        low, high = rule["ports"]
-        say(f"Multi-node jobs get MASTER_ADDR and MASTER_PORT ({low}-{high}), {where}.")
+    for remark in shown["remarks"]:
+        say(remark)
     if shown["environment"]:
         show_table(("variable", "value set by the policy"), list(shown["environment"].items()))
     if shown["keep"]:

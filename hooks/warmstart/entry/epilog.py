@@ -31,7 +31,7 @@ def _finish(hook: Hook) -> WarmstartError | None:
         record = hook.earlier_record()
         if record is None:
             hook.audit.emit(events.RUN_UNKNOWN)
-            _free_ports(hook)
+            _end_wings(hook)
             with suppress(OSError):  # then maintenance does
                 view.remove_spare(hook.paths.view, str(hook.job.id))
             return None
@@ -45,13 +45,11 @@ def _finish(hook: Hook) -> WarmstartError | None:
     return ended.failure if ended.lost else None
 
 
-def _free_ports(hook: Hook) -> None:
-    """Release ports that a prolog reserved before it undid everything else, including the record."""
-    from warmstart.host.ports import held_by
-
-    if not held_by(hook.paths.ports, hook.job.node, hook.job.id):
+def _end_wings(hook: Hook) -> None:
+    """Have wings take down what a prolog held that undid everything else, including the record."""
+    if not any(known.used and known.end for known in hook.policy.wings):
         return
-    from warmstart import run_end  # slow to import, and an epilog without a record rarely has ports
+    from warmstart import run_end  # slow to import
 
-    deadline = after(run_end.LEDGER_SECONDS)
-    run_end.release_ports(hook.paths, hook.job.node, hook.job.id, hook.audit, deadline)
+    job = run_end.JobOnNode(hook.job.node, hook.job.id, [])
+    run_end.end_wings(hook.policy, hook.paths, job, hook.audit, after(run_end.LEDGER_SECONDS))

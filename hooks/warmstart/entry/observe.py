@@ -90,7 +90,7 @@ class _Observation:
 
     def _plan(self) -> _Planned:
         policy, job, grant = self._hook.policy, self._hook.job, self._grant
-        requested = plan.request_of(job, grant)
+        requested = plan.request_of(policy, job, grant)
         steps = [step.name for step in plan.prolog(policy, job, grant, requested)]
         if not steps:
             return _Planned([], [], [], [], requested)

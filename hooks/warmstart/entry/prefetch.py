@@ -134,7 +134,7 @@ def _needs(policy: Policy, pending: PendingJob) -> Iterator[Wanted]:
         grant = plan.grant(policy, job)
         if grant.observed:
             continue
-        requested = plan.request_of(job, grant)
+        requested = plan.request_of(policy, job, grant)
         images = plan.images(policy, grant, requested)
         if requested.pyxis_image and split_login(requested.pyxis_image)[0]:  # of the user's own credentials
             images.remove(plan.reference_of(requested, requested.pyxis_image))

@@ -67,7 +67,7 @@ def _tell(hook: Hook, error: StateFull, end: Deadline) -> None:
     if grant.observed:
         return
     try:
-        requested = plan.request_of(hook.job, grant)
+        requested = plan.request_of(policy, hook.job, grant)
         if not plan.prolog(policy, hook.job, grant, requested):
             return
         if policy.on_error.image != "run-without" and plan.images(policy, grant, requested):
@@ -85,7 +85,7 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
 
         observe.run(hook, grant, head=record.head)
         return
-    requested = plan.request_of(hook.job, grant)
+    requested = plan.request_of(hook.policy, hook.job, grant)
     hook.audit.emit(events.JOB_PLANNED, **plan.as_audit(grant, requested, head=record.head))
     steps = plan.prolog(hook.policy, hook.job, grant, requested)
     for name, reason in plan.left_out(hook.policy, grant, requested).items():

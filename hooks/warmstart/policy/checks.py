@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
+from warmstart import wing
 from warmstart.host.identity import Identity
-from warmstart.host.ports import ephemeral_overlap
+from warmstart.host.wire import Json
 from warmstart.paths import longest_node_name
 from warmstart.policy.document import Fault, Loc, dotted, nearest
+from warmstart.policy.match import Grant
 from warmstart.policy.schema import DefinedProfile, Match, PolicyModel, Rule
 from warmstart.profiles.defined import FILES, TREES
 from warmstart.slurm.nodes import expand
@@ -50,14 +53,33 @@ _OF_THE_SYSTEM = (
 )
 _RESERVED = ("WARMSTART_", "SLURM_")  # prefixes of variables that a policy may not set
 _RESERVED_PROBLEM = "is reserved for warmstart or Slurm; a policy may not set it"
-# Variables of jobs other than WARMSTART_*, `env` and those of profiles.
-_SET_BY_STEPS = ("TMPDIR", "MASTER_ADDR", "MASTER_PORT")
 
 # Brackets with a number of several digits, or with a comma: no class of characters that somebody would write.
 _HOST_LIST = re.compile(r"\[[0-9,-]*(?:[0-9]{2}|,)[0-9,-]*\]")
 MOST_SPELT_OUT = 16  # names in a fault
 
 FindUser = Callable[[str], "Identity | None"]
+
+
+class PolicyPart(Protocol):
+    """`policy.py` of a wing."""
+
+    RULE_KEYS: Mapping[str, tuple[object, object]]  # key of a rule → type, pydantic's field
+
+    def rule_faults(self, rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
+        """Yield what is wrong with a rule; locs are relative to it."""
+
+    def of_rule(self, rule: Rule) -> dict[str, Json]:
+        """Return what hooks read of a rule: by key, without those that the rule does not have."""
+
+    def remarks(self, grant: Grant) -> Iterator[str]:
+        """Yield sentences for `warmstart plan` on what a job gets."""
+
+
+def of_wings() -> list[PolicyPart]:
+    """Return the parts on the policy of all wings that are here."""
+    parts: list[PolicyPart] = [wing.load(module) for module in wing.with_part("policy")]
+    return parts
 
 
 def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser) -> list[Fault]:
@@ -200,7 +222,7 @@ def _credentials(model: PolicyModel) -> Iterator[Fault]:
             yield _fault((*loc, "match"), "is empty; name who may use these images, e.g. {group: team}")
         for fault in _host_lists(item.match):
             yield _fault((*loc, *fault.loc), fault.problem)
-        for fault in _claimed(model, item.match, "credentials", "user, group or partition"):
+        for fault in claimed(model, item.match, "credentials", "user, group or partition"):
             yield _fault((*loc, *fault.loc), fault.problem, at_key=True)
 
 
@@ -284,7 +306,8 @@ def _set_variables(model: PolicyModel, shipped: Sequence[str]) -> frozenset[str]
 
     built_in = (name for profile in shipped for name in registry.get(profile).variables)
     defined = (name for profile in model.profiles.values() for name in profile.variables)
-    return frozenset([*_SET_BY_STEPS, *built_in, *defined, *(name for rule in model.rules for name in rule.env)])
+    by_wings = (name for declared in wing.found().values() for name in declared.variables)
+    return frozenset(["TMPDIR", *by_wings, *built_in, *defined, *(name for rule in model.rules for name in rule.env)])
 
 
 def _rule_names(model: PolicyModel) -> Iterator[Fault]:
@@ -308,7 +331,8 @@ def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user:
     for name in rule.env:
         if name.startswith(_RESERVED):
             yield Fault(("env", name), _RESERVED_PROBLEM, at_key=True)
-    yield from _rendezvous(rule, model)
+    for part in of_wings():
+        yield from part.rule_faults(rule, model, find_user)
 
 
 def _host_lists(match: Match) -> Iterator[Fault]:
@@ -331,7 +355,7 @@ def _scope(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
     if rule.signed_only and not model.trust.signed:
         yield Fault(("signed_only",), "needs trust.signed: otherwise these jobs are seeded from nothing", at_key=True)
     if rule.scope in ("account", "site"):
-        yield from _claimed(model, rule.match, f"scope {rule.scope}", "user, group, node or partition")
+        yield from claimed(model, rule.match, f"scope {rule.scope}", "user, group, node or partition")
 
 
 def _spec(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
@@ -381,7 +405,7 @@ def _shared_trees(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterat
             problem = "account needs trust.account: enforced; otherwise users choose their account"
             yield Fault((*loc, "scope"), problem)
     if rule.trees:
-        yield from _claimed(model, rule.match, "trees", "user, group, node or partition")
+        yield from claimed(model, rule.match, "trees", "user, group, node or partition")
 
 
 def _not_allowed(references: Sequence[str], model: PolicyModel) -> Iterator[tuple[int, str]]:
@@ -399,25 +423,7 @@ def registry_of(reference: str) -> str:
     return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
 
 
-def _rendezvous(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
-    """Yield faults of a rendezvous: ports that the kernel gives to clients, too few ports, a claimed attribute."""
-    given = rule.rendezvous
-    if given is None:
-        return
-    low, high = given.ports
-    if overlap := ephemeral_overlap(low, high):
-        problem = (
-            f"overlaps this node's net.ipv4.ip_local_port_range, {overlap[0]}-{overlap[1]}, used for client sockets"
-        )
-        yield Fault(("rendezvous", "ports"), problem)
-    if high - low < given.per_job:
-        yield Fault(("rendezvous", "ports"), f"has fewer ports than one job may request (per_job: {given.per_job})")
-    if given.per_user <= given.per_job:
-        yield Fault(("rendezvous", "per_user"), f"must be more than per_job, {given.per_job}: one job may have as many")
-    yield from _claimed(model, rule.match, "rendezvous", "user, group or partition")
-
-
-def _claimed(model: PolicyModel, match: Match, what: str, better: str) -> Iterator[Fault]:
+def claimed(model: PolicyModel, match: Match, what: str, better: str) -> Iterator[Fault]:
     """Yield a fault for each key of a match that users can forge: `what` may not depend on it, but on `better`."""
     remedies = {"constraint": "", "job_name": "", "array": ""}
     if model.trust.account != "enforced":

@@ -204,17 +204,6 @@ class User(NamedTuple):
     uid: int
 
 
-class Rendezvous(NamedTuple):
-    """Which ports a rule offers."""
-
-    ports: tuple[int, int]  # the first and the last one
-    per_job: int
-    per_user: int
-    shared_nodes: bool
-    wait: int  # seconds
-    required: bool
-
-
 class SharedTree(NamedTuple):
     """Trees of which an account, or the site, has one copy."""
 
@@ -235,12 +224,31 @@ class Rule(NamedTuple):
     scope: str | None
     publishers: tuple[User, ...]
     env: dict[str, str]
-    rendezvous: Rendezvous | None
     override: tuple[str, ...]
     mode: str | None = None  # observe | enforce
     together: bool | None = None  # as `Seed.together`
     signed_only: bool = False  # seed from signed scopes alone
     trees: tuple[SharedTree, ...] = ()
+    own: dict[str, Json] = {}  # noqa: RUF012 - what wings read of it, by key; never mutated
+
+
+class Word(NamedTuple):
+    """A word of a job's request that a wing knows."""
+
+    name: str
+    wing: str
+    refused: str  # what a job is told that says it where it is not offered
+    refuses: bool  # whether such a job fails
+
+
+class Wing(NamedTuple):
+    """A wing that is here; its parts are modules below `warmstart.wings`, "" if it has none."""
+
+    name: str
+    used: bool  # by this policy
+    step: str
+    early: bool  # whether its step comes before the images
+    end: str
 
 
 class Policy(NamedTuple):
@@ -266,6 +274,8 @@ class Policy(NamedTuple):
     profiles: tuple[DefinedProfile, ...]  # the site's own, and `files`
     trees: Trees
     mode: str = "enforce"  # observe | enforce
+    wings: tuple[Wing, ...] = ()
+    words: tuple[Word, ...] = ()
 
     @property
     def constant_cache(self) -> str:

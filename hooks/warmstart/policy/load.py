@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
+from warmstart import wing
 from warmstart.host import files
 from warmstart.host.identity import Identity
+from warmstart.host.wire import Json
 from warmstart.policy import checks, compiled, source
 from warmstart.policy.compiled import Policy
 from warmstart.policy.document import Document, Fault
@@ -47,15 +49,18 @@ def compile_policy(
 
 def resolve(model: PolicyModel, users: checks.FindUser, place: Callable[[int], str]) -> Policy:
     """Return the compiled form of a policy without faults; `place` returns the FILE:LINE of a rule by its number."""
+    rules = tuple(_rule(rule, place(number), users) for number, rule in enumerate(model.rules))
     return _form(
         Policy,
         model,
         signature=(),
         **{key: _existing(users, getattr(model, key)) for key in checks.ACCOUNTS},
         images=_images(model.images, users),
-        rules=tuple(_rule(rule, place(number), users) for number, rule in enumerate(model.rules)),
+        rules=rules,
         slurmctld=_slurmctld(model, users),
         profiles=tuple(_profiles(model)),
+        wings=tuple(_wings(rules)),
+        words=tuple(_words()),
     )
 
 
@@ -155,7 +160,25 @@ def _rule(rule: Rule, place: str, users: checks.FindUser) -> compiled.Rule:
         _form(compiled.SharedTree, tree, owners=tuple(_user(users, name) for name in tree.owners))
         for tree in rule.trees
     )
-    return _form(compiled.Rule, rule, place=place, publishers=named, trees=trees)
+    own: dict[str, Json] = {}
+    for part in checks.of_wings():
+        own |= part.of_rule(rule)
+    return _form(compiled.Rule, rule, place=place, publishers=named, trees=trees, own=own)
+
+
+def _wings(rules: Sequence[compiled.Rule]) -> Iterator[compiled.Wing]:
+    """Yield the wings that are here. One that has keys of its own is used where a rule has one of them."""
+    for name, declared in wing.found().items():
+        keys = wing.load(f"{name}.policy").RULE_KEYS if wing.has(name, "policy") else {}
+        used = not keys or any(not rule.own.keys().isdisjoint(keys) for rule in rules)
+        step, end = (f"{name}.{part}" if wing.has(name, part) else "" for part in ("step", "end"))
+        yield compiled.Wing(name, used, step, declared.step == "early", end)
+
+
+def _words() -> Iterator[compiled.Word]:
+    for name, declared in wing.found().items():
+        for word, sentence in declared.words.items():
+            yield compiled.Word(word, name, sentence, declared.refuses)
 
 
 def _user(users: checks.FindUser, name: str) -> compiled.User:

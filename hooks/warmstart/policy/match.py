@@ -6,9 +6,10 @@ and a job that may publish into a scope is not seeded from a less trusted one.
 
 from __future__ import annotations
 
+from warmstart.host.wire import Json
 from warmstart.job import Job
 from warmstart.lean import Callable, Iterator, NamedTuple, Sequence
-from warmstart.policy.compiled import Condition, Pattern, Policy, Rendezvous, Rule, User
+from warmstart.policy.compiled import Condition, Pattern, Policy, Rule, User
 from warmstart.policy.trust import unproven
 
 SCOPES = ("user", "account", "site")  # from the narrowest to the widest
@@ -48,13 +49,13 @@ class Grant(NamedTuple):
     read_scopes: list[str]  # directories of the store, the most trusted first
     publish_scope: str  # a directory of the store
     reason: str  # why the job is left alone; "" if it is not
-    rendezvous: Rendezvous | None = None
     override: frozenset[str] = frozenset()  # variables that the user cannot override
     rules: tuple[str, ...] = ()  # names of the rules that match
     signed_only: bool = False  # `read_scopes` are signed ones, so nothing of the user's own may be shown
     together: bool = True  # the job's nodes agree on what they show it
     observed: bool = False  # hooks say what they would do, and touch nothing
     trees: tuple[GrantedTree, ...] = ()  # of those that cover a tree the last one counts
+    own: dict[str, list[Json]] = {}  # noqa: RUF012 - what wings read of the rules that match, by key, in their order
 
 
 def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[Matched]:
@@ -95,14 +96,22 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         read_scopes=read,
         publish_scope=publish,
         reason="",
-        rendezvous=next((rule.rendezvous for rule in reversed(rules) if rule.rendezvous), None),
         override=frozenset(name for rule in rules for name in rule.override),
         rules=tuple(rule.name for rule in rules),
         signed_only=signed_only,
         together=next((rule.together for rule in reversed(rules) if rule.together is not None), policy.seed.together),
         observed=is_observed(policy, matches),
         trees=tuple(_trees(policy, rules, job)),
+        own=_own(rules),
     )
+
+
+def _own(rules: Sequence[Rule]) -> dict[str, list[Json]]:
+    found: dict[str, list[Json]] = {}
+    for rule in rules:
+        for key, value in rule.own.items():
+            found.setdefault(key, []).append(value)
+    return found
 
 
 def _trees(policy: Policy, rules: Sequence[Rule], job: Job) -> Iterator[GrantedTree]:

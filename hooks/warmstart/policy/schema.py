@@ -9,11 +9,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
 from pydantic.json_schema import GenerateJsonSchema
 
+from warmstart import wing
 from warmstart.host.wire import Json
 from warmstart.policy.document import Fault, Loc, fault
 from warmstart.policy.units import (
@@ -177,35 +188,40 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_default=True)
 
 
-def _key(default: object, meaning: str, **limits: int) -> Any:  # noqa: ANN401 - often text here, a number when checked
+def key(default: object, meaning: str, **limits: int) -> Any:  # noqa: ANN401 - often text here, a number when checked
     """Return a field with a default in the form that an admin writes."""
     return Field(default=default, description=meaning, **limits)  # type: ignore[call-overload]
+
+
+def required(meaning: str) -> Any:  # noqa: ANN401 - as pydantic's
+    """Return a field without a default."""
+    return Field(description=meaning)
 
 
 class Paths(Section):
     """Where things are. Each path is absolute and normal, and not below `/tmp`, `/dev`, `/proc` or `/sys`."""
 
-    workspace: Path = _key(
+    workspace: Path = key(
         "/var/tmp/warmstart", "Node-local disk for the jobs' workspaces. Its parents must belong to root."
     )
     store: Path = Field(
         description="Directory on the shared file system that holds images and bundles. `store_user` owns it."
     )
-    audit: Path = _key(
+    audit: Path = key(
         "/var/log/warmstart/audit.jsonl",
         "This node's audit log: [one JSON line](audit.md) for every decision.",
     )
-    cache: Path = _key(
+    cache: Path = key(
         "/var/cache/warmstart",
         "The constant path: where jobs see their cache, in containers and where `constant_path` says so "
         "([inside the job](../start/inside-the-job.md)). An empty directory that belongs to root.",
     )
-    metrics: Path | None = _key(
+    metrics: Path | None = key(
         None,
         "Directory of node_exporter's textfile collector, in which maintenance writes metrics "
         "([monitoring](../operations/monitoring.md)); root's, and nobody else's to write. `null`: none are written.",
     )
-    scontrol: Path = _key(
+    scontrol: Path = key(
         "/usr/bin/scontrol",
         "Slurm's `scontrol`. It sets the reason of a node that must drain, and shows what slurmctld runs "
         "with. `squeue`, in the same directory, tells how a job ended, whether it is over, and on the controller its "
@@ -216,7 +232,7 @@ class Paths(Section):
 class Audit(Section):
     """Where audit events go besides `paths.audit`, [which has all of them](audit.md)."""
 
-    services: list[Literal["journald", "syslog"]] = _key(
+    services: list[Literal["journald", "syslog"]] = key(
         [], "Log services of this host that get each line, too: systemd's journal, syslog's `/dev/log`, or both."
     )
 
@@ -224,19 +240,19 @@ class Audit(Section):
 class Match(Section):
     """Which jobs a rule is for. All keys must match; of a list, one pattern is enough. Patterns are case-sensitive."""
 
-    partition: Globs | None = _key(None, "The job's partition. Verified.")
-    account: Globs | None = _key(None, "The job's account. Claimed, unless `trust.account` is `enforced`.")
-    user: Globs | None = _key(None, "The job's user name. Verified.")
-    group: Globs | None = _key(None, "Any group that the user is in according to the node's own NSS. Verified.")
-    node: Globs | None = _key(None, "The node's Slurm name. Verified.")
-    constraint: Globs | None = _key(None, "The job's `--constraint` as submitted, such as `a100&nvme`. Claimed.")
-    qos: Globs | None = _key(
+    partition: Globs | None = key(None, "The job's partition. Verified.")
+    account: Globs | None = key(None, "The job's account. Claimed, unless `trust.account` is `enforced`.")
+    user: Globs | None = key(None, "The job's user name. Verified.")
+    group: Globs | None = key(None, "Any group that the user is in according to the node's own NSS. Verified.")
+    node: Globs | None = key(None, "The node's Slurm name. Verified.")
+    constraint: Globs | None = key(None, "The job's `--constraint` as submitted, such as `a100&nvme`. Claimed.")
+    qos: Globs | None = key(
         None,
         "The job's QOS. Before Slurm 26.05 it comes from "
         "[the controller's spec](../operations/slurmctld-hooks.md). Claimed, unless `trust.qos` is `enforced`.",
     )
-    job_name: Globs | None = _key(None, "The job's name, from the controller's spec. Needs `slurmctld`. Claimed.")
-    array: Globs | None = _key(
+    job_name: Globs | None = key(None, "The job's name, from the controller's spec. Needs `slurmctld`. Claimed.")
+    array: Globs | None = key(
         None,
         "`JOBID_TASKID` of an array's task, from the controller's spec; `*` matches any task of any array. "
         "Needs `slurmctld`. Claimed.",
@@ -255,18 +271,18 @@ class Adopt(Section):
 class Keep(Section):
     """How much of the store's file system images may use; which are [evicted first](images.md#space)."""
 
-    high: Percent = _key("85%", "Share of the store's file system in use above which images are evicted.")
-    low: Percent = _key("70%", "Share in use at which eviction ends. Least recently used images go first.")
-    floor: Percent = _key("2%", "Share that stays free. An import that would use it fails with `store-full`.")
-    lease: Duration = _key(
+    high: Percent = key("85%", "Share of the store's file system in use above which images are evicted.")
+    low: Percent = key("70%", "Share in use at which eviction ends. Least recently used images go first.")
+    floor: Percent = key("2%", "Share that stays free. An import that would use it fails with `store-full`.")
+    lease: Duration = key(
         "7d", "How long a node's last use protects an image from eviction. Set it longer than your longest job."
     )
-    user: Size | None = _key(
+    user: Size | None = key(
         None,
         "Bytes of images that one user's jobs may have brought in. Beyond that the user's own oldest "
         "images are evicted; if none of them can go, the import is refused.",
     )
-    account: Size | None = _key(None, "The same for an account. Needs `trust.account: enforced`.")
+    account: Size | None = key(None, "The same for an account. Needs `trust.account: enforced`.")
 
 
 class PrivateRepository(Section):
@@ -296,100 +312,100 @@ class Credentials(Section):
 class Images(Section):
     """Which [images](images.md) may be imported, and how."""
 
-    importer: Literal["auto", "enroot", "oci"] = _key(
+    importer: Literal["auto", "enroot", "oci"] = key(
         "auto",
         "What imports images. `oci` is skopeo, umoci and mksquashfs; `auto` is oci, but enroot if `/usr/bin/enroot` "
         "exists and `/usr/bin/umoci` does not.",
     )
-    registries: list[Registry] = _key(
+    registries: list[Registry] = key(
         [], "Allow-list, for images of the policy and for those that jobs ask for. Docker Hub is `docker.io`."
     )
-    insecure: list[Registry] = _key(
+    insecure: list[Registry] = key(
         [], "Those of `registries` that are reached over plain http. For test registries only."
     )
-    hosts: list[Destination] = _key(
+    hosts: list[Destination] = key(
         [],
         "Other hosts of the site that a registry may redirect an import to: mirrors, token services, "
         "storage. Without a port, 80 and 443. Public addresses need no entry; private, loopback and link-local "
         "addresses are refused without one ([where imports may go](images.md#where-imports-may-go)).",
     )
-    proxy: Proxy | None = _key(None, "The site's HTTP proxy, for imports. Hooks inherit no proxy variables.")
-    max_size: Size = _key(
+    proxy: Proxy | None = key(None, "The site's HTTP proxy, for imports. Hooks inherit no proxy variables.")
+    max_size: Size = key(
         "100GiB",
         "Bytes that one import may use on a node: its layers, what they expand to, hidden or not, and the result. A "
         "larger one fails with `image-too-large`.",
     )
-    max_files: int = _key(
+    max_files: int = key(
         1_000_000,
         "Files and directories that one import may create on a node, and entries of all its layers. More fail with "
         "`image-too-large`.",
         ge=1000,
     )
-    keep_layers: Size = _key(
+    keep_layers: Size = key(
         "100GiB",
         "Bytes of layers that a node keeps, so that later imports on it do not fetch them again; never more than a "
         "quarter of the disk; with `1B` none stays after its import. Only with importer `oci` ([layers that are "
         "kept](images.md#layers-that-are-kept)).",
     )
-    tag_ttl: Duration = _key("24h", "How long a tag is trusted before the registry is asked again.")
-    wait: Duration = _key(
+    tag_ttl: Duration = key("24h", "How long a tag is trusted before the registry is asked again.")
+    wait: Duration = key(
         "4m",
         "How long a job waits while its image is imported; the import goes on without it. Together with "
         "`seed.fetch_budget` it must be below Slurm's `PrologEpilogTimeout`.",
     )
-    after_wait: Literal["wait", "import"] = _key(
+    after_wait: Literal["wait", "import"] = key(
         "wait",
         "What a step does that names an image itself, if it is still missing after `wait`, on a node with the socket "
         "for steps ([images that a step names](images.md#images-that-a-step-names)): it waits on, at most as long as "
         "`import_deadline`, or it imports the image as its user and for itself alone.",
     )
-    import_deadline: Duration = _key(
+    import_deadline: Duration = key(
         "2h", "How long an import may take, from when the first job asked for the image; with all its attempts."
     )
-    parallel: int = _key(
+    parallel: int = key(
         2,
         "Imports that run on a node at a time, and one more while all are one user's and another one waits. "
         "The order is fair to all users.",
         ge=1,
         le=64,
     )
-    prefetch: list[Reference] = _key(
+    prefetch: list[Reference] = key(
         [],
         "Images that `warmstart images prefetch` keeps in the store, before any job asks for them "
         "([prefetch](images.md#prefetch)). They count in no quota.",
     )
-    requeues: int = _key(3, "How often a job is requeued with `on_error.image: requeue`; then it fails.", ge=1, le=100)
-    remember_failures: Duration = _key(
+    requeues: int = key(3, "How often a job is requeued with `on_error.image: requeue`; then it fails.", ge=1, le=100)
+    remember_failures: Duration = key(
         "30s",
         "How long these are remembered: a registry's definitive answer (no such image, no access), and that it was "
         "asked in vain about a tag whose last image is in the store.",
     )
-    moved_tag: Literal["fail", "stale"] = _key(
+    moved_tag: Literal["fail", "stale"] = key(
         "fail",
         "What becomes of a job whose tag means another image by now, if that one cannot be imported: it fails and is "
         "told both digests, or (`stale`) it gets the image that the tag meant last, which may be the wrong code "
         "([tags](images.md#in-the-store)).",
     )
-    verify: Literal["superblock", "full"] = _key(
+    verify: Literal["superblock", "full"] = key(
         "superblock",
         "What is checked when an image is used: 96 bytes and the size, or every byte against the recorded "
         "SHA-256, once per file ([validity](images.md#validity)).",
     )
-    lock: Literal["private", "beside"] = _key(
+    lock: Literal["private", "beside"] = key(
         "private",
         "`beside`: an import also holds `NAME.sqsh.lock` in `names` for part of its time, as launchers "
         "that use `flock(1)` do. Needs `names`.",
     )
-    names: Path | None = _key(
+    names: Path | None = key(
         None,
         "Directory where other launchers look for `NAME.sqsh`. warmstart keeps links there if only "
         "`store_user` and root can write it.",
     )
-    adopt: list[Adopt] = _key(
+    adopt: list[Adopt] = key(
         [], "Directories whose images, made by other launchers, are copied into the store, for references by tag."
     )
     keep: Keep = Field(default_factory=Keep)
-    credentials: Credentials | None = _key(
+    credentials: Credentials | None = key(
         None,
         "The site's own credentials, and the [private images](../guides/private-images.md) that they fetch.",
     )
@@ -398,21 +414,21 @@ class Images(Section):
 class Seed(Section):
     """Bounds on what the prolog brings into a job's cache ([seeding](seeding.md))."""
 
-    fetch_budget: Duration = _key("10s", "Time for fetching bundles to the node, per job.")
-    max_fetch: Size = _key("1GiB", "Bytes of bundles fetched to the node, per job. No larger bundle is ever made.")
-    fetch_rate: Size = _key(
+    fetch_budget: Duration = key("10s", "Time for fetching bundles to the node, per job.")
+    max_fetch: Size = key("1GiB", "Bytes of bundles fetched to the node, per job. No larger bundle is ever made.")
+    fetch_rate: Size = key(
         "64MiB", "Bytes per second at most at which a node fetches what did not arrive within `seed.fetch_budget`."
     )
-    keep: Size = _key(
+    keep: Size = key(
         "20GiB", "Copies of bundles that `warmstart maintain` leaves on a node. Least recently used copies go first."
     )
-    together: bool = _key(
+    together: bool = key(
         True,
         "A job on several nodes has [the image that its first node finds](images.md#in-the-store), and is "
         "shown what tools compile in step on all of its nodes or on none "
         "([jobs on several nodes](seeding.md#jobs-on-several-nodes)). If false, each node decides for itself.",
     )
-    verify: Percent | None = _key(
+    verify: Percent | None = key(
         None,
         "Share of jobs that start cold on purpose, to compare what they build with what is published under the same "
         "names ([a sample built again](seeding.md#a-sample-built-again)). `null`: none does.",
@@ -422,24 +438,24 @@ class Seed(Section):
 class Harvest(Section):
     """Bounds on what the epilog takes out of a job's cache."""
 
-    budget: Duration = _key("30s", "How long an epilog may hold the node for the harvest.")
-    max_size: Size = _key(
+    budget: Duration = key("30s", "How long an epilog may hold the node for the harvest.")
+    max_size: Size = key(
         "5GiB",
         "Bytes harvested from one job; from one profile at most `seed.max_fetch`. Later jobs bring what was left out.",
     )
-    max_entries: int = _key(50_000, "Entries harvested from one job.", ge=1)
-    spool: Size = _key(
+    max_entries: int = key(50_000, "Entries harvested from one job.", ge=1)
+    spool: Size = key(
         "5GiB",
         "Bytes that a node keeps of bundles that the store did not take. Beyond that, those of the user "
         "who has most go first ([maintenance](../operations/maintenance.md)).",
     )
-    deferred: int = _key(
+    deferred: int = key(
         8,
         "Deferred harvests on a node: runs whose epilogs had no time, and whose caches wait there for `warmstart "
         "maintain` ([maintenance](../operations/maintenance.md)). 0: what is not done within `budget` is lost.",
         ge=0,
     )
-    only_successful: bool = _key(
+    only_successful: bool = key(
         False,
         "Harvest only jobs that ended well ([below](#which-jobs-count-as-successful)). Each epilog then "
         "asks the controller once. If false, complete entries are harvested however the job ended.",
@@ -449,20 +465,20 @@ class Harvest(Section):
 class Trees(Section):
     """Directories on shared file systems that jobs read from packed copies with [`tree=PATH`](trees.md)."""
 
-    prefixes: list[Path] = _key(
+    prefixes: list[Path] = key(
         [],
         "Jobs may ask for directories below these, if root does not own them. Write each path without links, as "
         "`realpath` shows it. Without any, jobs may ask for none.",
     )
-    max_size: Size = _key("20GiB", "Bytes of one tree's files. A larger one is not packed.")
-    max_files: int = _key(1_000_000, "Files and directories of one tree. One with more is not packed.", ge=1)
-    pack_deadline: Duration = _key("2h", "How long the packing of one tree may take, or one comparison.")
-    compare: Duration | None = _key(
+    max_size: Size = key("20GiB", "Bytes of one tree's files. A larger one is not packed.")
+    max_files: int = key(1_000_000, "Files and directories of one tree. One with more is not packed.", ge=1)
+    pack_deadline: Duration = key("2h", "How long the packing of one tree may take, or one comparison.")
+    compare: Duration | None = key(
         "24h",
         "How often a copy that nodes have is compared with its tree, name by name, at a low pace ([what it "
         "finds](trees.md#what-no-marker-shows)). `null`: never.",
     )
-    keep: Size = _key(
+    keep: Size = key(
         "50GiB",
         "Packed copies that `warmstart maintain` leaves on a node, beside `seed.keep`. Least recently used copies go "
         "first, and none that a job reads. No tree is packed whose copy would be larger.",
@@ -472,34 +488,34 @@ class Trees(Section):
 class Maintenance(Section):
     """Which bundles `warmstart maintain --store` keeps ([maintenance](../operations/maintenance.md))."""
 
-    keep: Duration = _key("90d", "Bundles that no node has used for this long are removed.")
-    per_user: Size = _key(
+    keep: Duration = key("90d", "Bundles that no node has used for this long are removed.")
+    per_user: Size = key(
         "50GiB",
         "Bytes in one user's scope: bundles, manifests and indexes. A bundle that would exceed it is not "
         "published. Above nine tenths, maintenance removes the least recently used bundles, down to eight tenths.",
     )
-    per_account: Size = _key("500GiB", "The same for an account's scope.")
-    per_site: Size = _key("2TiB", "The same for the site's scope.")
+    per_account: Size = key("500GiB", "The same for an account's scope.")
+    per_site: Size = key("2TiB", "The same for the site's scope.")
 
 
 class Limits(Section):
     """Bounds on who is served."""
 
-    min_uid: int = _key(
+    min_uid: int = key(
         1000, "Jobs of a lower uid get nothing and publish nothing; nor do jobs of warmstart's three accounts.", ge=1
     )
-    keep: Duration | None = _key(
+    keep: Duration | None = key(
         None,
         "How long a job's `TMPDIR` stays on its nodes after the job, if the job asks for it with "
         "`--warm-keep` ([inside the job](../start/inside-the-job.md)). `null`: no job may.",
     )
-    workspace: Size | None = _key(
+    workspace: Size | None = key(
         None,
         "Bytes that one job's workspace may take on a node: `TMPDIR` and cache. The workspace is then a "
         "file system of its own (ext4 in a sparse file). What a job keeps with `--warm-keep` is lost when the node "
         "starts again. `null`: no limit.",
     )
-    workspace_files: int = _key(
+    workspace_files: int = key(
         1_000_000, "Files and directories in a workspace that `limits.workspace` limits.", ge=1000
     )
 
@@ -507,20 +523,20 @@ class Limits(Section):
 class Trust(Section):
     """What this site's slurmctld enforces ([Verified and claimed](#verified-and-claimed))."""
 
-    account: Literal["claimed", "enforced"] = _key(
+    account: Literal["claimed", "enforced"] = key(
         "claimed",
         "`enforced` only if `AccountingStorageEnforce` has `associations`: otherwise users may submit "
         "under any account.",
     )
-    qos: Literal["claimed", "enforced"] = _key(
+    qos: Literal["claimed", "enforced"] = key(
         "claimed", "`enforced` only if `AccountingStorageEnforce` has `qos`: otherwise users may submit under any QOS."
     )
-    signed: list[Literal["account", "site"]] = _key(
+    signed: list[Literal["account", "site"]] = key(
         [],
         "Scopes of which nodes take only what [a signed list](../operations/signing.md) names. "
         "Nobody's jobs publish there: `warmstart cache promote` does. `account`: every account's scope.",
     )
-    keys: list[PublicKey] = _key(
+    keys: list[PublicKey] = key(
         [], "Public keys that may sign such a list, as in OpenSSH's `*.pub`: any one of them is enough."
     )
 
@@ -528,28 +544,28 @@ class Trust(Section):
 class Slurmctld(Section):
     """Optional hooks on the controller tell nodes what slurmd does not ([how](../operations/slurmctld-hooks.md))."""
 
-    spec_directory: Path | None = _key(
+    spec_directory: Path | None = key(
         None,
         "Directory on the shared file system where the hooks write job specs. `user` owns it, mode 0755. "
         "`null`: nodes look for no specs.",
     )
-    user: Account = _key("slurm", "SlurmUser. Specs of any other owner are ignored.")
-    deadline: Duration = _key("2s", "How long a job waits for slurmctld's answer, and a node's prolog for the spec.")
-    conf: Path | None = _key(None, "`slurm.conf` on the controller, if Slurm does not find it by itself.")
+    user: Account = key("slurm", "SlurmUser. Specs of any other owner are ignored.")
+    deadline: Duration = key("2s", "How long a job waits for slurmctld's answer, and a node's prolog for the spec.")
+    conf: Path | None = key(None, "`slurm.conf` on the controller, if Slurm does not find it by itself.")
 
 
 class OnError(Section):
     """What a failure does to the job. None of these drains a node; only a fault of the node itself does."""
 
-    store: Literal["run-cold", "fail-job"] = _key(
+    store: Literal["run-cold", "fail-job"] = key(
         "run-cold", "The shared store does not work: the job runs with a cold cache, or fails with a reason."
     )
-    image: Literal["fail-job", "run-without", "requeue"] = _key(
+    image: Literal["fail-job", "run-without", "requeue"] = key(
         "fail-job",
         "The image is not available: the job fails with a reason, runs without `WARMSTART_IMAGE`, or goes "
         "back into Slurm's queue [until it is there](images.md#a-job-whose-image-is-not-ready).",
     )
-    bug: Literal["run-without", "fail-job"] = _key(
+    bug: Literal["run-without", "fail-job"] = key(
         "run-without", "A bug in warmstart: the job runs without warmstart, or fails with a reason."
     )
 
@@ -565,31 +581,31 @@ class DefinedProfile(Section):
         description="What is published whole: `PATTERN/` is a directory with everything in it, `PATTERN` a file. The "
         "first that fits counts; what fits none is never harvested."
     )
-    never: Annotated[list[NamePattern], Field(max_length=_MOST)] = _key(
+    never: Annotated[list[NamePattern], Field(max_length=_MOST)] = key(
         [],
         "Names of files and directories that are left out, besides `*.lock`, `*.tmp`, `*.part`, "
         "`*.incomplete`, `lock`, `locks`, `tmp.*` and names that begin with a dot.",
     )
-    needs: Annotated[list[NamePattern], Field(max_length=_MOST)] = _key(
+    needs: Annotated[list[NamePattern], Field(max_length=_MOST)] = key(
         [], "Names of files. An entry without at least one of each is `incomplete`."
     )
-    formats: Annotated[dict[NamePattern, Format], Field(max_length=_MOST)] = _key(
+    formats: Annotated[dict[NamePattern, Format], Field(max_length=_MOST)] = key(
         {},
         "How files are checked, by name ([formats](profiles.md#formats)). The first pattern that fits "
         "counts; files that fit none are not opened.",
     )
-    facts: list[DerivedFact] = _key([], "What must be the same besides the image: what entries depend on.")
-    relocation: Literal["relocatable", "constant-path"] = _key(
+    facts: list[DerivedFact] = key([], "What must be the same besides the image: what entries depend on.")
+    relocation: Literal["relocatable", "constant-path"] = key(
         "constant-path",
         "`relocatable` if entries work at another path than the one where they were made. Try it with a "
         "copy of a warm cache.",
     )
-    max_size: Size = _key("1GiB", "Bytes of one entry. Larger entries are refused.")
-    in_step: bool = _key(
+    max_size: Size = key("1GiB", "Bytes of one entry. Larger entries are refused.")
+    in_step: bool = key(
         False,
         "The tool compiles in step with its job's other ranks: see `seed.together`.",
     )
-    only_successful: bool = _key(
+    only_successful: bool = key(
         False, "Harvest it only from jobs that ended well ([below](#which-jobs-count-as-successful))."
     )
 
@@ -597,22 +613,22 @@ class DefinedProfile(Section):
 class Files(Section):
     """Files that jobs declare with `files=NAME` and leave in `$WARMSTART_FILES` ([profiles](profiles.md))."""
 
-    include: Annotated[list[PathPattern], Field(min_length=1, max_length=_MOST)] = _key(
+    include: Annotated[list[PathPattern], Field(min_length=1, max_length=_MOST)] = key(
         ["**"], "What is kept: `PATTERN/` is a directory with everything in it, `PATTERN` a file."
     )
-    never: Annotated[list[NamePattern], Field(max_length=_MOST)] = _key(
+    never: Annotated[list[NamePattern], Field(max_length=_MOST)] = key(
         [], "Names of files and directories that are left out, besides locks and temporary files."
     )
-    hidden: bool = _key(
+    hidden: bool = key(
         False, "Keep files, too, whose name or a directory's name above them begins with a dot; never leftovers."
     )
-    facts: list[DerivedFact] = _key(["gpu"], "What must be the same besides the image and the declared name.")
-    max_size: Size = _key(
+    facts: list[DerivedFact] = key(["gpu"], "What must be the same besides the image and the declared name.")
+    max_size: Size = key(
         "1GiB",
         "Bytes of one file, or of one directory that is kept whole. Larger ones are refused; so is what exceeds "
         "`seed.max_fetch`.",
     )
-    only_successful: bool = _key(
+    only_successful: bool = key(
         True,
         "Keep only files of jobs that ended well ([below](#which-jobs-count-as-successful)): nothing tells "
         "half a file from a whole one.",
@@ -625,32 +641,6 @@ class Publish(Section):
     users: Annotated[list[Account], Field(min_length=1)] = Field(
         description="User names, no patterns. Each must exist on the node. Never an account that runs code which "
         "nobody has reviewed."
-    )
-
-
-class Rendezvous(Section):
-    """One address and ports for all nodes of a job ([rendezvous](rendezvous.md))."""
-
-    ports: Ports = Field(
-        description="First and last TCP port of the range to reserve from, both included, 1024 or higher and outside "
-        "of the head node's `ip_local_port_range`. All rules may use the same range."
-    )
-    per_job: int = _key(
-        8, "Ports that a job may ask for besides `MASTER_PORT`. A job that asks for more is refused.", ge=0, le=64
-    )
-    per_user: int = _key(64, "Ports of one head node that the jobs of one user may hold at the same time.", ge=1)
-    shared_nodes: bool = _key(
-        False,
-        "Reserve ports also on nodes that the job shares, although a neighbour can take the port before "
-        "the job binds it.",
-    )
-    wait: Duration = _key(
-        "20s",
-        "How long the other nodes wait for the head node's answer. It is part of the 20 s that a prolog has for "
-        "everything without a budget of its own.",
-    )
-    required: bool = _key(
-        False, "A job that cannot have its ports fails with a reason. If false, it runs without, with a notice."
     )
 
 
@@ -667,7 +657,7 @@ class SharedTree(Section):
     scope: Literal["account", "site"] = Field(
         description="Whose one copy it is: each account's, which needs `trust.account: enforced`, or the site's."
     )
-    marker: TreeMarker | None = _key(
+    marker: TreeMarker | None = key(
         None,
         "A file in the tree that changes with it, for one that neither pip, uv nor conda has made. What the job names "
         "does not count.",
@@ -679,44 +669,39 @@ class Rule(Section):
 
     name: Label = Field(description="Shown by `warmstart plan` and in the audit log. Unique.")
     match: Match = Field(default_factory=Match)
-    mode: Mode | None = _key(
+    mode: Mode | None = key(
         None,
         "`mode` for these jobs. The last matching rule that has one counts; a job of several nodes is "
         "observed on all of them if it is on one.",
     )
-    images: list[Reference] = _key([], "Images that are ready before the job starts. Several rules add up.")
-    profiles: list[AnyProfile] = _key(
+    images: list[Reference] = key([], "Images that are ready before the job starts. Several rules add up.")
+    profiles: list[AnyProfile] = key(
         [], "[Profiles](profiles.md): tools whose caches are seeded and harvested. Several rules add up."
     )
-    scope: Scope | None = _key(
+    scope: Scope | None = key(
         None,
         "The widest scope that the job is seeded from. The last matching rule that has one counts; without "
         "any, `user`. Above `user`, `match` may use verified attributes only.",
     )
-    publish: Publish | None = _key(
+    publish: Publish | None = key(
         None, "Who may publish into this rule's scope. Needs `scope` and `match.partition` in the same rule."
     )
-    env: dict[Variable, Value] = _key(
+    env: dict[Variable, Value] = key(
         {}, "Environment variables of the job. A later rule's value replaces an earlier one's."
     )
-    override: list[Variable] = _key(
+    override: list[Variable] = key(
         [], "Variables that users cannot change in these jobs: warmstart's value wins. Several rules add up."
     )
-    together: bool | None = _key(None, "`seed.together` for these jobs. The last matching rule that has one counts.")
-    signed_only: bool = _key(
+    together: bool | None = key(None, "`seed.together` for these jobs. The last matching rule that has one counts.")
+    signed_only: bool = key(
         False,
         "Seed these jobs from the scopes of `trust.signed` alone, not from their own user's, which root on any node "
         "can write. One matching rule is enough.",
     )
-    trees: list[SharedTree] = _key(
+    trees: list[SharedTree] = key(
         [],
         "Trees that these jobs [share](trees.md#trees-of-an-account-or-the-site). Several rules add up; of those that "
         "cover a tree, the last one counts. `match` may use verified attributes only.",
-    )
-    rendezvous: Rendezvous | None = _key(
-        None,
-        "`MASTER_ADDR` and `MASTER_PORT` for jobs of several nodes, and for jobs that ask for ports. The "
-        "last matching rule's counts, as a whole. `match` may use verified attributes only.",
     )
 
 
@@ -724,23 +709,23 @@ class PolicyModel(Section):
     """The whole policy: policy.yaml, with the rules of conf.d/*.yaml after its own."""
 
     version: Literal[1] = Field(description="Version of this format.")
-    mode: Mode = _key(
+    mode: Mode = key(
         "enforce",
         "`observe`: hooks write into the audit log what they would do, and touch nothing "
         "([the roll-out](../operations/rollout.md)).",
     )
     paths: Paths
-    store_user: Account = _key(
+    store_user: Account = key(
         "warmstart", "Owner of the store. All store I/O has this uid, which is the same on every node."
     )
-    import_user: Account = _key("warmstart-import", "Account that shared imports run as.")
-    validate_user: Account = _key("warmstart-validate", "Account that parses what jobs wrote; nothing else does.")
-    site_label: Label = _key(
+    import_user: Account = key("warmstart-import", "Account that shared imports run as.")
+    validate_user: Account = key("warmstart-validate", "Account that parses what jobs wrote; nothing else does.")
+    site_label: Label = key(
         "bare",
         "Names the software that jobs without an image run on. Change it with the nodes' system image, and "
         "their caches start anew.",
     )
-    constant_path: Literal["none", "spank", "namespace", "link", "containers", "enroot"] = _key(
+    constant_path: Literal["none", "spank", "namespace", "link", "containers", "enroot"] = key(
         "none",
         "What brings a job's cache to `paths.cache` on this node ([inside the job](../start/inside-the-job.md)), and "
         "shows it its [tree](trees.md#how-a-job-sees-it). `spank`: warmstart's SPANK plugin. `namespace`: a mount in "
@@ -758,23 +743,34 @@ class PolicyModel(Section):
     trust: Trust = Field(default_factory=Trust)
     slurmctld: Slurmctld = Field(default_factory=Slurmctld)
     on_error: OnError = Field(default_factory=OnError)
-    profiles: dict[Profile, DefinedProfile] = _key({}, "Profiles of the site's own, by name. Rules turn them on.")
+    profiles: dict[Profile, DefinedProfile] = key({}, "Profiles of the site's own, by name. Rules turn them on.")
     files: Files = Field(default_factory=Files)
     trees: Trees = Field(default_factory=Trees)
-    rules: list[Rule] = _key([], "What jobs get, in order.")
+    rules: list[Rule] = key([], "What jobs get, in order.")
+
+
+@cache
+def whole() -> type[PolicyModel]:
+    """Return the policy with the keys of all wings that are here."""
+    keys: dict[str, Any] = {}
+    for module in wing.with_part("policy"):
+        keys |= wing.load(module).RULE_KEYS
+    rule = create_model("Rule", __base__=Rule, __doc__=Rule.__doc__, **keys)
+    rules: Any = (list[rule], PolicyModel.model_fields["rules"])  # type: ignore[valid-type]
+    return create_model("PolicyModel", __base__=PolicyModel, __doc__=PolicyModel.__doc__, rules=rules)
 
 
 def check_shape(data: object) -> PolicyModel | list[Fault]:
     """Return the model of plain YAML data, or every fault of its keys, types and values."""
     try:
-        return PolicyModel.model_validate(data)
+        return whole().model_validate(data)
     except ValidationError as error:
         return [fault(item, known_keys) for item in error.errors(include_url=False)]
 
 
 def known_keys(loc: Loc) -> list[str]:
     """Return the keys that the mapping at `loc` may have."""
-    section: type[Section] = PolicyModel
+    section: type[Section] = whole()
     parts = iter(loc)
     for part in parts:
         if isinstance(part, str):
@@ -817,5 +813,5 @@ class _TypeTitles(GenerateJsonSchema):
 
 def json_schema() -> Json:
     """Return the JSON Schema of policy.yaml; its `$defs` are the sections."""
-    schema = PolicyModel.model_json_schema(schema_generator=_TypeTitles)
+    schema = whole().model_json_schema(schema_generator=_TypeTitles)
     return {**schema, "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "warmstart policy"}

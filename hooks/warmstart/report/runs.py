@@ -170,8 +170,7 @@ class Run:
     cold: dict[str, str] = field(default_factory=dict)  # profile → reason
     agreed: dict[str, Cold] = field(default_factory=dict)  # of those, by profile: what the job's nodes agreed on
     facts: dict[str, str] = field(default_factory=dict)
-    ports: list[int] = field(default_factory=list)
-    address: str = ""
+    told: list[tuple[str, str, str]] = field(default_factory=list)  # step of a wing, what it tells of, and the text
     tree: TreeUse | None = None
     packed_trees: list[int] = field(default_factory=list)  # bytes of each copy
     harvests: list[Harvest] = field(default_factory=list)
@@ -259,6 +258,9 @@ def _add_step(run: Run, line: Line) -> None:
     if values.text(line, "step") == "seed":
         run.warm, run.cold = values.texts(line, "warm"), values.words(line, "cold")
         run.facts = values.words(line, "facts")
+    for name, value in values.mapping(line, "told").items():
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        run.told.append((values.text(line, "step"), name, text))
 
 
 def _add_agreed(run: Run, line: Line) -> None:
@@ -327,12 +329,6 @@ def _add_evicted(run: Run, line: Line) -> None:  # noqa: ARG001 - the shape of t
     run.evicted += 1
 
 
-def _add_rendezvous(run: Run, line: Line) -> None:
-    run.address = values.text(line, "address")
-    ports = line.get("ports")
-    run.ports = [port for port in ports if isinstance(port, int)] if isinstance(ports, list) else []
-
-
 def _add_tree(run: Run, line: Line) -> None:
     numbers = (values.number(line, key) for key in ("fetched_bytes", "left_out", "files", "bytes"))
     run.tree = TreeUse(values.text(line, "tree"), values.text(line, "reason"), *map(int, numbers))
@@ -359,8 +355,6 @@ _ADD = {
     events.BUNDLE_PUBLISHED: _add_published,
     events.BUNDLE_REMOVED: _add_removed,
     events.IMAGE_EVICTED: _add_evicted,
-    events.RENDEZVOUS_RESERVED: _add_rendezvous,
-    events.RENDEZVOUS_JOINED: _add_rendezvous,
 }
 
 

@@ -249,8 +249,7 @@ def _hook(run: Run, history: History) -> HookStory:
             parts += [Part("  image", format_duration(image.seconds), _image(image)) for image in run.images]
         if step == "tree" and run.tree:
             parts.append(Part(f"  {run.tree.path}", "", _tree(run.tree)))
-        if step == "rendezvous" and run.ports:
-            parts.append(Part("  MASTER_ADDR", "", f"{run.address}, ports {', '.join(map(str, run.ports))}"))
+        parts += [Part(f"  {name}", "", text) for teller, name, text in run.told if teller == step]
     if "image" not in run.steps:  # an import in the background, or a hook that was killed
         parts += [Part("image", format_duration(image.seconds), _image(image)) for image in run.images]
     if HARVEST not in run.steps:

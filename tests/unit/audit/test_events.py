@@ -6,21 +6,29 @@ import json
 import re
 from pathlib import Path
 
+from warmstart import wing
 from warmstart.audit import events
 from warmstart.audit.line import shaped
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "audit.md"
+DOCS = Path(__file__).parents[3] / "docs"
 SECTION = re.compile(r"^### `([a-z.-]+)`\n\n(.+?)```json\n(.+?)\n```$", re.MULTILINE | re.DOTALL)
 
 
 def catalogue() -> dict[str, str]:
-    """Return the code's event names by the names of their constants."""
-    return {name: value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)}
+    """Return the code's event names by the names of their constants, those of wings included."""
+    modules = [events, *map(wing.load, wing.with_part("events"))]
+    found = [item for module in modules for item in vars(module).items()]
+    return {name: value for name, value in found if name.isupper() and isinstance(value, str)}
+
+
+def documents() -> str:
+    """Return the page of events, and those of wings."""
+    return "\n".join(page.read_text() for page in [DOCS / "reference" / "audit.md", *(DOCS / "wings").glob("*.md")])
 
 
 def test_the_page_has_exactly_the_events_of_the_code() -> None:
     """An event without a section, or a section without an event, is found here."""
-    documented = re.findall(r"^### `(.*)`$", PAGE.read_text(), re.MULTILINE)
+    documented = re.findall(r"^### `(.*)`$", documents(), re.MULTILINE)
     assert sorted(documented) == sorted(catalogue().values())
 
 
@@ -40,7 +48,7 @@ def test_every_event_is_one_that_something_emits() -> None:
 
 def test_each_event_has_an_example_line_as_the_log_has_it() -> None:
     """The example is valid, of its event, in the documented key order."""
-    examples = SECTION.findall(PAGE.read_text())
+    examples = SECTION.findall(documents())
     assert sorted(name for name, _, _ in examples) == sorted(catalogue().values())
     for name, text, example in examples:
         line = json.loads(example)

@@ -180,32 +180,3 @@ def test_a_policy_that_a_user_may_not_read_is_said_to_be_one(
     result = run(site, *NOBODY)
     assert result.exit_code == 2
     assert "run the command as root" in result.stderr
-
-
-# `warmstart plan` says where jobs of several nodes meet, and which jobs ask for too much.
-
-
-RULE = "  - {name: meeting, match: {partition: train}, rendezvous: {ports: 20000-29999, per_job: 2}}\n"
-
-
-TRAIN = ("plan", "--user", "nobody", "--partition", "train")
-
-
-def test_the_rule_is_shown_where_it_applies(tmp_path: Path) -> None:
-    """With its range and limits, and only on its partition."""
-    site = installed(tmp_path, POLICY + RULE)
-    assert answer(site, *TRAIN)["rendezvous"] == {
-        "ports": [20000, 29999], "per_job": 2, "per_user": 64, "shared_nodes": False, "wait": 20, "required": False,
-    }  # fmt: skip
-    assert answer(site, *TRAIN[:-1], "cpu")["rendezvous"] is None
-    assert "MASTER_ADDR and MASTER_PORT (20000-29999)" in " ".join(run(site, *TRAIN).stdout.split())
-
-
-def test_a_job_that_asks_is_told_what_it_gets(tmp_path: Path) -> None:
-    """The step, or the verdict with the number of ports allowed."""
-    site = installed(tmp_path, POLICY + RULE)
-    asking = answer(site, *TRAIN, "--comment", "warmstart: ports=2")
-    assert "rendezvous" in asking["steps"]["prolog"]
-    refused = run(site, *TRAIN, "--comment", "warmstart: ports=3")
-    assert refused.exit_code == 1
-    assert "asks for 3 ports; it may have 2" in " ".join(refused.stdout.split())

@@ -153,11 +153,11 @@ def test_show_tells_values_and_rules_in_force(site: Installation) -> None:
 
 def test_show_has_sections_of_rules_by_key(tmp_path: Path) -> None:
     """As an admin wrote them."""
-    rule = "  - {name: meet, match: {user: 'a*'}, rendezvous: {ports: 20000-29999}}\n"
+    rule = "  - {name: meet, match: {user: 'a*'}, env: {A: b}}\n"
     shown = answer(installed(tmp_path, POLICY + rule), "policy", "show")["policy"]
     assert (shown["mode"], shown["validate_user"]) == ("enforce", "sys")
     found = shown["rules"][-1]
-    assert (found["match"], found["publishers"], found["rendezvous"]["per_job"]) == ({"user": ["a*"]}, [], 8)
+    assert (found["match"], found["publishers"], found["env"]) == ({"user": ["a*"]}, [], {"A": "b"})
 
 
 def test_show_has_the_sites_own_profiles(tmp_path: Path) -> None:

@@ -13,9 +13,6 @@ from tests.support.entry_site import NODE, SCOPE, EntrySite
 from tests.support.privileges import make_removable
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
-from warmstart.host import ports
-from warmstart.host.deadline import after
-from warmstart.host.ports import Holder, PortRequest
 from warmstart.record import Record
 from warmstart.slurm import commands
 from warmstart.steps import release
@@ -53,16 +50,6 @@ def test_slurm_may_run_it_twice(entry_site: EntrySite, record: Record) -> None:
     for _ in range(2):
         assert epilog.main(entry_site.installation.prefix) == 0
     assert [event["job_id"] for event in entry_site.events("run.unknown")] == [record.job_id]
-
-
-def test_ports_of_a_prolog_that_undid_the_rest_come_back(entry_site: EntrySite) -> None:
-    """They were told to other nodes, so they stay reserved until then."""
-    assert epilog.main(entry_site.installation.prefix) == 0
-    holder = Holder(NODE, 7, "0a1b2c3d", os.getuid(), "boot")
-    taken = ports.reserve(entry_site.paths.ports, holder, PortRequest(20000, 20099, 1, 64), 0, after(5))
-    assert ports.held_by(entry_site.paths.ports, NODE, 7) == taken
-    assert epilog.main(entry_site.installation.prefix) == 0
-    assert ports.held_by(entry_site.paths.ports, NODE, 7) == []
 
 
 def test_a_store_that_is_away_keeps_the_work_on_the_node(entry_site: EntrySite, record: Record) -> None:

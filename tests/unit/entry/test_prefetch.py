@@ -47,7 +47,7 @@ HEX = "ab" * 32
 DIGEST = f"sha256:{HEX}"
 ALICE, BOB = 2001, 2002
 JOB = PendingJob(7, ALICE, 2001, "c1", "main", "team", "", "", "train", 0, "")
-RULE = Rule("everyone", "policy.yaml:1", (), (), (), "", (), {}, None, ())
+RULE = Rule("everyone", "policy.yaml:1", (), (), (), "", (), {}, ())
 
 
 @pytest.fixture(autouse=True)

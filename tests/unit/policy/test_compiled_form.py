@@ -21,10 +21,11 @@ from warmstart.policy.compiled import (
     Pattern,
     Policy,
     PrivateRepository,
-    Rendezvous,
     Rule,
     Slurmctld,
     User,
+    Wing,
+    Word,
 )
 from warmstart.profiles.defined import DefinedProfile
 
@@ -33,7 +34,7 @@ version: 1
 paths: {store: /shared/warmstart}
 rules:
   - {name: a, match: {partition: "gpu*"}, profiles: [numba], env: {A: "1"}, override: [A]}
-  - {name: b, rendezvous: {ports: 20000-29999}}
+  - {name: b, env: {B: "2"}}
 """
 
 
@@ -47,12 +48,14 @@ def full(root: Path) -> Policy:
     )
     rule = Rule(
         "r", "policy.yaml:3", match, ("reg.io/a",), ("numba",), "account", (User("a", 1000),), {"A": "1"},
-        Rendezvous((1, 2), 3, 4, shared_nodes=True, wait=5, required=False), ("A",),
+        ("A",), own={"key": {"numbers": [1, 2]}},
     )  # fmt: skip
     return policy._replace(
         signature=(("/etc/policy.yaml", 1, 2, 3, 4, 5), ("/etc/conf.d",)),
         images=images,
-        rules=(rule, rule._replace(rendezvous=None)),
+        rules=(rule, rule._replace(own={})),
+        wings=(Wing("w", used=True, step="w.step", early=False, end=""),),
+        words=(Word("a", "w", "no", refuses=True),),
         slurmctld=Slurmctld("/specs", policy.store_user, 5, "", ("qos",)),
         profiles=(DefinedProfile("mine", {"A": "{dir}"}, "relocatable", ("image",), ("*.bin",), (), (), {}, 100),),
     )

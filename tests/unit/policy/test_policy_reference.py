@@ -47,7 +47,7 @@ def test_every_key_has_a_row() -> None:
     generated = "".join(re.findall(r"<!-- generated .*?<!-- end -->", page, re.DOTALL))
     rows = re.findall(r"^\| `([^`]+)` \|", generated, re.MULTILINE)
     expected = {"version", "seed.fetch_budget", "images.keep.high", "images.adopt[].owners", "rules[].match.user"}
-    expected |= {"profiles.NAME.entries", "images.credentials.repositories[].match", "rules[].rendezvous.ports"}
+    expected |= {"profiles.NAME.entries", "images.credentials.repositories[].match", "rules[].trees[].path"}
     assert expected <= set(rows)
     assert len(rows) == len(set(rows))
     written = {"profiles", "rules", *(name.rpartition(".")[2] for name in rows)}  # these two have a table each
@@ -64,7 +64,6 @@ def test_types_and_defaults_are_written_as_an_admin_writes_them() -> None:
         "| `limits.keep` | duration, or `null` | none |",
         "| `images.verify` | `superblock`, `full` | `superblock` |",
         "| `images.max_files` | whole number from 1000 | `1000000` |",
-        "| `rules[].rendezvous.per_job` | whole number from 0 to 64 | `8` |",
         "| `harvest.only_successful` | `true`, `false` | `false` |",
         "| `images.adopt` | list of mappings | none |",
         "| `images.adopt[].owners` | list of accounts | required |",

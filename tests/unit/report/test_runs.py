@@ -33,14 +33,15 @@ def test_a_prolog_from_its_start_to_its_end() -> None:
         event("image.reused", image="r/a:1", digest="sha256:ab", bytes=70, waited_ms=0, duration_ms=3, step="image"),
         event("cache.seeded", profile="numba", way="overlay", entries=12, bundles=2, scopes=["site"], duration_ms=20),
         event("step.finished", step="seed", duration_ms=30, warm=["numba"], cold={"triton": "nothing-published"}),
-        event("rendezvous.reserved", address="n1", ports=[20017]),
+        event("step.finished", step="x", duration_ms=0, told={"address": "n1", "numbers": [20017, 1]}),
         event("hook.finished", outcome="ok", status=0, duration_ms=40),
     )
     assert (found.hook, found.job, found.user, found.partition, found.head) == ("prolog", 7, "alice", "gpu", True)
     assert (found.asked, found.rules, found.granted_profiles) == ({"profiles": ["triton"]}, ["all"], ["numba"])
     assert found.images == [ImageUse("r/a:1", "sha256:ab", "reused", 70, 0.003, 0.0)]
-    assert (found.warm, found.cold, found.steps) == (["numba"], {"triton": "nothing-published"}, {"seed": 0.03})
-    assert (found.seedings["numba"].entries, found.ports) == (12, [20017])
+    assert (found.warm, found.cold) == (["numba"], {"triton": "nothing-published"})
+    assert found.steps == {"seed": 0.03, "x": 0.0}
+    assert (found.seedings["numba"].entries, found.told) == (12, [("x", "address", "n1"), ("x", "numbers", "20017, 1")])
     assert (found.outcome, found.seconds) == ("ok", 0.04)
 
 

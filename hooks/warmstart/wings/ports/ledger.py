@@ -16,6 +16,7 @@ from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import DIRECTORY, ensure_dir, read_small, unlink_if_there, write_all
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps
+from warmstart.paths import NodePaths
 
 EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
 _LONGEST_ENTRY = 4096
@@ -73,6 +74,11 @@ class PortRequest(NamedTuple):
     high: int
     number: int
     per_user: int
+
+
+def directory(paths: NodePaths) -> str:
+    """Return the ledger of this host; all its nodes share it."""
+    return f"{paths.shared}/ports"
 
 
 def reserve(directory: str, holder: Holder, request: PortRequest, restarts: int, deadline: Deadline) -> list[int]:

@@ -1,29 +1,46 @@
-"""Step `rendezvous`: one address and port for all nodes of a job (docs/reference/rendezvous.md).
+"""Step `rendezvous`: one address and port for all nodes of a job (docs/wings/ports.md).
 
 The head node reserves ports in its host's ledger and publishes them in the store, where the other nodes poll until the
 deadline. Without ports the job runs without a rendezvous, or fails if the rule requires one: a port that another job
 may use is never handed out. The ports stay reserved until the job's epilog on the head node, even if its prolog fails,
-since another node may already know them. `release` frees them.
+since another node may already know them. `end` frees them.
 """
 
 from __future__ import annotations
 
 import time
 
-from warmstart.audit import events
 from warmstart.errors import NodeError, PolicyError, ResourceError, StoreError, UserError, WarmstartError
-from warmstart.host import ports as ledger
+from warmstart.host import wire
 from warmstart.host.deadline import Deadline
-from warmstart.host.ports import Holder, PortRequest
-from warmstart.lean import NamedTuple, suppress
-from warmstart.policy.compiled import Rendezvous
+from warmstart.job import Job
+from warmstart.lean import NamedTuple, partial, suppress
+from warmstart.policy.compiled import Policy
+from warmstart.policy.match import Grant
 from warmstart.record import Record, using_state
+from warmstart.request import COMMENT, Request, RequestInvalid
+from warmstart.runner import Step
+from warmstart.slurm import nodes
 from warmstart.steps.contract import Context, Outcome
+from warmstart.store.board import run_of
 from warmstart.store.meeting import Meeting, looks
+from warmstart.wings.ports import events, ledger
+from warmstart.wings.ports.ledger import Holder, PortRequest
 
 NAME = "rendezvous"
+KEY = "rendezvous"  # of a rule
+WORD = "ports"  # of a request
 SECONDS_FOR_STORE = 2.0
+LONGEST_NUMBER = 5
 _ANSWER = "answer"  # the head node's notice
+
+
+class PortsNotOffered(UserError):
+    """The job asks for ports and no rule offers any, or not as many."""
+
+    code = "ports-not-offered"
+    template = "the job asks for {requested} ports; it may have {most}"
+    hint = "ask the administrators to raise rendezvous.per_job if your jobs need more"
 
 
 class NodeShared(ResourceError):
@@ -66,6 +83,17 @@ class Required(UserError):
     hint = "submit the job again later; tell the administrators if the problem persists"
 
 
+class Rendezvous(NamedTuple):
+    """Which ports a rule offers."""
+
+    ports: tuple[int, int]  # the first and the last one
+    per_job: int
+    per_user: int
+    shared_nodes: bool
+    wait: int  # seconds
+    required: bool
+
+
 class Answer(NamedTuple):
     """The answer of the head node to the other nodes of its job's run."""
 
@@ -85,6 +113,47 @@ class Options(NamedTuple):
     others: bool  # whether the job has other nodes, which need the answer
     alone: bool  # whether the job has the head node exclusively; used only there
     address: str  # the head node; "" in a heterogeneous job on nodes of components other than the leader's
+
+
+def granted(grant: Grant) -> Rendezvous | None:
+    """Return what the last of the matching rules offers that offers anything."""
+    offered = grant.own.get(KEY)
+    return wire.from_object(Rendezvous, offered[-1]) if offered else None
+
+
+def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step | None:  # noqa: ARG001 - all wings' shape
+    """Return the step if a rule offers it and the job has several nodes or asks for it. Raises `PortsNotOffered`."""
+    rule, asked = granted(grant), _asked(requested)
+    if asked is not None and (rule is None or asked > rule.per_job):
+        raise PortsNotOffered(requested=asked, most=rule.per_job if rule else "none")
+    several = job.het_id is not None or nodes.has_several(job.nodelist)
+    if rule is None or not (several or asked is not None):
+        return None
+    # All components of a heterogeneous job use the leader's first node; nodes of the others do not know its name.
+    leading = job.id == job.view_id
+    address = (nodes.first(job.nodelist) or job.node) if leading else ""
+    known = job.nodelist if job.het_id is None else ""  # to all
+    options = Options(
+        rule=rule,
+        further=asked or 0,
+        meeting=Meeting(run_of(job.cluster, job.view_id, job.restarts), NAME, known),
+        restarts=job.restarts,
+        head=address == job.node,
+        others=several,
+        alone=nodes.has_first_node_alone(job),
+        address=address,
+    )
+    return Step(NAME, partial(run, options=options))
+
+
+def _asked(requested: Request) -> int | None:
+    """Return how many further ports the job asks for. Raises `RequestInvalid`."""
+    text = requested.words.get(WORD)
+    if text is None:
+        return None
+    if not text.isdigit() or len(text) > LONGEST_NUMBER:
+        raise RequestInvalid(where=COMMENT, word=f"{WORD}={text}"[:80])
+    return int(text)
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -126,8 +195,9 @@ def _ports(context: Context, options: Options) -> list[int]:
         raise NodeShared(node=record.node)
     holder = Holder(record.node, record.job_id, record.run_id, record.uid, record.boot_id)
     request = PortRequest(*rule.ports, 1 + options.further, rule.per_user)
-    with using_state(context.paths.ports):
-        return ledger.reserve(context.paths.ports, holder, request, options.restarts, _deadline(context, options))
+    directory = ledger.directory(context.paths)
+    with using_state(directory):
+        return ledger.reserve(directory, holder, request, options.restarts, _deadline(context, options))
 
 
 def _publish(context: Context, options: Options, answer: Answer) -> None:

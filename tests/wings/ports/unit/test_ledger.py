@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmstart.host import ports
 from warmstart.host.deadline import after
-from warmstart.host.ports import Holder, PortRequest
+from warmstart.wings.ports import ledger as ports
+from warmstart.wings.ports.ledger import Holder, PortRequest
 
 JOB = Holder(node="n1", job_id=7, run_id="0a1b2c3d", uid=2001, boot_id="this")
 LOW, HIGH = 24000, 24999

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.policy_site import Compile, Site, a_rendezvous
+from tests.support.policy_site import Compile, Site
 from tests.support.runs import a_job
-from warmstart.host import ports
+from tests.wings.ports.values import a_rendezvous
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import combine, matching
 from warmstart.policy.units import parse_ports
+from warmstart.wings.ports import ledger, step
 
 HEAD = "version: 1\npaths: {store: /shared/warmstart}\nrules:\n"
 
@@ -22,7 +23,7 @@ HEAD = "version: 1\npaths: {store: /shared/warmstart}\nrules:\n"
 def usual_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give this node the kernel's default range for clients, whatever the host has."""
     (tmp_path / "range").write_text("32768\t60999\n")
-    monkeypatch.setattr(ports, "EPHEMERAL", str(tmp_path / "range"))
+    monkeypatch.setattr(ledger, "EPHEMERAL", str(tmp_path / "range"))
 
 
 def rule(keys: str, match: str = "{}") -> str:
@@ -67,7 +68,7 @@ def test_the_last_rule_that_has_one_holds_as_a_whole(compiled_of: Compile) -> No
     second = "  - {name: b, match: {partition: main}, rendezvous: {ports: 10000-19999, shared_nodes: true}}\n"
     policy = compiled_of(HEAD + first + second + "  - {name: c}\n")
     found = {
-        partition: combine(policy, matching(policy, job, list), job).rendezvous
+        partition: step.granted(combine(policy, matching(policy, job, list), job))
         for partition in ("main", "other")
         for job in [a_job(partition=partition)]
     }
@@ -81,7 +82,7 @@ def test_jobs_that_get_nothing_get_no_ports(compiled_of: Compile) -> None:
     """Neither a system account's nor one submitted with --no-warm."""
     policy = compiled_of(HEAD + "  - {name: a, rendezvous: {ports: 20000-29999}}\n")
     for job in (a_job(uid=7), a_job(no_warm=True)):
-        assert combine(policy, matching(policy, job, list), job).rendezvous is None
+        assert step.granted(combine(policy, matching(policy, job, list), job)) is None
 
 
 @given(st.integers(1024, 65535), st.integers(0, 64511))

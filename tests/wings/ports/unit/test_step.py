@@ -12,22 +12,24 @@ from typing import Any
 
 import pytest
 
-from tests.support.policy_site import a_rendezvous
 from tests.support.runs import a_context, a_job, a_policy
+from tests.wings.ports.values import a_rendezvous
 from warmstart import plan, run_end
 from warmstart import record as records
-from warmstart.host import ports
 from warmstart.host.deadline import after
 from warmstart.job import Job
 from warmstart.paths import NodePaths
+from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant
 from warmstart.run_end import Ending
 from warmstart.runner import Step
 from warmstart.steps import environment, release
 from warmstart.steps.contract import Context
-from warmstart.steps.rendezvous import AnswerUnusable, HeadRefused, NoAnswer, NodeShared, Required
 from warmstart.store.board import DIRECTORY, Whose
 from warmstart.store.layout import StoreFailed
+from warmstart.wings.ports import ledger as ports
+from warmstart.wings.ports import step as wing_step
+from warmstart.wings.ports.step import AnswerUnusable, HeadRefused, NoAnswer, NodeShared, PortsNotOffered, Required
 
 RULE = a_rendezvous(shared_nodes=True, wait=5)
 TWO = a_job(nodelist="n[1-2]")
@@ -36,12 +38,19 @@ FOR_US = Whose(os.getuid(), "test", "n[1-2]")
 
 def grant(**rule: object) -> Grant:
     """Return what a rule with `rendezvous` and nothing else gives."""
-    return Grant([], [], {}, "user", ["user-1-a"], "user-1-a", "", RULE._replace(**rule))  # type: ignore[arg-type]
+    own = {wing_step.KEY: [json.loads(json.dumps(RULE._replace(**rule)._asdict()))]}  # type: ignore[arg-type]
+    return Grant([], [], {}, "user", ["user-1-a"], "user-1-a", "", own=own)
+
+
+def with_ports(policy: Policy) -> Policy:
+    """Return a policy that uses the wing."""
+    return policy._replace(wings=tuple(known._replace(used=known.name == "ports") for known in policy.wings))
 
 
 def planned(policy_root: Path, job: Job, given: Grant) -> list[Step]:
     """Return the steps that the plan has for the job, whose request is parsed first."""
-    return plan.prolog(a_policy(policy_root), job, given, plan.request_of(job, given))
+    policy = with_ports(a_policy(policy_root))
+    return plan.prolog(policy, job, given, plan.request_of(policy, job, given))
 
 
 def step_of(policy_root: Path, job: Job, **rule: object) -> Step | None:
@@ -75,7 +84,8 @@ class Nodes:
         assert step is not None
         context = self.context(job)
         outcome = step.run(context)
-        record = context.record._replace(environment=outcome.environment, topics=list(outcome.topics))
+        topics, wings = list(outcome.topics), [step.wing]
+        record = context.record._replace(environment=outcome.environment, topics=topics, wings=wings)
         records.save(context.paths.state, record)
         for error in outcome.degraded:
             raise error
@@ -145,15 +155,15 @@ def test_the_order_of_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("per_job", "asked"), [(8, 9), (0, 1)])
 def test_more_ports_than_the_rule_allows_are_refused(tmp_path: Path, per_job: int, asked: int) -> None:
     """A verdict that says how many a job may have."""
-    with pytest.raises(plan.PortsNotOffered, match=f"asks for {asked} ports; it may have {per_job}"):
+    with pytest.raises(PortsNotOffered, match=f"asks for {asked} ports; it may have {per_job}"):
         step_of(tmp_path, a_job(comment=f"warmstart: ports={asked}"), per_job=per_job)
 
 
 def test_ports_without_a_rule_are_refused(tmp_path: Path) -> None:
     """And a job that warmstart does not serve is not told off for its comment."""
     job = a_job(comment="warmstart: ports=1")
-    without = grant()._replace(rendezvous=None)
-    with pytest.raises(plan.PortsNotOffered, match="it may have none"):
+    without = grant()._replace(own={})
+    with pytest.raises(PortsNotOffered, match="it may have none"):
         planned(tmp_path, job, without)
     assert planned(tmp_path, job, without._replace(reason="uid 7 is below")) == []
 
@@ -363,5 +373,6 @@ def test_the_ports_outlive_a_prolog_that_was_undone(nodes: Nodes) -> None:
     ending = Ending(context.policy, context.paths, record._replace(workspace=""), context.audit, context.store)
     run_end.undo(ending, after(5))
     assert (len(nodes.ledger), nodes.answers) == (1, [])
-    run_end.release_ports(context.paths, "n1", 7, context.audit, after(5))
+    job = run_end.JobOnNode("n1", 7, [])
+    run_end.end_wings(with_ports(context.policy), context.paths, job, context.audit, after(5))
     assert nodes.ledger == []

@@ -1,0 +1,55 @@
+"""What a wing is: a feature that a site can do without, in a folder that can be removed (docs/architecture.md, Wings).
+
+    warmstart/wings/<name>/wing.py      `WING`, its declaration; the rest as far as it needs it:
+                           policy.py    its keys of the policy, their faults, what hooks read of them (`policy.load`)
+                           step.py      its step in a prolog (`plan`)
+                           end.py       what it takes down when a job is over (`run_end`)
+
+The core names no wing. Off the hot path it lists the folder; on it, the compiled policy says which wings the site uses,
+and no other one is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from warmstart.lean import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+FOLDER = f"{os.path.dirname(os.path.abspath(__file__))}/wings"
+
+
+class Wing(NamedTuple):
+    """The declaration of a wing."""
+
+    about: str  # what it is, for the table of wings
+    step: Literal["early", "late"] = "late"  # before the images, whose import may take long, or after the caches
+    words: dict[str, str] = {}  # noqa: RUF012 - word of a job's request → what a job is told where it is not offered
+    variables: tuple[str, ...] = ()  # of the job, that its step sets
+    refuses: bool = True  # whether a job that asks for what is not offered fails; otherwise it is told
+
+
+def found() -> dict[str, Wing]:
+    """Return the declarations of the wings that are here, sorted by name. Never on a warm path."""
+    names = sorted(entry.name for entry in os.scandir(FOLDER) if os.path.exists(f"{entry.path}/wing.py"))
+    return {name: load(f"{name}.wing").WING for name in names}
+
+
+def has(name: str, part: str) -> bool:
+    """Return whether a wing has a part."""
+    return os.path.exists(f"{FOLDER}/{name}/{part}.py")
+
+
+def with_part(part: str) -> list[str]:
+    """Return the modules of this part, of all wings that have it. Never on a warm path."""
+    return [f"{name}.{part}" for name in found() if has(name, part)]
+
+
+def load(module: str) -> ModuleType:
+    """Import a module of a wing, WING.PART, and return it."""
+    name = f"warmstart.wings.{module}"
+    __import__(name)
+    return sys.modules[name]

@@ -1,0 +1,1 @@
+"""One address and reserved ports for all nodes of a job (docs/wings/ports.md)."""

@@ -1,0 +1,1 @@
+"""Tests of wings, a folder for each."""
