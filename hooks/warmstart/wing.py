@@ -3,6 +3,7 @@
     warmstart/wings/<name>/wing.py      `WING`, its declaration; the rest as far as it needs it:
                            policy.py    its keys of the policy, their faults, what hooks read of them (`policy.load`)
                            step.py      its step in a prolog (`plan`)
+                           commands.py  what commands say of it (`cli`)
                            end.py       what it takes down when a job is over (`run_end`)
 
 The core names no wing. Off the hot path it lists the folder; on it, the compiled policy says which wings the site uses,

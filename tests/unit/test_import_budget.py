@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from warmstart import wing
+
 HOOKS = Path(__file__).resolve().parents[2] / "hooks"
 
 # Each of these costs more than all of our own modules that a warm prolog needs, or starts something.
@@ -29,10 +31,12 @@ WARM = {
         *("warmstart.seed.overlay", "warmstart.profiles.inductor", "warmstart.profiles.jax"),
         *("warmstart.profiles.triton", "warmstart.profiles.vllm", "warmstart.profiles.sglang"),
     ),
-    "a rendezvous": (
-        *("warmstart.wings.ports.step", "warmstart.store.board", "warmstart.store.meeting"),
-        "warmstart.slurm.nodes",
-    ),
+    "a board": ("warmstart.store.board", "warmstart.store.meeting", "warmstart.slurm.nodes"),
+    **{
+        f"a wing's {module}": (f"warmstart.wings.{module}",)
+        for part in ("step", "end")
+        for module in wing.with_part(part)
+    },
     "an epilog without a record": ("warmstart.entry.epilog",),
     "a run that is over": ("warmstart.steps.release", "warmstart.images.notes"),  # in every epilog
     "a harvest of nothing": ("warmstart.entry.epilog", "warmstart.steps.harvest", "warmstart.steps.spool"),
@@ -58,7 +62,7 @@ def test_the_hot_path_imports_almost_nothing(case: str) -> None:
 def test_a_job_without_an_earlier_run_loads_nothing_to_remove_it() -> None:
     """That is every job but a requeued one."""
     first = "import types; warmstart.entry.prolog._supersede(types.SimpleNamespace(earlier_record=lambda: None), None)"
-    for case in ("a warm image", "a job's spec", "seeding", "a rendezvous"):
+    for case in ("a warm image", "a job's spec", "seeding", "a board"):
         assert "warmstart.run_end" not in imported(*WARM[case], then=first)
 
 

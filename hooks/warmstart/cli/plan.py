@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Iterator
 from functools import partial
+from typing import Protocol
 
 import click
 
 from warmstart import plan as planning
+from warmstart import wing
 from warmstart.cli.output import duration, fail, json_option, say, show_json, show_table, warn
 from warmstart.cli.policy import written
 from warmstart.errors import PolicyError, UserError, WarmstartError
@@ -20,7 +23,6 @@ from warmstart.host.wire import Json
 from warmstart.images import reference as references
 from warmstart.job import Job
 from warmstart.paths import Installation
-from warmstart.policy.checks import of_wings
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
 from warmstart.policy.match import Grant, combine, matching
@@ -127,7 +129,7 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
         "environment": grant.env,
         "override": sorted(grant.override),
         "own": grant.own,
-        "remarks": [remark for part in of_wings() for remark in part.remarks(grant)],
+        "remarks": [remark for part in _of_wings() for remark in part.remarks(grant)],
         "keep": policy.limits.keep if verdict is None and planning.keeps(policy, requested) else None,
         "limits": {
             "images.wait": policy.images.wait,
@@ -241,6 +243,18 @@ def _print(shown: dict[str, Json], policy: CurrentPolicy, off_switch: str) -> No
     elif not shown["steps"]["prolog"]:
         say("No rule gives this job anything, and it requests nothing.", bold=True)
     _print_parts(shown)
+
+
+class CommandsPart(Protocol):
+    """`commands.py` of a wing."""
+
+    def remarks(self, grant: Grant) -> Iterator[str]:
+        """Yield sentences on what a job gets."""
+
+
+def _of_wings() -> list[CommandsPart]:
+    parts: list[CommandsPart] = [wing.load(module) for module in wing.with_part("commands")]
+    return parts
 
 
 def _remarks(shown: dict[str, Json]) -> list[str]:

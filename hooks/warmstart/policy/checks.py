@@ -17,7 +17,6 @@ from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
 from warmstart.paths import longest_node_name
 from warmstart.policy.document import Fault, Loc, dotted, nearest
-from warmstart.policy.match import Grant
 from warmstart.policy.schema import DefinedProfile, Match, PolicyModel, Rule
 from warmstart.profiles.defined import FILES, TREES
 from warmstart.slurm.nodes import expand
@@ -71,9 +70,6 @@ class PolicyPart(Protocol):
 
     def of_rule(self, rule: Rule) -> dict[str, Json]:
         """Return what hooks read of a rule: by key, without those that the rule does not have."""
-
-    def remarks(self, grant: Grant) -> Iterator[str]:
-        """Yield sentences for `warmstart plan` on what a job gets."""
 
 
 def of_wings() -> list[PolicyPart]:

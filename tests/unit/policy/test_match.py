@@ -416,7 +416,7 @@ def test_a_name_that_would_have_no_effect_is_refused(compiled_of: Compile, names
 def test_what_rules_override_adds_up(compiled_of: Compile) -> None:
     """Of all rules that match; a rule may name what another one, a profile or warmstart sets."""
     rules = "    override: [OTHER, NUMBA_CACHE_DIR]\n  - {name: b, override: [TMPDIR]}\n"
-    policy = compiled_of(f"{TWO_RULES}{rules}  - {{name: c, match: {{partition: x}}, override: [MASTER_ADDR]}}\n")
+    policy = compiled_of(f"{TWO_RULES}{rules}  - {{name: c, match: {{partition: x}}, override: [TMPDIR]}}\n")
     job = a_job(uid=2000)
     grant = combine(policy, matching(policy, job, list), job)
     assert grant.override == {"OTHER", "NUMBA_CACHE_DIR", "TMPDIR"}

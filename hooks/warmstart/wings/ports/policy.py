@@ -8,7 +8,6 @@ from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
 from warmstart.policy.checks import claimed
 from warmstart.policy.document import Fault
-from warmstart.policy.match import Grant
 from warmstart.policy.schema import Duration, PolicyModel, Ports, Rule, Section, key, required
 from warmstart.wings.ports import step
 from warmstart.wings.ports.ledger import ephemeral_overlap
@@ -78,14 +77,6 @@ def of_rule(rule: Rule) -> dict[str, Json]:
     """Return the rule's rendezvous."""
     given = _given(rule)
     return {step.KEY: given.model_dump(mode="json")} if given else {}
-
-
-def remarks(grant: Grant) -> Iterator[str]:
-    """Say which ports a job of several nodes gets."""
-    if rule := step.granted(grant):
-        low, high = rule.ports
-        where = "also on shared nodes" if rule.shared_nodes else "if the first node is exclusive to the job"
-        yield f"Multi-node jobs get MASTER_ADDR and MASTER_PORT ({low}-{high}), {where}."
 
 
 def _given(rule: Rule) -> Rendezvous | None:
