@@ -50,8 +50,8 @@ shared_files() { # all that is no part of a release
     fill libexec/warmstart.in "$destdir$prefix/bin/warmstart" -
     fill slurm/warmstart.conf "$share/slurm.conf" -
     fill enroot/40-warmstart.sh.in "$share/enroot/40-warmstart.sh" -
-    for unit in packaging/systemd/*; do
-        fill "systemd/${unit##*/}" "$share/systemd/${unit##*/}" -
+    for unit in packaging/systemd/* hooks/warmstart/wings/*/systemd/*; do
+        [ ! -e "$unit" ] || fill "../$unit" "$share/systemd/${unit##*/}" -
     done
     fill nhc/warmstart.nhc "$share/nhc/warmstart.nhc" -
     fill tmpfiles.d/warmstart.conf "$destdir$prefix/lib/tmpfiles.d/warmstart.conf" -

@@ -30,6 +30,7 @@ class Wing(NamedTuple):
     step: Literal["early", "late"] = "late"  # before the images, whose import may take long, or after the caches
     words: dict[str, str] = {}  # noqa: RUF012 - word of a job's request → what a job is told where it is not offered
     variables: tuple[str, ...] = ()  # of the job, that its step sets
+    commands: dict[str, str] = {}  # noqa: RUF012 - command → its name in `commands.py`
     refuses: bool = True  # whether a job that asks for what is not offered fails; otherwise it is told
 
 

@@ -52,10 +52,3 @@ def test_the_socket_for_steps_is_where_they_ask() -> None:
     assert service["ExecStart"].replace("@PREFIX@", "/usr") == usr.step_images_program
     assert (service["KillMode"], service["PartOf"]) == ("process", "warmstart-step-images.socket")
     assert {"CPUWeight", "MemoryHigh", "MemoryMax", "TasksMax"} <= service.keys()
-
-
-def test_a_prefetch_starts_the_command() -> None:
-    """Its imports are units of their own, so it ends at once."""
-    unit = (UNITS / "warmstart-prefetch.service").read_text()
-    assert re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE) == ["@PREFIX@/bin/warmstart images prefetch"]
-    assert (UNITS / "warmstart-prefetch.timer").exists()

@@ -7,6 +7,7 @@ from importlib import import_module
 
 import click
 
+from warmstart import wing
 from warmstart.paths import Installation
 from warmstart.policy.compiled import VERSION
 
@@ -51,9 +52,18 @@ class LazyGroup(click.Group):
         return command
 
 
+def _of_wings() -> dict[str, str]:
+    """Return the commands of the wings that are here."""
+    return {
+        command: f"warmstart.wings.{name}.commands:{attribute}"
+        for name, declared in wing.found().items()
+        for command, attribute in declared.commands.items()
+    }
+
+
 @click.group(
     cls=LazyGroup,
-    modules={name: f"warmstart.cli.{name}:{name}" for name in _COMMANDS},
+    modules={**{name: f"warmstart.cli.{name}:{name}" for name in _COMMANDS}, **_of_wings()},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(VERSION, prog_name="warmstart")

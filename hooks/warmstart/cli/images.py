@@ -1,4 +1,4 @@
-"""`warmstart images`: list, show, import, prefetch, adopt, verify, pin and evict images in the image store."""
+"""`warmstart images`: list, show, import, adopt, verify, pin and evict images in the image store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from warmstart.cli.output import (
     text,
     warn,
 )
-from warmstart.entry import prefetch as prefetching
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images.imports import making
@@ -178,39 +177,6 @@ def refresh(installation: Installation, reference: str, as_json: bool) -> None:
 
 def _refreshed(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     return making.obtain(reference, site._replace(rules=site.rules._replace(tag_ttl=0)), deadline)
-
-
-@images.command()
-@click.option("--policy", "of_policy", is_flag=True, help="Only the images of images.prefetch.")
-@click.option("--pending", "of_jobs", is_flag=True, help="Only those that pending jobs will need.")
-@_common
-def prefetch(installation: Installation, of_policy: bool, of_jobs: bool, as_json: bool) -> None:
-    """Start background imports of the images of images.prefetch, and of those that pending jobs will need. For root.
-
-    Does not wait for them. warmstart-prefetch.timer runs it on a host with the nodes' CPU and importer.
-
-    Exit status: 0 done; 1 slurmctld could not be asked; 2 wrong usage, or the store cannot be read.
-    """
-    if installation.is_off:
-        warn(f"switched off by {installation.off_file}")
-        return
-    with changed(installation) as store:
-        chosen, refused, problem = prefetching.wanted(
-            store.policy, installation, of_policy=of_policy or not of_jobs, of_jobs=of_jobs or not of_policy
-        )
-        done = prefetching.run(store.site(), installation, chosen)
-        asked = [row.reference for row in done if row.result == prefetching.REQUESTED]
-        if asked or refused:
-            store.emit(events.IMAGE_PREFETCHED, images=asked, refused=refused)
-    if as_json:
-        show_json({"images": [row._asdict() for row in done], "refused": refused})
-    else:
-        show_table(("result", "job", "image"), [(row.result, row.job_id or "-", row.reference) for row in done])
-        if refused:
-            warn(f"{refused} pending jobs are malformed, or ask for what the policy forbids")
-    if problem is not None:
-        warn(f"{problem} ({problem.hint})")
-        raise click.exceptions.Exit(NOT_DONE)
 
 
 @images.command()

@@ -63,10 +63,17 @@ FindUser = Callable[[str], "Identity | None"]
 class PolicyPart(Protocol):
     """`policy.py` of a wing."""
 
-    RULE_KEYS: Mapping[str, tuple[object, object]]  # key of a rule → type, pydantic's field
+    SECTIONS: Mapping[str, tuple[object, object]]  # top-level key → type, pydantic's field
+    RULE_KEYS: Mapping[str, tuple[object, object]]  # key of a rule → the same
+
+    def faults(self, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
+        """Yield what is wrong with the wing's sections."""
 
     def rule_faults(self, rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
         """Yield what is wrong with a rule; locs are relative to it."""
+
+    def of_policy(self, model: PolicyModel) -> dict[str, Json]:
+        """Return what is read of the wing's sections, by key; none that the policy does not use."""
 
     def of_rule(self, rule: Rule) -> dict[str, Json]:
         """Return what hooks read of a rule: by key, without those that the rule does not have."""
@@ -95,6 +102,7 @@ def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser) -> l
         *_signed(model),
         *_slurmctld(model, find_user),
         *_rule_names(model),
+        *(_fault(*fault) for part in of_wings() for fault in part.faults(model, find_user)),
         *(
             _fault(("rules", number, *fault.loc), fault.problem, fault.at_key)
             for number, rule in enumerate(model.rules)
@@ -160,8 +168,6 @@ def _registries(model: PolicyModel) -> Iterator[Fault]:
     for number, registry in enumerate(model.images.insecure):
         if registry not in model.images.registries:
             yield _fault(("images", "insecure", number), f"{registry} is not in images.registries")
-    for number, problem in _not_allowed(model.images.prefetch, model):
-        yield _fault(("images", "prefetch", number), problem)
 
 
 def _image_directories(model: PolicyModel) -> Iterator[Fault]:
@@ -322,7 +328,7 @@ def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user:
     yield from _publish(rule, model)
     yield from _publishers(rule, model, find_user)
     yield from _shared_trees(rule, model, find_user)
-    for number, problem in _not_allowed(rule.images, model):
+    for number, problem in not_allowed(rule.images, model):
         yield Fault(("images", number), problem)
     for name in rule.env:
         if name.startswith(_RESERVED):
@@ -404,7 +410,7 @@ def _shared_trees(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterat
         yield from claimed(model, rule.match, "trees", "user, group, node or partition")
 
 
-def _not_allowed(references: Sequence[str], model: PolicyModel) -> Iterator[tuple[int, str]]:
+def not_allowed(references: Sequence[str], model: PolicyModel) -> Iterator[tuple[int, str]]:
     """Yield the numbers of images that are of no registry of the policy, each with the problem."""
     for number, reference in enumerate(references):
         registry = registry_of(reference)

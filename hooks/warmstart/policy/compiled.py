@@ -116,7 +116,6 @@ class Images(NamedTuple):
     parallel: int
     keep_layers: int  # bytes
     requeues: int
-    prefetch: tuple[str, ...]  # references
 
 
 class Seed(NamedTuple):
@@ -274,6 +273,7 @@ class Policy(NamedTuple):
     profiles: tuple[DefinedProfile, ...]  # the site's own, and `files`
     trees: Trees
     mode: str = "enforce"  # observe | enforce
+    own: dict[str, Json] = {}  # noqa: RUF012 - what is read of wings' sections, by key; never mutated
     wings: tuple[Wing, ...] = ()
     words: tuple[Word, ...] = ()
 

@@ -50,6 +50,7 @@ def compile_policy(
 def resolve(model: PolicyModel, users: checks.FindUser, place: Callable[[int], str]) -> Policy:
     """Return the compiled form of a policy without faults; `place` returns the FILE:LINE of a rule by its number."""
     rules = tuple(_rule(rule, place(number), users) for number, rule in enumerate(model.rules))
+    own = {key: value for part in checks.of_wings() for key, value in part.of_policy(model).items()}
     return _form(
         Policy,
         model,
@@ -59,7 +60,8 @@ def resolve(model: PolicyModel, users: checks.FindUser, place: Callable[[int], s
         rules=rules,
         slurmctld=_slurmctld(model, users),
         profiles=tuple(_profiles(model)),
-        wings=tuple(_wings(rules)),
+        own=own,
+        wings=tuple(_wings(rules, own)),
         words=tuple(_words()),
     )
 
@@ -166,11 +168,14 @@ def _rule(rule: Rule, place: str, users: checks.FindUser) -> compiled.Rule:
     return _form(compiled.Rule, rule, place=place, publishers=named, trees=trees, own=own)
 
 
-def _wings(rules: Sequence[compiled.Rule]) -> Iterator[compiled.Wing]:
-    """Yield the wings that are here. One that has keys of its own is used where a rule has one of them."""
+def _wings(rules: Sequence[compiled.Rule], own: Collection[str]) -> Iterator[compiled.Wing]:
+    """Yield the wings that are here. One with keys of its own is used where the policy, or a rule, has one of them."""
+    given = {*own, *(key for rule in rules for key in rule.own)}
     for name, declared in wing.found().items():
-        keys = wing.load(f"{name}.policy").RULE_KEYS if wing.has(name, "policy") else {}
-        used = not keys or any(not rule.own.keys().isdisjoint(keys) for rule in rules)
+        used = True
+        if wing.has(name, "policy"):
+            part: checks.PolicyPart = wing.load(f"{name}.policy")
+            used = not given.isdisjoint({*part.RULE_KEYS, *part.SECTIONS})
         step, end = (f"{name}.{part}" if wing.has(name, part) else "" for part in ("step", "end"))
         yield compiled.Wing(name, used, step, declared.step == "early", end)
 

@@ -369,11 +369,6 @@ class Images(Section):
         ge=1,
         le=64,
     )
-    prefetch: list[Reference] = key(
-        [],
-        "Images that `warmstart images prefetch` keeps in the store, before any job asks for them "
-        "([prefetch](images.md#prefetch)). They count in no quota.",
-    )
     requeues: int = key(3, "How often a job is requeued with `on_error.image: requeue`; then it fails.", ge=1, le=100)
     remember_failures: Duration = key(
         "30s",
@@ -753,11 +748,13 @@ class PolicyModel(Section):
 def whole() -> type[PolicyModel]:
     """Return the policy with the keys of all wings that are here."""
     keys: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
     for module in wing.with_part("policy"):
         keys |= wing.load(module).RULE_KEYS
+        sections |= wing.load(module).SECTIONS
     rule = create_model("Rule", __base__=Rule, __doc__=Rule.__doc__, **keys)
     rules: Any = (list[rule], PolicyModel.model_fields["rules"])  # type: ignore[valid-type]
-    return create_model("PolicyModel", __base__=PolicyModel, __doc__=PolicyModel.__doc__, rules=rules)
+    return create_model("PolicyModel", __base__=PolicyModel, __doc__=PolicyModel.__doc__, rules=rules, **sections)
 
 
 def check_shape(data: object) -> PolicyModel | list[Fault]:

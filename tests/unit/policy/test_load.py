@@ -93,10 +93,6 @@ images:
         ("trees: {prefixes: [/shared]}", "3:20: trees.prefixes[0]: may be neither in paths.store nor above it"),
         ("trees: {prefixes: [/lustre/]}", "3:20: trees.prefixes[0]: write /lustre,"),
         ("images: {insecure: [a.org]}", "3:21: images.insecure[0]: a.org is not in images.registries"),
-        (
-            "images: {prefetch: [docker://a.org/b]}",
-            "3:21: images.prefetch[0]: registry a.org is not in images.registries",
-        ),
         ("rules:\n  - profiles: [numba]", "4:5: rules[0].name: missing"),
         ("rules:\n  - {name: a, profiles: [nunba]}", "4:26: rules[0].profiles[0]: no profile 'nunba'; did you mean"),
         ("rules:\n  - {name: a}\n  - {name: a}", "5:12: rules[1].name: another rule has the name a"),

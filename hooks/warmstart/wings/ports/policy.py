@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
-from warmstart.policy.checks import claimed
+from warmstart.policy.checks import FindUser, claimed
 from warmstart.policy.document import Fault
 from warmstart.policy.schema import Duration, PolicyModel, Ports, Rule, Section, key, required
 from warmstart.wings.ports import step
@@ -39,6 +38,7 @@ class Rendezvous(Section):
     )
 
 
+SECTIONS: dict[str, tuple[object, object]] = {}
 RULE_KEYS = {
     step.KEY: (
         Rendezvous | None,
@@ -51,11 +51,12 @@ RULE_KEYS = {
 }
 
 
-def rule_faults(
-    rule: Rule,
-    model: PolicyModel,
-    find_user: Callable[[str], Identity | None],  # noqa: ARG001 - the shape of all wings'
-) -> Iterator[Fault]:
+def faults(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:  # noqa: ARG001 - the shape of all wings'
+    """Yield nothing: no section is this wing's."""
+    yield from ()
+
+
+def rule_faults(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:  # noqa: ARG001 - as above
     """Yield faults of a rendezvous: ports that the kernel gives to clients, too few ports, a claimed attribute."""
     given = _given(rule)
     if given is None:
@@ -71,6 +72,11 @@ def rule_faults(
     if given.per_user <= given.per_job:
         yield Fault((step.KEY, "per_user"), f"must be more than per_job, {given.per_job}: one job may have as many")
     yield from claimed(model, rule.match, step.KEY, "user, group or partition")
+
+
+def of_policy(model: PolicyModel) -> dict[str, Json]:  # noqa: ARG001 - as above
+    """Return nothing: no section is this wing's."""
+    return {}
 
 
 def of_rule(rule: Rule) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""Ask for images before jobs start: those of `images.prefetch`, and what pending jobs will need. Runs as root.
+"""Ask for images before jobs start: those of `prefetch.images`, and what pending jobs will need. Runs as root.
 
 A prefetch is a hook that does not wait. It looks each image up, and writes a request for a background import where one
 is missing (`images.imports.requests`), as a prolog on this host would: what the rules give a job, its user, its quota
@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from warmstart import plan
 from warmstart.errors import PolicyError, UserError, WarmstartError
+from warmstart.host import wire
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_path
 from warmstart.images import private
@@ -45,6 +46,7 @@ from warmstart.slurm.facts import Access
 from warmstart.slurm.pending import PendingJob
 from warmstart.slurm.slurmctld import QUERY_S, Slurmctld
 
+KEY = "prefetch"  # of the policy
 MOST_JOBS = 100
 MOST_IMAGES = MOST_PER_USER
 MOST_PARTITIONS = 8  # of one job
@@ -91,9 +93,9 @@ def wanted(
 
 
 def wanted_by_policy(policy: Policy) -> list[Wanted]:
-    """Return the images of `images.prefetch`, each with the first private repository that includes it."""
+    """Return the images of `prefetch.images`, each with the first private repository that includes it."""
     images = []
-    for reference in map(parse, policy.images.prefetch):
+    for reference in map(parse, wire.decode(list[str], policy.own.get(KEY, []))):
         repository = f"{reference.registry}/{reference.repository}"
         known = policy.images.credentials.repositories if policy.images.credentials else ()
         names = (item.name for item in known if serves_repository(policy, item.name, repository))

@@ -14,18 +14,6 @@ import pytest
 
 from tests.support.entry_site import EntrySite
 from tests.support.superblocks import image
-from warmstart.entry import prefetch
-from warmstart.entry.prefetch import (
-    FAILED,
-    MOST_IMAGES,
-    MOST_JOBS,
-    NO_SLOT,
-    PRESENT,
-    REQUESTED,
-    UNDER_WAY,
-    Wanted,
-    wanted_by_jobs,
-)
 from warmstart.host.deadline import after
 from warmstart.images import choice
 from warmstart.images.importers.base import ImageNotFound
@@ -38,16 +26,33 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged, ImageQuery
 from warmstart.images.store.published import RememberedFailure
 from warmstart.job import Job, from_environment
-from warmstart.policy.compiled import Condition, Credentials, Pattern, PrivateRepository, Rule
+from warmstart.policy.compiled import Condition, Credentials, Pattern, Policy, PrivateRepository, Rule
 from warmstart.policy.trust import UNPROVEN
 from warmstart.slurm.pending import PendingJob
 from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
+from warmstart.wings.prefetch import work
+from warmstart.wings.prefetch.work import (
+    FAILED,
+    MOST_IMAGES,
+    MOST_JOBS,
+    NO_SLOT,
+    PRESENT,
+    REQUESTED,
+    UNDER_WAY,
+    Wanted,
+    wanted_by_jobs,
+)
 
 HEX = "ab" * 32
 DIGEST = f"sha256:{HEX}"
 ALICE, BOB = 2001, 2002
 JOB = PendingJob(7, ALICE, 2001, "c1", "main", "team", "", "", "train", 0, "")
 RULE = Rule("everyone", "policy.yaml:1", (), (), (), "", (), {}, ())
+
+
+def keeping(policy: Policy, *images: str) -> Policy:
+    """Return the policy with these images to be kept in the store."""
+    return policy._replace(own={work.KEY: [*images]})
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +90,7 @@ def shared(site: EntrySite) -> Site:
 
 def run(site: EntrySite, *images: Wanted) -> list[str]:
     """Run a prefetch; return the results."""
-    return [row.result for row in prefetch.run(shared(site), site.installation, images)]
+    return [row.result for row in work.run(shared(site), site.installation, images)]
 
 
 def written(site: EntrySite) -> list[ImportRequest]:
@@ -173,17 +178,15 @@ def test_users_with_too_low_a_uid_get_nothing(monkeypatch: pytest.MonkeyPatch, s
 
 
 def test_private_images_come_from_their_own_store(site: EntrySite) -> None:
-    """For whom the policy says; in images.prefetch by their repository alone."""
+    """For whom the policy says; in prefetch.images by their repository alone."""
     by_user = (Condition("user", (Pattern("alice", ""),)),)
     private = PrivateRepository("team", Pattern("reg.example.com/team/app", ""), by_user)
-    images = site.policy.images._replace(
-        credentials=Credentials("/etc/auth.json", (private,)), prefetch=("docker://reg.example.com/team/app:1",)
-    )
-    policy = site.policy._replace(images=images)
+    images = site.policy.images._replace(credentials=Credentials("/etc/auth.json", (private,)))
+    policy = keeping(site.policy._replace(images=images), "docker://reg.example.com/team/app:1")
     jobs = [asking("reg.example.com/team/app:1", uid) for uid in (ALICE, BOB)]
     found, _ = wanted_by_jobs(policy, jobs)
     assert sorted((wanted.charged.user, wanted.private) for wanted in found) == [("alice", "team"), ("bob", "")]
-    assert prefetch.wanted_by_policy(policy) == [Wanted(parse("reg.example.com/team/app:1"), "team")]
+    assert work.wanted_by_policy(policy) == [Wanted(parse("reg.example.com/team/app:1"), "team")]
 
 
 @pytest.mark.threat(40)
@@ -195,7 +198,7 @@ def test_a_thousand_hostile_comments_cost_little(site: EntrySite, monkeypatch: p
         read.append(environ["SLURM_JOB_ID"])
         return from_environment(environ)
 
-    monkeypatch.setattr(prefetch, "from_environment", note)
+    monkeypatch.setattr(work, "from_environment", note)
     hostile = [asking(f"reg.example.com/x{number}:1", ALICE, number) for number in range(1, 1001)]
     same = [asking("reg.example.com/same:1", BOB, number) for number in range(2000, 3000)]
     found, refused = wanted_by_jobs(site.policy, [*hostile, *same])
@@ -270,9 +273,7 @@ def test_what_is_there_is_left_alone(site: EntrySite) -> None:
 def test_the_policys_images_are_kept_fresh_and_in_use(site: EntrySite, age: float, result: str) -> None:
     """The registry is asked again in the second half of a tag's life; what is there is marked once a day."""
     publish(site, "reg.example.com/a:1", site.policy.images.tag_ttl * age)
-    images = prefetch.wanted_by_policy(
-        site.policy._replace(images=site.policy.images._replace(prefetch=("docker://reg.example.com/a:1",)))
-    )
+    images = work.wanted_by_policy(keeping(site.policy, "docker://reg.example.com/a:1"))
     assert run(site, *images) == [result]
     assert len(list(site.store.glob("images/used/*/n1"))) == (result == PRESENT)
     asked = [time.time() - request.fresh_after for request in written(site)]
@@ -304,13 +305,12 @@ def test_what_has_failed_waits_an_hour(site: EntrySite, age: float, uid: int, re
 
 def test_the_command(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both kinds by default; one event says what was asked for, and how many jobs were refused."""
-    images = site.policy.images._replace(prefetch=("docker://reg.example.com/base:1",))
-    site.write(site.policy._replace(images=images))
+    site.write(keeping(site.policy, "docker://reg.example.com/base:1"))
     pending = [asking("reg.example.com/a:1", BOB), asking("reg.example.com/base:1"), asking("evil.example.com/a:1")]
     monkeypatch.setattr(Slurmctld, "pending", lambda *_: pending)
 
     def rows(*options: str) -> list[tuple[str, str]]:
-        done = site.json("images", "prefetch", *options)
+        done = site.json("prefetch", *options)
         return sorted((row["reference"], row["result"]) for row in done["images"])
 
     base, own = ("reg.example.com/base:1", REQUESTED), ("reg.example.com/a:1", REQUESTED)
@@ -320,7 +320,7 @@ def test_the_command(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = site.events("image.prefetched")
     assert (first["images"], first["refused"]) == (["reg.example.com/base:1"], 0)
     assert (second["images"], second["refused"], third["images"]) == (["reg.example.com/a:1"], 1, [])
-    shown = site.command("images", "prefetch")
+    shown = site.command("prefetch")
     assert (shown.exit_code, "under way" in shown.stdout, "1 pending jobs" in shown.stderr) == (0, True, True)
 
 
@@ -328,14 +328,13 @@ def test_without_slurmctld_the_policys_images_come_all_the_same(
     site: EntrySite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the exit status says so."""
-    images = site.policy.images._replace(prefetch=("docker://reg.example.com/base:1",))
-    site.write(site.policy._replace(images=images))
+    site.write(keeping(site.policy, "docker://reg.example.com/base:1"))
 
     def fail(*_: object) -> list[PendingJob]:
         raise LookUpFailed(what="pending jobs", problem="it is away")
 
     monkeypatch.setattr(Slurmctld, "pending", fail)
-    done = site.command("images", "prefetch")
+    done = site.command("prefetch")
     assert (done.exit_code, "it is away" in done.stderr) == (1, True)
     assert len(list(site.root.glob("var/lib/warmstart/*/imports/*.json"))) == 1
 
@@ -345,5 +344,5 @@ def test_it_does_nothing_while_warmstart_is_off(site: EntrySite, monkeypatch: py
     monkeypatch.setattr(Slurmctld, "pending", lambda *_: pytest.fail("slurmctld is asked"))
     with open(site.installation.off_switch, "w", encoding="ascii"):
         pass
-    done = site.command("images", "prefetch")
+    done = site.command("prefetch")
     assert (done.exit_code, "switched off by" in done.stderr) == (0, True)

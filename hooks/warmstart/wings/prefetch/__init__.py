@@ -1,0 +1,1 @@
+"""Imports of images before the jobs that need them start (docs/wings/prefetch.md)."""

@@ -1,0 +1,7 @@
+"""The wing's event (docs/wings/prefetch.md)."""
+
+from __future__ import annotations
+
+from warmstart.audit.events import Event
+
+IMAGE_PREFETCHED = Event("image.prefetched")
