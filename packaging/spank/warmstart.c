@@ -391,6 +391,26 @@ static void forget_mounts(spank_t spank)
 	spank_unsetenv(spank, "WARMSTART_TREE");
 }
 
+/* Unset what leads into the workspace or to the constant path of the batch host, WARMSTART_LED="WORKSPACE CONSTANT
+ * NAME...": srun passes it on to all nodes of a step, and it leads nowhere on a node that has no view of this run. The
+ * task prolog has the same rule. */
+static void forget_led(spank_t spank)
+{
+	char led[4 * PATH_MAX], value[PATH_MAX], *rest, *workspace, *constant, *name;
+
+	if (spank_getenv(spank, "WARMSTART_LED", led, sizeof(led)) != ESPANK_SUCCESS)
+		return;
+	workspace = strtok_r(led, " ", &rest);
+	constant = strtok_r(NULL, " ", &rest);
+	if (constant == NULL)
+		return;
+	while ((name = strtok_r(NULL, " ", &rest)) != NULL)
+		if (spank_getenv(spank, name, value, sizeof(value)) == ESPANK_SUCCESS &&
+		    (is_below(value, constant) || (is_below(value, workspace) && strcmp(value, workspace) != 0)))
+			spank_unsetenv(spank, name);
+	spank_unsetenv(spank, "WARMSTART_LED");
+}
+
 int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 {
 	struct variable variable;
@@ -403,13 +423,16 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 	forget_mounts(spank);
 	if (notice != NULL)
 		tell_notice(spank);
-	if (line == NULL)
+	if (line == NULL) {
+		forget_led(spank);
 		return 0;
+	}
 	if (is_in_container()) {
 		check_container(spank);
 		view_free(&view);
 		return 0;
 	}
+	forget_led(spank);
 	if (inherited_rendezvous(spank)) {
 		spank_unsetenv(spank, rendezvous[0]);
 		spank_unsetenv(spank, rendezvous[1]);

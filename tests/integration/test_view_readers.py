@@ -117,6 +117,30 @@ def test_whose_rendezvous_it_is(base: Path, readers: dict[str, Read]) -> None:
             assert agreed(readers, task(**given), list(own)) == expected, (mark, given)
 
 
+@pytest.mark.threat(59)
+def test_what_leads_into_another_nodes_workspace_is_forgotten(base: Path, readers: dict[str, Read]) -> None:
+    """Without a view of this run nothing of the batch host's is left; what the user has set since stays."""
+    shutil.rmtree(base / "state", ignore_errors=True)
+    (base / "state" / NODE / "view").mkdir(parents=True)
+    workspace, constant = base / "workspace", base / "constant"
+    run = workspace / "n9" / "7.0b1b2c3d"
+    names = "NUMBA_CACHE_DIR TMPDIR TRITON_CACHE_DIR WARMSTART_CACHE A/../B"
+    led = task(
+        WARMSTART_LED=f"{workspace} {constant} {names}",
+        WARMSTART_CACHE=f"{run}/cache",
+        NUMBA_CACHE_DIR=f"{constant}/numba",
+        TMPDIR=f"{run}/tmp",
+        TRITON_CACHE_DIR="/home/a/triton",
+        OTHER=f"{workspace}/mine",
+    )
+    assert agreed(readers, led, [*names.split()[:4], "OTHER"]) == {
+        "TRITON_CACHE_DIR": "/home/a/triton",
+        "OTHER": f"{workspace}/mine",
+    }
+    for text in ("", f"{workspace}", f"{workspace} {constant}", "/ / HOME * [ $(id)"):
+        assert agreed(readers, task(WARMSTART_LED=text, HOME="/home/a"), ["HOME"]) == {"HOME": "/home/a"}
+
+
 def test_while_the_states_disk_is_full(base: Path, readers: dict[str, Read]) -> None:
     """The view lies below /run, where it is looked for if the state has none; a verdict there ends the step."""
     shutil.rmtree(base / "state", ignore_errors=True)

@@ -19,11 +19,11 @@ from warmstart import record as records
 from warmstart.audit import events
 from warmstart.audit.journal import Journal, is_flush_due
 from warmstart.errors import NodeError, PolicyError, WarmstartError
-from warmstart.host.deadline import Deadline
-from warmstart.host.files import FULL, ensure_path
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import FULL, ensure_path, opened_dir, remove_tree
 from warmstart.job import Job, from_environment
 from warmstart.lean import Callable, NamedTuple, suppress
-from warmstart.paths import Installation, NodePaths
+from warmstart.paths import SPARE, Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, using_state
 from warmstart.steps.contract import Context
@@ -79,6 +79,7 @@ def run_hook(name: str, prefix: str, work: Callable[[Hook], WarmstartError | Non
     try:
         os.umask(0o022)
         if installation.is_off:
+            _hide_view(installation)
             return 0
         job = from_environment(os.environ)
         return _audited(name, installation, job, work)
@@ -91,6 +92,20 @@ def run_hook(name: str, prefix: str, work: Callable[[Hook], WarmstartError | Non
     except Exception:  # noqa: BLE001 - a bug never drains a node
         _say(_traceback())
         return 0
+
+
+def _hide_view(installation: Installation) -> None:
+    """Remove the job's view on this node, while warmstart is off: a later run of the job must not take it for its own.
+
+    Whatever else the run has left is maintenance's, once warmstart is on again.
+    """
+    job_id, node = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURMD_NODENAME", "")
+    if job_id.isdecimal() and node and "/" not in node and not node.startswith("."):
+        from warmstart import view
+
+        for directory in (installation.node(node).view, SPARE + installation.node(node).view):
+            with suppress(OSError), opened_dir(directory) as parent:
+                remove_tree(parent, job_id, after(view.REMOVAL_SECONDS))
 
 
 def _audited(name: str, installation: Installation, job: Job, work: Callable[[Hook], WarmstartError | None]) -> int:

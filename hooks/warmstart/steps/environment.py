@@ -12,8 +12,9 @@
 
 TaskProlog's protocol ends a value at a newline and has no quoting (slurm.conf(5), TaskProlog), so values with a newline
 are refused. A variable that names the constant path is correct only where the cache is mounted there. Readers of the
-view check this, and otherwise replace the constant path by the third path. Tasks of a heterogeneous job know only the
-leader's id, so the view has that name.
+view check this, and otherwise replace the constant path by the third path. `WARMSTART_LED` has the first two paths and
+the names of the variables that lead there, for nodes of the job that have no view of it. Tasks of a heterogeneous job
+know only the leader's id, so the view has that name.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from warmstart.steps.contract import Context, Outcome
 
 NAME = "environment"
 
+LED = "WARMSTART_LED"
 LONGEST_NAME = 128
 LONGEST_VALUE = 64 << 10  # Linux limits one string to 128 KiB, Slurm's setenvf too
 
@@ -58,6 +60,8 @@ def run(context: Context, options: Options) -> Outcome:
     if cache and context.policy.constant_path == "containers":
         variables = {**_for_apptainer(context, variables), **variables}
     paths = [record.workspace, context.policy.paths.cache, f"{record.run_directory}/cache"]
+    if led := _led(variables, paths[:2]):
+        variables[LED] = " ".join([*paths[:2], *led])
     lines = [*paths, *(_line(name, variables[name], options.override) for name in sorted(variables))]
     files = {"environment": "\n".join(lines) + "\n", view.EVENTS: context.audit.shown_to_job()}
     if record.image:
@@ -69,6 +73,16 @@ def run(context: Context, options: Options) -> Outcome:
         files["link"] = ""
     view.publish(context.paths.view, record, files)
     return Outcome("changed", detail={"variables": sorted(variables)})
+
+
+def _led(variables: dict[str, str], places: list[str]) -> list[str]:
+    """Return the variables that lead into the workspace or to the constant path.
+
+    srun passes them on to all nodes of a step. Where one has no view of this run (it is off there, or its prolog
+    failed), the readers of views unset them: they lead nowhere there.
+    """
+    below = tuple(f"{place}/" for place in places)
+    return sorted(name for name, value in variables.items() if f"{value}/".startswith(below))
 
 
 def _for_apptainer(context: Context, variables: dict[str, str]) -> dict[str, str]:

@@ -25,7 +25,8 @@ def printed(tmp_path: Path, user: dict[str, str] | None = None, job: str = "7") 
     env = {"SLURMD_NODENAME": "node", "SLURM_JOB_ID": job, **(user or {})}
     ended = subprocess.run(["/bin/sh", script], env=env, capture_output=True, text=True, check=False)
     assert ended.stderr == ""
-    return ended.returncode, ended.stdout.splitlines()
+    lines = ended.stdout.splitlines()
+    return ended.returncode, [line for line in lines if not line.startswith(f"export {environment.LED}=")]
 
 
 def test_every_source_of_variables_reaches_the_job(context: Context, tmp_path: Path) -> None:
@@ -100,6 +101,17 @@ def test_the_constant_path_is_used_where_the_cache_is_there(context: Context, tm
     constant.symlink_to(cache)
     there = [f"export A={constant}/numba", f"export B={constant}x", f"export WARMSTART_CACHE={constant}"]
     assert printed(tmp_path)[1] == there
+
+
+def test_variables_that_lead_into_the_workspace_are_named(context: Context) -> None:
+    """For nodes of the job that have no view of it; without any there is no such line."""
+    path, run = Path(context.paths.view, "7", "environment"), context.record.run_directory
+    environment.run(context, Options({"A": "/elsewhere"}, {"B": f"{context.policy.paths.cache}x"}, ()))
+    assert environment.LED not in path.read_text()
+    record = context.record._replace(cache=f"{run}/cache", environment={"TMPDIR": f"{run}/tmp"})
+    environment.run(context._replace(record=record), Options({"A": context.policy.paths.cache}, {"B": "b"}, ()))
+    places = f"{context.record.workspace} {context.policy.paths.cache}"
+    assert f"!{environment.LED}={places} A TMPDIR WARMSTART_CACHE\n" in path.read_text()
 
 
 @pytest.fixture
