@@ -69,6 +69,7 @@ class Site(NamedTuple):
     watch: Callable[[ImageProducer], object] = _nobody  # is told how far an import of this process is
     # Begins a wait: returns what tells whether the waiting job is over (imports/job_end.py). Not called for a warm job.
     job_end: Callable[[], Callable[[Deadline], bool]] = _no_job
+    patience_s: float = 0.0  # with a store that fails
 
     @classmethod
     def of(cls, policy: Policy, paths: NodePaths, store: ImageStoreClient, requester: Requester) -> Site:

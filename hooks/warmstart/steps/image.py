@@ -6,11 +6,12 @@ import time
 
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
-from warmstart.errors import UserError, WarmstartError
+from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.images import single_flight
 from warmstart.images.query import Obtained, Requester, Site
 from warmstart.images.reference import PyxisImage, Reference
+from warmstart.images.single_flight import STORE_FAILED
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged
 from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple, partial
@@ -38,6 +39,7 @@ EVENTS = {
 REFRESH_S = 300  # `refresh`: an answer of the registry that is younger than this counts, so that users cannot flood it
 # What the registry says of an image that it does not show to the site: Docker Hub says the first of private ones.
 NOT_SHOWN = frozenset({"image-not-found", "image-forbidden"})
+STORE_S = 15.0  # for a store that fails, before pyxis imports its image as the user
 
 
 class Options(NamedTuple):
@@ -68,7 +70,11 @@ def run(context: Context, options: Options) -> Outcome:
     heads = Heads(context.store, context.record, options.meeting)
     if not context.record.head:
         image = next(reference.canonical() for reference in options.references if reference in options.agreed)
-        return job.obtain(heads, heads.word(image, partial(_job_end, context, options), job.deadline))
+        try:
+            said = heads.word(image, partial(_job_end, context, options), job.deadline)
+        except StoreError as error:
+            return job.without_heads(error)
+        return job.obtain(heads, said)
     outcome = _as_head(context, options, heads)
     # After a failure the word stays until maintenance removes it: this node's epilog may run before the others read it.
     return outcome._replace(topics=(options.meeting.path,))
@@ -94,9 +100,11 @@ def _as_head(context: Context, options: Options, heads: Heads) -> Outcome:
             said[name] = failed(why)
     try:
         first_said = heads.say(said, context.deadline)
-    except WarmstartError:
+    except WarmstartError as error:
         if failure is not None:
             raise failure from None
+        if error.code == STORE_FAILED and outcome.record.get("image", "").startswith(CLAIMED):
+            return outcome  # the others cannot hear of it either, and leave it to pyxis, too
         raise
     if first_said != said:  # by an earlier prolog of this run
         return _Job(context, options).obtain(heads, first_said)
@@ -136,18 +144,27 @@ class _Job:
             find: Find = single_flight.obtain
             if heads and said is not None and reference in self._options.agreed:
                 find = partial(heads.obtain, said.get(name))
+            patience_s = STORE_S if is_pyxis else self.deadline.left()
             try:
-                self.images[name] = self._obtain(reference, find)
+                self.images[name] = self._obtain(reference, find, patience_s)
             except WarmstartError as error:
                 self.failures[name] = error
-                if not (is_pyxis and isinstance(error, UserError) and error.code in NOT_SHOWN):
+                if not (is_pyxis and _is_pyxis_turn(error)):
                     raise
                 left = str(error)
         outcome = self._outcome()
         return _left_to_pyxis(self._context, pyxis, left, outcome) if pyxis and left else outcome
 
-    def _obtain(self, reference: Reference, find: Find) -> Obtained:
-        context, site, started = self._context, self._site, time.monotonic()
+    def without_heads(self, error: WarmstartError) -> Outcome:
+        """Leave pyxis's image to pyxis where the head node's word cannot be read; raise the error for other images."""
+        pyxis = self._options.pyxis
+        if pyxis is None or {*self._options.references} != {pyxis.reference} or not _is_pyxis_turn(error):
+            raise error
+        return _left_to_pyxis(self._context, pyxis, str(error), self._outcome())
+
+    def _obtain(self, reference: Reference, find: Find, patience_s: float) -> Obtained:
+        context, started = self._context, time.monotonic()
+        site = self._site._replace(patience_s=patience_s)
         if reference in self._options.by_policy:
             site = site._replace(charged=NOBODY)
         scope = dict(self._options.private).get(reference)
@@ -179,6 +196,11 @@ class _Job:
                 if image.reason
             ),
         )
+
+
+def _is_pyxis_turn(error: WarmstartError) -> bool:
+    """Return whether pyxis imports the image as the user: the site's registry access, or the store, has failed."""
+    return error.code == STORE_FAILED or (isinstance(error, UserError) and error.code in NOT_SHOWN)
 
 
 def _job_end(context: Context, options: Options) -> Callable[[Deadline], bool]:

@@ -324,3 +324,22 @@ def test_a_head_node_that_cannot_say_what_it_has_does_without(
     monkeypatch.setattr(single_flight, "obtain", obtain)
     with pytest.raises(ImageNotFound):
         image.run(context, meeting)
+
+
+def test_without_the_store_pyxis_imports_its_image(
+    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a step that names it: the job runs, on all nodes, and is told. Another image is still missing."""
+
+    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
+        raise StoreFailed(what=f"find {reference.canonical()}", problem="Transport endpoint is not connected")
+
+    monkeypatch.setattr(single_flight, "obtain", obtain)
+    alone = image.run(context, Options((FIRST,), pyxis=PYXIS))
+    assert alone.record["image"] == "claimed:reg.example.com/a:1"
+    assert "Transport endpoint is not connected" in alone.notices[0]
+    with pytest.raises(StoreFailed):
+        image.run(context, Options((SECOND,), pyxis=PYXIS))
+    Path(context.policy.paths.store).rmdir()
+    for one in (context, another(context)):
+        assert image.run(one, meeting._replace(pyxis=PYXIS)).record["image"] == "claimed:reg.example.com/a:1"
