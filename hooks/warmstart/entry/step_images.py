@@ -94,10 +94,10 @@ def place_of(installation: Installation, pid: int, uid: int) -> int:
     Users have many uids (subuid(5)), but none of them is in a record.
     """
     job_id = commands.job_of(pid)
-    if job_id is not None:
-        owners = (records.owner(installation.node(node).state, job_id) for node in installation.nodes())
-        return uid if uid in owners else STRANGER
-    return STRANGER
+    if job_id is None:
+        return STRANGER
+    owners = (records.owner(installation.node(node).state, job_id) for node in installation.nodes())
+    return uid if uid in owners else STRANGER
 
 
 class _Line(NamedTuple):
@@ -155,18 +155,14 @@ class _Server:
         """Let a connection that has spoken be answered, if there is a place; one that was hung up is closed."""
         line = self._silent[fd].line
         try:
-            if line.recv(1, socket.MSG_PEEK):
-                pid, uid, _ = peer(line)
-                whose = place_of(self._installation, pid, uid)
-                if self._has_place(whose):
-                    line.send(HEARD)
-                    self._start(line, whose)
-                    return
-                line.send(Answer(BUSY).encode())
+            said = line.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return
         except OSError:  # it has gone
-            pass
+            said = b""
+        with suppress(OSError):
+            if said and self._is_started(line):
+                return
         self._forget(fd)
 
     def _forget(self, fd: int) -> None:
@@ -186,7 +182,12 @@ class _Server:
         users = [*(child.whose for child in self._children.values()), *(user for _, user in self._kept)]
         return users.count(whose) < MOST_PER_USER and len(users) < MOST
 
-    def _start(self, line: socket.socket, whose: int) -> None:
+    def _is_started(self, line: socket.socket) -> bool:
+        whose = place_of(self._installation, *peer(line)[:2])
+        if not self._has_place(whose):
+            line.send(Answer(BUSY).encode())
+            return False
+        line.send(HEARD)
         pid = os.fork()
         if not pid:
             self._answer(line)
@@ -194,6 +195,7 @@ class _Server:
         self._children[pid] = _Line(time.monotonic(), line, whose)
         self._lines[line.fileno()] = pid
         self._poll.modify(line, 0)  # that it was hung up is told always
+        return True
 
     def _answer(self, line: socket.socket) -> NoReturn:
         try:

@@ -615,13 +615,17 @@ def _use(fd: int, copy: _Copy) -> Use:
     """Return the last use of a copy; raises `OSError`, `ValueError` or `TypeError` if its place is not known."""
     from warmstart.store.maintenance import Use  # a hook reports no uses
 
-    scope, profile, namespace, bundle, *_ = wire.parse(read_small(copy.sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
-    return Use(str(scope), str(profile), str(namespace), str(bundle), copy.used)
+    return Use(*_origin(fd, copy.sha256), copy.used)
+
+
+def _origin(fd: int, sha256: str) -> tuple[str, str, str, str]:
+    """Return scope, profile, namespace and name of a copy; raises as `_use`."""
+    scope, profile, namespace, bundle, *_ = wire.parse(read_small(sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
+    return str(scope), str(profile), str(namespace), str(bundle)
 
 
 def _whose(fd: int, copy: _Copy) -> tuple[str, str]:
     """Return the scope and profile of a copy, "" if they are not known."""
     with suppress(OSError, ValueError, TypeError):
-        scope, profile, *_ = wire.parse(read_small(copy.sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
-        return str(scope), str(profile)
+        return _origin(fd, copy.sha256)[:2]
     return "", ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -155,6 +157,28 @@ def test_a_silent_connection_ends_soon(place: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(step_images, "SILENT_S", 0.0)
     with served(place, ANSWERS), connect(place) as line:
         assert line.recv(1) == b""
+
+
+def test_a_node_without_processes_ends_the_connection(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is heard once, and asks again; the server goes on."""
+    real = _Server.run
+
+    def fails() -> NoReturn:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    def run(server: _Server, **options: Any) -> None:  # noqa: ANN401 - the real one's
+        monkeypatch.setattr(os, "fork", fails)
+        real(server, **options)
+
+    monkeypatch.setattr(_Server, "run", run)
+    monkeypatch.setattr(step_images, "SILENT_S", 600.0)
+    with served(place, ANSWERS):
+        for _ in range(2):
+            with connect(place) as line:
+                line.sendall(b"hello\n")
+                assert line.recv(100) == HEARD
+                with suppress(ConnectionResetError):  # it was not read
+                    assert line.recv(100) == b""
 
 
 @pytest.mark.threat(49)
