@@ -128,7 +128,8 @@ class Worker:
         except (TimeoutError, EOFError) as error:
             kind: type[WorkerSilent] = WorkerSilent if isinstance(error, TimeoutError) else WorkerDied
             problem = str(error)
-            if kind is WorkerSilent and _is_stopped(self._pid):
+            is_a_users = self._groups is not None or self._real_uid is not None
+            if kind is WorkerSilent and is_a_users and _is_stopped(self._pid):
                 kind, problem = WorkerStopped, f"the process of {self.identity.name} that was at work there was stopped"
             self.close()
             raise kind(what=self._what, problem=problem) from error

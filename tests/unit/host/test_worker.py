@@ -155,12 +155,13 @@ def own_pid() -> int:
     return os.getpid()
 
 
-def test_a_stopped_child_is_told_apart(worker: Worker) -> None:
+def test_a_users_stopped_child_is_told_apart() -> None:
     """Whose process it is, and not that a file system hangs; the next call has a new one."""
-    os.kill(worker.run(after(5), own_pid), signal.SIGSTOP)
-    with pytest.raises(WorkerStopped, match=f"the process of {ME.name} .* was stopped"):
-        worker.run(after(0.2), ids)
-    assert worker.run(after(5), ids)[0] == ME.uid
+    with Worker(ME, real_uid=ME.uid) as worker:
+        os.kill(worker.run(after(5), own_pid), signal.SIGSTOP)
+        with pytest.raises(WorkerStopped, match=f"the process of {ME.name} .* was stopped"):
+            worker.run(after(0.2), ids)
+        assert worker.run(after(5), ids)[0] == ME.uid
 
 
 def test_a_dead_child_is_silent_and_replaced(worker: Worker) -> None:
