@@ -5,25 +5,30 @@ umoci 0.4.7 reads no zstd, so it unpacks the gzip twin.
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import json
 import os
 import random
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster.accounts import IMPORT
 from tests.support.image_place import Place
 from tests.support.image_site import CAPS
-from tests.support.layer_registry import LayerRegistry, serving
+from tests.support.layer_registry import CONFIG, GOARCH, LAYER, MANIFEST, LayerRegistry, serving
 from tests.support.layer_stacks import SUFFIXES, Item, Tree, archive, random_stack, tree_of, write_layout
+from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images import scratch
 from warmstart.images.importers import flatten, image_config, oci_layout
-from warmstart.images.importers.base import ImageMalformed
+from warmstart.images.importers.base import ImageMalformed, ImageNotForMachine
 from warmstart.images.importers.oci import Oci
 from warmstart.images.importers.unpacked import finish
 from warmstart.images.reference import parse
@@ -78,6 +83,48 @@ def test_unpacking_takes_no_longer_than_an_honest_image(
     monkeypatch.setattr(flatten, "command", lambda *arguments: [*read, *command(*arguments)])
     with pytest.raises(ImageMalformed, match="more time than its size explains"):
         imported(place, registry, tmp_path / "layout", tmp_path / "tree")
+
+
+def pushed(registry: LayerRegistry, layers: int = 1, architecture: str = "", urls: Sequence[str] = ()) -> str:
+    """Serve an image of one layer, once or many times; return its digest."""
+    tar = archive([Item("f")])
+    layer = {"mediaType": LAYER, "digest": registry.add(gzip.compress(tar)), "size": len(gzip.compress(tar))}
+    config = {
+        "architecture": architecture or GOARCH[os.uname().machine],
+        "os": "linux",
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(tar).hexdigest()}"] * layers},
+    }
+    data = json.dumps(config).encode()
+    manifest = {
+        "schemaVersion": 2,
+        "config": {"mediaType": CONFIG, "digest": registry.add(data, CONFIG), "size": len(data)},
+        "layers": [{**layer, "urls": [*urls]} if urls else layer] * layers,
+    }
+    return registry.add(json.dumps(manifest).encode(), MANIFEST)
+
+
+@pytest.mark.parametrize(
+    ("image", "kind", "fetched"),
+    [
+        pytest.param({"layers": 1001}, ImageMalformed, False, marks=pytest.mark.threat(46)),
+        ({"urls": ["https://example.com/layer"]}, ImageMalformed, False),
+        ({"architecture": "s390x"}, ImageNotForMachine, True),
+    ],
+)
+def test_an_image_of_which_none_can_be_made_is_refused(
+    place: Place,
+    registry: LayerRegistry,
+    image: dict[str, Any],
+    kind: type[WarmstartError],
+    fetched: bool,
+) -> None:
+    """By what its manifest says, before a layer is fetched; by its configuration, which comes with the layers."""
+    identity, digest = place.identity(IMPORT), pushed(registry, **image)
+    reference = parse(f"{registry.url}/team/tool@{digest}")
+    before = registry.sent
+    with scratch.opened(str(place.base / "workspace"), "n1", "r2", identity, CAPS) as work, pytest.raises(kind):
+        Oci(identity, (registry.url,)).import_image(reference, digest, work, after(60))
+    assert (registry.sent > before) is fetched
 
 
 def unpacked(layout: Path, to: Path) -> Tree:

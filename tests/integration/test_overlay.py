@@ -395,6 +395,56 @@ def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
     assert later.as_job(lambda: Path("file").read_text()) == "seeded"
 
 
+def mount(node: Node, copy: Copy) -> None:
+    """Mount a copy as a prolog does that then shows it to a job."""
+    os.close(*node_cache.mounted(node.layers, [copy], after(5)))
+
+
+@pytest.mark.threat(27)
+def test_mounts_are_bounded_for_each_user_and_for_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small the bundles are, and however many jobs there were: who has most loses first, the oldest."""
+    monkeypatch.setattr(node_cache, "MOST_OF_SCOPE", 3, raising=False)
+    monkeypatch.setattr(node_cache, "MOST_MOUNTED", 5, raising=False)
+    made = {
+        (scope, number): node.bundle({f"{scope}{number}": b"x"}, scope)
+        for scope, count in (("user-1-a", 5), ("user-2-b", 2), ("user-3-c", 3))
+        for number in range(count)
+    }
+    names = {copy.sha256: place for place, copy in made.items()}
+    for age, (place, copy) in enumerate(made.items()):
+        os.utime(copy.path, (1000 + age, 1000 + age))
+        mount(node, copy)
+        mounted = [names[sha256] for sha256 in node_cache.mount_points(node.layers)]
+        assert len(mounted) <= 5
+        assert sum(scope == place[0] for scope, _ in mounted) <= 3
+    assert sorted(mounted) == [
+        *[("user-1-a", 4)],
+        *[("user-2-b", 0), ("user-2-b", 1)],
+        *[("user-3-c", 1), ("user-3-c", 2)],
+    ]
+    for place, copy in made.items():
+        assert bool(loop_devices(copy)) is (place in mounted)
+
+
+@pytest.mark.threat(27)
+def test_a_mount_that_is_about_to_be_shown_stays(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another prolog has it open; and what a job sees already needs no mount there."""
+    monkeypatch.setattr(node_cache, "MOST_OF_SCOPE", 1, raising=False)
+    monkeypatch.setattr(node_cache, "MOST_MOUNTED", 1, raising=False)
+    shown, opened, last = (node.bundle({name: b"x"}, "user-1-a") for name in "abc")
+    run = node.run("1.aaaaaaaa")
+    run.show(shown)
+    roots = node_cache.mounted(node.layers, [opened], after(5))
+    mount(node, last)
+    assert node_cache.mount_points(node.layers) == sorted([opened.sha256, last.sha256])
+    with opened_dir(".", roots[0]) as root:
+        assert os.listdir(root) == ["b"]
+    os.close(*roots)
+    assert run.as_job(lambda: Path("a").read_text()) == "x"
+    run.take_down()
+    assert loop_devices(shown) == []
+
+
 def test_a_prolog_that_needs_a_bundle_is_not_too_late(node: Node) -> None:
     """It marks the copy as used before it mounts; maintenance checks that mark last."""
     copy = node.bundle({"file": b"seeded"})

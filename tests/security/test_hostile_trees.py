@@ -253,7 +253,7 @@ def test_a_tree_that_goes_while_it_is_packed(site: TreeSite, monkeypatch: pytest
     assert packed(site, tree)[0] in {"tree-changed", "tree-unusable"}
 
 
-@pytest.mark.parametrize(("signal", "code"), [("STOP", "store-unresponsive"), ("KILL", "worker-died")])
+@pytest.mark.parametrize(("signal", "code"), [("STOP", "worker-stopped"), ("KILL", "worker-died")])
 def test_a_user_who_stops_or_kills_the_process_that_reads(
     site: TreeSite, monkeypatch: pytest.MonkeyPatch, signal: str, code: str
 ) -> None:

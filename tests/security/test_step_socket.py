@@ -6,11 +6,12 @@ import array
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tests.support import step_images
 from tests.support.privileges import drop_to
 from tests.support.step_images import naming, served, socket_of
 from warmstart.entry import step_images as server
+from warmstart.images.user.asking import HEARD
 
 pytestmark = pytest.mark.threat(49)
 
@@ -111,8 +113,11 @@ def test_a_line_that_is_none(asked: Site) -> None:
                 line.sendall(text.encode("latin-1"))
                 line.shutdown(socket.SHUT_WR)
                 said = line.recv(8192)
+                while said and (piece := line.recv(8192)):
+                    said += piece
             except (BrokenPipeError, ConnectionResetError):
                 said = b""
+        said = said.removeprefix(HEARD)
         assert said == b"" or json.loads(said)[0] in ("alone", "busy"), text
     with connected(asked) as line:  # which says nothing, and is not waited for
         assert line.recv(8192) == b""
@@ -127,6 +132,7 @@ def test_descriptors_are_not_taken(asked: Site) -> None:
         os.close(write)
         assert os.read(read, 1) == b""
         os.close(read)
+        assert line.recv(1) == HEARD
         # The line is not read to its end yet.
         line.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -141,7 +147,7 @@ def test_a_forbidden_image_is_refused_by_root(asked: Site, registry: Registry) -
 
 
 def test_a_flood_of_one_user_stops_nobody(asked: Site, fresh_image: Callable[[], str]) -> None:
-    """10,000 connections that say nothing and read nothing: others are served meanwhile, and few processes run."""
+    """10,000 connections that say half a line and read nothing: others are served meanwhile, and few processes run."""
     site, image = asked, fresh_image()
     path, ready = str(socket_of(site)), site.cluster.account(BOB).home / "flooding"
 
@@ -150,6 +156,8 @@ def test_a_flood_of_one_user_stops_nobody(asked: Site, fresh_image: Callable[[],
             for number in range(10_000):
                 line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 line.connect(path)
+                with suppress(OSError):  # there was no place for it
+                    line.send(b"x")
                 if number < 500:
                     open_lines.enter_context(line)
                 else:
@@ -172,6 +180,60 @@ def test_a_flood_of_one_user_stops_nobody(asked: Site, fresh_image: Callable[[],
     assert ended.output.strip().startswith(str(site.store)), ended
     assert 0 < most <= server.MOST_PER_USER
     site.finish(job)
+
+
+@pytest.mark.parametrize("text", [b"", b"half a line"])
+def test_a_user_of_many_uids_stops_nobody(asked: Site, fresh_image: Callable[[], str], text: bytes) -> None:
+    """Subordinate uids (subuid(5)) outside of jobs, with more connections than there are places, always anew."""
+    site, image = asked, fresh_image()
+    path, stop, most = str(socket_of(site)), site.cluster.base / "stop", 0
+
+    def hold() -> None:
+        while not stop.exists():
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+                line.settimeout(10)
+                line.connect(path)
+                line.sendall(text)
+                while line.recv(8192):
+                    pass
+
+    pids = []
+    for uid in range(1_000_000, 1_000_000 + 2 * server.MOST):
+        pids.append(os.fork())
+        if not pids[-1]:
+            try:
+                drop_to(uid, uid)
+                hold()
+            finally:
+                os._exit(0)
+    try:
+        wait_until("a round of all", lambda: text == b"" or len(site.answering()) >= server.MOST_PER_USER, 30)
+        job = site.cluster.submit(naming(site, image), ALICE, "--nodelist=n1")
+        wait_until("alice's job", lambda: site.cluster.job(job).state not in ("PENDING", "RUNNING"), 40)
+        most = len(site.answering())
+    finally:
+        stop.touch()
+        for pid in pids:
+            os.waitpid(pid, 0)
+        stop.unlink()
+    ended = site.finish(job)
+    assert ended.output.strip().startswith(str(site.store)), ended
+    assert most <= server.MOST_PER_USER + 1
+
+
+def test_a_stopped_server_holds_no_step(site: Site, fresh_image: Callable[[], str]) -> None:
+    """The step imports for itself after a few seconds, not after minutes."""
+    image = fresh_image()
+    with served(site) as process:
+        process.send_signal(signal.SIGSTOP)
+        try:
+            job = site.cluster.submit(naming(site, image), ALICE, "--nodelist=n1")
+            wait_until("alice's job", lambda: site.cluster.job(job).state not in ("PENDING", "RUNNING"), 60)
+        finally:
+            process.send_signal(signal.SIGCONT)
+    ended = site.finish(job)
+    assert ended.state == "COMPLETED", ended
+    assert Path(ended.output.splitlines()[-1]).parent.name == "warmstart-images"
 
 
 @pytest.mark.parametrize("kind", ["removed", "replaced"])

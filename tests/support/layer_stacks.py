@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.layer_registry import GOARCH
 from tests.support.tar_headers import zstd
 
 OCI = "application/vnd.oci.image"
@@ -89,7 +90,7 @@ def write_packed(
 
     diff_ids = [f"sha256:{sha256}" for _, sha256 in packed_layers]
     layers = [blob(data, f"layer.v1.tar{SUFFIXES[form]}") for data, _ in packed_layers]
-    system = {"architecture": "amd64", "os": "linux", "history": [{} for _ in packed_layers]}
+    system = {"architecture": GOARCH[os.uname().machine], "os": "linux", "history": [{} for _ in packed_layers]}
     document = {**system, "config": config or {}, "rootfs": {"type": "layers", "diff_ids": diff_ids}}
     manifest = {
         "schemaVersion": 2,

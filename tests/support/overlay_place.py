@@ -41,8 +41,8 @@ class Node(NamedTuple):
         """Directory where the node's bundles are mounted."""
         return str(self.base / "layers")
 
-    def bundle(self, content: Mapping[str, bytes]) -> Copy:
-        """Pack a bundle as a harvest does and copy it to the node."""
+    def bundle(self, content: Mapping[str, bytes], scope: str = "") -> Copy:
+        """Pack a bundle as a harvest does and copy it to the node, from a scope if one is given."""
         stage = Path(tempfile.mkdtemp(dir=self.base))
         for path, data in content.items():
             (stage / path).parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +57,8 @@ class Node(NamedTuple):
         files = {path: File(len(data), hashlib.sha256(data).hexdigest(), MTIME_NS) for path, data in content.items()}
         entries = {path: {path: file} for path, file in files.items()}
         (directory / f"{sha256}.files.json").write_text(json.dumps(entries))
+        if scope:
+            (directory / f"{sha256}.origin.json").write_text(json.dumps([scope, "tool", "ns", stage.name, ""]))
         made.rename(directory / f"{sha256}.sqsh")
         return Copy(str(directory), sha256, 0)
 

@@ -10,4 +10,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
     line.connect(sys.argv[1])
     line.sendall(sys.argv[2].replace("\\n", "\n").encode())
     line.settimeout(60)
-    sys.stdout.write(line.recv(8192).decode())
+    said = line.recv(8192)
+    if said == b"\n":  # it is heard, and the answer comes
+        said = line.recv(8192)
+    sys.stdout.write(said.strip(b"\n").decode())

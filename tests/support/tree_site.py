@@ -82,13 +82,15 @@ class TreeSite:
         assert background.main(str(self.base), [requests.PACKS, NODE]) == 0
 
     def fetch(self, user: Identity = ALICE) -> str:
-        """Have the copy of a user's tree on the node, as after a job; return its bundle."""
+        """Have the copies of a user's trees on the node, as after jobs; return the last one's bundle."""
         with self.site.client() as store:
-            (where,) = [where for where in store.namespaces(scope_of(user), after(20)) if where.profile == TREES]
-            (offer,) = store.offers([where.scope], TREES, where.name, after(20)).offers
-            asker = Asker(7, user.uid, user.name, "test")
-            most, until = 1 << 30, after(20)
-            node_cache.local_copy(self.paths.bundles, where, offer, asker, store=store, most_bytes=most, deadline=until)
+            for where in store.namespaces(scope_of(user), after(20)):
+                if where.profile == TREES:
+                    (offer,) = store.offers([where.scope], TREES, where.name, after(20)).offers
+                    asker = Asker(7, user.uid, user.name, "test")
+                    node_cache.local_copy(
+                        self.paths.bundles, where, offer, asker, store=store, most_bytes=1 << 30, deadline=after(20)
+                    )
         return offer.bundle
 
     def compare(self) -> None:

@@ -40,7 +40,7 @@ OWN = {
     "images/user/asking.py:peer": "the kernel's answer",
     "images/user/own_images.py:_offer_credentials": "the user's own lines, passed on to the user's own process",
     "seed/node_cache.py:_manifest": "root's copy on the node; whatever it is, it is compared with one value",
-    "seed/node_cache.py:_use": "root's copy on the node; its callers expect any error",
+    "seed/node_cache.py:_origin": "root's copy on the node; its callers expect any error",
     "seed/node_cache.py:entries_of": "root's copy on the node, of a manifest that was checked",
     "seed/wanted.py:_all": "root's files on the node",
     "store/verify.py:SignedLists._known": "root's file on the node",

@@ -28,6 +28,7 @@ from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import files, process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
+from warmstart.host.identity import WorkerSilent
 from warmstart.paths import Installation
 from warmstart.profiles.defined import TREES
 from warmstart.repack import parts as merge
@@ -352,21 +353,29 @@ def _pack(session: Session, request: TreeRequest) -> None:
 def compare_all(session: Session) -> int:
     """Compare the copies of trees that are due, unless another process or node is at it; return how many were tried.
 
-    What no time is left for has its turn with the next process, which goes on with those that wait longest.
+    Scopes take turns by the time that they have had. The rest of one whose user's process does not answer, and what no
+    time is left for, has its turn with the next process, which goes on with those that wait longest.
     """
     interval = session.policy.trees.compare
     if interval is None:
         return 0
     tried, until = 0, after(COMPARE_S)
+    had: dict[str, float] = {}  # seconds of each scope
     with files.opened_lock(session.paths.locks, comparison.COMPARISONS) as fd:
         if not files.try_flock(fd) or not session.store.lock(session.store_deadline(), comparison.COMPARISONS):
             return 0
-        for item in comparison.due(session.paths, session.store, interval):
-            if until.expired():
-                break
-            tried += 1
-            with session.isolated(f"comparison of {item.where.scope}/{item.where.name}"):
-                comparison.compare(item, session.paths, session.policy, session.store, session.audit)
+        waiting = comparison.due(session.paths, session.store, interval)
+        while waiting and not until.expired():
+            item = min(waiting, key=lambda item: had.get(item.where.scope, 0.0))
+            waiting.remove(item)
+            scope, began, tried = item.where.scope, time.monotonic(), tried + 1
+            with session.isolated(f"comparison of {scope}/{item.where.name}"):
+                try:
+                    comparison.compare(item, session.paths, session.policy, session.store, session.audit)
+                except WorkerSilent:
+                    waiting = [other for other in waiting if other.where.scope != scope]
+                    raise
+            had[scope] = had.get(scope, 0.0) + time.monotonic() - began
     return tried
 
 

@@ -47,6 +47,13 @@ class WorkerDied(WorkerSilent):
     hint = "submit the job again; the node's kernel log (dmesg) says whether memory ran out"
 
 
+class WorkerStopped(WorkerSilent):
+    """The worker does not answer because a signal has stopped it, which the user whose uid it has may send."""
+
+    code = "worker-stopped"
+    hint = "ask that user, whose own copies and images alone wait for it; no file system is at fault"
+
+
 class WorkerNotStarted(ResourceError):
     """The node has no processes, memory or descriptors left for a worker."""
 

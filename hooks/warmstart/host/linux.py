@@ -131,6 +131,12 @@ def unmount(name: str, dir_fd: int) -> bool:
         return unmount_here(name)
 
 
+def unmount_idle(name: str, dir_fd: int) -> None:
+    """Unmount the topmost mount at `name` in `dir_fd`. Raises `OSError`: `EBUSY` if any process has it open."""
+    with working_in(dir_fd):
+        libc("umount2", name.encode(), _UMOUNT_NOFOLLOW)
+
+
 def unmount_here(name: str) -> bool:
     """Unmount `name` in the working directory, as `unmount` does in another one."""
     try:

@@ -24,6 +24,7 @@ from warmstart.host.identity import (
     WorkerDied,
     WorkerNotStarted,
     WorkerSilent,
+    WorkerStopped,
     become,
     close_others,
     confine,
@@ -125,9 +126,13 @@ class Worker:
                 _send(self._requests, [name, args, kwargs])
             answer = _receive(self._answers, deadline)
         except (TimeoutError, EOFError) as error:
+            kind: type[WorkerSilent] = WorkerSilent if isinstance(error, TimeoutError) else WorkerDied
+            problem = str(error)
+            is_a_users = self._groups is not None or self._real_uid is not None
+            if kind is WorkerSilent and is_a_users and _is_stopped(self._pid):
+                kind, problem = WorkerStopped, f"the process of {self.identity.name} that was at work there was stopped"
             self.close()
-            kind = WorkerSilent if isinstance(error, TimeoutError) else WorkerDied
-            raise kind(what=self._what, problem=str(error)) from error
+            raise kind(what=self._what, problem=problem) from error
         return _unpack(answer)
 
     def close(self) -> None:
@@ -185,6 +190,11 @@ class Worker:
         except OSError as error:
             return error.strerror or str(error)
         return ""
+
+
+def _is_stopped(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # it is not reaped yet
+        return file.read(256).rpartition(b") ")[2][:1] == b"T"  # proc(5): stopped by a signal
 
 
 def _serve(requests: int, answers: int) -> None:

@@ -15,7 +15,8 @@ hashed.
 
 Jobs get clones of the mounts, so a bundle can be unmounted here at any time: the kernel keeps its file system, loop
 device and bytes until the last overlay above it is unmounted. After a reboot the next job mounts it again. ctypes is
-imported only to mount.
+imported only to mount. Here at most `MOST_MOUNTED` stay mounted, of one scope `MOST_OF_SCOPE`: whoever mounts one more
+unmounts the least recently used of the scope that has most.
 
 Eviction keeps packed trees within `trees.keep`, and all else within `seed.keep`. It removes the least recently used
 copies of the scope that has most, but never one used in the last hour, which a prolog may be about to mount, and none
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
 
 IN_USE_SECONDS = 3600.0  # a copy that was used within this time may be about to be mounted
 UNMOUNTING_SECONDS = 5.0
+# A mounted copy has a loop device, and takes 0.7 MiB of kernel memory or more. One job needs at most 15 for a profile.
+MOST_MOUNTED, MOST_OF_SCOPE = 256, 64
 
 _BUNDLE = ".sqsh"
 _FILES = ".files.json"  # entry → path → size, SHA-256, mtime in nanoseconds
@@ -369,6 +372,7 @@ def mounted(directory: str, copies: Sequence[Copy], deadline: Deadline) -> list[
     """
     ensure_dir(directory, 0o700)
     roots: list[int] = []
+    made = 0
     try:
         with _exclusive(directory, deadline) as dir_fd:
             below = mount_id(dir_fd)
@@ -378,6 +382,10 @@ def mounted(directory: str, copies: Sequence[Copy], deadline: Deadline) -> list[
                     os.close(roots.pop())
                     _mount(copy, os.path.join(directory, copy.sha256))
                     roots.append(os.open(copy.sha256, PATH, dir_fd=dir_fd))
+                    made += 1
+            if made:
+                with suppress(OSError):  # maintenance unmounts, too
+                    _unmount_most(dir_fd, copies[0].directory, 2 * made)
     except BaseException:
         for root in roots:
             os.close(root)
@@ -406,6 +414,27 @@ def _mount(copy: Copy, target: str) -> None:
         linux.mount(path, target, "squashfs", linux.MS_RDONLY | linux.RESTRICTED)
     finally:
         os.close(device)  # the mount keeps the device; if mounting failed, this frees it
+
+
+def _unmount_most(layers: int, directory: str, most: int) -> None:
+    """Unmount up to `most` copies beyond the bounds; those stay that a prolog has open, to show them to its job."""
+    mounted = os.listdir(layers)
+    if len(mounted) <= MOST_OF_SCOPE:
+        return
+    from warmstart.host.space import Held, fair_order
+
+    with opened_dir(directory) as fd:
+        copies = sorted(_Copy(_last_use(fd, sha256), 1, sha256) for sha256 in mounted)
+        scopes = [_whose(fd, copy)[0] for copy in copies]
+    left, done = {scope: scopes.count(scope) for scope in {*scopes}}, 0
+    for number in fair_order(Held(scope, 1) for scope in scopes):
+        if done == most or (len(mounted) - done <= MOST_MOUNTED and left[scopes[number]] <= MOST_OF_SCOPE):
+            return
+        left[scopes[number]] -= 1
+        with suppress(OSError):
+            linux.unmount_idle(copies[number].sha256, layers)
+            os.rmdir(copies[number].sha256, dir_fd=layers)
+            done += 1
 
 
 def unmount(directory: str, sha256: str, deadline: Deadline, *, unless: Callable[[], bool] = lambda: False) -> None:
@@ -499,10 +528,15 @@ def _unmount_unused(fd: int, layers: str, now: float) -> None:
 
 
 def _is_in_use(fd: int, sha256: str, now: float) -> bool:
+    return _last_use(fd, sha256) > now - IN_USE_SECONDS
+
+
+def _last_use(fd: int, sha256: str) -> float:
+    """Return when a copy was used, 0.0 if it is gone."""
     try:
-        return os.stat(sha256 + _BUNDLE, dir_fd=fd, follow_symlinks=False).st_mtime > now - IN_USE_SECONDS
+        return os.stat(sha256 + _BUNDLE, dir_fd=fd, follow_symlinks=False).st_mtime
     except FileNotFoundError:
-        return False
+        return 0.0
 
 
 def _copies(fd: int) -> list[_Copy]:
@@ -581,12 +615,17 @@ def _use(fd: int, copy: _Copy) -> Use:
     """Return the last use of a copy; raises `OSError`, `ValueError` or `TypeError` if its place is not known."""
     from warmstart.store.maintenance import Use  # a hook reports no uses
 
-    scope, profile, namespace, bundle, *_ = wire.parse(read_small(copy.sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
-    return Use(str(scope), str(profile), str(namespace), str(bundle), copy.used)
+    return Use(*_origin(fd, copy.sha256), copy.used)
+
+
+def _origin(fd: int, sha256: str) -> tuple[str, str, str, str]:
+    """Return scope, profile, namespace and name of a copy; raises as `_use`."""
+    scope, profile, namespace, bundle, *_ = wire.parse(read_small(sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
+    return str(scope), str(profile), str(namespace), str(bundle)
 
 
 def _whose(fd: int, copy: _Copy) -> tuple[str, str]:
     """Return the scope and profile of a copy, "" if they are not known."""
     with suppress(OSError, ValueError, TypeError):
-        return _use(fd, copy)[:2]
+        return _origin(fd, copy.sha256)[:2]
     return "", ""

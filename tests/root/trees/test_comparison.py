@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,6 +19,7 @@ from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.trees import client, comparison, packing
+from warmstart.trees.current import Look
 
 PACKAGE = "lib/python3.11/site-packages/one"
 
@@ -46,6 +51,7 @@ def site(base: Path, capable_host: None) -> Iterator[TreeSite]:
 def packed(site: TreeSite, user: Identity = ALICE, name: str = "env") -> Path:
     """Have a tree packed, and its copy on the node."""
     tree = site.tree(name, user)
+    (tree / PACKAGE / "__init__.py").write_text(name)  # two trees alike are one copy on the node
     assert site.ask(tree, user)
     site.pack()
     site.fetch(user)
@@ -122,6 +128,58 @@ def test_what_cannot_be_compared_keeps_its_copy(site: TreeSite) -> None:
     site.compare()
     assert [event["changed"] for event in site.events("tree.compared")] == [0]
     assert site.left() == []
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return whose trees are compared, in turn; a comparison takes a tenth of a second at least."""
+    seen: list[str] = []
+    real = comparison.compare
+
+    def compare(item: comparison.Here, *rest: Any) -> None:  # noqa: ANN401 - the real one's
+        seen.append(item.where.scope)
+        time.sleep(0.1)
+        real(item, *rest)
+
+    monkeypatch.setattr(comparison, "compare", compare)
+    return seen
+
+
+@pytest.mark.threat(58)
+def test_scopes_take_turns(site: TreeSite, turns: list[str]) -> None:
+    """However many trees a user has, and however long ago they were compared."""
+    for name in ("env2", "env3"):
+        packed(site, ALICE, name)
+    packed(site, BOB, "other")
+    site.compare()
+    assert turns.index(scope_of(BOB)) <= 1
+    assert (len(turns), len(site.events("tree.compared")), len(site.events("tree.compared", BOB))) == (4, 3, 1)
+
+
+@pytest.mark.threat(58)
+def test_who_stops_the_process_that_looks_costs_the_own_turn(
+    site: TreeSite, turns: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, not once for each tree; the audit says what it was."""
+    for name in ("env2", "env3"):
+        packed(site, ALICE, name)
+    packed(site, BOB, "other")
+    real = client.TreeClient.look
+
+    def look(own: client.TreeClient, *rest: Any) -> Look:  # noqa: ANN401 - the real one's
+        if own._worker.identity == ALICE:
+            own._worker._start()
+            os.kill(own._worker._pid, signal.SIGSTOP)
+        return real(own, *rest)
+
+    monkeypatch.setattr(client.TreeClient, "look", look)
+    site.compare()
+    assert sorted(turns) == [scope_of(ALICE), scope_of(BOB)]
+    log = (site.base / "audit" / "audit.jsonl").read_text().splitlines()
+    (event,) = [event for event in map(json.loads, log) if event["event"] == "step.failed"]
+    assert event["error"]["code"] == "worker-stopped"
+    assert f"the process of {ALICE.name}" in event["error"]["reason"]
+    assert len(site.events("tree.compared", BOB)) == 1
 
 
 def again(site: TreeSite) -> None:

@@ -39,7 +39,8 @@ class Container:
 
     def variables(self) -> list[str]:
         """Return the lines of the container's environment."""
-        return self.environ.read_text().splitlines()
+        lines = self.environ.read_text().splitlines()
+        return [line for line in lines if not line.startswith("WARMSTART_LED=")]
 
 
 @pytest.fixture

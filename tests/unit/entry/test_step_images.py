@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -11,12 +12,18 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
+from tests.support.runs import a_record
+from warmstart import record as records
 from warmstart.entry import step_images
-from warmstart.entry.step_images import MOST_PER_USER, _Server
-from warmstart.images.user.asking import BUSY
+from warmstart.entry.step_images import MOST_PER_USER, STRANGER, _Server, place_of
+from warmstart.images.user.asking import BUSY, HEARD
+from warmstart.paths import Installation
+from warmstart.record import Seeded, SeededBundle
+from warmstart.slurm import commands
 
 ANSWERS = '#!/bin/sh\nread -r line\necho "$line" >&0\n'
 WAITS = "#!/bin/sh\nread -r line\nexec sleep 60\n"
@@ -24,8 +31,9 @@ WAITS = "#!/bin/sh\nread -r line\nexec sleep 60\n"
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return a directory with a short path, for a socket; nothing takes seconds."""
+    """Return a directory with a short path, for a socket; nothing takes seconds, and who asks has a job."""
     monkeypatch.setattr(step_images, "TICK_S", 0.02)
+    monkeypatch.setattr(step_images, "place_of", lambda _installation, _pid, uid: uid)
     monkeypatch.setattr(step_images, "LEAST_S", 0.0)
     with tempfile.TemporaryDirectory() as directory:
         yield Path(directory)
@@ -34,7 +42,9 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @contextmanager
 def served(place: Path, script: str, *, idle_s: float = 0.0, path: str = "") -> Iterator[int]:
     """Serve a socket in a process of its own, with a script for the program that answers; yield its pid."""
-    program = place / "program"
+    installation = Installation(str(place))
+    program = Path(installation.step_images_program)
+    program.parent.mkdir(parents=True)
     program.write_text(script)
     program.chmod(0o755)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -44,7 +54,7 @@ def served(place: Path, script: str, *, idle_s: float = 0.0, path: str = "") -> 
     if not pid:
         status = 1
         try:
-            _Server(listener, str(program)).run(idle_s=idle_s, path=path)
+            _Server(listener, installation).run(idle_s=idle_s, path=path)
             status = 0
         finally:
             os._exit(status)
@@ -69,7 +79,8 @@ def ask(place: Path) -> bytes:
     with connect(place) as line:
         with suppress(BrokenPipeError):  # it is told to ask again before it has said anything
             line.sendall(b"hello\n")
-        return line.recv(100)
+        said = line.recv(len(HEARD))
+        return line.recv(100) if said == HEARD else said + line.recv(100)
 
 
 def children(pid: int) -> list[str]:
@@ -123,6 +134,82 @@ def test_all_users_together_have_a_bound(place: Path, monkeypatch: pytest.Monkey
         line.sendall(b"hello\n")
         wait_for(1, pid)
         assert json.loads(ask(place))[0] == BUSY
+
+
+@pytest.mark.threat(49)
+def test_silence_has_no_place_and_ends(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts no process, and of many silent connections the oldest end at once."""
+    monkeypatch.setattr(step_images, "MOST_SILENT", MOST_PER_USER)
+    monkeypatch.setattr(step_images, "SILENT_S", 600.0)
+    with served(place, ANSWERS) as pid, ExitStack() as lines:
+        silent = [lines.enter_context(connect(place)) for _ in range(2 * MOST_PER_USER)]
+        assert ask(place) == b"hello\n"
+        assert [line.recv(1) for line in silent[:MOST_PER_USER]] == [b""] * MOST_PER_USER
+        silent[-1].sendall(b"hello\n")
+        assert silent[-1].recv(1) == HEARD
+        assert silent[-1].recv(100) == b"hello\n"
+        wait_for(0, pid)
+
+
+@pytest.mark.threat(49)
+def test_a_silent_connection_ends_soon(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few there are."""
+    monkeypatch.setattr(step_images, "SILENT_S", 0.0)
+    with served(place, ANSWERS), connect(place) as line:
+        assert line.recv(1) == b""
+
+
+def test_a_node_without_processes_ends_the_connection(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is heard once, and asks again; the server goes on."""
+    real = _Server.run
+
+    def fails() -> NoReturn:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    def run(server: _Server, **options: Any) -> None:  # noqa: ANN401 - the real one's
+        monkeypatch.setattr(os, "fork", fails)
+        real(server, **options)
+
+    monkeypatch.setattr(_Server, "run", run)
+    monkeypatch.setattr(step_images, "SILENT_S", 600.0)
+    with served(place, ANSWERS):
+        for _ in range(2):
+            with connect(place) as line:
+                line.sendall(b"hello\n")
+                assert line.recv(100) == HEARD
+                with suppress(ConnectionResetError):  # it was not read
+                    assert line.recv(100) == b""
+
+
+@pytest.mark.threat(49)
+def test_who_is_in_no_recorded_step_shares_few_places(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever uids they have: a user may have many. They take no place of a step that a record knows."""
+    asked = iter(range(1000))
+    monkeypatch.setattr(step_images, "peer", lambda _: (1, next(asked), 0))
+    steps = {MOST_PER_USER + 1}
+    monkeypatch.setattr(step_images, "place_of", lambda _i, _pid, uid: uid if uid in steps else step_images.STRANGER)
+    with served(place, WAITS) as pid, ExitStack() as lines:
+        for _ in range(MOST_PER_USER):
+            lines.enter_context(connect(place)).sendall(b"hello\n")
+        wait_for(MOST_PER_USER, pid)
+        assert json.loads(ask(place))[0] == BUSY
+        step = lines.enter_context(connect(place))
+        step.sendall(b"hello\n")
+        assert step.recv(100) == HEARD
+
+
+@pytest.mark.threat(49)
+def test_a_place_is_of_the_user_whom_the_jobs_record_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another uid in that user's step has none of its own, nor what is in a step without a record, or in none."""
+    installation, uid = Installation(str(tmp_path)), os.getuid()
+    for node in ("n1", "n2"):
+        (Path(installation.node(node).state) / "7").mkdir(parents=True)
+    record = a_record(node="n2")._replace(seeded={"x": Seeded("n", [SeededBundle("s", "b", "c", ["e" * 9000])])})
+    records.save(installation.node("n2").state, record)
+    jobs = {1: 7, 2: 8, 3: None}
+    monkeypatch.setattr(commands, "job_of", jobs.get)
+    places = [place_of(installation, pid, user) for pid in jobs for user in (uid, uid + 1)]
+    assert places == [uid, *[STRANGER] * 5]
 
 
 @pytest.mark.parametrize("end", ["idle", "replaced", "removed"])

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +12,7 @@ import pytest
 
 from warmstart.errors import NodeError, UserError
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerNotStarted, WorkerSilent
+from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerNotStarted, WorkerSilent, WorkerStopped
 from warmstart.host.worker import Worker, WorkerBug
 
 ME = Identity("me", os.getuid(), os.getgid())
@@ -152,6 +153,15 @@ def test_a_call_without_time_is_not_made(worker: Worker) -> None:
 def own_pid() -> int:
     """Return the pid of the process that this runs in."""
     return os.getpid()
+
+
+def test_a_users_stopped_child_is_told_apart() -> None:
+    """Whose process it is, and not that a file system hangs; the next call has a new one."""
+    with Worker(ME, real_uid=ME.uid) as worker:
+        os.kill(worker.run(after(5), own_pid), signal.SIGSTOP)
+        with pytest.raises(WorkerStopped, match=f"the process of {ME.name} .* was stopped"):
+            worker.run(after(0.2), ids)
+        assert worker.run(after(5), ids)[0] == ME.uid
 
 
 def test_a_dead_child_is_silent_and_replaced(worker: Worker) -> None:

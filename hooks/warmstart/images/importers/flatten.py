@@ -42,7 +42,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, NamedTuple
 
-from warmstart.images.importers import image_config, oci_layout
+from warmstart.images.importers import image_config, manifest, oci_layout
 from warmstart.images.importers.image_config import Additions
 from warmstart.images.importers.layer_reader import (
     CHUNK,
@@ -71,7 +71,7 @@ PLAIN_DIRECTORY = 0o755  # the mode of a directory that no layer has an entry fo
 UNCOMPRESSED = "uncompressed"  # the layout for umoci where it cannot read the image's own
 VERSION = re.compile(rb"mksquashfs version (\d+)\.(\d+)")
 # Exit statuses, for the importer. 1 is any other failure.
-UNSUPPORTED, INVALID, TOO_LARGE, UNSUPPORTED_ZSTD = 3, 4, 5, 6
+UNSUPPORTED, INVALID, TOO_LARGE, UNSUPPORTED_ZSTD, OTHER_MACHINE = 3, 4, 5, 6, 7
 
 
 def command(layout: str, tag: str, result: str, bounds: tuple[int, int], mount_point: str) -> list[str]:
@@ -452,7 +452,12 @@ def main(arguments: list[str]) -> int:
 def run(layout: str, tag: str, result: str, bounds: ImageBounds, mount_point: str = "") -> int:
     """Make the squashfs `result` of the image `tag` in a layout. Return the exit status, and say what failed."""
     try:
-        status, problem = _made(oci_layout.read(layout, tag), tag, result, bounds, mount_point)
+        image = oci_layout.read(layout, tag)
+        # In a list of manifests the importer, or skopeo, has looked for this machine; one alone is fetched as it is.
+        if manifest.is_for(os.uname().machine, oci_layout.parse(image.config).get("architecture")):
+            status, problem = _made(image, tag, result, bounds, mount_point)
+        else:
+            status, problem = OTHER_MACHINE, "built for another machine"
     except InvalidImage as error:
         status, problem = INVALID, str(error)
     except BoundsExceeded:

@@ -12,17 +12,21 @@ from warmstart.images.layers import Layer
 from warmstart.images.reference import is_digest
 
 MOST_LAYERS = 1000
+TOO_MANY = f"it has more than {MOST_LAYERS} layers"
+# Docker's foreign layers (OCI: non-distributable): skopeo leaves them where they are.
+FOREIGN = "a layer is not in its registry but at an address of its own"
 LARGEST = 1 << 50  # bytes of one layer; more is nonsense
 # GOARCH (Go's internal/goarch) for the machine of uname(2).
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x", "riscv64": "riscv64"}
 
 
 class ImageManifest(NamedTuple):
-    """What a manifest says. Layers and child are empty if it is not understood; skopeo then decides."""
+    """What a manifest says. All is empty if it is not understood; skopeo then decides."""
 
     layers: list[Layer]
     child: str = ""  # in a list: the digest of the manifest for this machine
     is_one: bool = True  # False: the text is neither a manifest nor a list of manifests
+    problem: str = ""  # why no image can be made of it
 
 
 def read(text: str, machine: str) -> ImageManifest:
@@ -36,10 +40,24 @@ def read(text: str, machine: str) -> ImageManifest:
     try:
         if "manifests" in document:
             return ImageManifest([], _choose(document["manifests"], machine))
-        layers = [_layer(each) for each in document["layers"]]
+        described = document["layers"]
+        if len(described) > MOST_LAYERS:
+            return ImageManifest([], problem=TOO_MANY)
+        layers = [_layer(each) for each in described]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ImageManifest([])
-    return ImageManifest(layers if len(layers) <= MOST_LAYERS else [])
+    return ImageManifest(layers, problem=FOREIGN if any(map(is_foreign, described)) else "")
+
+
+def is_foreign(descriptor: dict[str, object]) -> bool:
+    """Return whether a layer is one that skopeo does not fetch."""
+    return bool(descriptor.get("urls"))
+
+
+def is_for(machine: str, architecture: object) -> bool:
+    """Return whether a machine (uname(2)) runs what a configuration says to be built so, as far as that is known."""
+    wanted = _ARCHITECTURES.get(machine, architecture)
+    return not architecture or architecture == wanted or (architecture == "386" and wanted == "amd64")
 
 
 def _choose(manifests: object, machine: str) -> str:

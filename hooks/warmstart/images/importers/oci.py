@@ -187,6 +187,8 @@ class Oci(NamedTuple):
             raise ImageTooLarge.of(reference.canonical(), scratch.caps)
         if completed.status == flatten.INVALID:
             raise ImageMalformed(image=reference.canonical(), problem=completed.complaint())
+        if completed.status == flatten.OTHER_MACHINE:
+            raise ImageNotForMachine(image=reference.canonical(), machine=os.uname().machine)
         if completed.status != 0:
             raise _failure(reference, "flatten", completed, scratch)
         return None
@@ -200,13 +202,20 @@ class Oci(NamedTuple):
     def _manifest(
         self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline
     ) -> tuple[Reference, list[Layer]]:
-        """Return the reference to the manifest for this machine, and its layers; [] if nobody can tell."""
+        """Return the reference to the manifest for this machine, and its layers; [] if nobody can tell.
+
+        Raises `ImageMalformed` for one of which no image can be made: it would be fetched in vain.
+        """
         exact = reference._replace(tag="", digest=digest)
         for _ in range(2):
             shown, text = self._show(exact, scratch, deadline)
-            if shown != exact.digest:  # too long, or not what was asked for
+            if len(text) >= process.MOST_OUTPUT:  # cut there
+                raise ImageMalformed(image=reference.canonical(), problem="its manifest is too long")
+            if shown != exact.digest:
                 break
             manifest = self._read(text, deadline)
+            if manifest.problem:
+                raise ImageMalformed(image=reference.canonical(), problem=manifest.problem)
             if not manifest.child:
                 return exact, manifest.layers
             exact = exact._replace(digest=manifest.child)

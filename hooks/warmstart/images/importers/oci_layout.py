@@ -13,9 +13,9 @@ import re
 from typing import NamedTuple
 
 from warmstart.images.importers.layer_reader import CHUNK, InvalidImage, LayerArchive
+from warmstart.images.importers.manifest import FOREIGN, MOST_LAYERS, TOO_MANY, is_foreign
 
 LARGEST_DOCUMENT = 16 << 20  # bytes of a manifest or configuration
-MOST_LAYERS = 1000
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DAMAGED = "a layer or document has other bytes on this node than were fetched"
 REFERENCE = "org.opencontainers.image.ref.name"
@@ -39,7 +39,9 @@ def read(layout: str, tag: str) -> LayoutImage:
     diff_ids = _part(parse(document), "rootfs").get("diff_ids")
     described = _list_of(manifest, "layers")
     if len(described) > MOST_LAYERS:
-        raise InvalidImage(f"it has more than {MOST_LAYERS} layers")
+        raise InvalidImage(TOO_MANY)
+    if any(map(is_foreign, described)):
+        raise InvalidImage(FOREIGN)
     if not isinstance(diff_ids, list) or len(diff_ids) != len(described):
         raise InvalidImage("its manifest and its configuration have different numbers of layers")
     blobs = [_sized_blob(layout, entry) for entry in described]

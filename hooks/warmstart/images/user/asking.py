@@ -2,7 +2,8 @@
 
 Runs as the job's user. The step names its image to root at a socket (`entry.step_images`): one line with the canonical
 reference. Root finds out by itself which job asks, waits for the image as a prolog does, up to `images.wait`, and
-answers with one line, an `Answer` as JSON. A step waits longer than that by asking again.
+answers with one line, an `Answer` as JSON. Before that it sends an empty line (`HEARD`), within a second: what says
+nothing for so long is out of order. A step waits longer than `images.wait` by asking again.
 
 A socket of anybody but root is none.
 """
@@ -26,6 +27,8 @@ from warmstart.policy.compiled import Images
 
 THERE, ALONE, BUSY, FAILED, BROKEN = "there", "alone", "busy", "failed", "broken"
 EXPIRED = "image-wait-expired"
+HEARD = b"\n"  # the line before an answer that takes its time
+HEARD_S = 1.0
 MOST_BROKEN = 3  # lines that break off one after the other; then root's program is out of order
 LONGEST = 8192  # bytes of an answer
 LONGEST_TEXT = 2000  # characters of one text in it
@@ -82,7 +85,7 @@ def obtain(path: str, reference: Reference, rules: Images, find: Callable[[], st
 
 
 def ask(path: str, reference: Reference, seconds: float) -> Answer:
-    """Ask once; ALONE if nobody of root's listens there, BROKEN if the line breaks off."""
+    """Ask once; ALONE if nobody of root's listens there, BROKEN if the line breaks off, or nobody says a word."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(CONNECT_S)
         try:
@@ -93,11 +96,13 @@ def ask(path: str, reference: Reference, seconds: float) -> Answer:
             return Answer(ALONE)
         if peer(line)[1] != 0:
             return Answer(ALONE)
-        line.settimeout(seconds)
+        line.settimeout(HEARD_S)
         try:
             with suppress(BrokenPipeError):  # root has answered already, and has no place for this
                 line.sendall(f"{reference.canonical()}\n".encode())
-            return _decode(_read(line))
+            first = line.recv(1)
+            line.settimeout(seconds)
+            return _decode(_read(line, b"" if first == HEARD else first))
         except (OSError, ValueError):
             return Answer(BROKEN)
 
@@ -108,8 +113,7 @@ def peer(line: socket.socket) -> tuple[int, int, int]:
     return pid, uid, gid
 
 
-def _read(line: socket.socket) -> bytes:
-    data = b""
+def _read(line: socket.socket, data: bytes) -> bytes:
     while not data.endswith(b"\n"):
         piece = line.recv(LONGEST)
         data += piece

@@ -13,13 +13,14 @@ import tarfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.layer_stacks import Item, archive, random_stack, tree_of, write_layout
-from warmstart.images.importers import flatten, image_config, oci_layout, unpacked
+from warmstart.images.importers import flatten, image_config, manifest, oci_layout, unpacked
 from warmstart.images.importers.image_config import Additions
 from warmstart.images.importers.layer_reader import (
     BoundsExceeded,
@@ -406,6 +407,36 @@ def test_what_the_nodes_disk_has_damaged_is_no_fault_of_the_image(
     path.write_bytes(whole[:-9] if name == "short layer" else whole[:-9] + b"123456789")
     assert make(layout) == 1
     assert "other bytes on this node" in capfd.readouterr().err
+
+
+def test_an_image_for_another_machine_is_refused(layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its configuration says for which; there is no result."""
+    other = "s390x" if os.uname().machine != "s390x" else "x86_64"
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine=other))
+    assert make(layout) == flatten.OTHER_MACHINE
+    assert not (layout.parent / "r.sqsh").exists()
+
+
+@pytest.mark.parametrize(
+    ("layers", "problem"),
+    [([{}] * (manifest.MOST_LAYERS + 1), manifest.TOO_MANY), ([{"urls": ["https://example.com/l"]}], manifest.FOREIGN)],
+)
+def test_layers_that_no_image_can_be_made_of(
+    layout: Path, capfd: pytest.CaptureFixture[str], layers: list[object], problem: str
+) -> None:
+    """Also where skopeo has chosen the manifest."""
+    index = json.loads((layout / "index.json").read_text())
+    digest = index["manifests"][0]["digest"][7:]
+    document = json.loads((layout / "blobs" / "sha256" / digest).read_text())
+    config = json.loads((layout / "blobs" / "sha256" / document["config"]["digest"][7:]).read_text())
+    config["rootfs"]["diff_ids"] = [f"sha256:{'0' * 64}"] * len(layers)
+    for entry, content in ((document["config"], config), (index["manifests"][0], document | {"layers": layers})):
+        data = json.dumps(content).encode()
+        entry["digest"] = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        (layout / "blobs" / "sha256" / entry["digest"][7:]).write_bytes(data)
+    (layout / "index.json").write_text(json.dumps(index))
+    assert make(layout) == flatten.INVALID
+    assert capfd.readouterr().err == f"{problem}\n"
 
 
 def test_a_damaged_index_is_refused(layout: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmstart.images.importers.manifest import LARGEST, MOST_LAYERS, ImageManifest, read
+from warmstart.images.importers.manifest import FOREIGN, LARGEST, MOST_LAYERS, TOO_MANY, ImageManifest, is_for, read
 from warmstart.images.layers import Layer
 
 ONE, TWO = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
@@ -63,12 +63,44 @@ def test_chooses_the_manifest_for_this_machine(entries: list[tuple[str, str, str
         layered({"digest": ONE, "size": True}),
         layered({"digest": "../../etc/passwd", "size": 1}),
         layered({"digest": [ONE], "size": 1}),
-        layered(*[{"digest": ONE, "size": 1}] * (MOST_LAYERS + 1)),
     ],
 )
 def test_a_manifest_that_is_not_understood_says_nothing(text: str) -> None:
     """No exception: the import goes on without knowing its layers."""
     assert read(text, "x86_64") == UNKNOWN
+
+
+@pytest.mark.threat(46)
+@pytest.mark.parametrize("layer", [{"digest": ONE, "size": 1}, {}, 1])
+def test_too_many_layers_are_told_before_any_is_fetched(layer: object) -> None:
+    """Whatever these are; up to the bound they are taken."""
+    assert read(layered(*[layer] * (MOST_LAYERS + 1)), "x86_64") == ImageManifest([], problem=TOO_MANY)
+    assert read(layered(*[layer] * MOST_LAYERS), "x86_64").problem == ""
+
+
+def test_a_foreign_layer_is_told() -> None:
+    """What has addresses of its own is not fetched by skopeo."""
+    foreign = {"digest": TWO, "size": 5, "urls": ["https://example.com/layer"]}
+    assert read(layered({"digest": ONE, "size": 5, "urls": []}, foreign), "x86_64").problem == FOREIGN
+
+
+@pytest.mark.parametrize(
+    ("machine", "architecture", "fits"),
+    [
+        ("x86_64", "amd64", True),
+        ("x86_64", "386", True),
+        ("x86_64", "arm64", False),
+        ("aarch64", "arm64", True),
+        ("aarch64", "amd64", False),
+        ("aarch64", "386", False),
+        ("x86_64", "", True),
+        ("x86_64", None, True),
+        ("loongarch64", "loong64", True),
+    ],
+)
+def test_what_a_machine_runs(machine: str, architecture: object, fits: bool) -> None:
+    """What nobody says, or nobody here knows, is taken."""
+    assert is_for(machine, architecture) is fits
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,13 @@ def test_layers_that_cannot_be_flattened_are_unpacked(programs: Programs, status
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(flatten.TOO_LARGE, ImageTooLarge), (flatten.INVALID, ImageMalformed), (1, ImportFailed)]
+    ("status", "kind"),
+    [
+        (flatten.TOO_LARGE, ImageTooLarge),
+        (flatten.INVALID, ImageMalformed),
+        (flatten.OTHER_MACHINE, ImageNotForMachine),
+        (1, ImportFailed),
+    ],
 )
 def test_an_image_that_is_wrong_is_not_unpacked(programs: Programs, status: int, kind: type[WarmstartError]) -> None:
     """Another program would find the same."""
@@ -188,6 +194,30 @@ def test_a_list_names_the_manifest_that_is_fetched(programs: Programs, monkeypat
         IMPORTER.import_image(
             parse("reg.io/a:1"), digest_of(index), SCRATCH._replace(caps=Caps(99, 9)), after(9), report=told.append
         )
+
+
+@pytest.mark.threat(46)
+@pytest.mark.parametrize(
+    ("image", "problem"),
+    [
+        (json.dumps({"layers": [{}] * (manifest.MOST_LAYERS + 1)}).encode(), manifest.TOO_MANY),
+        (json.dumps({"layers": [{"digest": DIGEST, "size": 1, "urls": ["x"]}]}).encode(), manifest.FOREIGN),
+        (b'{"layers": []}'.ljust(process.MOST_OUTPUT), "its manifest is too long"),
+    ],
+)
+def test_a_manifest_that_no_image_can_be_made_of_is_not_fetched(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, image: bytes, problem: str
+) -> None:
+    """Alone, or in a list: the registry is asked for nothing else."""
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="aarch64"))
+    platform = {"os": "linux", "architecture": "arm64"}
+    index = json.dumps({"manifests": [{"digest": digest_of(image), "platform": platform}]}).encode()
+    for shown in ([image], [index, image]):
+        programs.started.clear()
+        programs.answer = showing(shown)
+        with pytest.raises(ImageMalformed, match=problem):
+            IMPORTER.import_image(parse("reg.io/a:1"), digest_of(shown[0]), SCRATCH, after(9))
+        assert len(programs.started) == len(shown)
 
 
 def test_a_manifest_that_is_another_one_is_not_read(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:

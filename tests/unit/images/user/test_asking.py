@@ -7,6 +7,7 @@ import os
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,11 +25,15 @@ RULES = defaults().images
 
 
 class Root:
-    """Root's end of the socket: says its lines one after the other, and remembers what it was asked."""
+    """Root's end of the socket: says its lines one after the other, and remembers what it was asked.
 
-    def __init__(self, path: str, lines: Sequence[bytes]) -> None:
+    With a `pause` it says all on one connection, with so many seconds between two lines.
+    """
+
+    def __init__(self, path: str, lines: Sequence[bytes], pause: float = 0.0) -> None:
         self.asked: list[bytes] = []
         self._lines = lines
+        self._pause = pause
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(path)
         self._listener.listen()
@@ -43,11 +48,13 @@ class Root:
         self._listener.close()
 
     def _serve(self) -> None:
-        for said in self._lines:
+        for lines in [self._lines] if self._pause else [[said] for said in self._lines]:
             line, _ = self._listener.accept()
             with line, suppress(BrokenPipeError):  # the step has gone
                 self.asked.append(line.recv(1000))
-                line.sendall(said)
+                for said in lines:
+                    line.sendall(said)
+                    time.sleep(self._pause)
 
 
 @pytest.fixture
@@ -65,6 +72,27 @@ def test_an_answer_crosses(path: str) -> None:
     with Root(path, [answer.encode()]) as root:
         assert asking.ask(path, REFERENCE, 30) == answer
     assert root.asked == [b"reg.io/team/app:1\n"]
+
+
+def test_an_answer_may_take_its_time_once_root_has_heard(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that says so may come with the answer, or long before it."""
+    monkeypatch.setattr(asking, "HEARD_S", 0.05)
+    answer = Answer(THERE, "/store/a.sqsh")
+    with Root(path, [asking.HEARD + answer.encode()]):
+        assert asking.ask(path, REFERENCE, 30) == answer
+    Path(path).unlink()
+    with Root(path, [asking.HEARD, answer.encode()], pause=0.2):
+        assert asking.ask(path, REFERENCE, 30) == answer
+
+
+@pytest.mark.threat(49)
+def test_a_stopped_server_holds_no_step(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes connections for it; nobody says a word, and the step goes on alone."""
+    monkeypatch.setattr(asking, "HEARD_S", 0.05)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stopped:
+        stopped.bind(path)
+        stopped.listen()
+        assert asking.obtain(path, REFERENCE, RULES, lambda: "") == Answer(ALONE)
 
 
 def test_an_answer_is_bounded() -> None:
