@@ -186,6 +186,8 @@ else:
             value, end = _scan(text, start)
         except StopIteration as stop:
             raise ValueError(f"no JSON value at character {stop.value}") from None
+        except SystemError:  # up to Python 3.11 the scanner knows its own error only where `json.decoder` is loaded
+            raise ValueError("malformed JSON") from None
         if text[end:].strip(_SPACE):
             raise ValueError(f"extra data after the JSON value, at character {end}")
         return value

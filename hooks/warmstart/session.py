@@ -43,7 +43,7 @@ class MaintenanceBusy(ResourceError):
 
     code = "maintenance-busy"
     template = "another maintenance run is active {what}"
-    hint = "wait for it; it does the same work"
+    hint = "wait until it is over, then run this again"
 
 
 class MaintenanceFailed(ResourceError):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import marshal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 import warmstart
 from tests.fuzz.inputs import CORPUS
 from tests.fuzz.parsers import PARSERS, check
+from tests.support import bare_decoders
 
 HOOKS = Path(warmstart.__file__).parent
 # Calls that take bytes or text apart.
@@ -101,3 +105,71 @@ def test_what_once_failed() -> None:
     """`make fuzz` keeps here what it finds."""
     for path in sorted(CORPUS.glob("*/*")):
         check(PARSERS[path.parent.name], path.read_bytes())
+
+
+# The standard library's own (CPython, Lib/test/test_json: test_fail.py, test_decode.py, test_recursion.py);
+# the first and the 18th are JSON, and nothing that is decoded here.
+BAD_JSON = [
+    '"A JSON payload should be an object or array, not a string."',
+    '["Unclosed array"',
+    '{unquoted_key: "keys must be quoted"}',
+    '["extra comma",]',
+    '["double extra comma",,]',
+    '[   , "<-- missing value"]',
+    '["Comma after the close"],',
+    '["Extra close"]]',
+    '{"Extra comma": true,}',
+    '{"Extra value after close": true} "misplaced quoted value"',
+    '{"Illegal expression": 1 + 2}',
+    '{"Illegal invocation": alert()}',
+    '{"Numbers cannot have leading zeroes": 013}',
+    '{"Numbers cannot be hex": 0x14}',
+    '["Illegal backslash escape: \\x15"]',
+    '[\\naked]',
+    '["Illegal backslash escape: \\017"]',
+    '[[[[[[[[[[[[[[[[[[[["Too deep"]]]]]]]]]]]]]]]]]]]]',
+    '{"Missing colon" null}',
+    '{"Double colon":: null}',
+    '{"Comma instead of colon", null}',
+    '["Colon instead of comma": false]',
+    '["Bad value", truth]',
+    "['single quote']",
+    '["\ttab\tcharacter\tin\tstring\t"]',
+    '["tab\\   character\\   in\\  string\\  "]',
+    '["line\nbreak"]',
+    '["line\\\nbreak"]',
+    '[0e]',
+    '[0e+]',
+    '[0e+-1]',
+    '{"Comma instead if closing brace": true,',
+    '["mismatch"}',
+    '["A\x1fZ control characters in string"]',
+    "", " ", "{", '{"spam"', '{"spam":', '{"spam":42', '{"spam":42,', "[", "[42", "[42,", '["', '["spam', '["spam"',
+    '["spam",', "[,", '{"spam":[}', "[42:", '[42 "spam"', "[42,]", '{"spam":[42}', '{"spam" ,', '{"spam":,',
+    "{,", "1 2", '"', '"spam', '"\\', '"\\u12', '"\\ud800\\', "-", "nul", "Na", "-Infinit", "\ufeff[]", "\0",
+]  # fmt: skip
+BAD_BYTES = [*(text.encode() for text in BAD_JSON), b"\xff", b'"\xc3', b"[" * 100_000, b'{"":' * 100_000, b"9" * 10_000]
+
+
+def test_torn_and_bad_json_is_refused_by_a_bare_interpreter_too(tmp_path: Path) -> None:
+    """Where nothing has loaded `json`, as pytest has. Torn is each beginning of what a decoder takes."""
+    decoding = {"json.loads", "json.load", "loads", "wire.parse"}
+    functions = {function for function, calls in parsing_functions().items() if calls & decoding}
+    names = {name for name, parser in PARSERS.items() if functions & {*parser.covers}}
+    names.remove("metrics")  # the command line's, which has loaded it
+    assert names == bare_decoders.DECODERS.keys() | bare_decoders.OF_FILES.keys()
+    inputs = {name: BAD_BYTES + [s[:end] for s in PARSERS[name].samples for end in range(len(s))] for name in names}
+    ran = subprocess.run(
+        [sys.executable, "-IS", bare_decoders.__file__],
+        input=marshal.dumps((str(HOOKS.parent), inputs)),
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    refusals = {name: {kind.__name__ for kind in PARSERS[name].refusals} for name in names}
+    results = marshal.loads(ran.stdout)
+    assert len({name for name, *_ in results}) > len(names) / 4
+    assert [
+        (name, inputs[name][number][:80], kinds) for name, number, kinds in results if not refusals[name] & {*kinds}
+    ] == []

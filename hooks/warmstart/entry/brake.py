@@ -2,7 +2,8 @@
 
 Loaded only by a hook that has failed with a node's error or a bug. It appends a line to a file of root's; with `MOST`
 of them within an hour it writes the file that hooks look for as they look for `off` (`Installation.brake`). Of crashes
-only those of different users count: a user who finds a bug stops nobody else's service (docs/threats.md, row 37).
+only those of different causes and users count: one damaged file, one store that answers nonsense, one place in the code
+and one user who finds bugs stop nobody else's service (docs/threats.md, row 37).
 """
 
 from __future__ import annotations
@@ -24,21 +25,26 @@ CRASHED = str(events.HOOK_CRASHED)
 
 
 class _Fault(NamedTuple):
-    """A failure of a hook: when (epoch seconds), of whose job, and an error's code or `CRASHED`."""
+    """A failure of a hook: when (epoch seconds), of whose job, an error's code or `CRASHED`, and where that was."""
 
     at: float
     uid: str
     code: str
+    cause: str = ""  # an earlier release wrote none
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return f"{self.code} in {self.cause}" if self.cause else self.code
 
 
 def pull(installation: Installation, error: BaseException, uid: str) -> list[str]:
-    """Count a failure of a hook; return the codes of the faults if that switches the node off, else [].
+    """Count a failure of a hook; return the faults if that switches the node off, else [].
 
     `uid` is the job's. Where nothing can be written, nothing is counted.
     """
-    code = error.code if isinstance(error, NodeError) else CRASHED
+    what = (error.code, "") if isinstance(error, NodeError) else (CRASHED, _cause(error))
     try:
-        faults = _counted(_recent(installation.faults, _Fault(time.time(), uid, code)))
+        faults = _counted(_recent(installation.faults, _Fault(time.time(), uid, *what)))
         if len(faults) < MOST:
             return []
         directory, name = os.path.split(installation.brake)
@@ -47,7 +53,7 @@ def pull(installation: Installation, error: BaseException, uid: str) -> list[str
         os.unlink(installation.faults)  # whoever switches it on again begins at zero
     except OSError:
         return []
-    return [fault.code for fault in faults]
+    return [*map(str, faults)]
 
 
 def _recent(path: str, fault: _Fault) -> list[_Fault]:
@@ -57,7 +63,7 @@ def _recent(path: str, fault: _Fault) -> list[_Fault]:
     try:
         if os.fstat(fd).st_size > LARGEST:
             os.ftruncate(fd, 0)
-        os.write(fd, f"{fault.at:.3f} {fault.uid} {fault.code}\n".encode())
+        os.write(fd, f"{fault.at:.3f} {fault.uid} {fault.code} {fault.cause}\n".encode())
         os.lseek(fd, 0, os.SEEK_SET)
         text = files.read_up_to(fd, 2 * LARGEST).decode("ascii", "replace")
     finally:
@@ -75,16 +81,34 @@ def _parsed(line: str) -> _Fault | None:
 
 
 def _counted(faults: list[_Fault]) -> list[_Fault]:
-    """Return every node fault, and one crash of each user."""
-    crashes = {fault.uid: fault for fault in faults if fault.code == CRASHED}
-    return [fault for fault in faults if fault.code != CRASHED] + list(crashes.values())
+    """Return every node fault, and crashes of which no two have a cause or a user in common."""
+    counted: list[_Fault] = []
+    for crash in (fault for fault in faults if fault.code == CRASHED):
+        if not any(crash.uid == one.uid or crash.cause == one.cause for one in counted):
+            counted.append(crash)
+    return [fault for fault in faults if fault.code != CRASHED] + counted
+
+
+def _cause(error: BaseException) -> str:
+    """Return the module and function that crashed, or used what did of `lean` and `host`; of a client the module alone.
+
+    Whatever a process with another identity is asked, it is one cause.
+    """
+    cause, trace = "", error.__traceback__
+    while trace is not None:
+        code, module = trace.tb_frame.f_code, trace.tb_frame.f_globals.get("__name__", "")
+        if module.startswith("warmstart.") and not module.startswith(("warmstart.host.", "warmstart.lean")):
+            name = module.removeprefix("warmstart.")
+            cause = name if name.endswith(".client") else f"{name}:{code.co_name}"
+        trace = trace.tb_next
+    return cause
 
 
 def _text(path: str, faults: list[_Fault]) -> str:
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     return (
         f"{now}: warmstart has switched itself off on this host after {len(faults)} node faults or crashes within an "
-        f"hour: {', '.join(fault.code for fault in faults)}.\n"
+        f"hour: {', '.join(map(str, faults))}.\n"
         "Find the cause: warmstart audit --event node.drained, or hook.crashed; warmstart doctor.\n"
         f"Then switch it on again: rm {path}\n"
     )

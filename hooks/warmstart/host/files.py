@@ -42,6 +42,11 @@ class ReadFailed(OSError):
     """The source of a copy could not be read. Any other `OSError` of a copy comes from its target."""
 
 
+def file_of(error: OSError) -> str:
+    """Return the file that an error names; "" for none, and for a descriptor's number, as `os.listdir` names it."""
+    return "" if isinstance(error.filename, int) else os.fsdecode(error.filename or "")
+
+
 class Untrusted(PermissionError):
     """A path is not safe from other users: `filename` is the file or directory at fault, `strerror` the reason."""
 

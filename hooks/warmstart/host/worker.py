@@ -16,7 +16,7 @@ import select
 from warmstart.errors import NodeError, WarmstartError, by_code
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import write_all
+from warmstart.host.files import file_of, write_all
 from warmstart.host.identity import (
     SIGKILL,
     Identity,
@@ -214,7 +214,7 @@ def _answer(name: str, args: list[Json], kwargs: dict[str, Json]) -> dict[str, J
     except WarmstartError as error:
         return {"code": error.code, "fields": {k: str(v) for k, v in error.fields.items()}}
     except OSError as error:
-        return {"errno": error.errno, "text": error.strerror, "file": str(error.filename or "")}
+        return {"errno": error.errno, "text": error.strerror, "file": file_of(error)}
     except Exception:  # noqa: BLE001 - the parent raises it as a bug, with this text
         return _bug()
 

@@ -72,7 +72,7 @@ class WorkspaceNotRoots(ResourceError):
     @classmethod
     def of(cls, path: str, error: OSError) -> WorkspaceNotRoots:
         """Return the error for a file or directory at `path`, or where the error says."""
-        name = os.fsdecode(error.filename or "")
+        name = files.file_of(error)
         problem = error.strerror if isinstance(error, Untrusted) else "is a link, or no directory"
         return cls(path=name if os.path.isabs(name) else path, problem=problem)
 

@@ -281,7 +281,10 @@ class StoreClient:
         from warmstart.store import parts
 
         with Worker(self.worker.identity) as locker:
-            yield locker.run(deadline, parts.lock, place)
+            is_ours = locker.run(deadline, parts.lock, place)
+            yield is_ours
+        if is_ours:
+            self.worker.run(deadline, parts.unlock, place)
 
     def parts(self, place: RunParts, deadline: Deadline) -> Listing | None:
         """Return all parts of a run; None if nothing of it is there."""

@@ -23,7 +23,7 @@ import time
 
 from warmstart.errors import UserError
 from warmstart.host import wire
-from warmstart.host.files import DIRECTORY, REGULAR
+from warmstart.host.files import DIRECTORY, REGULAR, file_of
 from warmstart.host.wire import Json
 from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, loads, suppress
 from warmstart.store import layout, manifest
@@ -130,7 +130,7 @@ def read(directory: str, writer: str) -> Index:
                 return _written(fd, writer, index, None)
         return index
     except OSError as error:
-        error.filename = os.path.join(directory, error.filename or "")
+        error.filename = os.path.join(directory, file_of(error))
         raise
     finally:
         os.close(fd)

@@ -17,7 +17,7 @@ import os
 import time
 
 from warmstart.errors import StoreError
-from warmstart.host.files import DIRECTORY, ensure_dir
+from warmstart.host.files import DIRECTORY, ensure_dir, file_of
 from warmstart.lean import Iterator, NamedTuple, contextmanager
 
 ARTIFACTS = "artifacts"
@@ -61,7 +61,7 @@ def store_errors(what: str, directory: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        path = os.path.join(directory, error.filename if isinstance(error.filename, str) else "")
+        path = os.path.join(directory, file_of(error))
         problem = f"{error.strerror}: {path}" if path else str(error.strerror)
         kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreFailed
         raise kind(what=what, problem=problem) from error

@@ -277,12 +277,21 @@ def remove(place: RunParts, merged: list[str]) -> None:
             for name in names:
                 if name.endswith(_DONE) or _is_left_over(dir_fd, name):
                     unlink_if_there(name, dir_fd)
-            with suppress(FileNotFoundError):
+        unlock(place)
+
+
+def unlock(place: RunParts) -> None:
+    """Remove the lock's directory if the run has nothing else, and the run's; once more when the lock is released.
+
+    NFS keeps the name of a file that is open, under another name, until it is closed.
+    """
+    with suppress(OSError):  # not empty: a node is handing in, or the lock is held
+        with opened_dir(place.path) as dir_fd:
+            if _names(dir_fd) == [LOCKS]:
                 with opened_dir(LOCKS, dir_fd) as locks_fd:
                     unlink_if_there(_LOCK, locks_fd)
                 os.rmdir(LOCKS, dir_fd=dir_fd)
-        with suppress(OSError):  # not empty: a node is handing in
-            os.rmdir(place.path)
+        os.rmdir(place.path)
 
 
 def lock(place: RunParts) -> bool:

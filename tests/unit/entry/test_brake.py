@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -43,6 +44,16 @@ def node_fault(_hook: Hook) -> None:
 def crash(_hook: Hook) -> None:
     """Fail by a bug."""
     raise ZeroDivisionError
+
+
+def crash_in(module: str) -> Callable[[Hook], None]:
+    """Return what fails by a bug in a module of warmstart's, below which a worker's process was asked."""
+
+    def ask(_hook: Hook) -> None:
+        below(_hook)
+
+    below = FunctionType(crash.__code__, {"__name__": "warmstart.host.worker"})
+    return FunctionType(ask.__code__, {"__name__": f"warmstart.{module}"}, closure=ask.__closure__)
 
 
 def shortage(_hook: Hook) -> None:
@@ -90,18 +101,48 @@ def test_the_third_node_fault_within_an_hour_drains_no_more(entry_site: EntrySit
     assert f"rm {entry_site.installation.brake}" in Path(entry_site.installation.brake).read_text()
 
 
-def test_crashes_for_three_users_switch_the_node_off(entry_site: EntrySite) -> None:
-    """A bug that hits everybody."""
-    assert hooks(entry_site, crash, 7, 8) == [0, 0]
+def test_crashes_of_three_causes_switch_the_node_off(entry_site: EntrySite) -> None:
+    """Of different users; it says where they were."""
+    for uid, module in ((7, "record"), (8, "steps.seed")):
+        assert hooks(entry_site, crash_in(module), uid) == [0]
     assert not is_idle(entry_site)
-    assert hooks(entry_site, crash, 9) == [0]
+    assert hooks(entry_site, crash_in("view"), 9) == [0]
     assert is_idle(entry_site)
-    assert entry_site.events("node.braked")[0]["faults"] == ["hook.crashed"] * 3
+    places = ["record:ask", "steps.seed:ask", "view:ask"]
+    assert entry_site.events("node.braked")[0]["faults"] == [f"hook.crashed in {place}" for place in places]
+    assert all(place in Path(entry_site.installation.brake).read_text() for place in places)
+
+
+@pytest.mark.parametrize("module", ["record", "store.client"])
+def test_one_cause_is_one_for_however_many_users(entry_site: EntrySite, module: str) -> None:
+    """One damaged file, one store that answers nonsense: jobs run cold, and nobody else's service stops."""
+    hooks(entry_site, crash_in(module), *range(7, 20))
+    assert not is_idle(entry_site)
+
+
+def test_a_store_is_one_cause_whatever_it_is_asked() -> None:
+    """Its client's methods are many places, and one process answers."""
+    causes = set()
+    for name in ("offers", "fetch"):
+        method = FunctionType(crash.__code__.replace(co_name=name), {"__name__": "warmstart.store.client"})
+        with pytest.raises(ZeroDivisionError) as raised:
+            method(None)
+        causes.add(brake._cause(raised.value))
+    assert causes == {"store.client"}
+
+
+def test_drains_and_crashes_count_together(entry_site: EntrySite) -> None:
+    """Each drain is one, of whatever cause: the node has left the service."""
+    hooks(entry_site, node_fault, 7, 7)
+    assert not is_idle(entry_site)
+    hooks(entry_site, crash, 7)
+    assert is_idle(entry_site)
 
 
 def test_one_users_crashes_do_not(entry_site: EntrySite) -> None:
     """Else who finds a bug that one job triggers could stop the service of others."""
-    hooks(entry_site, crash, *[7] * 10)
+    for module in ("record", "view", "plan", "runner"):
+        hooks(entry_site, crash_in(module), 7, 7)
     assert not is_idle(entry_site)
 
 

@@ -36,6 +36,8 @@ def fail(kind: str) -> None:
         raise SampleRefused(what="tea")
     if kind == "system":
         raise FileNotFoundError(errno.ENOENT, "No such file", "/nowhere")
+    if kind == "listing":
+        raise OSError(errno.ESTALE, "Stale file handle", 7)
     if kind == "death":
         os._exit(3)
     raise ZeroDivisionError
@@ -127,6 +129,13 @@ def test_system_errors_keep_number_and_file(worker: Worker) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         worker.run(after(5), fail, "system")
     assert caught.value.filename == "/nowhere"
+
+
+def test_a_descriptor_is_no_name(worker: Worker) -> None:
+    """Of a directory listed by its descriptor; the number means nothing in another process."""
+    with pytest.raises(OSError, match="Stale file handle") as caught:
+        worker.run(after(5), fail, "listing")
+    assert not caught.value.filename
 
 
 def test_anything_else_is_a_bug_with_the_childs_traceback(worker: Worker) -> None:

@@ -66,6 +66,12 @@ def test_a_full_or_broken_disk_is_told_apart(tmp_path: Path) -> None:
         pytest.fail("a file is no directory")
 
 
+def test_an_error_that_names_a_descriptor_is_told() -> None:
+    """As one of `os.listdir`: it has no name for the directory."""
+    error = scratch.WorkspaceNotRoots.of("/w", NotADirectoryError(20, "Not a directory", 7))
+    assert error.fields["path"] == "/w"
+
+
 @pytest.mark.parametrize("program", ["MKE2FS", "MOUNT"])
 def test_without_a_file_system_it_is_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     """A node without mke2fs, or without loop devices: nothing is left of the attempt, and programs are watched."""

@@ -13,13 +13,14 @@ import pytest
 from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerDied, WorkerSilent
-from warmstart.store import bundles, maintenance
+from warmstart.store import bundles, maintenance, parts
 from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleGone, Offer, Offers
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
 from warmstart.store.manifest import File, Manifest, ManifestUnreadable
+from warmstart.store.parts import RunParts
 
 pytestmark = pytest.mark.threat(6)
 
@@ -177,3 +178,13 @@ def forged_manifest(_where: Namespace, bundle: str) -> Manifest:
 def forged_survey(_where: Namespace, _owner: str) -> list[Bundle]:
     """List a bundle elsewhere."""
     return [Bundle("..", "numba", "ns", BUNDLE, SHA, 1, 1, "a", 1.0, 1, 1)]
+
+
+def test_the_lock_of_a_merge_goes_when_it_is_over(client: StoreClient, tmp_path: Path) -> None:
+    """Also what an earlier merge left of it, as NFS does of a file that is unlinked while it is held."""
+    run = RunParts(str(tmp_path), parts.name_of(1000, "c", 7, 0))
+    os.makedirs(run.path)
+    with client.locked_parts(run, after(20)) as is_ours:
+        assert is_ours
+        assert os.listdir(run.path) == ["locks"]
+    assert not os.path.exists(run.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -339,3 +340,19 @@ def test_an_older_index_or_manifest_supersedes_nothing(shop: Shop) -> None:
     assert shop.seen() == {"f": "v1"}
     bundles.reindex(shop.where(), OWNER)
     assert shop.seen() == {"f": "v1"}
+
+
+@pytest.mark.parametrize("number", [errno.ENOTCONN, errno.ESTALE, errno.EIO])
+def test_a_store_that_hangs_up_is_a_failure_of_the_store(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A listing by descriptor has a number for a file's name."""
+    shop.publish(a="1")
+    os.unlink(Path(shop.where().path) / index.NAME)
+
+    def fail(place: int) -> list[str]:
+        raise OSError(number, os.strerror(number), place)
+
+    monkeypatch.setattr(os, "listdir", fail)
+    with pytest.raises(StoreFailed, match=f"{os.strerror(number)}: {shop.where().path}/$"):
+        shop.seen()

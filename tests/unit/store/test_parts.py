@@ -151,6 +151,40 @@ def test_one_process_merges_a_run(run: RunParts) -> None:
     assert not os.path.exists(run.path)
 
 
+def test_the_directory_of_locks_goes_although_who_removes_holds_the_lock(
+    run: RunParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS keeps an unlinked file that somebody has open, under another name, until it is closed."""
+    unlink, held = os.unlink, set[str]()
+
+    def silly(name: str, *, dir_fd: int | None = None) -> None:
+        if name != "merge":
+            unlink(name, dir_fd=dir_fd)
+            return
+        os.rename(name, ".nfs7", src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        held.add(f"{run.path}/locks/.nfs7")
+
+    bundle = hand_in(run, "a")
+    assert parts.lock(run)
+    monkeypatch.setattr(os, "unlink", silly)
+    parts.remove(run, [bundle])
+    parts._held.pop().release()
+    for path in held:
+        unlink(path)
+    parts.unlock(run)
+    assert not os.path.exists(run.path)
+
+
+def test_what_others_have_handed_in_stays_when_the_lock_goes(run: RunParts) -> None:
+    """Their last words, too: a merge that found the run not due takes none of them."""
+    finish(run, "n1")
+    assert parts.lock(run)
+    parts._held.pop().release()
+    parts.unlock(run)
+    assert sorted(os.listdir(run.path)) == ["locks", "n1.done"]
+    assert finish(run, "n2").missing == ["n3"]
+
+
 @pytest.mark.threat(47)
 def test_the_parts_of_a_run_are_bounded(run: RunParts, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many nodes it has; manifests count."""
