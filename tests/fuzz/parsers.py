@@ -584,6 +584,10 @@ PARSERS: dict[str, Parser] = {
         ((13).to_bytes(4, "big") + b'{"value": []}',),
     ),
 }
+# Those of wings that read JSON: file, module, function of directory and file (tests/support/bare_decoders.py).
+OF_WINGS: dict[str, tuple[str, str, str]] = {}
 for _name in wing.found():
     if (Path(__file__).parents[1] / "wings" / _name / "parsers.py").exists():
-        PARSERS |= import_module(f"tests.wings.{_name}.parsers").PARSERS
+        _parsers = import_module(f"tests.wings.{_name}.parsers")
+        PARSERS |= _parsers.PARSERS
+        OF_WINGS |= _parsers.BARE

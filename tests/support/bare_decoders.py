@@ -1,6 +1,7 @@
 """Each decoder of foreign JSON, in an interpreter that has loaded nothing else, as a hook has.
 
-A program for `python3 -IS`: reads marshal's `(hooks, {name of a decoder: inputs})` from stdin, and writes `[(name,
+A program for `python3 -IS`: reads marshal's `(hooks, {name of a decoder: inputs}, {name of a wing's: (file, module,
+function of directory and file)})` from stdin, and writes `[(name,
 number of the input, names of the error's classes)]` of what decoders raise. Each decoder has a process of its own: one
 that loads `json` would lend it to the next. Names are those of `tests.fuzz.parsers.PARSERS`.
 """
@@ -25,11 +26,6 @@ def of(module: str) -> Any:  # noqa: ANN401 - one of warmstart's
     return sys.modules[f"warmstart.{module}"]
 
 
-def whose() -> Any:  # noqa: ANN401 - a `Whose`
-    """Return whom an agreement is of."""
-    return of("store.agreement").Whose(2001, "c", "n[1-2]")
-
-
 def files() -> Any:  # noqa: ANN401 - an `EntryFiles`
     """Return an entry of one file."""
     return of("profiles.entry_files").EntryFiles(os.open(".", os.O_RDONLY), "e", ["e/file"])
@@ -39,6 +35,7 @@ def files() -> Any:  # noqa: ANN401 - an `EntryFiles`
 DECODERS: dict[str, Callable[[bytes], object]] = {
     "audit-line": lambda data: of("audit.line").decoded(data),
     "index": lambda data: (of("store.index")._decode(data), of("store.index")._is_other_format(data)),
+    "proposal": lambda data: of("store.meeting")._read(of("seed.together").Proposal, text(data)),
     "layer-configuration": lambda data: of("images.importers.oci_layout").parse(data),
     "manifest": lambda data: of("store.manifest").decode(BUNDLE, data),
     "record": lambda data: of("record").decode("x", data),
@@ -53,8 +50,8 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
 }
 # Those of a file, by its path in the working directory; `fd` is its directory, open.
 OF_FILES: dict[str, tuple[str, Callable[[int], object]]] = {
-    "agreement": ("rendezvous/c.7.0/proposal.json", lambda _: read_proposal()),
     "authfile": ("auth.json", lambda _: of("images.credentials").login_at("auth.json", "reg.example.com")),
+    "board": ("runs/c.7.0/caches.x", lambda _: hear()),
     "blocks": ("artifacts/blocked.json", lambda _: of("store.blocklist").read(".")),
     "compiled-policy": ("policy", lambda _: of("policy.compiled").read("policy")),
     "deferred": ("7.0a1b2c3d.json", lambda fd: of("harvest.deferred")._read("x", "7.0a1b2c3d.json", fd)),
@@ -65,9 +62,7 @@ OF_FILES: dict[str, tuple[str, Callable[[int], object]]] = {
     "import-request": ("k.request", lambda _: of("images.imports.requests").read(".", "k")),
     "json": ("e/file", lambda _: of("profiles.formats.plain").check_json(files(), "e/file")),
     "part": (f"parts/1000.c.7.0/{BUNDLE}.json", lambda _: read_parts()),
-    "port": ("28000", lambda fd: of("host.ports")._read(fd, "28000")),
     "producer": ("images/locks/key.producer", lambda _: of("images.store.published").producer_of(".", "key")),
-    "rendezvous": ("rendezvous/c.7.0.json", lambda _: of("store.rendezvous").look(".", "c.7.0.json")),
     "requeued": ("c.7.json", lambda fd: of("images.store.requeued")._read(fd, "c.7.json")),
     "signed-list-file": ("artifacts/site/signed.json", lambda _: of("store.signed").read(".", "site")),
     "triton-group": ("group.json", lambda fd: of("profiles.triton")._rewrite(fd, "group.json", "/x")),
@@ -79,10 +74,10 @@ def text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def read_proposal() -> object:
-    """Read a rendezvous's proposal."""
-    agreement = of("store.agreement")
-    return agreement.proposal(agreement.Place(".", "c.7.0", "n1", whose()))
+def hear() -> object:
+    """Hear a notice of a board."""
+    board = of("store.board")
+    return board.hear(".", board.Topic("c.7.0", "caches", "n1", board.Whose(2001, "c", "n[1-2]")), ["x"], [])
 
 
 def read_parts() -> None:
@@ -94,6 +89,11 @@ def read_parts() -> None:
         parts.read(run, BUNDLE)
     except of("store.bundles").BundleGone:
         pass
+
+
+def partial_of(module: str, function: str, path: str) -> Callable[[int], object]:
+    """Return a function that has a wing's function read a file of a directory."""
+    return lambda fd: getattr(of(module), function)(fd, path)
 
 
 def received(data: bytes) -> object:
@@ -138,8 +138,10 @@ def raised(name: str, inputs: list[bytes]) -> list[tuple[str, int, list[str]]]:
 
 def main() -> None:
     """Run them."""
-    hooks, inputs = marshal.load(sys.stdin.buffer)
+    hooks, inputs, of_wings = marshal.load(sys.stdin.buffer)
     sys.path.insert(0, hooks)
+    for name, (path, module, function) in of_wings.items():
+        OF_FILES[name] = path, partial_of(module, function, path)
     results = []
     for name in inputs:
         reader, writer = os.pipe()

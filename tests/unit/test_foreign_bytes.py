@@ -13,7 +13,7 @@ import pytest
 
 import warmstart
 from tests.fuzz.inputs import CORPUS
-from tests.fuzz.parsers import PARSERS, check
+from tests.fuzz.parsers import OF_WINGS, PARSERS, check
 from tests.support import bare_decoders
 
 HOOKS = Path(warmstart.__file__).parent
@@ -157,11 +157,11 @@ def test_torn_and_bad_json_is_refused_by_a_bare_interpreter_too(tmp_path: Path) 
     functions = {function for function, calls in parsing_functions().items() if calls & decoding}
     names = {name for name, parser in PARSERS.items() if functions & {*parser.covers}}
     names.remove("metrics")  # the command line's, which has loaded it
-    assert names == bare_decoders.DECODERS.keys() | bare_decoders.OF_FILES.keys()
+    assert names == bare_decoders.DECODERS.keys() | bare_decoders.OF_FILES.keys() | OF_WINGS.keys()
     inputs = {name: BAD_BYTES + [s[:end] for s in PARSERS[name].samples for end in range(len(s))] for name in names}
     ran = subprocess.run(
         [sys.executable, "-IS", bare_decoders.__file__],
-        input=marshal.dumps((str(HOOKS.parent), inputs)),
+        input=marshal.dumps((str(HOOKS.parent), inputs, OF_WINGS)),
         cwd=tmp_path,
         check=True,
         capture_output=True,

@@ -16,3 +16,4 @@ PARSERS = {
         (json.dumps(_HOLDER._asdict()).encode(),),
     ),
 }
+BARE = {"port": ("28000", "wings.ports.ledger", "_read")}
