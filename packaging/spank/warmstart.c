@@ -326,14 +326,13 @@ static void say(const char *text)
 
 /* enroot's hook has set the container's variables before pyxis made the user's mounts. Where one of these hides the
  * cache, unset what points into it: a tool would write into the user's directory, or fail. WARMSTART_CACHE becomes
- * empty, which means that there is no cache. The hook has emptied it where the caches belong to another image. */
+ * empty, which means that there is no cache. */
 static void check_container(spank_t spank)
 {
 	struct variable variable;
 	struct stat found;
 	char value[PATH_MAX], *line = view.variables;
 	bool has_cache = stat(view.constant, &found) == 0 && same(&found, &node_cache), hidden = false;
-	bool is_of_another = spank_getenv(spank, "WARMSTART_CACHE", value, sizeof(value)) == ESPANK_SUCCESS && *value == '\0';
 
 	while ((line = view_variable(line, &variable)) != NULL) {
 		if (spank_getenv(spank, variable.name, value, sizeof(value)) != ESPANK_SUCCESS || !is_hidden(value, has_cache))
@@ -347,9 +346,6 @@ static void check_container(spank_t spank)
 	if (hidden && is_task(spank, S_TASK_ID))
 		dprintf(STDERR_FILENO, "warmstart: a mount of this container hides %s, so the step runs without it\n",
 			has_cache ? "the job's TMPDIR" : "the job's cache");
-	else if (is_of_another && is_task(spank, S_TASK_GLOBAL_ID))
-		say("warmstart: this container starts with empty caches, which are not kept; name its image when you submit "
-		    "the job (--warm-image)\n");
 }
 
 /* Print the verdict and exit. Slurm ignores the status of an optional plugin (spank(8)); this process has yet to exec

@@ -281,7 +281,8 @@ def test_charliecloud_without_the_constant_path(site: Site, submit: Submit, runt
     """The short command of its guide: the cache is where the variables say."""
     if runtime.program != "ch-run":
         return
-    (command,) = re.findall(r"`(ch-run --set-env --bind=[^`]* COMMAND)`", (GUIDES / runtime.guide).read_text())
+    guide = (GUIDES / runtime.guide).read_text()
+    (command,) = re.findall(r"`(ch-run --env-no-expand --set-env --bind=[^`]* COMMAND)`", guide)
     inside = 'sh -c \'busybox test -w "$PATHTOOL_CACHE" && echo "> there $PATHTOOL_CACHE"\''
     ended = site.finish(submit(template=f"{command.replace('COMMAND', inside)}\nstatus=$?\n"))
     assert said(ended.output)["there"].startswith(f"{site.workspace}/"), ended.output

@@ -30,6 +30,7 @@ from warmstart.images.choice import choose, of_user, recipe
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import SCHEME, Reference, check_allowed, parse, split_login
 from warmstart.images.scratch import Caps
+from warmstart.images.single_flight import STORE_FAILED
 from warmstart.images.store import layout, uses
 from warmstart.images.user import asking, own_images
 from warmstart.images.user.asking import ALONE, ImageDeclined
@@ -112,7 +113,8 @@ def _from_root(installation: Installation, reference: Reference, policy: Policy)
         return answer.path
     is_over = answer.said in (asking.BUSY, asking.BROKEN) or answer.code == asking.EXPIRED
     is_optional = answer.kind != UserError.kind and policy.on_error.image == "run-without"
-    if answer.said == ALONE or answer.code in NOT_SHOWN:
+    is_shown_to_user = answer.code in NOT_SHOWN and own_images.has_credentials()
+    if answer.said == ALONE or answer.code == STORE_FAILED or is_shown_to_user:
         return ""
     if is_optional or (is_over and policy.images.after_wait == "import"):
         return ""
@@ -153,6 +155,8 @@ def _verdict(installation: Installation, uri: str) -> str:
         reference, policy = parse_uri(uri).reference, _policy(installation)
         image = f"image {reference.canonical()}"
         is_about = any(f"{image}{end}" in sentence for end in (" ", ": "))
+        if policy is not None:
+            check_allowed(reference, policy.images.registries)  # else it will be refused again
         if policy is not None and is_about and in_store(reference, policy):
             advice = f"warmstart: {image} is there now: submit the job again\n"
     return f"{sentence}\n{advice}"

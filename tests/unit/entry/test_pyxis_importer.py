@@ -180,7 +180,8 @@ ROOTS_WORD = {
     "never": (Answer(FAILED, kind="store", code=EXPIRED, text="late", hint="wait"), "wait", ""),
     "too many for ever": (Answer(BUSY), "wait", ""),
     "the user's fault": (Answer(FAILED, kind="user", code="image-too-large", text="large"), "wait", ""),
-    "the site's": (Answer(FAILED, kind="store", code="store-failed", text="gone", hint="wait"), "wait", ""),
+    "the site's": (Answer(FAILED, kind="store", code="store-full", text="full", hint="wait"), "wait", ""),
+    "the store is gone": (Answer(FAILED, kind="store", code="store-failed"), "wait", "/own.sqsh"),
 }
 
 
@@ -191,6 +192,8 @@ def test_what_root_says_decides(
 ) -> None:  # fmt: skip
     """As a prolog's verdict; where the policy lets jobs run without their image, the step's user imports it."""
     answer, after_wait, fails_job = ROOTS_WORD[case]
+    monkeypatch.setenv("ENROOT_CONFIG_PATH", str(entry_site.root))
+    (entry_site.root / ".credentials").write_text("machine reg.example.com login carol password x\n")
     runs_without = fails_job if case in ("there", "the user's fault") else "/own.sqsh"
     monkeypatch.setattr(asking, "obtain", lambda *_: answer)
     policy = entry_site.policy._replace(images=entry_site.policy.images._replace(after_wait=after_wait))
@@ -202,6 +205,35 @@ def test_what_root_says_decides(
         assert len(imported) == (expected == "/own.sqsh")
         if not expected:
             assert all(f"warmstart: {text}\n" in err for text in (answer.text, answer.hint) if text)
+
+
+@pytest.mark.parametrize("code", ["image-forbidden", "image-not-found"])
+def test_who_has_no_credentials_is_told_what_root_was_told(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, code: str,
+) -> None:  # fmt: skip
+    """The registry is not asked a second time for the same answer."""
+    monkeypatch.setenv("ENROOT_CONFIG_PATH", str(entry_site.root / "none"))
+    answer = Answer(FAILED, kind="user", code=code, text="there is no such image", hint="check its name")
+    monkeypatch.setattr(asking, "obtain", lambda *_: answer)
+    status, out, err = get(entry_site, capsys, BY_DIGEST)
+    assert (status, out, imported) == (1, "", [])
+    assert err.startswith("warmstart: there is no such image\nwarmstart: check its name\n")
+
+
+def test_a_registry_that_the_policy_lost_is_not_there_now(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The image is in the store, and another submission would be refused as this one was."""
+    stored(entry_site)
+    images = entry_site.policy.images._replace(registries=("other.example.com",))
+    entry_site.write(entry_site.policy._replace(images=images))
+    view = Path(entry_site.paths.view, "7")
+    view.mkdir(parents=True)
+    told = f"warmstart: image reg.example.com/a@sha256:{HEX} is refused: …\nwarmstart: use an image …\n"
+    (view / "verdict").write_text(told)
+    assert get(entry_site, capsys, BY_DIGEST) == (1, "", told)
+    assert imported == []
 
 
 def test_whoever_names_a_login_asks_nobody(

@@ -253,16 +253,26 @@ def _scratch(directory: Directory, folder: int) -> Iterator[Scratch]:
             remove_tree(folder, os.path.basename(made), after(REMOVAL_S))
 
 
-def _offer_credentials(work: Scratch, login: str) -> None:
-    """Copy the user's enroot credentials to this import's directory, with those of `login` first: enroot uses these."""
+def has_credentials() -> bool:
+    """Return whether the user has credentials of enroot's: without any, a registry tells the user what it told root."""
+    return bool(_credentials())
+
+
+def _credentials() -> bytes:
     import pwd
 
-    home = pwd.getpwuid(os.getuid()).pw_dir
-    own = os.environ.get("ENROOT_CONFIG_PATH") or f"{home}/.config/enroot"
     try:
+        own = os.environ.get("ENROOT_CONFIG_PATH") or f"{pwd.getpwuid(os.getuid()).pw_dir}/.config/enroot"
         with opened_dir(own) as folder:
-            text = read_small(".credentials", LONGEST_CREDENTIALS, folder)
-    except OSError:
+            return read_small(".credentials", LONGEST_CREDENTIALS, folder)
+    except (OSError, KeyError):
+        return b""
+
+
+def _offer_credentials(work: Scratch, login: str) -> None:
+    """Copy the user's enroot credentials to this import's directory, with those of `login` first: enroot uses these."""
+    text = _credentials()
+    if not text:
         return
     lines = text.splitlines(keepends=True)
     lines.sort(key=lambda line: not (login and login.encode() in line.split()))
