@@ -76,7 +76,7 @@ class Heads:
                     raise JobOver(image=image)
             return said
 
-        said = self._meeting.awaited(look, deadline, "named no image")
+        said = self._meeting.awaited(self._store, look, deadline, "named no image")
         self._waited_s = round(time.monotonic() - began, 3)
         return said.images
 

@@ -59,7 +59,8 @@ class Together:
             made = self._store.propose(self._place, Proposal(self._place.whose, dict(own)), scopes, deadline)
         else:
             look = partial(self._store.proposal, self._place, scopes)
-            made = self._meeting.awaited(look, deadline.within(PROPOSAL_S), "proposed nothing")
+            until = deadline.within(0.0 if self._store.head_silent else PROPOSAL_S)  # waited for once already
+            made = self._meeting.awaited(self._store, look, until, "proposed nothing")
         self._chosen_by = after(self._budget_s + VOTES_S + (0.0 if self._record.head else MARGIN_S))
         self._proposed = [*made.profiles]
         return made.profiles
@@ -75,7 +76,8 @@ class Together:
             choice = self._store.choose(self._place, self._counted(cold, until), deadline)
         else:
             self._store.vote(self._place, Vote(self._place.whose, self._record.node, cold), deadline)
-            choice = self._meeting.awaited(partial(self._store.choice, self._place), until, "chosen nothing")
+            look = partial(self._store.choice, self._place)
+            choice = self._meeting.awaited(self._store, look, until, "chosen nothing")
         return Settled(choice.cold, round(time.monotonic() - began, 3))
 
     def _counted(self, own: dict[str, str], until: Deadline) -> Choice:

@@ -154,6 +154,7 @@ def _answer(context: Context, options: Options) -> Answer:
         if answer is not None and _is_for(context, options, answer):
             return answer
         if deadline.expired():
+            context.store.head_silent = True
             head = options.address or "of the leading component"
             raise NoAnswer(head=head, seconds=options.rule.wait)
         time.sleep(min(pause, deadline.left()))

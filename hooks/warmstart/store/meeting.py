@@ -45,12 +45,17 @@ class Meeting(NamedTuple):
         """Return this node's place in it."""
         return Place(store.path, self.name, store.writer, Whose(record.uid, record.cluster, self.nodelist))
 
-    def awaited(self, look: Callable[[Deadline], T | None], until: Deadline, what: str) -> T:
-        """Look until there is something; return it. Raises `HeadSilent`: it has `what`."""
+    def awaited(self, store: StoreClient, look: Callable[[Deadline], T | None], until: Deadline, what: str) -> T:
+        """Look until there is something; return it. Raises `HeadSilent`: it has `what`.
+
+        The client of the store keeps whether the head node was silent last, for what need not wait for it again.
+        """
         began = time.monotonic()
         for _ in looks(until):
             if (seen := look(after(LOOK_S))) is not None:
+                store.head_silent = False
                 return seen
+        store.head_silent = True
         raise HeadSilent(head=first(self.nodelist), what=what, seconds=round(time.monotonic() - began))
 
 

@@ -28,10 +28,13 @@ def test_its_place_is_the_runs() -> None:
 
 def test_it_looks_until_there_is_something() -> None:
     """Or until its time is over."""
+    store = StoreClient(Identity("nobody", 65534, 65534), "/store", "n2-0a1b2c3d")
     seen = iter([None, None, "a word"])
-    assert MEETING.awaited(lambda _: next(seen), after(5), "said nothing") == "a word"
+    assert MEETING.awaited(store, lambda _: next(seen), after(5), "said nothing") == "a word"
+    assert not store.head_silent
     with pytest.raises(HeadSilent, match="the head node n1 has said nothing within 0 s"):
-        MEETING.awaited(lambda _: None, after(0.1), "said nothing")
+        MEETING.awaited(store, lambda _: None, after(0.1), "said nothing")
+    assert store.head_silent
 
 
 def test_who_waits_long_looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
