@@ -19,7 +19,7 @@ from warmstart.images.reference import PyxisImage, Reference
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, partial
 from warmstart.policy.compiled import WAYS_TO_TREE, Policy, Rule
-from warmstart.policy.match import NO_RULE, Grant, combine, is_observed, matching, private_repository, scope_key
+from warmstart.policy.match import NO_RULE, Grant, combine, matching, observed_on, private_repository, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
 from warmstart.record import Record
@@ -93,8 +93,7 @@ def grant(policy: Policy, job: Job) -> Grant:
         names.extend(() if names else groups(job))
         return names
 
-    others = (job._replace(node=node) for node in nodes.expand(job.nodelist))
-    return own._replace(observed=any(is_observed(policy, matching(policy, other, once)) for other in others))
+    return own._replace(observed=observed_on(policy, job, nodes.expand(job.nodelist), once))
 
 
 def _depends_on_node(policy: Policy) -> bool:

@@ -140,6 +140,56 @@ def is_observed(policy: Policy, matches: Sequence[Matched]) -> bool:
     return mode == OBSERVE
 
 
+def observed_on(policy: Policy, job: Job, nodes: Sequence[str], groups: Callable[[], list[str]]) -> bool:
+    """Return whether the job is observed on any of these nodes: `is_observed` of each one's matches.
+
+    From the last rule on, so each node is decided once; what is no matter of the node is asked once for each rule.
+    """
+    observing = [at for at, rule in enumerate(policy.rules) if rule.mode == OBSERVE]
+    first = 0 if policy.mode == OBSERVE else min(observing, default=len(policy.rules))
+    names, decided, doubted = sorted(nodes), set[str](), unproven(policy)
+    for rule in reversed(policy.rules[first:]):
+        if not rule.mode:
+            continue
+        here = _undecided(rule, names, decided)
+        others = rule._replace(match=tuple(condition for condition in rule.match if condition.attribute != "node"))
+        match = _match(others, job, groups, doubted if _grants_rights(rule) else frozenset()) if here else None
+        if match and rule.mode == OBSERVE and (match.matched or match.unknown):
+            return True
+        if match and match.matched:
+            decided.update(here)
+            if len(decided) == len(names):
+                return False
+    return policy.mode == OBSERVE
+
+
+def _undecided(rule: Rule, names: list[str], decided: set[str]) -> list[str]:
+    """Return which of the sorted names of nodes a rule matches; looks at no name that begins in another way."""
+    patterns = [condition.patterns for condition in rule.match if condition.attribute == "node"]
+    if not patterns:
+        return [name for name in names if name not in decided]
+    here = []
+    for pattern in patterns[0]:
+        head = pattern.glob
+        for special in "*?[":
+            head = head.partition(special)[0]
+        for at in range(_at(names, head), len(names)):
+            if not names[at].startswith(head):
+                break
+            if names[at] not in decided and _matches(pattern, names[at]):
+                here.append(names[at])
+    return here
+
+
+def _at(names: list[str], head: str) -> int:
+    """Return where the names that begin with `head` begin (`bisect` would be a module more)."""
+    low, high = 0, len(names)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if names[middle] < head else (low, middle)
+    return low
+
+
 def private_repository(policy: Policy, job: Job, groups: Callable[[], list[str]], repository: str) -> str:
     """Return the name of the policy's private repositories that include `repository` (REGISTRY/REPOSITORY).
 

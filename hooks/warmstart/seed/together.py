@@ -103,7 +103,8 @@ class Together:
             made = self._board.begin(_PROPOSAL, Proposal(dict(own)), deadline)
         else:
             look = partial(self._board.hear, _PROPOSAL, Proposal)
-            made = self._board.await_head(look, deadline.within(PROPOSAL_S), "proposed nothing")
+            until = deadline.within(0.0 if self._store.head_silent else PROPOSAL_S)  # waited for once already
+            made = self._board.await_head(look, until, "proposed nothing")
         for profile in made.profiles.values():
             for offer in profile.offers:
                 self._store.check_offer(*offer[:3], scopes)

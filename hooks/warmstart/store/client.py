@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 class StoreClient:
     """One store, with processes of its owner; `close` ends them and releases their locks."""
 
+    head_silent = False  # whether this hook has waited in vain for the head node (meeting.py)
+
     def __init__(self, owner: Identity, path: str, writer: str) -> None:
         """Work in the store at `path` as `owner`; `writer` (node and run id) is part of the names of temp files.
 

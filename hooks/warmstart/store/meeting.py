@@ -87,11 +87,16 @@ class Board:
         return {name: value for name, value in read.items() if value is not None}
 
     def await_head(self, look: Callable[[Deadline], T | None], until: Deadline, what: str) -> T:
-        """Look until there is something; return it. Raises `HeadSilent`: the head node has `what`."""
+        """Look until there is something; return it. Raises `HeadSilent`: the head node has `what`.
+
+        The client of the store keeps whether the head node was silent last, for what need not wait for it again.
+        """
         began = time.monotonic()
         for _ in looks(until):
             if (seen := look(after(LOOK_S))) is not None:
+                self._store.head_silent = False
                 return seen
+        self._store.head_silent = True
         head = first(self._topic.whose.nodelist)
         raise HeadSilent(head=head, what=what, seconds=round(time.monotonic() - began))
 

@@ -11,11 +11,21 @@ from hypothesis import strategies as st
 
 from tests.support.policy_site import Compile, a_rule, defaults
 from tests.support.runs import a_job
+from warmstart import plan
 from warmstart.job import Job
-from warmstart.policy import load
-from warmstart.policy.compiled import Condition, Policy
+from warmstart.policy import load, match
+from warmstart.policy.compiled import Condition, Pattern, Policy
 from warmstart.policy.invalid import PolicyInvalid
-from warmstart.policy.match import NO_RULE, Grant, GrantedTree, combine, covering, matching, private_repository
+from warmstart.policy.match import (
+    NO_RULE,
+    Grant,
+    GrantedTree,
+    combine,
+    covering,
+    is_observed,
+    matching,
+    private_repository,
+)
 
 JOB = a_job(uid=1000, gid=1000, user="alice", cluster="c", partition="gpu", account="ml-1")
 
@@ -351,6 +361,48 @@ def test_system_accounts_get_nothing(policy_of: Make, uid: int, reason: str) -> 
     policy = policy._replace(import_user=policy.import_user._replace(uid=2902))
     assert granted(policy, JOB._replace(uid=uid)) == Grant([], [], {}, "user", [], "", reason)
     assert granted(policy, JOB).profiles == ["numba"]
+
+
+def on_nodes(*globs: str) -> tuple[Condition, ...]:
+    """Return the condition of a rule for nodes of these names."""
+    regex = {glob: fnmatch.translate(glob) if set(glob) & {"?", "["} else "" for glob in globs}
+    return (Condition("node", tuple(Pattern(glob, regex[glob]) for glob in globs)),)
+
+
+def test_a_job_of_many_nodes_costs_nodes_and_rules_not_their_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule for each of 500 racks, as a roll-out has them, and a job on two nodes of each."""
+    racks = [f"r{rack:03}" for rack in range(500)]
+    rules = tuple(a_rule(mode="enforce", match=on_nodes(f"{rack}-*")) for rack in racks)
+    policy = BARE._replace(mode="observe", rules=rules)
+    compared: list[str] = []
+    real = match._matches
+
+    def compare(pattern: Pattern, value: str) -> bool:
+        compared.append(value)
+        return real(pattern, value)
+
+    monkeypatch.setattr(match, "_matches", compare)
+    job = a_job(node="r000-1", nodelist=",".join(f"{rack}-[1-2]" for rack in racks))
+    assert not plan.grant(policy, job).observed
+    assert len(compared) <= len(rules) + 2 * 1000
+    assert plan.grant(policy, job._replace(nodelist=f"{job.nodelist},x1")).observed
+
+
+CONDITIONS = st.sampled_from(
+    [(), on_nodes("a*"), on_nodes("a1", "b2"), on_nodes("a[12]"), on_nodes("*2"), on_nodes("b?")]
+)
+EXTRA = st.sampled_from([(), (Condition("qos", (Pattern("x", ""),)),), (Condition("user", (Pattern("bob", ""),)),)])
+RULES = st.lists(st.tuples(CONDITIONS, EXTRA, st.sampled_from([None, "observe", "enforce"])), max_size=6)
+
+
+@given(RULES, st.sampled_from(["observe", "enforce"]))
+def test_what_all_nodes_do_is_what_each_one_finds(drawn: list[tuple[tuple[Condition, ...], ...]], mode: str) -> None:
+    """A job is observed if it is on any of its nodes, whatever the rules' order and what a node does not know."""
+    rules = tuple(a_rule(match=(*where, *extra), mode=own) for where, extra, own in drawn)
+    policy, job = BARE._replace(mode=mode, rules=rules), JOB._replace(qos=None)
+    nodes = ["a1", "a2", "a13", "b1", "b2"]
+    each = [is_observed(policy, matching(policy, job._replace(node=node), list)) for node in nodes]
+    assert match.observed_on(policy, job, nodes, list) == any(each)
 
 
 BARE = defaults()

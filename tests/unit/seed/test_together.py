@@ -118,6 +118,31 @@ def test_without_the_head_node_nothing_is_warm(tmp_path: Path) -> None:
     assert {type(one) for one in learnt.values()} == {HeadSilent}
 
 
+def test_a_head_node_that_was_silent_once_is_waited_for_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node looks once more for what it says next, and takes it if it is there."""
+    part, again = member(tmp_path, "n2", NODES[:2]), member(tmp_path, "n2", NODES[:2])
+    looked: list[Topic] = []
+    real = board.hear
+
+    def hear(store: str, topic: Topic, notices: list[str], known: list[str]) -> dict[str, str]:
+        looked.append(topic)
+        return real(store, topic, notices, known)
+
+    monkeypatch.setattr(board, "hear", hear)
+    with pytest.raises(HeadSilent):
+        part.proposal({}, after(30))
+    assert len(looked) > 1
+    again._store, again._board = part._store, part._board  # of one hook
+    looked.clear()
+    with pytest.raises(HeadSilent):
+        again.proposal({}, after(30))
+    assert len(looked) == 1
+    member(tmp_path, "n1", NODES[:2]).proposal(OFFERED, after(30))
+    assert again.proposal({}, after(30)) == OFFERED
+
+
 def test_who_voted_and_learns_no_choice_is_told(tmp_path: Path) -> None:
     """The head node died after its proposal."""
     head, other = (member(tmp_path, node, NODES[:2]) for node in NODES[:2])

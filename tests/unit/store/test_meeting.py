@@ -55,8 +55,10 @@ def test_it_looks_until_there_is_something(store: StoreClient) -> None:
     board = MEETING.joined(store, a_record())
     seen = iter([None, None, "a word"])
     assert board.await_head(lambda _: next(seen), after(5), "said nothing") == "a word"
+    assert not store.head_silent
     with pytest.raises(HeadSilent, match="the head node n1 has said nothing within 0 s"):
         board.await_head(lambda _: None, after(0.1), "said nothing")
+    assert store.head_silent
 
 
 def test_who_waits_long_looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

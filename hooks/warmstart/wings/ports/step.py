@@ -229,6 +229,7 @@ def _answer(context: Context, options: Options) -> Answer:
     for _ in looks(deadline):
         if (answer := board.hear(_ANSWER, Answer, slow)) is not None:
             return answer
+    context.store.head_silent = True
     raise NoAnswer(head=options.address or "of the leading component", seconds=options.rule.wait)
 
 
