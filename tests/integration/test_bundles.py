@@ -336,7 +336,9 @@ def seen(place: Place) -> dict[str, str]:
     found: dict[str, str] = {}
     for offer in place.offers():
         fd = os.memfd_create("copy")
-        files = bundles.fetch(place.namespace(), offer.bundle, offer.sha256, offer.size, fd)
+        with place.client() as client:
+            where = place.namespace(offer.scope)
+            files = client.fetch(where, offer.bundle, offer.sha256, offer.size, after(20), into=fd)
         os.close(fd)
         assert set(offer.entries) <= files.keys()
         for entry in offer.entries:

@@ -20,6 +20,9 @@ from warmstart.store.maintenance import scopes
 
 PREFIX = ".doctor-"
 DEAD_AFTER = 3600.0  # seconds; a doctor that was killed left older directories
+MOST_DIRECTORIES = 20_000
+FILES_OF_EACH = 20
+MOST_FOUND = 100
 MOST_SCOPES = 1000  # looked at; a large store has tens of thousands
 MOST_LINKS = 40  # in one path, as Linux (path_resolution(7))
 _held: list[int] = []  # keeps the lock until the process ends
@@ -31,6 +34,14 @@ class Owned(NamedTuple):
     path: str
     uid: int
     mode: int  # 0 of a link: its own says nothing
+
+
+class Weak(NamedTuple):
+    """What others can change: how many directories were looked at, the first places with why, whether that is all."""
+
+    directories: int
+    places: list[str]
+    is_all: bool
 
 
 class Look(NamedTuple):
@@ -58,6 +69,29 @@ def look(path: str) -> Look:
         free=space.f_bavail * space.f_frsize,
         empty=empty,
     )
+
+
+def writable_by_others(path: str, owner: int) -> Weak:
+    """Return what in the store somebody else than its owner can change: all directories, a few files of each."""
+    found: list[str] = []
+    looked, number = [path], 0
+    for directory in looked:
+        if number == MOST_DIRECTORIES:
+            return Weak(number, found, is_all=False)
+        number += 1
+        if weak := files.weakness(os.lstat(directory), (0, owner)):
+            found.append(f"{directory} {weak}")
+        few = FILES_OF_EACH
+        with suppress(FileNotFoundError), os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    looked.append(entry.path)
+                elif few and entry.is_file(follow_symlinks=False):
+                    few -= 1
+                    with suppress(FileNotFoundError):
+                        weak = files.weakness(entry.stat(follow_symlinks=False), (0, owner))
+                        found += [f"{entry.path} {weak}"] if weak else []
+    return Weak(number, found[:MOST_FOUND], is_all=True)
 
 
 def in_use_for(store: str) -> float:

@@ -46,6 +46,7 @@ NOBODY = (65534, 4294967294)
 SILENT_S = 1800.0  # a copy of a large image into the store reports nothing meanwhile
 MOST_INDEXES = 100  # looked at; every node may run doctor every few minutes, and chooses its own
 EXPIRES_SOON_S = 14 * 86400.0
+MOST_NAMED = 3  # places in a finding
 MOST_AHEAD = 5.0  # seconds; a tag's time to live and leases compare clocks
 
 _P = ParamSpec("_P")
@@ -193,10 +194,20 @@ def owner(store: Store) -> Iterator[Finding]:
 
 def writers(store: Store) -> Iterator[Finding]:
     """Check who can write the store: they can run code in every job that reads it."""
-    mode = store.run(probe.look, store.path).mode
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        found = f"{store.path} has mode {mode:04o}: others than its owner can put code into every job that reads it"
-        yield Finding(CRITICAL, found, f"chmod go-w {store.path}, and check what was written there meanwhile")
+    owner = store.policy.store_user
+    weak = store.run(probe.writable_by_others, store.path, owner.uid)
+    if weak.places:
+        first = "; ".join(weak.places[:MOST_NAMED])
+        found = f"others than {owner.name} can put code into every job that reads {store.path}: {first}"
+        more = len(weak.places) - MOST_NAMED
+        found += f"; and {more} more" if more > 0 else ""
+        change = (
+            f"remove what is not its owner's (find {store.path} ! -user {owner.name} ! -user root), then chmod -R go-w "
+            f"{store.path}, and check what was written there meanwhile"
+        )
+        yield Finding(CRITICAL, found, change)
+    elif not weak.is_all:
+        yield Finding(OK, f"only its owner can write the first {weak.directories} directories of {store.path}")
     else:
         yield Finding(OK, f"only its owner can write {store.path}")
 

@@ -238,7 +238,10 @@ def in_store(reference: Reference, policy: Policy) -> str:
     """Return the path of the store's image, "" if there is none. Reads the store as the user, without a lock."""
     query = query_by_rules(reference, policy.images, recipe(policy.images.importer))
     try:
-        image = layout.find(policy.paths.store, query.key, reference.digest, query.kind, query.fresh_after)
+        image = layout.find(
+            *(policy.paths.store, query.key, reference.digest, query.kind, query.fresh_after),
+            owner=policy.store_user.uid,
+        )
     except OSError as error:
         _say(f"cannot read the image store: {error.strerror}")
         return ""

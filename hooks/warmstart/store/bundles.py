@@ -16,7 +16,7 @@ import os
 import time
 
 from warmstart.errors import ResourceError, StoreError, UserError
-from warmstart.host.files import CHUNK, ReadFailed, copy_hashed, open_regular, opened_dir, write_all
+from warmstart.host.files import CHUNK, ReadFailed, copy_hashed, open_regular, opened_dir, weakness, write_all
 from warmstart.host.wire import Json
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTuple, partial, suppress
 from warmstart.policy.compiled import Maintenance
@@ -358,6 +358,8 @@ def fetch(  # noqa: PLR0917 - which bundle, where to, how fast
         except FileNotFoundError:
             raise BundleGone(bundle=bundle) from None
         try:
+            if weak := weakness(os.fstat(source), (0, os.geteuid())):
+                raise BundleDamaged(bundle=bundle, problem=weak)
             copy_verified(bundle, source, fd, sha256, size, seconds, rate)
         finally:
             os.close(source)

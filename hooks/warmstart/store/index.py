@@ -23,7 +23,7 @@ import time
 
 from warmstart.errors import UserError
 from warmstart.host import wire
-from warmstart.host.files import DIRECTORY, REGULAR, file_of
+from warmstart.host.files import DIRECTORY, REGULAR, file_of, weakness
 from warmstart.host.wire import Json
 from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, loads, suppress
 from warmstart.store import layout, manifest
@@ -243,7 +243,7 @@ def read_manifest(dir_fd: int, bundle: str, sha256: str = "") -> Manifest:
     try:
         data = read_whole(bundle + MANIFEST, manifest.LARGEST, dir_fd)
     except OSError as error:
-        if error.errno in (errno.EFBIG, errno.EINVAL, errno.ELOOP):
+        if error.errno in (errno.EFBIG, errno.EINVAL, errno.ELOOP, errno.EPERM):
             raise ManifestUnreadable(bundle=bundle, problem=str(error.strerror)) from error
         raise
     if sha256 and sha256_of(data) != sha256:
@@ -259,7 +259,10 @@ def sha256_of(data: bytes) -> str:
 
 
 def read_whole(path: str, limit: int, dir_fd: int | None = None) -> bytes:
-    """Read a file that is never written in place; raises `OSError` with `EFBIG` if it has more than `limit` bytes."""
+    """Read a file that is never written in place, and that nobody but the store's owner can change.
+
+    Raises `OSError`, with `EFBIG` if it has more than `limit` bytes, with `EPERM` if somebody else can change it.
+    """
     try:
         try:
             return _read_once(path, limit, dir_fd)
@@ -275,9 +278,12 @@ def read_whole(path: str, limit: int, dir_fd: int | None = None) -> bytes:
 def _read_once(path: str, limit: int, dir_fd: int | None) -> bytes:
     fd = os.open(path, REGULAR, dir_fd=dir_fd)
     try:
-        size = os.fstat(fd).st_size
+        status = os.fstat(fd)
+        size = status.st_size
         if size > limit:
             raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+        if weak := weakness(status, (0, os.geteuid())):  # whoever can change it runs code in the jobs that read it
+            raise PermissionError(errno.EPERM, weak, path)
         data = os.read(fd, size)
         while len(data) < size and (chunk := os.read(fd, size - len(data))):
             data += chunk

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from tests.support.command_line import installed
 from warmstart.doctor import probe, store
 from warmstart.doctor.finding import Result, run
-from warmstart.doctor.probe import Look, Owned
+from warmstart.doctor.probe import Look, Owned, Weak
 from warmstart.doctor.store import Store
 from warmstart.errors import WarmstartError
 from warmstart.host.identity import Identity, WorkerSilent
@@ -30,6 +31,7 @@ R = TypeVar("R")
 LOOK = Look(OWNER, 0o755, size=1000, free=500, empty=False)
 GOOD: dict[str, Any] = {
     "look": LOOK,
+    "writable_by_others": Weak(3, [], is_all=True),
     "above": [Owned("/s", 0, 0o755)],
     "hold_lock": None,
     "lock_is_free": False,
@@ -88,8 +90,11 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.owner", "wrong", {"look": LOOK._replace(uid=1)}),
         ("store.imports", "wrong", {"under_way": {"a.b.c": ImageProducer("n9", 9, 8, "x", at=time.time() - 7200)}}),
         ("store.owner", "critical", {"look": LOOK._replace(uid=65534)}),
-        ("store.writers", "critical", {"look": LOOK._replace(mode=0o777)}),
-        ("store.writers", "critical", {"look": LOOK._replace(mode=0o775)}),
+        (
+            "store.writers",
+            "critical",
+            {"writable_by_others": Weak(3, ["/p/images can be written by others"], is_all=True)},
+        ),
         ("store.parents", "critical", {"above": [Owned("/s", 1000, 0o755)]}),
         ("store.parents", "critical", {"above": [Owned("/s", 0, 0o777)]}),
         ("store.parents", "ok", {"above": [Owned("/s", 0, 0o1777)]}),
@@ -149,6 +154,25 @@ def test_the_probe_in_a_good_directory(tmp_path: Path, policy: Policy) -> None:
     for name in ("store.reachable", "store.owner", "store.writers", "store.locks", "store.links", "store.clock"):
         assert found[name] == "ok"
     assert list(tmp_path.glob(".doctor-*")) == []
+
+
+def test_what_others_can_write_is_found_below_the_top(tmp_path: Path) -> None:
+    """Directories and files, at any depth; after the advice that doctor gives there is nothing."""
+    store, me = tmp_path / "store", os.geteuid()
+    deep = store / "artifacts" / "site" / "numba" / "ns"
+    deep.mkdir(parents=True)
+    (deep / "index.json").touch()
+    (deep / "link").symlink_to("/etc")
+    assert probe.writable_by_others(str(store), me) == Weak(5, [], is_all=True)
+    for path in (deep, deep / "index.json", store / "artifacts"):
+        path.chmod(0o777)
+    found = probe.writable_by_others(str(store), me).places
+    assert sorted(place.partition(" ")[0] for place in found) == sorted(
+        map(str, (deep, deep / "index.json", store / "artifacts"))
+    )
+    assert len(probe.writable_by_others(str(store), me + 1).places) == (6 if me else 3)
+    subprocess.run(["/bin/chmod", "-R", "go-w", str(store)], check=True)
+    assert probe.writable_by_others(str(store), me).places == []
 
 
 def test_what_a_killed_doctor_left_goes(tmp_path: Path) -> None:

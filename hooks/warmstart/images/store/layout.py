@@ -26,10 +26,10 @@ import stat
 import time
 
 from warmstart.host import wire
-from warmstart.host.files import REGULAR, open_regular
+from warmstart.host.files import REGULAR, open_regular, weakness
 from warmstart.images import squashfs
 from warmstart.images.reference import Reference, is_digest
-from warmstart.lean import NamedTuple, sha256
+from warmstart.lean import Collection, NamedTuple, sha256
 
 IMAGES = "images"
 TAGS = "tags"
@@ -116,13 +116,15 @@ def digest_of(name: str) -> str:
     return text.replace("-", ":") if text.startswith("adopted-") else f"sha256:{text}"
 
 
-def find(store: str, key: str, digest: str, kind: str, fresh_after: float) -> Found | None:
+def find(store: str, key: str, digest: str, kind: str, fresh_after: float, *, owner: int = -1) -> Found | None:
     """Return the image of a reference; None if it is not in the store and has to be imported.
 
     `digest` is the reference's own, or "" for a tag: then it is read from `tags/<key>.json`. The file may be damaged:
-    see `Found.invalid`. Raises `OSError` if the store fails.
+    see `Found.invalid`. So is one that somebody else than the store's `owner` can change, by default this process's
+    uid; such a pointer is none. Raises `OSError` if the store fails.
     """
-    digest = digest or _tag_digest(os.path.join(store, IMAGES, TAGS, key + META), fresh_after)
+    owners = (0, os.geteuid() if owner < 0 else owner)
+    digest = digest or _tag_digest(os.path.join(store, IMAGES, TAGS, key + META), fresh_after, owners)
     if not digest:
         return None
     name = image_name(digest, kind)
@@ -133,7 +135,7 @@ def find(store: str, key: str, digest: str, kind: str, fresh_after: float) -> Fo
         return None
     try:
         status = os.fstat(fd)
-        problem = superblock_problem(fd, status)
+        problem = weakness(status, owners) or superblock_problem(fd, status)
     finally:
         os.close(fd)
     return Found(name, path, digest, status.st_size, problem)
@@ -160,14 +162,14 @@ def parse_pointer(data: bytes) -> Pointer | None:
     return pointer if is_digest(pointer.digest) or is_adopted(pointer.digest) else None
 
 
-def _tag_digest(path: str, fresh_after: float) -> str:
-    """Return the digest of a tag's pointer; "" if the pointer is missing, old or damaged."""
+def _tag_digest(path: str, fresh_after: float, owners: Collection[int]) -> str:
+    """Return the digest of a tag's pointer; "" if the pointer is missing, old or damaged, or others can change it."""
     try:
         fd = open_regular(path)
     except FileNotFoundError:
         return ""
     try:
-        data = os.read(fd, LONGEST_POINTER)
+        data = b"" if weakness(os.fstat(fd), owners) else os.read(fd, LONGEST_POINTER)
     finally:
         os.close(fd)
     pointer = parse_pointer(data)

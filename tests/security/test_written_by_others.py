@@ -1,0 +1,86 @@
+"""A store that others could write: what they put there is in no job (docs/threats.md, row 6)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import image_site
+from tests.support.bundles import OWNER, namespace, publish
+from tests.support.superblocks import image
+from warmstart.images.store import layout
+from warmstart.store import bundles, index
+from warmstart.store.bundles import BundleDamaged
+from warmstart.store.layout import BUNDLE, MANIFEST
+from warmstart.store.manifest import ManifestUnreadable
+
+pytestmark = [pytest.mark.threat(6), pytest.mark.usefixtures("capable_host")]
+
+HEX = "ab" * 32
+OTHER = 65534
+
+
+def foreign(path: Path) -> None:
+    """Put a copy of another user's in the place of a file, as who can write its directory can."""
+    copy = path.with_name("copy")
+    shutil.copy(path, copy)
+    os.chown(copy, OTHER, OTHER)
+    copy.rename(path)
+
+
+def writable(path: Path) -> None:
+    """Let everybody write a file."""
+    path.chmod(0o666)
+
+
+SPOILT: list[Callable[[Path], None]] = [foreign, writable]
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_an_image_of_somebody_elses_is_none(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    """Nor is a tag's pointer."""
+    images = tmp_path / "images"
+    (images / layout.TAGS).mkdir(parents=True)
+    path = images / f"{HEX}.{image_site.KIND}.sqsh"
+    path.write_bytes(image())
+    pointer = images / layout.TAGS / "key.json"
+    pointer.write_text(f'{{"digest": "sha256:{HEX}", "resolved": 1.0}}')
+
+    def find(digest: str = "") -> layout.Found | None:
+        return layout.find(str(tmp_path), "key", digest, image_site.KIND, 0.0)
+
+    found = find()
+    assert found is not None
+    assert found.invalid == ""
+    spoil(path)
+    found = find(f"sha256:{HEX}")
+    assert found is not None
+    assert found.invalid in (f"belongs to uid {OTHER}", "can be written by others")
+    spoil(pointer)
+    assert find() is None
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+@pytest.mark.parametrize("what", ["manifest", "squashfs", "index"])
+def test_a_bundle_of_somebody_elses_is_in_no_job(tmp_path: Path, spoil: Callable[[Path], None], what: str) -> None:
+    """Its manifest and its squashfs; in place of an index the manifests are read."""
+    made = publish(tmp_path, "a")
+    assert made.bundle is not None
+    where = namespace(tmp_path)
+    suffix = {"manifest": MANIFEST, "squashfs": BUNDLE, "index": ""}[what]
+    spoil(Path(where.path, f"{made.bundle}{suffix}" if suffix else index.NAME))
+    offers = bundles.offers(str(tmp_path), [where.scope], where.profile, where.name, OWNER).offers
+    assert [offer.bundle for offer in offers] == [made.bundle]
+    fd = os.memfd_create("copy")
+    try:
+        if what == "index":
+            assert [*bundles.fetch(where, made.bundle, made.sha256, made.size, fd)] == ["a"]
+            return
+        with pytest.raises((BundleDamaged, ManifestUnreadable), match=r"belongs to uid|can be written by others"):
+            bundles.fetch(where, made.bundle, made.sha256, made.size, fd)
+    finally:
+        os.close(fd)
