@@ -69,7 +69,7 @@ class Node:
 
     def knows(self, job_id: int, state: str) -> None:
         """Add a job to those that the controller knows."""
-        (self.base / "jobs" / str(job_id)).write_text(f"{job_id}|{state}|normal|{job_id}|N/A|0||\n")
+        (self.base / "jobs" / str(job_id)).write_text(f"{job_id}|{state}|normal|{job_id}|N/A|0|\n")
 
     def run_of(self, job_id: int, boot_id: str = BOOT, run_id: str = "0a1b2c3d") -> Record:
         """Make what a prolog makes: record, view and workspace."""

@@ -130,7 +130,7 @@ class HookSite:
         os.chown(own, *pwd.getpwnam("games")[2:4])
         self._script("scontrol", "exit 0")
         # The neighbour's job runs, and no other is known.
-        running = f"echo '{NEIGHBOUR}|RUNNING|normal|{NEIGHBOUR}|N/A|0||'"
+        running = f"echo '{NEIGHBOUR}|RUNNING|normal|{NEIGHBOUR}|N/A|0|'"
         unknown = 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1'
         self._script("squeue", f'case "$*" in *--jobs={NEIGHBOUR}*) {running} ;; *) {unknown} ;; esac')
         self.installation = command_line.installed(self.base, POLICY.format(base=self.base, top=top))
