@@ -99,7 +99,7 @@ def run(context: Context, options: Options) -> Outcome:
     try:
         with opened_dir(record.run_directory) as base:
             own = (record.uid, record.gid) if tree.home.shared else None
-            shown.show(base, tree.seen.path, found.copy.root if found.copy else None, own)
+            shown.show(base, tree.seen.path, tree.seen.identity, found.copy.root if found.copy else None, own)
     except OSError as error:
         raise TreeUnusable(tree=options.tree, problem=f"it cannot be mounted: {error.strerror}") from error
     finally:

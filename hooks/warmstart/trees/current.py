@@ -11,6 +11,7 @@ import errno
 import os
 
 from warmstart.errors import ResourceError
+from warmstart.host import linux
 from warmstart.lean import Iterator, NamedTuple, dumps, sha256, suppress
 from warmstart.policy.match import GrantedTree, covering
 
@@ -38,6 +39,7 @@ class Look(NamedTuple):
     owner: int  # uid of its top
     group: int  # gid of its top
     marker: str = ""  # the file that the job named, a path in the tree
+    identity: str = ""  # of its top: device, inode, birth in nanoseconds (0: unknown); an inode may be used again
 
 
 def look(tree: str, prefixes: list[str], marker: str, shared: list[GrantedTree]) -> Look:
@@ -84,7 +86,8 @@ def _look(fd: int, tree: str, path: str, marker: str) -> Look:
         for name, status in marks
     ]
     changed = max(status.st_mtime for _, status in marks)
-    return Look(path, sha256(dumps(facts).encode()).hexdigest(), changed, top.st_uid, top.st_gid, marker)
+    identity = f"{top.st_dev} {top.st_ino} {linux.birth(fd)}"
+    return Look(path, sha256(dumps(facts).encode()).hexdigest(), changed, top.st_uid, top.st_gid, marker, identity)
 
 
 def _names(fd: int, top: str) -> Iterator[str]:

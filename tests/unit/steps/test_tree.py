@@ -52,7 +52,7 @@ class Shown:
         self.signed_only = False
         self.copies: list[int | None] = []
         self.started: list[object] = []
-        monkeypatch.setattr(shown, "show", lambda _run, _path, copy, _own: self.copies.append(copy))
+        monkeypatch.setattr(shown, "show", lambda _run, _path, _seen, copy, _own: self.copies.append(copy))
         monkeypatch.setattr(requests, "start_due", self.started.append)
         monkeypatch.setattr(node_cache, "mounted", self._mounted)
 
