@@ -59,6 +59,10 @@ NO_WAY_TO_TREE = (
     "warmstart: tree {tree} is read from the shared file system: this node has no way to show a packed copy to a job "
     "(policy: constant_path)"
 )
+NO_ROOM_FOR_TREE = (
+    "warmstart: tree {tree} is read from the shared file system, and can be written: the job has no workspace on this "
+    "node, where a packed copy would be shown"
+)
 UNSIGNED_TREE = (
     "warmstart: tree {tree} is read from the shared file system: this job takes nothing that is not signed, and packed "
     "copies of trees are not"
@@ -367,6 +371,8 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
         notices.append(NO_WAY_TO_TREE.format(tree=requested.tree))
     elif requested.tree and _lacks_signed_tree(policy, grant):
         notices.append(UNSIGNED_TREE.format(tree=requested.tree))
+    elif requested.tree and not cache:
+        notices.append(NO_ROOM_FOR_TREE.format(tree=requested.tree))
     options = step.Options(variables, dict(grant.env), tuple(notices), grant.override)
     return Step(step.NAME, partial(step.run, options=options))
 

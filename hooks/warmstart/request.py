@@ -54,6 +54,7 @@ class Request(NamedTuple):
 
 
 NOTHING = Request((), ())
+_ONCE = ("ports", "files", "tree")  # a second one would replace the first without a word
 
 
 def asks(job: Job) -> bool:
@@ -72,6 +73,7 @@ def of(job: Job, of_wings: Collection[str] = ()) -> Request:
     profiles: list[str] = []
     others: dict[str, str] = {}
     files = tree = marker = ""
+    once: dict[str, str] = {}
     words = {KEEP: job.warm_keep, FRESH: job.warm_fresh, REFRESH: job.warm_refresh}
     if job.warm_image:
         images.append(_value("--warm-image", job.warm_image, job.warm_image))
@@ -84,6 +86,7 @@ def of(job: Job, of_wings: Collection[str] = ()) -> Request:
             continue
         key, _, value = word.partition("=")
         _value(COMMENT, word, value)
+        _only(once, key, value)
         if key == "image":
             images.append(value)
         elif key == "profiles":
@@ -108,6 +111,11 @@ def of(job: Job, of_wings: Collection[str] = ()) -> Request:
         words=others,
         pyxis_image=pyxis_image,
     )
+
+
+def _only(known: dict[str, str], key: str, value: str) -> None:
+    if key in _ONCE and known.setdefault(key, value) != value:
+        raise RequestInvalid(where=COMMENT, word=f"{key}={known[key]} {key}={value}"[:80])
 
 
 def _is_name(value: str) -> bool:

@@ -1,6 +1,10 @@
 /* Show a job its tree at the tree's own path: a packed copy that the prolog has mounted, or the tree itself, read-only.
  *
- *   WORKSPACE/NODE/JOB.RUN/tree/    root's; `path` is where, `copy` the mounted copy (hooks/warmstart/trees/shown.py)
+ *   WORKSPACE/NODE/JOB.RUN/tree/    root's; `path` is where, `seen` which directory the prolog saw there, `copy` the
+ *                                   mounted copy (hooks/warmstart/trees/shown.py)
+ *
+ * A mount goes with a directory that is renamed, and ends with one that is removed: tasks that run read what is put at
+ * its path then. So do those that start later: nothing is mounted on another directory than the prolog saw.
  *
  * Only what root wrote there decides what is mounted where. The path leads through directories that users can change,
  * perhaps on a file system where root is nobody: a child with the job's ids opens it, following no link, and hands over
@@ -17,6 +21,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,9 +42,9 @@ struct attributes { /* mount_attr */
 	uint64_t set, clear, propagation, userns;
 };
 
-static void hand_over(int channel, int fd)
+static void hand_over(int channel, int fd, bool differs)
 {
-	char space[CMSG_SPACE(sizeof(fd))] = {0}, byte = 0;
+	char space[CMSG_SPACE(sizeof(fd))] = {0}, byte = differs;
 	struct iovec data = {&byte, 1};
 	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof(space)};
 	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
@@ -51,9 +56,9 @@ static void hand_over(int channel, int fd)
 	sendmsg(channel, &message, MSG_NOSIGNAL);
 }
 
-static int received(int channel)
+static int received(int channel, bool *differs)
 {
-	char space[CMSG_SPACE(sizeof(int))] = {0}, byte;
+	char space[CMSG_SPACE(sizeof(int))] = {0}, byte = 0;
 	struct iovec data = {&byte, 1};
 	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof(space)};
 	struct cmsghdr *header;
@@ -62,11 +67,44 @@ static int received(int channel)
 	if (recvmsg(channel, &message, MSG_CMSG_CLOEXEC) == 1 && (header = CMSG_FIRSTHDR(&message)) != NULL &&
 	    header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(fd)))
 		memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+	*differs = byte != 0;
 	return fd;
 }
 
-/* In the child: open a directory as the job's owner. */
-static void open_and_hand_over(const char *path, const struct owner *owner, int channel)
+static int read_line(int tree, const char *name, char line[PATH_MAX])
+{
+	int fd = openat(tree, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	ssize_t length;
+
+	if (fd < 0)
+		return -1;
+	length = read(fd, line, PATH_MAX - 1);
+	close(fd);
+	errno = EINVAL;
+	if (length < 2 || line[length - 1] != '\n')
+		return -1;
+	line[length - 1] = '\0';
+	return 0;
+}
+
+/* Return whether a directory is another than the prolog saw. A prolog of an older release says nothing (""). */
+static bool is_another(int fd, const char *seen)
+{
+	uintmax_t device, inode, birth, born;
+	struct statx found;
+
+	if (*seen == '\0')
+		return false;
+	if (sscanf(seen, "%ju %ju %ju", &device, &inode, &birth) != 3 ||
+	    statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &found) < 0)
+		return true;
+	born = (uintmax_t)found.stx_btime.tv_sec * 1000000000 + found.stx_btime.tv_nsec;
+	return makedev(found.stx_dev_major, found.stx_dev_minor) != device || found.stx_ino != inode ||
+	       (birth != 0 && (found.stx_mask & STATX_BTIME) != 0 && born != birth);
+}
+
+/* In the child: open a directory as the job's owner, and look at it: the file system may refuse root. */
+static void open_and_hand_over(const char *path, const char *seen, const struct owner *owner, int channel)
 {
 	struct how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = NO_LINKS};
 	int fd;
@@ -76,7 +114,7 @@ static void open_and_hand_over(const char *path, const struct owner *owner, int 
 		_exit(1);
 	fd = (int)syscall(OPENAT2_CALL, AT_FDCWD, path, &how, sizeof(how));
 	if (fd >= 0)
-		hand_over(channel, fd);
+		hand_over(channel, fd, is_another(fd, seen));
 	_exit(0);
 }
 
@@ -92,7 +130,7 @@ static bool is_at(int fd, const char *path)
 	return length > 0 && (size_t)length == strlen(path) && memcmp(found, path, (size_t)length) == 0;
 }
 
-static int open_as_owner(const char *path, const struct owner *owner)
+static int open_as_owner(const char *path, const char *seen, const struct owner *owner, bool *differs)
 {
 	struct timeval patience = {.tv_sec = PATIENCE_S};
 	int channels[2], fd = -1;
@@ -102,11 +140,11 @@ static int open_as_owner(const char *path, const struct owner *owner)
 		return -1;
 	child = fork();
 	if (child == 0)
-		open_and_hand_over(path, owner, channels[1]);
+		open_and_hand_over(path, seen, owner, channels[1]);
 	close(channels[1]);
 	if (child > 0) {
 		setsockopt(channels[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-		fd = received(channels[0]);
+		fd = received(channels[0], differs);
 		if (fd < 0)
 			kill(child, SIGKILL);
 		waitpid(child, NULL, fd < 0 ? WNOHANG : 0); /* where the file system hangs, it cannot be waited for */
@@ -119,22 +157,6 @@ static int open_as_owner(const char *path, const struct owner *owner)
 	if (fd < 0)
 		errno = ENOENT;
 	return fd;
-}
-
-static int read_path(int tree, char path[PATH_MAX])
-{
-	int fd = openat(tree, "path", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	ssize_t length;
-
-	if (fd < 0)
-		return -1;
-	length = read(fd, path, PATH_MAX - 1);
-	close(fd);
-	errno = EINVAL;
-	if (length < 2 || path[0] != '/' || path[length - 1] != '\n')
-		return -1;
-	path[length - 1] = '\0';
-	return 0;
 }
 
 /* Return the top of the mounted copy, -1 if there is none. */
@@ -166,7 +188,8 @@ static int show(int source, int target)
 
 int bind_tree(const struct settings *settings, const char *node, const char *cache, const struct owner *owner)
 {
-	char path[PATH_MAX];
+	char path[PATH_MAX], seen[PATH_MAX];
+	bool differs = false;
 	int run = open_run(settings, node, cache), tree, copy, target = -1, result = -1, failed;
 
 	if (run < 0)
@@ -178,9 +201,13 @@ int bind_tree(const struct settings *settings, const char *node, const char *cac
 		errno = failed;
 		return failed == ENOENT ? 0 : -1;
 	}
-	if (read_path(tree, path) == 0)
-		target = open_as_owner(path, owner);
-	if (target >= 0) {
+	if (read_line(tree, "path", path) == 0 && *path == '/')
+		target = open_as_owner(path, read_line(tree, "seen", seen) == 0 ? seen : "", owner, &differs);
+	if (target >= 0 && differs) {
+		result = ANOTHER_TREE;
+		failed = 0;
+		close(target);
+	} else if (target >= 0) {
 		copy = open_copy(tree, owner);
 		result = show(copy >= 0 ? copy : target, target);
 		failed = errno;

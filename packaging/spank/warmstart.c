@@ -36,7 +36,7 @@ static char *requested[sizeof(control) / sizeof(*control)];
 static struct view view;
 static char *verdict, *notice;
 static char path[PATH_MAX]; /* of the notice */
-static bool at_constant_path;
+static bool at_constant_path, has_another_tree;
 static struct stat node_root, node_cache; /* "/" and the cache, before a container was entered */
 
 static int set_option(int which, const char *value, int remote)
@@ -183,7 +183,7 @@ static int find_view(spank_t spank, const struct settings *settings, uid_t uid)
 static void show_tree(spank_t spank, const struct settings *settings, uid_t uid)
 {
 	struct owner owner = {.uid = uid};
-	int groups = 0;
+	int groups = 0, shown;
 
 	if (spank_get_item(spank, S_JOB_GID, &owner.gid) != ESPANK_SUCCESS ||
 	    spank_get_item(spank, S_JOB_SUPPLEMENTARY_GIDS, &owner.groups, &groups) != ESPANK_SUCCESS) {
@@ -191,7 +191,9 @@ static void show_tree(spank_t spank, const struct settings *settings, uid_t uid)
 		return;
 	}
 	owner.count = groups > 0 ? (size_t)groups : 0;
-	if (bind_tree(settings, node_name(), view.cache, &owner) < 0)
+	shown = bind_tree(settings, node_name(), view.cache, &owner);
+	has_another_tree = shown == ANOTHER_TREE;
+	if (shown < 0)
 		slurm_info("warmstart: cannot show the job its tree: %s", strerror(errno));
 }
 
@@ -429,6 +431,9 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 		return 0;
 	}
 	forget_led(spank);
+	if (has_another_tree && is_task(spank, S_TASK_GLOBAL_ID))
+		say("warmstart: another directory is at the path of the job's tree than when the job began: this step and what "
+		    "already runs read that one, and may write it\n");
 	if (inherited_rendezvous(spank)) {
 		spank_unsetenv(spank, rendezvous[0]);
 		spank_unsetenv(spank, rendezvous[1]);

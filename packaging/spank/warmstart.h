@@ -63,7 +63,9 @@ int bind_cache(const struct settings *settings, const char *node, const char *ca
  * change the directories above it; -1 with errno otherwise. */
 int open_run(const struct settings *settings, const char *node, const char *cache);
 
-/* tree.c: in that namespace, show the job its tree, if it has one; 0, or -1 with errno. */
+/* tree.c: in that namespace, show the job its tree, if it has one; 0, or -1 with errno. ANOTHER_TREE: another directory
+ * is there than the prolog saw; it is left as it is. */
+enum { ANOTHER_TREE = 1 };
 int bind_tree(const struct settings *settings, const char *node, const char *cache, const struct owner *owner);
 
 #endif

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_spank import JOB, ONCE, Node, harnesses, node, view_of
+from warmstart.trees.current import look
 
 __all__ = ["harnesses", "node"]  # fixtures
 RUN = "7.0a1b2c3d"
@@ -111,3 +112,28 @@ def test_only_what_root_wrote_is_believed(node: Node, case: str) -> None:
         assert found(node, tree)[0] == []
     else:
         assert found(node, tree)[1] == ["shared"]
+
+
+@ONCE
+@pytest.mark.parametrize("case", ["as it was", "renamed away", "its inode used again", "no birth known"])
+def test_another_directory_at_its_path_is_no_tree_of_the_job(node: Node, case: str) -> None:
+    """What else stands there since the prolog looked is shown as it is, as tasks that run see it; the job is told."""
+    tree = make_tree(node)
+    show(node, tree, owner=JOB)
+    (tree / "pyvenv.cfg").touch()
+    device, inode, birth = look(str(tree), [str(tree.parent)], "", []).identity.split(" ")
+    if case == "renamed away":
+        tree.rename(node.base / "moved")
+        (node.base / "moved" / "marker").rename(node.base / "marker")
+        tree.mkdir()
+        (node.base / "marker").rename(tree / "marker")
+    elif case == "its inode used again":
+        birth = str(int(birth) - 1)
+    elif case == "no birth known":
+        birth = "0"
+    (node.base / "workspace" / "n1" / RUN / "tree" / "seen").write_text(f"{device} {inode} {birth}\n")
+    is_same = case in ("as it was", "no birth known")
+    done = node.start(TREE=str(tree))
+    assert ("copy" in done.stdout.split(f"{tree}/marker: ")[1].splitlines()[0]) is is_same
+    assert (f" {tree} " in done.stdout) is is_same
+    assert ("another directory" in done.stderr) is not is_same

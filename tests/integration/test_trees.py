@@ -128,6 +128,30 @@ def test_the_first_job_reads_the_tree_itself_and_the_second_its_copy(site: Site)
     assert not [line for line in mounted if "/tree/copy" in line and str(site.cluster.base) in line]
 
 
+REPLACE = """\
+#!/bin/sh
+cat {tree}/lib/python3.11/site-packages/one/__init__.py
+cp -a {tree} {tree}.new && echo new >{tree}.new/lib/python3.11/site-packages/one/__init__.py
+{replace} && mv {tree}.new {tree}  # as another node would: here the tree is a mount
+cat {tree}/lib/python3.11/site-packages/one/__init__.py
+srun sh -c 'cat {tree}/lib/python3.11/site-packages/one/__init__.py; grep -c " {tree} " /proc/self/mountinfo || true'
+"""
+
+
+@pytest.mark.parametrize("replace", ["mv {source} {source}.old", "rm -r {source}"])
+def test_all_tasks_see_the_directory_that_took_the_trees_place(site: Site, replace: str) -> None:
+    """Those that run lose their mount with the old one, so those that start later get none; and the job is told."""
+    with shared(site, f"tree.{replace.partition(' ')[0]}") as (target, source):
+        make_environment(site, source / "env")
+        tree = target / "env"
+        assert run(site, tree, SHOW, ALICE, "--nodelist=n1").output.splitlines()[-1] == "itself"
+        script = REPLACE.replace("{replace}", replace.replace("{source}", f"{source}/env"))
+        lines = run(site, tree, script, ALICE, "--nodelist=n1").output.splitlines()
+        assert [line for line in lines if not line.startswith("warmstart: ")] == ["one", "new", "new", "0"]
+        (said,) = [line for line in lines if line.startswith("warmstart: ")]
+        assert "another directory is at the path" in said
+
+
 SEVERAL = """\
 #!/bin/sh
 srun sh -c 'grep -o " {tree} ro.* squashfs" /proc/self/mountinfo | grep -o squashfs || echo itself'

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.policy_site import a_rule, defaults
-from tests.support.runs import a_job, a_policy, a_record
+from tests.support.runs import a_context, a_job, a_policy, a_record
 from warmstart import plan
 from warmstart.cli.plan import preview
 from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
@@ -16,6 +16,7 @@ from warmstart.profiles import numba, registry
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.record import Seeded
 from warmstart.request import Request, RequestInvalid
+from warmstart.runner import Prepared
 from warmstart.steps.image import Options
 
 GRANT = Grant(["docker://reg.example.com/a:1"], ["numba"], {}, "user", ["user-1-a"], "user-1-a", "")
@@ -240,6 +241,20 @@ def test_a_tree_needs_a_policy_that_offers_it_and_the_plugin(tmp_path: Path) -> 
     without = policy._replace(constant_path="none")
     assert [step.name for step in plan.prolog(without, a_job(), nothing, requested)] == ["workspace"]
     assert plan.prolog(policy, a_job(), nothing, Request((), ())) == []
+
+
+@pytest.mark.parametrize("cache", ["", "/w/n1/7.0a1b2c3d/cache"])
+def test_a_job_without_a_workspace_is_told_of_its_tree(tmp_path: Path, cache: str) -> None:
+    """It has no place to show the tree: the job reads, and writes, the tree itself."""
+    policy = a_policy(tmp_path, constant_path="spank")
+    policy = policy._replace(trees=policy.trees._replace(prefixes=("/lustre",)))
+    context = a_context(tmp_path)
+    prepared = Prepared(context._replace(record=context.record._replace(cache=cache)), [])
+    requested = Request((), (), tree="/lustre/envs/train")
+    step = plan.environment(policy, GRANT._replace(profiles=[]), requested, prepared)
+    told = list(step.run.keywords["options"].notices)  # type: ignore[attr-defined]
+    assert [line for line in told if "/lustre/envs/train" in line and "has no workspace" in line] == told
+    assert bool(told) is (cache == "")
 
 
 def test_a_share_of_jobs_is_sampled_as_a_whole() -> None:

@@ -39,6 +39,7 @@ _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
 _MOUNT_ATTR_IDMAP = 0x100000
 _RESOLVE_NO_LINKS = 2 | 4  # magic links, and all others
 _AT_FDCWD = -100
+_STATX_BTIME = 0x800
 
 _CLONE_NEWUSER = 0x10000000
 
@@ -119,6 +120,15 @@ def open_without_links(path: str) -> int:
     """Return a descriptor (O_PATH) of a directory; `ELOOP` if a name in its path is a link (openat2(2))."""
     how = _numbers(os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _RESOLVE_NO_LINKS)
     return libc("syscall", _OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how), subject=path)
+
+
+def birth(fd: int) -> int:
+    """Return when a file was made, in nanoseconds since the epoch; 0 where its file system does not say (statx(2))."""
+    from array import array
+
+    found = array("q", bytes(256))
+    libc("statx", fd, b"", _AT_EMPTY_PATH, _STATX_BTIME, found.buffer_info()[0])
+    return found[10] * 10**9 + (found[11] & 0xFFFFFFFF) if found[0] & _STATX_BTIME else 0
 
 
 def unmount(name: str, dir_fd: int) -> bool:

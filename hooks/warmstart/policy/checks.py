@@ -15,7 +15,7 @@ from typing import Protocol
 from warmstart import wing
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
-from warmstart.paths import longest_node_name
+from warmstart.paths import Installation, longest_node_name
 from warmstart.policy.document import Fault, Loc, dotted, nearest
 from warmstart.policy.schema import DefinedProfile, Match, PolicyModel, Rule
 from warmstart.profiles.defined import FILES, TREES
@@ -85,8 +85,11 @@ def of_wings() -> list[PolicyPart]:
     return parts
 
 
-def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser) -> list[Fault]:
-    """Return all faults of a policy that the schema accepts. `shipped` names the profiles that come with warmstart."""
+def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser, policy: str = "") -> list[Fault]:
+    """Return all faults of a policy that the schema accepts. `shipped` names the profiles that come with warmstart.
+
+    `policy` is its path, which tells the prefix of the installation.
+    """
     known = [*shipped, *model.profiles]
     return [
         *_defined_profiles(model, shipped),
@@ -98,7 +101,7 @@ def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser) -> l
         *_adopted(model, find_user),
         *_credentials(model),
         *_keep(model),
-        *_trees(model),
+        *_trees(model, policy),
         *_signed(model),
         *_slurmctld(model, find_user),
         *_rule_names(model),
@@ -239,14 +242,19 @@ def _repeated(names: Iterable[str]) -> list[int]:
     return repeated
 
 
-def _trees(model: PolicyModel) -> Iterator[Fault]:
-    """Yield prefixes that are the system's: a job sees a copy in place of what is below one."""
+def _trees(model: PolicyModel, policy: str) -> Iterator[Fault]:
+    """Yield prefixes that are the system's, or warmstart's: a job sees a copy in place of what is below one."""
+    installation = Installation(policy.removesuffix("/etc/warmstart/policy.yaml"))
+    is_private = installation.prefix not in ("", policy)
+    own = (installation.etc, installation.var, installation.lib, installation.libexec) if is_private else ()
     for number, prefix in enumerate(model.trees.prefixes):
         loc = ("trees", "prefixes", number)
         yield from _normal(loc, prefix)
         for bad in (*_NEVER_BELOW, *_OF_THE_SYSTEM):
             if _within(prefix, bad) or _within(bad, prefix):
                 yield _fault(loc, f"may be neither below {bad} nor above it")
+        if any(_within(prefix, path) or _within(path, prefix) for path in own):
+            yield _fault(loc, f"may be neither in warmstart's own directories nor above one ({installation.prefix})")
         for key in ("store", "workspace", "cache", "audit"):
             path = getattr(model.paths, key)
             if _within(prefix, path) or _within(path, prefix):

@@ -97,7 +97,7 @@ def checked(document: Document, users: checks.FindUser, profiles: Sequence[str] 
     """Return the model of a document. Raises `PolicyInvalid` with all problems."""
     shape = check_shape(document.data)
     known = _profile_names() if profiles is None else profiles
-    faults = shape if isinstance(shape, list) else checks.faults(shape, known, users)
+    faults = shape if isinstance(shape, list) else checks.faults(shape, known, users, document.position(())[0])
     problems = [*document.problems, *(problem_at(document, fault) for fault in faults)]
     if problems or isinstance(shape, list):
         raise invalid(problems)

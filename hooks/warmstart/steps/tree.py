@@ -19,7 +19,7 @@ from warmstart.profiles.defined import TREES
 from warmstart.steps.contract import Context, Outcome
 from warmstart.trees import requests, shown
 from warmstart.trees.client import TreeClient
-from warmstart.trees.current import Look, TreeUnusable
+from warmstart.trees.current import Look, TreeNotCompiled, TreeUnusable
 from warmstart.trees.place import LEFT_OUT, Home, facts_of, home_of, place_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class _Shown(NamedTuple):
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Show the job its tree. Raises `TreeUnusable`."""
+    """Show the job its tree. Raises `TreeUnusable`, or `TreeNotCompiled`: then it is neither shown nor read-only."""
     started = time.monotonic()
     record = context.record
     try:
@@ -95,10 +95,14 @@ def run(context: Context, options: Options) -> Outcome:
         found = _isolated(options, partial(_alone, context, options, tree))
     else:
         found = _Shown(None, SEVERAL_NODES)
+    if found.reason in (SEVERAL_NODES, NOTHING_PROPOSED):
+        found = _not_compiled(context, options, tree) or found
+    if isinstance(found.failure, TreeNotCompiled):
+        raise found.failure
     try:
         with opened_dir(record.run_directory) as base:
             own = (record.uid, record.gid) if tree.home.shared else None
-            shown.show(base, tree.seen.path, found.copy.root if found.copy else None, own)
+            shown.show(base, tree.seen.path, tree.seen.identity, found.copy.root if found.copy else None, own)
     except OSError as error:
         raise TreeUnusable(tree=options.tree, problem=f"it cannot be mounted: {error.strerror}") from error
     finally:
@@ -135,6 +139,19 @@ def _look(context: Context, options: Options) -> _Tree:
         raise TreeUnusable(tree=options.tree, problem=f"its file system: {error.fields['problem']}") from error
     home = home_of(seen.path, options.shared, options.scope, policy.trust, signed_only=options.signed_only)
     return _Tree(seen, home, facts_of(seen, home.shared))
+
+
+def _not_compiled(context: Context, options: Options, tree: _Tree) -> _Shown | None:
+    """Return what to show of a tree that would be slower for being read-only; None if it would not be."""
+    user = Identity(context.record.user, context.record.uid, context.record.gid)
+    try:
+        with TreeClient(user, options.tree) as client:
+            client.check_compiled(tree.seen.path, context.deadline.within(LOOK_S))
+    except TreeNotCompiled as error:
+        return _Shown(None, error.code, error)
+    except (OSError, WorkerSilent):
+        return None
+    return None
 
 
 def _isolated(options: Options, find: Callable[[], _Shown]) -> _Shown:
@@ -266,6 +283,8 @@ def _without(context: Context, options: Options, tree: _Tree, offers: Offers) ->
     elsewhere = {f"{scope}/*" for scope in tree.home.read if scope != tree.home.publish}  # no list that is signed
     if offers.refused.keys() - elsewhere:
         return _Shown(None, "bundles-refused")
+    if found := _not_compiled(context, options, tree):
+        return found
     record = context.record
     request = requests.TreeRequest(
         *(options.tree, tree.seen.marker, tree.home.publish, record.user, record.uid, record.gid),

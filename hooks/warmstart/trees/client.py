@@ -69,6 +69,15 @@ class TreeClient:
             raise current.TreeUnusable(tree=self._tree, problem="it belongs to root")
         return seen
 
+    def check_compiled(self, path: str, deadline: Deadline) -> None:
+        """Raise `TreeNotCompiled` if Python files of the tree at a path without links lack bytecode.
+
+        Raises `OSError`, too, and `WorkerSilent`.
+        """
+        from warmstart.trees import current
+
+        self._worker.run(deadline, current.check_compiled, path)
+
     def walk(
         self, path: str, bounds: Bounds, stage: Stage, deadline: Deadline, owners: list[int] | None = None
     ) -> None:

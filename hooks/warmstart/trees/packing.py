@@ -61,8 +61,8 @@ def pack_tree(
     """Pack a tree as it is now; None if there is nothing to do: it is published, or another node packs it.
 
     Where the scope's quota needs the room, copies of trees go that nobody has used for long. Only one process of a node
-    may do this at a time. Raises `TreeUnusable`, `TreeChanged`, `TreeTooLarge`, `TreeNotShared`, `QuotaExceeded`,
-    `PublishBlocked`, `PackFailed`, other errors of the store and of programs, and `OSError`.
+    may do this at a time. Raises `TreeUnusable`, `TreeNotCompiled`, `TreeChanged`, `TreeTooLarge`, `TreeNotShared`,
+    `QuotaExceeded`, `PublishBlocked`, `PackFailed`, other errors of the store and of programs, and `OSError`.
     """
     deadline = after(policy.trees.pack_deadline)
     user = Identity(request.user, request.uid, request.gid)
@@ -72,6 +72,7 @@ def pack_tree(
         with TreeClient(user, request.tree, records) as client:
             work = _Pack(request, paths, policy, store, client, audit)
             seen = work.look(deadline)
+            client.check_compiled(seen.path, deadline.within(LOOK_S))
             where = place_of(store.path, request.scope, facts_of(seen, request.shared))
             with store.locked_namespace(where, deadline.within(STORE_S)) as is_ours:
                 if not is_ours or work.is_published(where, deadline.within(STORE_S)):

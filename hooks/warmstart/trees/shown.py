@@ -2,6 +2,7 @@
 
 <run>/tree/         root, 0711
     path            where the job sees it: a path without links, and a newline
+    seen            which directory was there (`current.Look.identity`): of another one there is no copy
     copy/           the packed copy, below a directory that belongs to the job and that nobody else can enter; it has
                     the tree as `tree`. Empty: the job reads the tree itself, read-only
 
@@ -18,11 +19,12 @@ from warmstart.host.files import PATH, create_file, opened_dir, read_small
 from warmstart.lean import suppress
 from warmstart.paths import TREE
 
-_PATH, _COPY, _TREE = "path", "copy", "copy/tree"
+_PATH, _SEEN, _COPY, _TREE = "path", "seen", "copy", "copy/tree"
+_LONGEST_SEEN = 80  # bytes; a process of the user's says it
 _LONGEST = 4096  # bytes of a path
 
 
-def show(run_fd: int, path: str, copy: int | None, own: tuple[int, int] | None = None) -> None:
+def show(run_fd: int, path: str, seen: str, copy: int | None, own: tuple[int, int] | None = None) -> None:
     """Make a run's part for a tree; `copy` is the root of the mounted copy (O_PATH), if there is one.
 
     `own` are the job's uid and gid, for a copy that many share.
@@ -39,6 +41,7 @@ def show(run_fd: int, path: str, copy: int | None, own: tuple[int, int] | None =
                 else:
                     _mount(copy, _COPY)
         os.fchmod(fd, 0o711)  # now that nothing in it changes any more
+        os.close(create_file(fd, _SEEN, f"{seen[:_LONGEST_SEEN]}\n".encode("ascii", "replace"), 0o444))
         os.close(create_file(fd, _PATH, os.fsencode(path) + b"\n", 0o444))  # last: it says that the rest is there
 
 

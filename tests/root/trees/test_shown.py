@@ -30,7 +30,7 @@ def run() -> Iterator[Path]:
         (base / "packed").chmod(0o700)
         root = os.open(base / "packed", PATH)
         with opened_dir(str(base / "run")) as fd:
-            shown.show(fd, "/l/env", root, (USER, USER))
+            shown.show(fd, "/l/env", "1 2 3", root, (USER, USER))
             os.close(root)
             try:
                 yield base / "run"

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.policy_site import MINIMAL, Compile, Site, refusals
-from warmstart.policy import compiled, load
+from warmstart.host.identity import Identity
+from warmstart.policy import compiled, load, source
 from warmstart.policy.invalid import PolicyInvalid
 
 ENFORCED = MINIMAL + "trust: {account: enforced}\n"
@@ -405,3 +406,16 @@ def test_any_text_compiles_or_is_refused_with_a_place(site: Site, text: str) -> 
         assert str(error).isprintable() or "\n" in str(error)  # noqa: PT017
     else:
         assert compiled.decode(json.loads(compiled.encode(policy))) == policy
+
+
+@pytest.mark.parametrize(
+    "prefix", ["/opt", "/opt/site/lib/warmstart/1", "/opt/site/var/lib/warmstart", "/opt/site/etc"]
+)
+def test_a_tree_is_none_of_warmstarts_own_directories(prefix: str) -> None:
+    """Those of an installation below a prefix of its own, which the policy's path tells."""
+    text = f"version: 1\npaths: {{store: /shared/warmstart}}\ntrees: {{prefixes: [{prefix}]}}\n"
+    document = load.parsed([source.read_draft("/opt/site/etc/warmstart/policy.yaml", text.encode())])
+    with pytest.raises(PolicyInvalid, match="neither in warmstart's own directories nor above"):
+        load.checked(document, lambda name: Identity(name, 900 + len(name), 900))
+    document = load.parsed([source.read_draft("/etc/warmstart/policy.yaml", text.encode())])
+    load.checked(document, lambda name: Identity(name, 900 + len(name), 900))

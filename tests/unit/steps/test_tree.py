@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -26,7 +28,7 @@ from warmstart.store.manifest import Draft, File, Producer
 from warmstart.store.meeting import Meeting
 from warmstart.store.verify import SignedLists
 from warmstart.trees import current, place, requests, shown
-from warmstart.trees.current import TreeUnusable
+from warmstart.trees.current import TreeNotCompiled, TreeUnusable
 
 SCOPE = "user-64201-ws-alice"
 
@@ -51,7 +53,7 @@ class Shown:
         self.signed_only = False
         self.copies: list[int | None] = []
         self.started: list[object] = []
-        monkeypatch.setattr(shown, "show", lambda _run, _path, copy, _own: self.copies.append(copy))
+        monkeypatch.setattr(shown, "show", lambda _run, _path, _seen, copy, _own: self.copies.append(copy))
         monkeypatch.setattr(requests, "start_due", self.started.append)
         monkeypatch.setattr(node_cache, "mounted", self._mounted)
 
@@ -308,3 +310,18 @@ def test_what_is_no_tree_is_not_shown(site: Shown) -> None:
     with pytest.raises(TreeUnusable):
         site.run(tree=f"{site.tree}/gone")
     assert site.copies == []
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_tree_without_bytecode_is_left_as_it_is(site: Shown, *, alone: bool) -> None:
+    """Read-only it would never get any: nothing is shown, and nothing is packed."""
+    packages = site.tree / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    for number in range(20):
+        (packages / f"module{number}.py").write_text("")
+    with pytest.raises(TreeNotCompiled, match="have no bytecode"):
+        site.run(alone=alone)
+    assert (site.copies, site.started) == ([], [])
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(packages)], check=True)
+    site.run(alone=alone)
+    assert site.event() == ("itself", "no-copy" if alone else "several-nodes")
