@@ -54,7 +54,7 @@ class Request(NamedTuple):
 
 
 NOTHING = Request((), ())
-_ONCE = ("ports", "files", "tree")  # a second one would replace the first without a word
+_ONCE = ("files", "tree")  # also the words of wings: a second one would replace the first without a word
 
 
 def asks(job: Job) -> bool:
@@ -86,7 +86,8 @@ def of(job: Job, of_wings: Collection[str] = ()) -> Request:
             continue
         key, _, value = word.partition("=")
         _value(COMMENT, word, value)
-        _only(once, key, value)
+        if key in _ONCE or key in of_wings:
+            _only(once, key, value)
         if key == "image":
             images.append(value)
         elif key == "profiles":
@@ -114,7 +115,7 @@ def of(job: Job, of_wings: Collection[str] = ()) -> Request:
 
 
 def _only(known: dict[str, str], key: str, value: str) -> None:
-    if key in _ONCE and known.setdefault(key, value) != value:
+    if known.setdefault(key, value) != value:
         raise RequestInvalid(where=COMMENT, word=f"{key}={known[key]} {key}={value}"[:80])
 
 
