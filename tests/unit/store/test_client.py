@@ -112,7 +112,7 @@ def test_an_operation_that_is_late_does_not_give_the_lock_back(client: StoreClie
 def test_an_error_of_a_process_of_its_own_names_the_store(client: StoreClient, tmp_path: Path) -> None:
     """Those that get a descriptor, or hold a lock, do not use the client's one process."""
     late, place, fd = after(0), parts.RunParts(str(tmp_path), "1.c.7.0"), os.memfd_create("bundle")
-    part = Manifest(BUNDLE, "user-1", "numba", "ns", SHA, 1, 0.0, PRODUCER, {}, {})
+    part = Manifest(BUNDLE, SHA, 1, 0.0, "user-1", "numba", "ns", PRODUCER, {}, {})
 
     def locked() -> None:
         with client.locked_parts(place, late):
