@@ -17,6 +17,7 @@ from warmstart.images.imports import making
 from warmstart.images.query import Missing, Obtained, Site
 from warmstart.images.reference import Reference
 from warmstart.images.store.layout import NOBODY
+from warmstart.policy import source
 
 HEX = "ab" * 32
 OTHER = "cd" * 32
@@ -62,6 +63,19 @@ def test_one_image_is_shown(site: EntrySite, image: str, status: int) -> None:
     assert (HEX in result.stdout) is (status == 0)
     path = site.json("images", "list")[0]["path"]
     assert site.json("images", "show", path)["path"] == path
+
+
+def test_a_prefetch_tells_that_the_policy_was_rejected(site: EntrySite) -> None:
+    """It works by the last good one, which may not name the images that the edit adds."""
+    done = site.command("images", "prefetch", "--policy")
+    assert (done.exit_code, done.stderr) == (0, "")
+    file = Path(site.installation.policy)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("")
+    site.write(site.policy._replace(signature=source.signature(str(file))))
+    file.write_text("registeries: []\n")
+    refused = site.command("images", "prefetch", "--policy")
+    assert (refused.exit_code, "registeries: unknown key" in refused.stderr) == (1, True)
 
 
 def test_a_pinned_image_stays(site: EntrySite) -> None:
