@@ -190,7 +190,8 @@ def prefetch(installation: Installation, of_policy: bool, of_jobs: bool, as_json
 
     Does not wait for them. warmstart-prefetch.timer runs it on a host with the nodes' CPU and importer.
 
-    Exit status: 0 done; 1 slurmctld could not be asked, or the policy's files are rejected; 2 wrong usage, or the store cannot be read.
+    Exit status: 0 done; 1 slurmctld could not be asked, or the policy's files are rejected; 2 wrong usage, or the
+    store cannot be read.
     """
     if installation.is_off:
         warn(f"switched off by {installation.off_file}")
