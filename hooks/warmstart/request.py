@@ -86,8 +86,7 @@ def of(job: Job, of_wings: Collection[str] = ()) -> Request:
             continue
         key, _, value = word.partition("=")
         _value(COMMENT, word, value)
-        if key in _ONCE or key in of_wings:
-            _only(once, key, value)
+        _only(once, key, value, of_wings)
         if key == "image":
             images.append(value)
         elif key == "profiles":
@@ -114,8 +113,8 @@ def of(job: Job, of_wings: Collection[str] = ()) -> Request:
     )
 
 
-def _only(known: dict[str, str], key: str, value: str) -> None:
-    if known.setdefault(key, value) != value:
+def _only(known: dict[str, str], key: str, value: str, of_wings: Collection[str]) -> None:
+    if (key in _ONCE or key in of_wings) and known.setdefault(key, value) != value:
         raise RequestInvalid(where=COMMENT, word=f"{key}={known[key]} {key}={value}"[:80])
 
 

@@ -48,6 +48,19 @@ def test_numba_builds_hits_and_is_not_used(site: Site) -> None:
     assert ran(site) == {"numba": "untouched", "jax": "untouched"}
 
 
+def test_who_removes_what_it_was_given_did_not_use_it(site: Site) -> None:
+    """`rm -rf` in the job, and no tool: neither a hit nor a miss."""
+    begin(site, "hits-removed", "numba")
+    assert ran(site, "numba") == {"numba": "built"}
+    job_id = next(JOBS)
+    with a_job(site, job_id, user=BOB) as job:
+        job.run('rm -rf "$NUMBA_CACHE_DIR"/*')
+    (event,) = site.events(job_id, "cache.harvested")
+    assert (event["use"], event["retired"]) == ("unknown", event["seeded"])
+    told = site.command("explain", str(job_id)).stdout
+    assert "the job removed what it was given, 2 entries: retired" in " ".join(told.split())
+
+
 @pytest.mark.sweep
 @pytest.mark.tool
 def test_inductor_leaves_locks_where_it_hits(site: Site) -> None:

@@ -47,7 +47,7 @@ def explain(
     else:
         story = _from_views(installation, job)
     if story is None:
-        _say_nothing(sources, job)
+        _say_nothing(installation, sources, job)
         raise click.exceptions.Exit(NOTHING)
     if not sources:
         texts = view.files(installation, str(job), view.NOTICE)
@@ -107,8 +107,10 @@ def _events(text: bytes) -> Iterator[Line]:
             yield shaped(line)
 
 
-def _say_nothing(sources: Sequence[str], job: int) -> None:
+def _say_nothing(installation: Installation, sources: Sequence[str], job: int) -> None:
     warn(f"nothing is known of job {job}")
+    if not sources and installation.is_off:
+        warn(f"switched off on this host by {installation.off_file}: hooks note nothing of jobs")
     if not sources and os.geteuid() != 0:
         warn("ask on a node of the job while it runs, or ask the administrators: they can explain any job")
 

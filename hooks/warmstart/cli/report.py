@@ -185,7 +185,7 @@ def _show_prediction(predicted: Predicted) -> None:
         [
             ("prologs", predicted.jobs, "on each node of each job"),
             *(
-                (f"{hits.name}: warm", hits.percent, f"{hits.warm} of {hits.warm + hits.cold}")
+                (f"{hits.name}: warm, if used", hits.percent, f"{hits.warm} of {hits.warm + hits.cold}")
                 for hits in predicted.profiles
             ),
             ("imports", predicted.imports, ""),

@@ -77,20 +77,21 @@ def writable_by_others(path: str, owner: int) -> Weak:
     looked, number = [path], 0
     for directory in looked:
         if number == MOST_DIRECTORIES:
-            return Weak(number, found, is_all=False)
+            return Weak(number, found[:MOST_FOUND], is_all=False)
         number += 1
-        if weak := files.weakness(os.lstat(directory), (0, owner)):
-            found.append(f"{directory} {weak}")
         few = FILES_OF_EACH
-        with suppress(FileNotFoundError), os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    looked.append(entry.path)
-                elif few and entry.is_file(follow_symlinks=False):
-                    few -= 1
-                    with suppress(FileNotFoundError):
-                        weak = files.weakness(entry.stat(follow_symlinks=False), (0, owner))
-                        found += [f"{entry.path} {weak}"] if weak else []
+        with suppress(FileNotFoundError, PermissionError):  # it is gone, or is another's, as is told
+            if weak := files.weakness(os.lstat(directory), (0, owner)):
+                found.append(f"{directory} {weak}")
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        looked.append(entry.path)
+                    elif few and entry.is_file(follow_symlinks=False):
+                        few -= 1
+                        with suppress(FileNotFoundError):
+                            weak = files.weakness(entry.stat(follow_symlinks=False), (0, owner))
+                            found += [f"{entry.path} {weak}"] if weak else []
     return Weak(number, found[:MOST_FOUND], is_all=True)
 
 

@@ -89,6 +89,8 @@ class Collected(NamedTuple):
     truncated: str  # why the harvest ended early, or ""
     reached: str = ""  # the place of the last entry that was looked at
     is_empty: bool = True  # whether the job left nothing at all; of an overlay, not even a directory in its upper layer
+    hides: bool = False  # whether the job removed something that an overlay showed it
+    touched: Collection[str] = ()  # names of all that is no directory, and directories that hide what is below them
 
 
 def place_of(entry: str, changed: Container[str]) -> str:
@@ -206,7 +208,7 @@ class _Copy:
             *(self._entries, self._changed, self._size, skipped, scanned.ignored, scanned.ignored_examples),
             *(tally.counts, tally.examples, scanned.truncated or truncated),
             "" if scanned.truncated else last,  # what was not scanned could have a place before it
-            scanned.is_empty,
+            *(scanned.is_empty, scanned.hides, scanned.touched),
         )
 
     def _one_new(self, entry: str, paths: list[str]) -> None:

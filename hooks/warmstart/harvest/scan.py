@@ -67,6 +67,7 @@ class Found(NamedTuple):
     ignored_examples: list[tuple[str, str]]  # at most 5, none of which is a lock or a temporary file
     truncated: str  # why the scan ended early, or ""
     is_empty: bool  # whether there is nothing at all below the tree's top
+    hides: bool  # whether something in an upper layer hides what is below: the job removed it
 
 
 class Rules(NamedTuple):
@@ -98,7 +99,7 @@ def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
     }
     return Found(
         *(entries, walk.seeded, walk.touched, walk.rejected, walk.skipped),
-        *(walk.ignored.counts, walk.ignored.examples, walk.truncated, walk.is_empty),
+        *(walk.ignored.counts, walk.ignored.examples, walk.truncated, walk.is_empty, walk.hides),
     )
 
 
@@ -113,6 +114,7 @@ class _Walk:
         self.ignored = Tally(MOST_IGNORED_EXAMPLES)
         self.truncated = ""
         self.is_empty = True
+        self.hides = False
         self._mount = mount
         self._rules = rules
         self._names_left = rules.most_names
@@ -155,7 +157,7 @@ class _Walk:
             elif item.is_file(follow_symlinks=False):
                 self._add_to_entry(item, path)
             elif self._rules.upper and _is_whiteout(item):
-                pass
+                self.hides = True
             else:
                 self._turn_away(path, SPECIAL)
         except OSError:
@@ -172,6 +174,7 @@ class _Walk:
             return
         try:
             if self._rules.upper and _is_opaque(fd):
+                self.hides = True
                 self.touched.add(path)
             self.into(fd, path, depth)
         except OSError:

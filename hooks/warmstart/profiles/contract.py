@@ -60,7 +60,8 @@ class Profile(NamedTuple):
     (`profiles.last_use`), and what a job removed is not retired: it may be of use to every other job.
 
     `leaves_trace`: below an overlay the tool writes something wherever it hits, a lock or a directory: a cache without
-    a trace was not used.
+    a trace was not used. `looked_up` maps such a trace's path to the entry that the tool looked up, "" if that is not
+    known: a job that looked up what it was not given compiled something that is no entry, and is no hit.
 
     `in_step`: the tool compiles in step with its job's other ranks, which hang or time out where some find their
     entries and others do not. So a job on several nodes is shown them on all or on none (`seed.together`).
@@ -95,6 +96,7 @@ class Profile(NamedTuple):
     after_success: bool = False
     last_use: Callable[[str], str] | None = None
     leaves_trace: bool = False
+    looked_up: Callable[[str], str] | None = None
     in_step: bool = False
     exact_times: bool = False
     follows_links: bool = False

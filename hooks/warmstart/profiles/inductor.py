@@ -88,6 +88,18 @@ def repeats(path: str) -> bool:
     return path.endswith((".py", ".cpp"))
 
 
+def looked_up(path: str) -> str:
+    """Return the generated code whose lock this is, as an entry; "" for another file.
+
+    Measured with torch 2.13 on CPU: each of a warm job's seven locks has its entry. AOTInductor takes these, and one
+    for its own wrapper, which is no entry.
+    """
+    import re
+
+    found = re.fullmatch(r"locks/(c([a-z2-7]{2})[a-z2-7]{49})\.lock", path)
+    return f"{found[2]}/{found[1]}" if found else ""
+
+
 PROFILE = Profile(
     name="inductor",
     variables={
@@ -101,6 +113,7 @@ PROFILE = Profile(
     entry_of=named_by(_CODE, _GRAPH, _ALONE, rf"({_HELION}[0-9a-f]{{64}}\.best_config)"),
     validate=validate,
     repeats=repeats,
-    leaves_trace=True,  # a lock for each graph that it looks up
+    leaves_trace=True,  # a lock for each code that it looks up
+    looked_up=looked_up,
     in_step=True,
 )

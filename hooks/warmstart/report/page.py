@@ -239,7 +239,7 @@ def _observed(predicted: Predicted | None) -> str:
         ("nodes drained", f"{predicted.drains:,}"),
     ]
     counts = _table("If observed jobs were enforced", (), [(_cell(name), _numeric(value)) for name, value in rows])
-    return f'<div class="grid2">{counts}{_hits("Their hit rate by profile", predicted.profiles)}</div>'
+    return f'<div class="grid2">{counts}{_hits("Warm by profile, if their jobs use it", predicted.profiles)}</div>'
 
 
 def _hooks(summary: Summary) -> str:

@@ -7,7 +7,8 @@ logs may come in any order, as long as a job's prolog on a node comes before its
 A job on several nodes whose nodes have different namespaces of a profile would have been cold on all of them, where
 they agree on it (docs/reference/seeding.md).
 
-What it takes for granted: every import succeeds, tags do not move, a job uses the tools of its profiles, and no full
+What it takes for granted: every import succeeds, tags do not move, a job uses the tools of its profiles (nothing tells
+whether it does: the report says "if used"), and no full
 disk or slow store of one node makes the others cold. Time saved is counted as in `summary`, but without sizes: what
 is not in the store has none.
 """

@@ -129,6 +129,7 @@ class Harvest(NamedTuple):
     ignored: dict[str, int] = {}  # noqa: RUF012 - why files are in no entry → their number
     examples: tuple[str, ...] = ()  # paths of some of them
     truncated: str = ""  # why it ended early
+    retired: int = 0  # seeded entries that the job removed, which later jobs are not given
 
 
 class Remark(NamedTuple):
@@ -299,7 +300,9 @@ def _add_harvest(run: Run, line: Line) -> None:
     ignored = values.counts(line, "ignored")
     pairs = line.get("ignored_examples")
     examples = [str(pair[0]) for pair in pairs if isinstance(pair, list) and pair] if isinstance(pairs, list) else []
-    run.harvests.append(Harvest(profile, *counted, ignored, tuple(examples), truncated))
+    run.harvests.append(
+        Harvest(profile, *counted, ignored, tuple(examples), truncated, int(values.number(line, "retired")))
+    )
 
 
 def _add_handed_in(run: Run, line: Line) -> None:

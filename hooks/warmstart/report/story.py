@@ -324,6 +324,8 @@ def _harvested(harvest: Harvest, handed_in: int) -> str:
         told = f"{_counted(handed_in, 'new entr')} handed in, to be published with those of the job's other nodes"
     elif harvest.entries:
         told = f"{_counted(harvest.entries, 'new entr')} published, {format_size(harvest.size)}{changed}{seeded}"
+    elif harvest.retired:
+        told = f"the job removed what it was given, {_counted(harvest.retired, 'entr')}: retired"
     else:
         told = "nothing new" if NO_ENTRY in harvest.ignored else _NOTHING_NEW.get(harvest.use, "nothing new")
     examples = f" ({', '.join(harvest.examples)})" if harvest.examples else ""

@@ -7,7 +7,8 @@ would have imported at the same time. What warm caches save is not estimated: no
 compiled.
 
 **Hits** are what epilogs have seen (`use` of `cache.harvested`): a cache that was seeded and to which nothing was added
-is a hit if the tool left a trace of its use, else nobody knows. What was not used at all is neither hit nor miss.
+is a hit if the tool left a trace of its use, else nobody knows. What was not used at all is neither hit nor miss. Of a
+profile that shows no hit where it may have had some, only misses would be seen: its builds count as unknown, too.
 """
 
 from __future__ import annotations
@@ -264,6 +265,7 @@ class _Adding:
         self._users, self._nodes = Tally(MOST_DISTINCT), Tally(MOST_DISTINCT)
         self._profiles = {use: Tally() for use in contract.USES}
         self._user_uses = {use: Tally(MOST_DISTINCT) for use in contract.USES}
+        self._builds = Tally(MOST_DISTINCT)  # by profile, a NUL, "user" or "period", a NUL, and which
         self._user_cold, self._why_cold = Tally(), Tally(MOST_DISTINCT)  # by user; by user, a NUL, and the reason
         self._settling: dict[tuple[str, str], SettlingProfile] = {}
         self._images, self._references = dict[str, _Image](), Tally(MOST_IMAGES)
@@ -333,7 +335,10 @@ class _Adding:
         self._profiles[harvest.use].add(harvest.profile)
         self._user_uses[harvest.use].add(run.user)
         period["hits"] += harvest.use == contract.HIT
-        period["built"] += harvest.use == contract.BUILT
+        if harvest.use == contract.BUILT:
+            self._builds.add(f"{harvest.profile}\0user\0{run.user}")
+            self._builds.add(f"{harvest.profile}\0period\0{run.first[: self._length]}")
+            period["built"] += 1
         whose = (run.user, harvest.profile)
         if whose in self._settling or len(self._settling) < MOST_DISTINCT:
             self._settling.setdefault(whose, SettlingProfile()).add(harvest, run.rejected.get(harvest.profile, {}))
@@ -411,7 +416,20 @@ class _Adding:
         found = (Unsettled(*whose, one.jobs, one.why) for whose, one in self._settling.items() if one.jobs)
         return tuple(sorted(found, key=lambda one: (-one.jobs, one.user, one.profile))[:TOP])
 
+    def _forget_blind(self) -> None:
+        """Count builds of profiles whose hits are not seen as unknown."""
+        blind = {name for name in self._profiles[contract.UNKNOWN] if not self._profiles[contract.HIT][name]}
+        for name in blind:
+            _move(self._profiles, name, self._profiles[contract.BUILT][name])
+        for key, count in self._builds.top(MOST_DISTINCT):
+            profile, kind, whose = (*key.split("\0"), "", "")[:3]
+            if profile in blind and kind == "user":
+                _move(self._user_uses, whose, count)
+            elif profile in blind and whose in self._periods:
+                self._periods[whose]["built"] -= int(count)
+
     def result(self) -> Summary:
+        self._forget_blind()
         images = Images(
             self._imported,
             self._imported_bytes,
@@ -471,6 +489,13 @@ class _Adding:
 
 def _counts(tally: Tally) -> tuple[Counted, ...]:
     return tuple(Counted(name, int(count)) for name, count in tally.top(TOP))
+
+
+def _move(tallies: Mapping[str, Tally], name: str, count: float) -> None:
+    """Count a name's builds as unknown, as far as the tally has kept them."""
+    if moved := min(count, tallies[contract.BUILT][name]):
+        tallies[contract.BUILT].add(name, -moved)
+        tallies[contract.UNKNOWN].add(name, moved)
 
 
 def _uses(tallies: Mapping[str, Tally], most: int) -> tuple[Uses, ...]:

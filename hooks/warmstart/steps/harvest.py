@@ -401,7 +401,10 @@ class _ProfileHarvest:
         if not self._all_seeded:
             return contract.UNTOUCHED if collected.is_empty else contract.UNKNOWN
         # Without an overlay, files that are read and files that are not look alike; a rewritten file is our own trace.
-        if not self._is_overlaid or self._profile.relocate:
+        looked_up = self._profile.looked_up
+        asked = {*map(looked_up, collected.touched)} - {""} if looked_up else set()
+        is_seen = self._is_overlaid and not self._profile.relocate
+        if not is_seen or collected.hides or not asked <= {*self._all_seeded}:
             return contract.UNKNOWN
         if not collected.is_empty:
             return contract.HIT

@@ -256,7 +256,7 @@ class StoreClient:
         from warmstart.store import parts
 
         self._require_unsigned(where)
-        with Worker(self.worker.identity, keep=(squashfs,)) as worker:
+        with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
             return worker.run(deadline, parts.hand_in, place, where, squashfs, draft, nodelist, self.writer, quota)
 
     def finish_parts(self, place: RunParts, node: str, nodelist: str, deadline: Deadline) -> Standing:
@@ -282,7 +282,7 @@ class StoreClient:
         """Hold the lock of who merges a run for a `with`; yields False if another has it, or the run is gone."""
         from warmstart.store import parts
 
-        with Worker(self.worker.identity) as locker:
+        with Worker(self.worker.identity, self._what) as locker:
             is_ours = locker.run(deadline, parts.lock, place)
             yield is_ours
         if is_ours:
@@ -309,7 +309,7 @@ class StoreClient:
         """Copy a part's squashfs into the empty open file `into`; raises `BundleDamaged` or `BundleGone`."""
         from warmstart.store import parts
 
-        with Worker(self.worker.identity, keep=(into,)) as worker:
+        with Worker(self.worker.identity, self._what, keep=(into,)) as worker:
             worker.run(deadline, parts.fetch, place, part.bundle, part.sha256, part.size, into)
 
     def remove_parts(self, place: RunParts, merged: list[str], deadline: Deadline) -> None:

@@ -91,6 +91,17 @@ def test_a_job_that_nobody_knows(nowhere: Installation, log: str) -> None:
     assert run(nowhere, "explain", "7", "--from", f"{log}.none").exit_code == 2
 
 
+def test_a_job_that_ran_while_hooks_were_off(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has noted it; why is said."""
+    monkeypatch.setattr(explain, "os", OsAs(0))
+    assert prolog.main(entry_site.installation.prefix) == 0
+    Path(entry_site.installation.off_switch).touch()
+    result = entry_site.command("explain", "8")
+    assert result.exit_code == 1
+    told = " ".join(result.stderr.split())
+    assert f"switched off on this host by {entry_site.installation.off_switch}: hooks note nothing of jobs" in told
+
+
 @pytest.mark.parametrize("uid", [0, 64201])
 def test_notices_are_told(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
     """To root and to the job's user, since a step's output shows them only where the SPANK plugin is."""

@@ -73,7 +73,7 @@ def test_observed_jobs_are_told_what_enforcing_would_bring(nowhere: Installation
     log.write_text("".join(f"{json.dumps(line)}\n" for line in jobs))
     options = ("report", "--from", str(log), "--since", "2026-02-01")
     shown = run(nowhere, *options).stdout
-    for words in ("if they were enforced", "imports avoided", "numba: warm", "0 of 2"):
+    for words in ("if they were enforced", "imports avoided", "numba: warm, if used", "0 of 2"):
         assert words in shown
     found = json.loads(run(nowhere, *options, "--json").stdout)
     assert (found["jobs"], found["observed"]["jobs"], found["observed"]["imports"]) == (0, 2, 1)

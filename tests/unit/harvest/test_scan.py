@@ -98,8 +98,10 @@ def test_what_a_job_removed_is_no_rejection(
     tally = Tally()
     with opened_dir(str(tmp_path)) as fd:
         rules = Rules(entry_of, (), (), 10, after(30), upper=in_upper)
-        assert scan.scan(fd, mount_id(fd), rules, tally).entries == {}
+        found = scan.scan(fd, mount_id(fd), rules, tally)
+    assert found.entries == {}
     assert tally.counts == ({} if in_upper and is_whiteout else {SPECIAL: 1})
+    assert found.hides == (in_upper and is_whiteout)
 
 
 def test_a_tally_counts_all_and_shows_few() -> None:

@@ -187,6 +187,14 @@ def test_what_a_harvest_left_out() -> None:
     assert "warmstart profile try DIRECTORY --profile acme" in told.advice[0]
 
 
+def test_what_a_job_removed_was_not_used() -> None:
+    """Later jobs are not given it."""
+    run = Run("epilog", "0b", "n1", job=7, steps={"harvest": 0.1})
+    run.harvests = [Harvest("numba", 0, 0, 0, 0, 0.0, 2, "unknown", retired=2)]
+    told = tell([prolog(), run], History())
+    assert parts(told)[-1].what == "the job removed what it was given, 2 entries: retired"
+
+
 def test_what_another_jobs_epilog_did() -> None:
     """Delivered a bundle from the node's spool: it is this job's, and the part ends with it."""
     run = Run("epilog", "0b", "n1", job=7, user="alice", first="2026-01-31T10:30:00.250Z", done_by="epilog of job 8")

@@ -78,6 +78,21 @@ def test_hit_rates() -> None:
     assert Hits("x", 0, 0).rate == Uses("x", 0, 0, 3, 1).rate == 0.0
 
 
+def test_a_profile_whose_hits_nobody_sees_has_no_rate() -> None:
+    """Its builds alone are seen: they would make a rate of nothing, of the profile, its user, the day and all."""
+    found = summarize(
+        [
+            epilog(harvest("jax", "built"), harvest("numba", "built")),
+            *(epilog(harvest("jax", "unknown"), harvest("numba", "hit")) for _ in range(3)),
+        ]
+    )
+    assert found.profiles == (Uses("jax", 0, 0, 4, 0), Uses("numba", 3, 1, 0, 0))
+    assert [uses.percent for uses in found.profiles] == ["-", "75.0%"]
+    assert (found.caches.percent, found.caches.unknown) == ("75.0%", 4)
+    assert found.by_user == (Uses("alice", 3, 1, 4, 0),)
+    assert [(day.hits, day.built) for day in found.periods] == [(3, 1)]
+
+
 def test_why_it_was_cold() -> None:
     """Only if there was something that could have been had."""
     cold = {

@@ -581,6 +581,39 @@ def test_a_job_on_one_node_asks_nobody(job: Job, monkeypatch: pytest.MonkeyPatch
     assert job.offered() == [ENTRY]
 
 
+CODE = "c5momhmpcehpoqqy6ina7vizwfsgu6ynbhg5xdlerd2rng3p6bxk"
+ELSEWHERE = "cq5nexxuykajscbyp5owafhb2wkd62tr2juwb4k3br5ecxecpgtn"  # AOTInductor's wrapper
+
+
+@pytest.mark.parametrize(
+    ("profile", "touched", "hides", "use"),
+    [
+        ("numba", ["a/tmp"], False, "hit"),
+        ("numba", ["a"], True, "unknown"),
+        ("numba", [], False, "untouched"),
+        ("inductor", [f"locks/{CODE}.lock"], False, "hit"),
+        ("inductor", [f"locks/{CODE}.lock", f"locks/{ELSEWHERE}.lock"], False, "unknown"),
+        ("warp", [], False, "unknown"),
+    ],
+)
+def test_what_an_overlay_tells_of_its_use(  # noqa: PLR0917 - a row
+    job: Job, monkeypatch: pytest.MonkeyPatch, profile: str, touched: list[str], hides: bool, use: str
+) -> None:
+    """A trace is a hit, unless it is of what the job removed, or of what the tool made elsewhere."""
+    found = collect.Collected({}, [], 0, 0, {}, [], {}, [], "", is_empty=not touched, hides=hides, touched=touched)
+
+    @contextmanager
+    def frozen(*_: object) -> Iterator[object]:
+        yield object()
+
+    monkeypatch.setattr(harvest, "frozen_overlay", frozen)
+    monkeypatch.setattr(harvest, "collect_overlay", lambda *_, **__: found)
+    given = SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [f"5m/{CODE}", ENTRY])
+    job.seeded(**{profile: Seeded("ns", [given])})
+    assert job.harvest().state == "unchanged"
+    assert [event["use"] for event in events(job.context, "cache.harvested")] == [use]
+
+
 @pytest.mark.threat(53)
 def test_a_sample_tells_a_planted_entry_and_withdraws_nothing(job: Job) -> None:
     """The job began cold on purpose. What differs is told with both hashes, what is new is published, no more."""

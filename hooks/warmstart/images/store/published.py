@@ -43,6 +43,7 @@ from warmstart.host.files import (
     opened_dir,
     read_small,
     unlink_if_there,
+    weakness,
 )
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store.layout import (
@@ -315,7 +316,7 @@ def quarantine(store: str, name: str, reason: str, inode: int = 0) -> bool:
     """Move a damaged image to quarantine; False if there was none.
 
     A job that has it open or mounted keeps its inode. Another node may meanwhile have replaced it by a good one. So the
-    file goes back if its inode is not `inode` or, without `inode`, if its superblock is good.
+    file goes back if its inode is not `inode` or, without `inode`, if `find` would use it.
     """
     quarantined = f"{name}.{time.time_ns()}"
     with opened_folder(store) as images, opened_folder(store, QUARANTINE) as folder:
@@ -354,7 +355,8 @@ def _is_another(folder: int, name: str, inode: int) -> bool:
     try:
         if inode:
             return os.fstat(fd).st_ino != inode
-        return not superblock_problem(fd, os.fstat(fd))
+        status = os.fstat(fd)
+        return not (weakness(status, (0, os.geteuid())) or superblock_problem(fd, status))
     finally:
         os.close(fd)
 

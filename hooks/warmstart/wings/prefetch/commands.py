@@ -9,6 +9,7 @@ import click
 from warmstart.cli.image_store import NOT_DONE, changed
 from warmstart.cli.output import json_option, show_json, show_table, warn
 from warmstart.paths import Installation
+from warmstart.policy.current import current_policy
 from warmstart.policy.match import Grant
 from warmstart.wings.prefetch import events, work
 
@@ -23,7 +24,8 @@ def prefetch(installation: Installation, of_policy: bool, of_jobs: bool, as_json
 
     Does not wait for them. warmstart-prefetch.timer runs it on a host with the nodes' CPU and importer.
 
-    Exit status: 0 done; 1 slurmctld could not be asked; 2 wrong usage, or the store cannot be read.
+    Exit status: 0 done; 1 slurmctld could not be asked, or the policy's files are rejected; 2 wrong usage, or the
+    store cannot be read.
     """
     if installation.is_off:
         warn(f"switched off by {installation.off_file}")
@@ -42,8 +44,10 @@ def prefetch(installation: Installation, of_policy: bool, of_jobs: bool, as_json
         show_table(("result", "job", "image"), [(row.result, row.job_id or "-", row.reference) for row in done])
         if refused:
             warn(f"{refused} pending jobs are malformed, or ask for what the policy forbids")
-    if problem is not None:
-        warn(f"{problem} ({problem.hint})")
+    rejected = current_policy(installation).problem  # what was done is by the last good policy
+    for error in filter(None, (problem, rejected)):
+        warn(f"{error} ({error.hint})")
+    if problem or rejected:
         raise click.exceptions.Exit(NOT_DONE)
 
 
