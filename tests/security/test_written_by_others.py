@@ -12,7 +12,7 @@ import pytest
 from tests.support import image_site
 from tests.support.bundles import OWNER, namespace, publish
 from tests.support.superblocks import image
-from warmstart.images.store import layout
+from warmstart.images.store import layout, published
 from warmstart.store import bundles, index
 from warmstart.store.bundles import BundleDamaged
 from warmstart.store.layout import BUNDLE, MANIFEST
@@ -84,3 +84,18 @@ def test_a_bundle_of_somebody_elses_is_in_no_job(tmp_path: Path, spoil: Callable
             bundles.fetch(where, made.bundle, made.sha256, made.size, fd)
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_such_an_image_makes_room_for_a_new_one(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    """It goes to quarantine, although its superblock is good. A good one stays where it is."""
+    images = tmp_path / "images"
+    (images / layout.QUARANTINE).mkdir(parents=True)
+    name = f"{HEX}.{image_site.KIND}"
+    path = images / f"{name}.sqsh"
+    path.write_bytes(image())
+    assert not published.quarantine(str(tmp_path), name, "by mistake")
+    assert path.exists()
+    spoil(path)
+    assert published.quarantine(str(tmp_path), name, "can be written by others")
+    assert not path.exists()
