@@ -5,6 +5,8 @@
                            step.py      its step in a prolog (`plan`)
                            commands.py  what commands say of it (`cli`)
                            end.py       what it takes down when a job is over (`run_end`)
+                           checks.py    `CHECKS`, what doctor looks at for it (`doctor.wings.Checks`)
+                           maintenance.py  `PARTS`, what maintenance does for it (`maintenance.wings.Parts`)
 
 The core names no wing. Off the hot path it lists the folder; on it, the compiled policy says which wings the site uses,
 and no other one is imported.

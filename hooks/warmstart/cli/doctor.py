@@ -37,6 +37,7 @@ from warmstart.doctor.finding import (
 )
 from warmstart.doctor.node import Node
 from warmstart.doctor.slurm import Slurm
+from warmstart.doctor.wings import of_wings
 from warmstart.errors import PolicyError, StoreError
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
@@ -44,8 +45,13 @@ from warmstart.policy.current import current_policy
 from warmstart.session import known_store_id
 
 GOOD, PROBLEMS, SEVERE, NOT_RUN = range(4)  # the exit statuses
-NODE = {**node.CHECKS, **kernel.CHECKS, **trees.CHECKS, **job_side.CHECKS}
+_WINGS = of_wings()
+_OF_WINGS = {name: check for part in _WINGS for name, check in part.node.items()}
+NODE = {**_OF_WINGS, **node.CHECKS, **kernel.CHECKS, **trees.CHECKS, **job_side.CHECKS}
+STORE = {**store.CHECKS, **{name: check for part in _WINGS for name, check in part.store.items()}}
+SLURM = {**slurm.CHECKS, **{name: check for part in _WINGS for name, check in part.slurm.items()}}
 TASKS = {**containers.CHECKS, **constant_path.CHECKS}
+CRITICAL_ONES = CRITICAL_CHECKS.union(*(part.critical for part in _WINGS))
 WORST_FIRST = (CRITICAL, WRONG, UNKNOWN, ADVICE, OK)
 COLORS = {CRITICAL: "red", WRONG: "yellow", UNKNOWN: "yellow"}
 
@@ -108,7 +114,7 @@ def status_of(results: Sequence[Result]) -> int:
     if any(result.status == CRITICAL for result in results):
         return SEVERE
     unknown = [result.check for result in results if result.status == UNKNOWN]
-    if not CRITICAL_CHECKS.isdisjoint(unknown):
+    if not CRITICAL_ONES.isdisjoint(unknown):
         return SEVERE
     return PROBLEMS if unknown or any(result.status in BAD for result in results) else GOOD
 
@@ -129,15 +135,15 @@ def _node_and_store(installation: Installation, policy: Policy | None) -> list[R
     if policy is None:
         return [
             left_out("node", NODE, "no policy is in force"),
-            left_out("store", store.CHECKS, "no policy is in force"),
+            left_out("store", STORE, "no policy is in force"),
         ]
     results = run(NODE, Node(installation, policy))
     if os.geteuid() not in (0, policy.store_user.uid):
         # Only the store's owner can read the store, and only root can become that owner.
-        return [*results, left_out("store", store.CHECKS, "only root can read the store as its owner", AS_ROOT)]
+        return [*results, left_out("store", STORE, "only root can read the store as its owner", AS_ROOT)]
     try:
         with store.opened(policy, known_store_id(installation.store_id), installation.var) as opened:
-            return results + run(store.CHECKS, opened)
+            return results + run(STORE, opened)
     except StoreError as error:  # one row, and one deadline: the other checks would hang, too
         return [*results, Result("store.reachable", CRITICAL, str(error), error.hint)]
 
@@ -146,7 +152,7 @@ def _slurm(installation: Installation, policy: Policy | None, conf_path: str | N
     scontrol = policy.paths.scontrol if policy else ""  # "": nothing tells which Slurm counts
     path = slurm_conf.find(conf_path, installed.prefix(scontrol) if scontrol else "")
     path = path or (scontrol and installed.slurm_conf(scontrol)) or slurm_conf.PLACES[0]
-    checks = {**slurm.CHECKS, **TASKS}
+    checks = {**SLURM, **TASKS}
     try:
         conf = slurm_conf.read(path)
     except OSError as error:
@@ -158,10 +164,10 @@ def _slurm(installation: Installation, policy: Policy | None, conf_path: str | N
         tasks = containers.tasks(subject)
     except OSError as error:
         return [
-            *run(slurm.CHECKS, subject),
+            *run(SLURM, subject),
             left_out("slurm.tasks", TASKS, f"{error.filename}: {error.strerror}", AS_ROOT),
         ]
-    return run(slurm.CHECKS, subject) + run(TASKS, tasks)
+    return run(SLURM, subject) + run(TASKS, tasks)
 
 
 def _print(results: list[Result], *, everything: bool) -> None:

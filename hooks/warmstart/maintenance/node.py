@@ -37,6 +37,7 @@ from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportAbandoned
 from warmstart.images.query import Queue
 from warmstart.images.store.client import ImageStoreClient
+from warmstart.maintenance.wings import of_wings
 from warmstart.paths import SPARE, Installation
 from warmstart.policy import trust
 from warmstart.record import JobBusy, Record, RecordOfOtherRelease, RecordUnreadable
@@ -164,6 +165,9 @@ class _NodeMaintenance:
         self._part("fetches", self._fetches)
         self._part("packs", self._packs)
         self._part("comparisons", self._comparisons)
+        for wing in of_wings():
+            for name, act in wing.node.items():
+                self._part(name, partial(act, self._session))
         if self._is_complete:
             self._record_success()
         return Report(

@@ -26,6 +26,7 @@ from warmstart.maintenance.bundles import (
     repack_settings,
     survey,
 )
+from warmstart.maintenance.wings import of_wings
 from warmstart.profiles.defined import TREES
 from warmstart.repack import merge
 from warmstart.session import MaintenanceBusy, Session
@@ -148,6 +149,10 @@ class StoreMaintenance:
         self.remove_empty()
         self.scrub(bundle for bundle in self.bundles() if merge.is_due(bundle, maintenance.today()))
         self.maintain_images()
+        for wing in of_wings():
+            for act in wing.store.values():
+                with self.isolated():
+                    act(self._session)
         self._session.store.identify(self._session.store_deadline())
         self._session.store.record_maintained(self._session.store_deadline())
         return self.report
