@@ -551,7 +551,7 @@ MISTAKES = (
     _store("full", "nothing is imported", lambda site: site.mount(site.store, "full")),
     _store("given to somebody else", "is owned by uid 5, not by daemon", lambda site: site.give(site.store, 5)),
     _store("made by a squashed root", "root made it and was squashed", lambda site: site.give(site.store, 65534)),
-    _store("group-writable", "others than its owner can put code into every job", lambda site: site.store.chmod(0o775)),
+    _store("group-writable", "can put code into every job that reads", lambda site: site.store.chmod(0o775)),
     _store(
         "a parent that others can write",
         "others can put another store in its place",
