@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -87,6 +88,15 @@ def test_the_advice_for_a_store_that_others_write_mends_it(site: Site, plant: Ca
     mended = output(site, f"{DOCTOR} --all")
     assert f"only its owner can write {site.store}" in mended
     assert "critical" not in mended
+
+
+def test_a_workspace_of_a_users_is_told_once(site: Site) -> None:
+    """And not by advice to be root, which the caller is."""
+    os.makedirs(site.installation.node("n2").state)
+    os.chown(site.base / "workspace", 5, 5)
+    shown = output(site, DOCTOR)
+    assert shown.count("others than root can change") == 1
+    assert "run it as root" not in shown
 
 
 def test_the_page_is_that_table() -> None:

@@ -493,6 +493,16 @@ MISTAKES = (
         "is mounted noexec: jobs can load no library",
         lambda site: site.mount(site.base / "workspace", "noexec"),
     ),
+    _node(
+        "a workspace that is closed to users",
+        "a job's user cannot use its workspace",
+        lambda site: (site.base / "workspace").chmod(0o700),
+    ),
+    _node(
+        "a workspace that a user owns",
+        "others than root can change",
+        lambda site: os.chown(site.base / "workspace", 5, 5),
+    ),
     _node("a forgotten `off`", "hooks do nothing", lambda site: Path(site.installation.off_switch).touch()),
     _node("a broken edit of the policy", "the last good policy is in force", lambda site: site.edit("numba", "nunba")),
     _node(
