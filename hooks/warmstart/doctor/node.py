@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import grp
 import os
 import pwd
+import re
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,12 +19,13 @@ from warmstart.audit import pending
 from warmstart.audit.events import HOOK_CRASHED, STATE_FULL, Event
 from warmstart.audit.line import Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
+from warmstart.doctor import probe
 from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, OVERDUE_INTERVALS, UNKNOWN, WRONG, Finding
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred, pack
 from warmstart.host import process, reserve
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, weakness
+from warmstart.host.files import opened_dir, read_small, weakness
 from warmstart.host.namespaces import mount_of
 from warmstart.images import choice
 from warmstart.images.credentials import CredentialsUnusable, login_at
@@ -56,6 +60,10 @@ WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; 
 CURRENT_S = 300.0  # warmstart-audit.path moves them within a minute
 LATELY_S = 86400.0
 PROBE = ".doctor"
+UNITS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
+LARGEST_HOOK = 1 << 20
+MOST_NAMED = 3  # places in a finding
+CHANGE_CODE = "chown -R root and chmod -R go-w what it names; compare what is there with a new installation"
 
 
 class Node(NamedTuple):
@@ -110,6 +118,22 @@ def accounts(node: Node) -> Iterator[Finding]:
 def state(node: Node) -> Iterator[Finding]:
     """Check that only root can change warmstart's state, because root trusts its contents."""
     yield from _owned_by_root([node.installation.var], CRITICAL, "hooks create it")
+
+
+def code(node: Node) -> Iterator[Finding]:
+    """Check who can change what root runs: programs, modules, their Python and units. They are root on this node."""
+    own = node.installation
+    units = [unit for place in UNITS for unit in glob.glob(f"{place}/warmstart-*")]
+    with suppress(OSError):
+        hook = read_small(f"{own.libexec}/prolog", LARGEST_HOOK).decode("utf-8", "replace")
+        units += re.findall(r"^python=(/\S+)", hook, re.MULTILINE)
+    weak = probe.changeable([own.lib, own.libexec, f"{own.prefix}/bin/warmstart", *units])
+    if weak:
+        more = f"; and {len(weak) - MOST_NAMED} more" if len(weak) > MOST_NAMED else ""
+        found = f"others than root can change code that root runs: {'; '.join(weak[:MOST_NAMED])}{more}"
+        yield Finding(CRITICAL, found, CHANGE_CODE)
+    else:
+        yield Finding(OK, "only root can change the code that root runs")
 
 
 def workspace(node: Node) -> Iterator[Finding]:
@@ -510,6 +534,7 @@ def _unless_missing(error: OSError) -> None:
 
 CHECKS = {
     "node.accounts": accounts,
+    "node.code": code,
     "node.state": state,
     "node.workspace": workspace,
     "node.tmpdir": tmpdir,
