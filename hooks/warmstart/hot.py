@@ -49,8 +49,9 @@ _LENGTH = 4  # bytes of the table's length, before it
 def install(release: str) -> None:
     """Take modules from the file of a release's directory from here on, if this Python can read it."""
     try:
-        with open(f"{release}/{NAME}", "rb", buffering=0) as file:
-            data = memoryview(file.read())
+        fd = os.open(f"{release}/{NAME}", os.O_RDONLY | os.O_CLOEXEC)
+        data = memoryview(os.read(fd, os.fstat(fd).st_size))
+        os.close(fd)
     except OSError:
         return
     magic = _magic()

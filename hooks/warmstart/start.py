@@ -13,6 +13,14 @@ if __name__ == "__main__":
         hook, prefix, release = sys.argv[1:]
         # Resolve the link once: this run keeps its release even if `make install` installs another one meanwhile.
         release = os.path.realpath(release)
+        seen = os.stat(release)
+        if seen.st_mode & 0o022 or (seen.st_uid and seen.st_uid != os.geteuid()):
+            job = os.environ.get("SLURM_JOB_ID", "")
+            words = f"warmstart: {hook} of job {job} did nothing: others than root can change {release}; "
+            words += "chown -R root and chmod -R go-w what warmstart doctor names, and find out what was changed there"
+            print(words, file=sys.stderr)
+            os.spawnv(os.P_WAIT, "/usr/bin/logger", ["logger", "-t", "warmstart", "-p", "daemon.err", words])
+            os._exit(0)
         sys.path.insert(0, release)
         from warmstart import hot
 

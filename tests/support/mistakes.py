@@ -102,6 +102,13 @@ class Site(NamedTuple):
         """The policy's store."""
         return self.base / "store"
 
+    def module(self) -> Path:
+        """Put one file where the modules are, and return its path."""
+        path = Path(self.installation.lib, "python-1/warmstart/start.py")
+        path.parent.mkdir(parents=True)
+        path.touch()
+        return path
+
     def give(self, path: Path, uid: int) -> None:
         """Change the owner of a tree."""
         for found in (path, *path.rglob("*")):
@@ -165,6 +172,11 @@ class Site(NamedTuple):
         script.write_text(f"#!/bin/sh\n{self.libexec}/{hook} {end}\nlogger done\n")
         script.chmod(0o755)
         self.conf(f"=@/{hook}\n", f"={script}\n")
+
+    def let_write(self, hook: str) -> None:
+        """Let a user's group change the site's own script around a hook."""
+        self.wrap(hook, "|| exit $?")
+        (self.base / f"site-{hook}").chmod(0o775)
 
     def share(self, path: Path) -> None:
         """Put a file system over a directory that is none of this node's disks."""
@@ -465,6 +477,13 @@ MISTAKES = (
         "loses its exit status",
         lambda site: site.wrap("epilog", "|| true"),
     ),
+    Mistake(
+        "slurm.conf",
+        "an own prolog that a group can write",
+        DOCTOR,
+        "others than root can change what root runs for each job",
+        lambda site: site.let_write("prolog"),
+    ),
     _node(
         "an audit directory that a user owns",
         "others than root can change the audit log",
@@ -492,6 +511,26 @@ MISTAKES = (
         "a workspace without exec",
         "is mounted noexec: jobs can load no library",
         lambda site: site.mount(site.base / "workspace", "noexec"),
+    ),
+    _node(
+        "a workspace that is closed to users",
+        "a job's user cannot use its workspace",
+        lambda site: (site.base / "workspace").chmod(0o700),
+    ),
+    _node(
+        "a workspace that a user owns",
+        "others than root can change",
+        lambda site: os.chown(site.base / "workspace", 5, 5),
+    ),
+    _node(
+        "hooks that a user owns",
+        "others than root can change code that root runs",
+        lambda site: os.chown(site.libexec / "prolog", 5, 5),
+    ),
+    _node(
+        "modules that a group can write",
+        "others than root can change code that root runs",
+        lambda site: site.module().chmod(0o664),
     ),
     _node("a forgotten `off`", "hooks do nothing", lambda site: Path(site.installation.off_switch).touch()),
     _node("a broken edit of the policy", "the last good policy is in force", lambda site: site.edit("numba", "nunba")),
@@ -551,7 +590,7 @@ MISTAKES = (
     _store("full", "nothing is imported", lambda site: site.mount(site.store, "full")),
     _store("given to somebody else", "is owned by uid 5, not by daemon", lambda site: site.give(site.store, 5)),
     _store("made by a squashed root", "root made it and was squashed", lambda site: site.give(site.store, 65534)),
-    _store("group-writable", "others than its owner can put code into every job", lambda site: site.store.chmod(0o775)),
+    _store("group-writable", "can put code into every job that reads", lambda site: site.store.chmod(0o775)),
     _store(
         "a parent that others can write",
         "others can put another store in its place",

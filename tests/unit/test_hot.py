@@ -85,3 +85,15 @@ def test_without_the_file_hooks_work(prefix: Path, content: bytes | None) -> Non
         assert {"prolog", "compiled", "wire"} <= opened(prefix)
     finally:
         file.write_bytes(before)
+
+
+def test_code_that_others_can_change_is_not_run(prefix: Path) -> None:
+    """The release's directory tells, before anything of it is imported; no node drains."""
+    release = prefix / "lib/warmstart/python"
+    release.chmod(0o775)
+    try:
+        done = subprocess.run(command(prefix, "start"), check=True, capture_output=True, text=True, env={})
+    finally:
+        release.chmod(0o755)
+    assert f"did nothing: others than root can change {release}" in done.stderr
+    assert "SLURM_JOB_ID is not set" not in done.stderr

@@ -20,10 +20,10 @@ AS_ROOT = "run it as root"
 # Checks that can find something critical: what they cannot see is not called good.
 CRITICAL_CHECKS = frozenset(
     {
-        "policy.in-force", "policy.files", "policy.off", "policy.trust", "node", "node.state", "node.disks",
-        "node.credentials", "job.programs", "store", "store.reachable", "store.mount", "store.identity",
+        "policy.in-force", "policy.files", "policy.off", "policy.trust", "node", "node.code", "node.state",
+        "node.disks", "node.credentials", "job.programs", "store", "store.reachable", "store.mount", "store.identity",
         "store.writable", "store.owner", "store.writers", "store.parents", "slurm", "slurm.conf", "slurm.prolog",
-        "slurm.epilog", "slurm.tasks", "slurm.task-prolog", "slurm.pyxis",
+        "slurm.epilog", "slurm.hook-places", "slurm.tasks", "slurm.task-prolog", "slurm.pyxis",
     }
 )  # fmt: skip
 

@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeVar
 
 from warmstart.doctor import probe
 from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, UNKNOWN, WRONG, Finding
-from warmstart.doctor.node import Node, existing
+from warmstart.doctor.kernel import trial_directory
+from warmstart.doctor.node import Node, existing, why_untried
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
@@ -64,13 +65,20 @@ def _tried(
 
 
 def execution(node: Node) -> Iterator[Finding]:
-    """Check that what is in a workspace can be run: caches hold libraries, and TMPDIR programs."""
-    path = existing(node.policy.paths.workspace)
-    if os.statvfs(path).f_flag & os.ST_NOEXEC:
-        found = f"{path} is mounted noexec: jobs can load no library that they or others have compiled"
-        yield Finding(WRONG, found, f"mount it with exec (findmnt -T {path}), or choose another paths.workspace")
-    else:
-        yield Finding(OK, "jobs can run what is in their workspaces")
+    """Try what is in a workspace as a job does: caches hold libraries, and TMPDIR programs."""
+    for path in dict.fromkeys(map(existing, node.workspaces())):
+        if os.statvfs(path).f_flag & os.ST_NOEXEC:
+            found = f"{path} is mounted noexec: jobs can load no library that they or others have compiled"
+            yield Finding(WRONG, found, f"mount it with exec (findmnt -T {path}), or choose another paths.workspace")
+        elif (untried := why_untried(path)) is not None:
+            yield from untried
+        else:
+            with trial_directory(path) as name:
+                os.chmod(f"{path}/{name}", 0o711)
+                program = f"{path}/{name}/program"
+                os.close(os.open(program, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755))
+                os.chmod(program, 0o755)
+                yield from _tried(refused_program, [program], WRONG, "use its workspace", "jobs run cold")
 
 
 def refused_program(paths: list[str]) -> Refused | None:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
-from warmstart.doctor.finding import ADVICE, AS_ROOT, OK, UNKNOWN, WRONG, Finding
-from warmstart.doctor.node import Node, existing, limits
+from warmstart.doctor.finding import ADVICE, OK, WRONG, Finding
+from warmstart.doctor.node import Node, existing, limits, why_untried
 from warmstart.errors import WarmstartError
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, remove_tree, weakness
+from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import ROOT, Identity
 from warmstart.host.namespaces import enter_new
 from warmstart.host.worker import Worker
@@ -45,8 +45,8 @@ class _Shown(NamedTuple):
 
 def seeding(node: Node) -> Iterator[Finding]:
     """Seed a sample job: mount one bundle and build one overlay on it."""
-    if obstacle := _obstacle(node):
-        yield obstacle
+    if (untried := why_untried(existing(node.policy.paths.workspace))) is not None:
+        yield from untried
         return
     shown = _try(node, _show)
     if shown.problem:
@@ -60,8 +60,8 @@ def workspace_limits(node: Node) -> Iterator[Finding]:
     """Make a loop file system as prolog does for a workspace if `limits.workspace` is set."""
     if node.policy.limits.workspace is None:
         yield from limits(node)
-    elif obstacle := _obstacle(node):
-        yield obstacle
+    elif (untried := why_untried(existing(node.policy.paths.workspace))) is not None:
+        yield from untried
     elif _try(node, _make):
         yield Finding(OK, "limits.workspace is enforced by a file system for each workspace")
     else:
@@ -71,8 +71,8 @@ def workspace_limits(node: Node) -> Iterator[Finding]:
 
 def image_limits(node: Node) -> Iterator[Finding]:
     """Make a loop file system as imports do, to bound the size of an image's unpacked layers."""
-    if obstacle := _obstacle(node):
-        yield obstacle
+    if (untried := why_untried(existing(node.policy.paths.workspace))) is not None:
+        yield from untried
     elif _try(node, _make):
         yield Finding(OK, "images.max_size and images.max_files are enforced by a file system for each import")
     else:
@@ -97,22 +97,15 @@ def job_ends(node: Node) -> Iterator[Finding]:
     yield Finding(status, found, "install Slurm's client commands, or correct paths.scontrol (same directory)")
 
 
-def _obstacle(node: Node) -> Finding | None:
-    """Return a finding if nothing can be tried in the workspaces' parent, else None."""
-    if os.geteuid() != 0 or weakness(os.stat(existing(node.policy.paths.workspace)), sticky=True):
-        return Finding(UNKNOWN, "not tried: it takes root, and a directory that only root can change", AS_ROOT)
-    return None
-
-
 def _try(node: Node, trial: Callable[[str, str], _Answer]) -> _Answer:
     """Call `trial(parent, name)` for a new directory, as root in a process of its own."""
     parent = existing(node.policy.paths.workspace)
-    with _trial_directory(parent) as name, Worker(ROOT, f"a trial in {parent}") as worker:
+    with trial_directory(parent) as name, Worker(ROOT, f"a trial in {parent}") as worker:
         return worker.run(after(SECONDS), trial, parent, name)
 
 
 @contextmanager
-def _trial_directory(parent: str) -> Iterator[str]:
+def trial_directory(parent: str) -> Iterator[str]:
     """Make a directory for a `with` block and yield its name. Removes those of doctors that were killed."""
     with opened_dir(parent) as fd:
         for left in os.listdir(fd):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import grp
 import os
 import pwd
+import re
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,12 +19,13 @@ from warmstart.audit import pending
 from warmstart.audit.events import HOOK_CRASHED, STATE_FULL, Event
 from warmstart.audit.line import Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
+from warmstart.doctor import probe
 from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, OVERDUE_INTERVALS, UNKNOWN, WRONG, Finding
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred, pack
 from warmstart.host import process, reserve
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, weakness
+from warmstart.host.files import opened_dir, read_small, weakness
 from warmstart.host.namespaces import mount_of
 from warmstart.images import choice
 from warmstart.images.credentials import CredentialsUnusable, login_at
@@ -56,6 +60,10 @@ WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; 
 CURRENT_S = 300.0  # warmstart-audit.path moves them within a minute
 LATELY_S = 86400.0
 PROBE = ".doctor"
+UNITS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
+LARGEST_HOOK = 1 << 20
+MOST_NAMED = 3  # places in a finding
+CHANGE_CODE = "chown -R root and chmod -R go-w what it names; compare what is there with a new installation"
 
 
 class Node(NamedTuple):
@@ -67,6 +75,11 @@ class Node(NamedTuple):
     def nodes(self) -> list[NodePaths]:
         """Return the directories of this host's nodes."""
         return [self.installation.node(name) for name in self.installation.nodes()]
+
+    def workspaces(self) -> list[str]:
+        """Return the directory of each node's workspaces, or where the first prolog makes it."""
+        root = self.policy.paths.workspace
+        return [f"{root}/{name}" for name in self.installation.nodes()] or [root]
 
 
 def accounts(node: Node) -> Iterator[Finding]:
@@ -104,14 +117,28 @@ def accounts(node: Node) -> Iterator[Finding]:
 
 def state(node: Node) -> Iterator[Finding]:
     """Check that only root can change warmstart's state, because root trusts its contents."""
-    yield from _owned_by_root(node.installation.var, CRITICAL, "hooks create it")
+    yield from _owned_by_root([node.installation.var], CRITICAL, "hooks create it")
+
+
+def code(node: Node) -> Iterator[Finding]:
+    """Check who can change what root runs: programs, modules, their Python and units. They are root on this node."""
+    own = node.installation
+    units = [unit for place in UNITS for unit in glob.glob(f"{place}/warmstart-*")]
+    with suppress(OSError):
+        hook = read_small(f"{own.libexec}/prolog", LARGEST_HOOK).decode("utf-8", "replace")
+        units += re.findall(r"^python=(/\S+)", hook, re.MULTILINE)
+    weak = probe.changeable([own.lib, own.libexec, f"{own.prefix}/bin/warmstart", *units])
+    if weak:
+        more = f"; and {len(weak) - MOST_NAMED} more" if len(weak) > MOST_NAMED else ""
+        found = f"others than root can change code that root runs: {'; '.join(weak[:MOST_NAMED])}{more}"
+        yield Finding(CRITICAL, found, CHANGE_CODE)
+    else:
+        yield Finding(OK, "only root can change the code that root runs")
 
 
 def workspace(node: Node) -> Iterator[Finding]:
     """Check that only root can rename entries of the workspaces' parents, or create a parent that is missing."""
-    root = node.policy.paths.workspace
-    for path in [f"{root}/{name}" for name in node.installation.nodes()] or [root]:
-        yield from _owned_by_root(path, WRONG, "the first prolog creates it")
+    yield from _owned_by_root(node.workspaces(), WRONG, "the first prolog creates it")
 
 
 def tmpdir(node: Node) -> Iterator[Finding]:
@@ -143,8 +170,8 @@ def file_system(node: Node) -> Iterator[Finding]:
 def leases(node: Node) -> Iterator[Finding]:
     """Take a lease: with one, copying an image starts only when nobody has it open for writing (fcntl(2))."""
     path = existing(node.policy.paths.workspace)
-    if os.geteuid() != 0 or os.stat(path).st_uid != 0:
-        yield Finding(UNKNOWN, "not tried: it takes root, and a directory that root owns", AS_ROOT)
+    if (untried := why_untried(path)) is not None:
+        yield from untried
     elif problem := _lease_problem(path):
         found = f"leases (F_SETLEASE) do not work in {path}: {problem}"
         yield Finding(WRONG, found, "use a local file system (ext4, xfs, btrfs)")
@@ -423,27 +450,31 @@ def _of_last_day(node: Node, event: Event) -> list[Line]:
         return []  # no line was ever moved there, and no journal is pending
 
 
-def _owned_by_root(path: str, status: str, otherwise: str) -> Iterator[Finding]:
-    """Check a directory and all above it: owned by root and writable only by root, or sticky.
+def _owned_by_root(paths: list[str], status: str, otherwise: str) -> Iterator[Finding]:
+    """Check directories and all above them: owned by root and writable only by root, or sticky.
 
-    If a directory is not, the finding has `status`; if `path` does not exist, it adds `otherwise`.
+    If one is not, the finding has `status`; of directories that do not exist it adds `otherwise`.
     """
-    bad, directory = [], existing(path)
-    there = directory == path
-    if not there and weakness(os.stat(directory, follow_symlinks=False)):
-        bad.append(f"{path}, which anybody can create first in {directory}")
-    while True:
-        seen = os.stat(directory, follow_symlinks=False)
-        if not stat.S_ISDIR(seen.st_mode) or weakness(seen, sticky=True):
-            bad.append(f"{directory} (uid {seen.st_uid}, mode {stat.S_IMODE(seen.st_mode):04o})")
-        if directory == "/":
-            break
-        directory = os.path.dirname(directory)
+    bad = dict[str, None]()  # each once, in order
+    missing = [path for path in paths if not os.path.lexists(path)]
+    for path in paths:
+        directory = existing(path)
+        if path == next(iter(missing), None) and weakness(os.stat(directory, follow_symlinks=False)):
+            bad[f"{path}, which anybody can create first in {directory}"] = None
+        while True:
+            seen = os.stat(directory, follow_symlinks=False)
+            if not stat.S_ISDIR(seen.st_mode) or weakness(seen, sticky=True):
+                bad[f"{directory} (uid {seen.st_uid}, mode {stat.S_IMODE(seen.st_mode):04o})"] = None
+            if directory == "/":
+                break
+            directory = os.path.dirname(directory)
     if bad:
         change = "make root the owner, and let only root write (or set the sticky bit): docs/operations/install.md"
         yield Finding(status, f"others than root can change {', '.join(bad)}", change)
+    elif missing:
+        yield Finding(OK, f"{', '.join(missing)} does not exist yet; {otherwise}")
     else:
-        yield Finding(OK, f"only root can change {path}" if there else f"{path} does not exist yet; {otherwise}")
+        yield Finding(OK, f"only root can change {', '.join(paths)}")
 
 
 def existing(path: str) -> str:
@@ -451,6 +482,13 @@ def existing(path: str) -> str:
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
+
+
+def why_untried(path: str) -> list[Finding] | None:
+    """Return why nothing can be tried in a directory, None if it can; what `workspace` tells is not told again."""
+    if os.geteuid() != 0:
+        return [Finding(UNKNOWN, "not tried: it takes root", AS_ROOT)]
+    return [] if weakness(os.stat(path), sticky=True) else None
 
 
 def _lease_problem(path: str) -> str:
@@ -496,6 +534,7 @@ def _unless_missing(error: OSError) -> None:
 
 CHECKS = {
     "node.accounts": accounts,
+    "node.code": code,
     "node.state": state,
     "node.workspace": workspace,
     "node.tmpdir": tmpdir,

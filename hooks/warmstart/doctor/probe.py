@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
@@ -71,16 +72,36 @@ def look(path: str) -> Look:
     )
 
 
-def writable_by_others(path: str, owner: int) -> Weak:
-    """Return what in the store somebody else than its owner can change: all directories, a few files of each."""
+def unsafe(places: list[Owned], owners: Collection[int]) -> list[str]:
+    """Return by which of the places that `above` returned a uid outside `owners` can put something else at the path."""
+    bad = []
+    for place in places:
+        if place.uid not in owners:
+            bad.append(f"{place.path} is owned by uid {place.uid}")
+        elif place.mode & (stat.S_IWGRP | stat.S_IWOTH) and not place.mode & stat.S_ISVTX:
+            bad.append(f"{place.path} has mode {place.mode:04o}")
+    return bad
+
+
+def changeable(paths: list[str]) -> list[str]:
+    """Return where others than root can change programs, or directories of them: there, below, or on the way there."""
+    found = dict[str, None]()  # each once, in order
+    for path in filter(os.path.exists, paths):
+        places = writable_by_others(os.path.realpath(path), 0, MOST_DIRECTORIES).places
+        found.update(dict.fromkeys([*unsafe(above(path), files.ROOT_ALONE), *places]))
+    return list(found)
+
+
+def writable_by_others(path: str, owner: int, few_files: int = FILES_OF_EACH) -> Weak:
+    """Return what in a directory somebody else than its owner can change: all directories, a few files of each."""
     found: list[str] = []
     looked, number = [path], 0
     for directory in looked:
         if number == MOST_DIRECTORIES:
             return Weak(number, found[:MOST_FOUND], is_all=False)
         number += 1
-        few = FILES_OF_EACH
-        with suppress(FileNotFoundError, PermissionError):  # it is gone, or is another's, as is told
+        few = few_files
+        with suppress(FileNotFoundError, PermissionError, NotADirectoryError):  # gone, or another's, as is told; a file
             if weak := files.weakness(os.lstat(directory), (0, owner)):
                 found.append(f"{directory} {weak}")
             with os.scandir(directory) as entries:

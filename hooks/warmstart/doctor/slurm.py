@@ -14,8 +14,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart import plan
-from warmstart.doctor import namespaces, wrapper
+from warmstart.doctor import namespaces, probe, wrapper
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
+from warmstart.doctor.node import CHANGE_CODE
 from warmstart.doctor.slurm_conf import SlurmConf, pairs
 from warmstart.host.deadline import after
 from warmstart.host.files import read_small
@@ -103,14 +104,21 @@ def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]
 
 
 def hook_places(slurm: Slurm) -> Iterator[Finding]:
-    """Check that no hook is below /tmp or /dev/shm: job_container/tmpfs hides them, and any user can write there."""
+    """Check who can change the hooks, scripts around them included, and that jobs can see them.
+
+    job_container/tmpfs hides what is below /tmp and /dev/shm, where any user can write.
+    """
     values = [value for key in ("Prolog", "Epilog", "TaskProlog") for value in slurm.conf.all(key)]
     bad = [value for value in values if is_below(value, HIDDEN)]
+    weak = probe.changeable([path for value in values for path in (glob.glob(value) if _is_glob(value) else [value])])
+    if weak:
+        found = f"others than root can change what root runs for each job: {'; '.join(weak)}"
+        yield Finding(CRITICAL, found, CHANGE_CODE)
     if bad:
         found = f"{', '.join(bad)}: hidden from jobs by job_container/tmpfs, and any user could create it"
         yield Finding(WRONG, found, "install under another prefix")
-    else:
-        yield Finding(OK, "no hook is below /tmp or /dev/shm")
+    if not weak and not bad:
+        yield Finding(OK, "only root can change the hooks, and none is below /tmp or /dev/shm")
 
 
 def flags(slurm: Slurm) -> Iterator[Finding]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -214,12 +213,7 @@ def writers(store: Store) -> Iterator[Finding]:
 
 def parents(store: Store) -> Iterator[Finding]:
     """Check what the path of the store leads through: who can rename a directory there can put another store there."""
-    bad = []
-    for place in store.run(probe.above, store.path):
-        if place.uid not in (0, store.policy.store_user.uid):
-            bad.append(f"{place.path} is owned by uid {place.uid}")
-        elif place.mode & (stat.S_IWGRP | stat.S_IWOTH) and not place.mode & stat.S_ISVTX:
-            bad.append(f"{place.path} has mode {place.mode:04o}")
+    bad = probe.unsafe(store.run(probe.above, store.path), (0, store.policy.store_user.uid))
     if bad:
         change = (
             "make root the owner of the directories above the store, and let only root write (or set the sticky bit)"

@@ -45,23 +45,24 @@ def statuses(node: Node, monkeypatch: pytest.MonkeyPatch, refused: Refused | Non
 
     monkeypatch.setattr(job_side, "Worker", Told)
     monkeypatch.setattr(job_side, "os", OsAs(uid))
+    monkeypatch.setattr(job_side, "why_untried", lambda _: None)
     return {result.check: result.status for result in run(job_side.CHECKS, node)}
 
 
 @pytest.mark.parametrize(
     ("refused", "expected"),
     [
-        (None, ("ok", "ok")),
-        (Refused("/x", 0o700, 5), ("critical", "wrong")),
-        (Refused("/x", 0o750, 5), ("advice", "advice")),
+        (None, ("ok", "ok", "ok")),
+        (Refused("/x", 0o700, 5), ("critical", "wrong", "wrong")),
+        (Refused("/x", 0o750, 5), ("advice", "advice", "advice")),
     ],
 )
 def test_what_is_refused_is_told(
-    here: Node, monkeypatch: pytest.MonkeyPatch, refused: Refused | None, expected: tuple[str, str]
+    here: Node, monkeypatch: pytest.MonkeyPatch, refused: Refused | None, expected: tuple[str, str, str]
 ) -> None:
     """A directory for the members of a group may be meant so."""
     found = statuses(here, monkeypatch, refused)
-    assert (found["job.programs"], found["job.images"], found["job.execution"]) == (*expected, "ok")
+    assert (found["job.programs"], found["job.images"], found["job.execution"]) == expected
 
 
 def test_only_root_can_try_it(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,12 +161,12 @@ def test_accounts(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_directories_that_must_be_roots(tmp_path: Path) -> None:
     """A mode or an owner that lets others in is reported, also in a parent."""
-    (good,) = node._owned_by_root("/etc", "wrong", "x")
+    (good,) = node._owned_by_root(["/etc"], "wrong", "x")
     assert good.status == "ok"
     place = tmp_path / "a" / "b"
     place.mkdir(parents=True)
     place.parent.chmod(0o777)
-    (bad,) = node._owned_by_root(str(place), "critical", "x")
+    (bad,) = node._owned_by_root([str(place)], "critical", "x")
     assert (bad.status, f"{place.parent} (uid" in bad.found) == ("critical", True)
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -164,12 +165,29 @@ def test_whose_a_directory_is(tmp_path: Path) -> None:
 
 def test_in_a_container_the_cache_is_only_at_the_constant_path(context: Context, tmp_path: Path) -> None:
     """Pyxis runs the task prolog inside: what names the job's own path names the other one there."""
-    cache = f"{context.record.run_directory}/cache"
-    environment.run(context, Options({"A": f"{cache}/numba", "B": "x"}, {}, ()))
-    constant = context.policy.paths.cache
+    constant, cache = str(tmp_path / "constant"), f"{context.record.run_directory}/cache"
+    policy = context.policy._replace(paths=context.policy.paths._replace(cache=constant))
+    environment.run(context._replace(policy=policy), Options({"A": f"{cache}/numba", "B": "x"}, {}, ()))
+    os.mkdir(constant)
     assert printed(tmp_path, {"A": f"{constant}/numba"})[1] == [f"export A={constant}/numba", "export B=x"]
     os.makedirs(cache)
     assert printed(tmp_path)[1] == [f"export A={cache}/numba", "export B=x"]
+
+
+@pytest.mark.parametrize("way", ["none", "containers"])
+def test_what_cannot_be_reached_is_left_out(context: Context, tmp_path: Path, way: Literal["none", "containers"]) -> None:
+    """The cache is at neither path: the user may not enter the workspace, or a container has nothing of it."""
+    run = context.record.run_directory
+    record = context.record._replace(cache=f"{run}/cache", environment={"TMPDIR": f"{run}/tmp"})
+    context = context._replace(policy=context.policy._replace(constant_path=way), record=record)
+    constant = context.policy.paths.cache
+    environment.run(context, Options({"A": f"{run}/cache/numba", "B": f"{constant}/triton", "C": "x"}, {}, ()))
+    outside = ("export C=x", "export APPTAINER_ENV_FILE=", "export WARMSTART_CACHE_VARIABLES=")
+    assert [line for line in printed(tmp_path)[1] if not line.startswith(outside)] == []
+    led = {"WARMSTART_LED": f"{record.workspace} {constant} A TMPDIR", "A": f"{run}/cache/numba", "TMPDIR": f"{run}/tmp"}
+    assert {"unset A", "unset TMPDIR"} <= {*printed(tmp_path, led)[1]}
+    os.makedirs(f"{run}/tmp")
+    assert f"export TMPDIR={run}/tmp" in printed(tmp_path)[1]
 
 
 def test_a_constant_path_that_was_inherited_is_replaced(context: Context, tmp_path: Path) -> None:
@@ -206,6 +224,7 @@ def test_a_mount_of_the_submitting_jobs_cache_is_forgotten(context: Context, tmp
     assert printed(tmp_path, inherited) == (0, ["unset APPTAINER_MOUNT"])
     record = context.record._replace(cache=policy.paths.cache)
     environment.run(context._replace(policy=policy, record=record), NOTHING)
+    os.makedirs(f"{context.record.run_directory}/cache")
     mount = f"APPTAINER_MOUNT=source={context.record.run_directory}/cache,destination={policy.paths.cache}"
     said = printed(tmp_path, inherited)[1]
     assert said[0] == "unset APPTAINER_MOUNT"
