@@ -317,7 +317,7 @@ def _pack(session: Session, request: TreeRequest) -> None:
     """Make one attempt at a tree, and audit it under the job that asked first."""
     audit = session.audit.for_job(**request.job_labels)
     started = time.monotonic()
-    request = request._replace(attempts=request.attempts + 1, tried=time.time())
+    request = request._replace(attempts=request.attempts + 1, tried=time.time(), problem="", refused=False)
     with opened_dir(session.paths.trees) as fd:
         requests.write(fd, request)
         try:

@@ -89,7 +89,7 @@ class TreeUse(NamedTuple):
     path: str
     reason: str  # why it was the tree itself; "" for a copy
     fetched: int  # bytes
-    left_out: int  # files that are not in the copy
+    left_out: int  # things that the copy lacks
     files: int  # files and directories that the copy has
     size: int  # of the copy, bytes
 

@@ -352,7 +352,7 @@ def _tree(tree: TreeUse) -> str:
         why = _ITSELF.get(tree.reason) or _COLD.get(tree.reason, f"an error ({tree.reason})").removeprefix("cold: ")
         return f"read from the shared file system: {why}"
     fetched = f", {format_size(tree.fetched)} fetched" if tree.fetched else ""
-    lacking = f"; {tree.left_out} files are not in it" if tree.left_out else ""
+    lacking = f"; {tree.left_out} files are not, or not wholly, in it" if tree.left_out else ""
     has = f" of {tree.files:,} files, {format_size(tree.size)}" if tree.files else ""
     return f"read from a packed copy{has}{fetched}{lacking}"
 

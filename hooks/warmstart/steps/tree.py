@@ -38,6 +38,19 @@ NO_COPY = "no-copy"
 NOTHING_PROPOSED = "nothing-proposed"
 NODES_DIFFER = "nodes-differ"
 NOT_SIGNED = "not-signed"
+TOO_MANY = "too-many-packs"
+REFUSED = "bundles-refused"
+_WHY = {
+    SEVERAL_NODES: "the policy lets the nodes of a job not agree on a copy (seed.together)",
+    NOTHING_PROPOSED: "the job's first node has no copy",
+    NODES_DIFFER: "the job's nodes see different versions of it",
+    NOT_SIGNED: "it has no signed copy",
+    TOO_MANY: "too many of your trees wait to be packed already",
+    REFUSED: "its copies are refused: the administrators' audit says why",
+    "fetch-goes-on": "its copy did not come in time: it comes for later jobs",
+}
+_ELSEWHERE = "a node of the job cannot show its copy ({})"
+_MOST_NAMED = 3  # of what a copy lacks, in a job's output
 
 
 class Options(NamedTuple):
@@ -63,7 +76,7 @@ class _Tree(NamedTuple):
 class _Copy(NamedTuple):
     root: int  # descriptor (O_PATH) of the mounted copy
     fetched: int  # bytes
-    left_out: str  # how many files are not in it, "" if none
+    lacks: list[str]  # how many things it lacks, then `path: reason` for some of them; empty if nothing
     files: int  # files and directories that it has
     size: int  # bytes
     scope: str  # of the store, where it is
@@ -75,7 +88,7 @@ class _Shown(NamedTuple):
     copy: _Copy | None  # None: the tree itself
     reason: str  # why that is so, "" for a copy
     failure: WarmstartError | None = None
-    problem: str = ""  # why it was not packed when that was tried last
+    outlook: str = ""  # what comes of the pack that was asked for
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -115,7 +128,7 @@ def run(context: Context, options: Options) -> Outcome:
         reason=found.reason,
         scope=found.copy.scope if found.copy else tree.home.publish,
         rule=tree.home.shared.rule if tree.home.shared else "",
-        left_out=int(found.copy.left_out or 0) if found.copy else 0,
+        left_out=int(found.copy.lacks[0]) if found.copy and found.copy.lacks else 0,
         fetched_bytes=found.copy.fetched if found.copy else 0,
         files=found.copy.files if found.copy else 0,
         bytes=found.copy.size if found.copy else 0,
@@ -231,12 +244,14 @@ def _variables(context: Context, path: str, found: _Shown) -> dict[str, str]:
 
 def _notices(context: Context, options: Options, found: _Shown) -> tuple[str, ...]:
     if found.copy is None:
-        why = {NO_COPY: "; a copy is packed in the background", NOT_SIGNED: "; it has no signed copy"}
-        packed = f"; it was not packed: {found.problem}" if found.problem else why.get(found.reason, "")
         where = "in containers " if context.policy.constant_path in ("containers", "enroot") else ""
-        return (f"tree {options.tree} is read from the shared file system, {where}read-only{packed}",)
-    if found.copy.left_out:
-        return (f"tree {options.tree}: {found.copy.left_out} files are missing from its copy, which you cannot read",)
+        # What failed is a notice of its own; other reasons are those of a node that did not get the copy.
+        why = "" if found.failure else f"; {found.outlook or _WHY.get(found.reason, _ELSEWHERE.format(found.reason))}"
+        return (f"tree {options.tree} is read from the shared file system, {where}read-only{why}",)
+    if found.copy.lacks:
+        number, *named = found.copy.lacks
+        shown_here = [*named[:_MOST_NAMED], *(["…"] if int(number) > _MOST_NAMED else [])]
+        return (f"tree {options.tree}: its copy lacks {number} things: {'; '.join(shown_here)}",)
     return ()
 
 
@@ -266,14 +281,14 @@ def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Shown:
         wanted.start_due(context.paths)
         return _Shown(None, error.code)
     (root,) = node_cache.mounted(context.paths.layers, [copy], context.deadline.within(MOUNTING_S))
-    left_out = ""
+    lacks: list[str] = []
     with suppress(FileNotFoundError):
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
         try:
-            left_out = read_small(LEFT_OUT, _LONGEST, fd).decode().partition("\n")[0]
+            lacks = read_small(LEFT_OUT, _LONGEST, fd).decode().splitlines()
         finally:
             os.close(fd)
-    return _Shown(_Copy(root, copy.fetched, left_out, os.fstatvfs(root).f_files, offer.size, offer.scope), "")
+    return _Shown(_Copy(root, copy.fetched, lacks, os.fstatvfs(root).f_files, offer.size, offer.scope), "")
 
 
 def _without(context: Context, options: Options, tree: _Tree, offers: Offers) -> _Shown:
@@ -282,7 +297,7 @@ def _without(context: Context, options: Options, tree: _Tree, offers: Offers) ->
         context.audit.emit(events.BUNDLE_REFUSED, profile=TREES, bundle=bundle, reason=why)
     elsewhere = {f"{scope}/*" for scope in tree.home.read if scope != tree.home.publish}  # no list that is signed
     if offers.refused.keys() - elsewhere:
-        return _Shown(None, "bundles-refused")
+        return _Shown(None, REFUSED)
     if found := _not_compiled(context, options, tree):
         return found
     record = context.record
@@ -293,6 +308,6 @@ def _without(context: Context, options: Options, tree: _Tree, offers: Offers) ->
     )
     asked = requests.ask(context.paths, request)
     if asked is None:
-        return _Shown(None, "too-many-packs")
+        return _Shown(None, TOO_MANY)
     requests.start_due(context.paths)
-    return _Shown(None, NO_COPY, problem=asked.problem)
+    return _Shown(None, NO_COPY, outlook=asked.outlook())

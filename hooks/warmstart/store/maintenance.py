@@ -16,7 +16,7 @@ import random
 import time
 
 from warmstart.errors import StoreError
-from warmstart.host.files import ensure_dir, is_temporary, opened_dir, read_small, replace_file, unlink_if_there
+from warmstart.host.files import ensure_dir, is_temporary, opened_dir, read_small, replace_file, touch, unlink_if_there
 from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple, Sequence, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.profiles.defined import TREES
@@ -146,7 +146,7 @@ def record_compared(where: Namespace, writer: str) -> None:
         with publish_lock(path):
             index.update(fd, writer)
         with opened_dir(LOCKS, fd) as locks:
-            replace_file(locks, _COMPARED, b"", 0o600)
+            touch(_COMPARED, locks)
 
 
 def last_compared(wheres: list[Namespace]) -> list[float]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from warmstart.trees.current import Look
 
 ENTRY = "tree"  # the one entry of a bundle, and the tree's directory in it
-LEFT_OUT = "left-out"  # beside it: what its user could not read, if anything: the number, and a line for some of them
+LEFT_OUT = "left-out"  # beside it: what the copy lacks, if anything: the number, and a line for some of it
 FORMAT = "1"  # raise it if older copies must not be shown any more
 
 

@@ -51,7 +51,7 @@ class TreeRequest(NamedTuple):
     refused: bool = False  # that is the tree's: nobody's attempt would do better
 
     def is_like(self, other: TreeRequest) -> bool:
-        """Return whether another user's request is for the same copy."""
+        """Return whether a request is for the same copy."""
         return (self.scope, self.tree, self.marker) == (other.scope, other.tree, other.marker)
 
     @property
@@ -78,22 +78,30 @@ class TreeRequest(NamedTuple):
         """Return whether it is forgotten."""
         return not -KEPT_S < time.time() - max(self.asked, self.tried) < KEPT_S
 
+    def outlook(self) -> str:
+        """Return what comes of it, for the job that asks: a copy, or why there is none, and when it is tried again."""
+        if self.is_due():
+            return "a copy is packed in the background"
+        again = f"after {_clock(self.next_attempt)}"
+        if self.problem:
+            return f"it was not packed: {self.problem}; it is tried again {again}"
+        return f"a pack of it began at {_clock(self.tried)}; another one may begin {again}"
+
 
 def ask(paths: NodePaths, request: TreeRequest) -> TreeRequest | None:
-    """Have a tree packed; return the request, with the problem of the last attempt. None: its user has too many.
+    """Have a tree packed; return the request whose last attempt counts, another user's perhaps.
 
-    Raises `OSError`.
+    None: its user has too many. Raises `OSError`.
     """
     ensure_dir(paths.trees, 0o700)
     with opened_dir(paths.trees) as fd:
-        known = {other.key: other for other in _all(fd)}
-        if request.key in known:
-            return known[request.key]
-        if sum(other.uid == request.uid for other in known.values()) >= MOST_PER_USER:
-            return None
-        write(fd, request)
-    refused = [other.problem for other in known.values() if other.refused and other.is_like(request)]
-    return request._replace(problem=refused[0]) if refused else request
+        known = {other.key: other for other in _all(fd) if not other.is_old()}
+        if request.key not in known:
+            if sum(other.uid == request.uid for other in known.values()) >= MOST_PER_USER:
+                return None
+            write(fd, request)
+    refused = [other for other in known.values() if other.refused and other.is_like(request) and not other.is_due()]
+    return (refused or [known.get(request.key, request)])[0]
 
 
 def renew(paths: NodePaths, request: TreeRequest) -> None:
@@ -146,6 +154,10 @@ def start_due(paths: NodePaths) -> None:
 
     if due(paths):
         detached.start([paths.background_program, PACKS, os.path.basename(paths.root)])
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M UTC", time.gmtime(at))
 
 
 def _all(dir_fd: int) -> list[TreeRequest]:

@@ -2,9 +2,9 @@
 
 Runs as that user, in a worker: `begin`, then `more` until it returns False. Each call fills a file of root's with
 records, which `trees.stage` turns into files of root's own. Links are not followed, other mounts are neither entered
-nor asked for anything: one may hang. What the user has no right to read is left out and named. A file or directory that
-changes while it is read, or that cannot be read now, ends the walk: the copy would be of no one moment. A tree that is
-copied for many is whole, or not copied (`_Sharing`).
+nor asked for anything: one may hang. What the user has no right to read is left out and named, and so is what a
+squashfs of ours cannot have of a file. A file or directory that changes while it is read, or that cannot be read now,
+ends the walk: the copy would be of no one moment. A tree that is copied for many is whole, or not copied (`_Sharing`).
 
 A record is a kind, of one byte, and what belongs to it:
 
@@ -13,7 +13,7 @@ A record is a kind, of one byte, and what belongs to it:
     F  name, mode, mtime, size
     B  length, bytes          of the last F
     L  name, mtime, target    a symbolic link
-    X  name, reason           left out
+    X  path, reason           left out, or something of it is
     E                         the end of the tree
 """
 
@@ -25,11 +25,13 @@ import stat
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
 from warmstart.host.files import mount_id, write_all
 from warmstart.host.untrusted import MOUNT, SPECIAL, UNREADABLE, TurnedAway, open_any_file, open_directory
+from warmstart.store.manifest import LATEST_NS
 from warmstart.trees.current import TreeUnusable
 
 PIECE = 1 << 20  # bytes of a file that one record has at most
@@ -224,9 +226,13 @@ class _Walk:
                 raise self._changed(path, turned.__cause__) from turned
             if self._sharing:
                 raise self._sharing.refusal(path, turned.reason) from turned
-            yield LEFT_OUT + _name(path) + _name(turned.reason)
+            if is_directory and turned.reason == UNREADABLE and _may_enter(item.name, parent):
+                problem = f"{path!a:.200}: you may enter it, but not list it, so what is in it cannot be copied"
+                raise TreeUnusable(tree=self._tree, problem=problem) from turned
+            yield _lacks(path, turned.reason)
             return
         self._check(path, fd)
+        yield _lost(path, fd)
         if is_directory:
             yield DIRECTORY + _name(item.name) + _attributes(os.fstat(fd), 0)
             yield from self._directory(fd, f"{path}/", depth + 1)
@@ -286,6 +292,25 @@ def _stays_out(turned: TurnedAway) -> bool:
     """Return whether the copy is whole without this name; otherwise the tree changed, or its file system failed."""
     cause = turned.__cause__
     return turned.reason in (MOUNT, SPECIAL) or (isinstance(cause, OSError) and cause.errno in _NO_RIGHT)
+
+
+def _may_enter(name: str, parent: int) -> bool:
+    return os.access(name, os.X_OK, dir_fd=parent, follow_symlinks=False)
+
+
+def _lost(path: str, fd: int) -> bytes:
+    """Return the records that say what the copy of an open file or directory cannot have."""
+    records = b""
+    if not 0 <= os.fstat(fd).st_mtime_ns <= LATEST_NS:
+        records += _lacks(path, "time before 1970 or after 2106")
+    with suppress(OSError):  # EOPNOTSUPP: the file system has none
+        if any(name.startswith("user.") for name in os.listxattr(fd)):  # others are the system's
+            records += _lacks(path, "extended attributes")
+    return records
+
+
+def _lacks(path: str, what: str) -> bytes:
+    return LEFT_OUT + _name(path) + _name(what)
 
 
 def _name(name: str) -> bytes:

@@ -135,14 +135,51 @@ def test_a_tree_of_the_site_has_one_copy(site: Shown) -> None:
 
 
 def test_a_job_is_told_why_its_tree_was_not_packed(site: Shown) -> None:
-    """Where it could be packed, that it will be."""
+    """And when; where it is tried again now, that it is."""
     share(site)
     site.run()
     (asked,) = requests.due(site.context.paths)
-    with opened_dir(site.context.paths.trees) as fd:
-        requests.write(fd, asked._replace(problem="a/b: unreadable", attempts=1, tried=time.time()))
+    failed = asked._replace(problem="a/b: unreadable", attempts=1, tried=time.time() - 60)
+    rewrite(site, failed)
     (notice,) = site.run()
-    assert notice.endswith("read-only; it was not packed: a/b: unreadable")
+    again = time.strftime("%H:%M", time.gmtime(failed.next_attempt))
+    assert notice.endswith(f"read-only; it was not packed: a/b: unreadable; it is tried again after {again} UTC")
+    rewrite(site, failed._replace(tried=time.time() - requests.FIRST_BACKOFF_S - 1))
+    (notice,) = site.run()
+    assert notice.endswith("read-only; a copy is packed in the background")
+
+
+def rewrite(site: Shown, request: requests.TreeRequest) -> None:
+    """Change what is known of a request."""
+    with opened_dir(site.context.paths.trees) as fd:
+        requests.write(fd, request)
+
+
+def test_a_pack_that_never_ended_is_not_called_one_that_runs(site: Shown) -> None:
+    """Its process was killed, or is still at it: when it began, and when the next one may begin."""
+    site.run()
+    (asked,) = requests.due(site.context.paths)
+    begun = asked._replace(attempts=1, tried=time.time() - 60)
+    rewrite(site, begun)
+    (notice,) = site.run()
+    since, again = (time.strftime("%H:%M", time.gmtime(at)) for at in (begun.tried, begun.next_attempt))
+    assert notice.endswith(f"; a pack of it began at {since} UTC; another one may begin after {again} UTC")
+
+
+def test_eight_trees_that_wait_are_a_reason(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job is told why nothing is packed for it."""
+    monkeypatch.setattr(requests, "MOST_PER_USER", 0)
+    (notice,) = site.run()
+    assert notice.endswith("read-only; too many of your trees wait to be packed already")
+
+
+def test_a_job_is_told_what_its_copy_lacks(site: Shown) -> None:
+    """Some of it by name, each with the reason."""
+    lines = ["4", "fifo: neither file nor directory", "key: unreadable", "a: extended attributes", "b: unreadable"]
+    (site.tree / place.LEFT_OUT).write_text("".join(f"{line}\n" for line in lines))  # the stand-in for a mounted copy
+    site.publish()
+    (notice,) = site.run()
+    assert notice == f"tree {site.tree}: its copy lacks 4 things: {'; '.join(lines[1:4])}; …"
 
 
 @pytest.mark.threat(54)
@@ -199,7 +236,8 @@ def test_runtimes_are_told_of_the_tree(tmp_path: Path, monkeypatch: pytest.Monke
 def test_nodes_that_decide_for_themselves_read_the_tree_itself(site: Shown) -> None:
     """Where the policy says `together: false`; nothing is packed for them."""
     site.publish()
-    site.run(alone=False)
+    (notice,) = site.run(alone=False)
+    assert notice.endswith("; the policy lets the nodes of a job not agree on a copy (seed.together)")
     assert (site.event(), site.started) == (("itself", "several-nodes"), [])
 
 
@@ -216,7 +254,7 @@ def test_a_copy_that_does_not_come_in_time_comes_later(site: Shown, monkeypatch:
         patch.setattr(bundles._Pace, "__call__", too_slow)
         (notice,) = site.run()
     assert (site.event(), site.copies, len(started)) == (("itself", "fetch-goes-on"), [None], 1)
-    assert notice.endswith("read from the shared file system, read-only")
+    assert notice.endswith("read-only; its copy did not come in time: it comes for later jobs")
     paths = site.context.paths
     (item,) = wanted.due(paths.bundles)
     node_cache.fetch_wanted(paths.bundles, item, store=site.context.store, rate=1 << 30, deadline=after(30))

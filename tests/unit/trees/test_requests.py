@@ -76,6 +76,31 @@ def test_a_failed_pack_waits_longer_each_time(paths: NodePaths) -> None:
     assert os.listdir(paths.trees) == []
 
 
+def test_an_old_request_is_made_anew(paths: NodePaths) -> None:
+    """One that is about to be forgotten would not be packed."""
+    write(paths, request(asked=time.time() - 2 * requests.KEPT_S)._replace(problem="it has more"))
+    asked = requests.ask(paths, request())
+    assert asked is not None
+    assert (asked.problem, len(requests.due(paths))) == ("", 1)
+
+
+@pytest.mark.threat(54)
+def test_what_the_tree_refused_to_others_is_told_until_it_is_tried_again(paths: NodePaths) -> None:
+    """To each user who asks for it, with the time; not when its cause may be gone."""
+    now = time.time()
+    refused = request("/shared")._replace(scope="site", refused=True, problem="a: others may write it", attempts=1)
+    mine = refused._replace(uid=2, refused=False, problem="", attempts=0)
+    for _ in range(2):
+        write(paths, refused._replace(tried=now - 5))
+        asked = requests.ask(paths, mine)
+        assert asked is not None
+        assert (asked.problem, asked.is_due()) == ("a: others may write it", False)
+    write(paths, refused._replace(tried=now - requests.FIRST_BACKOFF_S - 5))
+    asked = requests.ask(paths, mine)
+    assert asked is not None
+    assert (asked.problem, asked.is_due()) == ("", True)
+
+
 def test_a_damaged_request_goes(paths: NodePaths) -> None:
     """The next job asks again."""
     write(paths, request())

@@ -15,6 +15,7 @@ import pytest
 
 from warmstart.host import untrusted
 from warmstart.host.files import opened_dir
+from warmstart.host.untrusted import TurnedAway
 from warmstart.trees import walk
 from warmstart.trees.current import TreeUnusable
 from warmstart.trees.stage import Stage, Staged, WalkMalformed
@@ -82,6 +83,38 @@ def test_what_is_no_file_is_left_out(tmp_path: Path, records: BinaryIO) -> None:
     staged = copied(tree, tmp_path / "copy", records)
     assert (staged.left_out, staged.examples) == (1, [("fifo", "neither file nor directory")])
     assert stat.S_IMODE((tmp_path / "copy" / "program").stat().st_mode) == 0o755
+
+
+def test_what_a_copy_cannot_have_of_a_file_is_told(tmp_path: Path, records: BinaryIO) -> None:
+    """Squashfs begins in 1970, and copies have no attributes; the file itself is there."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for name in ("old", "marked", "plain"):
+        (tree / name).write_text(name)
+    os.utime(tree / "old", (-1, -1))
+    os.setxattr(tree / "marked", "user.checksum", b"1")
+    staged = copied(tree, tmp_path / "copy", records)
+    assert sorted(staged.examples) == [("marked", "extended attributes"), ("old", "time before 1970 or after 2106")]
+    assert (staged.left_out, staged.files) == (2, 3)
+    assert (tmp_path / "copy" / "old").read_text() == "old"
+
+
+def test_a_directory_that_cannot_be_listed_but_entered_is_refused(
+    tmp_path: Path, records: BinaryIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs open what they know to be in it, and would not find it in the copy."""
+    tree = tmp_path / "tree"
+    (tree / "hidden").mkdir(parents=True)
+
+    def unlistable(*_: object) -> int:
+        raise TurnedAway(untrusted.UNREADABLE) from PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(walk, "open_directory", unlistable)
+    with pytest.raises(TreeUnusable, match="'hidden': you may enter it, but not list it"):
+        copied(tree, tmp_path / "copy", records)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    staged = copied(tree, tmp_path / "second", records)
+    assert staged.examples == [("hidden", "unreadable")]
 
 
 @pytest.mark.threat(50)
