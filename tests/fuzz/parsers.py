@@ -54,7 +54,7 @@ from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
 from warmstart.seed import together
 from warmstart.slurm import commands, nodes, spec
-from warmstart.store import blocklist, board, index, parts, signed
+from warmstart.store import blocklist, board, bundles, index, parts, signed
 from warmstart.store import manifest as manifests
 from warmstart.store.bundles import BundleGone
 from warmstart.store.client import StoreClient
@@ -496,6 +496,12 @@ PARSERS: dict[str, Parser] = {
         (),
         ("images/store/requeued.py:_read",),
         (_json(requeued.RequeuedJob("c", 7, "7", 1000, 0, "reg/a:1", "x86_64")._asdict()),),
+    ),
+    "scope-size": Parser(
+        _store_file("artifacts/locks/size.user-1", lambda store: bundles.check_quota(store, "user-1", 1, 1 << 30)),
+        _REFUSED,
+        ("store/bundles.py:_known_sum",),
+        (_json({"used": 9, "announced": 1, "at": 1.5}),),
     ),
     "signed-list": Parser(
         _text(signed.checked),

@@ -4,9 +4,7 @@ Each entry comes from exactly one bundle: the oldest one in the most trusted sco
 that a younger one supersedes for this entry (`store.index`). This is the meaning of "first publisher wins"
 (docs/threats.md, row 8).
 
-Quotas are approximate at publish and exact in garbage collection (`store.maintenance`). The size of a scope is summed
-up each time, because a stored sum would be wrong after a publisher dies. A scope has few namespaces, and compaction
-keeps the number of their bundles low.
+Quotas are approximate at publish and exact in garbage collection (`store.maintenance`).
 """
 
 from __future__ import annotations
@@ -16,9 +14,21 @@ import os
 import time
 
 from warmstart.errors import ResourceError, StoreError, UserError
-from warmstart.host.files import CHUNK, ReadFailed, copy_hashed, open_regular, opened_dir, weakness, write_all
+from warmstart.host import wire
+from warmstart.host.deadline import after
+from warmstart.host.files import (
+    CHUNK,
+    ReadFailed,
+    copy_hashed,
+    open_regular,
+    opened_dir,
+    opened_lock,
+    wait_flock,
+    weakness,
+    write_all,
+)
 from warmstart.host.wire import Json
-from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTuple, partial, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTuple, dumps, partial, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, index, layout, manifest
 from warmstart.store.blocklist import Blocks
@@ -41,6 +51,11 @@ if TYPE_CHECKING:
     from warmstart.store.signed import Listing
 
 _MAKING = "making"  # a lock's name
+SUM = "size."  # before a scope's name, among the locks of ARTIFACTS: the sum of its bytes
+SUM_KEPT_S = 86_400.0
+SUM_EXACT_S = 600.0  # maintenance may make room at any time
+SUM_LOCK_S = 2.0
+_SUM_SIZE = 200  # bytes; always as many, so that a shorter one leaves nothing of a longer one
 _SETTLING = 0.1  # part of the time for a fetch after which it is judged by its rate
 
 # Sets the id of a new bundle by the index and the directory of its namespace; returns None if it is not needed.
@@ -134,6 +149,14 @@ class ToSign(NamedTuple):
     published: Published
     listed: Listed
     manifest: str  # SHA-256 of its manifest
+
+
+class _Sum(NamedTuple):
+    """The bytes of a scope."""
+
+    used: int  # by its files at `at`, and by what was announced since
+    announced: int
+    at: float  # seconds since the epoch
 
 
 class Reindexed(NamedTuple):
@@ -429,7 +452,7 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: 
     """
     if quota:
         size = stored_size(described(where, draft, "0" * 64, os.fstat(fd).st_size))
-        check_quota(where.store, where.scope, size, quota)
+        check_quota(where.store, where.scope, size, quota, announced=True)
     with store_errors("read the blocklist"):
         blocked = blocklist.read(where.store)
     return _publish(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))[0]
@@ -564,14 +587,49 @@ def quota(scope: str, rules: Maintenance) -> int:
     return {"user": rules.per_user, "account": rules.per_account}.get(kind, rules.per_site)
 
 
-def check_quota(store: str, scope: str, more: int, most: int) -> None:
+def check_quota(store: str, scope: str, more: int, most: int, *, announced: bool = False) -> None:
     """Raise `QuotaExceeded` if a scope would have more than `most` bytes with `more` added.
 
-    Concurrent publishers may together exceed the quota.
+    The sum of a scope's files is kept in a file, so that a publisher need not walk the scope. What is `announced`, to
+    be published now, is added to it. It only saves work: it is made again if it is damaged or `SUM_KEPT_S` old, and
+    before it refuses anybody, unless it is younger than `SUM_EXACT_S` and nothing was announced since.
+
+    Concurrent publishers may together exceed the quota, and so may others in a day, by what nobody announced or was
+    announced without the file's lock.
     """
-    used = sum(_sizes(os.path.join(store, ARTIFACTS, scope)))
+    try:
+        with opened_lock(os.path.join(store, ARTIFACTS, layout.LOCKS), SUM + scope) as fd:
+            with suppress(OSError):  # a file system without locks
+                wait_flock(fd, after(SUM_LOCK_S))
+            used = _used(store, scope, fd, more, most, announced=announced)
+    except OSError:  # nothing was published yet, or nothing can be written
+        used = _used(store, scope, -1, more, most, announced=announced)
     if used + more > most:
         raise QuotaExceeded(scope=scope, used=used, quota=most, more=more)
+
+
+def _used(store: str, scope: str, fd: int, more: int, most: int, *, announced: bool) -> int:
+    """Return the bytes of a scope without `more`, by the sum in the open file `fd` or its own, which that keeps."""
+    now = time.time()
+    known = there = _known_sum(fd, now)
+    if known is None or (known.used + more > most and (known.announced or now - known.at > SUM_EXACT_S)):
+        known = _Sum(sum(_sizes(os.path.join(store, ARTIFACTS, scope))), 0, now)
+    used = known.used
+    if announced and used + more <= most:
+        known = _Sum(used + more, known.announced + more, known.at)
+    if known != there:
+        with suppress(OSError):  # a full store: the next one sums up again
+            os.pwrite(fd, dumps(known._asdict()).encode().ljust(_SUM_SIZE), 0)
+    return used
+
+
+def _known_sum(fd: int, now: float) -> _Sum | None:
+    """Return the sum in an open file, None if there is none that may be gone by."""
+    with suppress(OSError, ValueError):
+        known = wire.from_object(_Sum, wire.parse(os.pread(fd, _SUM_SIZE, 0)))
+        if 0 <= known.announced <= known.used and 0 <= now - known.at < SUM_KEPT_S:
+            return known
+    return None
 
 
 def _sizes(path: str) -> Iterator[int]:

@@ -391,12 +391,16 @@ def _has_content(fd: int) -> bool:
 
 
 def sweep_top(store: str, now: float) -> list[str]:
-    """Remove old temp files and boards outside of the namespaces; return the removed paths.
+    """Remove old temp files, sums of scopes and boards outside of the namespaces; return the removed paths.
 
     At most `MOST_SWEPT` of each, the next time more.
     """
     swept = []
-    for folder, prefix, age in ((ARTIFACTS, TEMP_PREFIX, ORPHAN_SECONDS), (board.DIRECTORY, "", BOARD_SECONDS)):
+    for folder, prefix, age in (
+        (ARTIFACTS, TEMP_PREFIX, ORPHAN_SECONDS),
+        (f"{ARTIFACTS}/{LOCKS}", bundles.SUM, bundles.SUM_KEPT_S),
+        (board.DIRECTORY, "", BOARD_SECONDS),
+    ):
         with store_errors("sweep the store"), suppress(FileNotFoundError), opened_dir(f"{store}/{folder}") as fd:
             names = [name for name in sorted(os.listdir(fd)) if name.startswith(prefix) or is_temporary(name)]
             old = [name for name in names if _ctime(fd, name) < now - age]

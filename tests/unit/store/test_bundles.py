@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -428,6 +430,122 @@ def test_what_is_no_bundle_does_not_count(tmp_path: Path) -> None:
     bundles.check_quota(str(tmp_path), "user-1", 10, used + 10)
     with pytest.raises(QuotaExceeded):
         bundles.check_quota(str(tmp_path), "user-1", 11, used + 10)
+
+
+def fill(store: Path, namespaces: int) -> None:
+    """Put two bundles into each of so many namespaces of one scope."""
+    for number in range(namespaces):
+        publish(store, "a", content=b"%d" % number)
+        publish(store, "b", content=b"x%d" % number)
+        Path(namespace(store).path).rename(Path(namespace(store).path).with_name(f"ns{number}"))
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[str]:
+    """Return what an act asks the file system by name."""
+    made: list[str] = []
+
+    def noting(name: str) -> Callable[..., Any]:
+        real = getattr(os, name)
+
+        def call(*args: Any, **kw: Any) -> Any:  # noqa: ANN401
+            made.append(name)
+            return real(*args, **kw)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in ("open", "stat", "listdir", "scandir", "mkdir", "link", "rename", "unlink"):
+            patched.setattr(os, name, noting(name))
+        act()
+    return made
+
+
+def sum_of(store: Path) -> Path:
+    """Return the file with the sum of the scope's bytes."""
+    return store / "artifacts/locks/size.user-1"
+
+
+@pytest.mark.parametrize("namespaces", [1, 30])
+def test_the_quota_is_checked_with_few_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespaces: int) -> None:
+    """However many namespaces and bundles the scope has; it is walked once a day."""
+    fill(tmp_path, namespaces)
+    bundles.check_quota(str(tmp_path), "user-1", 1, 1 << 30)
+    for announced in (False, True):
+        check = partial(bundles.check_quota, str(tmp_path), "user-1", 1, 1 << 30, announced=announced)
+        assert calls_of(monkeypatch, check) == ["mkdir", "open", "open"]
+    tomorrow = time.time() + 90_000
+    monkeypatch.setattr(time, "time", lambda: tomorrow)
+    assert len(calls_of(monkeypatch, check)) > 4 * namespaces
+
+
+def test_what_was_announced_counts_until_the_scope_is_summed_up(tmp_path: Path) -> None:
+    """A publisher that died takes room at most until nobody else has any: nobody is refused for it."""
+    fill(tmp_path, 1)
+    used = stored(tmp_path)
+    check = partial(bundles.check_quota, str(tmp_path), "user-1")
+    check(100, used + 150, announced=True)
+    assert json.loads(sum_of(tmp_path).read_text())["used"] == used + 100
+    check(100, used + 150, announced=True)
+    with pytest.raises(QuotaExceeded, match=f"uses {used} of its {used + 150} bytes"):
+        check(151, used + 150)
+
+
+def test_a_scope_without_room_is_walked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each job of its user is refused by the same sum, until that is old: maintenance may have made room."""
+    fill(tmp_path, 30)
+    used = stored(tmp_path)
+
+    def refused() -> None:
+        with pytest.raises(QuotaExceeded):
+            bundles.check_quota(str(tmp_path), "user-1", 1, used)
+
+    refused()
+    assert len(calls_of(monkeypatch, refused)) == 3
+    shutil.rmtree(Path(namespace(tmp_path).path).with_name("ns0"))
+    later = time.time() + 700
+    monkeypatch.setattr(time, "time", lambda: later)
+    bundles.check_quota(str(tmp_path), "user-1", 1, used)
+
+
+@pytest.mark.threat(6)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(b"", b"{", b"[]", b"7", b'{"used": 1}', b'{"used": "1", "announced": 0, "at": 1}', b"\xff" * 300),
+        *(b'{"used": -9, "announced": 0, "at": %d}', b'{"used": 1, "announced": 0, "at": 1}', b"[" * 5000),
+        b'{"used": 1, "announced": 0, "at": 99999999999}',
+    ],
+)
+def test_a_sum_that_cannot_be_right_is_made_again(tmp_path: Path, damage: bytes) -> None:
+    """A torn or damaged one, and one of another day."""
+    fill(tmp_path, 1)
+    used = stored(tmp_path)
+    bundles.check_quota(str(tmp_path), "user-1", 1, 1 << 30)
+    sum_of(tmp_path).write_bytes(damage.replace(b"%d", b"%d" % time.time()))
+    with pytest.raises(QuotaExceeded, match=f"uses {used} of"):
+        bundles.check_quota(str(tmp_path), "user-1", 1, used)
+    assert json.loads(sum_of(tmp_path).read_bytes()[:200])["used"] == used
+
+
+def test_a_sum_that_can_not_be_kept_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full store, one without locks, and a lock that stays held."""
+    fill(tmp_path, 1)
+    used = stored(tmp_path)
+    monkeypatch.setattr(bundles, "SUM_LOCK_S", 0.0)
+    check = partial(bundles.check_quota, str(tmp_path), "user-1", 1)
+    for name, number in (("pwrite", errno.ENOSPC), ("mkdir", errno.EROFS)):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, failing(number))
+            check(used + 1)
+    holder = os.open(sum_of(tmp_path), os.O_RDWR)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    check(used + 1)
+    os.close(holder)
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", failing(errno.ENOLCK))
+        check(used + 1)
+        with pytest.raises(QuotaExceeded):
+            check(used)
 
 
 @pytest.mark.parametrize(("scope", "most"), [("user-7-a", 10), ("account-ml", 20), ("site", 30)])

@@ -115,8 +115,10 @@ def test_a_bundle_of_which_a_source_is_gone_is_not_published(tmp_path: Path) -> 
 
 
 def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
-    """A temp file is removed after a day, an answer after a week; nothing else is removed."""
+    """A temp file and a sum are removed after a day, an answer after a week; nothing else is removed."""
     publish(tmp_path, "a")
+    bundles.check_quota(str(tmp_path), "user-1", 1, 1 << 20)
+    (tmp_path / "artifacts/locks/maintenance").touch()
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "c.7.0.json").touch()
     left = [".maintained.7.tmp", ".tmp-n1-dead"]
@@ -124,7 +126,9 @@ def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
         (tmp_path / "artifacts" / name).touch()
     now = time.time()
     assert maintenance.sweep_top(str(tmp_path), now + 80_000) == []
-    assert maintenance.sweep_top(str(tmp_path), now + 90_000) == [f"artifacts/{name}" for name in left]
+    assert maintenance.sweep_top(str(tmp_path), now + 90_000) == [
+        f"artifacts/{name}" for name in (*left, "locks/size.user-1")
+    ]
     assert maintenance.sweep_top(str(tmp_path), now + 700_000) == ["runs/c.7.0.json"]
     assert (tmp_path / "artifacts" / blocklist.NAME).exists()
 

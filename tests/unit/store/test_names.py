@@ -36,8 +36,8 @@ def publish(store: Path, made: Draft, *, quota: int = 0, scope: str = "user-1") 
 
 
 def stored(store: Path) -> int:
-    """Return the bytes of all files in the store."""
-    return sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
+    """Return the bytes of all files of the scope."""
+    return sum(path.stat().st_size for path in (store / "artifacts/user-1").rglob("*") if path.is_file())
 
 
 def test_names_count_in_the_quota(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps, Scratch
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store import launchers, published
-from warmstart.images.store.layout import ADOPTED, ImageQuery, image_name, is_adopted
+from warmstart.images.store.layout import ADOPTED, NOBODY, ImageQuery, image_name, is_adopted
 from warmstart.images.store.published import ImageDraft, ImageProducer, RememberedFailure
 
 RESOLVE_KNOWN_S = 20.0  # for a registry's answer on a tag whose last digest is in the store
@@ -323,8 +323,8 @@ def _told_both(flight: Flight, last: Obtained | None, digest: str) -> Iterator[N
 def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> list[str]:
     """Import, claim the result, and publish it; return the names of evicted images."""
     query, site, deadline = flight[:3]
-    # Fail before minutes of work rather than after them.
-    evicted = site.store.make_room(0, site.rules, site.charged, deadline)
+    # Fail before minutes of work rather than after them. Whether a quota has room depends on the image's size.
+    evicted = site.store.make_room(0, site.rules, NOBODY, deadline)
     with _refused_once(flight, digest), _reporting(flight) as report:
         result = importer.import_image(
             query.reference, digest, work, deadline, kept=_layer_place(flight), report=report

@@ -128,16 +128,45 @@ def make_room(store: str, need: int, keep: Keep, charged: Charged, names: str | 
     if held is not None:  # otherwise another process is making room
         try:
             _finish(room)
+            there = _There(room)
             if keep.user and charged.uid != -1:
-                gone += _within_quota(room, need, keep.user, charged.user, lambda image: image.uid == charged.uid)
+                _within_quota(there, need, keep.user, charged.user, lambda image: image.uid == charged.uid)
             if keep.account and charged.account:
                 whose = f"account {charged.account}"
-                gone += _within_quota(room, need, keep.account, whose, lambda image: image.account == charged.account)
-            gone += _below_watermark(room, need, keep)
+                _within_quota(there, need, keep.account, whose, lambda image: image.account == charged.account)
+            _below_watermark(there, need, keep)
+            gone = there.gone
         finally:
             held.release()
     _check_floor(store, need, keep.floor)
     return gone
+
+
+class _There:
+    """The images of a store; they are listed once, if anybody asks."""
+
+    def __init__(self, room: Room) -> None:
+        self.store = room.store
+        self.gone: list[str] = []  # names of those that were evicted
+        self._room = room
+        self._images: list[ImageEntry] | None = None
+
+    def images(self) -> list[ImageEntry]:
+        """Return the images that are left, the least recently used first."""
+        if self._images is None:
+            self._images = inventory(self.store, self._room.lease)
+        return [image for image in self._images if image.name not in self.gone]
+
+    def evict_until(self, images: Iterable[ImageEntry], wanted: int) -> int:
+        """Evict images until `wanted` bytes are freed; return how many are."""
+        freed = 0
+        for image in images:
+            if freed >= wanted:
+                break
+            if not image.protected and evict(self.store, image.name, self._room.lease, self._room.names):
+                self.gone.append(image.name)
+                freed += image.bytes
+        return freed
 
 
 def _finish(room: Room) -> None:
@@ -151,23 +180,21 @@ def _finish(room: Room) -> None:
         _remove_hidden(room, name.removeprefix(OUT_OF_SIGHT).removesuffix(IMAGE))
 
 
-def _within_quota(room: Room, need: int, limit: int, whose: str, is_theirs: Callable[[ImageEntry], bool]) -> list[str]:
-    theirs = [image for image in inventory(room.store, room.lease) if is_theirs(image)]
+def _within_quota(there: _There, need: int, limit: int, whose: str, is_theirs: Callable[[ImageEntry], bool]) -> None:
+    theirs = [image for image in there.images() if is_theirs(image)]
     taken = sum(image.bytes for image in theirs)
-    gone, freed = _evict_until(room, theirs, taken + need - limit)
+    freed = there.evict_until(theirs, taken + need - limit)
     if taken + need - freed > limit:
         raise ImageQuotaExceeded(bytes=need, whose=whose, taken=taken - freed, quota=limit)
-    return gone
 
 
-def _below_watermark(room: Room, need: int, keep: Keep) -> list[str]:
-    capacity, free = _space(room.store)
+def _below_watermark(there: _There, need: int, keep: Keep) -> None:
+    capacity, free = _space(there.store)
     used = capacity - free + need
-    if used <= capacity * keep.high // 100:
-        return []
-    images = inventory(room.store, room.lease)
-    order = sorted(images, key=_over_quota(images, keep), reverse=True)  # stable: least recently used first
-    return _evict_until(room, order, used - capacity * keep.low // 100)[0]
+    if used > capacity * keep.high // 100:
+        images = there.images()
+        order = sorted(images, key=_over_quota(images, keep), reverse=True)  # stable: least recently used first
+        there.evict_until(order, used - capacity * keep.low // 100)
 
 
 def _over_quota(images: Iterable[ImageEntry], keep: Keep) -> Callable[[ImageEntry], bool]:
@@ -183,18 +210,6 @@ def _over_quota(images: Iterable[ImageEntry], keep: Keep) -> Callable[[ImageEntr
         return by_user or by_account
 
     return is_over
-
-
-def _evict_until(room: Room, images: Iterable[ImageEntry], wanted: int) -> tuple[list[str], int]:
-    gone: list[str] = []
-    freed = 0
-    for image in images:
-        if freed >= wanted:
-            break
-        if not image.protected and evict(room.store, image.name, room.lease, room.names):
-            gone.append(image.name)
-            freed += image.bytes
-    return gone, freed
 
 
 def _check_floor(store: str, need: int, floor: int) -> None:

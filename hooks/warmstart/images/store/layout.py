@@ -26,7 +26,7 @@ import stat
 import time
 
 from warmstart.host import wire
-from warmstart.host.files import REGULAR, open_regular, weakness
+from warmstart.host.files import REGULAR, weakness
 from warmstart.images import squashfs
 from warmstart.images.reference import Reference, is_digest
 from warmstart.lean import Collection, NamedTuple, sha256
@@ -165,11 +165,13 @@ def parse_pointer(data: bytes) -> Pointer | None:
 def _tag_digest(path: str, fresh_after: float, owners: Collection[int]) -> str:
     """Return the digest of a tag's pointer; "" if the pointer is missing, old or damaged, or others can change it."""
     try:
-        fd = open_regular(path)
+        fd = os.open(path, REGULAR)
     except FileNotFoundError:
         return ""
     try:
-        data = b"" if weakness(os.fstat(fd), owners) else os.read(fd, LONGEST_POINTER)
+        status = os.fstat(fd)
+        is_ours = stat.S_ISREG(status.st_mode) and not weakness(status, owners)
+        data = os.read(fd, LONGEST_POINTER) if is_ours else b""
     finally:
         os.close(fd)
     pointer = parse_pointer(data)

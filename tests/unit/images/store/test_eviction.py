@@ -67,6 +67,21 @@ def test_nothing_goes_below_the_high_mark(store: Path, monkeypatch: pytest.Monke
     assert make_room(store) == []
 
 
+def test_the_images_are_listed_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the user's quota, the account's and the mark; what went for one of them is not counted for the next."""
+    for number in range(9):
+        put(store, f"i{number}", 9000 - number, uid=7, account="a")
+    fill(monkeypatch, store, 10)
+    listed: list[str] = []
+    monkeypatch.setattr(eviction, "inventory", lambda *args: (listed.append("once"), inventory(*args))[1])
+    keep = KEEP._replace(user=8 * SIZE, account=7 * SIZE, high=60)
+    gone = eviction.make_room(str(store), SIZE, keep, Charged("u", 7, "a"), "")
+    assert gone == ["i0", "i1", "i2", "i3", "i4"]
+    assert listed == ["once"]
+    assert eviction.make_room(str(store), 0, KEEP, NOBODY, "") == []
+    assert listed == ["once"]
+
+
 def test_the_least_recently_used_go_down_to_the_low_mark(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the high mark the oldest go, as many as it takes and no more; what is known of them goes, too."""
     for number in range(9):
