@@ -172,6 +172,15 @@ def test_in_a_container_the_cache_is_only_at_the_constant_path(context: Context,
     assert printed(tmp_path)[1] == [f"export A={cache}/numba", "export B=x"]
 
 
+def test_a_container_that_the_caches_are_not_for_keeps_its_empty_ones(context: Context, tmp_path: Path) -> None:
+    """enroot's hook made them in this run's TMPDIR. What leads into the workspace of another node's run is forgotten."""
+    run, constant = context.record.run_directory, context.policy.paths.cache
+    environment.run(context, Options({"A": f"{constant}/numba"}, {}, ()))
+    led = {environment.LED: f"{context.record.workspace} {constant} A B", "WARMSTART_CACHE": ""}
+    given = {"A": f"{run}/tmp/warmstart-cache.x/numba", "B": f"{context.record.workspace}/n9/7.00000000/tmp"}
+    assert printed(tmp_path, {**led, **given})[1] == ["unset B"]
+
+
 def test_a_constant_path_that_was_inherited_is_replaced(context: Context, tmp_path: Path) -> None:
     """A job submitted from inside a container, say; a value that only looks forced is the user's own."""
     environment.run(context, Options({"A": "ours", "B": "ours", "C": "ours"}, {}, ()))
