@@ -173,7 +173,7 @@ def test_in_a_container_the_cache_is_only_at_the_constant_path(context: Context,
 
 
 def test_a_container_that_the_caches_are_not_for_keeps_its_empty_ones(context: Context, tmp_path: Path) -> None:
-    """enroot's hook made them in this run's TMPDIR. What leads into the workspace of another node's run is forgotten."""
+    """They are in this run's TMPDIR, by enroot's hook. What leads into the workspace of another run is forgotten."""
     run, constant = context.record.run_directory, context.policy.paths.cache
     environment.run(context, Options({"A": f"{constant}/numba"}, {}, ()))
     led = {environment.LED: f"{context.record.workspace} {constant} A B", "WARMSTART_CACHE": ""}
