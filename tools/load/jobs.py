@@ -66,7 +66,7 @@ _BETA = 'entry "$BETA_CACHE/{a}/code" {a}'
 # Each node's tasks write where their variables say: a node may have nothing of warmstart's.
 _WRITE = f"""\
 srun --ntasks-per-node=1 bash -c 'for place in "$TMPDIR" "$WARMSTART_CACHE" "$ALPHA_CACHE"; do
-    [ -z "$place" ] || {{ mkdir -p "$place" && touch "$place/.wrote"; }} ||
+    [ -z "$place" ] || {{ mkdir -p "$place" && touch "$place/wrote.$$" && rm "$place/wrote.$$"; }} ||
         echo "{WRONG}: $SLURMD_NODENAME cannot write in $place"
 done'"""
 _PORT = "srun --ntasks-per-node=1 sh -c 'echo \"at $MASTER_ADDR:$MASTER_PORT\"' | sort -u | wc -l"
