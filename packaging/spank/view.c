@@ -116,6 +116,10 @@ int view_read(const struct settings *settings, const char *node, const char *job
 	close(fd);
 	if (line == NULL)
 		return -1;
+	/* What has no newline was cut off. */
+	while (length > 0 && line[length - 1] != '\n')
+		length--;
+	line[length] = line[length + 1] = '\0';
 	/* A NUL in the file ends its line early. The two appended NULs end the last line and the list. */
 	for (size_t i = 0; i < length; i++)
 		if (line[i] == '\n')

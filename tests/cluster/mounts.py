@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tests.cluster import host, processes
 from tests.cluster.teardown import mounts_below, unmount
+from warmstart.host import linux
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,6 +94,21 @@ def read_only(target: Path) -> Iterator[Path]:
 def hidden(target: Path) -> Iterator[None]:
     """Show an empty, read-only directory in the place of another, as where a file system is not mounted."""
     _mount("-t", "tmpfs", "-o", "ro,size=4k,mode=0755", "warmstart-test", str(target))
+    try:
+        yield
+    finally:
+        unmount(str(target))
+
+
+@contextmanager
+def not_connected(target: Path) -> Iterator[None]:
+    """Answer ENOTCONN to every look below a directory, as a FUSE client does whose server has died."""
+    device = os.open(_FUSE, os.O_RDWR)
+    try:
+        options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
+        linux.mount("warmstart-test", str(target), "fuse", linux.RESTRICTED, options)
+    finally:
+        os.close(device)
     try:
         yield
     finally:

@@ -141,6 +141,31 @@ def test_what_leads_into_another_nodes_workspace_is_forgotten(base: Path, reader
         assert agreed(readers, task(WARMSTART_LED=text, HOME="/home/a"), ["HOME"]) == {"HOME": "/home/a"}
 
 
+@pytest.mark.threat(59)
+def test_a_view_that_was_cut_off(base: Path, readers: dict[str, Read]) -> None:
+    """Its whole lines count. What they do not replace of another node's is forgotten."""
+    run, head = base / "workspace" / NODE / "7.0a1b2c3d", base / "workspace" / "n9" / "7.0b1b2c3d"
+    lines = ("A=ours", f"NUMBA_CACHE_DIR={run}/cache/numba", f"TMPDIR={run}/tmp")
+    led = task(
+        WARMSTART_LED=f"{base}/workspace {base}/constant NUMBA_CACHE_DIR TMPDIR",
+        NUMBA_CACHE_DIR=f"{head}/cache/numba",
+        TMPDIR=f"{head}/tmp",
+    )
+    write_view(base, *lines)
+    view = base / "state" / NODE / "view" / "7" / "environment"
+    text = view.read_bytes()
+    for end in range(0, len(text), 5):
+        view.write_bytes(text[:end])
+        whole = text[:end].decode().rpartition("\n")[0].splitlines()[3:]
+        for who, read in readers.items():
+            seen = read(led)
+            expected = dict(line.split("=") for line in whole)
+            if who == "enroot hook" and "NUMBA_CACHE_DIR" in expected:
+                expected["NUMBA_CACHE_DIR"] = f"{base}/constant/numba"
+            found = {name: seen[name] for name in ("A", "NUMBA_CACHE_DIR", "TMPDIR") if name in seen}
+            assert found == expected, (who, text[:end])
+
+
 def test_while_the_states_disk_is_full(base: Path, readers: dict[str, Read]) -> None:
     """The view lies below /run, where it is looked for if the state has none; a verdict there ends the step."""
     shutil.rmtree(base / "state", ignore_errors=True)

@@ -19,7 +19,7 @@ from tools.load.front import Front
 from tools.load.jobs import DONE, KINDS, NO_IMAGE, UNEQUAL, WITHOUT, WRONG, Job, mix
 from tools.load.resources import Daemon, Sample
 from tools.load.run import Load, Submitted, growth, prepared, record, wrong_end
-from tools.load.story import Call, Ended, gaps, printed
+from tools.load.story import Call, Ended, Off, gaps, printed
 from warmstart.audit.line import Line
 
 ONE = Ended(7, "COMPLETED", ("n1",))
@@ -93,8 +93,10 @@ def test_what_the_audit_lacks_is_found(seen: Sequence[Call], lines: Sequence[Lin
 
 def test_a_hook_may_be_missing_while_warmstart_is_off() -> None:
     """Only one that ran then."""
-    assert gaps(calls(*BOTH), [], [ONE], [(0.5, 2.05)]) == []
-    assert gaps(calls(*BOTH), [], [ONE], [(0.5, 1.9)]) == ["epilog of job 7 on n1: 1 started, 0 in the audit"]
+    assert gaps(calls(*BOTH), [], [ONE], [Off(0.5, 2.05)]) == gaps(calls(*BOTH), [], [ONE], [Off(0.5, 9, "n1")]) == []
+    lacks = ["prolog of job 7 on n1: 1 started, 0 in the audit", "epilog of job 7 on n1: 1 started, 0 in the audit"]
+    assert gaps(calls(*BOTH), [], [ONE], [Off(0.5, 1.9)]) == lacks[1:]
+    assert sorted(gaps(calls(*BOTH), [], [ONE], [Off(0.5, 9, "n2")])) == sorted(lacks)
 
 
 def test_what_had_no_room_in_the_audit_is_read_where_it_went(tmp_path: Path) -> None:
@@ -132,11 +134,16 @@ def remembering(*faults: str) -> Submitted:
         (submitted("of two nodes", "a worker killed"), "COMPLETED", f"{UNEQUAL}\n{DONE}\n", True),
         (stored("a store gone"), "COMPLETED", f"{NO_IMAGE}\n{DONE}\n", True),
         (stored("a full store"), "COMPLETED", f"{NO_IMAGE}\n{DONE}\n", False),
+        (stored("a store not connected"), "COMPLETED", f"{NO_IMAGE}\n{DONE}\n", True),
+        (stored("a store not connected"), "FAILED", "warmstart: image r/a: not connected", False),
         (stored("a store gone"), "COMPLETED", f"{WRONG}: the image says 3\n{DONE}\n", False),
         (submitted("array"), "CANCELLED", "", False),
         (submitted("array", "a job cancelled"), "CANCELLED", "", True),
         (submitted("array"), "COMPLETED", f"{WITHOUT}\n", False),
         (submitted("array", "switched off"), "COMPLETED", f"{WITHOUT}\n", True),
+        (submitted("array", "off on one node"), "COMPLETED", f"{WITHOUT}\n", True),
+        (submitted("array", "torn files"), "FAILED", "", False),
+        (submitted("of two nodes", "off on one node"), "COMPLETED", f"{WRONG}: n2 cannot write\n{DONE}\n", False),
         (submitted("array", "a full state disk"), "COMPLETED", f"{WITHOUT}\n", False),
         (submitted("array", "a full state disk"), "COMPLETED", f"warmstart: no space\n{WITHOUT}\n", True),
         (submitted("has an image", image="r/a"), "FAILED", "image r/a is still missing", False),

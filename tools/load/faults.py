@@ -13,39 +13,51 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from tests.cluster import mounts, processes
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE
 from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
+from tools.load import story
 from tools.load.front import KINDS, Front
 from tools.load.resources import uid_of
+from tools.load.story import Off
 
 SHORT_S = 3.0
 SETTLED_S = 300.0
 # After one of these a job of the same wave may lack an image that was not in the store, or run cold.
 COSTS_AN_IMAGE = {
     *("an import killed", "a worker killed", "a silent registry", "a registry talking nonsense", "switched off"),
-    *("a read-only store", "a full store", "a store gone", "a full state disk"),
+    *("a read-only store", "a full store", "a store gone", "a full state disk", "off on one node", "torn files"),
 }
 # Not even an image in the store can be had then.
-HIDES_IMAGES = {"a store gone"}
+HIDES_IMAGES = {"a store gone", "off on one node", "torn files"}
+# A file in the store cannot be read for a moment, also by a job.
+BREAKS_READING = {"a store gone", "a store not connected"}
+# A job runs without warmstart, and nobody tells it.
+UNTOLD = {"switched off", "off on one node", "torn files"}
 # A node whose prolog could not read the head node's answer has no port: the rule does not require one.
 COSTS_A_PORT = {
     *("a worker killed", "a read-only store", "switched off", "a full store", "a store gone", "a full state disk"),
+    *("off on one node", "torn files", "a store not connected"),
+}
+TORN = {
+    "var": ("*/state/*/record.json", "*/view/*/environment", "*/spool/**/*", "policy.json"),
+    "store": ("artifacts/*/*/*/*.json", "images/*.json", "images/tags/*.json", "parts/*/*.json", "runs/*/*"),
 }
 
 
 class Faults:
     """What may go wrong, and how often it did."""
 
-    def __init__(self, site: Site, registry: Registry, front: Front, seed: int) -> None:
+    def __init__(self, site: Site, registry: Registry, front: Front, seed: int, log: Path) -> None:
         self.injected: Counter[str] = Counter()
         self.in_wave: set[str] = set()
         self.failed: list[str] = []  # those that could not be injected or undone, and why
-        self.off: list[tuple[float, float]] = []  # when warmstart was switched off, and on again
-        self._site, self._registry, self._front = site, registry, front
+        self.off: list[Off] = []
+        self._site, self._registry, self._front, self._log = site, registry, front, log
         self._dice = random.Random(seed)
         self._uids = {site.cluster.account(name).uid for name in (STORE, IMPORT, VALIDATE)}
         self._kinds: dict[str, tuple[int, Callable[[list[str]], bool]]] = {
@@ -58,11 +70,14 @@ class Faults:
             "a read-only store": (6, self._read_only_store),
             "a full store": (6, self._full_store),
             "a store gone": (3, self._store_gone),
+            "a store not connected": (6, self._not_connected),
+            "torn files": (6, self._tear),
             "a full state disk": (5, self._full_state),
             "an unreadable index": (5, self._unreadable_index),
             "a damaged bundle": (6, self._damage),
             "a broken policy": (5, self._broken_policy),
             "switched off": (3, self._off),
+            "off on one node": (6, self._off_on_one_node),
             "maintenance": (8, self._maintain),
             "slurmctld restarted": (2, self._restart_slurmctld),
             "a slurmd killed": (3, self._restart_slurmd),
@@ -138,6 +153,23 @@ class Faults:
             time.sleep(SHORT_S)
         return True
 
+    def _not_connected(self, _jobs: list[str]) -> bool:
+        with mounts.not_connected(self._site.store):
+            time.sleep(SHORT_S)
+        return True
+
+    def _tear(self, _jobs: list[str]) -> bool:
+        """Cut one file of each kind off anywhere, as a crash of its server does."""
+        places = {"var": self._site.var, "store": self._site.store}
+        torn = False
+        for place, pattern in ((place, pattern) for place, patterns in TORN.items() for pattern in patterns):
+            found = sorted(path for path in places[place].glob(pattern) if path.is_file())
+            with suppress(FileNotFoundError):
+                if found and (size := (path := self._dice.choice(found)).stat().st_size):
+                    os.truncate(path, self._dice.randrange(size))
+                    torn = True
+        return torn
+
     def _full_state(self, _jobs: list[str]) -> bool:
         with mounts.full(self._site.var):
             time.sleep(self._dice.choice((1, 8)) * SHORT_S)  # until the reserve is used up
@@ -186,7 +218,16 @@ class Faults:
         (self._site.etc / "off").touch()
         time.sleep(SHORT_S)
         (self._site.etc / "off").unlink()
-        self.off.append((since, time.time()))
+        self.off.append(Off(since, time.time()))
+        return True
+
+    def _off_on_one_node(self, _jobs: list[str]) -> bool:
+        """Switch one node off for longer than a job of several nodes takes."""
+        since, node = time.time(), self._dice.choice(self.cluster.nodes)
+        story.switch(self._log, node, off=True)
+        time.sleep(3 * SHORT_S)
+        story.switch(self._log, node, off=False)
+        self.off.append(Off(since, time.time(), node))
         return True
 
     def _maintain(self, _jobs: list[str]) -> bool:

@@ -102,8 +102,8 @@ class History:
         return Publication(began, event.at, event.job, *place, made, takes, is_certain)
 
     def _seedings(self, runs: Iterable[list[Event]]) -> list[Seeding]:
-        """Return the last prolog of each job, on each node."""
-        found: dict[tuple[int, object], Seeding] = {}
+        """Return the last prolog of each job on its first node, which another run may have had elsewhere."""
+        found: dict[int, Seeding] = {}
         for run in runs:
             first = run[0]
             if first.name != "hook.started" or first.fields.get("hook") != "prolog" or first.job not in self._jobs:
@@ -119,7 +119,7 @@ class History:
             namespaces = frozenset(str(event.fields["namespace"]) for event in seeded)
             partition = str(first.fields.get("partition"))
             seeding = Seeding(first.job, first.at, run[-1].at, partition, scopes, namespaces, is_excused)
-            found[first.job, first.fields.get("node")] = seeding
+            found[first.job] = seeding
         return list(found.values())
 
     def wrong(self) -> tuple[list[str], list[str]]:

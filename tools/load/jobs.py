@@ -29,6 +29,7 @@ IMAGES = 4  # that jobs ask for at a time; with each wave a new one replaces the
 DONE, WITHOUT, WRONG = "done", "without warmstart", "WRONG"
 UNEQUAL = f"{WRONG}: the nodes have not the same MASTER_PORT"
 NO_IMAGE = f"{WRONG}: no image is there"
+NO_COMPONENT = f"{WRONG}: a component has no cache"
 # A whole entry ends with its own name. Nobody ever sees half of one, nor one of another name. Its second line says who
 # made it. What a job saw, made and removed it says itself, for tools/load/judge.py.
 _BEGIN = """\
@@ -57,10 +58,17 @@ said="$(unsquashfs -cat "$WARMSTART_IMAGE" etc/number 2>&1)"
 case "$said" in
     {{number}}) ;;
     "Could not open $WARMSTART_IMAGE, because No such file"*) echo "{NO_IMAGE}" ;;
+    "Could not open $WARMSTART_IMAGE, because Transport endpoint"*) echo "{NO_IMAGE}" ;;
     *) echo "{WRONG}: the image says $said" ;;
 esac"""
 _REMOVE = 'tell removed "$ALPHA_CACHE/{a}"*.bin; rm -f "$ALPHA_CACHE/{a}"*.bin'
 _BETA = 'entry "$BETA_CACHE/{a}/code" {a}'
+# Each node's tasks write where their variables say: a node may have nothing of warmstart's.
+_WRITE = f"""\
+srun --ntasks-per-node=1 bash -c 'for place in "$TMPDIR" "$WARMSTART_CACHE" "$ALPHA_CACHE"; do
+    [ -z "$place" ] || {{ mkdir -p "$place" && touch "$place/wrote.$$" && rm "$place/wrote.$$"; }} ||
+        echo "{WRONG}: $SLURMD_NODENAME cannot write in $place"
+done'"""
 _PORT = "srun --ntasks-per-node=1 sh -c 'echo \"at $MASTER_ADDR:$MASTER_PORT\"' | sort -u | wc -l"
 _NAP = "sleep {nap}"
 _ODD = """\
@@ -99,7 +107,7 @@ KINDS = {
     "has an image and a profile": Kind(8, (_IMAGE, _USE, _BETA, _NAP), "image={image} profiles=beta"),
     "of two nodes": Kind(
         8,
-        (_USE, f'[ "$({_PORT})" = 1 ] || echo "{UNEQUAL}"', _NAP),
+        (_USE, _WRITE, f'[ "$({_PORT})" = 1 ] || echo "{UNEQUAL}"', _NAP),
         "ports=2",
         ("--nodes=2",),
         anywhere=False,
@@ -107,7 +115,7 @@ KINDS = {
     "array": Kind(5, (_USE, _NAP), options=("--array=0-2",), tasks=3),
     "heterogeneous": Kind(
         3,
-        (_USE, f'srun --het-group=0,1 sh -c \'[ -d "$WARMSTART_CACHE" ]\' || echo "{WRONG}: a component"', _NAP),
+        (_USE, f'srun --het-group=0,1 sh -c \'[ -d "$WARMSTART_CACHE" ]\' || echo "{NO_COMPONENT}"', _NAP),
         options=("--ntasks=1", ":", "--ntasks=1"),
         anywhere=False,
         tasks=2,

@@ -22,6 +22,7 @@ CAUSES = {
     r"No space left|is full|bytes are free": {"a full store", "a full state disk"},
     r"Read-only file system": {"a read-only store", "a store gone"},
     r"registry.*(answer|not reached|unreachable|timed out)": {"a silent registry", "a registry talking nonsense"},
+    r"not connected": {"a store not connected"},
     r"process that was at work there died": {"a worker killed", "an import killed"},
 }
 INTERNAL = re.compile(r"Traceback|warmstart\.[a-z]+[.:]|Errno")

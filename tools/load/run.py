@@ -20,9 +20,22 @@ from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.support.reports import write_fragment
 from tools.load import history, judge, story
-from tools.load.faults import COSTS_A_PORT, COSTS_AN_IMAGE, HIDES_IMAGES, Faults, maintain
+from tools.load.faults import BREAKS_READING, COSTS_A_PORT, COSTS_AN_IMAGE, HIDES_IMAGES, UNTOLD, Faults, maintain
 from tools.load.front import Front
-from tools.load.jobs import DONE, IMAGES, KINDS, NO_IMAGE, POLICY, PROFILES, UNEQUAL, WITHOUT, WRONG, Job, mix
+from tools.load.jobs import (
+    DONE,
+    IMAGES,
+    KINDS,
+    NO_COMPONENT,
+    NO_IMAGE,
+    POLICY,
+    PROFILES,
+    UNEQUAL,
+    WITHOUT,
+    WRONG,
+    Job,
+    mix,
+)
 from tools.load.judge import Judged
 from tools.load.resources import Sample, left, sample
 from tools.load.story import Call, Ended
@@ -95,9 +108,9 @@ class Load:
     def __init__(self, site: Site, registry: Registry, front: Front, number: int, seed: int) -> None:
         self._site, self._registry, self._front = site, registry, front
         self._number, self._seed = number, seed
-        self._faults = Faults(site, registry, front, seed)
         self._dice = random.Random(seed)
         self._log = site.cluster.base / "log" / "hooks"
+        self._faults = Faults(site, registry, front, seed, self._log)
         self._submitted: dict[int, Submitted] = {}  # by the id that sbatch gave
         self._ended: dict[str, Ended] = {}  # by the id that squeue shows: 7, 7_1, 7+1
         self._held: dict[int, Submitted] = {}  # those that were requeued, and wait for a later wave
@@ -308,11 +321,15 @@ class Load:
 def wrong_end(submitted: Submitted, state: str, output: str) -> str:
     """Return what is wrong with the way in which a job ended, "" if nothing is."""
     job, faults, had_image, remembered = submitted
-    off, told = "switched off" in faults, "warmstart: " in output
+    off, told = bool(faults & UNTOLD), "warmstart: " in output
     without = not job.image or off  # a job that asks for an image does not run without it
     is_owed = had_image and not faults & HIDES_IMAGES
     wrong = [line for line in output.splitlines() if line.startswith(WRONG)]
-    excused = {UNEQUAL: COSTS_A_PORT, NO_IMAGE: HIDES_IMAGES}  # the store may go while a job runs
+    excused = {
+        UNEQUAL: COSTS_A_PORT,
+        NO_IMAGE: BREAKS_READING,
+        NO_COMPONENT: UNTOLD,
+    }  # the store may go while a job runs
     if unexcused := [line for line in wrong if not faults & excused.get(line, set())]:
         return unexcused[0]
     costly = bool(faults & COSTS_AN_IMAGE)

@@ -23,7 +23,11 @@ _PRINTED = b"warmstart: "
 _SHIM = """\
 exec 9>>{log}
 echo "start {hook} $SLURM_JOB_ID $SLURMD_NODENAME $$ 0 $(date +%s.%N)" >&9
-{program} 2>>{log}.stderr
+if [ -e {log}.off.$SLURMD_NODENAME ]; then
+    unshare --mount sh -c 'mount -t tmpfs off {etc} && touch {etc}/off && exec {program}' 2>>{log}.stderr
+else
+    {program} 2>>{log}.stderr
+fi
 status=$?
 echo "end {hook} $SLURM_JOB_ID $SLURMD_NODENAME $$ $status $(date +%s.%N)" >&9
 exit $status
@@ -41,6 +45,14 @@ class Call(NamedTuple):
     seconds: float
 
 
+class Off(NamedTuple):
+    """A time at which warmstart was switched off, on one node or on all."""
+
+    since: float
+    until: float
+    node: str = ""
+
+
 class Ended(NamedTuple):
     """What slurmctld said of a job when it had ended."""
 
@@ -55,8 +67,17 @@ def watch(site: Site, log: Path) -> None:
     for hook in HOOKS:
         program = directory / f"{hook}.installed"
         (directory / hook).rename(program)
-        body = _SHIM.format(log=log, hook=hook, program=program)
+        body = _SHIM.format(log=log, hook=hook, program=program, etc=site.etc)
         installation.write_hook(site.cluster.prefix, hook, body)
+
+
+def switch(log: Path, node: str, *, off: bool) -> None:
+    """Show the hooks of one node of this host a file `off`, or no longer."""
+    file = Path(f"{log}.off.{node}")
+    if off:
+        file.touch()
+    else:
+        file.unlink()
 
 
 def calls(log: Path) -> list[Call]:
@@ -86,12 +107,10 @@ def tracebacks(log: Path) -> list[str]:
     return [f"stderr: {part.strip()[-400:]}" for part in text.split("Traceback (most recent call last)")[1:]]
 
 
-def gaps(
-    seen: Sequence[Call], lines: Iterable[Line], ended: Iterable[Ended], off: Sequence[tuple[float, float]] = ()
-) -> list[str]:
+def gaps(seen: Sequence[Call], lines: Iterable[Line], ended: Iterable[Ended], off: Sequence[Off] = ()) -> list[str]:
     """Return where the audit and the witness differ, and jobs whose story has no beginning or end.
 
-    `off` are the times at which warmstart was switched off, and on again: a hook of such a time may be in the audit.
+    A hook that ran while warmstart was switched off may be in the audit.
     """
     found = [f"{call.hook} of job {call.job} on {call.node}: exit status {call.status}" for call in seen if call.status]
     found += [f"{call.hook} of job {call.job} on {call.node} did not end" for call in seen if call.status is None]
@@ -111,8 +130,10 @@ def gaps(
     return found
 
 
-def _may_be_off(call: Call, off: Sequence[tuple[float, float]]) -> bool:
-    return any(call.at < until and call.at + call.seconds > since for since, until in off)
+def _may_be_off(call: Call, off: Sequence[Off]) -> bool:
+    return any(
+        call.at < one.until and call.at + call.seconds > one.since and one.node in ("", call.node) for one in off
+    )
 
 
 def _ends(seen: Sequence[Call], ended: Iterable[Ended]) -> list[str]:

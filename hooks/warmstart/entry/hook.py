@@ -58,9 +58,10 @@ class Hook(NamedTuple):
         """
         try:
             return records.load(self.paths.state, self.job.id)
-        except records.RecordOfOtherRelease:
-            raise
         except records.RecordUnreadable as error:
+            _hide_view(self.paths.view, str(self.job.view_id))
+            if isinstance(error, records.RecordOfOtherRelease):
+                raise
             self.audit.emit(events.RECORD_DAMAGED, error=error.as_audit())
             records.forget(self.paths.state, self.job.id)
             return None
@@ -79,7 +80,7 @@ def run_hook(name: str, prefix: str, work: Callable[[Hook], WarmstartError | Non
     try:
         os.umask(0o022)
         if installation.is_off:
-            _hide_view(installation)
+            _while_off(installation)
             return 0
         job = from_environment(os.environ)
         return _audited(name, installation, job, work)
@@ -94,18 +95,21 @@ def run_hook(name: str, prefix: str, work: Callable[[Hook], WarmstartError | Non
         return 0
 
 
-def _hide_view(installation: Installation) -> None:
-    """Remove the job's view on this node, while warmstart is off: a later run of the job must not take it for its own.
-
-    Whatever else the run has left is maintenance's, once warmstart is on again.
-    """
-    job_id, node = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURMD_NODENAME", "")
+def _while_off(installation: Installation) -> None:
+    """Hide the view of the job in the environment. What else the run has left is maintenance's, once this is over."""
+    job_id = os.environ.get("SLURM_HET_JOB_ID") or os.environ.get("SLURM_JOB_ID", "")
+    node = os.environ.get("SLURMD_NODENAME", "")
     if job_id.isdecimal() and node and "/" not in node and not node.startswith("."):
-        from warmstart import view
+        _hide_view(installation.node(node).view, job_id)
 
-        for directory in (installation.node(node).view, SPARE + installation.node(node).view):
-            with suppress(OSError), opened_dir(directory) as parent:
-                remove_tree(parent, job_id, after(view.REMOVAL_SECONDS))
+
+def _hide_view(directory: str, view_id: str) -> None:
+    """Remove a view where this hook makes none: a later run of the job must not take it for its own."""
+    from warmstart import view
+
+    for place in (directory, SPARE + directory):
+        with suppress(OSError), opened_dir(place) as parent:
+            remove_tree(parent, view_id, after(view.REMOVAL_SECONDS))
 
 
 def _audited(name: str, installation: Installation, job: Job, work: Callable[[Hook], WarmstartError | None]) -> int:
@@ -177,6 +181,9 @@ def _run(  # noqa: PLR0917 - the hook's run, and what it does
         print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
         _brake(installation, journal, error)
         return error, 0
+    finally:
+        if policy is None:
+            _hide_view(installation.node(job.node).view, str(job.view_id))
     return failure, 0
 
 

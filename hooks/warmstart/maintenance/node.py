@@ -364,14 +364,18 @@ class Orphans:
         return record.boot_id != self._boot_id or self._is_over(job_id)
 
     def _record(self, job_id: int) -> Record | None:
-        """Return the record, or None. Audits and removes a damaged one; its job is over."""
+        """Return the record, or None. Audits and removes a damaged one, and what wings hold; its job is over."""
+        session = self._session
         try:
-            return records.load(self._session.paths.state, job_id)
+            return records.load(session.paths.state, job_id)
         except RecordOfOtherRelease:
             raise
         except RecordUnreadable as error:
-            self._session.audit.bind(job_id=job_id).emit(events.RECORD_DAMAGED, error=error.as_audit())
-            records.forget(self._session.paths.state, job_id)
+            audit = session.audit.for_job(job_id=job_id)
+            audit.emit(events.RECORD_DAMAGED, error=error.as_audit())
+            job, deadline = run_end.JobOnNode(session.node, job_id, []), after(run_end.LEDGER_SECONDS)
+            run_end.end_wings(session.policy, session.paths, job, audit, deadline)
+            records.forget(session.paths.state, job_id)
             return None
 
     def _remove_stages(self) -> None:

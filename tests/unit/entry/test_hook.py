@@ -147,6 +147,25 @@ def test_an_environment_that_is_not_slurms(
     assert entry_site.installation.nodes() == []
 
 
+@pytest.mark.parametrize("case", ["off", "heterogeneous", "no policy", "damaged record", "another release"])
+def test_the_view_of_an_earlier_run_goes_where_nothing_replaces_it(entry_site: EntrySite, case: str) -> None:
+    """The tasks of this run would take it for theirs. It has the id that they see."""
+    paths, site = entry_site.paths, entry_site.installation
+    view = Path(paths.view, "5" if case == "heterogeneous" else "7")
+    record = Path(paths.state, "7", "record.json")
+    for directory in (view, record.parent):
+        directory.mkdir(parents=True)
+    record.write_text('{"format": 99}' if case == "another release" else "{")
+    if case == "heterogeneous":
+        entry_site.environ(SLURM_HET_JOB_ID="5")
+    if case in ("off", "heterogeneous"):
+        Path(site.off_switch).touch()
+    if case == "no policy":
+        os.unlink(site.compiled_policy)
+    assert run_hook("prolog", site.prefix, lambda hook: hook.earlier_record() and None) == 0
+    assert os.listdir(paths.view) == []
+
+
 def test_switched_off_is_off(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a look at the job, or at the policy."""
     Path(entry_site.installation.off_switch).touch()

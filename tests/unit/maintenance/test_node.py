@@ -13,6 +13,7 @@ from tests.support.cache_files import numba_files
 from tests.support.entry_site import NODE, SCOPE, EntrySite, this_boot
 from tests.support.runs import a_record
 from warmstart import record as records
+from warmstart import run_end
 from warmstart.harvest import deferred, spool
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import Deadline, after
@@ -276,14 +277,17 @@ def test_a_part_that_fails_keeps_no_other(node: Node, monkeypatch: pytest.Monkey
     assert [event["error"]["code"] for event in node.site.events("step.failed")] == ["maintenance-failed"]
 
 
-def test_a_damaged_record_of_a_job_that_is_over_is_forgotten(node: Node) -> None:
-    """Not of one that runs."""
+def test_a_damaged_record_of_a_job_that_is_over_is_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of one that runs. What wings hold for the job is taken down, too."""
+    ended: list[run_end.JobOnNode] = []
+    monkeypatch.setattr(run_end, "end_wings", lambda _policy, _paths, job, *_: ended.append(job))
     os.makedirs(f"{node.site.paths.state}/7", mode=0o700)
     Path(node.site.paths.state, "7", "record.json").write_text("{")
     node.maintain()
-    assert node.site.events("record.damaged") == []
+    assert (node.site.events("record.damaged"), ended) == ([], [])
     node.over[7] = True
     node.maintain()
+    assert ended == [run_end.JobOnNode(NODE, 7, [])]
     assert [event["job_id"] for event in node.site.events("record.damaged")] == [7]
 
 

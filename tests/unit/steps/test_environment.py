@@ -175,7 +175,9 @@ def test_in_a_container_the_cache_is_only_at_the_constant_path(context: Context,
 
 
 @pytest.mark.parametrize("way", ["none", "containers"])
-def test_what_cannot_be_reached_is_left_out(context: Context, tmp_path: Path, way: Literal["none", "containers"]) -> None:
+def test_what_cannot_be_reached_is_left_out(
+    context: Context, tmp_path: Path, way: Literal["none", "containers"]
+) -> None:
     """The cache is at neither path: the user may not enter the workspace, or a container has nothing of it."""
     run = context.record.run_directory
     record = context.record._replace(cache=f"{run}/cache", environment={"TMPDIR": f"{run}/tmp"})
@@ -184,10 +186,23 @@ def test_what_cannot_be_reached_is_left_out(context: Context, tmp_path: Path, wa
     environment.run(context, Options({"A": f"{run}/cache/numba", "B": f"{constant}/triton", "C": "x"}, {}, ()))
     outside = ("export C=x", "export APPTAINER_ENV_FILE=", "export WARMSTART_CACHE_VARIABLES=")
     assert [line for line in printed(tmp_path)[1] if not line.startswith(outside)] == []
-    led = {"WARMSTART_LED": f"{record.workspace} {constant} A TMPDIR", "A": f"{run}/cache/numba", "TMPDIR": f"{run}/tmp"}
+    led = {
+        "WARMSTART_LED": f"{record.workspace} {constant} A TMPDIR",
+        "A": f"{run}/cache/numba",
+        "TMPDIR": f"{run}/tmp",
+    }
     assert {"unset A", "unset TMPDIR"} <= {*printed(tmp_path, led)[1]}
     os.makedirs(f"{run}/tmp")
     assert f"export TMPDIR={run}/tmp" in printed(tmp_path)[1]
+
+
+def test_a_container_that_the_caches_are_not_for_keeps_its_empty_ones(context: Context, tmp_path: Path) -> None:
+    """They are in this run's TMPDIR, by enroot's hook. What leads into the workspace of another run is forgotten."""
+    run, constant = context.record.run_directory, context.policy.paths.cache
+    environment.run(context, Options({"A": f"{constant}/numba"}, {}, ()))
+    led = {environment.LED: f"{context.record.workspace} {constant} A B", "WARMSTART_CACHE": ""}
+    given = {"A": f"{run}/tmp/warmstart-cache.x/numba", "B": f"{context.record.workspace}/n9/7.00000000/tmp"}
+    assert printed(tmp_path, {**led, **given})[1] == ["unset B"]
 
 
 def test_a_constant_path_that_was_inherited_is_replaced(context: Context, tmp_path: Path) -> None:
