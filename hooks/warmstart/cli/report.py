@@ -15,6 +15,7 @@ from warmstart.cli.output import fail, json_option, say, show_json, show_table, 
 from warmstart.paths import Installation
 from warmstart.policy.units import SECONDS, format_duration, format_size
 from warmstart.profiles.contract import USES
+from warmstart.report.counting import counted
 from warmstart.report.prediction import Predicted, Prediction
 from warmstart.report.runs import runs
 from warmstart.report.summary import Counted, Summary, Trees, Uses, summarize
@@ -99,12 +100,13 @@ def _write(path: str, summary: Summary, predicted: Predicted) -> None:
 
 
 def _show(summary: Summary) -> None:
-    say(f"{summary.first} to {summary.last}, {summary.nodes} nodes")
+    whose = f"{', '.join(summary.clusters)}: " if summary.clusters else ""
+    say(f"{whose}{summary.first} to {summary.last}, {counted(summary.nodes, 'node')}")
     images, saved, entries, caches = summary.images, summary.saved, summary.entries, summary.caches
     _table(
         ("what", "number", "of which"),
         [
-            ("job starts", summary.jobs, f"{summary.users} users"),
+            ("job starts", summary.jobs, counted(summary.users, "user")),
             ("caches that hit", caches.percent, f"{caches.hit} of {caches.hit + caches.built} of which it is known"),
             (
                 "imports",
@@ -124,7 +126,7 @@ def _show(summary: Summary) -> None:
             (
                 "time saved on imports",
                 format_duration(saved.seconds),
-                f"{saved.counted} images; {saved.unknown} without an estimate",
+                f"{counted(saved.counted, 'image')}; {saved.unknown} without an estimate",
             ),
             ("entries harvested", entries.harvested, format_size(entries.harvested_bytes)),
             (
@@ -189,11 +191,11 @@ def _show_prediction(predicted: Predicted) -> None:
                 for hits in predicted.profiles
             ),
             ("imports", predicted.imports, ""),
-            ("imports avoided", predicted.avoided, f"of {images} images"),
+            ("imports avoided", predicted.avoided, f"of {counted(images, 'image')}"),
             (
                 "time saved on imports",
                 format_duration(predicted.saved_s),
-                f"{predicted.saves_unknown} images without an estimate",
+                f"{counted(predicted.saves_unknown, 'image')} without an estimate",
             ),
             *([("trees from a copy", predicted.copies, f"of {predicted.trees}")] if predicted.trees else []),
             ("jobs refused", predicted.refused, ""),

@@ -1,4 +1,4 @@
-"""Counting in bounded memory: the most frequent names, and quantiles of durations."""
+"""Counting in bounded memory: the most frequent names, and quantiles of durations. And a count in words."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ MOST_NAMES = 4096
 PER_DECADE = 40  # classes of durations; a quantile is exact to 3 %
 SHORTEST = 1e-4  # seconds; shorter durations count as this
 OTHERS = "(others)"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: `1 user`, `2,000 users`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 class Tally:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.policy.units import format_duration, format_size
 from warmstart.profiles import contract, registry
+from warmstart.report.counting import counted
 from warmstart.report.runs import (
     FAILED,
     REFUSED,
@@ -304,7 +305,7 @@ def _warm(seeding: Seeding | None) -> str:
     if seeding is None:
         return "warm"
     fetched = f", {format_size(seeding.fetched)} fetched" if seeding.fetched else ""
-    bundles = f"{seeding.bundles} bundle{'s' * (seeding.bundles != 1)}"
+    bundles = counted(seeding.bundles, "bundle")
     scopes = ", ".join(seeding.scopes)
     return f"warm: {_counted(seeding.entries, 'entr')} of {bundles} ({scopes}), by {seeding.way}{fetched}"
 

@@ -166,6 +166,7 @@ class Summary(NamedTuple):
 
     first: str  # `ts` of the first and last event
     last: str
+    clusters: tuple[str, ...]
     runs: int
     jobs: int  # starts of jobs: a requeued job counts twice
     users: int
@@ -262,7 +263,7 @@ class _Adding:
         self._length = len("2026-01-31T09") if by_hour else len("2026-01-31")
         self._first = self._last = ""
         self._runs = self._jobs = self._removed = self._evicted = 0
-        self._users, self._nodes = Tally(MOST_DISTINCT), Tally(MOST_DISTINCT)
+        self._users, self._nodes, self._clusters = (Tally(MOST_DISTINCT) for _ in range(3))
         self._profiles = {use: Tally() for use in contract.USES}
         self._user_uses = {use: Tally(MOST_DISTINCT) for use in contract.USES}
         self._builds = Tally(MOST_DISTINCT)  # by profile, a NUL, "user" or "period", a NUL, and which
@@ -286,6 +287,8 @@ class _Adding:
         self._removed += run.removed
         self._evicted += run.evicted
         self._nodes.add(run.node)
+        if run.cluster:
+            self._clusters.add(run.cluster)
         period = self._period(run)
         self._add_hook(run)
         for failure in run.failures:
@@ -455,6 +458,7 @@ class _Adding:
         return Summary(
             first=self._first,
             last=self._last,
+            clusters=tuple(sorted(self._clusters)),
             runs=self._runs,
             jobs=self._jobs,
             users=len(self._users),
