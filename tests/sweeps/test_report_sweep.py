@@ -17,8 +17,8 @@ from typing import ClassVar
 import pytest
 
 from tests.support import browser, sample_log
+from warmstart.audit.runs import Run, runs
 from warmstart.report.page import page
-from warmstart.report.runs import Run, runs
 from warmstart.report.summary import summarize
 
 pytestmark = pytest.mark.sweep

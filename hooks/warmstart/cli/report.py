@@ -10,6 +10,8 @@ import click
 
 from warmstart.audit.line import timestamp
 from warmstart.audit.query import LineFilter
+from warmstart.audit.runs import runs
+from warmstart.audit.values import as_objects
 from warmstart.cli.audit import from_option, moment, opened_log, reading
 from warmstart.cli.output import fail, json_option, say, show_json, show_table, warn
 from warmstart.paths import Installation
@@ -17,9 +19,7 @@ from warmstart.policy.units import SECONDS, format_duration, format_size
 from warmstart.profiles.contract import USES
 from warmstart.report.counting import counted
 from warmstart.report.prediction import Predicted, Prediction
-from warmstart.report.runs import runs
 from warmstart.report.summary import Counted, Summary, Trees, Uses, summarize
-from warmstart.report.values import as_objects
 
 NOTHING = 1
 DEFAULT_SINCE = "7d"

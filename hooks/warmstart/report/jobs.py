@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from warmstart.report.runs import DRAINED, OBSERVED, REFUSED, Run
+from warmstart.audit.runs import DRAINED, OBSERVED, REFUSED, Run
 
 MOST_JOBS = 20_000
 PROLOG, EPILOG = "prolog", "epilog"

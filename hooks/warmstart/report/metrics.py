@@ -10,11 +10,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
-from warmstart.audit import events
+from warmstart.audit import events, values
 from warmstart.audit.line import Line
+from warmstart.audit.runs import IMAGE_EVENTS, SAMPLED
 from warmstart.profiles import contract
-from warmstart.report import values
-from warmstart.report.runs import IMAGE_EVENTS, SAMPLED
 
 MOST_LABELS = 200
 OTHER = "other"

@@ -20,9 +20,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
-from warmstart.audit import events
+from warmstart.audit import events, values
 from warmstart.audit.line import Line
-from warmstart.report import values
 from warmstart.report.summary import Hits
 
 PACK_S = 600.0  # after which a tree that was missed is taken to be packed

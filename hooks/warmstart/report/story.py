@@ -7,10 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.policy.units import format_duration, format_size
-from warmstart.profiles import contract, registry
-from warmstart.report.counting import counted
-from warmstart.report.runs import (
+from warmstart.audit.runs import (
     FAILED,
     REFUSED,
     REMARKS,
@@ -23,6 +20,9 @@ from warmstart.report.runs import (
     Seeding,
     TreeUse,
 )
+from warmstart.policy.units import format_duration, format_size
+from warmstart.profiles import contract, registry
+from warmstart.report.counting import counted
 from warmstart.report.summary import SettlingProfile
 
 MOST_JOBS = 4096  # of a user's history

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from warmstart.audit.runs import DRAINED, FAILED, REFUSED, SAMPLED, Harvest, ImageUse, Run, TreeUse
 from warmstart.profiles import contract
 from warmstart.report.counting import Durations, Tally
-from warmstart.report.runs import DRAINED, FAILED, REFUSED, SAMPLED, Harvest, ImageUse, Run, TreeUse
 
 TOP = 10
 LEAST_UNSETTLED = 3  # jobs

@@ -9,10 +9,10 @@ import pytest
 
 from tests.support import sample_log
 from warmstart.audit.line import Line
+from warmstart.audit.runs import runs
 from warmstart.host import wire
 from warmstart.report import metrics
 from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Metric, Sample, SavedCounters
-from warmstart.report.runs import runs
 from warmstart.report.summary import summarize
 
 

@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.support import sample_log
+from warmstart.audit.runs import Harvest, ImageUse, Run, runs
 from warmstart.report.page import page
 from warmstart.report.prediction import Prediction
-from warmstart.report.runs import Harvest, ImageUse, Run, runs
 from warmstart.report.summary import Hits, summarize
 
 VOID = {"meta", "wbr"}

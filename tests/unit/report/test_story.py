@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from warmstart.audit.runs import Cold, Failure, Harvest, ImageUse, Remark, Run, Seeding, TreeUse
 from warmstart.report import story
-from warmstart.report.runs import Cold, Failure, Harvest, ImageUse, Remark, Run, Seeding, TreeUse
 from warmstart.report.story import History, Part, Spread, Story, named, tell
 
 FACTS = {"image": "sha256:ab", "cpu": "x86_64-1f", "gpu": "none"}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import sample_log
-from warmstart.report.runs import Failure, Harvest, ImageUse, Run, TreeUse, runs
+from warmstart.audit.runs import Failure, Harvest, ImageUse, Run, TreeUse, runs
 from warmstart.report.summary import Counted, Entries, Hits, Saved, Summary, Trees, Uses, summarize
 
 

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from warmstart.audit import events
+from warmstart.audit import events, values
 from warmstart.audit.line import Line
-from warmstart.report import values
 
 MOST_OPEN = 1024
 IMAGE_EVENTS = {

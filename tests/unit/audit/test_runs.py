@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support import sample_log
+from warmstart.audit import runs as module
 from warmstart.audit.line import Line
-from warmstart.report import runs as module
-from warmstart.report.runs import Harvest, ImageUse, Remark, Run, TreeUse, runs
+from warmstart.audit.runs import Harvest, ImageUse, Remark, Run, TreeUse, runs
 
 RUN: Line = {"hook": "prolog", "run_id": "0a", "node": "n1", "cluster": "c", "job_id": 7, "user": "alice"}
 
