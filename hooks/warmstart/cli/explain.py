@@ -12,9 +12,8 @@ from warmstart.audit.line import Line, shaped
 from warmstart.audit.pending import event_of
 from warmstart.audit.query import STDIN, LineFilter
 from warmstart.audit.runs import REFUSED, Run, runs
-from warmstart.audit.values import as_objects
 from warmstart.cli.audit import from_option, moment, opened_log, reading
-from warmstart.cli.output import json_option, say, show_json, show_table, warn
+from warmstart.cli.output import as_objects, json_option, say, show_json, show_table, warn
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy

@@ -11,9 +11,8 @@ import click
 from warmstart.audit.line import timestamp
 from warmstart.audit.query import LineFilter
 from warmstart.audit.runs import runs
-from warmstart.audit.values import as_objects
 from warmstart.cli.audit import from_option, moment, opened_log, reading
-from warmstart.cli.output import fail, json_option, say, show_json, show_table, warn
+from warmstart.cli.output import as_objects, fail, json_option, say, show_json, show_table, warn
 from warmstart.paths import Installation
 from warmstart.policy.units import SECONDS, format_duration, format_size
 from warmstart.profiles.contract import USES
@@ -58,8 +57,8 @@ def report(
     """
     log, prediction = opened_log(installation, sources), Prediction()
     with reading(sources):
-        lines = prediction.watch(log.lines(LineFilter(since=since, until=until)))
-        summary = summarize(runs(lines), by_hour=_is_short(since, until))
+        found = runs(log.lines(LineFilter(since=since, until=until)))
+        summary = summarize(prediction.watch(found), by_hour=_is_short(since, until))
     predicted = prediction.result()
     if log.broken:
         warn(f"skipped {log.broken} unreadable lines")
@@ -69,9 +68,7 @@ def report(
     if page:
         _write(page, summary, predicted)
     elif as_json:
-        show_json(
-            {**{name: as_objects(value) for name, value in summary._asdict().items()}, "observed": _plain(predicted)}
-        )
+        show_json(as_objects({**summary._asdict(), "observed": predicted if predicted.jobs else None}))
     else:
         _show(summary)
         if predicted.jobs:
@@ -81,11 +78,6 @@ def report(
 def _is_short(since: str, until: str | None) -> bool:
     """Return whether hours tell more than days. Both moments sort as text."""
     return since >= timestamp(time.time() - HOURLY) or (until is not None and until[:10] <= since[:10])
-
-
-def _plain(predicted: Predicted) -> object:
-    """Return what observed jobs would have had, None if there were none."""
-    return as_objects(predicted) if predicted.jobs else None
 
 
 def _write(path: str, summary: Summary, predicted: Predicted) -> None:

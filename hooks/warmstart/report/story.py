@@ -9,6 +9,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.audit.runs import (
     FAILED,
+    PROLOG,
     REFUSED,
     REMARKS,
     SAMPLED,
@@ -28,7 +29,7 @@ from warmstart.report.summary import SettlingProfile
 MOST_JOBS = 4096  # of a user's history
 MOST_NAMED = 8  # nodes, in a line
 SEED, HARVEST = "seed", "harvest"
-PROLOG, IMPORT = "prolog", "import"
+IMPORT = "import"
 NO_ENTRIES, REFUSED_BUNDLES = "nothing-published", "bundles-refused"
 BLOCKED = ("the namespace is blocked", "its user is blocked", "some of its entries are blocked", "jobs start cold")
 NO_ENTRY = "no file of an entry"

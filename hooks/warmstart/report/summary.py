@@ -18,7 +18,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from warmstart.audit.runs import DRAINED, FAILED, REFUSED, SAMPLED, Harvest, ImageUse, Run, TreeUse
+from warmstart.audit import events
+from warmstart.audit.runs import (
+    DRAINED,
+    EPILOG,
+    FAILED,
+    IMPORTED,
+    PROLOG,
+    REFUSED,
+    SAMPLED,
+    Harvest,
+    ImageUse,
+    Run,
+    TreeUse,
+    kind_of,
+)
 from warmstart.profiles import contract
 from warmstart.report.counting import Durations, Tally
 
@@ -27,7 +41,6 @@ LEAST_UNSETTLED = 3  # jobs
 MOST_IMAGES = 2048
 MOST_DISTINCT = 1 << 16  # users and nodes that are told apart
 MOST_PERIODS = 4000  # days: ten years
-PROLOG, EPILOG = "prolog", "epilog"
 # In `cold`: nothing was there, or nothing was wanted.
 _NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh", SAMPLED})
 _HOOKS = frozenset({PROLOG, EPILOG, "job-container", "prolog-slurmctld", "epilog-slurmctld"})
@@ -284,8 +297,8 @@ class _Adding:
         self._runs += not run.done_by
         self._first = min(self._first or run.first, run.first)
         self._last = max(self._last, run.last)
-        self._removed += run.removed
-        self._evicted += run.evicted
+        self._removed += run.counts[events.BUNDLE_REMOVED]
+        self._evicted += run.counts[events.IMAGE_EVICTED]
         self._nodes.add(run.node)
         if run.cluster:
             self._clusters.add(run.cluster)
@@ -301,7 +314,7 @@ class _Adding:
         for reasons in run.rejected.values():
             for reason, count in reasons.items():
                 self._rejected.add(reason, count)
-        period["published_bytes"] += run.published
+        period["published_bytes"] += run.published.total()
         for image in run.images:
             self._add_image(run, image, period)
         self._trees["packed"] += len(run.packed_trees)
@@ -319,7 +332,7 @@ class _Adding:
         for profile, reason in run.cold.items():
             if reason != SAMPLED:
                 self._user_cold.add(run.user)
-                self._why_cold.add(f"{run.user}\0{reason.partition(':')[0]}")
+                self._why_cold.add(f"{run.user}\0{kind_of(reason)}")
             if reason not in _NO_ENTRY:
                 self._cold.add(f"{profile}: {reason}")
 
@@ -357,7 +370,7 @@ class _Adding:
     def _add_image(self, run: Run, image: ImageUse, period: Counter[str]) -> None:
         known = self._image(image.digest)
         known.size = image.size or known.size
-        if image.how == "imported":
+        if image.how == IMPORTED:
             took = max(image.seconds - image.waited, 0.0)
             known.imports += 1
             known.import_seconds += took
