@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 from tests.support import browser, sample_log
+from warmstart.audit.runs import runs
 from warmstart.report.page import page
-from warmstart.report.runs import runs
 from warmstart.report.summary import summarize
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"

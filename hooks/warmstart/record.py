@@ -35,6 +35,24 @@ CLAIMED = "claimed:"  # before the reference of an image that was left to pyxis,
 _NOT_OURS = frozenset({errno.EFBIG, errno.ELOOP, errno.EINVAL})  # no file that `save` writes: too long, a link, a FIFO
 
 
+class Reserve(NamedTuple):
+    """The node's reserve for a full disk, `host.reserve`, which is loaded only then."""
+
+    path: str
+
+    def write_file(self, dir_fd: int, name: str, data: bytes, mode: int) -> int:
+        """Write a file, and return its descriptor."""
+        from warmstart.host import reserve
+
+        return reserve.write_file(self.path, dir_fd, name, data, mode)
+
+    def make_directory(self, dir_fd: int | None, name: str, mode: int) -> None:
+        """Make a directory."""
+        from warmstart.host import reserve
+
+        reserve.make_directory(self.path, dir_fd, name, mode)
+
+
 class RecordUnreadable(ResourceError):
     """The record cannot be parsed, e.g. after a power failure or on a damaged disk."""
 
@@ -206,7 +224,7 @@ def job_lock(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
 
 def _open_locked(path: str, job_id: int, deadline: Deadline) -> int:
     while True:
-        ensure_dir(path, 0o700, reserve=reserve_beside(os.path.dirname(path)))
+        ensure_dir(path, 0o700, reserve=Reserve(reserve_beside(os.path.dirname(path))))
         try:
             fd = os.open(path, DIRECTORY)
         except FileNotFoundError:  # removed between the two calls
@@ -232,7 +250,7 @@ def save(state: str, record: Record) -> None:
     with using_state(state), opened_dir(os.path.join(state, str(record.job_id))) as fd:
         if len(data) > LONGEST:  # users choose the names of entries; `load` would refuse a longer record
             raise OSError(errno.EFBIG, f"the record has {len(data)} bytes")
-        replace_file(fd, NAME, data, 0o600, durable=False, reserve=reserve_beside(state))
+        replace_file(fd, NAME, data, 0o600, durable=False, reserve=Reserve(reserve_beside(state)))
 
 
 def load(state: str, job_id: int) -> Record | None:

@@ -22,7 +22,7 @@ from warmstart.host.files import (
 )
 from warmstart.lean import TYPE_CHECKING, Iterator, suppress
 from warmstart.paths import SPARE, reserve_beside
-from warmstart.record import Record, StateFull, using_state
+from warmstart.record import Record, Reserve, StateFull, using_state
 
 if TYPE_CHECKING:
     from warmstart.paths import Installation
@@ -42,7 +42,7 @@ def publish(directory: str, record: Record, files: dict[str, str]) -> None:
     """
     try:
         with using_state(directory), opened_dir(directory) as parent:
-            _publish(parent, record, files, reserve_beside(directory))
+            _publish(parent, record, files, Reserve(reserve_beside(directory)))
     except StateFull:
         with suppress(OSError), opened_dir(directory) as parent:  # an earlier one would be found first
             remove_tree(parent, str(record.view_id), after(REMOVAL_SECONDS))
@@ -55,7 +55,7 @@ def publish_spare(directory: str, record: Record, files: dict[str, str]) -> None
         _publish(parent, record, files)
 
 
-def _publish(parent: int, record: Record, files: dict[str, str], reserve: str = "") -> None:
+def _publish(parent: int, record: Record, files: dict[str, str], reserve: Reserve | None = None) -> None:
     fresh = _fresh(record)
     remove_tree(parent, fresh, after(REMOVAL_SECONDS))
     try:
@@ -103,7 +103,7 @@ def _fresh(record: Record) -> str:
     return f".new-{record.run_name}"
 
 
-def _fill(parent: int, name: str, record: Record, files: dict[str, str], reserve: str) -> None:
+def _fill(parent: int, name: str, record: Record, files: dict[str, str], reserve: Reserve | None) -> None:
     with opened_dir(name, parent) as fd:
         for file, text in files.items():
             handle = create_file(fd, file, text.encode("utf-8", "surrogateescape"), 0o400, reserve)

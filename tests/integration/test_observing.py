@@ -14,6 +14,7 @@ import pytest
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.site import Site
 from tests.support.shell_profiles import profiles
+from warmstart.audit.runs import runs
 from warmstart.report.prediction import Predicted, Prediction
 from warmstart.report.summary import Hits
 
@@ -191,9 +192,8 @@ def test_observing_changes_nothing_and_foretells_all(site: Site, fresh_image: Ca
     assert differences(observed, without) == {}
     assert files(store, site.workspace, site.constant) == before
     prediction = Prediction()
-    for line in site.audit():
-        if line.get("job_id") in observed.ids:
-            prediction.add(line)
+    for one in runs(line for line in site.audit() if line.get("job_id") in observed.ids):
+        prediction.add(one)
     predicted = prediction.result()
     site.write_policy(POLICY.format(mode="enforce", profiles=PROFILES), store=str(store))
     enforced = run(site, jobs, together)

@@ -17,8 +17,8 @@ from typing import ClassVar
 import pytest
 
 from tests.support import browser, sample_log
+from warmstart.audit.runs import Run, runs
 from warmstart.report.page import page
-from warmstart.report.runs import Run, runs
 from warmstart.report.summary import summarize
 
 pytestmark = pytest.mark.sweep
@@ -126,11 +126,9 @@ def test_it_is_drawn_light_and_dark(week: Path, tmp_path: Path, scheme: str, wid
     assert (tmp_path / "page.png").stat().st_size > 20_000  # an empty page is a tenth of it
 
 
-# Of the table of hooks only a part is seen at a time: its section scrolls.
 WIDTH = """
 const page = frame.contentDocument.documentElement, sections = [...page.querySelectorAll('section')];
-const whole = sections.filter(each => each.querySelector('h2').textContent != 'Hooks');
-document.title = page.scrollWidth + Math.max(...whole.map(each => each.scrollWidth - each.clientWidth));
+document.title = page.scrollWidth + Math.max(...sections.map(each => each.scrollWidth - each.clientWidth));
 """
 
 

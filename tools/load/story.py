@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tests.cluster import installation
 from tests.cluster.site import Site
 from warmstart.audit.line import Line, decoded, timestamp
-from warmstart.report.runs import Run, runs
+from warmstart.audit.runs import Run, runs
 from warmstart.report.story import History, tell
 
 HOOKS = ("prolog", "epilog")

@@ -67,8 +67,9 @@ def complain(text: str) -> None:
 
 
 def _to_syslog(fields: Line) -> None:
+    line = shaped(fields)
     with shippers([SYSLOG]) as (service,):
-        service.send(dumps(shaped(fields)))
+        service.send(line, dumps(line))
 
 
 def state_full(fields: Mapping[str, object], *, lost: bool) -> bytes:

@@ -45,11 +45,11 @@ class Shipper:
         except OSError as error:
             self.problem = f"{path}: {error.strerror}"
 
-    def send(self, text: str) -> None:
-        """Send one line of JSON, or count it."""
+    def send(self, line: Line, text: str) -> None:
+        """Send one line, given as fields and as JSON, or count it."""
         if not self.problem:
             try:
-                self._send(self._socket, json.loads(text), text)
+                self._send(self._socket, line, text)
             except OSError as error:
                 self.problem = error.strerror or str(error)
         self.unsent += bool(self.problem)

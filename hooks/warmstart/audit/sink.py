@@ -70,7 +70,7 @@ def flush(journal_dir: str, audit_path: str, services: Sequence[str] = ()) -> in
 
 
 class _Appender:
-    """Output of structlog: appends whole lines to a descriptor."""
+    """Output of structlog: appends whole lines to a descriptor, then sends them to the services."""
 
     def __init__(self, fd: int, shippers: Sequence[Shipper]) -> None:
         self.fd = fd
@@ -80,36 +80,30 @@ class _Appender:
         if size and os.pread(fd, 1, size - 1) != b"\n":
             os.write(fd, b"\n")  # a full disk cut the last line short
 
-    def append(self, text: str) -> None:
+    def append(self, text: str, line: Line) -> None:
         """Write one line with one write(2), so lines of several processes do not mix (O_APPEND, local file system)."""
         data = text.encode() + b"\n"
         if os.write(self.fd, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.lines += 1
         for shipper in self.shippers:
-            shipper.send(text)
-
-
-class _Logger(structlog.BoundLoggerBase):
-    """structlog's pipeline with one method. Fields are one value, so their names cannot clash with structlog's."""
-
-    def append(self, event: str, fields: dict[str, object]) -> None:
-        """Send one event through the processors to the appender."""
-        self._proxy_to_logger("append", event, fields=fields)
+            shipper.send(line, text)
 
 
 def _shape(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
-    return shaped({**event_dict["fields"], "event": event_dict["event"]})
+    return shaped({**event_dict})
 
 
-PROCESSORS: list[structlog.typing.Processor] = [
-    _shape,
-    structlog.processors.JSONRenderer(separators=(",", ":")),
-]
+def _render(logger: object, method: str, event_dict: EventDict) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Return the arguments of `_Appender.append`."""
+    return (_JSON(logger, method, event_dict), event_dict), {}
+
+
+_JSON = structlog.processors.JSONRenderer(separators=(",", ":"))
+PROCESSORS: list[structlog.typing.Processor] = [_shape, _render]
 
 
 def _move_all(directory: int, appender: _Appender, deadline: Deadline) -> int:
-    logger = _Logger(appender, PROCESSORS, {})
     moved: list[str] = []
     try:
         for journal in _movable(directory):
@@ -120,11 +114,11 @@ def _move_all(directory: int, appender: _Appender, deadline: Deadline) -> int:
             except OSError:
                 continue  # unreadable, or moved by another flush; none of it has been written
             for line in lines:
-                logger.append(str(line.pop("event")), line)
+                structlog.BoundLogger(appender, PROCESSORS, line).append()
             moved.append(journal.name)
         for shipper in appender.shippers:
             if shipper.unsent:
-                logger.append(AUDIT_UNSHIPPED, _unshipped(shipper))
+                structlog.BoundLogger(appender, PROCESSORS, _unshipped(shipper)).append()
     finally:
         os.fsync(appender.fd)
         for name in moved:
@@ -134,7 +128,13 @@ def _move_all(directory: int, appender: _Appender, deadline: Deadline) -> int:
 
 def _unshipped(shipper: Shipper) -> Line:
     now = timestamp(time.time())
-    return {"ts": now, "service": shipper.name, "lines": shipper.unsent, "reason": shipper.problem}
+    return {
+        "ts": now,
+        "event": AUDIT_UNSHIPPED,
+        "service": shipper.name,
+        "lines": shipper.unsent,
+        "reason": shipper.problem,
+    }
 
 
 def _movable(directory: int) -> list[PendingJournal]:

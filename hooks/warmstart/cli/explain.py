@@ -11,16 +11,15 @@ from warmstart import view
 from warmstart.audit.line import Line, shaped
 from warmstart.audit.pending import event_of
 from warmstart.audit.query import STDIN, LineFilter
+from warmstart.audit.runs import REFUSED, Run, runs
 from warmstart.cli.audit import from_option, moment, opened_log, reading
-from warmstart.cli.output import json_option, say, show_json, show_table, warn
+from warmstart.cli.output import as_objects, json_option, say, show_json, show_table, warn
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
 from warmstart.policy.units import format_duration
 from warmstart.profiles.contract import BUILT
-from warmstart.report.runs import REFUSED, Run, runs
 from warmstart.report.story import NO_ENTRIES, History, HookStory, Story, named, tell
-from warmstart.report.values import as_objects
 
 NOTHING = 1
 

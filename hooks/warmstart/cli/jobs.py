@@ -9,17 +9,16 @@ from contextlib import suppress
 
 import click
 
-from warmstart.audit import events
+from warmstart.audit import events, values
 from warmstart.audit.query import LineFilter
+from warmstart.audit.runs import runs
 from warmstart.cli.audit import from_option, moment, opened_log, reading
 from warmstart.cli.cache import store_reading
 from warmstart.cli.output import Column, Listing, brief_time, duration, table_options, text, warn
 from warmstart.maintenance.bundles import survey
 from warmstart.paths import Installation
 from warmstart.policy.units import parse_duration
-from warmstart.report import values
 from warmstart.report.jobs import COPY, MOST_JOBS, STATES, Job, of_runs
-from warmstart.report.runs import runs
 from warmstart.store.layout import is_bundle_id
 
 NOTHING = 1

@@ -306,6 +306,15 @@ def show_json(value: object) -> None:
     click.echo(json.dumps(value))
 
 
+def as_objects(value: object) -> object:
+    """Return named tuples as objects, at any depth."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: as_objects(item) for name, item in value._asdict().items()}
+    if isinstance(value, dict):
+        return {name: as_objects(item) for name, item in value.items()}
+    return [as_objects(item) for item in value] if isinstance(value, tuple) else value
+
+
 def answer(words: str, value: object, *, as_json: bool) -> None:
     """Print what a command did: words for people, a value for programs."""
     if as_json:

@@ -10,15 +10,15 @@ import click
 
 from warmstart.audit.line import timestamp
 from warmstart.audit.query import LineFilter
+from warmstart.audit.runs import runs
 from warmstart.cli.audit import from_option, moment, opened_log, reading
-from warmstart.cli.output import fail, json_option, say, show_json, show_table, warn
+from warmstart.cli.output import as_objects, fail, json_option, say, show_json, show_table, warn
 from warmstart.paths import Installation
 from warmstart.policy.units import SECONDS, format_duration, format_size
 from warmstart.profiles.contract import USES
+from warmstart.report.counting import counted
 from warmstart.report.prediction import Predicted, Prediction
-from warmstart.report.runs import runs
 from warmstart.report.summary import Counted, Summary, Trees, Uses, summarize
-from warmstart.report.values import as_objects
 
 NOTHING = 1
 DEFAULT_SINCE = "7d"
@@ -57,8 +57,8 @@ def report(
     """
     log, prediction = opened_log(installation, sources), Prediction()
     with reading(sources):
-        lines = prediction.watch(log.lines(LineFilter(since=since, until=until)))
-        summary = summarize(runs(lines), by_hour=_is_short(since, until))
+        found = runs(log.lines(LineFilter(since=since, until=until)))
+        summary = summarize(prediction.watch(found), by_hour=_is_short(since, until))
     predicted = prediction.result()
     if log.broken:
         warn(f"skipped {log.broken} unreadable lines")
@@ -68,9 +68,7 @@ def report(
     if page:
         _write(page, summary, predicted)
     elif as_json:
-        show_json(
-            {**{name: as_objects(value) for name, value in summary._asdict().items()}, "observed": _plain(predicted)}
-        )
+        show_json(as_objects({**summary._asdict(), "observed": predicted if predicted.jobs else None}))
     else:
         _show(summary)
         if predicted.jobs:
@@ -80,11 +78,6 @@ def report(
 def _is_short(since: str, until: str | None) -> bool:
     """Return whether hours tell more than days. Both moments sort as text."""
     return since >= timestamp(time.time() - HOURLY) or (until is not None and until[:10] <= since[:10])
-
-
-def _plain(predicted: Predicted) -> object:
-    """Return what observed jobs would have had, None if there were none."""
-    return as_objects(predicted) if predicted.jobs else None
 
 
 def _write(path: str, summary: Summary, predicted: Predicted) -> None:
@@ -99,12 +92,13 @@ def _write(path: str, summary: Summary, predicted: Predicted) -> None:
 
 
 def _show(summary: Summary) -> None:
-    say(f"{summary.first} to {summary.last}, {summary.nodes} nodes")
+    whose = f"{', '.join(summary.clusters)}: " if summary.clusters else ""
+    say(f"{whose}{summary.first} to {summary.last}, {counted(summary.nodes, 'node')}")
     images, saved, entries, caches = summary.images, summary.saved, summary.entries, summary.caches
     _table(
         ("what", "number", "of which"),
         [
-            ("job starts", summary.jobs, f"{summary.users} users"),
+            ("job starts", summary.jobs, counted(summary.users, "user")),
             ("caches that hit", caches.percent, f"{caches.hit} of {caches.hit + caches.built} of which it is known"),
             (
                 "imports",
@@ -124,7 +118,7 @@ def _show(summary: Summary) -> None:
             (
                 "time saved on imports",
                 format_duration(saved.seconds),
-                f"{saved.counted} images; {saved.unknown} without an estimate",
+                f"{counted(saved.counted, 'image')}; {saved.unknown} without an estimate",
             ),
             ("entries harvested", entries.harvested, format_size(entries.harvested_bytes)),
             (
@@ -189,11 +183,11 @@ def _show_prediction(predicted: Predicted) -> None:
                 for hits in predicted.profiles
             ),
             ("imports", predicted.imports, ""),
-            ("imports avoided", predicted.avoided, f"of {images} images"),
+            ("imports avoided", predicted.avoided, f"of {counted(images, 'image')}"),
             (
                 "time saved on imports",
                 format_duration(predicted.saved_s),
-                f"{predicted.saves_unknown} images without an estimate",
+                f"{counted(predicted.saves_unknown, 'image')} without an estimate",
             ),
             *([("trees from a copy", predicted.copies, f"of {predicted.trees}")] if predicted.trees else []),
             ("jobs refused", predicted.refused, ""),

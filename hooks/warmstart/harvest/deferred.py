@@ -19,7 +19,7 @@ from warmstart.host import files, wire
 from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps
 from warmstart.paths import reserve_beside
-from warmstart.record import Record, RecordOfOtherRelease, RecordUnreadable, using_state
+from warmstart.record import Record, RecordOfOtherRelease, RecordUnreadable, Reserve, using_state
 
 LONGEST_SECONDS = 2 * 86400.0
 LEAST_FREE = 0.1  # fraction of the workspace's blocks and inodes: jobs need the space more than deferred harvests
@@ -56,7 +56,7 @@ def defer(directory: str, record: Record, since: float) -> None:
     `since` is in seconds since the epoch. Raises `StateUnusable` or `StateFull` if it cannot be written.
     """
     with using_state(directory):
-        reserve = reserve_beside(directory)
+        reserve = Reserve(reserve_beside(directory))
         ensure_dir(directory, 0o700, reserve=reserve)
         with opened_dir(directory) as fd:
             content = {"since": since, "record": records.encode(record).decode()}

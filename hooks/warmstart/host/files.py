@@ -14,7 +14,20 @@ import stat
 import time
 
 from warmstart.host.deadline import Deadline
-from warmstart.lean import Callable, Collection, Iterator, NamedTuple, contextmanager, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Collection, Iterator, NamedTuple, contextmanager, suppress
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Reserve(Protocol):
+        """Files and directories for a full disk; both methods do as their namesakes of `host.reserve`."""
+
+        def write_file(self, dir_fd: int, name: str, data: bytes, mode: int) -> int:
+            """Write a file, and return its descriptor."""
+
+        def make_directory(self, dir_fd: int | None, name: str, mode: int) -> None:
+            """Make a directory."""
+
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO does not hang.
@@ -162,12 +175,14 @@ def write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: bool = True, reserve: str = "") -> None:
+def replace_file(
+    dir_fd: int, name: str, data: bytes, mode: int, *, durable: bool = True, reserve: Reserve | None = None
+) -> None:
     """Replace the content of `name` with `data` atomically: readers see either all of the old or all of the new.
 
     Without `durable` nothing is synced, so a power failure may leave an empty file. The temporary name contains the
     process id. A writer that dies leaves one such file, which maintenance removes (`remove_temporaries`). On a full
-    disk a file of `reserve` is taken, if given (`host.reserve`).
+    disk a file of `reserve` is taken, if given.
     """
     temp = f".{name}.{os.getpid()}.tmp"
     try:
@@ -186,7 +201,7 @@ def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: boo
         os.fsync(dir_fd)
 
 
-def create_file(dir_fd: int, name: str, data: bytes, mode: int, reserve: str = "") -> int:
+def create_file(dir_fd: int, name: str, data: bytes, mode: int, reserve: Reserve | None = None) -> int:
     """Write a new file, which readers do not look for yet, and return its descriptor.
 
     On a full disk a file of `reserve` is taken, if given. A file that could not be written is left to the caller.
@@ -198,12 +213,10 @@ def create_file(dir_fd: int, name: str, data: bytes, mode: int, reserve: str = "
     except OSError as error:
         if fd >= 0:
             os.close(fd)
-        if not reserve or error.errno not in FULL:
+        if reserve is None or error.errno not in FULL:
             raise
-        from warmstart.host.reserve import write_file
-
         unlink_if_there(name, dir_fd)
-        return write_file(reserve, dir_fd, name, data, mode)
+        return reserve.write_file(dir_fd, name, data, mode)
     return fd
 
 
@@ -370,19 +383,17 @@ def unlock(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
 
 
-def make_dir(name: str, mode: int, dir_fd: int | None = None, reserve: str = "") -> None:
-    """Create a directory; on a full disk one of `reserve` is taken, if given (`host.reserve`)."""
+def make_dir(name: str, mode: int, dir_fd: int | None = None, reserve: Reserve | None = None) -> None:
+    """Create a directory; on a full disk one of `reserve` is taken, if given."""
     try:
         os.mkdir(name, mode, dir_fd=dir_fd)
     except OSError as error:
-        if not reserve or error.errno not in FULL:
+        if reserve is None or error.errno not in FULL:
             raise
-        from warmstart.host.reserve import make_directory
-
-        make_directory(reserve, dir_fd, name, mode)
+        reserve.make_directory(dir_fd, name, mode)
 
 
-def ensure_dir(name: str, mode: int, dir_fd: int | None = None, reserve: str = "") -> None:
+def ensure_dir(name: str, mode: int, dir_fd: int | None = None, reserve: Reserve | None = None) -> None:
     """Create a directory with exactly this mode, or give the mode to one that exists and is our own.
 
     `reserve` as in `make_dir`. Raises `Untrusted` if it belongs to another uid: in a sticky directory another user may

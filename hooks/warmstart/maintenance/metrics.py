@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from warmstart.audit.query import AuditLog, LineFilter, Position
+from warmstart.audit.runs import runs
 from warmstart.errors import ResourceError
 from warmstart.harvest import deferred, spool
 from warmstart.host import files, wire
@@ -110,7 +111,8 @@ def _counted(directory: int, log: str) -> Counters:
     counters = Counters(SavedCounters(kept.samples, kept.distributions))
     audit = AuditLog([log], positions=kept.positions)
     with suppress(FileNotFoundError):  # no hook has run yet
-        counters.fold(audit.lines(LineFilter()))
+        for run in runs(audit.lines(LineFilter())):
+            counters.add_run(run)
     counted = _Kept(FORMAT, audit.positions, *counters.save())
     files.replace_file(directory, _COUNTERS, json.dumps(counted._asdict()).encode(), 0o600)
     return counters

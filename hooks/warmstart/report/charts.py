@@ -66,8 +66,9 @@ def columns(labels: Sequence[str], series: Sequence[Series], show: Show, name: s
     return "".join(parts)
 
 
-def bar(parts: Sequence[tuple[str, float]], longest: float) -> str:
-    """Return one horizontal bar of parts (tone, value), as wide as its share of `longest`."""
+def bar(parts: Sequence[tuple[str, float]], longest: float = 0.0) -> str:
+    """Return one horizontal bar of parts (tone, value), as wide as its share of `longest`, by default of all."""
+    longest = longest or sum(value for _, value in parts)
     x, drawn = 0.0, []
     for tone, value in parts:
         width = 100 * value / longest if longest else 0.0
@@ -93,10 +94,15 @@ def spread(low: float, middle: float, high: float, ends: tuple[float, float]) ->
 
 
 def _ticks(largest: float, base: int) -> list[float]:
-    """Return round numbers from 0 up to at least `largest`: one, two or five, times powers of 10 and of `base`."""
+    """Return round numbers from 0 up to at least `largest`: one, two or five, times powers of 10 and of `base`.
+
+    What is whole is not divided.
+    """
     if largest <= 0:
         return [0.0, 1.0]
     unit = float(base ** math.floor(math.log(largest, base)))
     power = 10 ** math.floor(math.log10(largest / unit / _TICKS))
     step = next(unit * power * factor for factor in (1, 2, 5, 10) if unit * power * factor * _TICKS >= largest)
+    if largest == int(largest):
+        step = max(step, 1.0)
     return [step * number for number in range(math.ceil(largest / step) + 1)]

@@ -1,48 +1,53 @@
-"""Counting in bounded memory: the most frequent names, and quantiles of durations."""
+"""Counting in bounded memory: the most frequent names, and quantiles of durations. And a count in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from typing import Generic, TypeVar
 
 MOST_NAMES = 4096
 PER_DECADE = 40  # classes of durations; a quantile is exact to 3 %
 SHORTEST = 1e-4  # seconds; shorter durations count as this
 OTHERS = "(others)"
 
+_Key = TypeVar("_Key", str, tuple[str, ...])
 
-class Tally:
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: `1 user`, `2,000 users`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+class Tally(Generic[_Key]):
     """Numbers by name. Beyond `MOST_NAMES` names the smaller half is added to `others`."""
 
     def __init__(self, most: int = MOST_NAMES) -> None:
         self._most = most
-        self._found: dict[str, float] = {}
-        self.others = 0.0
-        self.total = 0.0
+        self._found: Counter[_Key] = Counter()
+        self.others = 0
 
-    def add(self, name: str, count: float = 1) -> None:
+    def add(self, name: _Key, count: int = 1) -> None:
         """Add to the number of a name."""
-        self._found[name] = self._found.get(name, 0) + count
-        self.total += count
+        self._found[name] += count
         if len(self._found) > self._most:
-            kept = sorted(self._found.items(), key=lambda item: -item[1])[: self._most // 2]
-            self._found = dict(kept)
-            self.others = self.total - sum(self._found.values())
+            kept = self._found.most_common(self._most // 2)
+            self.others += self._found.total() - sum(count for _, count in kept)
+            self._found = Counter(dict(kept))
 
-    def top(self, most: int) -> list[tuple[str, float]]:
-        """Return the largest numbers with their names, then the rest as `OTHERS` if there is any."""
-        ordered = sorted(self._found.items(), key=lambda item: (-item[1], item[0]))
-        rest = self.others + sum(count for _, count in ordered[most:])
-        return [*ordered[:most], *([(OTHERS, rest)] if rest else [])]
-
-    def __getitem__(self, name: str) -> float:
-        return self._found.get(name, 0)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+    def items(self) -> list[tuple[_Key, int]]:
+        """Return the names with their numbers, the largest first."""
+        return sorted(self._found.items(), key=lambda item: (-item[1], item[0]))
 
     def __len__(self) -> int:
         return len(self._found)
+
+
+def top(tally: Tally[str], most: int) -> list[tuple[str, int]]:
+    """Return the largest numbers with their names, then the rest as `OTHERS` if there is any."""
+    ordered = tally.items()
+    rest = tally.others + sum(count for _, count in ordered[most:])
+    return [*ordered[:most], *([(OTHERS, rest)] if rest else [])]
 
 
 class Durations:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from warmstart.report.runs import DRAINED, OBSERVED, REFUSED, Run
+from warmstart.audit.runs import DRAINED, EPILOG, OBSERVED, PROLOG, REFUSED, Run
 
 MOST_JOBS = 20_000
-PROLOG, EPILOG = "prolog", "epilog"
 COPY = "copy"  # how a job read its tree
 # States, by what a job's hooks did.
 RUNNING, DONE, REFUSED_JOB, DRAINED_NODE, CRASHED, OBSERVED_JOB, EXCLUDED = (

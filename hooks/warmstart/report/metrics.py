@@ -1,4 +1,4 @@
-"""Counters of what the audit log says: the catalogue of metrics, and how each event adds to it.
+"""Counters of what the audit log says: the catalogue of metrics, and what each run of a hook adds to it.
 
 Names and units follow Prometheus's conventions. Labels are bounded: profiles, hooks, steps, codes and reasons, never
 jobs, users or images; beyond `MOST_LABELS` combinations of one metric the rest is counted as `other`.
@@ -7,18 +7,15 @@ jobs, users or images; beyond `MOST_LABELS` combinations of one metric the rest 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.audit.line import Line
+from warmstart.audit.runs import FAILED, IMPORTED, PROLOG, REFUSED, SAMPLED, Run, kind_of
 from warmstart.profiles import contract
-from warmstart.report import values
-from warmstart.report.runs import IMAGE_EVENTS, SAMPLED
 
 MOST_LABELS = 200
 OTHER = "other"
-PROLOG = "prolog"
 HOOK_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
 IMPORT_BOUNDS = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
 
@@ -88,6 +85,22 @@ BUNDLES_DROPPED = Metric("warmstart_bundles_dropped", "Spooled bundles that were
 
 CATALOGUE = tuple(value for value in globals().values() if isinstance(value, Metric))
 
+# Counters of events, one by one.
+_COUNTED: dict[str, Metric] = {
+    events.JOB_REQUEUED: JOBS_REQUEUED,
+    events.NODE_DRAINED: NODE_DRAINS,
+    events.STATE_FULL: STATE_FULL,
+    events.POLICY_REJECTED: POLICY_ERRORS,
+    events.IMAGE_EVICTED: IMAGES_EVICTED,
+    events.IMAGE_QUARANTINED: IMAGES_QUARANTINED,
+    events.BUNDLE_REMOVED: BUNDLES_REMOVED,
+    events.BUNDLE_QUARANTINED: BUNDLES_QUARANTINED,
+    events.HARVEST_DEFERRED: DEFERRED,
+    events.HARVEST_DROPPED: HARVESTS_DROPPED,
+    events.BUNDLE_SPOOLED: SPOOLED,
+    events.BUNDLE_DROPPED: BUNDLES_DROPPED,
+}
+
 
 class Sample(NamedTuple):
     """A counter's value for one combination of labels."""
@@ -114,7 +127,7 @@ class SavedCounters(NamedTuple):
 
 
 class Counters:
-    """Counters that events add to."""
+    """Counters that runs add to."""
 
     def __init__(self, saved: SavedCounters | None = None) -> None:
         """Begin with what an earlier `save` returned, less what the catalogue does not have any more."""
@@ -143,11 +156,72 @@ class Counters:
         counts = classes.setdefault(_bounded(labels, classes, len(classes)), [0] * (len(metric.bounds) + 1))
         counts[bisect_left(metric.bounds, seconds)] += 1
 
-    def fold(self, lines: Iterable[Line]) -> None:
-        """Add audit events."""
-        for line in lines:
-            if count := _FOLD.get(events.Event(values.text(line, "event"))):
-                count(self, line)
+    def add_run(self, run: Run) -> None:
+        """Add what a run of a hook did."""
+        for event in run.counts.keys() & _COUNTED.keys():
+            self.add(_COUNTED[event], value=run.counts[event])
+        if run.counts[events.HOOK_FINISHED]:
+            self.add(HOOK_RUNS, run.hook, run.ended)
+            self.observe(HOOK_SECONDS, run.hook, seconds=run.seconds)
+        for reason in run.crashes:
+            self.add(HOOK_CRASHES, run.hook, reason or "bug")
+        for failure in run.failures:
+            if failure.degree == REFUSED:
+                self.add(JOBS_REFUSED, failure.code)
+            elif failure.degree == FAILED:
+                self.add(STEP_FAILURES, failure.step, failure.code)
+        self._add_images(run)
+        self._add_trees(run)
+        self._add_starts(run)
+        self._add_entries(run)
+
+    def _add_images(self, run: Run) -> None:
+        self.add(IMPORTS, "failed", value=run.counts[events.IMAGE_IMPORT_FAILED])
+        for image in run.images:
+            if run.hook == PROLOG:
+                self.add(IMAGE_USES, image.how)
+                if image.waited:
+                    self.observe(WAIT_SECONDS, seconds=image.waited)
+            if image.how == IMPORTED:
+                self.add(IMPORTS, "ok")
+                self.observe(IMPORT_SECONDS, seconds=max(image.seconds - image.waited, 0.0))
+                self.add(IMPORTED_BYTES, value=image.size)
+
+    def _add_trees(self, run: Run) -> None:
+        self.add(TREE_PACKS, "failed", value=run.counts[events.TREE_PACK_FAILED])
+        if run.tree:
+            self.add(TREES_SHOWN, "itself" if run.tree.reason else "copy", run.tree.reason)
+            self.add(FETCHED_BYTES, value=run.tree.fetched)
+        for size in run.packed_trees:
+            self.add(TREE_PACKS, "ok")
+            self.add(TREE_PACKED_BYTES, value=size)
+
+    def _add_starts(self, run: Run) -> None:
+        for profile in run.warm:
+            self.add(CACHE_STARTS, profile, "warm")
+        for profile, reason in run.cold.items():
+            if reason != SAMPLED:
+                self.add(CACHE_STARTS, profile, "cold")
+                self.add(CACHE_MISSES, kind_of(reason))
+        if run.head:  # a job counts once for each reason: on its first node
+            for reason in sorted({kind_of(cold.reason) for cold in run.agreed.values()}):
+                self.add(JOBS_MADE_COLD, reason)
+
+    def _add_entries(self, run: Run) -> None:
+        for seeding in run.seedings.values():
+            self.add(SEEDED, seeding.profile, value=seeding.entries)
+            self.add(FETCHED_BYTES, value=seeding.fetched)
+        for (profile, result), entries in run.compared.items():
+            self.add(COMPARED, profile, result, value=entries)
+        for harvest in run.harvests:
+            self.add(HARVESTED, harvest.profile, value=harvest.entries)
+            if harvest.use in contract.USES:
+                self.add(CACHE_USES, harvest.profile, harvest.use)
+        for reasons in run.rejected.values():
+            for reason, entries in reasons.items():
+                self.add(REJECTED, reason, value=entries)
+        for profile, size in run.published.items():
+            self.add(PUBLISHED_BYTES, profile, value=size)
 
     def samples(self, metric: Metric) -> list[Sample]:
         """Return a counter's values; one without labels has a value from the start."""
@@ -175,145 +249,3 @@ class Counters:
 
 def _bounded(labels: tuple[str, ...], known: Container[tuple[str, ...]], count: int) -> tuple[str, ...]:
     return labels if labels in known or count < MOST_LABELS else tuple(OTHER for _ in labels)
-
-
-def _hook_finished(counters: Counters, line: Line) -> None:
-    hook = values.text(line, "hook")
-    counters.add(HOOK_RUNS, hook, values.text(line, "outcome"))
-    counters.observe(HOOK_SECONDS, hook, seconds=values.number(line, "duration_ms") / 1000)
-
-
-def _hook_crashed(counters: Counters, line: Line) -> None:
-    counters.add(HOOK_CRASHES, values.text(line, "hook"), values.text(line, "reason") or "bug")
-
-
-def _step_finished(counters: Counters, line: Line) -> None:
-    for profile in values.texts(line, "warm"):
-        counters.add(CACHE_STARTS, profile, "warm")
-    for profile, reason in values.words(line, "cold").items():
-        if reason == SAMPLED:
-            continue
-        counters.add(CACHE_STARTS, profile, "cold")
-        counters.add(CACHE_MISSES, _kind(reason))
-
-
-def _harvested(counters: Counters, line: Line) -> None:
-    profile, use = values.text(line, "profile"), values.text(line, "use")
-    counters.add(HARVESTED, profile, value=values.number(line, "entries"))
-    if use in contract.USES:
-        counters.add(CACHE_USES, profile, use)
-
-
-def _agreed(counters: Counters, line: Line) -> None:
-    """Count a job once for each reason: on its first node."""
-    cold = values.mapping(line, "cold")
-    reasons = {_kind(values.text(values.mapping(cold, profile), "reason")) for profile in cold}
-    for reason in sorted(reasons) if line.get("head") is True else ():
-        counters.add(JOBS_MADE_COLD, reason)
-
-
-def _kind(reason: str) -> str:
-    """Return a reason without what may follow it, of which there may be many."""
-    return reason.partition(":")[0]
-
-
-def _image(outcome: str) -> Callable[[Counters, Line], None]:
-    def count(counters: Counters, line: Line) -> None:
-        took, waited = values.number(line, "duration_ms") / 1000, values.number(line, "waited_ms") / 1000
-        if values.text(line, "hook") == PROLOG:
-            counters.add(IMAGE_USES, outcome)
-            if waited:
-                counters.observe(WAIT_SECONDS, seconds=waited)
-        if outcome == "imported":
-            counters.add(IMPORTS, "ok")
-            counters.observe(IMPORT_SECONDS, seconds=max(took - waited, 0.0))
-            counters.add(IMPORTED_BYTES, value=values.number(line, "bytes"))
-
-    return count
-
-
-def _import_failed(counters: Counters, line: Line) -> None:
-    counters.add(IMPORTS, "failed")
-    counters.add(STEP_FAILURES, "import", _code(line))
-
-
-def _seeded(counters: Counters, line: Line) -> None:
-    counters.add(SEEDED, values.text(line, "profile"), value=values.number(line, "entries"))
-    counters.add(FETCHED_BYTES, value=values.number(line, "fetched_bytes"))
-
-
-def _tree_shown(counters: Counters, line: Line) -> None:
-    counters.add(TREES_SHOWN, values.text(line, "way"), values.text(line, "reason"))
-    counters.add(FETCHED_BYTES, value=values.number(line, "fetched_bytes"))
-
-
-def _tree_packed(counters: Counters, line: Line) -> None:
-    counters.add(TREE_PACKS, "ok")
-    counters.add(TREE_PACKED_BYTES, value=values.number(line, "size"))
-
-
-def _tree_pack_failed(counters: Counters, line: Line) -> None:
-    counters.add(TREE_PACKS, "failed")
-    counters.add(STEP_FAILURES, "packs", _code(line))
-
-
-def _compared(counters: Counters, line: Line) -> None:
-    for result in ("equal", "different", "incomparable"):
-        counters.add(COMPARED, values.text(line, "profile"), result, value=values.number(line, result))
-
-
-def _rejected(counters: Counters, line: Line) -> None:
-    for reason, times in values.counts(line, "reasons").items():
-        counters.add(REJECTED, reason, value=times)
-
-
-def _published(counters: Counters, line: Line) -> None:
-    counters.add(PUBLISHED_BYTES, values.text(line, "profile"), value=values.number(line, "size"))
-    if "entries" in line:  # spooled or handed in: its harvest had published nothing
-        counters.add(HARVESTED, values.text(line, "profile"), value=values.number(line, "entries"))
-
-
-def _each(metric: Metric, *, amount: str = "") -> Callable[[Counters, Line], None]:
-    """Count each event by its labels, as one or as the number that the key `amount` has."""
-
-    def count(counters: Counters, line: Line) -> None:
-        labels = [_code(line) if label == "code" else values.text(line, label) for label in metric.labels]
-        counters.add(metric, *labels, value=values.number(line, amount) if amount else 1)
-
-    return count
-
-
-def _code(line: Line) -> str:
-    return values.text(values.mapping(line, "error"), "code")
-
-
-_FOLD: dict[events.Event, Callable[[Counters, Line], None]] = {
-    events.HOOK_FINISHED: _hook_finished,
-    events.HOOK_CRASHED: _hook_crashed,
-    events.STEP_FINISHED: _step_finished,
-    events.STEP_FAILED: _each(STEP_FAILURES),
-    events.JOB_REFUSED: _each(JOBS_REFUSED),
-    events.JOB_REQUEUED: _each(JOBS_REQUEUED),
-    events.NODE_DRAINED: _each(NODE_DRAINS),
-    events.STATE_FULL: _each(STATE_FULL),
-    events.POLICY_REJECTED: _each(POLICY_ERRORS),
-    **{event: _image(outcome) for event, outcome in IMAGE_EVENTS.items()},
-    events.IMAGE_IMPORT_FAILED: _import_failed,
-    events.IMAGE_EVICTED: _each(IMAGES_EVICTED),
-    events.IMAGE_QUARANTINED: _each(IMAGES_QUARANTINED),
-    events.CACHE_SEEDED: _seeded,
-    events.CACHE_AGREED: _agreed,
-    events.TREE_SHOWN: _tree_shown,
-    events.TREE_PACKED: _tree_packed,
-    events.TREE_PACK_FAILED: _tree_pack_failed,
-    events.CACHE_COMPARED: _compared,
-    events.CACHE_HARVESTED: _harvested,
-    events.ENTRY_REJECTED: _rejected,
-    events.BUNDLE_PUBLISHED: _published,
-    events.BUNDLE_REMOVED: _each(BUNDLES_REMOVED),
-    events.BUNDLE_QUARANTINED: _each(BUNDLES_QUARANTINED),
-    events.HARVEST_DEFERRED: _each(DEFERRED),
-    events.HARVEST_DROPPED: _each(HARVESTS_DROPPED),
-    events.BUNDLE_SPOOLED: _each(SPOOLED),
-    events.BUNDLE_DROPPED: _each(BUNDLES_DROPPED),
-}

@@ -11,6 +11,7 @@ from html import escape
 from warmstart.policy.units import format_duration, format_size
 from warmstart.report import charts
 from warmstart.report.charts import Series
+from warmstart.report.counting import counted
 from warmstart.report.prediction import Predicted
 from warmstart.report.summary import ColdStarts, Counted, Hits, Summary, Trees, Unsettled, Uses
 
@@ -55,6 +56,9 @@ td.wide { width: 38%; } td.bar { width: 26%; }
 footer { margin-top: 20px; }
 @media print, (max-width: 480px) { body { padding: 12px; } section, .tile { padding: 10px; }
   td.bar { width: 60px; } svg.bar { min-width: 50px; } }
+@media (max-width: 480px) { table.many tr { display: grid; gap: 0 6px; grid-template-columns: repeat(6, 1fr); }
+  table.many tr > * { border: 0; padding-left: 0; } table.many tr > :nth-child(-n+2) { grid-column: 1 / -1; }
+  table.many td:first-child { border-top: 1px solid var(--line); } }
 @media print { :root { color-scheme: light; --page: #ffffff; --card: #ffffff; --ink: #000000; --soft: #555555;
   --line: #cccccc; --a: #2a78d6; --b: #eb6834; } body { font-size: 9pt; padding: 2px; }
   .tiles { grid-template-columns: repeat(4, 1fr); } .grid2 { grid-template-columns: 1fr 1fr; }
@@ -64,7 +68,7 @@ footer { margin-top: 20px; }
 
 def page(summary: Summary, made: str, predicted: Predicted | None = None) -> str:
     """Return the page. `made` is when, for its foot; `predicted` is of observed jobs."""
-    title = "warmstart report"
+    title = escape(": ".join(filter(None, ("warmstart report", ", ".join(summary.clusters)))))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
@@ -77,18 +81,18 @@ def page(summary: Summary, made: str, predicted: Predicted | None = None) -> str
 
 
 def _when(summary: Summary) -> str:
-    return (
-        f"{summary.first} to {summary.last}: {summary.runs:,} runs on {summary.nodes:,} nodes" if summary.runs else ""
-    )
+    if not summary.runs:
+        return ""
+    return f"{summary.first} to {summary.last}: {counted(summary.runs, 'run')} on {counted(summary.nodes, 'node')}"
 
 
 def _tiles(summary: Summary) -> str:
     uses = summary.caches
     tiles = [
-        ("job starts", f"{summary.jobs:,}", f"of {summary.users:,} users"),
+        ("job starts", f"{summary.jobs:,}", f"of {counted(summary.users, 'user')}"),
         ("caches that hit", uses.percent, f"{uses.hit:,} of {uses.hit + uses.built:,} of which it is known"),
         ("imports avoided", f"{summary.images.avoided:,}", f"{summary.images.imported:,} were done"),
-        ("time saved on imports", format_duration(summary.saved.seconds), f"{summary.saved.counted:,} images"),
+        ("time saved on imports", format_duration(summary.saved.seconds), counted(summary.saved.counted, "image")),
     ]
     shown = "".join(
         f'<div class="tile">{escape(name)}<b>{escape(value)}</b><span class="soft">{escape(rest)}</span></div>'
@@ -154,7 +158,7 @@ def _tables(summary: Summary) -> str:
 def _hits(title: str, all_hits: Iterable[Hits]) -> str:
     rows = [
         (_cell(hits.name),
-         f'<td class="wide">{charts.bar([("a", hits.rate), ("b", 1 - hits.rate)], 1)}</td>',
+         f'<td class="wide">{charts.bar([("a", hits.warm), ("b", hits.cold)])}</td>',
          _numeric(hits.percent), _numeric(f"{hits.warm + hits.cold:,}"))
         for hits in all_hits
     ]  # fmt: skip
@@ -163,7 +167,7 @@ def _hits(title: str, all_hits: Iterable[Hits]) -> str:
 
 def _uses(title: str, all_uses: Iterable[Uses]) -> str:
     rows = [
-        (_cell(uses.name), f'<td class="bar">{charts.bar([("a", uses.rate), ("b", 1 - uses.rate)], 1)}</td>',
+        (_cell(uses.name), f'<td class="bar">{charts.bar([("a", uses.hit), ("b", uses.built)])}</td>',
          *map(_numeric, (uses.percent, f"{uses.hit + uses.built:,}", f"{uses.unknown:,}")))
         for uses in all_uses
     ]  # fmt: skip
@@ -250,16 +254,16 @@ def _hooks(summary: Summary) -> str:
         for times in summary.hooks
     ]  # fmt: skip
     heads = ("", "1 ms to 10 min, logarithmic", "p50", "p95", "p99", "longest", "runs", "failed")
-    return _table("Hooks", heads, rows)
+    return _table("Hooks", heads, rows, "many")
 
 
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "few") -> str:
     if not rows:
         return f'<section><h2>{escape(title)}</h2><p class="soft">none</p></section>'
     above = "".join(f"<th{'' if number < 2 else ' class=n'}>{escape(head)}</th>" for number, head in enumerate(heads))
     head = f"<thead><tr>{above}</tr></thead>" if heads else ""
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return f"<section><h2>{escape(title)}</h2><table>{head}<tbody>{body}</tbody></table></section>"
+    return f"<section><h2>{escape(title)}</h2><table class={kind}>{head}<tbody>{body}</tbody></table></section>"
 
 
 def _cell(text: str) -> str:

@@ -20,16 +20,17 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
-from warmstart.audit import events
+from warmstart.audit import events, values
 from warmstart.audit.line import Line
-from warmstart.report import values
+from warmstart.audit.runs import EPILOG, IMPORTED, Run
+from warmstart.report.counting import Durations
 from warmstart.report.summary import Hits
 
 PACK_S = 600.0  # after which a tree that was missed is taken to be packed
 MOST_OPEN = 1 << 16  # jobs without an epilog so far, and jobs on several nodes; the oldest are judged as they are
 
 _Namespace = tuple[str, str]  # profile, name
-_Job = tuple[str, str, str]  # cluster, node, id
+_Job = tuple[str, str, int]  # cluster, node, id
 
 
 class Predicted(NamedTuple):
@@ -48,7 +49,7 @@ class Predicted(NamedTuple):
 
 
 class Prediction:
-    """Adds up the lines of audit logs; `result` says what they amount to."""
+    """Adds up the runs of audit logs; `result` says what they amount to."""
 
     def __init__(self) -> None:
         self._jobs = self._refused = self._drains = 0
@@ -58,17 +59,29 @@ class Prediction:
         self._joint: dict[_Job, list[Line]] = {}  # what the nodes of a job agree on; the profile in place of the node
         self._open: dict[_Job, list[tuple[_Namespace, str]]] = {}  # where each job will publish
         self._trees: dict[str, _Image] = {}  # each version of a tree
-        self._imports: dict[str, list[float]] = {}  # image → seconds of its imports: their number and sum
+        self._imports: dict[str, Durations] = {}  # by image
+        self._all_imports = Durations()
 
-    def watch(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Pass lines on, and count them."""
-        for line in lines:
-            self.add(line)
-            yield line
+    def watch(self, runs: Iterable[Run]) -> Iterator[Run]:
+        """Pass runs on, and count them."""
+        for run in runs:
+            self.add(run)
+            yield run
 
-    def add(self, line: Line) -> None:
-        """Count one line; lines of other events cost next to nothing."""
-        match line.get("event"):
+    def add(self, run: Run) -> None:
+        """Count one run; others than of observed jobs cost next to nothing."""
+        for line in run.observed:
+            self._observed(run, line)
+        for image in run.images:
+            if image.how == IMPORTED:
+                self._imports.setdefault(image.reference, Durations()).add(image.seconds)
+                self._all_imports.add(image.seconds)
+        if run.hook == EPILOG and run.counts[events.HOOK_FINISHED]:
+            for name, scope in self._open.pop((run.cluster, run.node, run.job), ()):
+                self._caches.setdefault(name, _Cache()).filled(scope, _seconds({"ts": run.last}))
+
+    def _observed(self, run: Run, line: Line) -> None:
+        match line["event"]:
             case events.JOB_OBSERVED:
                 self._jobs += 1
                 self._refused += "refused" in line
@@ -79,13 +92,7 @@ class Prediction:
             case events.TREE_OBSERVED if not line.get("reason"):
                 self._trees.setdefault(str(line.get("namespace")), _Image()).add(line)
             case events.CACHE_OBSERVED:
-                self._cache(line)
-            case events.HOOK_FINISHED if line.get("hook") == "epilog":
-                self._ended(line)
-            case events.IMAGE_IMPORTED:
-                known = self._imports.setdefault(str(line.get("image")), [0, 0.0])
-                known[0] += 1
-                known[1] += values.number(line, "duration_ms") / 1000
+                self._cache(run, line)
 
     def result(self) -> Predicted:
         """Return what the lines so far amount to."""
@@ -116,17 +123,16 @@ class Prediction:
             copies=sum(len(tree.later(PACK_S)) for tree in self._trees.values()),
         )
 
-    def _cache(self, line: Line) -> None:
+    def _cache(self, run: Run, line: Line) -> None:
         name = _namespace(line)
         if line.get("together"):
-            job = (str(line.get("cluster")), name[0], str(line.get("job_id")))
-            self._joint.setdefault(job, []).append(line)
+            self._joint.setdefault((run.cluster, name[0], run.job), []).append(line)
             if len(self._joint) > MOST_OPEN:
                 self._settle(next(iter(self._joint)))
         else:
             self._caches.setdefault(name, _Cache()).add(line)
         if scope := line.get("publishes"):
-            self._open.setdefault(_job(line), []).append((name, str(scope)))
+            self._open.setdefault((run.cluster, run.node, run.job), []).append((name, str(scope)))
             if len(self._open) > MOST_OPEN:
                 del self._open[next(iter(self._open))]
 
@@ -139,15 +145,10 @@ class Prediction:
         for line in lines:
             self._caches.setdefault(_namespace(line), _Cache()).add(line)
 
-    def _ended(self, line: Line) -> None:
-        for name, scope in self._open.pop(_job(line), ()):
-            self._caches.setdefault(name, _Cache()).filled(scope, _seconds(line))
-
     def _import_seconds(self, image: str) -> float | None:
         """Return the mean duration of the image's imports, else of all imports; None if there was none."""
-        known = [self._imports[image]] if image in self._imports else list(self._imports.values())
-        number = sum(count for count, _ in known)
-        return sum(seconds for _, seconds in known) / number if number else None
+        known = self._imports.get(image, self._all_imports)
+        return known.total / known.count if known.count else None
 
 
 class _Image:
@@ -211,13 +212,9 @@ def _namespace(line: Line) -> _Namespace:
     return str(line.get("profile")), str(line.get("namespace"))
 
 
-def _job(line: Line) -> _Job:
-    return str(line.get("cluster")), str(line.get("node")), str(line.get("job_id"))
-
-
 def _seconds(line: Line) -> float:
     """Return the time of a line in epoch seconds; 0.0 if it has none."""
     try:
-        return datetime.fromisoformat(str(line.get("ts")).replace("Z", "+00:00")).timestamp()
+        return datetime.fromisoformat(values.text(line, "ts").replace("Z", "+00:00")).timestamp()
     except ValueError:
         return 0.0

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.policy.units import format_duration, format_size
-from warmstart.profiles import contract, registry
-from warmstart.report.runs import (
+from warmstart.audit.runs import (
     FAILED,
+    PROLOG,
     REFUSED,
     REMARKS,
     SAMPLED,
@@ -22,12 +21,15 @@ from warmstart.report.runs import (
     Seeding,
     TreeUse,
 )
+from warmstart.policy.units import format_duration, format_size
+from warmstart.profiles import contract, registry
+from warmstart.report.counting import counted
 from warmstart.report.summary import SettlingProfile
 
 MOST_JOBS = 4096  # of a user's history
 MOST_NAMED = 8  # nodes, in a line
 SEED, HARVEST = "seed", "harvest"
-PROLOG, IMPORT = "prolog", "import"
+IMPORT = "import"
 NO_ENTRIES, REFUSED_BUNDLES = "nothing-published", "bundles-refused"
 BLOCKED = ("the namespace is blocked", "its user is blocked", "some of its entries are blocked", "jobs start cold")
 NO_ENTRY = "no file of an entry"
@@ -304,7 +306,7 @@ def _warm(seeding: Seeding | None) -> str:
     if seeding is None:
         return "warm"
     fetched = f", {format_size(seeding.fetched)} fetched" if seeding.fetched else ""
-    bundles = f"{seeding.bundles} bundle{'s' * (seeding.bundles != 1)}"
+    bundles = counted(seeding.bundles, "bundle")
     scopes = ", ".join(seeding.scopes)
     return f"warm: {_counted(seeding.entries, 'entr')} of {bundles} ({scopes}), by {seeding.way}{fetched}"
 

@@ -13,21 +13,34 @@ profile that shows no hit where it may have had some, only misses would be seen:
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from warmstart.audit import events
+from warmstart.audit.runs import (
+    DRAINED,
+    EPILOG,
+    FAILED,
+    IMPORTED,
+    PROLOG,
+    REFUSED,
+    SAMPLED,
+    Harvest,
+    ImageUse,
+    Run,
+    TreeUse,
+    kind_of,
+)
 from warmstart.profiles import contract
-from warmstart.report.counting import Durations, Tally
-from warmstart.report.runs import DRAINED, FAILED, REFUSED, SAMPLED, Harvest, ImageUse, Run, TreeUse
+from warmstart.report.counting import Durations, Tally, top
 
 TOP = 10
 LEAST_UNSETTLED = 3  # jobs
 MOST_IMAGES = 2048
 MOST_DISTINCT = 1 << 16  # users and nodes that are told apart
 MOST_PERIODS = 4000  # days: ten years
-PROLOG, EPILOG = "prolog", "epilog"
 # In `cold`: nothing was there, or nothing was wanted.
 _NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh", SAMPLED})
 _HOOKS = frozenset({PROLOG, EPILOG, "job-container", "prolog-slurmctld", "epilog-slurmctld"})
@@ -166,6 +179,7 @@ class Summary(NamedTuple):
 
     first: str  # `ts` of the first and last event
     last: str
+    clusters: tuple[str, ...]
     runs: int
     jobs: int  # starts of jobs: a requeued job counts twice
     users: int
@@ -262,20 +276,19 @@ class _Adding:
         self._length = len("2026-01-31T09") if by_hour else len("2026-01-31")
         self._first = self._last = ""
         self._runs = self._jobs = self._removed = self._evicted = 0
-        self._users, self._nodes = Tally(MOST_DISTINCT), Tally(MOST_DISTINCT)
-        self._profiles = {use: Tally() for use in contract.USES}
-        self._user_uses = {use: Tally(MOST_DISTINCT) for use in contract.USES}
-        self._builds = Tally(MOST_DISTINCT)  # by profile, a NUL, "user" or "period", a NUL, and which
-        self._user_cold, self._why_cold = Tally(), Tally(MOST_DISTINCT)  # by user; by user, a NUL, and the reason
+        self._users, self._nodes, self._clusters = (Tally[str](MOST_DISTINCT) for _ in range(3))
+        # By use, profile, and user or period.
+        self._user_uses, self._period_uses = (Tally[tuple[str, ...]](MOST_DISTINCT) for _ in range(2))
+        self._why_cold = Tally[tuple[str, ...]](MOST_DISTINCT)  # by user and reason
         self._settling: dict[tuple[str, str], SettlingProfile] = {}
-        self._images, self._references = dict[str, _Image](), Tally(MOST_IMAGES)
+        self._images, self._references = dict[str, _Image](), Tally[str](MOST_IMAGES)
         self._dropped = 0  # uses of images that were forgotten
         self._imported = self._imported_bytes = self._uses = 0
         self._waits, self._imports = Durations(), Durations()
-        self._cold, self._rejected = Tally(), Tally()
+        self._cold, self._rejected = Tally[str](), Tally[str]()
         self._harvested = self._harvested_bytes = 0
-        self._trees, self._itself = Counter[str](), Tally()
-        self._failures = {degree: Tally() for degree in (REFUSED, DRAINED, FAILED)}
+        self._trees, self._itself = Counter[str](), Tally[str]()
+        self._failures = {degree: Tally[str]() for degree in (REFUSED, DRAINED, FAILED)}
         self._hooks: dict[str, _Hook] = {}
         self._periods: dict[str, Counter[str]] = {}
 
@@ -283,9 +296,11 @@ class _Adding:
         self._runs += not run.done_by
         self._first = min(self._first or run.first, run.first)
         self._last = max(self._last, run.last)
-        self._removed += run.removed
-        self._evicted += run.evicted
+        self._removed += run.counts[events.BUNDLE_REMOVED]
+        self._evicted += run.counts[events.IMAGE_EVICTED]
         self._nodes.add(run.node)
+        if run.cluster:
+            self._clusters.add(run.cluster)
         period = self._period(run)
         self._add_hook(run)
         for failure in run.failures:
@@ -294,11 +309,11 @@ class _Adding:
         for harvest in run.harvests:
             self._harvested += harvest.entries
             self._harvested_bytes += harvest.size if harvest.entries else 0
-            self._add_use(run, harvest, period)
+            self._add_use(run, harvest)
         for reasons in run.rejected.values():
             for reason, count in reasons.items():
                 self._rejected.add(reason, count)
-        period["published_bytes"] += run.published
+        period["published_bytes"] += run.published.total()
         for image in run.images:
             self._add_image(run, image, period)
         self._trees["packed"] += len(run.packed_trees)
@@ -315,8 +330,7 @@ class _Adding:
             self._users.add(run.user)
         for profile, reason in run.cold.items():
             if reason != SAMPLED:
-                self._user_cold.add(run.user)
-                self._why_cold.add(f"{run.user}\0{reason.partition(':')[0]}")
+                self._why_cold.add((run.user, kind_of(reason)))
             if reason not in _NO_ENTRY:
                 self._cold.add(f"{profile}: {reason}")
 
@@ -329,16 +343,11 @@ class _Adding:
         self._trees["files"] += tree.files
         self._trees["bytes"] += tree.size
 
-    def _add_use(self, run: Run, harvest: Harvest, period: Counter[str]) -> None:
-        if harvest.use not in self._profiles:
+    def _add_use(self, run: Run, harvest: Harvest) -> None:
+        if harvest.use not in contract.USES:
             return
-        self._profiles[harvest.use].add(harvest.profile)
-        self._user_uses[harvest.use].add(run.user)
-        period["hits"] += harvest.use == contract.HIT
-        if harvest.use == contract.BUILT:
-            self._builds.add(f"{harvest.profile}\0user\0{run.user}")
-            self._builds.add(f"{harvest.profile}\0period\0{run.first[: self._length]}")
-            period["built"] += 1
+        self._user_uses.add((harvest.use, harvest.profile, run.user))
+        self._period_uses.add((harvest.use, harvest.profile, run.first[: self._length]))
         whose = (run.user, harvest.profile)
         if whose in self._settling or len(self._settling) < MOST_DISTINCT:
             self._settling.setdefault(whose, SettlingProfile()).add(harvest, run.rejected.get(harvest.profile, {}))
@@ -354,7 +363,7 @@ class _Adding:
     def _add_image(self, run: Run, image: ImageUse, period: Counter[str]) -> None:
         known = self._image(image.digest)
         known.size = image.size or known.size
-        if image.how == "imported":
+        if image.how == IMPORTED:
             took = max(image.seconds - image.waited, 0.0)
             known.imports += 1
             known.import_seconds += took
@@ -406,30 +415,20 @@ class _Adding:
 
     def _cold_by_user(self) -> tuple[ColdStarts, ...]:
         reasons: dict[str, list[Counted]] = {}
-        for key, count in self._why_cold.top(MOST_DISTINCT):
-            user, _, reason = key.partition("\0")
-            reasons.setdefault(user, []).append(Counted(reason, int(count)))
-        counted = [(user, count) for user, count in self._user_cold.top(TOP) if user in reasons]
-        return tuple(ColdStarts(user, int(count), tuple(reasons[user])) for user, count in counted)
+        for (user, reason), count in self._why_cold.items():
+            reasons.setdefault(user, []).append(Counted(reason, count))
+        found = [ColdStarts(user, sum(one.times for one in why), tuple(why)) for user, why in reasons.items()]
+        return tuple(sorted(found, key=lambda cold: (-cold.times, cold.user))[:TOP])
 
     def _unsettled(self) -> tuple[Unsettled, ...]:
         found = (Unsettled(*whose, one.jobs, one.why) for whose, one in self._settling.items() if one.jobs)
         return tuple(sorted(found, key=lambda one: (-one.jobs, one.user, one.profile))[:TOP])
 
-    def _forget_blind(self) -> None:
-        """Count builds of profiles whose hits are not seen as unknown."""
-        blind = {name for name in self._profiles[contract.UNKNOWN] if not self._profiles[contract.HIT][name]}
-        for name in blind:
-            _move(self._profiles, name, self._profiles[contract.BUILT][name])
-        for key, count in self._builds.top(MOST_DISTINCT):
-            profile, kind, whose = (*key.split("\0"), "", "")[:3]
-            if profile in blind and kind == "user":
-                _move(self._user_uses, whose, count)
-            elif profile in blind and whose in self._periods:
-                self._periods[whose]["built"] -= int(count)
-
     def result(self) -> Summary:
-        self._forget_blind()
+        users, periods = _Used(self._user_uses), _Used(self._period_uses)
+        for start, period in self._periods.items():
+            used = periods.by_whose[start]
+            period["hits"], period["built"] = used[contract.HIT], used[contract.BUILT]
         images = Images(
             self._imported,
             self._imported_bytes,
@@ -455,12 +454,13 @@ class _Adding:
         return Summary(
             first=self._first,
             last=self._last,
+            clusters=tuple(sorted(name for name, _ in self._clusters.items())),
             runs=self._runs,
             jobs=self._jobs,
             users=len(self._users),
             nodes=len(self._nodes),
-            profiles=_uses(self._profiles, MOST_IMAGES),
-            by_user=_uses(self._user_uses, TOP),
+            profiles=_most_used(periods.by_profile, MOST_IMAGES),
+            by_user=_most_used(users.by_whose, TOP),
             cold_by_user=self._cold_by_user(),
             unsettled=self._unsettled(),
             images=images,
@@ -487,19 +487,27 @@ class _Adding:
         )
 
 
-def _counts(tally: Tally) -> tuple[Counted, ...]:
-    return tuple(Counted(name, int(count)) for name, count in tally.top(TOP))
+def _counts(tally: Tally[str]) -> tuple[Counted, ...]:
+    return tuple(Counted(*item) for item in top(tally, TOP))
 
 
-def _move(tallies: Mapping[str, Tally], name: str, count: float) -> None:
-    """Count a name's builds as unknown, as far as the tally has kept them."""
-    if moved := min(count, tallies[contract.BUILT][name]):
-        tallies[contract.BUILT].add(name, -moved)
-        tallies[contract.UNKNOWN].add(name, moved)
+class _Used:
+    """What became of caches, by profile and by user or period."""
+
+    def __init__(self, uses: Tally[tuple[str, ...]]) -> None:
+        """Count builds of profiles that show no hit, where they may have had some, as unknown."""
+        counts = uses.items()
+        seen = {profile for (use, profile, _), _ in counts if use == contract.HIT}
+        blind = {profile for (use, profile, _), _ in counts if use == contract.UNKNOWN} - seen
+        self.by_profile: dict[str, Counter[str]] = defaultdict(Counter)
+        self.by_whose: dict[str, Counter[str]] = defaultdict(Counter)
+        for (use, profile, whose), count in counts:
+            known = contract.UNKNOWN if use == contract.BUILT and profile in blind else use
+            self.by_profile[profile][known] += count
+            self.by_whose[whose][known] += count
 
 
-def _uses(tallies: Mapping[str, Tally], most: int) -> tuple[Uses, ...]:
-    """Return the names that were used most, of tallies by use; those that were never touched come last."""
-    names = {name for tally in tallies.values() for name in tally}
-    found = [Uses(name, *(int(tallies[use][name]) for use in contract.USES)) for name in names]
-    return tuple(sorted(found, key=lambda uses: (-uses.hit - uses.built - uses.unknown, uses.name))[:most])
+def _most_used(found: Mapping[str, Counter[str]], most: int) -> tuple[Uses, ...]:
+    """Return the names that were used most; those that were never touched come last."""
+    uses = [Uses(name, *(count[use] for use in contract.USES)) for name, count in found.items()]
+    return tuple(sorted(uses, key=lambda one: (-one.hit - one.built - one.unknown, one.name))[:most])

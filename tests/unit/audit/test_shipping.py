@@ -77,7 +77,7 @@ def test_journald_gets_the_line_and_fields_to_search_by(journal_dir: str, log: P
 def test_a_value_with_newlines_is_sent_with_its_length(service: socket.socket) -> None:
     """Nothing in a line can begin a field of its own."""
     with shipping.shippers(["journald"]) as (shipper,):
-        shipper.send(json.dumps({"event": "a\nPRIORITY=0", "user": "b"}))
+        shipper.send({"event": "a\nPRIORITY=0", "user": "b"}, "{}")
     found = fields(received(service))
     assert (found["WARMSTART_EVENT"], found["WARMSTART_USER"], found["PRIORITY"]) == ("a\nPRIORITY=0", "b", "6")
 
@@ -85,7 +85,7 @@ def test_a_value_with_newlines_is_sent_with_its_length(service: socket.socket) -
 def test_a_line_that_no_datagram_holds_goes_as_a_file(service: socket.socket) -> None:
     """The journal reads a sealed memory file; it holds the whole line."""
     with shipping.shippers(["journald"]) as (shipper,):
-        shipper.send(json.dumps({"event": "x", "text": "y" * (1 << 20)}))
+        shipper.send({"event": "x"}, "y" * (2 << 20))
         assert shipper.unsent == 0
     assert len(fields(received(service))["MESSAGE"]) > 1 << 20
 

@@ -36,6 +36,7 @@ def test_text(nowhere: Installation, logs: str) -> None:
     assert result.exit_code == 0
     for words in ("job starts", "time saved on imports", "inductor", "alice", "prolog", "base/pytorch:2.9"):
         assert words in result.stdout
+    assert result.stdout.startswith("example: 2026-02-02T")
     assert "24 nodes" in result.stdout
 
 
@@ -43,7 +44,7 @@ def test_json(nowhere: Installation, logs: str) -> None:
     """The same numbers, by name."""
     result = run(nowhere, "report", "--from", logs, "--since", "2026-02-01", "--json")
     found = json.loads(result.stdout)
-    assert found["jobs"] == 400
+    assert (found["jobs"], found["clusters"]) == (400, ["example"])
     assert found["profiles"][0].keys() == {"name", "hit", "built", "unknown", "untouched"}
     assert [day["start"] for day in found["periods"]][:3] == ["2026-02-02", "2026-02-03", "2026-02-04"]
 

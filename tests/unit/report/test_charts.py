@@ -39,11 +39,19 @@ def test_labels_are_thinned() -> None:
 
 @pytest.mark.parametrize(
     ("largest", "base", "ticks"),
-    [(0, 10, [0, 1]), (7, 10, [0, 2, 4, 6, 8]), (600, 10, [0, 200, 400, 600]), (70 << 30, 1024, [0, 20, 40, 60, 80])],
+    [
+        (0, 10, [0, 1]),
+        (1, 10, [0, 1]),
+        (2, 10, [0, 1, 2]),
+        (0.5, 10, [0, 0.2, 0.4, 0.6]),
+        (7, 10, [0, 2, 4, 6, 8]),
+        (600, 10, [0, 200, 400, 600]),
+        (70 << 30, 1024, [0, 20, 40, 60, 80]),
+    ],
 )
 def test_ticks_are_round(largest: float, base: int, ticks: list[int]) -> None:
-    """In the unit that the values have."""
-    assert charts._ticks(largest, base) == [tick * (1 << 30 if base == 1024 else 1) for tick in ticks]
+    """In the unit that the values have; whole where these are."""
+    assert charts._ticks(largest, base) == pytest.approx([tick * (1 << 30 if base == 1024 else 1) for tick in ticks])
 
 
 def test_no_values_are_no_error() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from warmstart.audit.runs import OBSERVED, Failure, ImageUse, Run, Seeding, TreeUse
 from warmstart.report import jobs
 from warmstart.report.jobs import Job, of_runs
-from warmstart.report.runs import OBSERVED, Failure, ImageUse, Run, Seeding, TreeUse
 
 
 def run(hook: str = "prolog", job: int = 7, node: str = "n1", at: int = 1, **fields: object) -> Run:

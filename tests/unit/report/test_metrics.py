@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from tests.support import sample_log
 from warmstart.audit.line import Line
+from warmstart.audit.runs import runs
 from warmstart.host import wire
 from warmstart.report import metrics
 from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Metric, Sample, SavedCounters
-from warmstart.report.runs import runs
 from warmstart.report.summary import summarize
+
+
+def add(counters: Counters, lines: Iterable[Line]) -> None:
+    """Add the runs of these events."""
+    for run in runs(lines):
+        counters.add_run(run)
 
 
 def counted(*lines: dict[str, Any]) -> Counters:
     """Return the counters after these events of a prolog."""
     counters = Counters()
-    counters.fold({"hook": "prolog", **line} for line in lines)
+    for line in lines:
+        add(counters, [{"hook": "prolog", **line}])
     return counters
 
 
@@ -145,12 +153,12 @@ def test_kept_counters_go_on() -> None:
     """In two halves as in one; as JSON in between."""
     lines = [*sample_log.lines(100)]
     first = Counters()
-    first.fold(lines[:500])
+    add(first, lines[:500])
     kept = wire.from_object(SavedCounters, json.loads(json.dumps(first.save()._asdict())))
     second = Counters(kept)
-    second.fold(lines[500:])
+    add(second, lines[500:])
     whole = Counters()
-    whole.fold(lines)
+    add(whole, lines)
     assert [(sample.metric, sample.labels) for sample in second.save().samples] == [
         (sample.metric, sample.labels) for sample in whole.save().samples
     ]
@@ -172,7 +180,7 @@ def test_the_report_counts_the_same() -> None:
     """Of the same log."""
     lines = [*sample_log.lines(300)]
     counters = Counters()
-    counters.fold(lines)
+    add(counters, lines)
     found = summarize(runs(lines))
     assert sum(values(counters, metrics.IMAGE_USES).values()) == found.images.imported + found.images.avoided
     assert values(counters, metrics.IMPORTS) == {"ok": found.images.imported}

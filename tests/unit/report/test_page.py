@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.support import sample_log
+from warmstart.audit.runs import Harvest, ImageUse, Run, runs
 from warmstart.report.page import page
 from warmstart.report.prediction import Prediction
-from warmstart.report.runs import ImageUse, Run, runs
 from warmstart.report.summary import Hits, summarize
 
 VOID = {"meta", "wbr"}
@@ -86,6 +86,26 @@ def test_names_are_text() -> None:
     run.images = [ImageUse(hostile, "d", "reused", 1, 0.1, 0.0)]
     run.warm, run.cold = [hostile], {hostile: "<b>"}
     assert Checked(page(summarize([run]), "now")).tags & {"script", "b"} == {"b"}  # the tiles' own
+
+
+def test_what_nobody_knows_is_no_bar() -> None:
+    """A profile that no job used is neither a hit nor a miss."""
+    run = Run("epilog", "0b", "n1", user="alice", harvests=[Harvest("numba", 0, 0, 0, 0, 0.1, use="untouched")])
+    bars = re.findall(r'class="[ab]" x="[^"]*" y="0" width="(\d+\.\d\d)"', page(summarize([run]), "now"))
+    assert set(bars) == {"0.00"}
+    assert 'class="b" x="0.00" y="0" width="100.00"' in page(
+        summarize([]), "now", NOTHING._replace(jobs=1, profiles=(Hits("x", 0, 1),))
+    )
+
+
+def test_whose_it_is() -> None:
+    """The cluster by its name; one user is no users."""
+    run = Run("prolog", "0a", "n1", cluster="hpc<1>", user="alice", first="2026-01-31", last="2026-01-31", head=True)
+    text = page(summarize([run]), "now")
+    for words in ("of 1 user<", "1 run on 1 node<", "<title>warmstart report: hpc&lt;1&gt;</title>"):
+        assert words in text
+    assert "of 2 users" in page(summarize([run, Run("prolog", "0b", "n1", user="bob", head=True)]), "now")
+    assert "hpc, x" in page(summarize([Run("prolog", "0a", "n1", cluster=name) for name in ("x", "hpc")]), "now")
 
 
 def test_nothing_to_show_is_a_page() -> None:

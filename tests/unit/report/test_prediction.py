@@ -7,6 +7,7 @@ import random
 import pytest
 
 from warmstart.audit.line import Line, timestamp
+from warmstart.audit.runs import runs
 from warmstart.report import prediction
 from warmstart.report.prediction import Predicted, Prediction
 
@@ -38,7 +39,8 @@ def predicted(*lines: Line) -> Predicted:
     """Add lines up."""
     found = Prediction()
     for one in lines:
-        found.add(one)
+        for run in runs([one]):
+            found.add(run)
     return found.result()
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from warmstart.audit.runs import Cold, Failure, Harvest, ImageUse, Remark, Run, Seeding, TreeUse
 from warmstart.report import story
-from warmstart.report.runs import Cold, Failure, Harvest, ImageUse, Remark, Run, Seeding, TreeUse
 from warmstart.report.story import History, Part, Spread, Story, named, tell
+from warmstart.steps import seed, tree
 
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 FACTS = {"image": "sha256:ab", "cpu": "x86_64-1f", "gpu": "none"}
 
 
@@ -80,6 +84,15 @@ def test_every_cold_profile_has_a_reason(reason: str) -> None:
     assert parts(told)[1].what.startswith("cold: ")
     assert reason in story._COLD or reason in parts(told)[1].what
     assert bool(told.advice) == (reason in story._ADVICE)
+
+
+def test_reasons_are_told_and_documented() -> None:
+    """In the steps and in the audit they are codes; their words stand in the story, and in the reference."""
+    cold = {seed.NOTHING_PUBLISHED, seed.ASKED_FRESH, seed.SAMPLED, seed.BUNDLES_REFUSED, seed.BUNDLES_LEFT_OUT}
+    assert cold | {seed.NOTHING_PROPOSED, seed.NODES_DIFFER} <= story._COLD.keys()
+    assert {tree.SEVERAL_NODES, tree.NO_COPY, tree.NODES_DIFFER, tree.NOT_SIGNED} <= story._ITSELF.keys()
+    pages = "".join((REFERENCE / page).read_text() for page in ("audit.md", "errors.md"))
+    assert [reason for reason in (*story._COLD, *story._ITSELF) if f"`{reason}" not in pages] == []
 
 
 def test_what_the_nodes_of_a_job_agreed_on() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support import sample_log
-from warmstart.report.runs import Failure, Harvest, ImageUse, Run, TreeUse, runs
+from warmstart.audit.runs import Failure, Harvest, ImageUse, Run, TreeUse, runs
 from warmstart.report.summary import Counted, Entries, Hits, Saved, Summary, Trees, Uses, summarize
 
 
@@ -170,7 +171,7 @@ def test_time_saved() -> None:
 def test_entries_and_failures() -> None:
     """By reason and code."""
     failures = [Failure("failed", "seed", "store-failed", "", ""), Failure("refused", "", "image-refused", "", "")]
-    ended = epilog(Harvest("numba", 3, 0, 0, 20, 0.1), Harvest("jax", 0, 9, 0, 5, 0.1), published=10)
+    ended = epilog(Harvest("numba", 3, 0, 0, 20, 0.1), Harvest("jax", 0, 9, 0, 5, 0.1), published=Counter(numba=10))
     ended.rejected = {"numba": {"smaller": 2}, "jax": {"smaller": 1}}
     found = summarize([prolog(failures=failures), ended])
     assert found.entries == Entries(3, 20, (Counted("smaller", 3),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 _NOTHING: dict[str, object] = {}
 
@@ -19,6 +19,16 @@ def number(line: Mapping[str, object], key: str) -> float:
     value = line.get(key)
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
     return float(value) if fits else 0.0  # type: ignore[arg-type]  # `fits` narrows nothing
+
+
+def count(line: Mapping[str, object], key: str) -> int:
+    """Return a number as an integer."""
+    return int(number(line, key))
+
+
+def seconds(line: Mapping[str, object], key: str = "duration_ms") -> float:
+    """Return a time that is given in milliseconds."""
+    return number(line, key) / 1000
 
 
 def texts(line: Mapping[str, object], key: str) -> list[str]:
@@ -41,11 +51,18 @@ def words(line: Mapping[str, object], key: str) -> dict[str, str]:
 def counts(line: Mapping[str, object], key: str) -> dict[str, int]:
     """Return the numbers of an object, as integers."""
     numbers = mapping(line, key)
-    return {name: count for name in numbers if (count := int(number(numbers, name)))}
+    return {name: times for name in numbers if (times := count(numbers, name))}
 
 
-def as_objects(value: object) -> object:
-    """Return named tuples as objects, at any depth."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: as_objects(item) for name, item in value._asdict().items()}
-    return [as_objects(item) for item in value] if isinstance(value, tuple) else value
+# By the type of the value; each float of a run is a time.
+READERS: dict[object, Callable[[Mapping[str, object], str], object]] = {
+    bool: lambda line, key: line.get(key) is True,
+    str: text,
+    int: count,
+    float: seconds,
+    list[str]: texts,
+    tuple[str, ...]: lambda line, key: tuple(texts(line, key)),
+    dict[str, object]: mapping,
+    dict[str, str]: words,
+    dict[str, int]: counts,
+}

@@ -8,19 +8,22 @@ A run's events follow each other in a log, because journals are moved whole. Mem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cache
+from typing import NamedTuple, TypeVar, get_type_hints
 
-from warmstart.audit import events
+from warmstart.audit import events, values
 from warmstart.audit.line import Line
-from warmstart.report import values
 
 MOST_OPEN = 1024
+PROLOG, EPILOG = "prolog", "epilog"
+IMPORTED = "imported"
 IMAGE_EVENTS = {
     events.IMAGE_REUSED: "reused",
     events.IMAGE_WAITED: "waited",
-    events.IMAGE_IMPORTED: "imported",
+    events.IMAGE_IMPORTED: IMPORTED,
     events.IMAGE_ADOPTED: "adopted",
     events.IMAGE_STALE: "stale",
 }
@@ -57,9 +60,29 @@ _DEGREES = {
     events.IMAGE_IMPORT_FAILED: FAILED,
     events.TREE_PACK_FAILED: FAILED,
 }
+# The step that fails where the event names none.
+_STEPS = {events.IMAGE_IMPORT_FAILED: "import", events.TREE_PACK_FAILED: "packs"}
+KILLED = "killed"  # why a hook crashed, if it was no bug
+COMPARISONS = ("equal", "different", "incomparable")  # what entries that a job built again may be
 SAMPLED = "sampled"  # a profile that began cold on purpose (`steps.seed`), which counts as neither warm nor cold
 OBSERVED = "it is only observed (mode: observe)"
+_OBSERVED = ".observed"  # the end of events of jobs that are only observed
 _WITHOUT_RUN = ("", "", "", 0)
+# Fields that lines have under another name.
+_KEYS = {
+    "ended": "outcome",
+    "fetched": "fetched_bytes",
+    "from_bundles": "bundle_ids",
+    "granted_images": "images",
+    "granted_profiles": "profiles",
+    "path": "tree",
+    "reference": "image",
+    "seconds": "duration_ms",
+    "size": "bytes",
+    "waited": "waited_ms",
+}
+_Part = TypeVar("_Part")
+_hints = cache(get_type_hints)
 
 
 class Failure(NamedTuple):
@@ -156,6 +179,7 @@ class Run:
     first: str = ""  # `ts` of its first event, and of its last
     last: str = ""
     outcome: str = ""  # "ok", "failed", "crashed"; "" while it is not finished
+    ended: str = ""  # the same as its last event has it, which of a crash it may not
     seconds: float = 0.0  # of the whole hook, once it is finished
     head: bool = False
     asked: dict[str, object] = field(default_factory=dict)
@@ -177,18 +201,25 @@ class Run:
     harvests: list[Harvest] = field(default_factory=list)
     handed_in: dict[str, int] = field(default_factory=dict)  # profile → entries, to be published with other nodes'
     rejected: dict[str, dict[str, int]] = field(default_factory=dict)  # profile → reason → entries
-    published: int = 0  # bytes of bundles
-    removed: int = 0  # bundles that left the store
-    evicted: int = 0  # images that left the store
+    compared: Counter[tuple[str, str]] = field(default_factory=Counter)  # profile and result → entries
+    published: Counter[str] = field(default_factory=Counter)  # profile → bytes of bundles
     failures: list[Failure] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
+    crashes: list[str] = field(default_factory=list)  # "killed", or "" for a bug
+    observed: list[Line] = field(default_factory=list)  # events of what an enforced job would have had
+    counts: Counter[str] = field(default_factory=Counter)  # all events, by name
+
+
+def kind_of(reason: str) -> str:
+    """Return why a profile was cold without what may follow the reason, of which there may be many."""
+    return reason.partition(":")[0]
 
 
 def runs(lines: Iterable[Line]) -> Iterator[Run]:
     """Yield each run when its last event has been read; unfinished ones at the end."""
     pending: dict[tuple[str, str, str, int], Run] = {}
     for line in lines:
-        other_job = int(values.number(line, "job_id")) if "done_by" in line else 0
+        other_job = values.count(line, "job_id") if "done_by" in line else 0
         key = (values.text(line, "node"), values.text(line, "hook"), values.text(line, "run_id"), other_job)
         if key == _WITHOUT_RUN:
             continue
@@ -197,55 +228,67 @@ def runs(lines: Iterable[Line]) -> Iterator[Run]:
             run = pending[key] = Run(hook=key[1], run_id=key[2], node=key[0], first=values.text(line, "ts"))
             if len(pending) > MOST_OPEN:
                 yield pending.pop(next(iter(pending)))
-        add(run, line)
-        if line.get("event") == events.HOOK_FINISHED:
-            yield pending.pop(key)
-            for other in [other for other in pending if other[:3] == key[:3]]:
-                yield pending.pop(other)
+        _add(run, line)
+        if line.get("event") == events.HOOK_FINISHED or run.crashes[-1:] == [KILLED]:
+            for own in [own for own in pending if own[:3] == key[:3]]:
+                yield pending.pop(own)
     yield from pending.values()
 
 
-def add(run: Run, line: Line) -> None:
+def _add(run: Run, line: Line) -> None:
     """Add one event to its run."""
     run.last = values.text(line, "ts") or run.last
     run.cluster = values.text(line, "cluster") or run.cluster
     run.user = values.text(line, "user") or run.user
-    run.job = int(values.number(line, "job_id")) or run.job
+    run.job = values.count(line, "job_id") or run.job
     if doer := values.mapping(line, "done_by"):
-        job = int(values.number(doer, "job_id"))
+        job = values.count(doer, "job_id")
         run.done_by = f"{values.text(doer, 'hook')} of job {job}" if job else values.text(doer, "hook")
-    event = values.text(line, "event")
+    event = events.Event(values.text(line, "event"))
+    run.counts[event] += 1
     if event in IMAGE_EVENTS:
-        _add_image(run, line, IMAGE_EVENTS[events.Event(event)])
+        run.images.append(_read(ImageUse, line, how=IMAGE_EVENTS[event]))
     elif event in _DEGREES:
-        run.failures.append(_failure(_DEGREES[events.Event(event)], line))
+        step = _STEPS.get(event) or values.text(line, "step") or run.hook
+        run.failures.append(_read(Failure, values.mapping(line, "error"), degree=_DEGREES[event], step=step))
     elif event in REMARKS and line.get("missing") != []:  # nothing is to be said of a job that was merged as a whole
         run.remarks.append(_remark(event, line))
     elif event in _ADD:
-        _ADD[events.Event(event)](run, line)
+        _ADD[event](run, line)
+    if event.endswith(_OBSERVED):
+        run.observed.append(line)
     if event in (events.STEP_FINISHED, events.STEP_FAILED) and (step := values.text(line, "step")):
-        run.steps[step] = max(run.steps.get(step, 0.0), _seconds(line))
+        run.steps[step] = max(run.steps.get(step, 0.0), values.seconds(line))
 
 
-def _add_start(run: Run, line: Line) -> None:
-    run.partition, run.account = values.text(line, "partition"), values.text(line, "account")
+def _read(kind: Callable[..., _Part], line: Line, **given: object) -> _Part:
+    """Return a part of a run: the values that a line has for its fields, or that are given."""
+    return kind(**given, **{name: _value(kind, name, line) for name in _hints(kind) if name not in given})
+
+
+def _take(run: Run, line: Line, *names: str) -> None:
+    """Give these fields of a run the values that a line has for them."""
+    for name in names:
+        setattr(run, name, _value(Run, name, line))
+
+
+def _value(kind: object, name: str, line: Line) -> object:
+    return values.READERS[_hints(kind)[name]](line, _KEYS.get(name, name))
 
 
 def _add_end(run: Run, line: Line) -> None:
-    run.outcome = run.outcome or values.text(line, "outcome")
-    run.seconds = _seconds(line)
+    _take(run, line, "seconds", "ended")
+    run.outcome = run.outcome or run.ended
 
 
-def _add_crash(run: Run, line: Line) -> None:  # noqa: ARG001 - the shape of the others
+def _add_crash(run: Run, line: Line) -> None:
     run.outcome = "crashed"
+    run.crashes.append(values.text(line, "reason"))
 
 
 def _add_plan(run: Run, line: Line) -> None:
     run.is_planned = True
-    run.head = line.get("head") is True
-    run.asked = values.mapping(line, "asked")
-    run.rules, run.excluded = values.texts(line, "rules"), values.text(line, "excluded")
-    run.granted_images, run.granted_profiles = values.texts(line, "images"), values.texts(line, "profiles")
+    _take(run, line, "head", "asked", "rules", "excluded", "granted_images", "granted_profiles")
 
 
 def _add_observed(run: Run, line: Line) -> None:
@@ -256,58 +299,28 @@ def _add_observed(run: Run, line: Line) -> None:
 
 
 def _add_step(run: Run, line: Line) -> None:
-    if values.text(line, "step") == "seed":
-        run.warm, run.cold = values.texts(line, "warm"), values.words(line, "cold")
-        run.facts = values.words(line, "facts")
+    step = values.text(line, "step")
+    if step == "seed":
+        _take(run, line, "warm", "cold", "facts")
     for name, value in values.mapping(line, "told").items():
-        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        run.told.append((values.text(line, "step"), name, text))
+        run.told.append((step, name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
 
 
 def _add_agreed(run: Run, line: Line) -> None:
+    _take(run, line, "head")
     cold = values.mapping(line, "cold")
-    told = {profile: values.mapping(cold, profile) for profile in cold}
-    run.agreed = {
-        profile: Cold(values.text(why, "reason"), tuple(values.texts(why, "nodes"))) for profile, why in told.items()
-    }
-
-
-def _add_image(run: Run, line: Line, how: str) -> None:
-    waited = values.number(line, "waited_ms") / 1000
-    names = (values.text(line, "image"), values.text(line, "digest"))
-    run.images.append(ImageUse(*names, how, int(values.number(line, "bytes")), _seconds(line), waited))
-
-
-def _add_seeding(run: Run, line: Line) -> None:
-    profile = values.text(line, "profile")
-    run.seedings[profile] = Seeding(
-        profile,
-        values.text(line, "way"),
-        int(values.number(line, "entries")),
-        int(values.number(line, "bundles")),
-        tuple(values.texts(line, "scopes")),
-        int(values.number(line, "fetched_bytes")),
-        _seconds(line),
-        tuple(values.texts(line, "bundle_ids")),
-    )
+    run.agreed = {profile: _read(Cold, values.mapping(cold, profile)) for profile in cold}
 
 
 def _add_harvest(run: Run, line: Line) -> None:
-    entries, known, changed, size = (int(values.number(line, key)) for key in ("entries", "known", "changed", "bytes"))
-    seeded, akin = (int(values.number(line, key)) for key in ("seeded", "akin"))
-    profile, use, truncated = (values.text(line, key) for key in ("profile", "use", "truncated"))
-    counted = (entries, known, changed, size, _seconds(line), seeded, use, akin)
-    ignored = values.counts(line, "ignored")
     pairs = line.get("ignored_examples")
-    examples = [str(pair[0]) for pair in pairs if isinstance(pair, list) and pair] if isinstance(pairs, list) else []
-    run.harvests.append(
-        Harvest(profile, *counted, ignored, tuple(examples), truncated, int(values.number(line, "retired")))
-    )
+    examples = (str(pair[0]) for pair in pairs if isinstance(pair, list) and pair) if isinstance(pairs, list) else ()
+    run.harvests.append(_read(Harvest, line, examples=tuple(examples)))
 
 
 def _add_handed_in(run: Run, line: Line) -> None:
     profile = values.text(line, "profile")
-    run.handed_in[profile] = run.handed_in.get(profile, 0) + int(values.number(line, "entries"))
+    run.handed_in[profile] = run.handed_in.get(profile, 0) + values.count(line, "entries")
 
 
 def _add_rejected(run: Run, line: Line) -> None:
@@ -316,55 +329,35 @@ def _add_rejected(run: Run, line: Line) -> None:
         reasons[reason] = reasons.get(reason, 0) + count
 
 
+def _add_compared(run: Run, line: Line) -> None:
+    for result in COMPARISONS:
+        run.compared[values.text(line, "profile"), result] += values.count(line, result)
+
+
 def _add_published(run: Run, line: Line) -> None:
-    size = int(values.number(line, "size"))
-    run.published += size
+    profile, size = values.text(line, "profile"), values.count(line, "size")
+    run.published[profile] += size
     if "entries" in line:  # spooled or handed in: its harvest had published nothing
-        entries = int(values.number(line, "entries"))
-        run.harvests.append(Harvest(values.text(line, "profile"), entries, 0, 0, size, 0.0))
+        run.harvests.append(Harvest(profile, values.count(line, "entries"), 0, 0, size, 0.0))
 
 
-def _add_removed(run: Run, line: Line) -> None:  # noqa: ARG001 - the shape of the others
-    run.removed += 1
-
-
-def _add_evicted(run: Run, line: Line) -> None:  # noqa: ARG001 - the shape of the others
-    run.evicted += 1
-
-
-def _add_tree(run: Run, line: Line) -> None:
-    numbers = (values.number(line, key) for key in ("fetched_bytes", "left_out", "files", "bytes"))
-    run.tree = TreeUse(values.text(line, "tree"), values.text(line, "reason"), *map(int, numbers))
-
-
-def _add_packed(run: Run, line: Line) -> None:
-    run.packed_trees.append(int(values.number(line, "size")))
-
-
-_ADD = {
-    events.HOOK_STARTED: _add_start,
+_ADD: dict[events.Event, Callable[[Run, Line], None]] = {
+    events.HOOK_STARTED: lambda run, line: _take(run, line, "partition", "account"),
     events.HOOK_FINISHED: _add_end,
     events.HOOK_CRASHED: _add_crash,
     events.JOB_PLANNED: _add_plan,
     events.JOB_OBSERVED: _add_observed,
     events.STEP_FINISHED: _add_step,
-    events.CACHE_SEEDED: _add_seeding,
+    events.CACHE_SEEDED: lambda run, line: run.seedings.update({values.text(line, "profile"): _read(Seeding, line)}),
     events.CACHE_AGREED: _add_agreed,
-    events.TREE_SHOWN: _add_tree,
-    events.TREE_PACKED: _add_packed,
+    events.TREE_SHOWN: lambda run, line: setattr(run, "tree", _read(TreeUse, line)),
+    events.TREE_PACKED: lambda run, line: run.packed_trees.append(values.count(line, "size")),
     events.CACHE_HARVESTED: _add_harvest,
+    events.CACHE_COMPARED: _add_compared,
     events.BUNDLE_HANDED_IN: _add_handed_in,
     events.ENTRY_REJECTED: _add_rejected,
     events.BUNDLE_PUBLISHED: _add_published,
-    events.BUNDLE_REMOVED: _add_removed,
-    events.IMAGE_EVICTED: _add_evicted,
 }
-
-
-def _failure(degree: str, line: Line) -> Failure:
-    error = values.mapping(line, "error")
-    told = [values.text(error, key) for key in ("code", "reason", "hint")]
-    return Failure(degree, values.text(line, "step") or values.text(line, "hook"), *told)
 
 
 def _remark(event: str, line: Line) -> Remark:
@@ -376,7 +369,3 @@ def _remark(event: str, line: Line) -> Remark:
         or ("nothing was recorded" if line.get("lost") else "")
     )
     return Remark(event, about, values.text(line, "reason") or values.text(error, "reason"))
-
-
-def _seconds(line: Line) -> float:
-    return values.number(line, "duration_ms") / 1000

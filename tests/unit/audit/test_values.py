@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from warmstart.report import values
+from warmstart.audit import values
 
 LINE: dict[str, object] = {"text": "a", "number": 1.5, "list": ["a", 1], "object": {"a": 2, "b": "x"}, "flag": True}
 
