@@ -17,6 +17,8 @@ from warmstart.slurm.facts import Access, Configuration, JobFacts
 from warmstart.slurm.pending import PendingJob
 from warmstart.slurm.spec import Spec, SpecUnusable, as_json
 
+ROOMS = ("warmstart.slurm.controller:", "warmstart.slurm.pyslurm_lookup:")
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -26,7 +28,7 @@ class SlurmClient:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._specs = Worker(identity, "the job's spec")
+        self._specs = Worker(identity, "the job's spec", rooms=ROOMS)
 
     def __enter__(self) -> SlurmClient:
         return self
@@ -75,7 +77,7 @@ class SlurmClient:
 
     def _in_a_child(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a query in a child of its own, because libslurm may crash."""
-        with Worker(self._identity, "pyslurm") as worker:
+        with Worker(self._identity, "pyslurm", rooms=ROOMS) as worker:
             try:
                 return worker.run(deadline, function, *args, **kwargs)
             except WorkerBug as error:

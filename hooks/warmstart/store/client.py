@@ -12,6 +12,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, WorkerAnswerMalformed
 from warmstart.host.worker import Worker
 from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager
+from warmstart.store.layout import OWNERS_ROOMS
 
 if TYPE_CHECKING:
     from warmstart.paths import NodePaths
@@ -43,9 +44,9 @@ class StoreClient:
         self.writer = writer
         self.lists: SignedLists | None = None  # None: the policy asks for no signature
         self._what = f"the store {path}"
-        self.worker = Worker(owner, self._what)
+        self.worker = Worker(owner, self._what, rooms=OWNERS_ROOMS)
         # A process of its own holds the lock: the one that works is killed when an operation passes its deadline.
-        self._locker = Worker(owner, self._what)
+        self._locker = Worker(owner, self._what, rooms=OWNERS_ROOMS)
 
     @classmethod
     def of(cls, policy: Policy, paths: NodePaths, writer: str) -> StoreClient:
@@ -146,7 +147,7 @@ class StoreClient:
         """
         from warmstart.store import bundles, layout
 
-        with Worker(self.worker.identity, self._what, keep=(into,)) as worker:
+        with self.worker.another(keep=[into]) as worker:
             entries = worker.run(
                 deadline, bundles.fetch, where, bundle, sha256, size, into, deadline.left(), rate, signed
             )
@@ -171,7 +172,7 @@ class StoreClient:
         from warmstart.store import bundles
 
         self._require_unsigned(where)
-        with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
+        with self.worker.another(keep=[squashfs]) as worker:
             return worker.run(deadline, bundles.publish_bundle, where, squashfs, draft, self.writer, quota)
 
     def publish_compacted(self, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline) -> Published:
@@ -179,7 +180,7 @@ class StoreClient:
         from warmstart.store import bundles
 
         self._require_unsigned(where)
-        with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
+        with self.worker.another(keep=[squashfs]) as worker:
             return worker.run(deadline, bundles.publish_compacted, where, squashfs, draft, self.writer)
 
     @contextmanager
@@ -187,7 +188,7 @@ class StoreClient:
         """Hold the lock of who makes a namespace's content for a `with`; yields False if another node has it."""
         from warmstart.store import bundles
 
-        with Worker(self.worker.identity, self._what) as locker:
+        with self.worker.another() as locker:
             yield locker.run(deadline, bundles.lock_making, where)
 
     def _require_unsigned(self, where: Namespace) -> None:
@@ -203,7 +204,7 @@ class StoreClient:
         """Publish an open squashfs file that a signed list is to name; errors as in `publish`."""
         from warmstart.store import bundles
 
-        with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
+        with self.worker.another(keep=[squashfs]) as worker:
             return worker.run(deadline, bundles.publish_to_sign, where, squashfs, draft, self.writer)
 
     def listing(self, where: Namespace, sha256: str, deadline: Deadline) -> SignedListing:
@@ -256,7 +257,7 @@ class StoreClient:
         from warmstart.store import parts
 
         self._require_unsigned(where)
-        with Worker(self.worker.identity, self._what, keep=(squashfs,)) as worker:
+        with self.worker.another(keep=[squashfs]) as worker:
             return worker.run(deadline, parts.hand_in, place, where, squashfs, draft, nodelist, self.writer, quota)
 
     def finish_parts(self, place: RunParts, node: str, nodelist: str, deadline: Deadline) -> Standing:
@@ -282,7 +283,7 @@ class StoreClient:
         """Hold the lock of who merges a run for a `with`; yields False if another has it, or the run is gone."""
         from warmstart.store import parts
 
-        with Worker(self.worker.identity, self._what) as locker:
+        with self.worker.another() as locker:
             is_ours = locker.run(deadline, parts.lock, place)
             yield is_ours
         if is_ours:
@@ -309,7 +310,7 @@ class StoreClient:
         """Copy a part's squashfs into the empty open file `into`; raises `BundleDamaged` or `BundleGone`."""
         from warmstart.store import parts
 
-        with Worker(self.worker.identity, self._what, keep=(into,)) as worker:
+        with self.worker.another(keep=[into]) as worker:
             worker.run(deadline, parts.fetch, place, part.bundle, part.sha256, part.size, into)
 
     def remove_parts(self, place: RunParts, merged: list[str], deadline: Deadline) -> None:

@@ -192,14 +192,10 @@ def test_a_dead_file_system_costs_the_deadline_and_no_more(specs: Path) -> None:
     """What never answers is a StoreError, which a prolog takes as `no spec`."""
     path = spec.path_of(str(specs), JOB.cluster, JOB.id)
     with StoreClient(ME, str(specs), "n1-test") as store:
-        os.kill(store.worker.run(after(5), own_pid), signal.SIGSTOP)
+        store.worker._start()
+        os.kill(store.worker._pid, signal.SIGSTOP)
         with pytest.raises(StoreError, match="no answer before the deadline"):
             store.read_job_spec(path, os.geteuid(), after(0.05))
-
-
-def own_pid() -> int:
-    """Return the pid of the process that this runs in."""
-    return os.getpid()
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(

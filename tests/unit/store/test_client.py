@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
+from tests.support.worker_calls import put_in_place
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerDied, WorkerSilent
 from warmstart.store import bundles, maintenance, parts
@@ -86,7 +87,7 @@ def test_a_look_up_whose_process_dies_is_asked_again(client: StoreClient, monkey
     os.kill(client.worker._pid, signal.SIGKILL)
     assert ask(after(10)).offers == []
     client.close()
-    monkeypatch.setattr(bundles, "offers", die)
+    put_in_place(monkeypatch, bundles, "offers", die)
     with pytest.raises(WorkerDied) as raised:
         ask(after(10))
     assert str(raised.value) == f"the store {client.path}: the helper process that was at work there died"
@@ -151,28 +152,28 @@ def test_an_offer_names_no_path_and_no_scope_of_others(
 ) -> None:
     """Root uses the SHA-256 as a file name on the node."""
     monkeypatch.setattr(f"{__name__}.TOLD", wrong)
-    monkeypatch.setattr(bundles, "offers", forged_offers)
+    put_in_place(monkeypatch, bundles, "offers", forged_offers)
     with pytest.raises(WorkerAnswerMalformed, match="offers"):
         client.offers(["user-1"], "numba", "ns", after(10))
 
 
 def test_a_bundles_files_lie_below_it(client: StoreClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Root makes whiteouts at these paths."""
-    monkeypatch.setattr(bundles, "fetch", forged_fetch)
+    put_in_place(monkeypatch, bundles, "fetch", forged_fetch)
     with pytest.raises(WorkerAnswerMalformed, match="not valid in a manifest"):
         client.fetch(namespace(tmp_path), BUNDLE, SHA, 1, after(10), into=1)
 
 
 def test_a_manifest_keeps_its_rules(client: StoreClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Root unpacks the files that a manifest names."""
-    monkeypatch.setattr(bundles, "read_manifest", forged_manifest)
+    put_in_place(monkeypatch, bundles, "read_manifest", forged_manifest)
     with pytest.raises(ManifestUnreadable, match="names of files"):
         client.manifest(namespace(tmp_path), BUNDLE, after(10))
 
 
 def test_a_survey_names_no_path(client: StoreClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Root makes directories of an export with these names."""
-    monkeypatch.setattr(maintenance, "survey", forged_survey)
+    put_in_place(monkeypatch, maintenance, "survey", forged_survey)
     with pytest.raises(WorkerAnswerMalformed, match="survey"):
         client.survey(namespace(tmp_path), after(10))
 

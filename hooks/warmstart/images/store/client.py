@@ -15,7 +15,7 @@ from warmstart.host.worker import Worker
 from warmstart.images.store import layout
 from warmstart.images.store.layout import DAY, PRIVATE_STORES, Charged, Found, ImageQuery, Pointer
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, Sequence, contextmanager
-from warmstart.store.layout import store_errors
+from warmstart.store.layout import OWNERS_ROOMS, store_errors
 
 if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
@@ -45,7 +45,7 @@ class ImageStoreClient(NamedTuple):
     @classmethod
     def of(cls, identity: Identity, path: str) -> ImageStoreClient:
         """Return a client with a worker of its own. The caller closes it."""
-        return cls(Worker(identity), path)
+        return cls(Worker(identity, rooms=OWNERS_ROOMS), path)
 
     def __enter__(self) -> ImageStoreClient:
         return self
@@ -68,7 +68,7 @@ class ImageStoreClient(NamedTuple):
 
     def separate(self) -> ImageStoreClient:
         """Return a client with a worker of its own, for another process."""
-        return self._replace(worker=Worker(self.identity))
+        return self._replace(worker=self.worker.another())
 
     def close(self) -> None:
         """End the worker, which releases its locks."""
@@ -347,7 +347,7 @@ class ImageStoreClient(NamedTuple):
 
     def _run_with(self, fd: int, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function that needs a descriptor, in a new worker: the other one may have been forked too early."""
-        with _errors(self._subject), Worker(self.identity, keep=[fd]) as child:
+        with _errors(self._subject), self.worker.another(keep=[fd]) as child:
             return child.run(deadline, function, *args, **kwargs)
 
 

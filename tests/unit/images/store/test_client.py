@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.image_site import RULES
 from tests.support.superblocks import image
+from tests.support.worker_calls import put_in_place
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity, WorkerDied, WorkerSilent
 from warmstart.images.reference import parse
@@ -92,7 +93,7 @@ def test_a_look_up_whose_worker_dies_is_asked_again(store: ImageStoreClient, mon
     os.kill(store.worker._pid, signal.SIGKILL)
     assert store.find(WANT, after(60)) is None
     store.close()
-    monkeypatch.setattr(layout, "find", die)
+    put_in_place(monkeypatch, layout, "find", die)
     with pytest.raises(WorkerDied) as raised:
         store.find(WANT, after(60))
     assert str(raised.value) == "image reg.io/a:1 in the store /s: the helper process that was at work there died"
