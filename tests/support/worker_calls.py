@@ -38,3 +38,13 @@ def put_in_place(
     monkeypatch.setattr(function, "__module__", module.__name__)
     monkeypatch.setattr(function, "__qualname__", name)
     monkeypatch.setattr(module, name, function)
+
+
+def answer_here(monkeypatch: pytest.MonkeyPatch, function: Callable[..., R], answer: Callable[..., R]) -> None:
+    """Have `answer` called in this process, with the same arguments, whenever a worker is to run `function`."""
+    run = Worker.run
+
+    def answered(self: Worker, deadline: Deadline, asked: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return answer(*args, **kwargs) if asked is function else run(self, deadline, asked, *args, **kwargs)
+
+    monkeypatch.setattr(Worker, "run", answered)

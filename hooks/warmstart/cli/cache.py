@@ -33,6 +33,7 @@ from warmstart.cli.output import (
     warn,
 )
 from warmstart.errors import PolicyError, WarmstartError
+from warmstart.images.store import eviction
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.bundles import bundle_deadline, labels, namespace_of, repack_settings, survey
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
@@ -223,7 +224,7 @@ def _images(installation: Installation, store: StoreClient, listed: list[Bundle]
     """Return for which image the bundles of each namespace are: its reference, if the store has it; "" if for any."""
     policy, names = current_policy(installation).policy, dict[str, str]()
     with suppress(WarmstartError), ImageStoreClient.of(policy.store_user, policy.paths.store) as images:
-        for entry in images.inventory(policy.images.keep.lease, store_deadline()):
+        for entry in images.run(store_deadline(), eviction.inventory, policy.images.keep.lease):
             names[entry.digest] = entry.reference
     found: dict[tuple[str, str], str] = {}
     for bundle in listed:

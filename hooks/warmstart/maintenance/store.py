@@ -15,6 +15,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.entry import background
 from warmstart.errors import WarmstartError
+from warmstart.images.store import eviction, published, requeued
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY
 from warmstart.maintenance.bundles import (
@@ -160,32 +161,33 @@ class StoreMaintenance:
     def maintain_images(self) -> None:
         """Do what is to be done in the shared store of images and in each private one."""
         shared = ImageStoreClient(self._session.store.worker, self._session.store.path)
-        stores = [shared.at(path) for path in shared.stores(self._session.store_deadline())]
+        stores = [shared.at(path) for path in shared.run(self._session.store_deadline(), eviction.stores)]
         for part in (self._evict_images, self._record_images, self._empty_quarantine):
             for store in stores:
                 with self.isolated():
                     part(store)
         with self.isolated():  # jobs that were requeued for an image long ago
-            self._count(swept=shared.forget_requeued(self._session.store_deadline()))
+            self._count(swept=shared.run(self._session.store_deadline(), requeued.forget))
 
     def _evict_images(self, store: ImageStoreClient) -> None:
         """Evict images down to the policy's watermarks, and remove files of producers that died."""
-        gone = store.make_room(0, self._session.policy.images, NOBODY, self._session.store_deadline())
+        rules, deadline = self._session.policy.images, self._session.store_deadline()
+        gone = store.run(deadline, eviction.make_room, 0, rules.keep, NOBODY, rules.names)
         for name in gone:
             self._session.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
         self._count(evicted=len(gone))
 
     def _record_images(self, store: ImageStoreClient) -> None:
         """Write down the hashes of images whose producers died before they did."""
-        for name in store.unrecorded(self._session.store_deadline()):
+        for name in store.run(self._session.store_deadline(), published.unrecorded):
             with self.isolated():
                 # A damaged one is found, and replaced, by the next job that wants it.
-                store.check_bytes(name, "maintenance", bundle_deadline())
+                store.run(bundle_deadline(), published.check_bytes, name, "maintenance")
 
     def _empty_quarantine(self, store: ImageStoreClient) -> None:
         """Remove quarantined images that are too old or too many."""
         lease = self._session.policy.images.keep.lease
-        gone = store.empty_quarantine(time.time(), lease, self._session.store_deadline())
+        gone = store.run(self._session.store_deadline(), eviction.empty_quarantine, time.time(), lease)
         for name in gone:
             self._session.audit.emit(events.IMAGE_DISCARDED, name=name, store=store.path)
         self._count(discarded=len(gone))

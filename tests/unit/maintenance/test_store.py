@@ -14,8 +14,9 @@ import pytest
 from tests.support import packed
 from tests.support.entry_site import SCOPE, EntrySite
 from tests.support.superblocks import image
+from tests.support.worker_calls import answer_here
 from warmstart.host.deadline import Deadline
-from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store import eviction
 from warmstart.maintenance.bundles import audited_survey
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.repack import merge
@@ -245,14 +246,14 @@ def test_images_are_kept_below_the_watermarks(
         (entry_site.store / path).mkdir(parents=True)
     asked: list[str] = []
 
-    def gone(client: ImageStoreClient, *_: object) -> list[str]:
-        asked.append(Path(client.path).name)
+    def gone(path: str, *_: object) -> list[str]:
+        asked.append(Path(path).name)
         if fails:
             raise StoreFailed(what="w", problem="p")
         return ["image"]
 
-    monkeypatch.setattr(ImageStoreClient, "make_room", gone)
-    monkeypatch.setattr(ImageStoreClient, "empty_quarantine", gone)
+    answer_here(monkeypatch, eviction.make_room, gone)
+    answer_here(monkeypatch, eviction.empty_quarantine, gone)
     work = StoreMaintenance(session)
     work.maintain_images()
     assert asked == ["store", "team"] * 2
