@@ -114,7 +114,7 @@ class BenchSite(NamedTuple):
         draft = ImageDraft(digest, parse(IMAGE).canonical(), KIND, "bench", time.time(), "n1", 0, NOBODY)
         try:
             with self._store() as store:
-                store.publish_image(fd, name, draft, "bench", after(60))
+                store.run_with(fd, after(60), published.publish_image, store.path, fd, name, draft, "bench")
         finally:
             os.close(fd)
 

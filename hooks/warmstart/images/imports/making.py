@@ -238,7 +238,9 @@ def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
     with work.errors():
         fd = os.open(ADOPTED_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=work.fd)
     try:
-        adopted = site.store.adopt(fd, site.rules.adopt, flight.names, query.fresh_after, deadline)
+        adopted = site.store.run_with(
+            fd, deadline, launchers.adopt, fd, site.rules.adopt, flight.names, query.fresh_after
+        )
         if isinstance(adopted, str):
             return None, adopted
         digest = ADOPTED + adopted.sha256
@@ -381,7 +383,8 @@ def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str)
         job_id=site.requester.job_id,
         charged=site.charged,
     )
-    site.store.publish_image(fd, image_name(digest, query.kind), draft, flight.writer, deadline)
+    name = image_name(digest, query.kind)
+    site.store.run_with(fd, deadline, published.publish_image, site.store.path, fd, name, draft, flight.writer)
     return evicted
 
 
@@ -393,7 +396,7 @@ def _point(flight: Flight, image: Obtained, resolved: float) -> None:
     # An image that a user chose gets no launchers' names, since `a_b` and `a/b` are the same file to launchers.
     if site.rules.names and site.charged.uid == -1 and not is_adopted(image.digest):
         with suppress(WarmstartError):
-            site.store.link_for_launchers(site.rules.names, flight.names, image.path, deadline)
+            site.store.at(site.rules.names).run(deadline, launchers.link, flight.names, image.path)
 
 
 @contextmanager
@@ -403,18 +406,18 @@ def _launchers_lock(flight: Flight) -> Iterator[str]:
     if site.rules.lock != "beside" or directory is None:
         yield ""
         return
-    name = flight.names[0]
+    folder, name = site.store.at(directory), flight.names[0]
     until = flight.deadline.within(min(flight.deadline.left() / LAUNCHERS_LOCK_SHARE, LAUNCHERS_LOCK_S))
-    problem = site.store.try_launchers_lock(directory, name, flight.deadline)
+    problem = folder.run(flight.deadline, launchers.try_lock, name)
     while problem == launchers.BUSY and not until.expired():
         flight.tell("waiting for the launcher that has the lock beside the image")
         time.sleep(min(POLL_S, until.left()))
-        problem = site.store.try_launchers_lock(directory, name, flight.deadline)
+        problem = folder.run(flight.deadline, launchers.try_lock, name)
     try:
         yield f"another process holds {name}{launchers.LOCK}" if problem == launchers.BUSY else problem
     finally:
         with suppress(WarmstartError):
-            site.store.release_launchers_lock(name, after(CLEAN_UP_S))
+            folder.run(after(CLEAN_UP_S), launchers.unlock, name)
 
 
 def _layer_place(flight: Flight) -> LayerPlace:

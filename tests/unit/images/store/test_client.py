@@ -17,7 +17,7 @@ from tests.support.worker_calls import put_in_place
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity, WorkerDied, WorkerSilent
 from warmstart.images.reference import parse
-from warmstart.images.store import eviction, layout, published, uses
+from warmstart.images.store import eviction, launchers, layout, published, uses
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.launchers import AdoptedImage
 from warmstart.images.store.layout import NOBODY, Found, ImageQuery, Pointer, image_name
@@ -62,7 +62,7 @@ def test_an_image_comes_and_goes(store: ImageStoreClient, local: int) -> None:
     """From publishing to eviction."""
     assert store.find(WANT, after(60)) is None
     assert store.run(after(60), published.sweep, WANT.lock) == 0
-    assert store.publish_image(local, NAME, DRAFT, "t", after(60)).first
+    assert store.run_with(local, after(60), published.publish_image, store.path, local, NAME, DRAFT, "t").first
     store.run(after(60), published.point, WANT.key, DIGEST, time.time(), "t")
     path = f"{store.path}/images/{NAME}.sqsh"
     assert store.find(WANT, after(60)) == Found(NAME, path, DIGEST, len(image()), invalid="")
@@ -131,7 +131,7 @@ def test_one_imports(store: ImageStoreClient) -> None:
 
 def test_a_damaged_image_is_kept_for_a_while(store: ImageStoreClient, local: int) -> None:
     """Quarantined, shown, and removed in the end."""
-    store.publish_image(local, NAME, DRAFT, "t", after(60))
+    store.run_with(local, after(60), published.publish_image, store.path, local, NAME, DRAFT, "t")
     found = store.run(after(60), published.check_bytes, NAME, "t")
     assert not store.run(after(60), published.quarantine, NAME, "seems odd", found.inode + 1)
     assert store.run(after(60), published.quarantine, NAME, "seems odd", found.inode)
@@ -144,13 +144,13 @@ def test_a_damaged_image_is_kept_for_a_while(store: ImageStoreClient, local: int
 def test_private_images_have_a_store_of_their_own(store: ImageStoreClient, local: int, tmp_path: Path) -> None:
     """The same operations, below the store; a job's copy is written by descriptor."""
     private = store.private("team", after(60))
-    private.publish_image(local, NAME, DRAFT, "t", after(60))
+    private.run_with(local, after(60), published.publish_image, private.path, local, NAME, DRAFT, "t")
     (entry,) = private.run(after(60), eviction.inventory, 0.0)
     assert entry.store == private.path == f"{store.path}/private/team"
     assert store.run(after(60), eviction.inventory, 0.0) == []
     fd = os.open(tmp_path / "copy", os.O_RDWR | os.O_CREAT)
     try:
-        assert store.copy_out(entry.path, fd, after(60)) == ""
+        assert store.run_with(fd, after(60), published.copy_out, entry.path, fd) == ""
     finally:
         os.close(fd)
     assert (tmp_path / "copy").read_bytes() == image()
@@ -161,16 +161,17 @@ def test_other_launchers(store: ImageStoreClient, tmp_path: Path) -> None:
     folder = tmp_path / "launchers"
     folder.mkdir()
     folder.chmod(0o755)
-    assert store.try_launchers_lock(str(folder), "a", after(60)) == ""
-    store.release_launchers_lock("a", after(60))
-    assert store.link_for_launchers(str(folder), ["b"], "/store/1.sqsh", after(60)) == 1
+    there = store.at(str(folder))
+    assert there.run(after(60), launchers.try_lock, "a") == ""
+    there.run(after(60), launchers.unlock, "a")
+    assert there.run(after(60), launchers.link, ["b"], "/store/1.sqsh") == 1
     fd = os.open(tmp_path / "adopted", os.O_RDWR | os.O_CREAT)
     try:
         places = (Adopt(str(folder), (os.getuid(),)),)
-        assert store.adopt(fd, places, ["c"], 0.0, after(60)) == ""
+        assert store.run_with(fd, after(60), launchers.adopt, fd, places, ["c"], 0.0) == ""
         (folder / "c.sqsh").write_bytes(image())
         (folder / "c.sqsh").chmod(0o644)
-        taken = store.adopt(fd, places, ["c"], 0.0, after(60))
+        taken = store.run_with(fd, after(60), launchers.adopt, fd, places, ["c"], 0.0)
         assert isinstance(taken, AdoptedImage)
         assert taken.path == str(folder / "c.sqsh")
     finally:
