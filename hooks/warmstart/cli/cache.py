@@ -43,6 +43,7 @@ from warmstart.policy.units import parse_duration
 from warmstart.profiles.defined import FILES
 from warmstart.repack import merge, signing
 from warmstart.session import Session, open_session, require_root, store_deadline
+from warmstart.store import blocklist, bundles
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
@@ -192,7 +193,7 @@ def list_bundles(
     failures: list[WarmstartError] = []  # of namespaces that could not be read
     with store_reading(installation) as store:
         if blocked:
-            rows = [block._asdict() for block in store.blocked(store_deadline())]
+            rows = [block._asdict() for block in store.run(store_deadline(), blocklist.listed)]
         else:
             chosen = [
                 bundle
@@ -376,7 +377,7 @@ def reindex(installation: Installation, /, listing: Listing, **options: str | No
     with store_maintenance(installation) as (session, work):
         for where in filter(only.matches, work.namespaces()):
             with work.isolated():
-                made.append((where, session.store.reindex(where, session.store_deadline())))
+                made.append((where, session.store.run_in(session.store_deadline(), bundles.reindex, where)))
     listing.show({**where._asdict(), "namespace": where.name, **answer._asdict()} for where, answer in made)
     if _tell_failures(session) or any(answer.refused for _, answer in made):
         raise click.exceptions.Exit(NO)

@@ -84,7 +84,7 @@ def _array(hook: Hook, access: Access, deadline: Deadline) -> str:
 
         try:
             path = spec.path_of(keys.spec_directory, job.cluster, job.id)
-            written = hook.store.read_job_spec(path, keys.user.uid, deadline.within(keys.deadline))
+            written = hook.store.worker.look(deadline.within(keys.deadline), spec.read, path, keys.user.uid)
             array = spec.informed(job, path, written).array
         except StoreError:  # no spec of this run
             array = None

@@ -74,10 +74,11 @@ class StoreMaintenance:
     def sweep(self, where: Namespace) -> None:
         """Remove files of publishers that died, and replaced bundles after their grace period."""
         session, now = self._session, time.time()
-        swept = session.store.sweep(where, now, session.store_deadline())
+        swept = session.store.run_in(session.store_deadline(), maintenance.sweep, where, now)
         if swept:
             session.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=swept[:20])
-        self._remove(where, session.store.superseded(where, now, session.store_deadline()), REPLACED)
+        replaced = session.store.run_in(session.store_deadline(), maintenance.superseded, where, now)
+        self._remove(where, replaced, REPLACED)
         self._count(swept=len(swept))
 
     def compact(self, where: Namespace, fewest: int = merge.FEWEST) -> None:
@@ -86,7 +87,7 @@ class StoreMaintenance:
         if where.profile == TREES or self._is_signed(where.scope):  # what is merged would not be in a signed list
             return
         most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
-        for merger in session.store.plan_compaction(where, session.store_deadline(), fewest=fewest, most_bytes=most):
+        for merger in session.store.run_in(session.store_deadline(), maintenance.plan_compaction, where, fewest, most):
             with self.isolated():  # the bundles of other users are still merged
                 self._compact(where, merger)
 
@@ -117,7 +118,7 @@ class StoreMaintenance:
         session = self._session
         for where in self.namespaces():
             with self.isolated():
-                if session.store.remove_empty(where, time.time(), session.store_deadline()):
+                if session.store.worker.run(session.store_deadline(), maintenance.remove_empty, where, time.time()):
                     names = [where.profile]
                     session.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=names)
                     self._count(swept=1)
@@ -154,8 +155,8 @@ class StoreMaintenance:
             for act in wing.store.values():
                 with self.isolated():
                     act(self._session)
-        self._session.store.identify(self._session.store_deadline())
-        self._session.store.record_maintained(self._session.store_deadline())
+        self._session.store.run(self._session.store_deadline(), maintenance.identify)
+        self._session.store.run(self._session.store_deadline(), maintenance.record_maintained)
         return self.report
 
     def maintain_images(self) -> None:
@@ -193,7 +194,7 @@ class StoreMaintenance:
         self._count(discarded=len(gone))
 
     def _sweep_top(self) -> None:
-        swept = self._session.store.sweep_top(time.time(), self._session.store_deadline())
+        swept = self._session.store.run(self._session.store_deadline(), maintenance.sweep_top, time.time())
         if swept:
             self._session.audit.emit(events.STORE_SWEPT, names=swept[:20])
         self._count(swept=len(swept))
@@ -215,13 +216,14 @@ class StoreMaintenance:
             self._count(compacted=1)
 
     def _remove(self, where: Namespace, names: list[str], reason: str) -> None:
-        removed = self._session.store.remove(where, names, self._session.store_deadline()) if names else []
+        deadline = self._session.store_deadline()
+        removed = self._session.store.run_in(deadline, maintenance.remove, where, names) if names else []
         for bundle in removed:
             self._audit(events.BUNDLE_REMOVED, where, bundle, reason)
         self._count(removed=len(removed))
 
     def _quarantine(self, where: Namespace, bundle: str, problem: str) -> None:
-        if self._session.store.quarantine(where, bundle, self._session.store_deadline()):
+        if self._session.store.run_in(self._session.store_deadline(), maintenance.quarantine, where, bundle):
             self._audit(events.BUNDLE_QUARANTINED, where, bundle, problem)
             self._count(quarantined=1)
 
