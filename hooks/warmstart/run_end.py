@@ -458,9 +458,11 @@ def _unmount(node: int, run_name: str) -> list[str]:
 
 def _withdraw(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
     """Take down what this node has put on the run's board. After a `StoreError` maintenance of the store does it."""
+    from warmstart.store import board
+
     for path in ending.record.topics:
         with _collected(path, failures):
-            ending.store.take_down(path, deadline)
+            ending.store.run(deadline, board.take_down, path)
 
 
 def _collect_notes(ending: Ending) -> None:

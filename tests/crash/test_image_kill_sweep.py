@@ -35,7 +35,7 @@ from tests.support.image_site import RULES
 from warmstart.host.deadline import after
 from warmstart.images.imports import making
 from warmstart.images.query import Site
-from warmstart.images.store import published
+from warmstart.images.store import eviction, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY
 from warmstart.policy.compiled import Adopt, Images
@@ -186,9 +186,9 @@ def test_killed_at_every_step(
 def _look_after(place: Place, site: Site, store: Store) -> None:
     """Run maintenance and read every byte. Another import removes the scratch directory of the killed one."""
     images = store.source / "images"
-    site.store.make_room(0, RULES, NOBODY, after(10))
+    site.store.run(after(10), eviction.make_room, 0, RULES.keep, NOBODY, RULES.names)
     name = next(images.glob("*.sqsh")).name.removesuffix(".sqsh")
-    assert site.store.check_bytes(name, "t", after(10)).problem == ""
+    assert site.store.run(after(10), published.check_bytes, name, "t").problem == ""
     assert (images / f"{name}.json").exists()
     if place.left_in_scratch():
         making.obtain(place.image("team/other:1"), site, after(30))
@@ -211,14 +211,21 @@ def test_killed_at_every_step_of_an_eviction(place: Place, squashed: Store, monk
 
         def evict(store: str = site.store.path, name: str = path.stem) -> str:
             with ImageStoreClient.of(owner, store) as client:
-                client.evict(name, RULES, after(10), forced=True)
+                client.run(after(10), eviction.evict, name, RULES.keep.lease, RULES.names, True)
             return "done"
 
         ended = killed_at(Counter(last), evict)
         if path.exists():
             assert path.read_bytes() == (place.base / "ready.sqsh").read_bytes()
         with ImageStoreClient.of(owner, site.store.path) as client:
-            client.make_room(0, RULES._replace(keep=RULES.keep._replace(lease=0)), NOBODY, after(10))
+            client.run(
+                after(10),
+                eviction.make_room,
+                0,
+                RULES._replace(keep=RULES.keep._replace(lease=0)).keep,
+                NOBODY,
+                RULES._replace(keep=RULES.keep._replace(lease=0)).names,
+            )
         assert leftovers(store.source) == [], last
         if ended:
             break

@@ -36,7 +36,7 @@ def hand_in(run: RunParts, node: str) -> None:
         parts.hand_in(run, namespace(Path(run.store)), fd, draft(node), NODES, OWNER)
     finally:
         os.close(fd)
-    parts.finish(run, node, NODES, OWNER)
+    parts.finish(run, OWNER, node, NODES)
 
 
 @WHENS

@@ -109,7 +109,7 @@ def test_a_removal_of_replaced_bundles_killed_at_any_step(
     monkeypatch.setattr(maintenance, "ORPHAN_SECONDS", -60.0)
 
     def act(where: Namespace) -> None:
-        maintenance.remove(where, maintenance.superseded(where, OWNER, time.time()), OWNER)
+        maintenance.remove(where, OWNER, maintenance.superseded(where, OWNER, time.time()))
         maintenance.sweep(where, OWNER, time.time())
 
     for call in count(1):

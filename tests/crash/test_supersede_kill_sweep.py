@@ -72,7 +72,7 @@ def test_a_replacement_killed_at_any_step(tmp_path: Path, when: str, monkeypatch
     monkeypatch.setattr(maintenance, "GRACE_SECONDS", -60.0)
     monkeypatch.setattr(maintenance, "ORPHAN_SECONDS", -60.0)
     where = namespace(tmp_path)
-    maintenance.remove(where, maintenance.superseded(where, OWNER, time.time()), OWNER)
+    maintenance.remove(where, OWNER, maintenance.superseded(where, OWNER, time.time()))
     maintenance.sweep(where, OWNER, time.time())
     assert taken(tmp_path) == content
     assert len(list(Path(where.path).glob("*Z-*.sqsh"))) == 1
@@ -87,7 +87,7 @@ def test_a_removal_killed_at_any_step(tmp_path: Path, when: str) -> None:
         publish(store, "stale", "")
         newer = publish(store, "newer", "stale")
         assert newer
-        died = vanishes(partial(maintenance.remove, namespace(store), [newer], OWNER), call, when)
+        died = vanishes(partial(maintenance.remove, namespace(store), OWNER, [newer]), call, when)
         bundles.reindex(namespace(store), OWNER)
         assert taken(store) in ("newer", "")
         if not died:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from hypothesis.strategies import SearchStrategy
 
@@ -37,8 +37,9 @@ from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred, spool
 from warmstart.harvest.spool import Spooled
 from warmstart.host import wire, worker
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
+from warmstart.host.identity import ROOT
 from warmstart.images import credentials, reference, squashfs
 from warmstart.images.importers import egress, image_config, layer_reader, manifest
 from warmstart.images.imports import requests
@@ -199,20 +200,21 @@ _PROPOSAL = together.Proposal(
 )
 
 
-class _Said(StoreClient):
-    """A client that hears one text."""
+class _Told(NamedTuple):
+    """A worker that hears one text."""
 
-    def __init__(self, text: str) -> None:
-        self.text, self.writer = text, "n1"
+    text: str
 
-    def hear(self, topic: board.Topic, notices: list[str], known: list[str], deadline: Deadline) -> dict[str, str]:  # noqa: ARG002
+    def look(self, *_: object) -> dict[str, str]:
         """Hear it."""
         return {"proposal": self.text}
 
 
 def _proposal(text: str) -> object:
     meeting = Meeting("c.7.0", "caches", "n[1-2]")
-    return meeting.joined(_Said(text), a_record()).hear("proposal", together.Proposal, after(5))
+    store = StoreClient(ROOT, "/s", "n1")
+    store.worker = cast(worker.Worker, _Told(text))
+    return meeting.joined(store, a_record()).hear("proposal", together.Proposal, after(5))
 
 
 def _parts(store: str) -> None:

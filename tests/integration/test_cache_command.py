@@ -12,7 +12,7 @@ from tests.support.maintenance_site import MaintenanceSite, one
 from warmstart.host.deadline import Deadline, after
 from warmstart.repack import merge
 from warmstart.repack.merge import RepackSettings, UnpackFailed
-from warmstart.store import manifest
+from warmstart.store import maintenance, manifest
 from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Merger
@@ -136,7 +136,7 @@ def test_a_namespace_goes_with_its_last_bundle(site: MaintenanceSite, monkeypatc
     bundle = site.publish(one("a"))
     site.publish(one("b"), scope="site")
     with site.client() as client:
-        client.remove(site.namespace(), [bundle], after(20))
+        client.run_in(after(20), maintenance.remove, site.namespace(), [bundle])
     assert site.json("cache", "gc")["swept"] == 0
     later = time.time() + 2 * 86400
     monkeypatch.setattr(time, "time", lambda: later)

@@ -20,7 +20,7 @@ from warmstart.host.deadline import after
 from warmstart.images import reference
 from warmstart.images.imports import verify
 from warmstart.images.squashfs import ImageInvalid, parse
-from warmstart.images.store import layout
+from warmstart.images.store import layout, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import ImageQuery
 
@@ -77,7 +77,7 @@ def depths(place: Place, store: Store, whole: bytes) -> Iterator[dict[str, Catch
 
         def full(data: bytes) -> bool:
             path.write_bytes(data)
-            return bool(owner.check_bytes(NAME, "t", after(30), again=True).problem)
+            return bool(owner.run(after(30), published.check_bytes, NAME, "t", True).problem)
 
         assert not full(whole)  # and its SHA-256 is known from now on
         yield {"superblock": superblock, "list": listing, "full": full}

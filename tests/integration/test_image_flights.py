@@ -23,6 +23,7 @@ from warmstart.host.deadline import after
 from warmstart.images.imports import making
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.query import Site
+from warmstart.images.store import published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.policy.compiled import Adopt
 
@@ -147,7 +148,7 @@ def test_locks_that_two_mounts_do_not_share(place: Place) -> None:
             assert as_owner(place, row["path"]) == (place.base / "ready.sqsh").read_bytes()
         with ImageStoreClient.of(place.identity(STORE), str(stores[0])) as client:
             name = os.path.basename(results[0]["path"]).removesuffix(".sqsh")
-            assert client.check_bytes(name, "t", after(30)).problem == ""
+            assert client.run(after(30), published.check_bytes, name, "t").problem == ""
     assert leftovers(source) == []
 
 

@@ -15,7 +15,7 @@ from tests.support.whole_jobs import WholeJob
 from warmstart.entry import background
 from warmstart.host import process
 from warmstart.host.deadline import after
-from warmstart.store import parts
+from warmstart.store import blocklist, parts
 from warmstart.store.blocklist import Block
 from warmstart.store.manifest import Base, content_digest
 
@@ -177,7 +177,7 @@ def test_the_parts_of_a_blocked_user_are_not_merged(job: WholeJob, monkeypatch: 
     for node in ("n1", "n2"):
         job.hand_in(node, one(node))
     with job.site.client() as client:
-        client.block(Block("a", "", "", "", "why", "root", 0.0), after(20))
+        client.run(after(20), blocklist.block, Block("a", "", "", "", "why", "root", 0.0), client.writer)
     assert job.merge() == 0
     assert bundles(job.site) == []
     assert job.left()

@@ -16,7 +16,7 @@ from tests.cluster import mounts
 from tests.support.command_line import run
 from tests.support.maintenance_site import MaintenanceSite, one
 from warmstart.host.deadline import after
-from warmstart.store import manifest
+from warmstart.store import maintenance, manifest
 from warmstart.store.layout import Namespace, StoreFailed
 from warmstart.store.maintenance import DAY, Use
 from warmstart.store.manifest import Base, content_digest
@@ -160,7 +160,7 @@ def test_a_use_is_recorded_whatever_fails(site: Site) -> None:
     at = time.time() + 10 * DAY
     uses = [Use(scope, "numba", "ns", bundle, at) for scope, bundle in ((SHARED, broken), (OWN, used))]
     with site.client() as client, pytest.raises(StoreFailed, match=f"Input/output error: {site.directory(SHARED)}"):
-        client.record_uses(uses, after(20))
+        client.run(after(20), maintenance.record_uses, uses)
     assert (site.directory() / f"{used}.sqsh").stat().st_mtime == pytest.approx(at)
 
 

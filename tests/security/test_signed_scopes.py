@@ -279,7 +279,7 @@ def listing_with_planted(site: Site) -> str:
     plant_bundle(site)
     rows = [index.listed_row(row) for row in json.loads((site.directory(SCOPE) / index.NAME).read_text())["bundles"]]
     hashes = {row.bundle: index.sha256_of((site.directory(SCOPE) / f"{row.bundle}.json").read_bytes()) for row in rows}
-    return signed.write_listing(site.namespace(SCOPE), signed.encoded(signed.Listing(rows, hashes)), "n1-test")
+    return signed.write_listing(site.namespace(SCOPE), "n1-test", signed.encoded(signed.Listing(rows, hashes)))
 
 
 def sign_as_attacker(site: Site, key: str, purpose: str, **changes: str) -> None:

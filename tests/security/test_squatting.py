@@ -77,14 +77,14 @@ def shared(base: Path) -> str:
 @pytest.fixture
 def alice() -> Iterator[Worker]:
     """Run functions as alice."""
-    with Worker(ALICE) as worker:
+    with Worker(ALICE, rooms=(__name__,)) as worker:
         yield worker
 
 
 @pytest.fixture
 def bob() -> Iterator[Worker]:
     """Run functions as bob."""
-    with Worker(BOB) as worker:
+    with Worker(BOB, rooms=(__name__,)) as worker:
         yield worker
 
 

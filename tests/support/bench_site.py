@@ -21,7 +21,7 @@ from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images import choice
 from warmstart.images.reference import parse
-from warmstart.images.store import layout
+from warmstart.images.store import layout, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, ImageQuery
 from warmstart.images.store.published import ImageDraft
@@ -114,7 +114,7 @@ class BenchSite(NamedTuple):
         draft = ImageDraft(digest, parse(IMAGE).canonical(), KIND, "bench", time.time(), "n1", 0, NOBODY)
         try:
             with self._store() as store:
-                store.publish_image(fd, name, draft, "bench", after(60))
+                store.run_with(fd, after(60), published.publish_image, store.path, fd, name, draft, "bench")
         finally:
             os.close(fd)
 
@@ -123,7 +123,7 @@ class BenchSite(NamedTuple):
         reference = parse(IMAGE)
         want = ImageQuery(reference, KIND, layout.key_of(reference.canonical()), "", 0.0)
         with self._store() as store:
-            store.point(want, DIGEST, time.time(), "bench", after(60))
+            store.run(after(60), published.point, want.key, DIGEST, time.time(), "bench")
 
     def _store(self) -> ImageStoreClient:
         return ImageStoreClient.of(self.owner, str(self.base / "store"))

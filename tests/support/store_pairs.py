@@ -22,7 +22,7 @@ from warmstart.images.store.published import ImageDraft, ImageProducer
 from warmstart.policy.compiled import Keep
 from warmstart.repack import merge
 from warmstart.repack import parts as repack_parts
-from warmstart.store import bundles, index
+from warmstart.store import blocklist, board, bundles, index, maintenance, parts
 from warmstart.store.blocklist import Block
 from warmstart.store.board import Topic, Whose
 from warmstart.store.bundles import Offer
@@ -111,7 +111,7 @@ def fetched(
 def compact(store: StoreClient, place: Namespace | None = None) -> None:
     """Merge all bundles of each user."""
     place = place or where(store.path)
-    for merger in store.plan_compaction(place, after(60), fewest=2, most_bytes=1 << 30):
+    for merger in store.run_in(after(60), maintenance.plan_compaction, place, 2, 1 << 30):
         merge.compact(settings(store), place, merger, after(60))
 
 
@@ -124,10 +124,11 @@ def maintain(store: StoreClient) -> None:
     """Do in a namespace what `maintenance.store` does, in its order; twice, as within an hour."""
     place = where(store.path)
     for _ in range(2):
-        store.sweep(place, time.time(), after(60))
-        store.remove(place, store.superseded(place, time.time(), after(60)), after(60))
+        store.run_in(after(60), maintenance.sweep, place, time.time())
+        replaced = store.run_in(after(60), maintenance.superseded, place, time.time())
+        store.run_in(after(60), maintenance.remove, place, replaced)
         compact(store)
-    store.remove_empty(place, time.time(), after(60))
+    store.worker.run(after(60), maintenance.remove_empty, place, time.time())
 
 
 def remove(*entries: str) -> Callable[[StoreClient], object]:
@@ -136,7 +137,7 @@ def remove(*entries: str) -> Callable[[StoreClient], object]:
     def act(store: StoreClient) -> object:
         surveyed = index.read(where(store.path).path, "").bundles
         names = [listed.bundle for listed in surveyed if listed.entries.keys() == {*entries}]
-        return store.remove(where(store.path), names, after(60))
+        return store.run_in(after(60), maintenance.remove, where(store.path), names)
 
     return act
 
@@ -146,7 +147,7 @@ def scrub(store: StoreClient) -> None:
     surveyed = index.read(where(store.path).path, "").bundles
     for listed in surveyed:
         if listed.entries.keys() == {"b", "c"}:
-            store.quarantine(where(store.path), listed.bundle, after(60))
+            store.run_in(after(60), maintenance.quarantine, where(store.path), listed.bundle)
             return
 
 
@@ -188,10 +189,11 @@ BUNDLES = {
     "evict": Operation(remove("a", "b"), removes=True),
     "delete a bundle": Operation(remove("a"), removes=True),
     "delete what superseded, and what it superseded": Operation(
-        lambda store: store.remove(where(store.path), holders(store, "d"), after(60)), removes=True
+        lambda store: store.run_in(after(60), maintenance.remove, where(store.path), holders(store, "d")),
+        removes=True,
     ),
     "maintenance": Operation(maintain, merges=True),
-    "reindex": Operation(lambda store: store.reindex(where(store.path), after(60))),
+    "reindex": Operation(lambda store: store.run_in(after(60), bundles.reindex, where(store.path))),
     "look up and fetch": Operation(read, reads=True),
 }
 
@@ -209,19 +211,19 @@ def observe_bundles(store: StoreClient, known: Known) -> State:
 def settle_bundles(store: StoreClient) -> None:
     """Sweep, as the next maintenance does."""
     if os.path.isdir(where(store.path).path):
-        store.sweep(where(store.path), 0.0, after(60))
+        store.run_in(after(60), maintenance.sweep, where(store.path), 0.0)
 
 
 def make_empty(store: StoreClient) -> None:
     """Make a namespace whose last bundle was removed."""
     made = publish(store, {"a": "1"})
-    store.remove(where(store.path), [str(made)], after(60))
+    store.run_in(after(60), maintenance.remove, where(store.path), [str(made)])
 
 
 EMPTIED = {
     "publish": BUNDLES["publish"],
     "remove an empty namespace": Operation(
-        lambda store: store.remove_empty(where(store.path), time.time(), after(60)),
+        lambda store: store.worker.run(after(60), maintenance.remove_empty, where(store.path), time.time()),
     ),
     "look up and fetch": BUNDLES["look up and fetch"],
 }
@@ -241,12 +243,12 @@ def hand_in(store: StoreClient, run: str, node: str, **versions: str) -> None:
         store.hand_in(place, where(store.path), fd, draft(versions, node=node), NODES, after(60))
     finally:
         os.close(fd)
-    store.finish_parts(place, node, NODES, after(60))
+    store.run_in(after(60), parts.finish, place, node, NODES)
 
 
 def finish(store: StoreClient, run: str, node: str) -> None:
     """Say that nothing comes from a node."""
-    store.finish_parts(RunParts(store.path, run), node, NODES, after(60))
+    store.run_in(after(60), parts.finish, RunParts(store.path, run), node, NODES)
 
 
 def merge_parts(store: StoreClient) -> None:
@@ -258,15 +260,15 @@ def merge_parts(store: StoreClient) -> None:
             return
         for group in repack_parts.by_namespace(listing).values():
             repack_parts.merge(settings(store), place, group, after(60), head="n1", limits=LIMITS)
-            store.remove_parts(place, [part.bundle for part in group], after(60))
-        store.remove_parts(place, [], after(60))
+            store.worker.run(after(60), parts.remove, place, [part.bundle for part in group])
+        store.worker.run(after(60), parts.remove, place, [])
 
 
 def look_at_parts(store: StoreClient) -> None:
     """Ask what there is, as epilogs and maintenance do."""
     for run in (EMPTY, HALF):
-        store.handed_in(RunParts(store.path, run), where(store.path), after(60))
-    store.due_parts(0.0, after(60))
+        store.worker.run(after(60), parts.entries, RunParts(store.path, run), where(store.path))
+    store.run(after(60), parts.due, 0.0)
 
 
 def observe_parts(store: StoreClient, known: Known) -> State:
@@ -306,31 +308,31 @@ def topic(store: StoreClient, whose: Whose = OWN) -> Topic:
 
 def propose(store: StoreClient, profile: str, whose: Whose = OWN) -> State:
     """Propose a profile, as a head node's prolog does; return what holds."""
-    return {f"proposal for {whose.uid}": store.begin(topic(store, whose), "proposal", profile, after(60))}
+    return {f"proposal for {whose.uid}": store.run(after(60), board.begin, topic(store, whose), "proposal", profile)}
 
 
 def choose(store: StoreClient, reason: str) -> State:
     """Choose, as a head node's prolog does; return what holds."""
-    return {"choice": store.say(topic(store), "choice", reason, after(60))}
+    return {"choice": store.run(after(60), board.say, topic(store), "choice", reason)}
 
 
 def observe_agreement(store: StoreClient, _known: Known) -> State:
     """Return what nodes of the job, and of another one with its id, read."""
     state = {}
     for whose in (OWN, OTHER):
-        for text in store.hear(topic(store, whose), ["proposal"], [], after(60)).values():
+        for text in store.look(after(60), board.hear, topic(store, whose), ["proposal"], []).values():
             state[f"proposal for {whose.uid}"] = text
-    state.update(store.hear(topic(store), ["choice", "vote."], [], after(60)))
+    state.update(store.look(after(60), board.hear, topic(store), ["choice", "vote."], []))
     return state
 
 
 AGREEMENTS = {
     "propose": Operation(partial(propose, profile="a"), holds=True),
     "propose in a second prolog": Operation(partial(propose, profile="b"), holds=True),
-    "vote": Operation(lambda store: store.say(topic(store), "vote.n2", "given", after(60))),
+    "vote": Operation(lambda store: store.run(after(60), board.say, topic(store), "vote.n2", "given")),
     "choose": Operation(partial(choose, reason="a"), holds=True),
     "choose in a second prolog": Operation(partial(choose, reason="b"), holds=True),
-    "withdraw": Operation(lambda store: store.take_down(topic(store).path, after(60)), removes=True),
+    "withdraw": Operation(lambda store: store.run(after(60), board.take_down, topic(store).path), removes=True),
     "another job with that id": Operation(partial(propose, profile="c", whose=OTHER), removes=True),
 }
 
@@ -340,13 +342,13 @@ AGREEMENTS = {
 
 def observe_blocks(store: StoreClient, _known: Known) -> State:
     """Return what is blocked."""
-    return {block.user: "blocked" for block in store.blocked(after(60))}
+    return {block.user: "blocked" for block in store.run(after(60), blocklist.listed)}
 
 
 BLOCKS = {
-    "block": Operation(lambda store: store.block(Block(user="u1"), after(60))),
-    "block another": Operation(lambda store: store.block(Block(user="u2"), after(60))),
-    "unblock": Operation(lambda store: store.unblock(Block(user="u0"), after(60))),
+    "block": Operation(lambda store: store.run(after(60), blocklist.block, Block(user="u1"), store.writer)),
+    "block another": Operation(lambda store: store.run(after(60), blocklist.block, Block(user="u2"), store.writer)),
+    "unblock": Operation(lambda store: store.run(after(60), blocklist.unblock, Block(user="u0"), store.writer)),
     "list what is blocked": Operation(lambda store: observe_blocks(store, {})),
 }
 
@@ -474,11 +476,16 @@ GROUPS = {
     "empty namespaces": Group(make_empty, EMPTIED, observe_bundles, settle_bundles),
     "parts": Group(lambda store: hand_in(store, HALF, "n1", w="1"), PARTS, observe_parts, settle_bundles),
     "agreements": Group(
-        lambda store: store.begin(topic(store)._replace(name="images"), "word", "x", after(60)),
+        lambda store: store.run(after(60), board.begin, topic(store)._replace(name="images"), "word", "x"),
         AGREEMENTS,
         observe_agreement,
         nothing,
     ),
-    "blocks": Group(lambda store: store.block(Block(user="u0"), after(60)), BLOCKS, observe_blocks, nothing),
+    "blocks": Group(
+        lambda store: store.run(after(60), blocklist.block, Block(user="u0"), store.writer),
+        BLOCKS,
+        observe_blocks,
+        nothing,
+    ),
     "images": Group(make_images, IMAGES, observe_images, settle_images, may_return=True),
 }

@@ -20,6 +20,7 @@ from warmstart.paths import NodePaths
 from warmstart.profiles.defined import TREES
 from warmstart.seed import node_cache
 from warmstart.seed.wanted import Asker
+from warmstart.store import maintenance
 from warmstart.trees import comparison, requests
 from warmstart.trees.requests import TreeRequest
 
@@ -84,7 +85,7 @@ class TreeSite:
     def fetch(self, user: Identity = ALICE) -> str:
         """Have the copies of a user's trees on the node, as after jobs; return the last one's bundle."""
         with self.site.client() as store:
-            for where in store.namespaces(scope_of(user), after(20)):
+            for where in store.run(after(20), maintenance.namespaces, scope_of(user)):
                 if where.profile == TREES:
                     (offer,) = store.offers([where.scope], TREES, where.name, after(20)).offers
                     asker = Asker(7, user.uid, user.name, "test")
@@ -100,7 +101,11 @@ class TreeSite:
     def bundles(self, user: Identity = ALICE) -> list[str]:
         """Return what jobs of a user are offered."""
         with self.site.client() as store:
-            wheres = [where for where in store.namespaces(scope_of(user), after(20)) if where.profile == TREES]
+            wheres = [
+                where
+                for where in store.run(after(20), maintenance.namespaces, scope_of(user))
+                if where.profile == TREES
+            ]
             offers = [store.offers([where.scope], TREES, where.name, after(20)).offers for where in wheres]
         return [offer.bundle for found in offers for offer in found]
 

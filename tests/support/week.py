@@ -24,7 +24,7 @@ from tests.support.store_pairs import compact, fetched
 from tools.load.judge import PROFILE, Event, Said, Witness, events
 from warmstart.host.deadline import after
 from warmstart.policy.compiled import Maintenance
-from warmstart.store import maintenance
+from warmstart.store import blocklist, maintenance
 from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleGone, PublishBlocked
 from warmstart.store.client import StoreClient
@@ -132,7 +132,7 @@ class Week:
                 scopes.add(offer.scope)
                 seeded.update({entry: (content[entry], offer.scope) for entry in offer.entries})
                 use = maintenance.Use(offer.scope, PROFILE, "ns", offer.bundle, self._now)
-                self._store.record_uses([use], after(60))
+                self._store.run(after(60), maintenance.record_uses, [use])
         for bundle, why in refused.items():
             self._tell("bundle.refused", **run, profile=PROFILE, bundle=bundle, reason=why)
         if seeded:
@@ -182,7 +182,9 @@ class Week:
             os.close(fd)
         if published.bundle:
             where = {"profile": PROFILE, "namespace": "ns", "scope": scope, "bundle": published.bundle}
-            self._store.record_uses([maintenance.Use(scope, PROFILE, "ns", published.bundle, self._now)], after(60))
+            self._store.run(
+                after(60), maintenance.record_uses, [maintenance.Use(scope, PROFILE, "ns", published.bundle, self._now)]
+            )
             self._tell("bundle.published", **run, **where, superseding=len(published.superseding))
             self._tell("cache.harvested", **run, **where, entries=len(made))
 
@@ -193,10 +195,13 @@ class Week:
         for scope in maintenance.scopes(self._store.path):
             where = self._where(scope)
             for names, reason in (
-                (self._store.superseded(where, self._now, after(60)), "replaced by a compacted bundle"),
+                (
+                    self._store.run_in(after(60), maintenance.superseded, where, self._now),
+                    "replaced by a compacted bundle",
+                ),
                 (self._unused(where), maintenance.UNUSED),
             ):
-                for bundle in self._store.remove(where, names, after(60)):
+                for bundle in self._store.run_in(after(60), maintenance.remove, where, names):
                     self._tell("bundle.removed", **run, scope=scope, profile=PROFILE, bundle=bundle, reason=reason)
             compact(self._store, where)
         self._tell("hook.finished", **run)
@@ -208,8 +213,9 @@ class Week:
     def _block_or_unblock(self) -> None:
         """Block a user one night, and unblock them the next."""
         block = Block(user="b")
-        is_blocked = any(known.user == "b" for known in self._store.blocked(after(60)))
-        (self._store.unblock if is_blocked else self._store.block)(block, after(60))
+        is_blocked = any(known.user == "b" for known in self._store.run(after(60), blocklist.listed))
+        change = blocklist.unblock if is_blocked else blocklist.block
+        self._store.run(after(60), change, block, self._store.writer)
         self._tell("cache.unblocked" if is_blocked else "cache.blocked", block={"user": "b"})
 
 

@@ -66,7 +66,7 @@ class WholeJob:
     def finish(self, node: str) -> None:
         """Let a node say that it hands in nothing more."""
         with self.site.client() as client:
-            client.finish_parts(self.run, node, self.nodelist, after(20))
+            client.run_in(after(20), parts.finish, self.run, node, self.nodelist)
 
     def merge(self, *only: str) -> int:
         """Run the program that the last node starts, for this run or for all that are due; return its exit status."""

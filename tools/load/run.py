@@ -42,6 +42,7 @@ from tools.load.story import Call, Ended
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.paths import Installation
+from warmstart.store import maintenance
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 
@@ -313,9 +314,9 @@ class Load:
         owner, store = self.cluster.account(STORE), str(self._site.store)
         later, deadline = time.time() + TWO_DAYS, after(120)
         with StoreClient(Identity(STORE, owner.uid, owner.gid), store, "load") as client:  # it goes by ctime
-            client.sweep_top(later, deadline)
+            client.run(deadline, maintenance.sweep_top, later)
             for path in self._site.store.glob("artifacts/*/*/*"):
-                client.sweep(Namespace(store, *path.parts[-3:]), later, deadline)
+                client.run_in(deadline, maintenance.sweep, Namespace(store, *path.parts[-3:]), later)
 
 
 def wrong_end(submitted: Submitted, state: str, output: str) -> str:

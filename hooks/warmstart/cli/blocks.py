@@ -18,6 +18,7 @@ from warmstart.maintenance.bundles import namespaces
 from warmstart.paths import Installation
 from warmstart.profiles import registry
 from warmstart.session import Session
+from warmstart.store import blocklist, maintenance
 from warmstart.store.blocklist import Block
 
 
@@ -84,9 +85,9 @@ def warm(installation: Installation, /) -> None:
     """
     with admin_session(installation) as session:
         deadline = session.store_deadline()
-        old = [block for block in session.store.blocked(deadline) if block.before]
+        old = [block for block in session.store.run(deadline, blocklist.listed) if block.before]
         for block in old:
-            session.store.unblock(block, deadline)
+            session.store.run(deadline, blocklist.unblock, block, session.store.writer)
             session.audit.emit(events.CACHE_UNBLOCKED, block=_what(block), by=administrator())
     say("jobs are seeded with everything again" if old else "jobs do not start cold by `warmstart cache cold`")
     if not old:
@@ -108,7 +109,12 @@ def unblock(installation: Installation, /, everything: bool, **what: str) -> Non
     target = Block() if everything else _checked(what, "")
     with admin_session(installation) as session:
         deadline = session.store_deadline()
-        there = session.store.unblock_all(deadline) if everything else session.store.unblock(target, deadline)
+        store = session.store
+        there = (
+            store.run(deadline, blocklist.unblock_all)
+            if everything
+            else store.run(deadline, blocklist.unblock, target, store.writer)
+        )
         session.audit.emit(events.CACHE_UNBLOCKED, block={} if everything else _what(target), by=administrator())
     say("unblocked" if there else "it was not blocked")
     if not there:
@@ -131,7 +137,7 @@ def _what(block: Block) -> dict[str, str]:
 
 def _block(session: Session, target: Block) -> None:
     """Block it, and say how many bundles that hides."""
-    new = session.store.block(target, session.store_deadline())
+    new = session.store.run(session.store_deadline(), blocklist.block, target, session.store.writer)
     session.audit.emit(events.CACHE_BLOCKED, block=target._asdict())
     if not new:
         say("it was blocked before")
@@ -146,7 +152,7 @@ def _hidden(session: Session, block: Block) -> int:
     failures: list[WarmstartError] = []
     for where in namespaces(session.store, failures.append):
         try:
-            count += session.store.hides(where, block, session.store_deadline())
+            count += session.store.run_in(session.store_deadline(), maintenance.hides, where, block)
         except WarmstartError as error:
             failures.append(error)
     for failure in failures:

@@ -33,6 +33,7 @@ from warmstart.cli.output import (
     warn,
 )
 from warmstart.errors import PolicyError, WarmstartError
+from warmstart.images.store import eviction
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.bundles import bundle_deadline, labels, namespace_of, repack_settings, survey
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
@@ -42,6 +43,7 @@ from warmstart.policy.units import parse_duration
 from warmstart.profiles.defined import FILES
 from warmstart.repack import merge, signing
 from warmstart.session import Session, open_session, require_root, store_deadline
+from warmstart.store import blocklist, bundles
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
@@ -191,7 +193,7 @@ def list_bundles(
     failures: list[WarmstartError] = []  # of namespaces that could not be read
     with store_reading(installation) as store:
         if blocked:
-            rows = [block._asdict() for block in store.blocked(store_deadline())]
+            rows = [block._asdict() for block in store.run(store_deadline(), blocklist.listed)]
         else:
             chosen = [
                 bundle
@@ -223,7 +225,7 @@ def _images(installation: Installation, store: StoreClient, listed: list[Bundle]
     """Return for which image the bundles of each namespace are: its reference, if the store has it; "" if for any."""
     policy, names = current_policy(installation).policy, dict[str, str]()
     with suppress(WarmstartError), ImageStoreClient.of(policy.store_user, policy.paths.store) as images:
-        for entry in images.inventory(policy.images.keep.lease, store_deadline()):
+        for entry in images.run(store_deadline(), eviction.inventory, policy.images.keep.lease):
             names[entry.digest] = entry.reference
     found: dict[tuple[str, str], str] = {}
     for bundle in listed:
@@ -375,7 +377,7 @@ def reindex(installation: Installation, /, listing: Listing, **options: str | No
     with store_maintenance(installation) as (session, work):
         for where in filter(only.matches, work.namespaces()):
             with work.isolated():
-                made.append((where, session.store.reindex(where, session.store_deadline())))
+                made.append((where, session.store.run_in(session.store_deadline(), bundles.reindex, where)))
     listing.show({**where._asdict(), "namespace": where.name, **answer._asdict()} for where, answer in made)
     if _tell_failures(session) or any(answer.refused for _, answer in made):
         raise click.exceptions.Exit(NO)

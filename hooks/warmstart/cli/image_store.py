@@ -23,6 +23,7 @@ from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportAbandoned, ImportRequest
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import ImageReferenceInvalid, Reference, check_allowed, parse
+from warmstart.images.store import eviction, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
 from warmstart.images.store.layout import reference_of
@@ -71,8 +72,8 @@ class ImageStore(NamedTuple):
         """Return all images, least recently used first; for root also those of private stores."""
         lease, images = self.policy.images.keep.lease, list[ImageEntry]()
         for name, store in self.stores():
-            tags = store.tags(after(LISTING_S))
-            for entry in store.inventory(lease, after(LISTING_S)):
+            tags = store.run(after(LISTING_S), eviction.tags)
+            for entry in store.run(after(LISTING_S), eviction.inventory, lease):
                 own = tags.get(entry.digest, [])
                 # Only the store's owner can read which reference it was imported as.
                 images.append(entry._replace(private=name, tags=own, reference=entry.reference or ", ".join(own)))
@@ -83,7 +84,7 @@ class ImageStore(NamedTuple):
         images = [
             entry._replace(private=name)
             for name, store in self.stores()
-            for entry in store.quarantined(after(LISTING_S))
+            for entry in store.run(after(LISTING_S), eviction.quarantined)
         ]
         return sorted(images, key=lambda entry: entry.at)
 
@@ -91,7 +92,7 @@ class ImageStore(NamedTuple):
         """Yield (name, client) of the shared store, whose name is "", and of the stores of private images."""
         yield "", self.images
         # Only the owner may list the stores of private images.
-        for path in self.images.stores(after(LISTING_S)) if os.geteuid() == 0 else ():
+        for path in self.images.run(after(LISTING_S), eviction.stores) if os.geteuid() == 0 else ():
             if path != self.images.path:
                 yield os.path.basename(path), self.images.at(path)
 
@@ -129,7 +130,7 @@ class ImageStore(NamedTuple):
             return []
         imports = []
         for name, images in self.stores():
-            for lock, producer in images.under_way(after(LISTING_S)).items():
+            for lock, producer in images.run(after(LISTING_S), published.under_way).items():
                 key, machine, _ = lock.rsplit(".", 2)
                 imports.append(_at_work(reference_of(key), machine, producer, name))
         known = {(known.reference, known.private) for known in imports}

@@ -33,6 +33,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.images.imports import making
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
+from warmstart.images.store import eviction, published
 from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
 from warmstart.images.store.layout import NOBODY
 from warmstart.paths import Installation
@@ -243,7 +244,7 @@ def pin(installation: Installation, image: str) -> None:
     """
     with changed(installation) as store:
         entry = store.find(image)
-        store.images.at(entry.store).pin(entry.name, WRITER, after(LISTING_S))
+        store.images.at(entry.store).run(after(LISTING_S), eviction.pin, entry.name, WRITER)
         store.emit(events.IMAGE_PINNED, name=entry.name)
     say(f"{entry.name}: pinned")
 
@@ -258,7 +259,7 @@ def unpin(installation: Installation, image: str) -> None:
     """
     with changed(installation) as store:
         entry = store.find(image)
-        done = store.images.at(entry.store).unpin(entry.name, after(LISTING_S))
+        done = store.images.at(entry.store).run(after(LISTING_S), eviction.unpin, entry.name)
         if done:
             store.emit(events.IMAGE_UNPINNED, name=entry.name)
     say(f"{entry.name}: {'unpinned' if done else 'was not pinned'}")
@@ -276,11 +277,13 @@ def remove(installation: Installation, image: tuple[str, ...], force: bool, as_j
     Exit status: 0 removed; 1 an image is protected, or there is no such image; 2 wrong usage.
     """
     with changed(installation) as store:
-        chosen = [store.find(name) for name in image]
+        chosen, rules = [store.find(name) for name in image], store.policy.images
         done = [
             entry
             for entry in chosen
-            if store.images.at(entry.store).evict(entry.name, store.policy.images, after(LISTING_S), forced=force)
+            if store.images.at(entry.store).run(
+                after(LISTING_S), eviction.evict, entry.name, rules.keep.lease, rules.names, force
+            )
         ]
         for entry in done:
             store.emit(events.IMAGE_EVICTED, name=entry.name, reason="warmstart images rm")
@@ -301,7 +304,8 @@ def evict(installation: Installation, as_json: bool) -> None:
     Exit status: 0 done; 2 wrong usage.
     """
     with changed(installation) as store:
-        gone = store.images.make_room(0, store.policy.images, NOBODY, after(LISTING_S))
+        rules = store.policy.images
+        gone = store.images.run(after(LISTING_S), eviction.make_room, 0, rules.keep, NOBODY, rules.names)
         for name in gone:
             store.emit(events.IMAGE_EVICTED, name=name, reason="warmstart images evict")
     if as_json:
@@ -349,9 +353,9 @@ def _obtain(
 def _verify(store: ImageStore, entry: ImageEntry, again: bool) -> dict[str, str]:
     """Return the result as --json has it; `problem` is "" for an image that is intact."""
     images, name = store.images.at(entry.store), entry.name
-    check = images.check_bytes(name, WRITER, after(HASHING_S), again=again)
+    check = images.run(after(HASHING_S), published.check_bytes, name, WRITER, again)
     if check.problem:
-        images.quarantine(name, check.problem, after(LISTING_S), inode=check.inode)
+        images.run(after(LISTING_S), published.quarantine, name, check.problem, check.inode)
         store.emit(events.IMAGE_QUARANTINED, image=name, digest="", reason=check.problem)
         return {"name": name, "problem": check.problem, "how": "quarantined"}
     how = "intact, unchanged since it was last read" if check.remembered else "intact"

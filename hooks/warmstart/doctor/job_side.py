@@ -52,7 +52,7 @@ def _tried(
     if os.geteuid() != 0:
         yield Finding(UNKNOWN, f"whether a job's user can {what}", AS_ROOT)
         return
-    with Worker(SOMEBODY) as worker:
+    with Worker(SOMEBODY, rooms=(__name__,)) as worker:
         refused = worker.run(after(SECONDS), function, subject)
     if refused is None:
         yield Finding(OK, f"a job's user can {what}")

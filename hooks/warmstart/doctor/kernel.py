@@ -100,7 +100,7 @@ def job_ends(node: Node) -> Iterator[Finding]:
 def _try(node: Node, trial: Callable[[str, str], _Answer]) -> _Answer:
     """Call `trial(parent, name)` for a new directory, as root in a process of its own."""
     parent = existing(node.policy.paths.workspace)
-    with trial_directory(parent) as name, Worker(ROOT, f"a trial in {parent}") as worker:
+    with trial_directory(parent) as name, Worker(ROOT, f"a trial in {parent}", rooms=(__name__,)) as worker:
         return worker.run(after(SECONDS), trial, parent, name)
 
 

@@ -36,6 +36,7 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration
 from warmstart.session import STORE_INTERVAL_S
 from warmstart.store import maintenance, signed
+from warmstart.store.layout import OWNERS_ROOMS
 from warmstart.store.signed import Envelope
 from warmstart.store.verify import SignedLists
 
@@ -90,7 +91,7 @@ def opened(policy: Policy, known_id: str = "", shared: str = "") -> Iterator[Sto
 
     Raises `WorkerSilent` if the store hangs.
     """
-    with two_processes(policy) as (run, run_second), Worker(ROOT, _subject(policy)) as root:
+    with two_processes(policy) as (run, run_second), Worker(ROOT, _subject(policy), rooms=(probe.__name__,)) as root:
         directory, problem, code = "", "", 0
         try:
             directory = run(probe.make_directory, policy.paths.store, f"{os.uname().nodename}-{os.getpid()}")
@@ -110,7 +111,7 @@ def opened(policy: Policy, known_id: str = "", shared: str = "") -> Iterator[Sto
 def two_processes(policy: Policy) -> Iterator[tuple[RunAs, RunAs]]:
     """Start two processes as the store's owner for a `with` block."""
     owner, what = policy.store_user, _subject(policy)
-    with Worker(owner, what) as first, Worker(owner, what) as second:
+    with Worker(owner, what, rooms=(*OWNERS_ROOMS, probe.__name__)) as first, first.another() as second:
         yield RunAs(first), RunAs(second)
 
 

@@ -38,7 +38,9 @@ def trees(node: Node) -> Iterator[Finding]:
 
 def _prefix(prefix: str) -> Iterator[Finding]:
     try:
-        with Worker(Identity("root", os.geteuid(), os.getegid()), f"the file system of {prefix}") as worker:
+        with Worker(
+            Identity("root", os.geteuid(), os.getegid()), f"the file system of {prefix}", rooms=(__name__,)
+        ) as worker:
             real = worker.run(after(SECONDS), _real_path, prefix)
     except PermissionError:
         return  # root may be nobody there, and the jobs' users are not

@@ -183,7 +183,7 @@ def merge_all(session: Session, only: str = "") -> int:
         if not files.wait_flock(fd, after(RUN_S if only else 0)):
             return 0
         clear_stage(session.paths.merging)
-        for name in [only] if only else session.store.due_parts(time.time(), session.store_deadline()):
+        for name in [only] if only else session.store.run(session.store_deadline(), parts.due, time.time()):
             uid = name.partition(".")[0]
             if users.get(uid, 0.0) < RUN_S:
                 began = time.monotonic()
@@ -296,7 +296,7 @@ class _Merge:
         self._remove([bundle])
 
     def _remove(self, bundles: list[str]) -> None:
-        self._session.store.remove_parts(self._run, bundles, self._session.store_deadline())
+        self._session.store.worker.run(self._session.store_deadline(), parts.remove, self._run, bundles)
 
 
 def pack_all(session: Session) -> int:

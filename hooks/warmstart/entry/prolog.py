@@ -120,7 +120,8 @@ def _with_job_spec(hook: Hook, deadline: Deadline) -> Hook:
 
     try:
         path = spec.path_of(keys.spec_directory, job.cluster, job.id)
-        job = spec.informed(job, path, hook.store.read_job_spec(path, keys.user.uid, deadline.within(keys.deadline)))
+        written = hook.store.worker.look(deadline.within(keys.deadline), spec.read, path, keys.user.uid)
+        job = spec.informed(job, path, written)
     except StoreError as error:  # rules that need the spec grant nothing
         hook.audit.emit(events.SPEC_IGNORED, error=error.as_audit())
         return hook

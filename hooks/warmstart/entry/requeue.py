@@ -18,6 +18,7 @@ from typing import NamedTuple
 from warmstart.entry.hook import Hook
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline
+from warmstart.images.store import requeued
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.requeued import RequeuedJob
 from warmstart.runner import Refused
@@ -83,7 +84,7 @@ def _array(hook: Hook, access: Access, deadline: Deadline) -> str:
 
         try:
             path = spec.path_of(keys.spec_directory, job.cluster, job.id)
-            written = hook.store.read_job_spec(path, keys.user.uid, deadline.within(keys.deadline))
+            written = hook.store.worker.look(deadline.within(keys.deadline), spec.read, path, keys.user.uid)
             array = spec.informed(job, path, written).array
         except StoreError:  # no spec of this run
             array = None
@@ -101,4 +102,4 @@ def _count(hook: Hook, name: str, failure: Refused, deadline: Deadline) -> int:
     job = hook.job
     known = RequeuedJob(job.cluster, job.view_id, name, job.uid, job.restarts, image, os.uname().machine)
     store = ImageStoreClient(hook.store.worker, hook.policy.paths.store)
-    return store.count_requeue(known, hook.policy.images.requeues, f"{job.node}-{hook.run_id}", deadline)
+    return store.run(deadline, requeued.count, known, hook.policy.images.requeues, f"{job.node}-{hook.run_id}")

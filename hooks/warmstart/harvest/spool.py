@@ -237,6 +237,8 @@ def _hand_over(
     spooled: Spooled, bundle: int, store: StoreClient, rules: Maintenance, deadline: Deadline
 ) -> Published | None:
     """Publish a bundle, or hand it in; returns None if it was handed in."""
+    from warmstart.store import parts
+
     namespace = Namespace(store.path, spooled.scope, spooled.profile, spooled.namespace)
     quota = bundles.quota(spooled.scope, rules)
     if not spooled.parts:
@@ -245,7 +247,7 @@ def _hand_over(
     if spooled.profile:
         store.hand_in(place, namespace, bundle, spooled.draft, spooled.nodelist, deadline, quota=quota)
     else:
-        store.finish_parts(place, spooled.draft.producer.node, spooled.nodelist, deadline)
+        store.run_in(deadline, parts.finish, place, spooled.draft.producer.node, spooled.nodelist)
     return None
 
 

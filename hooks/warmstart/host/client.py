@@ -20,14 +20,14 @@ def show_in_namespace(
     Returns what failed, and why. Raises `OSError`, and `WorkerSilent` at the deadline.
     """
     groups = os.getgrouplist(owner.name, owner.gid)
-    with Worker(ROOT, f"the mount of {' and '.join(targets.values())}") as worker:
+    with Worker(ROOT, f"the mount of {' and '.join(targets.values())}", rooms=(namespaces.__name__,)) as worker:
         return worker.run(deadline, namespaces.show, namespace, run, owner, groups, targets)
 
 
 def remove_in_child(parent: int, name: str, deadline: Deadline) -> None:
     """Remove `name` in the directory `parent` as `files.remove_tree` does; `ETIME` if it hangs: it is left behind."""
     try:
-        with Worker(_ourselves(), keep=[parent]) as worker:
+        with Worker(_ourselves(), rooms=(files.__name__,), keep=[parent]) as worker:
             worker.run(deadline, files.remove_tree, parent, name, deadline)
     except WorkerSilent as error:
         raise OSError(errno.ETIME, "not all removed before the deadline", name) from error
@@ -39,7 +39,7 @@ def sync_in_child(fd: int, deadline: Deadline) -> None:
     Raises `OSError` if any of it was lost (Linux 5.8), `ETIME` if it takes too long: the child is left behind.
     """
     try:
-        with Worker(_ourselves(), keep=[fd]) as worker:
+        with Worker(_ourselves(), rooms=(__name__,), keep=[fd]) as worker:
             worker.run(deadline, _sync, fd)
     except WorkerSilent as error:
         raise OSError(errno.ETIME, "not written before the deadline") from error

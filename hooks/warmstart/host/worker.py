@@ -58,11 +58,12 @@ class _SystemError(NamedTuple):
 class Worker:
     """A child process with `identity`, forked at the first call and alive until `close`.
 
-    `what` is the subject of its errors, in words that users have. `keep` are the descriptors that stay open in the
-    child. `confine` sandboxes it for functions that parse hostile bytes: no network, no new privileges, bounded memory,
-    no writes to files (`identity.confine`). `real_uid` is that of `become`, for an identity with hostile processes.
-    `groups`: it has these supplementary groups, and all three ids, which a FUSE file system asks for, are its own; it
-    cannot be traced nevertheless (`identity.surrender`), but stopped.
+    `what` is the subject of its errors, in words that users have. `rooms` says whose functions may run as this
+    identity: `warmstart.store.` those of a package, `warmstart.slurm.spec:` those of a module. `keep` are descriptors
+    that stay open in the child. `confine` sandboxes it for functions that parse hostile bytes: no network, no new
+    privileges, bounded memory, no writes to files (`identity.confine`). `real_uid` is that of `become`, for an identity
+    with hostile processes. `groups`: it has these supplementary groups, and all three ids, which a FUSE file system
+    asks for, are its own; it cannot be traced nevertheless (`identity.surrender`), but stopped.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Worker:
         identity: Identity,
         what: str = "",
         *,
+        rooms: tuple[str, ...],
         keep: Iterable[int] = (),
         confine: bool = False,
         real_uid: int | None = None,
@@ -77,6 +79,7 @@ class Worker:
     ) -> None:
         self.identity = identity
         self._what = what or f"work as {identity.name}"
+        self._rooms = rooms
         self._keep = frozenset(keep)
         self._confine = confine
         self._real_uid = real_uid
@@ -91,15 +94,21 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def another(self, keep: Iterable[int] = ()) -> Worker:
+        """Return a worker for the same work with a process of its own, which has these descriptors, too."""
+        return Worker(self.identity, self._what, rooms=self._rooms, keep=keep)
+
     def run(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the module-level `function` in the child and return its result.
 
         Arguments and result must have types that `wire` can send; both sides check them against the function's
         annotations. Raises the function's own `WarmstartError` or `OSError`, `WorkerNotStarted`, `WorkerSilent` at the
         deadline, `WorkerDied` if the child died, `WorkerAnswerMalformed` for a result of another type, and `WorkerBug`
-        for any other exception.
+        for any other exception; `ValueError` for a function of another room.
         """
         name = f"{function.__module__}:{function.__qualname__}"
+        if not name.startswith(self._rooms):
+            raise ValueError(f"{name} may not run as {self.identity.name}")
         try:
             answer = self._ask(name, args, kwargs, deadline)
             result: R = wire.decode(wire.hints(function)["return"], answer)

@@ -36,9 +36,11 @@ def collect(run: int, known: str, *, node: str, store: ImageStoreClient, deadlin
     names = [name for name in _notes(run) if not is_recorded(known, name)]
     if not names:
         return 0
+    from warmstart.images.store import uses
+
     # The job's user owns TMPDIR in root's directory of the run, and cannot give it away.
     uid = os.stat("tmp", dir_fd=run, follow_symlinks=False).st_uid
-    return store.record_noted(names, node, uid, deadline)
+    return store.run(deadline, uses.record_noted, names, node, uid)
 
 
 def _notes(run: int) -> Iterator[str]:

@@ -19,6 +19,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir, unlink_if_there
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
+from warmstart.images.store import published
 from warmstart.images.store.layout import IMAGE, key_of
 
 
@@ -57,7 +58,7 @@ def hand_over(image: Obtained, reference: Reference, owner: JobOwner, site: Site
             unlink_if_there(name, directory)
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
             try:
-                if problem := site.store.copy_out(image.path, fd, deadline):
+                if problem := site.store.run_with(fd, deadline, published.copy_out, image.path, fd):
                     raise ImageCopyFailed(image=reference.canonical(), problem=problem)
                 os.fchown(fd, owner.uid, owner.gid)
                 os.fchmod(fd, 0o400)

@@ -102,10 +102,12 @@ class Site(NamedTuple):
         image = self.look_up(query, "reused", deadline, digest)
         if image is None or self.rules.verify != "full":
             return image
-        check = self.store.check_bytes(image.name, self.writer(query), deadline)
+        from warmstart.images.store import published
+
+        check = self.store.run(deadline, published.check_bytes, image.name, self.writer(query))
         if not check.problem:
             return image
-        self.store.quarantine(image.name, check.problem, deadline, inode=check.inode)
+        self.store.run(deadline, published.quarantine, image.name, check.problem, check.inode)
         return None
 
     def record_use(self, name: str, deadline: Deadline) -> bool:

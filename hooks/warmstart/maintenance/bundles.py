@@ -9,6 +9,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.repack.merge import RepackSettings
 from warmstart.session import Session, store_deadline
+from warmstart.store import maintenance
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
@@ -37,9 +38,9 @@ def namespaces(store: StoreClient, failed: Callable[[WarmstartError], None]) -> 
 
     A scope is listed when its turn comes, under a deadline of its own: a store may have tens of thousands of them.
     """
-    for scope in store.scopes(store_deadline()):
+    for scope in store.run(store_deadline(), maintenance.scopes):
         try:
-            listed = store.namespaces(scope, store_deadline())
+            listed = store.run(store_deadline(), maintenance.namespaces, scope)
         except WarmstartError as error:
             failed(error)
         else:

@@ -24,6 +24,7 @@ from warmstart.audit.runs import runs
 from warmstart.errors import ResourceError
 from warmstart.harvest import deferred, spool
 from warmstart.host import files, wire
+from warmstart.images.store import eviction
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.bundles import audited_survey
 from warmstart.paths import Installation
@@ -89,9 +90,11 @@ def write_store(session: Session) -> None:
     if directory is None:
         return
     shared = ImageStoreClient(session.store.worker, session.store.path)
-    stores = [shared.at(path) for path in shared.stores(session.store_deadline())]
+    stores = [shared.at(path) for path in shared.run(session.store_deadline(), eviction.stores)]
     lease = session.policy.images.keep.lease
-    images = [image.bytes for store in stores for image in store.inventory(lease, session.store_deadline())]
+    images = [
+        image.bytes for store in stores for image in store.run(session.store_deadline(), eviction.inventory, lease)
+    ]
     families = [
         *_of_bundles(audited_survey(session)),
         GaugeMetricFamily("warmstart_store_image_bytes", "Bytes of images.", value=sum(images)),

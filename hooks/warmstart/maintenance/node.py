@@ -58,6 +58,7 @@ from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 from warmstart.steps import harvest, spool
 from warmstart.steps.contract import Context
+from warmstart.store import maintenance
 from warmstart.trees import comparison
 from warmstart.trees import requests as trees
 
@@ -200,7 +201,7 @@ class _NodeMaintenance:
     def _store(self) -> None:
         """Remember the store's id. Raises `StoreReplaced` if it is not the one that this host remembers."""
         session = self._session
-        store_id = session.store.identity(session.store_deadline())
+        store_id = session.store.run(session.store_deadline(), maintenance.identity)
         known = known_store_id(self._store_id)
         if known and store_id != known:
             raise StoreReplaced(path=session.policy.paths.store, found=store_id[:8] or "none", known=known[:8])
@@ -260,7 +261,7 @@ class _NodeMaintenance:
     def _uses(self) -> int:
         session = self._session
         uses = node_cache.uses(session.paths.bundles)
-        recorded = session.store.record_uses(uses, session.store_deadline()) if uses else 0
+        recorded = session.store.run(session.store_deadline(), maintenance.record_uses, uses) if uses else 0
         return recorded + self._notes()
 
     def _notes(self) -> int:

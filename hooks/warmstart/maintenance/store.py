@@ -15,6 +15,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.entry import background
 from warmstart.errors import WarmstartError
+from warmstart.images.store import eviction, published, requeued
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY
 from warmstart.maintenance.bundles import (
@@ -73,10 +74,11 @@ class StoreMaintenance:
     def sweep(self, where: Namespace) -> None:
         """Remove files of publishers that died, and replaced bundles after their grace period."""
         session, now = self._session, time.time()
-        swept = session.store.sweep(where, now, session.store_deadline())
+        swept = session.store.run_in(session.store_deadline(), maintenance.sweep, where, now)
         if swept:
             session.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=swept[:20])
-        self._remove(where, session.store.superseded(where, now, session.store_deadline()), REPLACED)
+        replaced = session.store.run_in(session.store_deadline(), maintenance.superseded, where, now)
+        self._remove(where, replaced, REPLACED)
         self._count(swept=len(swept))
 
     def compact(self, where: Namespace, fewest: int = merge.FEWEST) -> None:
@@ -85,7 +87,7 @@ class StoreMaintenance:
         if where.profile == TREES or self._is_signed(where.scope):  # what is merged would not be in a signed list
             return
         most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
-        for merger in session.store.plan_compaction(where, session.store_deadline(), fewest=fewest, most_bytes=most):
+        for merger in session.store.run_in(session.store_deadline(), maintenance.plan_compaction, where, fewest, most):
             with self.isolated():  # the bundles of other users are still merged
                 self._compact(where, merger)
 
@@ -116,7 +118,7 @@ class StoreMaintenance:
         session = self._session
         for where in self.namespaces():
             with self.isolated():
-                if session.store.remove_empty(where, time.time(), session.store_deadline()):
+                if session.store.worker.run(session.store_deadline(), maintenance.remove_empty, where, time.time()):
                     names = [where.profile]
                     session.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=names)
                     self._count(swept=1)
@@ -153,45 +155,46 @@ class StoreMaintenance:
             for act in wing.store.values():
                 with self.isolated():
                     act(self._session)
-        self._session.store.identify(self._session.store_deadline())
-        self._session.store.record_maintained(self._session.store_deadline())
+        self._session.store.run(self._session.store_deadline(), maintenance.identify)
+        self._session.store.run(self._session.store_deadline(), maintenance.record_maintained)
         return self.report
 
     def maintain_images(self) -> None:
         """Do what is to be done in the shared store of images and in each private one."""
         shared = ImageStoreClient(self._session.store.worker, self._session.store.path)
-        stores = [shared.at(path) for path in shared.stores(self._session.store_deadline())]
+        stores = [shared.at(path) for path in shared.run(self._session.store_deadline(), eviction.stores)]
         for part in (self._evict_images, self._record_images, self._empty_quarantine):
             for store in stores:
                 with self.isolated():
                     part(store)
         with self.isolated():  # jobs that were requeued for an image long ago
-            self._count(swept=shared.forget_requeued(self._session.store_deadline()))
+            self._count(swept=shared.run(self._session.store_deadline(), requeued.forget))
 
     def _evict_images(self, store: ImageStoreClient) -> None:
         """Evict images down to the policy's watermarks, and remove files of producers that died."""
-        gone = store.make_room(0, self._session.policy.images, NOBODY, self._session.store_deadline())
+        rules, deadline = self._session.policy.images, self._session.store_deadline()
+        gone = store.run(deadline, eviction.make_room, 0, rules.keep, NOBODY, rules.names)
         for name in gone:
             self._session.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
         self._count(evicted=len(gone))
 
     def _record_images(self, store: ImageStoreClient) -> None:
         """Write down the hashes of images whose producers died before they did."""
-        for name in store.unrecorded(self._session.store_deadline()):
+        for name in store.run(self._session.store_deadline(), published.unrecorded):
             with self.isolated():
                 # A damaged one is found, and replaced, by the next job that wants it.
-                store.check_bytes(name, "maintenance", bundle_deadline())
+                store.run(bundle_deadline(), published.check_bytes, name, "maintenance")
 
     def _empty_quarantine(self, store: ImageStoreClient) -> None:
         """Remove quarantined images that are too old or too many."""
         lease = self._session.policy.images.keep.lease
-        gone = store.empty_quarantine(time.time(), lease, self._session.store_deadline())
+        gone = store.run(self._session.store_deadline(), eviction.empty_quarantine, time.time(), lease)
         for name in gone:
             self._session.audit.emit(events.IMAGE_DISCARDED, name=name, store=store.path)
         self._count(discarded=len(gone))
 
     def _sweep_top(self) -> None:
-        swept = self._session.store.sweep_top(time.time(), self._session.store_deadline())
+        swept = self._session.store.run(self._session.store_deadline(), maintenance.sweep_top, time.time())
         if swept:
             self._session.audit.emit(events.STORE_SWEPT, names=swept[:20])
         self._count(swept=len(swept))
@@ -213,13 +216,14 @@ class StoreMaintenance:
             self._count(compacted=1)
 
     def _remove(self, where: Namespace, names: list[str], reason: str) -> None:
-        removed = self._session.store.remove(where, names, self._session.store_deadline()) if names else []
+        deadline = self._session.store_deadline()
+        removed = self._session.store.run_in(deadline, maintenance.remove, where, names) if names else []
         for bundle in removed:
             self._audit(events.BUNDLE_REMOVED, where, bundle, reason)
         self._count(removed=len(removed))
 
     def _quarantine(self, where: Namespace, bundle: str, problem: str) -> None:
-        if self._session.store.quarantine(where, bundle, self._session.store_deadline()):
+        if self._session.store.run_in(self._session.store_deadline(), maintenance.quarantine, where, bundle):
             self._audit(events.BUNDLE_QUARANTINED, where, bundle, problem)
             self._count(quarantined=1)
 

@@ -49,7 +49,9 @@ class Validator:
 
         names = {entry: list(files) for entry, files in entries.items()}
         waiting, some = iter(names), 1
-        with Worker(self._identity, f"the check of {profile}'s entries", keep=(stage,), confine=True) as worker:
+        with Worker(
+            self._identity, f"the check of {profile}'s entries", rooms=(judge.__name__,), keep=(stage,), confine=True
+        ) as worker:
             while batch := {entry: names[entry] for entry in islice(waiting, some)}:
                 asked = time.monotonic()
                 answer: Verdicts = {}  # so no entry is valid if it is malformed

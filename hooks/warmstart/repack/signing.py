@@ -16,7 +16,7 @@ from warmstart.host import signatures
 from warmstart.host.deadline import Deadline, after
 from warmstart.lean import dumps
 from warmstart.repack.merge import RepackSettings, draft_of, packed_again, to_promote
-from warmstart.store import index, signed
+from warmstart.store import index, maintenance, signed
 from warmstart.store.bundles import Published, ToSign
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, is_component
@@ -58,7 +58,7 @@ def last(how: Signing, deadline: Deadline) -> SignedList | None:
     how.lists.forget_recent()
     verdict = how.store.verdict(how.lists, how.scope, deadline)
     remembered = how.lists.remembered(how.scope)
-    if remembered is None and how.store.signed_list(how.scope, deadline) is not None:
+    if remembered is None and how.store.look(deadline, signed.read, how.scope) is not None:
         raise NotSigned(scope=how.scope, problem=verdict.problem)
     return remembered
 
@@ -69,7 +69,7 @@ def named(store: StoreClient, where: Namespace, deadline: Deadline) -> set[str]:
         return set()
     base = store.lists.remembered(where.scope)
     sha256 = base.namespaces.get(signed.of(where.profile, where.name), "") if base else ""
-    return {*store.listing(where, sha256, deadline).manifests} if sha256 else set()
+    return {*store.worker.run(deadline, signed.read_listing, where, sha256).manifests} if sha256 else set()
 
 
 def promote(  # noqa: PLR0917 - as `merge.promote`, and how to sign
@@ -116,25 +116,25 @@ def sign(
             name = signed.of(where.profile, where.name)
             namespaces.pop(name, None)
             if changed.bundles:
-                namespaces[name] = how.store.write_listing(where, signed.encoded(changed), deadline)
+                namespaces[name] = how.store.run_in(deadline, signed.write_listing, where, signed.encoded(changed))
     if left:
         raise NotSigned(scope=how.scope, problem=f"its list does not name bundle {min(left)}")
     now = time.time()
     serial = max(int(now), base.serial + 1 if base else 0)  # by the clock: a list that starts anew replaces all others
-    store = base.store if base else how.lists.store_id() or how.store.identify(deadline)
+    store = base.store if base else how.lists.store_id() or how.store.run(deadline, maintenance.identify)
     made = SignedList(signed.FORMAT, store, how.scope, serial, now, now + how.valid, namespaces)
     text = dumps(made._asdict())
     envelope = Envelope(text, signatures.sign(how.key, text, after(SIGNING_S)))
     if not how.lists.holds(envelope, after(SIGNING_S)):
         raise NotSigned(scope=how.scope, problem=f"{how.key} is none of the policy's keys (trust.keys)")
-    how.store.write_signed_list(how.scope, envelope, deadline)
+    how.store.run(deadline, signed.write, how.scope, envelope, how.store.writer)
     how.lists.forget_recent()
     if problem := how.store.verdict(how.lists, how.scope, deadline).problem:
         raise NotSigned(scope=how.scope, problem=f"this host does not believe what it has just signed: {problem}")
     for where in sorted(wanted):
         name = signed.of(where.profile, where.name)
         keep = [sha256 for sha256 in (namespaces.get(name), base and base.namespaces.get(name)) if sha256]
-        how.store.remove_listings(where, keep, deadline)
+        how.store.worker.run(deadline, signed.remove_listings, where, keep)
     return made
 
 
@@ -148,7 +148,7 @@ def _changed(listing: Listing, added: ToSign | None, without: Collection[str]) -
 
 def _listing(how: Signing, base: SignedList | None, where: Namespace, deadline: Deadline) -> Listing:
     sha256 = base.namespaces.get(signed.of(where.profile, where.name), "") if base else ""
-    return how.store.listing(where, sha256, deadline) if sha256 else Listing([], {})
+    return how.store.worker.run(deadline, signed.read_listing, where, sha256) if sha256 else Listing([], {})
 
 
 def _namespace(how: Signing, name: str) -> Namespace:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from warmstart.seed.node_cache import Copy
     from warmstart.store.bundles import Offer
 
+ROOMS = ("warmstart.seed.extract:", "warmstart.profiles.last_use:", "warmstart.profiles.relocation:")
+
 
 class JobClient:
     """Operations that run under a job's uid; `cache` is a descriptor of the job's cache directory."""
@@ -71,4 +73,4 @@ class JobClient:
             worker.run(deadline, make_directory, cache, subdir)
 
     def _worker(self, cache: int) -> Worker:
-        return Worker(self._identity, "the job's cache", keep=(cache,), real_uid=self._real_uid)
+        return Worker(self._identity, "the job's cache", rooms=ROOMS, keep=(cache,), real_uid=self._real_uid)

@@ -21,18 +21,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.slurm import commands, pyslurm_lookup
-from warmstart.slurm.client import SlurmClient
+from warmstart.slurm.client import ask_pyslurm
 from warmstart.slurm.facts import Access, Configuration, JobFacts
 from warmstart.slurm.pending import PendingJob
 
 QUERY_S = 10.0
 PYSLURM, COMMANDS = "pyslurm", "squeue"
+_P = ParamSpec("_P")
 _Answer = TypeVar("_Answer")
 
 
@@ -71,27 +72,32 @@ class Slurmctld:
     def pending(self, deadline: Deadline) -> list[PendingJob]:
         """Return the jobs that wait and can start as they are, by priority, at most `slurm.pending.MOST`. One query."""
         with _problems("pending jobs"):
-            jobs = self._by_pyslurm(deadline, lambda client: client.pending_by_pyslurm(self._access, deadline))
+            jobs = self._by_pyslurm(deadline, pyslurm_lookup.pending)
             return commands.pending(self._access, deadline) if jobs is None else jobs
 
     def configuration(self, deadline: Deadline) -> Configuration:
         """Return settings that are in force, whatever slurm.conf says by now."""
         with _problems("its configuration"):
-            answer = self._by_pyslurm(deadline, lambda client: client.configuration_by_pyslurm(self._access, deadline))
+            answer = self._by_pyslurm(deadline, pyslurm_lookup.configuration)
             return commands.configuration(self._access, deadline) if answer is None else answer
 
     def _jobs(self, job_ids: list[int], deadline: Deadline) -> list[JobFacts]:
-        jobs = self._by_pyslurm(deadline, lambda client: client.jobs_by_pyslurm(self._access, job_ids, deadline))
+        jobs = self._by_pyslurm(deadline, pyslurm_lookup.jobs, job_ids)
         return commands.jobs(self._access, job_ids, deadline) if jobs is None else jobs
 
-    def _by_pyslurm(self, deadline: Deadline, query: Callable[[SlurmClient], _Answer | None]) -> _Answer | None:
+    def _by_pyslurm(
+        self,
+        deadline: Deadline,
+        query: Callable[Concatenate[str, str, _P], _Answer | None],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _Answer | None:
         """Return pyslurm's answer; None if commands are to be asked, now and from now on."""
         if not self._source:
             self._source = PYSLURM if self._has_fitting_pyslurm(deadline) else COMMANDS
         if self._source == COMMANDS:
             return None
-        with SlurmClient(self._identity) as client:
-            answer = query(client)
+        answer = ask_pyslurm(self._identity, self._access, deadline, query, *args, **kwargs)
         if answer is None:
             self._source = COMMANDS
         return answer

@@ -186,7 +186,7 @@ def _finish(context: Context) -> list[WarmstartError]:
     if not spool.holds(context.paths.spool, record.run_name):
         try:
             deadline = context.deadline.within(STORE_SECONDS)
-            standing = context.store.finish_parts(place, record.node, record.nodelist, deadline)
+            standing = context.store.run_in(deadline, parts.finish, place, record.node, record.nodelist)
         except (StoreFull, StoreFailed, WorkerSilent) as error:
             degraded.append(error)
         else:
@@ -430,11 +430,12 @@ class _ProfileHarvest:
         answer_by = self._limits.deadline.within(STORE_SECONDS)
         known: list[str] = []
         with suppress(StoreFailed, WorkerSilent):
-            known += store.known_entries(
-                self._namespace, record.user, record.uid, answer_by, quota=self._quota, fresh=record.fresh
-            )
+            known += store.run_in(
+                answer_by, bundles.known_entries, self._namespace, record.user, record.uid,
+                quota=self._quota, fresh=record.fresh,
+            )  # fmt: skip
             if self._place and not record.head:
-                known += store.handed_in(self._place, self._namespace, answer_by)
+                known += store.worker.run(answer_by, parts.entries, self._place, self._namespace)
         return known
 
     def _judge(self, entries_fd: int, collected: Entries) -> tuple[Entries, str]:

@@ -326,7 +326,7 @@ def _require_store(store: str) -> None:
 
 
 def known_entries(
-    where: Namespace, user: str, uid: int, writer: str, *, quota: int = 0, fresh: bool = False
+    where: Namespace, writer: str, user: str, uid: int, *, quota: int = 0, fresh: bool = False
 ) -> list[str]:
     """Return the entries that need not be harvested: readers of the scope have them, or they are blocked.
 

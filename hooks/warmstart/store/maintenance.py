@@ -278,7 +278,7 @@ def record_uses(store: str, uses: list[Use]) -> int:
     return recorded
 
 
-def remove(where: Namespace, names: list[str], writer: str) -> list[str]:
+def remove(where: Namespace, writer: str, names: list[str]) -> list[str]:
     """Remove bundles; return those that existed. What they superseded stays superseded."""
     path = where.path
     with store_errors("remove bundles", path), opened_dir(path) as fd, publish_lock(path):
@@ -290,7 +290,7 @@ def remove(where: Namespace, names: list[str], writer: str) -> list[str]:
     return there
 
 
-def quarantine(where: Namespace, bundle: str, writer: str) -> bool:
+def quarantine(where: Namespace, writer: str, bundle: str) -> bool:
     """Move a damaged bundle into `quarantine/`; return False if it is gone."""
     path = where.path
     with store_errors("quarantine a bundle", path), opened_dir(path) as fd, publish_lock(path):

@@ -13,6 +13,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, dumps, suppress
 from warmstart.record import Record
 from warmstart.slurm.nodes import first
+from warmstart.store import board
 from warmstart.store.board import Topic, Whose
 from warmstart.store.client import StoreClient
 
@@ -70,11 +71,11 @@ class Board:
 
     def begin(self, notice: str, value: N, deadline: Deadline) -> N:
         """Say the first notice; return it, or what an earlier prolog of this run has said."""
-        return self._said(self._store.begin(self._topic, notice, _text(value), deadline), value)
+        return self._said(self._store.run(deadline, board.begin, self._topic, notice, _text(value)), value)
 
     def say(self, notice: str, value: N, deadline: Deadline) -> N:
         """Say a notice; return it, or what was said there before."""
-        return self._said(self._store.say(self._topic, notice, _text(value), deadline), value)
+        return self._said(self._store.run(deadline, board.say, self._topic, notice, _text(value)), value)
 
     def hear(self, notice: str, kind: type[N], deadline: Deadline) -> N | None:
         """Return a notice; None while it was not said, or where it has another release's form."""
@@ -82,7 +83,7 @@ class Board:
 
     def hear_all(self, notice: str, kind: type[N], known: list[str], deadline: Deadline) -> dict[str, N]:
         """Return the notices that begin with `notice`, which ends in a dot, without those that are `known`."""
-        texts = self._store.hear(self._topic, [notice], known, deadline)
+        texts = self._store.look(deadline, board.hear, self._topic, [notice], known)
         read = {name: _read(kind, text) for name, text in texts.items()}
         return {name: value for name, value in read.items() if value is not None}
 

@@ -136,7 +136,7 @@ def hand_in(  # noqa: PLR0917 - as `bundles.publish_bundle`, and where to
     return new.bundle
 
 
-def finish(place: RunParts, node: str, nodelist: str, writer: str) -> Standing:
+def finish(place: RunParts, writer: str, node: str, nodelist: str) -> Standing:
     """Say that a node hands in nothing more; return how far the run is. Without any part the last node clears up."""
     from warmstart.store.atomic import publish, temp_file
 

@@ -121,7 +121,7 @@ def encoded(listing: Listing) -> str:
     return dumps({"format": FORMAT, "bundles": bundles, "manifests": listing.manifests}, separators=(",", ":"))
 
 
-def write_listing(where: Namespace, text: str, writer: str) -> str:
+def write_listing(where: Namespace, writer: str, text: str) -> str:
     """Store a listing; return its hash. Raises `StoreFull` or `StoreFailed`."""
     from warmstart.store.atomic import replace
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from warmstart.trees.stage import Stage
     from warmstart.trees.walk import Bounds
 
+ROOMS = ("warmstart.trees.",)
 PIECE_S = 120.0  # for one piece of a walk
 
 
@@ -35,7 +36,7 @@ class TreeClient:
         self._shared = shared
         groups = os.getgrouplist(user.name, user.gid)
         keep = (shared,) if shared >= 0 else ()
-        self._worker = Worker(user, f"the file system of {tree}", keep=keep, groups=groups)
+        self._worker = Worker(user, f"the file system of {tree}", rooms=ROOMS, keep=keep, groups=groups)
 
     def __enter__(self) -> TreeClient:
         return self

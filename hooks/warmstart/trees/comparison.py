@@ -23,6 +23,7 @@ from warmstart.policy.compiled import Policy
 from warmstart.profiles.defined import TREES
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import Copy
+from warmstart.store import maintenance
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, is_user_scope
 from warmstart.trees import copies
@@ -59,7 +60,7 @@ def here(paths: NodePaths, store: str) -> list[Here]:
 def due(paths: NodePaths, store: StoreClient, interval: int) -> list[Here]:
     """Return the copies of this node that no node has compared for so many seconds, longest ago first."""
     found = here(paths, store.path)
-    compared = store.last_compared([item.where for item in found], after(STORE_S))
+    compared = store.worker.run(after(STORE_S), maintenance.last_compared, [item.where for item in found])
     before = time.time() - interval
     return [item for at, item in sorted(zip(compared, found, strict=True)) if at < before]
 
@@ -87,7 +88,7 @@ def compare(item: Here, paths: NodePaths, policy: Policy, store: StoreClient, au
     except TreeUnusable:
         found = None
     finally:
-        store.record_compared(item.where, after(STORE_S))
+        store.run_in(after(STORE_S), maintenance.record_compared, item.where)
     if not (copy and found):
         return
     audit = audit.for_job(uid=copy.uid, user=copy.user)

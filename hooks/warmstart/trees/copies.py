@@ -10,6 +10,7 @@ from warmstart.audit.journal import Journal
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.profiles.defined import OWNERS, TREES
+from warmstart.store import maintenance
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.trees.place import ENTRY
@@ -53,7 +54,7 @@ def copies(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iter
 
     Each operation has a deadline of its own.
     """
-    for scope in store.scopes(_deadline()):
+    for scope in store.run(_deadline(), maintenance.scopes):
         try:
             yield from copies_in(store, scope, failed)
         except WarmstartError as error:
@@ -62,7 +63,7 @@ def copies(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iter
 
 def copies_in(store: StoreClient, scope: str, failed: Callable[[WarmstartError], None]) -> Iterator[TreeCopy]:
     """Yield the copies of a scope. `failed` gets the error of each namespace that is left out."""
-    for where in store.namespaces(scope, _deadline()):
+    for where in store.run(_deadline(), maintenance.namespaces, scope):
         if where.profile == TREES:
             try:
                 yield from copies_of(store, where)
@@ -104,7 +105,7 @@ def take_out(store: StoreClient, audit: Journal, copy: TreeCopy, reason: str) ->
     has it packed anew.
     """
     where = Namespace(store.path, copy.scope, TREES, copy.namespace)
-    if not store.remove(where, [copy.bundle], _deadline()):
+    if not store.run_in(_deadline(), maintenance.remove, where, [copy.bundle]):
         return False
     about = {"profile": TREES, "namespace": copy.namespace, "scope": copy.scope, "bundle": copy.bundle}
     audit.emit(events.BUNDLE_REMOVED, **about, tree=copy.tree, reason=reason)

@@ -137,7 +137,9 @@ class _Pack(NamedTuple):
     def is_published(self, where: Namespace, deadline: Deadline) -> bool:
         """Return whether there is a copy. Raises `PublishBlocked`, or `QuotaExceeded` if there is no room for one."""
         user, uid = self.request.user, self.request.uid
-        known = self._within_quota(lambda: self.store.known_entries(where, user, uid, deadline, quota=self._quota))
+        known = self._within_quota(
+            lambda: self.store.run_in(deadline, bundles.known_entries, where, user, uid, quota=self._quota)
+        )
         return bool(known)
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.image_site import CAPS
+from tests.support.worker_calls import put_in_place
 from warmstart.host import files, linux, loops
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
@@ -115,7 +116,7 @@ def test_a_file_system_that_cannot_be_shut_down(tmp_path: Path, monkeypatch: pyt
     with scratch.opened(str(tmp_path), "n1", "r1", ROOT, CAPS):
         pass
     assert os.listdir(tmp_path / "n1") == []
-    monkeypatch.setattr(files, "remove_tree", hang)
+    put_in_place(monkeypatch, files, "remove_tree", hang)
     monkeypatch.setattr(scratch, "REMOVAL_S", 0.1)
     with scratch.opened(str(tmp_path), "n1", "r1", ROOT, CAPS):
         pass
@@ -215,7 +216,7 @@ def test_other_users_do_not_reach_the_mount(base: Path) -> None:
     importer, stranger = Identity("importer", 60001, 60001), Identity("stranger", 60002, 60002)
     with scratch.opened(str(base), "n1", "r1", importer, CAPS) as work:
         for identity, reached in ((importer, True), (stranger, False)):
-            with Worker(identity) as worker:
+            with Worker(identity, rooms=(__name__,)) as worker:
                 assert worker.run(after(10), _reaches, work.path) is reached
 
 

@@ -90,7 +90,7 @@ def test_a_bundle_that_supersedes_is_shown_and_its_marks_outlive_it(entry_site: 
     shown = entry_site.command("cache", "show", made.bundle).stdout
     assert "SUPERSEDES IN BUNDLES BEFORE" in shown
     assert entry_site.json("cache", "show", made.bundle)["supersedes"] == {"data": made.bundle}
-    maintenance.remove(where, [made.bundle], "n1-test")
+    maintenance.remove(where, "n1-test", [made.bundle])
     assert entry_site.json("cache", "verify")["verified"] == 3
     assert entry_site.json("cache", "compact")["compacted"] == 1
     assert entry_site.json("cache", "verify")["damaged"] == {}

@@ -31,7 +31,7 @@ def statuses(node: Node, monkeypatch: pytest.MonkeyPatch, refused: Refused | Non
     """Return the findings' statuses, where the attempts of the job's user have that outcome."""
 
     class Told:
-        def __init__(self, _: object) -> None:
+        def __init__(self, _: object, *, rooms: object) -> None:
             pass
 
         def __enter__(self) -> Told:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import packed
 from tests.support.entry_site import NODE, NUMBA, SCOPE, EntrySite
+from tests.support.worker_calls import answer_here
 from warmstart import plan, run_end, view
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
@@ -229,20 +230,20 @@ def test_the_controllers_spec_is_read_where_a_rule_needs_it(
 ) -> None:
     """One that is not to be had is told, and then grants nothing."""
     from warmstart.policy.compiled import Slurmctld
+    from warmstart.slurm import spec
     from warmstart.slurm.spec import Spec
-    from warmstart.store.client import StoreClient
 
     policy = entry_site.policy
     rule = NUMBA._replace(match=(Condition("job_name", (Pattern("night", ""),)),))
     slurmctld = Slurmctld("/specs", policy.store_user, 5, "", ("job_name",))
     entry_site.write(policy._replace(rules=(rule,), slurmctld=slurmctld))
 
-    def read(_client: StoreClient, path: str, writer: int, _deadline: object) -> Spec:
+    def read(path: str, writer: int) -> Spec:
         assert (path, writer) == ("/specs/test.7.json", policy.store_user.uid)
         raise StoreFailed(what="spec", problem="gone")
 
     if not known:
-        monkeypatch.setattr(StoreClient, "read_job_spec", read)
+        answer_here(monkeypatch, spec.read, read)
     else:
         monkeypatch.setattr(
             prolog, "_with_job_spec", lambda hook, _deadline: hook._replace(job=hook.job._replace(job_name="night"))

@@ -114,7 +114,7 @@ def raise_half_an_error() -> None:
 @pytest.fixture
 def worker() -> Iterator[Worker]:
     """Give a worker with our own identity."""
-    with Worker(ME) as made:
+    with Worker(ME, rooms=(__name__,)) as made:
         yield made
 
 
@@ -164,9 +164,17 @@ def own_pid() -> int:
     return os.getpid()
 
 
+def test_a_function_of_another_room_does_not_run(worker: Worker) -> None:
+    """Callers name functions; which may run as whom stands in the clients."""
+    with pytest.raises(ValueError, match="posix:getppid may not run as me"):
+        worker.run(after(5), os.getppid)
+    with worker.another() as same, pytest.raises(ValueError, match="may not run as me"):
+        same.look(after(5), os.getppid)
+
+
 def test_a_users_stopped_child_is_told_apart() -> None:
     """Whose process it is, and not that a file system hangs; the next call has a new one."""
-    with Worker(ME, real_uid=ME.uid) as worker:
+    with Worker(ME, rooms=(__name__,), real_uid=ME.uid) as worker:
         os.kill(worker.run(after(5), own_pid), signal.SIGSTOP)
         with pytest.raises(WorkerStopped, match=f"the process of {ME.name} .* was stopped"):
             worker.run(after(0.2), ids)
@@ -175,7 +183,10 @@ def test_a_users_stopped_child_is_told_apart() -> None:
 
 def test_a_dead_child_is_silent_and_replaced(worker: Worker) -> None:
     """A child that dies in a call is an error of the store's kind, not a hang."""
-    with Worker(ME, "the store /s") as named, pytest.raises(WorkerSilent, match=r"^the store /s: .* died"):
+    with (
+        Worker(ME, "the store /s", rooms=(__name__,)) as named,
+        pytest.raises(WorkerSilent, match=r"^the store /s: .* died"),
+    ):
         named.run(after(5), fail, "death")
     with pytest.raises(WorkerSilent, match="died"):
         worker.run(after(5), fail, "death")
@@ -211,7 +222,7 @@ def test_only_kept_descriptors_reach_the_child(tmp_path: object) -> None:
     """Whatever root has open stays root's, but for what the caller hands over."""
     kept, other = os.open("/", os.O_RDONLY), os.open("/", os.O_RDONLY)
     try:
-        with Worker(ME, keep=(kept,)) as worker:
+        with Worker(ME, rooms=(__name__,), keep=(kept,)) as worker:
             assert worker.run(after(5), can_write, kept)
             assert not worker.run(after(5), can_write, other)
     finally:

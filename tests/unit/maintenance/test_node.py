@@ -28,6 +28,7 @@ from warmstart.slurm.facts import Access, JobFacts
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.layout import StoreFailed
+from warmstart.store.maintenance import identify, identity
 
 
 class Node:
@@ -318,8 +319,8 @@ def test_another_store_in_its_place_is_told(node: Node) -> None:
     assert not known.exists()
     with node.site.client() as client:
         assert client.lock(after(5))
-        first = client.identify(after(5))
-        assert client.identify(after(5)) == client.identity(after(5)) == first
+        first = client.run(after(5), identify)
+        assert client.run(after(5), identify) == client.run(after(5), identity) == first
     assert node.maintain().failed == ()
     assert known.read_text() == first
     store_id.chmod(0o600)

@@ -14,15 +14,14 @@ import pytest
 from tests.support import packed
 from tests.support.entry_site import SCOPE, EntrySite
 from tests.support.superblocks import image
-from warmstart.host.deadline import Deadline
-from warmstart.images.store.client import ImageStoreClient
+from tests.support.worker_calls import answer_here
+from warmstart.images.store import eviction
 from warmstart.maintenance.bundles import audited_survey
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.repack import merge
 from warmstart.session import MaintenanceBusy, Session, open_session
-from warmstart.store import index
+from warmstart.store import index, maintenance
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
-from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed
 from warmstart.store.maintenance import Bundle, Merger
 
@@ -58,13 +57,14 @@ def test_what_dead_publishers_left_is_swept(
     entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With an event that names some of it, but no event for nothing."""
-    monkeypatch.setattr(StoreClient, "sweep", lambda *_: [f".tmp-{number}" for number in range(30)])
+    left = [f".tmp-{number}" for number in range(30)]
+    answer_here(monkeypatch, maintenance.sweep, lambda *_: left)
     work = StoreMaintenance(session)
     work.sweep(next(work.namespaces()))
     assert work.report.swept == 30
     (event,) = entry_site.events("store.swept")
     assert len(event["names"]) == 20
-    monkeypatch.setattr(StoreClient, "sweep", lambda *_: [])
+    left = []
     work.sweep(next(work.namespaces()))
     assert len(entry_site.events("store.swept")) == 1
 
@@ -75,13 +75,13 @@ def test_one_namespace_that_fails_is_told(
     """The other is done."""
     seen = []
 
-    def sweep(_client: StoreClient, where: Namespace, _now: float, _deadline: Deadline) -> list[str]:
+    def sweep(where: Namespace, *_: object) -> list[str]:
         seen.append(where.scope)
         if where.scope == "site":
             raise StoreFailed(what="sweep", problem="x")
         return []
 
-    monkeypatch.setattr(StoreClient, "sweep", sweep)
+    answer_here(monkeypatch, maintenance.sweep, sweep)
     assert StoreMaintenance(session).all().failed == 1
     assert sorted(seen) == sorted(["site", SCOPE])
     assert [event["step"] for event in entry_site.events("step.failed")] == ["store"]
@@ -114,14 +114,14 @@ def damaged(*_: object) -> None:
 def test_what_can_not_be_merged_stays(entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged bundle is quarantined, a blocked user's are left."""
     merger = Merger("a", ["x"], {}, {})
-    monkeypatch.setattr(StoreClient, "plan_compaction", lambda *_, **__: [merger])
+    answer_here(monkeypatch, maintenance.plan_compaction, lambda *_: [merger])
     quarantined: list[str] = []
 
-    def quarantine(_client: StoreClient, _where: Namespace, bundle: str, _deadline: Deadline) -> bool:
+    def quarantine(_where: Namespace, _writer: str, bundle: str) -> bool:
         quarantined.append(bundle)
         return True
 
-    monkeypatch.setattr(StoreClient, "quarantine", quarantine)
+    answer_here(monkeypatch, maintenance.quarantine, quarantine)
     work = StoreMaintenance(session)
     monkeypatch.setattr(merge, "compact", damaged)
     work.compact(next(work.namespaces()))
@@ -140,13 +140,11 @@ def test_what_a_node_could_not_fetch_is_not_made(session: Session, monkeypatch: 
     """No job would be seeded with it."""
     asked = []
 
-    def plan(
-        _client: StoreClient, _where: Namespace, _deadline: Deadline, *, fewest: int, most_bytes: int
-    ) -> list[Merger]:
+    def plan(_where: Namespace, _writer: str, fewest: int, most_bytes: int) -> list[Merger]:
         asked.append((fewest, most_bytes))
         return []
 
-    monkeypatch.setattr(StoreClient, "plan_compaction", plan)
+    answer_here(monkeypatch, maintenance.plan_compaction, plan)
     policy = session.policy
     small = session._replace(policy=policy._replace(seed=policy.seed._replace(max_fetch=1000)))
     StoreMaintenance(small).compact(Namespace("/s", "site", "numba", "ns"))
@@ -185,20 +183,20 @@ def test_a_large_store_is_never_held_whole(
 ) -> None:
     """Each scope is listed and each namespace read when its turn comes; a scope that fails is left out."""
     asked: list[str] = []
-    listed, surveyed = StoreClient.namespaces, StoreClient.survey
+    listed, surveyed = maintenance.namespaces, maintenance.survey
 
-    def namespaces(client: StoreClient, scope: str, deadline: Deadline) -> list[Namespace]:
+    def namespaces(store: str, scope: str) -> list[Namespace]:
         asked.append(f"list {scope}")
         if scope == "site" and asked.count("list site") > 1:
             raise StoreFailed(what="w", problem="p")
-        return listed(client, scope, deadline)
+        return listed(store, scope)
 
-    def survey(client: StoreClient, where: Namespace, deadline: Deadline) -> list[Bundle]:
+    def survey(where: Namespace, writer: str) -> list[Bundle]:
         asked.append(f"read {where.scope}")
-        return surveyed(client, where, deadline)
+        return surveyed(where, writer)
 
-    monkeypatch.setattr(StoreClient, "namespaces", namespaces)
-    monkeypatch.setattr(StoreClient, "survey", survey)
+    answer_here(monkeypatch, listed, namespaces)
+    answer_here(monkeypatch, surveyed, survey)
     work = StoreMaintenance(session)
     assert next(work.bundles()).scope == "site"
     assert asked == ["list site", "read site"]
@@ -245,14 +243,14 @@ def test_images_are_kept_below_the_watermarks(
         (entry_site.store / path).mkdir(parents=True)
     asked: list[str] = []
 
-    def gone(client: ImageStoreClient, *_: object) -> list[str]:
-        asked.append(Path(client.path).name)
+    def gone(path: str, *_: object) -> list[str]:
+        asked.append(Path(path).name)
         if fails:
             raise StoreFailed(what="w", problem="p")
         return ["image"]
 
-    monkeypatch.setattr(ImageStoreClient, "make_room", gone)
-    monkeypatch.setattr(ImageStoreClient, "empty_quarantine", gone)
+    answer_here(monkeypatch, eviction.make_room, gone)
+    answer_here(monkeypatch, eviction.empty_quarantine, gone)
     work = StoreMaintenance(session)
     work.maintain_images()
     assert asked == ["store", "team"] * 2

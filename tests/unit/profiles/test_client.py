@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.cache_files import NUMBA_BASE, numba_files
+from tests.support.worker_calls import put_in_place
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
@@ -41,7 +42,7 @@ def validator() -> Validator:
 @pytest.fixture
 def lied(validator: Validator, stage_fd: int, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Give a function that asks for `a` and `b` a validator that answers something."""
-    monkeypatch.setattr(judge, "judge", lie)
+    put_in_place(monkeypatch, judge, "judge", lie)
 
     def ask(answer: object) -> Verdicts:
         monkeypatch.setenv(ANSWER, json.dumps(answer))
@@ -93,7 +94,7 @@ def test_what_was_judged_before_the_deadline_stands(
     validator: Validator, stage_fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An entry that takes all of the time costs the ones before it nothing."""
-    monkeypatch.setattr(judge, "judge", hang)
+    put_in_place(monkeypatch, judge, "judge", hang)
     verdicts = validator.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(3))
     assert next(verdicts) == ("a", None)
     with pytest.raises(WorkerSilent):

@@ -25,7 +25,7 @@ from warmstart.profiles.defined import TREES
 from warmstart.seed import node_cache, wanted
 from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, FetchGoesOn, Keep, NotOffered, local_copy
 from warmstart.seed.wanted import Wanted
-from warmstart.store import bundles
+from warmstart.store import blocklist, bundles
 from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleDamaged, BundleGone, FetchOverBudget, Offer
 from warmstart.store.client import StoreClient
@@ -222,11 +222,11 @@ def test_what_is_blocked_while_it_is_fetched_is_not_there(
     too_slow.undo()
     block = Block(profile="numba", entry="a")
     if when == "before":
-        node.client.block(block, after(10))
+        node.client.run(after(10), blocklist.block, block, node.client.writer)
     real = StoreClient.fetch
 
     def fetch(*args: Any, **kwargs: Any) -> Entries:  # noqa: ANN401 - the method's
-        node.client.block(block, after(10))
+        node.client.run(after(10), blocklist.block, block, node.client.writer)
         return real(*args, **kwargs)
 
     monkeypatch.setattr(StoreClient, "fetch", fetch)

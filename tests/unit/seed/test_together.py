@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from tests.support.image_site import InlineWorker
 from warmstart.errors import StoreError
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import after
+from warmstart.host.worker import Worker
 from warmstart.record import Record
 from warmstart.seed import together
 from warmstart.seed.together import Cold, ProposedProfile, Settled, Together
@@ -27,18 +30,7 @@ class Local(StoreClient):
     def __init__(self, path: Path) -> None:
         """Do not fork."""
         self.path, self.writer = str(path), f"test-{threading.get_ident()}"
-
-    def begin(self, topic: Topic, notice: str, text: str, deadline: Deadline) -> str:  # noqa: ARG002
-        """Call it here."""
-        return board.begin(self.path, topic, notice, text)
-
-    def say(self, topic: Topic, notice: str, text: str, deadline: Deadline) -> str:  # noqa: ARG002
-        """Call it here."""
-        return board.say(self.path, topic, notice, text)
-
-    def hear(self, topic: Topic, notices: list[str], known: list[str], deadline: Deadline) -> dict[str, str]:  # noqa: ARG002
-        """Call it here."""
-        return board.hear(self.path, topic, notices, known)
+        self.worker = cast(Worker, InlineWorker())
 
 
 @pytest.fixture(autouse=True)

@@ -79,7 +79,7 @@ def test_a_good_spec_tells_what_slurmd_does_not(specs: Path) -> None:
     write(specs, a_spec())
     path = spec.path_of(str(specs), JOB.cluster, JOB.id)
     with StoreClient(ME, str(specs), "n1-test") as store:
-        job = spec.informed(JOB, path, store.read_job_spec(path, os.geteuid(), after(60)))
+        job = spec.informed(JOB, path, store.worker.look(after(60), spec.read, path, os.geteuid()))
     assert job == JOB._replace(qos="high", job_name="nightly", array="6_1")
 
 
@@ -192,14 +192,10 @@ def test_a_dead_file_system_costs_the_deadline_and_no_more(specs: Path) -> None:
     """What never answers is a StoreError, which a prolog takes as `no spec`."""
     path = spec.path_of(str(specs), JOB.cluster, JOB.id)
     with StoreClient(ME, str(specs), "n1-test") as store:
-        os.kill(store.worker.run(after(5), own_pid), signal.SIGSTOP)
+        store.worker._start()
+        os.kill(store.worker._pid, signal.SIGSTOP)
         with pytest.raises(StoreError, match="no answer before the deadline"):
-            store.read_job_spec(path, os.geteuid(), after(0.05))
-
-
-def own_pid() -> int:
-    """Return the pid of the process that this runs in."""
-    return os.getpid()
+            store.worker.look(after(0.05), spec.read, path, os.geteuid())
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(

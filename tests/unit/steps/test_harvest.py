@@ -15,6 +15,7 @@ import pytest
 from tests.support.bundles import draft
 from tests.support.cache_files import numba_files, triton_kernel
 from tests.support.runs import a_context, events
+from tests.support.worker_calls import answer_here
 from warmstart.harvest import collect, spool
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.harvest.spool import Spooled
@@ -126,13 +127,13 @@ def test_what_the_store_has_or_the_job_was_given_is_not_new(job: Job) -> None:
 def test_the_store_is_asked_only_about_what_is_new(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sums up its scope for an answer, which grows with the bundles there; a warm job has no question."""
     asked: list[Namespace] = []
-    answer = StoreClient.known_entries
+    known = bundles.known_entries
 
-    def known_entries(self: StoreClient, where: Namespace, *rest: Any, **more: Any) -> list[str]:  # noqa: ANN401
+    def known_entries(where: Namespace, *rest: Any, **more: Any) -> list[str]:  # noqa: ANN401
         asked.append(where)
-        return answer(self, where, *rest, **more)
+        return known(where, *rest, **more)
 
-    monkeypatch.setattr(StoreClient, "known_entries", known_entries)
+    answer_here(monkeypatch, known, known_entries)
     job.seeded(numba=Seeded("ns", [SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [ENTRY])]))
     assert (job.harvest().state, asked) == ("unchanged", [])
     job.write("numba", numba_files())  # the seeded entry, whose files the job has touched
@@ -172,11 +173,11 @@ def test_what_the_store_does_not_take_is_spooled(
     """On the node, for a later epilog; the step says why it is so."""
     job.write("numba", numba_files())
 
-    def refuse(*_args: object, **_kwargs: object) -> None:
+    def refuse(*_args: object, **_kwargs: object) -> NoReturn:
         raise failure if isinstance(failure, StoreFailed) else WorkerSilent(what="f", problem="p")
 
-    for call in ("publish", "known_entries"):
-        monkeypatch.setattr(StoreClient, call, refuse)
+    for call in (bundles.publish_bundle, bundles.known_entries):
+        answer_here(monkeypatch, call, refuse)
     outcome = job.harvest()
     assert [type(error) for error in outcome.degraded] in ([StoreFailed], [WorkerSilent])
     (spooled,) = os.listdir(job.context.paths.spool)
@@ -560,12 +561,12 @@ def test_a_part_that_the_store_does_not_take_is_spooled(job: Job, started: list[
 def test_a_last_word_that_the_store_does_not_take(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also without a part it is kept."""
 
-    def finish_parts(*_: object, **_more: object) -> NoReturn:
+    def refuse(*_: object) -> NoReturn:
         raise StoreFailed(what="finish handing in", problem="away")
 
     on(job, "n2")
     with monkeypatch.context() as patch:
-        patch.setattr(StoreClient, "finish_parts", finish_parts)
+        answer_here(patch, parts.finish, refuse)
         outcome = job.harvest()
     assert [error.code for error in outcome.degraded] == ["store-failed"]
     (_,) = spool.deliver(job.context.paths.spool, job.context.store, job.context.policy.maintenance, after(20))
@@ -574,8 +575,12 @@ def test_a_last_word_that_the_store_does_not_take(job: Job, monkeypatch: pytest.
 
 def test_a_job_on_one_node_asks_nobody(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes no call for nodes that it does not have."""
-    for name in ("hand_in", "finish_parts", "handed_in"):
-        monkeypatch.delattr(StoreClient, name)
+
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError
+
+    for function in (parts.hand_in, parts.finish, parts.entries):
+        answer_here(monkeypatch, function, refuse)
     job.write("numba", numba_files())
     assert job.harvest().state == "changed"
     assert job.offered() == [ENTRY]

@@ -27,7 +27,7 @@ from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.seed import CacheWithheld, Options, SeedFailed
-from warmstart.store import bundles
+from warmstart.store import blocklist, bundles
 from warmstart.store.blocklist import Block
 from warmstart.store.layout import Namespace, StoreFailed
 
@@ -218,7 +218,9 @@ def test_why_all_of_a_profile_is_cold(node: Node, change: str, reason: str) -> N
         policy = node.context.policy
         node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(max_fetch=20)))
     else:
-        node.context.store.block(Block(profile="numba", entry="m/f"), after(10))
+        node.context.store.run(
+            after(10), blocklist.block, Block(profile="numba", entry="m/f"), node.context.store.writer
+        )
     outcome = node.run()
     assert (outcome.detail["warm"], outcome.detail["cold"]) == ([], {"numba": reason})
 

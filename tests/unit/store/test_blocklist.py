@@ -33,7 +33,7 @@ def test_what_is_blocked_is_not_harvested_or_published(tmp_path: Path) -> None:
     publish(tmp_path, "a")
     store = str(tmp_path)
     assert blocklist.block(store, Block(profile="numba", entry="bad"), OWNER)
-    assert bundles.known_entries(namespace(tmp_path), "a", 1000, OWNER) == ["a", "bad"]
+    assert bundles.known_entries(namespace(tmp_path), OWNER, "a", 1000) == ["a", "bad"]
     assert blocklist.block(store, Block(profile="numba", namespace="ns"), OWNER)
     with pytest.raises(PublishBlocked, match="namespace ns"):
         publish(tmp_path, "b")
@@ -42,4 +42,4 @@ def test_what_is_blocked_is_not_harvested_or_published(tmp_path: Path) -> None:
     assert blocklist.unblock(store, Block(profile="numba", namespace="ns", reason="another"), OWNER)
     blocklist.block(store, Block(user="1000"), OWNER)
     with pytest.raises(PublishBlocked, match="user a"):
-        bundles.known_entries(namespace(tmp_path), "a", 1000, OWNER)
+        bundles.known_entries(namespace(tmp_path), OWNER, "a", 1000)

@@ -95,7 +95,7 @@ def test_known_entries_are_those_of_the_scope(tmp_path: Path) -> None:
     """A harvest leaves out what its own scope has, not what other scopes have."""
     publish(tmp_path, "a", "c")
     publish(tmp_path, "b", scope="site")
-    assert bundles.known_entries(namespace(tmp_path), "a", 1000, OWNER) == ["a", "c"]
+    assert bundles.known_entries(namespace(tmp_path), OWNER, "a", 1000) == ["a", "c"]
 
 
 def test_a_slow_clock_does_not_make_a_bundle_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,7 +411,7 @@ def test_a_bundle_that_is_larger_than_all_of_it(tmp_path: Path) -> None:
 def test_a_harvest_is_spared_where_nothing_more_may_come(tmp_path: Path) -> None:
     """`known_entries` raises before anything is copied."""
     publish_within(tmp_path, 0, "a")
-    where = (namespace(tmp_path), "a", 1000, OWNER)
+    where = (namespace(tmp_path), OWNER, "a", 1000)
     used = stored(tmp_path)
     assert bundles.known_entries(*where, quota=used + 1) == ["a"]
     with pytest.raises(QuotaExceeded):

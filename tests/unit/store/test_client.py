@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
+from tests.support.worker_calls import put_in_place
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerDied, WorkerSilent
-from warmstart.store import bundles, maintenance, parts
+from warmstart.store import blocklist, bundles, maintenance, parts
 from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleGone, Offer, Offers
 from warmstart.store.client import StoreClient
@@ -50,8 +51,8 @@ def test_what_is_published_is_offered_fetched_and_described(client: StoreClient,
     assert (files, os.pread(copy, 100, 0)) == (draft("a").entries, b"squashfs")
     found = client.manifest(where, offer.bundle, after(10))
     assert (found.producer, found.entries) == (PRODUCER, {"a": {"a.nbi": File(3, SHA, 17)}})
-    assert client.known_entries(where, "a", 1000, after(10)) == ["a"]
-    assert client.reindex(where, after(10)).bundles == 1
+    assert client.run_in(after(10), bundles.known_entries, where, "a", 1000) == ["a"]
+    assert client.run_in(after(10), bundles.reindex, where).bundles == 1
     with pytest.raises(BundleGone):
         client.manifest(where, BUNDLE, after(10))
     for fd in (squashfs, copy):
@@ -65,18 +66,25 @@ def test_maintenance_goes_through_all_of_a_store(client: StoreClient, tmp_path: 
     assert client.lock(after(10))
     with StoreClient(client.worker.identity, client.path, OWNER) as other:
         assert not other.lock(after(10))
-    assert (client.scopes(after(10)), client.namespaces("user-1", after(10))) == (["user-1"], [where])
+    assert (client.run(after(10), maintenance.scopes), client.run(after(10), maintenance.namespaces, "user-1")) == (
+        ["user-1"],
+        [where],
+    )
     assert [bundle.bundle for bundle in client.survey(where, after(10))] == made
-    (merger,) = client.plan_compaction(where, after(10), fewest=2, most_bytes=100)
+    (merger,) = client.run_in(after(10), maintenance.plan_compaction, where, 2, 100)
     assert merger.sources == made
     squashfs = os.memfd_create("merged")
     merged = client.publish_compacted(where, squashfs, draft("a", "b")._replace(replaces=merger.sources), after(10))
     os.close(squashfs)
     assert merged.bundle is not None
-    assert client.superseded(where, 0.0, after(10)) == []
-    assert client.sweep(where, 0.0, after(10)) == client.sweep_top(0.0, after(10)) == []
-    assert client.quarantine(where, merged.bundle, after(10))
-    assert client.remove(where, [str(made[0])], after(10)) == [made[0]]
+    assert client.run_in(after(10), maintenance.superseded, where, 0.0) == []
+    assert (
+        client.run_in(after(10), maintenance.sweep, where, 0.0)
+        == client.run(after(10), maintenance.sweep_top, 0.0)
+        == []
+    )
+    assert client.run_in(after(10), maintenance.quarantine, where, merged.bundle)
+    assert client.run_in(after(10), maintenance.remove, where, [str(made[0])]) == [made[0]]
 
 
 def test_a_look_up_whose_process_dies_is_asked_again(client: StoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +94,7 @@ def test_a_look_up_whose_process_dies_is_asked_again(client: StoreClient, monkey
     os.kill(client.worker._pid, signal.SIGKILL)
     assert ask(after(10)).offers == []
     client.close()
-    monkeypatch.setattr(bundles, "offers", die)
+    put_in_place(monkeypatch, bundles, "offers", die)
     with pytest.raises(WorkerDied) as raised:
         ask(after(10))
     assert str(raised.value) == f"the store {client.path}: the helper process that was at work there died"
@@ -104,7 +112,7 @@ def test_an_operation_that_is_late_does_not_give_the_lock_back(client: StoreClie
     """Its process is killed; the run goes on with the next namespace, and no other host begins one."""
     assert client.lock(after(10))
     with pytest.raises(WorkerSilent):
-        client.scopes(after(0))
+        client.run(after(0), maintenance.scopes)
     with StoreClient(client.worker.identity, client.path, OWNER) as other:
         assert not other.lock(after(10))
 
@@ -132,10 +140,10 @@ def test_an_error_of_a_process_of_its_own_names_the_store(client: StoreClient, t
 def test_blocks_come_back_as_they_were(client: StoreClient) -> None:
     """They survive writing and reading in the store's process."""
     block = Block(user="mallory", reason="x", by="root", at=1.5)
-    assert client.block(block, after(10))
-    assert client.blocked(after(10)) == [block]
-    assert client.unblock(block._replace(reason=""), after(10))
-    assert client.unblock_all(after(10))
+    assert client.run(after(10), blocklist.block, block, client.writer)
+    assert client.run(after(10), blocklist.listed) == [block]
+    assert client.run(after(10), blocklist.unblock, block._replace(reason=""), client.writer)
+    assert client.run(after(10), blocklist.unblock_all)
 
 
 @pytest.mark.parametrize(
@@ -151,28 +159,28 @@ def test_an_offer_names_no_path_and_no_scope_of_others(
 ) -> None:
     """Root uses the SHA-256 as a file name on the node."""
     monkeypatch.setattr(f"{__name__}.TOLD", wrong)
-    monkeypatch.setattr(bundles, "offers", forged_offers)
+    put_in_place(monkeypatch, bundles, "offers", forged_offers)
     with pytest.raises(WorkerAnswerMalformed, match="offers"):
         client.offers(["user-1"], "numba", "ns", after(10))
 
 
 def test_a_bundles_files_lie_below_it(client: StoreClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Root makes whiteouts at these paths."""
-    monkeypatch.setattr(bundles, "fetch", forged_fetch)
+    put_in_place(monkeypatch, bundles, "fetch", forged_fetch)
     with pytest.raises(WorkerAnswerMalformed, match="not valid in a manifest"):
         client.fetch(namespace(tmp_path), BUNDLE, SHA, 1, after(10), into=1)
 
 
 def test_a_manifest_keeps_its_rules(client: StoreClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Root unpacks the files that a manifest names."""
-    monkeypatch.setattr(bundles, "read_manifest", forged_manifest)
+    put_in_place(monkeypatch, bundles, "read_manifest", forged_manifest)
     with pytest.raises(ManifestUnreadable, match="names of files"):
         client.manifest(namespace(tmp_path), BUNDLE, after(10))
 
 
 def test_a_survey_names_no_path(client: StoreClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Root makes directories of an export with these names."""
-    monkeypatch.setattr(maintenance, "survey", forged_survey)
+    put_in_place(monkeypatch, maintenance, "survey", forged_survey)
     with pytest.raises(WorkerAnswerMalformed, match="survey"):
         client.survey(namespace(tmp_path), after(10))
 

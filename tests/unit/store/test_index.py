@@ -71,18 +71,18 @@ class Shop:
 
     def known(self, scope: str = OWN) -> list[str]:
         """Return the entries that a job of the scope need not harvest."""
-        return bundles.known_entries(self.where(scope), "a", 1, OWNER)
+        return bundles.known_entries(self.where(scope), OWNER, "a", 1)
 
     def remove(self, *names: str | None, scope: str = OWN) -> None:
         """Remove bundles as garbage collection does."""
-        maintenance.remove(self.where(scope), [name for name in names if name], OWNER)
+        maintenance.remove(self.where(scope), OWNER, [name for name in names if name])
 
     def tidy(self, monkeypatch: pytest.MonkeyPatch, scope: str = OWN) -> list[str]:
         """Remove what nobody needs, as if its grace were over; return the bundles that are left."""
         with monkeypatch.context() as patched:
             patched.setattr(maintenance, "GRACE_SECONDS", -60.0)
             where = self.where(scope)
-            maintenance.remove(where, maintenance.superseded(where, OWNER, time.time()), OWNER)
+            maintenance.remove(where, OWNER, maintenance.superseded(where, OWNER, time.time()))
         return [listed.bundle for listed in index.read(where.path, OWNER).bundles]
 
     def compact(self, scope: str = OWN) -> list[str | None]:
@@ -214,7 +214,7 @@ def test_removing_the_newest_leaves_its_entry_cold(shop: Shop) -> None:
     assert shop.seen() == {"g": "g1"}
     third = shop.publish(f="v3").bundle
     assert shop.seen() == {"f": "v3", "g": "g1"}
-    maintenance.quarantine(shop.where(), str(third), OWNER)
+    maintenance.quarantine(shop.where(), OWNER, str(third))
     bundles.reindex(shop.where(), OWNER)
     assert shop.seen() == {"g": "g1"}
 

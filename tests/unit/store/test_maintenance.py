@@ -107,7 +107,7 @@ def test_a_bundle_of_which_a_source_is_gone_is_not_published(tmp_path: Path) -> 
     """If a source was quarantined or removed meanwhile, the merged bundle must not bring it back."""
     gone = publish(tmp_path, "a", content=b"1").bundle or ""
     left = publish(tmp_path, "b", content=b"2").bundle or ""
-    maintenance.quarantine(namespace(tmp_path), gone, OWNER)
+    maintenance.quarantine(namespace(tmp_path), OWNER, gone)
     fd = os.memfd_create("merged")
     made = bundles.publish_compacted(namespace(tmp_path), fd, draft("a", "b")._replace(replaces=[gone, left]), OWNER)
     os.close(fd)
@@ -162,7 +162,7 @@ def emptied(store: Path, scope: str = "user-1") -> Path:
     """Publish a bundle and remove it again. Return the namespace's directory."""
     made = publish(store, "a", scope=scope).bundle or ""
     where = namespace(store, scope)
-    assert maintenance.remove(where, [made], OWNER) == [made]
+    assert maintenance.remove(where, OWNER, [made]) == [made]
     return Path(where.path)
 
 

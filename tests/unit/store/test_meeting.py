@@ -14,7 +14,7 @@ from tests.support.runs import a_record
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.store import meeting
-from warmstart.store.board import Topic, Whose
+from warmstart.store.board import Topic, Whose, say, take_down
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import HeadSilent, Meeting
 
@@ -42,11 +42,11 @@ def test_words_arrive_with_their_types(store: StoreClient) -> None:
     assert board.begin("word", Word("a", ["n1"]), after(5)) == Word("a", ["n1"]) == board.hear("word", Word, after(5))
     assert board.say("word", Word("b"), after(5)) == Word("a", ["n1"])
     whose = Whose(a_record().uid, a_record().cluster, "n[1-2]")
-    store.say(Topic("c.7.0", "caches", "n2", whose), "x.n2", "7", after(5))
+    store.run(after(5), say, Topic("c.7.0", "caches", "n2", whose), "x.n2", "7")
     board.say("x.n3", Word("c"), after(5))
     assert board.hear_all("x.", Word, [], after(5)) == {"x.n3": Word("c")}
     assert MEETING._replace(topic="tree").joined(store, a_record()).hear("word", Word, after(5)) is None
-    store.take_down(MEETING.path, after(5))
+    store.run(after(5), take_down, MEETING.path)
     assert board.hear("word", Word, after(5)) is None
 
 

@@ -110,8 +110,8 @@ def test_a_harvest_that_could_not_be_published_is_not_begun(tmp_path: Path, monk
     publish(tmp_path, long_names(40))
     monkeypatch.setattr(index, "MOST_PER_USER", 80_000)
     with pytest.raises(index.TooManyNames):
-        bundles.known_entries(namespace(tmp_path), "a", 1000, OWNER)
-    assert bundles.known_entries(namespace(tmp_path), "b", 1000, OWNER)
+        bundles.known_entries(namespace(tmp_path), OWNER, "a", 1000)
+    assert bundles.known_entries(namespace(tmp_path), OWNER, "b", 1000)
 
 
 @pytest.mark.usefixtures("small")

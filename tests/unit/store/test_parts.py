@@ -41,7 +41,7 @@ def hand_in(run: RunParts, *entries: str, content: bytes = b"bytes", quota: int 
 
 def finish(run: RunParts, *nodes: str) -> Standing:
     """Let nodes say that they hand in nothing more."""
-    return [parts.finish(run, node, NODES, OWNER) for node in nodes][-1]
+    return [parts.finish(run, OWNER, node, NODES) for node in nodes][-1]
 
 
 def due(run: RunParts, now: float | None = None) -> list[str]:

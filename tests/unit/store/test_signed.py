@@ -67,7 +67,7 @@ def test_a_listing_is_what_its_name_says(tmp_path: Path) -> None:
     publish(tmp_path, "c", scope="site")
     listed = index.read(where.path, "").bundles[0]
     text = signed.encoded(Listing([listed], {str(made.bundle): "ef" * 32}))
-    sha256 = signed.write_listing(where, text, OWNER)
+    sha256 = signed.write_listing(where, OWNER, text)
     (offer,) = bundles.offers(str(tmp_path), ["site"], "numba", "ns", OWNER, {"site": sha256}).offers
     assert (offer.entries, offer.whole, offer.manifest) == (["a", "b"], True, "ef" * 32)
     assert bundles.offers(str(tmp_path), ["site"], "numba", "ns", OWNER, {"site": ""}).offers == []

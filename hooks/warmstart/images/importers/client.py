@@ -20,5 +20,5 @@ class ImportUserClient(NamedTuple):
 
     def read_manifest(self, text: str, machine: str, deadline: Deadline) -> ImageManifest:
         """Return what a manifest says for a machine (uname(2)), read in a sandbox."""
-        with Worker(self.identity, "the image's manifest", confine=True) as worker:
+        with Worker(self.identity, "the image's manifest", rooms=(manifest.__name__,), confine=True) as worker:
             return worker.run(deadline.within(READ_S), manifest.read, text, machine)

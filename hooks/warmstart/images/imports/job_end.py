@@ -22,6 +22,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.record import Record
 from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import Slurmctld
+from warmstart.store import board
 from warmstart.store.board import run_of
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import Meeting
@@ -64,7 +65,7 @@ class JobEnd:
         self._due = time.monotonic() + _jittered(self._pause)
         if record.head and self._board:
             with suppress(WarmstartError):
-                store.take_down(meeting.path, after(ANSWER_S))
+                store.run(after(ANSWER_S), board.take_down, meeting.path)
 
     def is_known(self, deadline: Deadline) -> bool:
         """Return whether the job is known to be over. Asks only if it is time to."""

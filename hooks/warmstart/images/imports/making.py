@@ -43,7 +43,7 @@ from warmstart.images.query import Missing, Obtained, Site, as_obtained, query_b
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps, Scratch
 from warmstart.images.squashfs import ImageInvalid
-from warmstart.images.store import launchers, published
+from warmstart.images.store import eviction, launchers, published
 from warmstart.images.store.layout import ADOPTED, NOBODY, ImageQuery, image_name, is_adopted
 from warmstart.images.store.published import ImageDraft, ImageProducer, RememberedFailure
 
@@ -100,7 +100,7 @@ class Flight(NamedTuple):
         producer = self.producer._replace(phase=phase, done=done, total=total, rate=rate)
         self.site.watch(producer)
         with suppress(WarmstartError):
-            self.site.store.announce(self.query, producer, self.writer, self.deadline)
+            self.site.store.run(self.deadline, published.announce, self.query.lock, producer, self.writer)
 
 
 def begin(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
@@ -108,7 +108,7 @@ def begin(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     producer = ImageProducer(site.requester.node, os.getpid(), site.requester.job_id, since)
     writer = site.writer(query)
-    lockless = site.store.begin(query, producer, writer, deadline)
+    lockless = site.store.run(deadline, published.begin, query.lock, producer, writer)
     return (
         None
         if lockless is None
@@ -123,7 +123,7 @@ def elect(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
     """
     until, met = deadline.within(ELECTION_S), 0
     while (flight := begin(query, site, deadline)) is None and not until.expired():
-        met += site.store.producer_of(query, deadline) is not None
+        met += site.store.look(deadline, published.producer_of, query.lock) is not None
         if met == ELECTION_TRIES:
             return None
         time.sleep(ELECTION_PAUSE_S * (1 + random.random()))  # noqa: S311 - jitter between nodes; no secret
@@ -184,12 +184,12 @@ def _remember(flight: Flight, error: UserError | StoreError | None) -> None:
     if error is not None:
         with suppress(WarmstartError):
             failure = RememberedFailure.of(error, flight.site.charged.uid)
-            flight.site.store.remember(flight.query, failure, flight.writer, after(CLEAN_UP_S))
+            flight.site.store.run(after(CLEAN_UP_S), published.remember, flight.query.lock, failure, flight.writer)
 
 
 def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
     """Raise the definitive failure that an import of this reference had recently, if any."""
-    failure = site.store.last_failure(query, deadline)
+    failure = site.store.look(deadline, published.last_failure, query.lock)
     if failure and published.is_definitive(failure, site.rules.remember_failures):
         error = published.as_error(failure)
         if error:
@@ -211,13 +211,13 @@ def adopt_now(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     if image is None:
         problem = left_out or "the policy names no directory that has it, or its name could mean another image, too"
         raise NothingToAdopt(image=reference.canonical(), problem=problem)
-    site.store.point(query, image.digest, time.time(), flight.writer, deadline)
+    site.store.run(deadline, published.point, query.key, image.digest, time.time(), flight.writer)
     return image
 
 
 def _import(flight: Flight) -> Obtained:
     query, site = flight.query, flight.site
-    site.store.sweep(query, flight.deadline)
+    site.store.run(flight.deadline, published.sweep, query.lock)
     importer = site.importer()
     with _launchers_lock(flight) as lockless, _scratch(site, importer.identity) as work:
         image, left_out = _adopt(flight, work)
@@ -238,7 +238,9 @@ def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
     with work.errors():
         fd = os.open(ADOPTED_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=work.fd)
     try:
-        adopted = site.store.adopt(fd, site.rules.adopt, flight.names, query.fresh_after, deadline)
+        adopted = site.store.run_with(
+            fd, deadline, launchers.adopt, fd, site.rules.adopt, flight.names, query.fresh_after
+        )
         if isinstance(adopted, str):
             return None, adopted
         digest = ADOPTED + adopted.sha256
@@ -270,7 +272,7 @@ def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
         if last is not None:
             _confirm(flight, digest, importer, work)
         if stored is not None:
-            site.store.quarantine(stored.name, stored.invalid, deadline)
+            site.store.run(deadline, published.quarantine, stored.name, stored.invalid)
         with _told_both(flight, last, digest):
             evicted = _make(flight._replace(producer=flight.producer._replace(digest=digest)), digest, importer, work)
         missing = Missing(quarantined=stored.invalid if stored else "", evicted=tuple(evicted))
@@ -324,7 +326,7 @@ def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> lis
     """Import, claim the result, and publish it; return the names of evicted images."""
     query, site, deadline = flight[:3]
     # Fail before minutes of work rather than after them. Whether a quota has room depends on the image's size.
-    evicted = site.store.make_room(0, site.rules, NOBODY, deadline)
+    evicted = site.store.run(deadline, eviction.make_room, 0, site.rules.keep, NOBODY, site.rules.names)
     with _refused_once(flight, digest), _reporting(flight) as report:
         result = importer.import_image(
             query.reference, digest, work, deadline, kept=_layer_place(flight), report=report
@@ -346,7 +348,7 @@ def _refused_once(flight: Flight, digest: str) -> Iterator[None]:
     """
     query, site, deadline = flight[:3]
     by_digest = query_by_rules(query.reference._replace(tag="", digest=digest), site.rules, site.recipe)
-    failure = site.store.last_failure(by_digest, deadline) if site.requester.job_id else None
+    failure = site.store.look(deadline, published.last_failure, by_digest.lock) if site.requester.job_id else None
     if failure and published.is_refusal(failure, site.rules.max_size, site.rules.max_files):
         named = failure._replace(fields={**failure.fields, "image": query.reference.canonical()})
         if error := published.as_error(named):
@@ -356,7 +358,9 @@ def _refused_once(flight: Flight, digest: str) -> Iterator[None]:
     except UserError as error:
         if error.code in published.REFUSED:
             with suppress(WarmstartError):
-                site.store.remember(by_digest, RememberedFailure.of(error), flight.writer, after(CLEAN_UP_S))
+                site.store.run(
+                    after(CLEAN_UP_S), published.remember, by_digest.lock, RememberedFailure.of(error), flight.writer
+                )
         raise
 
 
@@ -367,7 +371,7 @@ def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str)
         size = os.fstat(fd).st_size
     flight.tell("checking it", total=size)
     verify.check_listing(fd, site.validator, deadline)
-    evicted = site.store.make_room(size, site.rules, site.charged, deadline)
+    evicted = site.store.run(deadline, eviction.make_room, size, site.rules.keep, site.charged, site.rules.names)
     flight.tell("publishing it", total=size)
     draft = ImageDraft(
         digest=digest,
@@ -379,7 +383,8 @@ def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str)
         job_id=site.requester.job_id,
         charged=site.charged,
     )
-    site.store.publish_image(fd, image_name(digest, query.kind), draft, flight.writer, deadline)
+    name = image_name(digest, query.kind)
+    site.store.run_with(fd, deadline, published.publish_image, site.store.path, fd, name, draft, flight.writer)
     return evicted
 
 
@@ -387,11 +392,11 @@ def _point(flight: Flight, image: Obtained, resolved: float) -> None:
     """Point the tag, and the launchers' names, to the image."""
     query, site, deadline = flight[:3]
     if query.reference.tag:
-        site.store.point(query, image.digest, resolved, flight.writer, deadline)
+        site.store.run(deadline, published.point, query.key, image.digest, resolved, flight.writer)
     # An image that a user chose gets no launchers' names, since `a_b` and `a/b` are the same file to launchers.
     if site.rules.names and site.charged.uid == -1 and not is_adopted(image.digest):
         with suppress(WarmstartError):
-            site.store.link_for_launchers(site.rules.names, flight.names, image.path, deadline)
+            site.store.at(site.rules.names).run(deadline, launchers.link, flight.names, image.path)
 
 
 @contextmanager
@@ -401,18 +406,18 @@ def _launchers_lock(flight: Flight) -> Iterator[str]:
     if site.rules.lock != "beside" or directory is None:
         yield ""
         return
-    name = flight.names[0]
+    folder, name = site.store.at(directory), flight.names[0]
     until = flight.deadline.within(min(flight.deadline.left() / LAUNCHERS_LOCK_SHARE, LAUNCHERS_LOCK_S))
-    problem = site.store.try_launchers_lock(directory, name, flight.deadline)
+    problem = folder.run(flight.deadline, launchers.try_lock, name)
     while problem == launchers.BUSY and not until.expired():
         flight.tell("waiting for the launcher that has the lock beside the image")
         time.sleep(min(POLL_S, until.left()))
-        problem = site.store.try_launchers_lock(directory, name, flight.deadline)
+        problem = folder.run(flight.deadline, launchers.try_lock, name)
     try:
         yield f"another process holds {name}{launchers.LOCK}" if problem == launchers.BUSY else problem
     finally:
         with suppress(WarmstartError):
-            site.store.release_launchers_lock(name, after(CLEAN_UP_S))
+            folder.run(after(CLEAN_UP_S), launchers.unlock, name)
 
 
 def _layer_place(flight: Flight) -> LayerPlace:

@@ -127,7 +127,7 @@ class Wait:
         with using_state(self._queue.directory):
             if requests.is_live(self._queue.directory, self._request.key):
                 return True
-        return self._site.store.is_at_work(self._query, deadline)
+        return self._site.store.look(deadline, published.is_at_work, self._query.lock)
 
     def _ask(self) -> None:
         with using_state(self._queue.directory):
@@ -137,7 +137,7 @@ class Wait:
     def _raise_failure(self, deadline: Deadline) -> None:
         """Raise the failure of an import that ended after this wait began, or a recent one that ends each wait."""
         here = requests.last_failure(self._queue.directory, self._request.key)
-        shared = self._site.store.last_failure(self._query, deadline)
+        shared = self._site.store.look(deadline, published.last_failure, self._query.lock)
         failures = [failure for failure in (here, shared) if failure is not None]
         is_first, remembered_s = self._seen is None, self._site.rules.remember_failures
         if self._seen is None:
@@ -167,7 +167,7 @@ class Wait:
     def _expired(self, waited_s: int) -> ImageWaitExpired:
         error = ImageWaitExpired(image=self._request.reference, waited_s=waited_s, producer=self._describe())
         with suppress(WarmstartError):  # this error is the more useful one
-            producer = self._site.store.producer_of(self._query, after(PRODUCER_S))
+            producer = self._site.store.look(after(PRODUCER_S), published.producer_of, self._query.lock)
             if producer is not None and producer.digest:
                 name_images(error, self._query, known(self._query, self._site, after(LAST_IMAGE_S)), producer.digest)
         return error
@@ -212,7 +212,7 @@ def known(query: ImageQuery, site: Site, deadline: Deadline) -> Obtained | None:
 
     Its `reason` has how long ago. Raises what `ImageStoreClient` raises.
     """
-    pointer = None if query.reference.digest else site.store.last_pointer(query, deadline)
+    pointer = None if query.reference.digest else site.store.look(deadline, published.last_pointer, query.key)
     image = site.find_intact(query, deadline, pointer.digest) if pointer is not None else None
     if image is None or pointer is None:
         return None
@@ -237,8 +237,8 @@ def describe_producer(query: ImageQuery, site: Site) -> str:
     """Return a clause that says which process imports the image, and how far it is; "" if none is known to live."""
     producer = None
     with suppress(WarmstartError):  # the waiter's own error is more useful than this one
-        if site.store.is_at_work(query, after(PRODUCER_S)):
-            producer = site.store.producer_of(query, after(PRODUCER_S))
+        if site.store.look(after(PRODUCER_S), published.is_at_work, query.lock):
+            producer = site.store.look(after(PRODUCER_S), published.producer_of, query.lock)
     if producer is None:
         return ""
     now = f", now {format_progress(producer)}" if producer.phase else ""

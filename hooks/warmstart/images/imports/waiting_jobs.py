@@ -16,6 +16,7 @@ import time
 
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
+from warmstart.images.store import requeued
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.requeued import RequeuedJob
 from warmstart.slurm import commands
@@ -74,13 +75,14 @@ class WaitingJobs:
                     left = self._earliest[job.job_id, job.restarts] - time.time()
                     starts[job.name] = f"now+{math.ceil(left)}" if left > 0 else "now"
             self._update(starts)
-            self._store.settle(self._store.waiting(self._image, self._cluster, after(STORE_S)), after(STORE_S))
+            waiting = self._store.run(after(STORE_S), requeued.waiting, self._image, self._cluster)
+            self._store.run(after(STORE_S), requeued.settle, waiting)
         except WarmstartError:
             pass
 
     def _pending(self) -> tuple[list[RequeuedJob], dict[int, JobFacts]]:
         """Return the jobs that are pending, and what slurmctld says about them."""
-        jobs = self._store.waiting(self._image, self._cluster, after(STORE_S))[:MOST]
+        jobs = self._store.run(after(STORE_S), requeued.waiting, self._image, self._cluster)[:MOST]
         known = self._slurmctld.jobs([job.job_id for job in jobs], after(QUERY_S)) if jobs else []
         facts = {job.job_id: job for job in known if job.is_pending}
         return [job for job in jobs if job.job_id in facts], facts

@@ -42,7 +42,7 @@ BUSY = "busy"
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _SANITISED = str.maketrans(dict.fromkeys("/:@#", "_"))
 
-_held: dict[str, int] = {}
+_held: dict[tuple[str, str], int] = {}
 
 
 class AdoptedImage(NamedTuple):
@@ -83,13 +83,13 @@ def try_lock(directory: str, name: str) -> str:
     if problem:
         os.close(fd)
         return problem
-    _held[name] = fd
+    _held[directory, name] = fd
     return ""
 
 
-def unlock(name: str) -> None:
+def unlock(directory: str, name: str) -> None:
     """Release the launchers' lock; the file stays."""
-    fd = _held.pop(name, None)
+    fd = _held.pop((directory, name), None)
     if fd is not None:
         os.close(fd)
 

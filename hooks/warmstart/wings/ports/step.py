@@ -202,9 +202,11 @@ def _ports(context: Context, options: Options) -> list[int]:
 
 def _publish(context: Context, options: Options, answer: Answer) -> None:
     """Tell the other nodes, in place of what a prolog that was killed has told them: its ports may be others."""
+    from warmstart.store import board
+
     if options.others:
         deadline = _deadline(context, options)
-        context.store.take_down(options.meeting.path, deadline)
+        context.store.run(deadline, board.take_down, options.meeting.path)
         options.meeting.joined(context.store, context.record).begin(_ANSWER, answer, deadline)
 
 

@@ -34,6 +34,7 @@ from warmstart.images.imports import requests
 from warmstart.images.imports.requests import MOST_PER_USER, ImportRequest
 from warmstart.images.query import Site, query_by_rules
 from warmstart.images.reference import Reference, parse, split_login
+from warmstart.images.store import published
 from warmstart.images.store.layout import NOBODY, Charged, ImageQuery
 from warmstart.images.store.published import RememberedFailure
 from warmstart.job import NO_WARM, PYXIS_IMAGE, WARM_IMAGE, Job, from_environment
@@ -224,7 +225,7 @@ class _Run:
         if is_known:
             requests.submit(self._queue, request)  # for its rank
             return UNDER_WAY
-        if site.store.is_at_work(query, self._deadline):
+        if site.store.look(self._deadline, published.is_at_work, query.lock):
             return UNDER_WAY
         if self._has_failed(query, site, request):
             return FAILED
@@ -237,7 +238,7 @@ class _Run:
 
     def _has_failed(self, query: ImageQuery, site: Site, request: ImportRequest) -> bool:
         here = requests.last_failure(self._queue.directory, request.key)
-        failures = (here, site.store.last_failure(query, self._deadline))
+        failures = (here, site.store.look(self._deadline, published.last_failure, query.lock))
         return any(failure is not None and _is_recent(failure, request.uid) for failure in failures)
 
 

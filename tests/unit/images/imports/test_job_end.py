@@ -15,6 +15,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.images.imports.job_end import JobEnd
 from warmstart.slurm.facts import JobFacts
 from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
+from warmstart.store import board
 from warmstart.store.board import Topic, Whose, run_of
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import StoreFailed
@@ -152,8 +153,8 @@ def test_what_an_earlier_job_left_is_no_answer(store: StoreClient, clock: Clock,
     """The head node removes it; what names another user, cluster or other nodes is passed over in any case."""
 
     def publish(whose: Whose) -> None:
-        store.take_down(TOPIC.path, Deadline(clock.now + 60))
-        store.begin(TOPIC._replace(whose=whose), "over", "{}", Deadline(clock.now + 60))
+        store.run(Deadline(clock.now + 60), board.take_down, TOPIC.path)
+        store.run(Deadline(clock.now + 60), board.begin, TOPIC._replace(whose=whose), "over", "{}")
 
     own = TOPIC.whose
     publish(own)

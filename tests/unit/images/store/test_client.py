@@ -13,10 +13,11 @@ import pytest
 
 from tests.support.image_site import RULES
 from tests.support.superblocks import image
+from tests.support.worker_calls import put_in_place
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity, WorkerDied, WorkerSilent
 from warmstart.images.reference import parse
-from warmstart.images.store import layout
+from warmstart.images.store import eviction, launchers, layout, published, uses
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.launchers import AdoptedImage
 from warmstart.images.store.layout import NOBODY, Found, ImageQuery, Pointer, image_name
@@ -60,29 +61,29 @@ def test_a_use_is_recorded_once_a_day(store: ImageStoreClient, tmp_path: Path) -
 def test_an_image_comes_and_goes(store: ImageStoreClient, local: int) -> None:
     """From publishing to eviction."""
     assert store.find(WANT, after(60)) is None
-    assert store.sweep(WANT, after(60)) == 0
-    assert store.publish_image(local, NAME, DRAFT, "t", after(60)).first
-    store.point(WANT, DIGEST, time.time(), "t", after(60))
+    assert store.run(after(60), published.sweep, WANT.lock) == 0
+    assert store.run_with(local, after(60), published.publish_image, store.path, local, NAME, DRAFT, "t").first
+    store.run(after(60), published.point, WANT.key, DIGEST, time.time(), "t")
     path = f"{store.path}/images/{NAME}.sqsh"
     assert store.find(WANT, after(60)) == Found(NAME, path, DIGEST, len(image()), invalid="")
     assert store.record_use(NAME, "n1", f"{store.path}/../uses", after(60))
-    assert store.record_noted([NAME, image_name(f"sha256:{'cd' * 32}", KIND)], "n2", 7, after(60)) == 1
-    (entry,) = store.inventory(600.0, after(60))
+    assert store.run(after(60), uses.record_noted, [NAME, image_name(f"sha256:{'cd' * 32}", KIND)], "n2", 7) == 1
+    (entry,) = store.run(after(60), eviction.inventory, 600.0)
     assert (entry.path, entry.reference, entry.nodes) == (path, "reg.io/a:1", ["n1", "n2"])
-    assert store.stores(after(60)) == [store.path]
-    assert store.check_bytes(NAME, "t", after(60)).problem == ""
-    store.pin(NAME, "t", after(60))
-    assert store.make_room(0, RULES, NOBODY, after(60)) == []
-    assert not store.evict(NAME, RULES, after(60))
-    assert store.unpin(NAME, after(60))
-    assert store.evict(NAME, RULES, after(60), forced=True)
+    assert store.run(after(60), eviction.stores) == [store.path]
+    assert store.run(after(60), published.check_bytes, NAME, "t").problem == ""
+    store.run(after(60), eviction.pin, NAME, "t")
+    assert store.run(after(60), eviction.make_room, 0, RULES.keep, NOBODY, RULES.names) == []
+    assert not store.run(after(60), eviction.evict, NAME, RULES.keep.lease, RULES.names)
+    assert store.run(after(60), eviction.unpin, NAME)
+    assert store.run(after(60), eviction.evict, NAME, RULES.keep.lease, RULES.names, True)
 
 
 def test_a_tag_has_a_pointer(store: ImageStoreClient) -> None:
     """What it meant, and when it was asked."""
-    assert store.last_pointer(WANT, after(60)) is None
-    store.point(WANT, DIGEST, 1e9, "t", after(60))
-    assert store.last_pointer(WANT, after(60)) == Pointer(DIGEST, 1e9)
+    assert store.look(after(60), published.last_pointer, WANT.key) is None
+    store.run(after(60), published.point, WANT.key, DIGEST, 1e9, "t")
+    assert store.look(after(60), published.last_pointer, WANT.key) == Pointer(DIGEST, 1e9)
 
 
 def test_a_look_up_whose_worker_dies_is_asked_again(store: ImageStoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +93,7 @@ def test_a_look_up_whose_worker_dies_is_asked_again(store: ImageStoreClient, mon
     os.kill(store.worker._pid, signal.SIGKILL)
     assert store.find(WANT, after(60)) is None
     store.close()
-    monkeypatch.setattr(layout, "find", die)
+    put_in_place(monkeypatch, layout, "find", die)
     with pytest.raises(WorkerDied) as raised:
         store.find(WANT, after(60))
     assert str(raised.value) == "image reg.io/a:1 in the store /s: the helper process that was at work there died"
@@ -110,46 +111,46 @@ def test_one_imports(store: ImageStoreClient) -> None:
     me = ImageProducer("n1", 1, 7, "x")
     other = store.separate()
     with other:
-        assert store.begin(WANT, me, "t", after(60)) == ""
-        assert other.begin(WANT, me, "t", after(60)) is None
-        store.announce(WANT, me._replace(phase="y"), "t", after(60))
-        found = other.producer_of(WANT, after(60))
+        assert store.run(after(60), published.begin, WANT.lock, me, "t") == ""
+        assert other.run(after(60), published.begin, WANT.lock, me, "t") is None
+        store.run(after(60), published.announce, WANT.lock, me._replace(phase="y"), "t")
+        found = other.look(after(60), published.producer_of, WANT.lock)
         assert found is not None
         assert found._replace(at=0.0) == me._replace(phase="y")
-        assert other.is_at_work(WANT, after(60))
+        assert other.look(after(60), published.is_at_work, WANT.lock)
         failure = RememberedFailure("image-not-found", {"image": "reg.io/a:1"})
-        assert other.last_failure(WANT, after(60)) is None
-        store.remember(WANT, failure, "t", after(60))
-        assert other.last_failure(WANT, after(60)) == failure._replace(at=ANY)
+        assert other.look(after(60), published.last_failure, WANT.lock) is None
+        store.run(after(60), published.remember, WANT.lock, failure, "t")
+        assert other.look(after(60), published.last_failure, WANT.lock) == failure._replace(at=ANY)
         store.end(WANT, Deadline(0.0))  # no answer in time: the worker ends, and its lock with it
-        assert not other.is_at_work(WANT, after(60))
-        assert other.begin(WANT, me, "t", after(60)) == ""
+        assert not other.look(after(60), published.is_at_work, WANT.lock)
+        assert other.run(after(60), published.begin, WANT.lock, me, "t") == ""
         other.end(WANT, after(60))
-        assert store.producer_of(WANT, after(60)) is None
+        assert store.look(after(60), published.producer_of, WANT.lock) is None
 
 
 def test_a_damaged_image_is_kept_for_a_while(store: ImageStoreClient, local: int) -> None:
     """Quarantined, shown, and removed in the end."""
-    store.publish_image(local, NAME, DRAFT, "t", after(60))
-    found = store.check_bytes(NAME, "t", after(60))
-    assert not store.quarantine(NAME, "seems odd", after(60), inode=found.inode + 1)
-    assert store.quarantine(NAME, "seems odd", after(60), inode=found.inode)
-    (entry,) = store.quarantined(after(60))
+    store.run_with(local, after(60), published.publish_image, store.path, local, NAME, DRAFT, "t")
+    found = store.run(after(60), published.check_bytes, NAME, "t")
+    assert not store.run(after(60), published.quarantine, NAME, "seems odd", found.inode + 1)
+    assert store.run(after(60), published.quarantine, NAME, "seems odd", found.inode)
+    (entry,) = store.run(after(60), eviction.quarantined)
     assert (entry.reason, entry.reference) == ("seems odd", "reg.io/a:1")
-    assert store.empty_quarantine(time.time(), 0.0, after(60)) == []
-    assert store.empty_quarantine(time.time() + 30 * 86400, 0.0, after(60)) == [entry.name]
+    assert store.run(after(60), eviction.empty_quarantine, time.time(), 0.0) == []
+    assert store.run(after(60), eviction.empty_quarantine, time.time() + 30 * 86400, 0.0) == [entry.name]
 
 
 def test_private_images_have_a_store_of_their_own(store: ImageStoreClient, local: int, tmp_path: Path) -> None:
     """The same operations, below the store; a job's copy is written by descriptor."""
     private = store.private("team", after(60))
-    private.publish_image(local, NAME, DRAFT, "t", after(60))
-    (entry,) = private.inventory(0.0, after(60))
+    private.run_with(local, after(60), published.publish_image, private.path, local, NAME, DRAFT, "t")
+    (entry,) = private.run(after(60), eviction.inventory, 0.0)
     assert entry.store == private.path == f"{store.path}/private/team"
-    assert store.inventory(0.0, after(60)) == []
+    assert store.run(after(60), eviction.inventory, 0.0) == []
     fd = os.open(tmp_path / "copy", os.O_RDWR | os.O_CREAT)
     try:
-        assert store.copy_out(entry.path, fd, after(60)) == ""
+        assert store.run_with(fd, after(60), published.copy_out, entry.path, fd) == ""
     finally:
         os.close(fd)
     assert (tmp_path / "copy").read_bytes() == image()
@@ -160,16 +161,17 @@ def test_other_launchers(store: ImageStoreClient, tmp_path: Path) -> None:
     folder = tmp_path / "launchers"
     folder.mkdir()
     folder.chmod(0o755)
-    assert store.try_launchers_lock(str(folder), "a", after(60)) == ""
-    store.release_launchers_lock("a", after(60))
-    assert store.link_for_launchers(str(folder), ["b"], "/store/1.sqsh", after(60)) == 1
+    there = store.at(str(folder))
+    assert there.run(after(60), launchers.try_lock, "a") == ""
+    there.run(after(60), launchers.unlock, "a")
+    assert there.run(after(60), launchers.link, ["b"], "/store/1.sqsh") == 1
     fd = os.open(tmp_path / "adopted", os.O_RDWR | os.O_CREAT)
     try:
         places = (Adopt(str(folder), (os.getuid(),)),)
-        assert store.adopt(fd, places, ["c"], 0.0, after(60)) == ""
+        assert store.run_with(fd, after(60), launchers.adopt, fd, places, ["c"], 0.0) == ""
         (folder / "c.sqsh").write_bytes(image())
         (folder / "c.sqsh").chmod(0o644)
-        taken = store.adopt(fd, places, ["c"], 0.0, after(60))
+        taken = store.run_with(fd, after(60), launchers.adopt, fd, places, ["c"], 0.0)
         assert isinstance(taken, AdoptedImage)
         assert taken.path == str(folder / "c.sqsh")
     finally:
@@ -180,6 +182,6 @@ def test_errors_say_what_they_are_about(store: ImageStoreClient) -> None:
     """The store, or what its user has named."""
     gone = store.at(f"{store.path}/gone")
     with pytest.raises(StoreFailed, match=f"the image store of {gone.path}: No such file"):
-        gone.inventory(0.0, after(60))
+        gone.run(after(60), eviction.inventory, 0.0)
     with pytest.raises(StoreFailed, match=r"image reg\.io/a:1: No such file"):
-        gone.about("image reg.io/a:1").last_pointer(WANT, after(60))
+        gone.about("image reg.io/a:1").look(after(60), published.last_pointer, WANT.key)

@@ -180,7 +180,7 @@ def test_takes_and_gives_back_and_never_unlinks(tmp_path: Path) -> None:
     with path.open("r+") as other:
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        launchers.unlock(NAME)
+        launchers.unlock(str(tmp_path), NAME)
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert launchers.try_lock(str(tmp_path), NAME) == launchers.BUSY
     assert path.stat().st_ino == inode

@@ -21,7 +21,7 @@ from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import parse
-from warmstart.images.store import layout
+from warmstart.images.store import layout, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged, ImageQuery
 from warmstart.images.store.published import RememberedFailure
@@ -111,7 +111,7 @@ def publish(site: EntrySite, reference: str, age_s: float = 0) -> None:
     (site.store / "images").mkdir(exist_ok=True)
     (site.store / "images" / f"{layout.image_name(DIGEST, kind)}.sqsh").write_bytes(image())
     with ImageStoreClient.of(site.policy.store_user, site.policy.paths.store) as store:
-        store.point(query, DIGEST, time.time() - age_s, "test", after(60))
+        store.run(after(60), published.point, query.key, DIGEST, time.time() - age_s, "test")
 
 
 def test_what_jobs_ask_for_is_what_their_prologs_would_obtain(site: EntrySite) -> None:
