@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 from warmstart import run_end
 from warmstart.audit import events
+from warmstart.errands import loop, registry
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
@@ -64,13 +65,18 @@ def main(prefix: str, arguments: list[str]) -> int:
     installation = Installation(prefix)
     try:
         what, node, *run = (*arguments, "", "")[: max(2, len(arguments))]
-        if what not in WORK or node not in installation.nodes() or len(run) > (what == PARTS):
-            print(f"usage: background {'|'.join(WORK)} NODE [RUN]", file=sys.stderr)  # noqa: T201 - who calls it by hand
+        kinds = registry.kinds()
+        if what not in {*WORK, *kinds} or node not in installation.nodes() or len(run) > (what == PARTS):
+            print(f"usage: background {'|'.join([*WORK, *kinds])} NODE [RUN]", file=sys.stderr)  # noqa: T201 - who calls it by hand
             return WRONG_USAGE
-        if what == run_end.REMOVALS or not installation.is_off:
+        work = registry.load(what) if what in kinds else None
+        if what == run_end.REMOVALS or (work and work.while_off) or not installation.is_off:
             process.be_idle()
             with open_session(installation, "background", node) as session, session.isolated(what):
-                WORK[what](session, *run)
+                if work:
+                    loop.run(session, work)
+                else:
+                    WORK[what](session, *run)
     except WarmstartError as error:
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - who calls it by hand
         return FAILED
