@@ -13,7 +13,9 @@ from warmstart.host.files import names_in
 from warmstart.session import Session
 
 # Kind → the module with its `WORK`, in the order in which maintenance does them.
-_CORE: dict[str, str] = {}
+_CORE = {
+    "fetches": "fetches",
+}
 
 
 def kinds() -> list[str]:

@@ -162,7 +162,6 @@ class _NodeMaintenance:
         harvested = self._part("harvests", self._harvests)  # these last: users decide how long they take
         self._part("parts", self._parts)
         removed = self._part("removals", self._removals)
-        self._part("fetches", self._fetches)
         self._part("packs", self._packs)
         self._part("comparisons", self._comparisons)
         for kind in registry.kinds():
@@ -222,9 +221,6 @@ class _NodeMaintenance:
 
     def _removals(self) -> int:
         return background.remove_all(self._session, patience=background.RUN_S)
-
-    def _fetches(self) -> int:
-        return background.fetch_all(self._session)
 
     def _packs(self) -> None:
         """Start what packs trees: that takes longer than maintenance may."""
