@@ -215,6 +215,11 @@ class NodePaths(NamedTuple):
         return f"{self.root}/spool"
 
     @property
+    def errands(self) -> str:
+        """What is to be done off the clock of jobs (`errand`)."""
+        return f"{self.root}/errands"
+
+    @property
     def deferred(self) -> str:
         """Records of runs whose harvest is deferred."""
         return f"{self.root}/deferred"
@@ -256,7 +261,7 @@ class NodePaths(NamedTuple):
 
     @property
     def trees(self) -> str:
-        """Requests for trees to be packed, and the one that is being packed."""
+        """The tree that is being packed."""
         return f"{self.root}/trees"
 
     @property

@@ -7,6 +7,7 @@
                            end.py       what it takes down when a job is over (`run_end`)
                            checks.py    `CHECKS`, what doctor looks at for it (`doctor.wings.Checks`)
                            maintenance.py  `PARTS`, what maintenance does for it (`maintenance.wings.Parts`)
+                           errands.py   `WORK`, how its kinds of errands are done (`errands.registry`)
 
 The core names no wing. Off the hot path it lists the folder; on it, the compiled policy says which wings the site uses,
 and no other one is imported.
@@ -33,6 +34,7 @@ class Wing(NamedTuple):
     words: dict[str, str] = {}  # noqa: RUF012 - word of a job's request → what a job is told where it is not offered
     variables: tuple[str, ...] = ()  # of the job, that its step sets
     commands: dict[str, str] = {}  # noqa: RUF012 - command → its name in `commands.py`
+    errands: tuple[str, ...] = ()  # kinds, each with its name in `errands.py`
     refuses: bool = True  # whether a job that asks for what is not offered fails; otherwise it is told
 
 

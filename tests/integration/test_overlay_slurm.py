@@ -18,9 +18,10 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.config import Namespace
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site, result
-from warmstart.host.files import ensure_path, opened_dir
-from warmstart.seed import wanted
-from warmstart.seed.wanted import Asker, Wanted
+from warmstart.errand import Asker, Errands
+from warmstart.host.files import ensure_path
+from warmstart.paths import NodePaths
+from warmstart.seed.wanted import FETCHES, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,15 +103,15 @@ def test_what_does_not_come_in_time_is_there_for_the_next_job(warm: Site) -> Non
     published = {one["sha256"]: one for one in site.audit("--event", "bundle.published", "--user", ALICE)}
     published = {digest: one for digest, one in published.items() if one["profile"] == "numba"}
     asker = Asker(1, published[min(published)]["uid"], ALICE, "test")
-    with opened_dir(str(directory)) as fd:  # as a prolog does whose time was over
-        for one in published.values():
-            named = {name: one[name] for name in ("sha256", "size", "scope", "profile", "namespace", "bundle")}
-            assert wanted.add(fd, Wanted(**named, job=asker, asked=time.time()))
+    errands = Errands(NodePaths(str(directory.parent), ""), FETCHES)
+    for one in published.values():  # as a prolog does whose time was over
+        named = {name: one[name] for name in ("sha256", "size", "scope", "profile", "namespace", "bundle")}
+        assert errands.add(one["scope"], one["sha256"], Wanted(**named, job=asker))
     first = site.compile_job("copy", ALICE, "n4")
     assert result(site.finish(first).output)["cache_misses"] > 0
     left_out = site.events(first, "bundle.left-out")
     assert {one["error"]["code"] for one in left_out} == {"fetch-goes-on"}
-    wait_until("the bundles", lambda: not any(directory.glob(f"*{wanted.SUFFIX}")), 60)
+    wait_until("the bundles", lambda: not errands.all(), 60)
     assert {one["bundle"] for one in left_out} <= {one["bundle"] for one in site.audit("--event", "bundle.fetched")}
     second = site.compile_job("copy", ALICE, "n4")
     assert result(site.finish(second).output)["cache_misses"] == 0

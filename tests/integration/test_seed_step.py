@@ -19,12 +19,13 @@ from tests.support.bundles import draft
 from tests.support.overlay_place import without_overlays
 from tests.support.runs import a_context, a_policy, a_record
 from warmstart import run_end
-from warmstart.entry import background
+from warmstart.errands import fetches, loop
 from warmstart.harvest.pack import pack
 from warmstart.host import detached, files, linux
 from warmstart.host.deadline import after
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
+from warmstart.seed.wanted import FETCHES
 from warmstart.session import Session
 from warmstart.steps import release, seed, workspace
 from warmstart.steps.contract import Context, Outcome
@@ -187,7 +188,8 @@ def slow_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def fetched(context: Context) -> None:
     """Have the node fetch what is wanted."""
-    background.fetch_all(Session(context.policy, context.paths, "n1", context.audit, "0b1b2c3d", context.store, []))
+    session = Session(context.policy, context.paths, "n1", context.audit, "0b1b2c3d", context.store, [])
+    loop.run(session, fetches.WORK[FETCHES.name])
 
 
 def test_a_bundle_that_does_not_come_in_time_is_there_for_the_next_job(

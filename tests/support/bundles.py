@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from warmstart.seed.wanted import Asker
+from warmstart.errand import Asker
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer, Published
 from warmstart.store.layout import Namespace

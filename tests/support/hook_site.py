@@ -44,6 +44,8 @@ from warmstart.entry import (
     prolog,
     prolog_slurmctld,
 )
+from warmstart.errand import Asker, Errands
+from warmstart.errands import registry
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
@@ -54,8 +56,7 @@ from warmstart.images.query import Queue, Requester, Site
 from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.paths import SPARE, Installation, NodePaths
-from warmstart.seed import wanted
-from warmstart.seed.wanted import Asker, Wanted
+from warmstart.seed.wanted import FETCHES, Wanted
 
 NODE = "n1"
 JOB, NEIGHBOUR = 90_000_007, 90_000_008  # ids that no cluster of another test has
@@ -253,9 +254,9 @@ class HookSite:
         shutil.rmtree(self.paths.bundles)
         with opened_dir(self.paths.root) as root:
             ensure_dir("bundles", 0o700, root)
-        with opened_dir(self.paths.bundles) as fd:
-            wanted.add(fd, Wanted(sha256, len(data), *place, Asker(JOB, USER[1], USER[0], "test"), time.time()))
-            Path(self.paths.bundles, f"{sha256}.fetching").write_bytes(data[:1000])
+        asker = Asker(JOB, USER[1], USER[0], "test")
+        Errands(self.paths, FETCHES).add(user, sha256, Wanted(sha256, len(data), *place, asker))
+        Path(self.paths.bundles, f"{sha256}.fetching").write_bytes(data[:1000])
 
     def _leave(self) -> None:
         """Leave a run of which the epilog had no time to remove anything."""
@@ -316,12 +317,13 @@ class HookSite:
     ) -> Done:
         """Run one of `HOOKS` for a job, `later` by that many seconds; the store is always maintained later."""
         prefix = str(self.base)
+        kinds = (*background.WORK, *registry.kinds())
         acts: dict[str, Callable[[], int]] = {
             "prolog": lambda: prolog.main(prefix),
             "epilog": lambda: epilog.main(prefix),
             "job-container": lambda: job_container.main(prefix),
             "import": lambda: self._import(prefix),
-            "background": lambda: max(background.main(prefix, [what, NODE]) for what in background.WORK),
+            "background": lambda: max(background.main(prefix, [what, NODE]) for what in kinds),
             "flush": lambda: flush.main(prefix),
             "maintain": lambda: self._maintain("--node", NODE),
             "maintain-store": lambda: self._maintain("--store"),

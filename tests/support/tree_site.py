@@ -14,12 +14,12 @@ from typing import Any
 from tests.cluster import mounts
 from tests.support.maintenance_site import MaintenanceSite
 from warmstart.entry import background
+from warmstart.errand import Asker
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
 from warmstart.profiles.defined import TREES
 from warmstart.seed import node_cache
-from warmstart.seed.wanted import Asker
 from warmstart.store import maintenance
 from warmstart.trees import comparison, requests
 from warmstart.trees.requests import TreeRequest

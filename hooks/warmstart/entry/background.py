@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 from warmstart import run_end
 from warmstart.audit import events
+from warmstart.errands import loop, registry
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
@@ -30,18 +31,14 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import WorkerSilent
 from warmstart.paths import Installation
-from warmstart.profiles.defined import TREES
 from warmstart.repack import parts as merge
 from warmstart.repack.merge import RepackSettings, clear_stage
 from warmstart.repack.parts import Merged, MergeLimits
-from warmstart.seed import node_cache, wanted
-from warmstart.seed.node_cache import Keep, NotOffered
-from warmstart.seed.wanted import Wanted
 from warmstart.session import Session, open_session
 from warmstart.slurm.nodes import first
 from warmstart.steps import harvest
 from warmstart.store import parts
-from warmstart.store.bundles import BundleDamaged, BundleGone, CopyFailed, FetchOverBudget, PublishBlocked
+from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import ManifestUnreadable
 from warmstart.store.parts import PARTS, Listing, Part, RunParts
@@ -64,13 +61,18 @@ def main(prefix: str, arguments: list[str]) -> int:
     installation = Installation(prefix)
     try:
         what, node, *run = (*arguments, "", "")[: max(2, len(arguments))]
-        if what not in WORK or node not in installation.nodes() or len(run) > (what == PARTS):
-            print(f"usage: background {'|'.join(WORK)} NODE [RUN]", file=sys.stderr)  # noqa: T201 - who calls it by hand
+        kinds = registry.kinds()
+        if what not in {*WORK, *kinds} or node not in installation.nodes() or len(run) > (what == PARTS):
+            print(f"usage: background {'|'.join([*WORK, *kinds])} NODE [RUN]", file=sys.stderr)  # noqa: T201 - who calls it by hand
             return WRONG_USAGE
-        if what == run_end.REMOVALS or not installation.is_off:
+        work = registry.load(what) if what in kinds else None
+        if what == run_end.REMOVALS or (work and work.while_off) or not installation.is_off:
             process.be_idle()
             with open_session(installation, "background", node) as session, session.isolated(what):
-                WORK[what](session, *run)
+                if work:
+                    loop.run(session, work)
+                else:
+                    WORK[what](session, *run)
     except WarmstartError as error:
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - who calls it by hand
         return FAILED
@@ -78,55 +80,6 @@ def main(prefix: str, arguments: list[str]) -> int:
         print(f"warmstart: background work: {error}", file=sys.stderr)  # noqa: T201 - who calls it by hand
         return FAILED
     return 0
-
-
-def fetch_all(session: Session) -> int:
-    """Fetch the bundles of which an attempt is due, unless another process is at it; return how many were tried."""
-    tried: dict[str, str] = {}  # whose scope
-    with files.opened_lock(session.paths.locks, wanted.FETCHES) as fd:
-        while waiting := [item for item in wanted.due(session.paths.bundles) if item.sha256 not in tried]:
-            if not files.try_flock(fd):
-                break
-            item = min(waiting, key=lambda item: [*tried.values()].count(item.scope))
-            tried[item.sha256] = item.scope
-            with session.isolated(f"fetch of {item.bundle}"):
-                _fetch(session, item)
-    return len(tried)
-
-
-def _fetch(session: Session, item: Wanted) -> None:
-    """Make one attempt at a bundle, and audit it under the job that asked first."""
-    directory, rules = session.paths.bundles, session.policy.seed
-    audit = session.audit.for_job(**item.job._asdict())
-    about = {"profile": item.profile, "namespace": item.namespace, "scope": item.scope, "bundle": item.bundle}
-    started = time.monotonic()
-    with opened_dir(directory) as fd:
-        wanted.write(fd, item._replace(attempts=item.attempts + 1, tried=time.time()))
-    try:
-        keep = Keep.of(session.policy)
-        if item.profile == TREES:
-            most, keys, room = keep.trees, "trees.keep", keep._replace(trees=keep.trees - item.size)
-        else:
-            most, keys = min(rules.max_fetch, keep.caches), "seed.max_fetch or seed.keep"
-            room = keep._replace(caches=keep.caches - item.size)
-        if item.size > most:
-            raise FetchOverBudget(bundle=item.bundle, problem=f"it has {item.size} bytes, which is more than {keys}")
-        node_cache.prune(directory, session.paths.layers, room, time.time())
-        deadline = after(max(FETCH_S, 2 * item.size / rules.fetch_rate))
-        node_cache.fetch_wanted(directory, item, store=session.store, rate=rules.fetch_rate, deadline=deadline)
-    except (WarmstartError, OSError) as error:
-        is_over = isinstance(error, BundleGone | NotOffered)
-        if is_over:
-            with opened_dir(directory) as fd:
-                wanted.forget(fd, item.sha256)
-        failure = error if isinstance(error, WarmstartError) else CopyFailed(bundle=item.bundle, problem=error.strerror)
-        session.failures.append(failure)
-        audit.emit(
-            events.BUNDLE_FETCH_FAILED, **about, attempt=item.attempts + 1, again=not is_over, error=failure.as_audit()
-        )
-        return
-    took = round((time.monotonic() - started) * 1000, 3)
-    audit.emit(events.BUNDLE_FETCHED, **about, size=item.size, attempt=item.attempts + 1, duration_ms=took)
 
 
 def remove_all(session: Session, patience: float = 0) -> int:
@@ -380,7 +333,6 @@ def compare_all(session: Session) -> int:
 
 
 WORK: dict[str, Callable[..., int]] = {
-    wanted.FETCHES: fetch_all,
     run_end.REMOVALS: remove_all,
     PARTS: merge_all,
     requests.PACKS: pack_all,

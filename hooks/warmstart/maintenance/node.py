@@ -21,12 +21,13 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from warmstart import plan, run_end
+from warmstart import errand, plan, run_end
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.audit.sink import flush
 from warmstart.entry import background
+from warmstart.errands import loop, registry
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import files, reserve
@@ -163,12 +164,14 @@ class _NodeMaintenance:
         harvested = self._part("harvests", self._harvests)  # these last: users decide how long they take
         self._part("parts", self._parts)
         removed = self._part("removals", self._removals)
-        self._part("fetches", self._fetches)
         self._part("packs", self._packs)
         self._part("comparisons", self._comparisons)
         for wing in of_wings():
             for name, act in wing.node.items():
                 self._part(name, partial(act, self._session))
+        for kind in registry.kinds():
+            self._part(kind, partial(self._errands, kind))
+        self._part("unknown errands", self._unknown)
         if self._is_complete:
             self._record_success()
         return Report(
@@ -224,9 +227,6 @@ class _NodeMaintenance:
     def _removals(self) -> int:
         return background.remove_all(self._session, patience=background.RUN_S)
 
-    def _fetches(self) -> int:
-        return background.fetch_all(self._session)
-
     def _packs(self) -> None:
         """Start what packs trees: that takes longer than maintenance may."""
         trees.start_due(self._session.paths)
@@ -234,6 +234,18 @@ class _NodeMaintenance:
     def _comparisons(self) -> None:
         """Start what compares trees with their copies, for the same reason."""
         comparison.start_due(self._session.paths, self._session.policy)
+
+    def _errands(self, kind: str) -> int:
+        """Do what is due of a kind, or start the program for what takes longer than maintenance may."""
+        session, work = self._session, registry.load(kind)
+        if work.by_maintenance:
+            return loop.run(session, work, work.patience_s)
+        if work.due(session, work.kind):
+            errand.start(session.paths, kind)
+        return 0
+
+    def _unknown(self) -> None:
+        registry.drop_unknown(self._session)
 
     def _imports(self) -> None:
         """Remove what dead imports left on the disk, and start those that still have to be made."""
@@ -289,6 +301,7 @@ class _NodeMaintenance:
         installation, paths = self._installation, self._session.paths
         for directory in (
             *(installation.var, installation.metrics),
+            *(f"{paths.errands}/{kind}" for kind in names_in(paths.errands)),
             *(paths.root, paths.bundles, paths.deferred, paths.removals, paths.imports, paths.journal, paths.trees),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)

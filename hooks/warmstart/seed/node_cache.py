@@ -4,9 +4,8 @@
         <sha256>.sqsh                   0444; mtime is the last use
         <sha256>.files.json             its entries with their files, as in the manifest
         <sha256>.origin.json            its place in the store, and the hash of its manifest if that was signed
-        <sha256>.fetching               its beginning; being fetched while a process holds a flock on it
-        <sha256>.wanted.json            its fetch goes on off the clock of jobs (`wanted`); otherwise what is not being
-                                        fetched is abandoned
+        <sha256>.fetching               its beginning; being fetched while a process holds a flock on it, otherwise
+                                        abandoned, unless its fetch goes on off the clock of jobs (`wanted`)
     <node>/layers/<sha256>/             root, 0700; the bundle, mounted `ro,nosuid,nodev`
 
 A copy is named by its hash, so an existing copy is always the right one. Its mode is 0444 because a process that gets
@@ -65,8 +64,9 @@ from warmstart.store.layout import Namespace, StoreFailed
 from warmstart.store.manifest import Entries, File
 
 if TYPE_CHECKING:
+    from warmstart.errand import Asker
     from warmstart.policy.compiled import Policy
-    from warmstart.seed.wanted import Asker, Wanted
+    from warmstart.seed.wanted import Wanted
     from warmstart.store.maintenance import Use
 
 IN_USE_SECONDS = 3600.0  # a copy that was used within this time may be about to be mounted
@@ -168,9 +168,9 @@ def local_copy(
     for every later job. Raises `FetchOverBudget` if the fetch would take more than `most_bytes`, or another job is
     still at it, `OSError` if the node's disk fails, and the errors of `bundles.fetch`.
     """
-    from warmstart.seed import wanted
-    from warmstart.seed.wanted import Wanted
+    from warmstart.seed.wanted import Wanted, beside
 
+    wanted = beside(directory)
     ensure_dir(directory, 0o700)
     with opened_dir(directory) as dir_fd:
         if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
@@ -178,18 +178,18 @@ def local_copy(
         if offer.size > most_bytes:
             problem = f"it has {offer.size} bytes, but only {most_bytes} may still be fetched"
             raise FetchOverBudget(bundle=offer.bundle, problem=problem)
-        if wanted.is_wanted(offer.sha256, dir_fd):
+        if wanted.find(offer.sha256):
             raise FetchGoesOn(bundle=offer.bundle)
-        with _claimed(dir_fd, offer, deadline) as fd:
+        with _claimed(directory, dir_fd, offer, deadline) as fd:
             if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
                 return Copy(directory, offer.sha256, 0)
-            if wanted.is_wanted(offer.sha256, dir_fd):
+            if wanted.find(offer.sha256):
                 raise FetchGoesOn(bundle=offer.bundle)
             try:
                 entries = _fetch(fd, namespace, offer, store, deadline)
             except FetchOverBudget as error:
                 place = (offer.scope, namespace.profile, namespace.name, offer.bundle)
-                if not wanted.add(dir_fd, Wanted(offer.sha256, offer.size, *place, job, time.time())):
+                if not wanted.add(offer.scope, offer.sha256, Wanted(offer.sha256, offer.size, *place, job)):
                     raise
                 raise FetchGoesOn(bundle=offer.bundle) from error
             _finish(dir_fd, fd, namespace, offer, entries)
@@ -197,22 +197,19 @@ def local_copy(
 
 
 def fetch_wanted(directory: str, item: Wanted, *, store: StoreClient, rate: int, deadline: Deadline) -> None:
-    """Fetch a bundle off the clock of jobs, at most `rate` bytes per second, and have it wanted no longer.
+    """Fetch a bundle off the clock of jobs, at most `rate` bytes per second.
 
     Raises `NotOffered` if the store offers it to no reader of its scope any more, otherwise as `local_copy`. What has
     come stays for the next attempt, unless it is of no use.
     """
-    from warmstart.seed import wanted
-
     namespace = Namespace(store.path, item.scope, item.profile, item.namespace)
     offer = Offer(item.scope, item.bundle, item.sha256, item.size, [], whole=True)
-    with opened_dir(directory) as dir_fd, _claimed(dir_fd, offer, deadline) as fd:
+    with opened_dir(directory) as dir_fd, _claimed(directory, dir_fd, offer, deadline) as fd:
         if not _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
             offer = _require_offer(item, store, deadline)
             entries = _fetch(fd, namespace, offer, store, deadline, rate)
             _require_offer(item, store, deadline)  # it took long
             _finish(dir_fd, fd, namespace, offer, entries)
-        wanted.forget(dir_fd, item.sha256)
 
 
 def _require_offer(item: Wanted, store: StoreClient, deadline: Deadline) -> Offer:
@@ -234,13 +231,13 @@ def copy_here(directory: str, offer: Offer) -> Copy | None:
 
 def may_come(directory: str, offer: Offer, most_bytes: int) -> int | None:
     """Return the bytes that a copy of an offered bundle still takes; None if this job will not see it here."""
-    from warmstart.seed import wanted
+    from warmstart.seed.wanted import beside
 
     ensure_dir(directory, 0o700)
     with opened_dir(directory) as dir_fd:
         if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
             return 0
-        return None if offer.size > most_bytes or wanted.is_wanted(offer.sha256, dir_fd) else offer.size
+        return None if offer.size > most_bytes or beside(directory).find(offer.sha256) else offer.size
 
 
 def _is_there(path: str, offer: Offer, dir_fd: int | None = None) -> bool:
@@ -269,18 +266,18 @@ def _manifest(stem: str, dir_fd: int | None) -> str:
 
 
 @contextmanager
-def _claimed(dir_fd: int, offer: Offer, deadline: Deadline) -> Iterator[int]:
+def _claimed(directory: str, dir_fd: int, offer: Offer, deadline: Deadline) -> Iterator[int]:
     """Hold the locked file to fetch into; wait until another fetch of the bundle ends. It may have its beginning.
 
     After an error what has come of a bundle that is wanted stays, if the error is no reason against it.
     """
-    from warmstart.seed.wanted import is_wanted
+    from warmstart.seed.wanted import beside
 
     fd = _claim(dir_fd, offer, deadline)
     try:
         yield fd
     except BaseException as error:
-        if not (isinstance(error, _PASSING) and is_wanted(offer.sha256, dir_fd)):
+        if not (isinstance(error, _PASSING) and beside(directory).find(offer.sha256)):
             _abandon(dir_fd, fd, offer)
         raise
     finally:
@@ -482,7 +479,7 @@ def prune(directory: str, layers: str, keep: Keep, now: float) -> int:
                 kinds[profile == TREES].append((copy, scope))
             held = _mounted_by_jobs()
             removed = _evict(fd, kinds[False], keep.caches, held, now) + _evict(fd, kinds[True], keep.trees, held, now)
-            _remove_abandoned(fd, now)
+            _remove_abandoned(directory, fd, now)
             return removed
     except FileNotFoundError:
         return 0
@@ -556,17 +553,18 @@ def _size(fd: int, name: str) -> int:
     return 0
 
 
-def _remove_abandoned(fd: int, now: float) -> None:
+def _remove_abandoned(directory: str, fd: int, now: float) -> None:
     """Remove files of abandoned fetches, which nobody has locked, and old descriptions of copies that are gone."""
-    from warmstart.seed import wanted
+    from warmstart.seed.wanted import beside
 
-    wanted.forget_old(fd, now)
+    wanted = beside(directory)
+    wanted.forget_old()
     for name in os.listdir(fd):
         if not name.endswith((_FETCHING, *_COMPANIONS)):
             continue
         with suppress(OSError):
             if name.endswith(_FETCHING):
-                if not wanted.is_wanted(name.removesuffix(_FETCHING), fd):
+                if not wanted.find(name.removesuffix(_FETCHING)):
                     _remove_unlocked(fd, name)
             elif os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime <= now - IN_USE_SECONDS:
                 _remove_companion(fd, name)

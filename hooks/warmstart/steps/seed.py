@@ -466,7 +466,7 @@ def _copied(
             break
         copy = copy_here(context.paths.bundles, offer)
         if copy is None:
-            from warmstart.seed.wanted import Asker
+            from warmstart.errand import Asker
 
             budget.spread()
             try:
@@ -489,9 +489,10 @@ def _copied(
             budget.bytes -= copy.fetched
         copied.append((offer, copy))
     if any(isinstance(error, FetchGoesOn) for error in left_out):
-        from warmstart.seed import wanted
+        from warmstart.errand import Errands
+        from warmstart.seed.wanted import FETCHES
 
-        wanted.start_due(context.paths)
+        Errands(context.paths, FETCHES).start_due()
     for _, errors in groupby(left_out, lambda error: error.code):
         first, *others = errors
         bundle, count = first.fields["bundle"], 1 + len(others)

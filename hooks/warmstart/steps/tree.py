@@ -263,8 +263,10 @@ def _offers(context: Context, tree: _Tree) -> Offers:
 
 def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Shown:
     """Return the mounted copy; the tree itself if it does not come in time."""
-    from warmstart.seed import node_cache, wanted
+    from warmstart.errand import Asker, Errands
+    from warmstart.seed import node_cache
     from warmstart.seed.node_cache import FetchGoesOn
+    from warmstart.seed.wanted import FETCHES
 
     policy = context.policy
     try:
@@ -272,13 +274,13 @@ def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Shown:
             context.paths.bundles,
             place_of(context.store.path, offer.scope, tree.facts),
             offer,
-            wanted.Asker.of(context.record),
+            Asker.of(context.record),
             store=context.store,
             most_bytes=policy.trees.keep,
             deadline=context.deadline.within(policy.seed.fetch_budget),
         )
     except FetchGoesOn as error:
-        wanted.start_due(context.paths)
+        Errands(context.paths, FETCHES).start_due()
         return _Shown(None, error.code)
     (root,) = node_cache.mounted(context.paths.layers, [copy], context.deadline.within(MOUNTING_S))
     lacks: list[str] = []

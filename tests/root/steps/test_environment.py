@@ -44,7 +44,12 @@ def test_a_closed_workspace_is_no_container(base: Path) -> None:
         assert done.stderr == ""
         return [line for line in done.stdout.splitlines() if environment.LED not in line]
 
-    reached = [f"export A={run}/cache/a", "export B=x", f"export TMPDIR={run}/tmp", f"export WARMSTART_CACHE={run}/cache"]
+    reached = [
+        f"export A={run}/cache/a",
+        "export B=x",
+        f"export TMPDIR={run}/tmp",
+        f"export WARMSTART_CACHE={run}/cache",
+    ]
     assert printed() == reached
     (base / "workspace").chmod(0o700)
     told, *rest = printed()

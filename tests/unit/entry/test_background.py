@@ -9,33 +9,27 @@ import time
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from tests.support.asked_trees import ask, offer_trees, packs
-from tests.support.bundles import ASKER, publish
+from tests.support.bundles import ASKER
 from tests.support.entry_site import NODE, SCOPE, EntrySite
 from tests.support.runs import a_record
 from warmstart import run_end
 from warmstart.entry import background
+from warmstart.errand import Errands
 from warmstart.harvest import deferred
-from warmstart.host import files, process
+from warmstart.host import process
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import opened_dir
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import User
 from warmstart.policy.match import GrantedTree
 from warmstart.record import Record
 from warmstart.run_end import WorkspaceBusy
-from warmstart.seed import wanted
-from warmstart.seed.wanted import Wanted
-from warmstart.store import bundles
-from warmstart.store.bundles import Offer
+from warmstart.seed.wanted import FETCHES, Wanted
 from warmstart.trees import current, place, requests
 from warmstart.trees.requests import TreeRequest
-
-ABOUT = {"profile": "numba", "namespace": "ns", "scope": "user-1"}
 
 
 @pytest.fixture(autouse=True)
@@ -52,99 +46,9 @@ def site(entry_site: EntrySite) -> EntrySite:
     return entry_site
 
 
-def offered(site: EntrySite, content: bytes = b"squashfs") -> Offer:
-    """Publish a bundle; return what jobs are offered of it."""
-    made = publish(site.store, "a", content=content)
-    found = bundles.offers(str(site.store), ["user-1"], "numba", "ns", "n1-test")
-    return next(offer for offer in found.offers if offer.bundle == made.bundle)
-
-
-def want(site: EntrySite, offer: Offer, **changes: Any) -> None:  # noqa: ANN401 - fields of Wanted
-    """Have a bundle fetched, as a prolog of job 7 does."""
-    item = Wanted(offer.sha256, offer.size, "user-1", "numba", "ns", offer.bundle, ASKER, 1000.0)
-    with opened_dir(site.paths.bundles) as fd:
-        assert wanted.add(fd, item._replace(**changes))
-
-
-def run(site: EntrySite, what: str = wanted.FETCHES, node: str = NODE) -> int:
+def run(site: EntrySite, what: str = FETCHES.name, node: str = NODE) -> int:
     """Run the program."""
     return background.main(site.installation.prefix, [what, node])
-
-
-def there(site: EntrySite) -> set[str]:
-    """Return what the node has of bundles, without their hashes."""
-    return {name.partition(".")[2] for name in os.listdir(site.paths.bundles)}
-
-
-def test_what_is_wanted_is_fetched(site: EntrySite) -> None:
-    """The audit says so under the job that asked; a second run finds nothing to do."""
-    offer = offered(site)
-    want(site, offer)
-    assert (run(site), run(site)) == (0, 0)
-    assert there(site) == {"sqsh", "files.json", "origin.json"}
-    (event,) = site.events("bundle.fetched")
-    assert {name: event[name] for name in ABOUT} == ABOUT
-    assert (event["bundle"], event["size"], event["attempt"]) == (offer.bundle, offer.size, 1)
-    assert (event["job_id"], event["user"], event["done_by"]) == (7, "ws-alice", {"hook": "background"})
-
-
-def test_what_is_gone_is_not_tried_again(site: EntrySite) -> None:
-    """What the store offers to nobody, is not needed by anybody."""
-    offer = offered(site)
-    want(site, offer, bundle="20200101T000000.000000Z-0123456789abcdef", sha256="cd" * 32)
-    assert run(site) == 0
-    assert there(site) == set()
-    (event,) = site.events("bundle.fetch-failed")
-    assert (event["error"]["code"], event["again"]) == ("bundle-not-offered", False)
-
-
-def test_what_failed_is_tried_later(site: EntrySite) -> None:
-    """A store that is away, a damaged bundle: not at once, however often the program is started."""
-    offer = offered(site)
-    want(site, offer)
-    (stored,) = site.store.rglob("*.sqsh")
-    stored.chmod(0o600)
-    stored.write_bytes(b"x" * offer.size)
-    assert (run(site), run(site)) == (0, 0)
-    assert there(site) == {"wanted.json"}
-    (event,) = site.events("bundle.fetch-failed")
-    assert (event["error"]["code"], event["again"], event["attempt"]) == ("bundle-damaged", True, 1)
-
-
-def test_limits_are_those_of_the_policy_in_force(site: EntrySite) -> None:
-    """They may have been lowered since a job asked."""
-    want(site, offered(site))
-    site.write(site.policy._replace(seed=site.policy.seed._replace(max_fetch=7)))
-    run(site)
-    (event,) = site.events("bundle.fetch-failed")
-    assert (event["error"]["code"], there(site)) == ("fetch-over-budget", {"wanted.json"})
-
-
-def test_one_process_of_a_node_fetches(site: EntrySite) -> None:
-    """So that the rate is the node's."""
-    want(site, offered(site))
-    with files.opened_lock(site.paths.locks, wanted.FETCHES) as fd:
-        assert files.try_flock(fd)
-        assert run(site) == 0
-    assert there(site) == {"wanted.json"}
-
-
-@pytest.mark.threat(41)
-def test_scopes_take_turns(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that wants many keeps no other waiting, also where each of its bundles comes at once."""
-    offer, order = offered(site), []
-
-    def fetch(_session: object, item: Wanted) -> None:
-        order.append(item.scope)
-        with opened_dir(site.paths.bundles) as fd:
-            wanted.forget(fd, item.sha256)
-
-    for number in range(3):
-        want(site, offer, sha256=f"{number:064}", asked=1000.0 + number)
-    want(site, offer, sha256="f" * 64, scope="user-2", asked=2000.0)
-    monkeypatch.setattr(background, "_fetch", fetch)
-    run(site)
-    assert order == ["user-1", "user-2", "user-1", "user-1"]
 
 
 @pytest.fixture
@@ -263,31 +167,6 @@ def test_a_pack_makes_room_in_the_quota_of_its_scope(site: EntrySite, tree: Path
     assert [path != first for path in site.store.rglob("*.sqsh")] == [True]
 
 
-def test_a_large_tree_is_bounded_by_its_own_quota_alone(site: EntrySite, tree: Path) -> None:
-    """Neither by what a job's caches may take nor by what a node keeps of them; and none of these goes for it."""
-    assert packs(site) == 0
-    seen = current.look(str(tree), [str(tree.parent)], "", [])
-    where = place.place_of(str(site.store), SCOPE, place.facts_of(seen, None))
-    (offer,) = bundles.offers(where.store, [SCOPE], where.profile, where.name, "n1-test").offers
-    cache = Path(site.paths.bundles, f"{'ab' * 32}.sqsh")
-    cache.write_bytes(b"x" * 100)
-    os.utime(cache, (1, 1))
-    site.write(site.policy._replace(seed=site.policy.seed._replace(max_fetch=100, keep=100)))
-    wish = Wanted(offer.sha256, offer.size, SCOPE, where.profile, where.name, offer.bundle, ASKER, 1000.0)
-    limit(site, keep=100)
-    with opened_dir(site.paths.bundles) as fd:
-        wanted.write(fd, wish)
-    run(site)
-    (failed,) = site.events("bundle.fetch-failed")
-    assert "more than trees.keep" in failed["error"]["reason"]
-    limit(site, keep=offer.size)
-    with opened_dir(site.paths.bundles) as fd:
-        wanted.write(fd, wish)
-    run(site)
-    assert Path(site.paths.bundles, f"{offer.sha256}.sqsh").stat().st_size == offer.size > 100
-    assert cache.exists()
-
-
 def test_one_node_packs_a_tree(site: EntrySite, tree: Path) -> None:
     """Another one that is at it is enough."""
     seen = current.look(str(tree), [str(tree.parent)], "", [])
@@ -368,9 +247,10 @@ def test_a_run_that_cannot_be_removed_keeps_no_other(site: EntrySite, monkeypatc
 
 def test_it_does_nothing_that_nobody_asked_for(site: EntrySite, capsys: pytest.CaptureFixture[str]) -> None:
     """On no node of another host, and nowhere while warmstart is off."""
-    want(site, offered(site))
+    errands = Errands(site.paths, FETCHES)
+    errands.add("user-1", "ab", Wanted("ab", 1, "user-1", "numba", "ns", "b", ASKER))
     assert [run(site, "all"), run(site, node="n2"), run(site, node="../n1")] == [background.WRONG_USAGE] * 3
     assert "usage: background" in capsys.readouterr().err
     Path(site.installation.off_switch).touch()
     assert run(site) == 0
-    assert there(site) == {"wanted.json"}
+    assert [item.attempts for item in errands.all()] == [0]

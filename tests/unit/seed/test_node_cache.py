@@ -22,9 +22,9 @@ from warmstart.host import files, loops
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.profiles.defined import TREES
-from warmstart.seed import node_cache, wanted
+from warmstart.seed import node_cache
 from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, FetchGoesOn, Keep, NotOffered, local_copy
-from warmstart.seed.wanted import Wanted
+from warmstart.seed.wanted import Wanted, beside
 from warmstart.store import blocklist, bundles
 from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleDamaged, BundleGone, FetchOverBudget, Offer
@@ -178,7 +178,8 @@ def wants(node: Node, offer: Offer) -> list[Wanted]:
     """Have a prolog with too little time for a bundle; return what the node then wants."""
     with pytest.raises(FetchGoesOn):
         node.copy(offer)
-    return wanted.due(str(node.directory))
+    errands = beside(str(node.directory))
+    return [wish for item in errands.all() if (wish := errands.read(item, Wanted))]
 
 
 @pytest.fixture
@@ -232,7 +233,7 @@ def test_what_is_blocked_while_it_is_fetched_is_not_there(
     monkeypatch.setattr(StoreClient, "fetch", fetch)
     with pytest.raises(NotOffered):
         node_cache.fetch_wanted(str(node.directory), item, store=node.client, rate=0, deadline=after(30))
-    assert node.names() == {"wanted.json"}
+    assert node.names() == set()
 
 
 def test_a_store_that_is_away_leaves_what_has_come(node: Node, too_slow: pytest.MonkeyPatch) -> None:
@@ -242,7 +243,7 @@ def test_a_store_that_is_away_leaves_what_has_come(node: Node, too_slow: pytest.
     (node.base / "store").rename(node.base / "away")
     with pytest.raises(StoreFailed):
         node_cache.fetch_wanted(str(node.directory), item, store=node.client, rate=0, deadline=after(30))
-    assert node.names() == {"wanted.json", "fetching"}
+    assert node.names() == {"fetching"}
 
 
 def test_a_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.runs import a_context, events
+from warmstart.errand import Errands
+from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.policy.compiled import User
 from warmstart.policy.match import GrantedTree
 from warmstart.profiles.defined import TREES
-from warmstart.seed import node_cache, together, wanted
+from warmstart.seed import node_cache, together
 from warmstart.seed.node_cache import Copy
 from warmstart.seed.together import Cold, ProposedProfile, Settled
+from warmstart.seed.wanted import FETCHES, Wanted
 from warmstart.steps import tree as step
 from warmstart.steps.contract import Context
 from warmstart.steps.tree import Options
@@ -249,15 +252,18 @@ def test_a_copy_that_does_not_come_in_time_comes_later(site: Shown, monkeypatch:
         raise FetchOverBudget(bundle="b", problem="it is too slow")
 
     started: list[object] = []
-    monkeypatch.setattr(wanted, "start_due", started.append)
+    monkeypatch.setattr(detached, "start", started.append)
     with monkeypatch.context() as patch:
         patch.setattr(bundles._Pace, "__call__", too_slow)
         (notice,) = site.run()
     assert (site.event(), site.copies, len(started)) == (("itself", "fetch-goes-on"), [None], 1)
     assert notice.endswith("read-only; its copy did not come in time: it comes for later jobs")
     paths = site.context.paths
-    (item,) = wanted.due(paths.bundles)
-    node_cache.fetch_wanted(paths.bundles, item, store=site.context.store, rate=1 << 30, deadline=after(30))
+    errands = Errands(paths, FETCHES)
+    (item,) = errands.due()
+    wish = errands.read(item, Wanted)
+    assert wish
+    node_cache.fetch_wanted(paths.bundles, wish, store=site.context.store, rate=1 << 30, deadline=after(30))
     assert (site.run(), site.event()) == ((), ("copy", ""))
 
 

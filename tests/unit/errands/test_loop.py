@@ -1,0 +1,160 @@
+"""The loop: who has the next turn, what ends it, and what is left for others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.entry_site import NODE, EntrySite
+from warmstart import errand
+from warmstart.errand import Errand, Errands, Kind
+from warmstart.errands import loop
+from warmstart.errands.loop import DONE, LATER, MORE, Outcome, Turn, Work, run
+from warmstart.host.identity import WorkerSilent
+from warmstart.session import Session, open_session
+
+
+class Wish(NamedTuple):
+    """What is to be done."""
+
+    text: str = ""
+
+
+KIND = Kind("wishes", most=9, backoff_s=60.0)
+PATIENT = Kind("patient")
+
+
+@pytest.fixture
+def session(entry_site: EntrySite) -> Iterator[Session]:
+    """Yield a session of the background."""
+    with open_session(entry_site.installation, "background", NODE) as session:
+        yield session
+
+
+def ask(session: Session, kind: Kind, *keys: str) -> Errands:
+    """Ask for errands, each of the owner that its key begins with, one a second."""
+    errands = Errands(session.paths, kind)
+    for number, key in enumerate(keys):
+        errands.put(Errand(key[0], int(time.time()) - 100 + number, 0, key), Wish())
+    return errands
+
+
+def listing(turns: list[str], then: Callable[[Turn], Outcome] = lambda _: DONE) -> Callable[[Turn], Outcome]:
+    """Return work that writes down its turns."""
+
+    def do(turn: Turn) -> Outcome:
+        turns.append(turn.errand.key)
+        return then(turn)
+
+    return do
+
+
+def test_what_is_done_is_gone(session: Session) -> None:
+    """What is not stays for another process, with its attempt counted."""
+    errands = ask(session, KIND, "a1", "a2")
+    turns: list[str] = []
+    work = Work(KIND, listing(turns, lambda turn: DONE if turn.errand.key == "a1" else LATER))
+    assert (run(session, work), run(session, work)) == (1, 0)
+    assert turns == ["a1", "a2"]
+    assert [(item.key, item.attempts) for item in errands.all()] == [("a2", 1)]
+
+
+def test_owners_take_turns(session: Session) -> None:
+    """Whoever has had least time is next, of an owner's errands the one that has had least; new ones come in."""
+    errands = ask(session, PATIENT, "a1", "a2", "b1")
+    turns: list[str] = []
+    left = {"a1": 3, "a2": 1, "b1": 2, "c1": 1}
+
+    def then(turn: Turn) -> Outcome:
+        if len(turns) == 2:
+            errands.put(Errand("c", int(time.time()), 0, "c1"), Wish())
+        left[turn.errand.key] -= 1
+        return MORE if left[turn.errand.key] else DONE
+
+    assert run(session, Work(PATIENT, listing(turns, then))) == 4
+    assert turns[:3] == ["a1", "b1", "c1"]
+    assert turns.index("a2") < len(turns) - 1 - turns[::-1].index("a1")
+    assert errands.all() == []
+
+
+def test_a_failure_keeps_no_other(session: Session, entry_site: EntrySite) -> None:
+    """It is audited under the kind's step, and has no other turn in this process."""
+    errands = ask(session, PATIENT, "a1", "a2")
+    turns: list[str] = []
+
+    def then(turn: Turn) -> Outcome:
+        if turn.errand.key == "a1":
+            raise OSError(5, "input/output error")
+        return DONE
+
+    assert run(session, Work(PATIENT, listing(turns, then), step="release")) == 1
+    assert turns == ["a1", "a2"]
+    assert [item.key for item in errands.all()] == ["a1"]
+    assert [failure.fields["part"] for failure in session.failures] == ["patient of a1"]
+    session.audit.finish(outcome="ok", duration_ms=0)
+    assert [event["step"] for event in entry_site.events("step.failed")] == ["release"]
+
+
+def test_a_silent_process_ends_its_owners_turns(session: Session) -> None:
+    """It would not answer for the next one either, and each costs a deadline."""
+    ask(session, PATIENT, "a1", "a2", "b1")
+    turns: list[str] = []
+
+    def then(turn: Turn) -> Outcome:
+        if turn.errand.key == "a1":
+            raise WorkerSilent(what="look", problem="no answer")
+        return DONE
+
+    assert run(session, Work(PATIENT, listing(turns, then))) == 1
+    assert turns == ["a1", "b1"]
+
+
+def test_times_have_bounds(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner's in one process, which a turn is told, and that of the process; the rest waits."""
+    clock = [0.0]
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    ask(session, PATIENT, "a1", "a2", "a3", "b1")
+    turns: list[str] = []
+    left: list[float] = []
+
+    def then(turn: Turn) -> Outcome:
+        clock[0] += 40
+        left.append(turn.left_s)
+        return MORE
+
+    assert run(session, Work(PATIENT, listing(turns, then), owner_s=100.0)) == 0
+    assert turns == ["a1", "b1", "a2", "b1", "a3", "b1"]
+    assert left == [100, 100, 60, 60, 20, 20]
+    turns.clear()
+    assert run(session, Work(PATIENT, listing(turns, then), process_s=0.0)) == 0
+    assert turns == []
+
+
+def test_one_process_of_a_node_does_a_kind(session: Session) -> None:
+    """Another one ends at once, also where a kind says that it may not begin."""
+    ask(session, PATIENT, "a1")
+    turns: list[str] = []
+    work = Work(PATIENT, listing(turns))
+    with errand.at_work(session.paths, PATIENT.name):
+        assert run(session, work) == 0
+    assert run(session, work._replace(enter=lambda _: False)) == 0
+    assert turns == []
+    assert run(session, work) == 1
+
+
+def test_what_was_withdrawn_is_not_begun(session: Session) -> None:
+    """Between the look at what is due and its turn."""
+    errands = ask(session, KIND, "a1")
+    turns: list[str] = []
+
+    def due(session: Session, kind: Kind) -> list[Errand]:
+        found = loop.waiting_here(session, kind)
+        errands.drop("a1")
+        return found
+
+    assert run(session, Work(KIND, listing(turns), due=due)) == 0
+    assert turns == []
