@@ -25,6 +25,7 @@ from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
     from warmstart.doctor.finding import Result
+    from warmstart.doctor.slurm_conf import SlurmConf
     from warmstart.policy.warnings import Known
 
 WRONG = 1
@@ -46,7 +47,7 @@ def policy() -> None:
     "--slurm-conf",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    help="Also compare the policy's budgets with the timeouts in this slurm.conf, and take names from it.",
+    help="Take names and the timeouts of hooks from this slurm.conf instead of this node's.",
 )
 @json_option
 @click.pass_obj
@@ -57,8 +58,8 @@ def check(
 
     Prints every problem as FILE:LINE:COLUMN: PROBLEM. What is probably a mistake is a warning: a rule that can never
     match, a regular expression, a scope that revokes publishing. The files may belong to you instead of root. Users
-    and groups are looked up on this node, partitions and nodes in its slurm.conf. If the policy relies on what Slurm
-    enforces, slurmctld is asked whether it does.
+    and groups are looked up on this node, partitions, nodes and the timeouts of hooks in its slurm.conf. If the policy
+    relies on what Slurm enforces, slurmctld is asked whether it does.
 
     Exit status: 0 the policy is good, or has warnings only; 1 it is not, or Slurm would kill a hook within its budget;
     2 wrong usage, or it cannot be read.
@@ -84,12 +85,13 @@ def check(
     except PolicyError as error:
         _tell(path, as_json, error=error)
         raise click.exceptions.Exit(WRONG) from None
-    known = Known() if offline else _known(policy, slurm_conf)
+    conf = _conf(policy, slurm_conf) if slurm_conf or not offline else None
+    known = Known() if offline else _known(conf)
     problems = [load.problem_at(document, fault) for fault in warnings(model, known)]
     ignored = source.ignored(path) if path != "-" else []
     problems += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
     critical = [] if offline else _unproven(policy, installation)
-    too_short = _timeouts(installation, policy, slurm_conf) if slurm_conf else []
+    too_short = _timeouts(installation, policy, conf) if conf else []
     _tell(path, as_json, rules=len(policy.rules), warned=sorted(problems), critical=critical, too_short=too_short)
     if critical or too_short:
         raise click.exceptions.Exit(WRONG)
@@ -146,34 +148,39 @@ def _any_account(name: str) -> Identity:
     return Identity(name, number, number)
 
 
-def _timeouts(installation: Installation, policy: Policy, path: str) -> list[Result]:
-    """Return what is wrong with the timeouts of a slurm.conf for the budgets of a policy."""
-    from warmstart.doctor import finding, slurm
-    from warmstart.doctor import slurm_conf as conf_files
+def _conf(policy: Policy, path: str | None) -> SlurmConf | None:
+    """Return a slurm.conf, by default this node's if it has one that can be read, with all that it includes."""
+    from warmstart.doctor import installed, slurm_conf
 
     hint = "give a slurm.conf that you can read, with all that it includes"
     try:
-        conf = conf_files.read(path)
+        conf = slurm_conf.read(slurm_conf.find(path, installed.prefix(policy.paths.scontrol)))
     except OSError as error:
-        fail(error, hint)
-    if conf.missing:
+        if path:
+            fail(error, hint)
+        return None
+    if conf.missing and path:
         warn(f"{path} includes {', '.join(conf.missing)}\n{hint}")
         raise click.exceptions.Exit(UNUSABLE)
+    return None if conf.missing else conf
+
+
+def _timeouts(installation: Installation, policy: Policy, conf: SlurmConf) -> list[Result]:
+    """Return what is wrong with the timeouts of a slurm.conf for the budgets of a policy."""
+    from warmstart.doctor import finding, slurm
+
     results = finding.run(slurm.TIMES, slurm.Slurm(conf, installation, policy))
     return [result for result in results if result.status in finding.BAD]
 
 
-def _known(policy: Policy, path: str | None) -> Known:
+def _known(conf: SlurmConf | None) -> Known:
     """Return the names that this host knows: accounts, and partitions and nodes of a slurm.conf, if there is one."""
     import grp
     import pwd
 
-    from warmstart.doctor import installed, slurm_conf
     from warmstart.policy.warnings import Known
 
-    try:
-        conf = slurm_conf.read(slurm_conf.find(path, installed.prefix(policy.paths.scontrol)))
-    except OSError:
+    if conf is None:
         return Known(None, None, _exists(pwd.getpwnam), _exists(grp.getgrnam))
     partitions = frozenset(conf.values.get("partitionname", [])) - {"DEFAULT"}
     listed = ",".join(name for name in conf.values.get("nodename", []) if name != "DEFAULT")
@@ -181,9 +188,8 @@ def _known(policy: Policy, path: str | None) -> Known:
         hosts = frozenset(nodes.expand(listed))
     except ValueError:
         hosts = frozenset()
-    if conf.missing:  # the names may stand in what is missing
-        partitions = hosts = frozenset()
-    return Known(partitions or None, hosts or None, _exists(pwd.getpwnam), _exists(grp.getgrnam))
+    has_accounts = not conf.last("AccountingStorageType", "none").lower().endswith("none")
+    return Known(partitions or None, hosts or None, _exists(pwd.getpwnam), _exists(grp.getgrnam), has_accounts)
 
 
 def _exists(find: Callable[[str], object]) -> Callable[[str], bool]:

@@ -17,6 +17,7 @@ from warmstart.host.namespaces import mounts
 from warmstart.policy.compiled import Policy
 
 SCRIPT = "job-container"
+CLONE_NS_SCRIPT = (24, 11)  # the first release that has it
 APPTAINER = "/etc/apptainer/apptainer.conf"
 
 
@@ -55,6 +56,9 @@ def _spank_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
 
 
 def _namespace_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
+    if seen.slurm.version is not None and seen.slurm.version < CLONE_NS_SCRIPT:
+        release = "{}.{:02}".format(*seen.slurm.version)
+        return f"Slurm {release} runs no CloneNSScript", "set another constant_path, or use Slurm 24.11 or later"
     ours, kind, settings = seen.slurm.hook(SCRIPT), namespaces.kind(seen.slurm.conf), namespaces.read(seen.slurm.conf)
     key = "clone_ns_script: " if kind == namespaces.LINUX else "CloneNSScript="
     if not settings.nodes or not all(is_ours(node.script, ours) for node in settings.nodes):

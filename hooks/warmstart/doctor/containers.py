@@ -134,7 +134,7 @@ def _is_roots_socket(path: str) -> bool:
 
 def spank(seen: Tasks) -> Iterator[Finding]:
     """Check the optional plugin: if loaded, it is on the node, fits Slurm's release and agrees with the policy."""
-    plugin, policy = seen.spank, seen.slurm.policy
+    plugin = seen.spank
     if plugin is None:
         yield Finding(OK, "the SPANK plugin is not loaded (it is optional)")
         return
@@ -147,13 +147,7 @@ def spank(seen: Tasks) -> Iterator[Finding]:
         found = f"plugstack.conf requires {PLUGIN}, but {unfit}: every srun and every step of a job fails"
         yield Finding(CRITICAL, found, "write `optional` in place of `required`, then install the plugin's file")
         return
-    bad = [unfit] if unfit else []
-    for key, default in (("workspace", "/var/tmp/warmstart"), ("cache", "/var/cache/warmstart")):
-        has = plugin.argument(key) or default
-        if policy is not None and has != getattr(policy.paths, key):
-            bad.append(f"its {key} is {has}, the policy's paths.{key} is {getattr(policy.paths, key)}")
-    if policy is not None and policy.trees.prefixes and not unfit and not _shows_trees(seen, plugin):
-        bad.append("its file is older than trees, and shows jobs none")
+    bad = _misfits(seen, plugin, unfit)
     if bad:
         yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {'; '.join(bad)}", "see docs/guides/spank-plugin.md")
     elif seen.slurm.version is None:
@@ -163,6 +157,21 @@ def spank(seen: Tasks) -> Iterator[Finding]:
         yield Finding(ADVICE, found, "list it after pyxis")
     else:
         yield Finding(OK, f"{plugin.path} is loaded")
+
+
+def _misfits(seen: Tasks, plugin: Plugin, unfit: str) -> list[str]:
+    """Return what is wrong with a plugin that steps can do without."""
+    policy = seen.slurm.policy
+    bad = [unfit] if unfit else []
+    if (times := sum(other.name == PLUGIN for other in seen.plugins)) > 1:
+        bad.append(f"it stands there {times} times: remove a line, or an include that stands twice")
+    for key, default in (("workspace", "/var/tmp/warmstart"), ("cache", "/var/cache/warmstart")):
+        has = plugin.argument(key) or default
+        if policy is not None and has != getattr(policy.paths, key):
+            bad.append(f"its {key} is {has}, the policy's paths.{key} is {getattr(policy.paths, key)}")
+    if policy is not None and policy.trees.prefixes and not unfit and not _shows_trees(seen, plugin):
+        bad.append("its file is older than trees, and shows jobs none")
+    return bad
 
 
 def why_unfit(seen: Tasks, plugin: Plugin) -> str | None:

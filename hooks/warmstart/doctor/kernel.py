@@ -23,6 +23,7 @@ from warmstart.host.namespaces import enter_new
 from warmstart.host.worker import Worker
 from warmstart.images import scratch
 from warmstart.images.scratch import Caps
+from warmstart.policy.units import format_size
 from warmstart.profiles import registry
 from warmstart.seed import overlay
 from warmstart.slurm import commands
@@ -58,8 +59,13 @@ def seeding(node: Node) -> Iterator[Finding]:
 
 def workspace_limits(node: Node) -> Iterator[Finding]:
     """Make a loop file system as prolog does for a workspace if `limits.workspace` is set."""
-    if node.policy.limits.workspace is None:
+    most, disk = node.policy.limits.workspace, os.statvfs(existing(node.policy.paths.workspace))
+    if most is None:
         yield from limits(node)
+    elif most > disk.f_blocks * disk.f_frsize:
+        size = format_size(disk.f_blocks * disk.f_frsize)
+        found = f"limits.workspace is {format_size(most)}, and the disk has {size}: it limits nothing"
+        yield Finding(WRONG, found, "set it to what one job may take of the disk")
     elif (untried := why_untried(existing(node.policy.paths.workspace))) is not None:
         yield from untried
     elif _try(node, _make):

@@ -8,6 +8,7 @@ import grp
 import os
 import pwd
 import re
+import socket
 import stat
 import time
 from collections.abc import Iterator
@@ -45,9 +46,11 @@ LEAST_BYTES, LEAST_INODES = 64 << 20, 1000  # of the disks with state and audit 
 PACKAGES = {
     layer_reader.ZSTD_LIBRARY: "libzstd1",
     "unsquashfs": "squashfs-tools", "mksquashfs": "squashfs-tools", "prlimit": "util-linux", "unshare": "util-linux",
-    "nsenter": "util-linux", "setpriv": "util-linux", "skopeo": "skopeo", "umoci": "umoci", "enroot": "enroot",
+    "nsenter": "util-linux", "setpriv": "util-linux", "ionice": "util-linux",
+    "skopeo": "skopeo", "umoci": "umoci", "enroot": "enroot",
 }  # fmt: skip
 VERSIONS = {verify.UNSQUASHFS: "-version", pack.MKSQUASHFS: "-version", choice.ENROOT: "version"}  # others: --version
+NOT_RUN = (126, 127)  # of a shell, and of ld.so, which lacks a library
 PROGRAMS = (
     verify.UNSQUASHFS,
     pack.MKSQUASHFS,
@@ -55,7 +58,9 @@ PROGRAMS = (
     process.UNSHARE,
     process.NSENTER,
     process.SETPRIV,
+    process.IONICE,
 )
+PROXY_S = 5.0
 WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; so do epilogs
 CURRENT_S = 300.0  # warmstart-audit.path moves them within a minute
 LATELY_S = 86400.0
@@ -186,7 +191,7 @@ def space(node: Node) -> Iterator[Finding]:
     free = 100 * seen.f_bavail / max(seen.f_blocks, 1)
     inodes = 100 * seen.f_favail / seen.f_files if seen.f_files else 100.0  # btrfs has no such limit
     words = f"{free:.0f}% of the bytes and {inodes:.0f}% of the inodes are free where workspaces are"
-    if min(free, inodes) < LEAST_FREE:
+    if min(free, inodes) < LEAST_FREE or _is_full(seen):
         yield Finding(WRONG, words, "free space, or give paths.workspace a file system of its own")
     else:
         yield Finding(OK, words)
@@ -201,7 +206,7 @@ def disks(node: Node) -> Iterator[Finding]:
     bad = False
     for what, path, if_read_only, cost in places:
         seen = os.statvfs(existing(path))
-        is_full = seen.f_bavail * seen.f_frsize < LEAST_BYTES or (seen.f_files and seen.f_favail < LEAST_INODES)
+        is_full = _is_full(seen)
         if seen.f_flag & os.ST_RDONLY:
             found = f"{path} is on a read-only file system, so {what} cannot be written: {cost}"
             yield Finding(if_read_only, found, "see dmesg; repair it, or mount -o remount,rw")
@@ -211,6 +216,38 @@ def disks(node: Node) -> Iterator[Finding]:
         bad = bad or bool(seen.f_flag & os.ST_RDONLY or is_full)
     if not bad:
         yield Finding(OK, "state and audit log are on disks that take files")
+
+
+def _is_full(seen: os.statvfs_result) -> bool:
+    return seen.f_bavail * seen.f_frsize < LEAST_BYTES or bool(seen.f_files and seen.f_favail < LEAST_INODES)
+
+
+def metrics(node: Node) -> Iterator[Finding]:
+    """Check the directory in which maintenance writes metrics."""
+    path = node.policy.paths.metrics
+    if path is None:
+        yield Finding(OK, "the policy wants no metrics")
+    elif not os.path.isdir(path):
+        found = f"there is no directory {path} (paths.metrics): no metrics are written"
+        yield Finding(WRONG, found, f"install -d -m 755 {path}, and point node_exporter's textfile collector there")
+    else:
+        yield from _owned_by_root([path], WRONG, "")
+
+
+def proxy(node: Node) -> Iterator[Finding]:
+    """Connect to the proxy for imports."""
+    address = node.policy.images.proxy
+    if address is None:
+        yield Finding(OK, "imports use no proxy")
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=PROXY_S).close()
+    except OSError as error:
+        found = f"images.proxy {address} does not answer ({error.strerror or error}): nothing is imported"
+        yield Finding(WRONG, found, "start it, or correct images.proxy")
+    else:
+        yield Finding(OK, f"images.proxy {address} answers")
 
 
 def audit_log(node: Node) -> Iterator[Finding]:
@@ -296,9 +333,13 @@ def tools(node: Node) -> Iterator[Finding]:
         packages = sorted({PACKAGES[os.path.basename(program)] for program in missing})
         change = f"apt-get install {' '.join(packages)}, or your distribution's packages (docs/operations/install.md)"
         yield Finding(WRONG, f"missing: {', '.join(missing)}; the importer is {importer}", change)
+        return
+    versions = {program: _version(program) for program in dict.fromkeys((verify.UNSQUASHFS, *importers))}
+    if broken := [program for program, version in versions.items() if not version]:
+        found = f"{', '.join(broken)} cannot be run; the importer is {importer}"
+        yield Finding(WRONG, found, f"run {broken[0]} by hand, and install it anew")
     else:
-        versions = [_version(program) for program in (verify.UNSQUASHFS, *importers)]
-        yield Finding(OK, "; ".join([f"the importer is {importer}", *versions]))
+        yield Finding(OK, "; ".join([f"the importer is {importer}", *versions.values()]))
 
 
 def journals(node: Node) -> Iterator[Finding]:
@@ -426,14 +467,14 @@ def imports(node: Node) -> Iterator[Finding]:
             waiting += 1
             if time.time() - max(request.asked, request.tried) > NODE_INTERVAL_S:  # maintenance has not started it
                 stuck.append(request.reference)
-        failed += [failure.text for failure in requests.failures(paths.imports)]
+        failed += requests.failures(paths.imports)
     if stuck:
         change = "enable warmstart-maintain.timer, or run `warmstart maintain`"
         yield Finding(WRONG, f"nobody makes the import of {', '.join(stuck)}", change)
-    for text in failed:
-        yield Finding(
-            ADVICE, f"an import failed in the last hour: {text}", "`warmstart audit --event image.import-failed`"
-        )
+    for failure in failed:
+        status = WRONG if failure.code.startswith("registry-") else ADVICE  # of all images there, whoever asks
+        found = f"an import failed in the last hour: {failure.text}"
+        yield Finding(status, found, "`warmstart audit --event image.import-failed`")
     if not stuck and not failed:
         yield Finding(OK, f"{waiting} imports wait for their turn, none has failed in the last hour")
 
@@ -485,10 +526,13 @@ def existing(path: str) -> str:
 
 
 def why_untried(path: str) -> list[Finding] | None:
-    """Return why nothing can be tried in a directory, None if it can; what `workspace` tells is not told again."""
+    """Return why nothing can be tried in a directory, None if it can.
+
+    What `workspace` and `space` tell is not told again.
+    """
     if os.geteuid() != 0:
         return [Finding(UNKNOWN, "not tried: it takes root", AS_ROOT)]
-    return [] if weakness(os.stat(path), sticky=True) else None
+    return [] if weakness(os.stat(path), sticky=True) or _is_full(os.statvfs(path)) else None
 
 
 def _lease_problem(path: str) -> str:
@@ -511,11 +555,14 @@ def _lease_problem(path: str) -> str:
 
 
 def _version(program: str) -> str:
+    """Return what a program says of its version, "" if it cannot be run."""
     arguments = [VERSIONS.get(program, "--version")]
     try:
         done = process.run([program, *arguments], deadline=after(5.0))
     except WarmstartError:
-        return f"{program} (no answer)"
+        return ""
+    if done.status < 0 or done.status in NOT_RUN:
+        return ""
     first = (done.stdout or done.stderr).decode(errors="replace").strip().partition("\n")[0]
     return first if os.path.basename(program) in first else f"{os.path.basename(program)} {first}"
 
@@ -543,7 +590,9 @@ CHECKS = {
     "node.space": space,
     "node.disks": disks,
     "node.audit-log": audit_log,
+    "node.metrics": metrics,
     "node.credentials": credentials,
+    "node.proxy": proxy,
     "node.programs": tools,
     "node.killed-hooks": killed_hooks,
     "node.full-state": full_state,

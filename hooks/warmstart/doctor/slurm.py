@@ -62,7 +62,8 @@ class Slurm(NamedTuple):
 def conf_file(slurm: Slurm) -> Iterator[Finding]:
     """Check for included files that are missing: no daemon of Slurm can start then."""
     if slurm.conf.missing:
-        found = f"{slurm.conf.path} includes {', '.join(slurm.conf.missing)}: no daemon of Slurm can start with it"
+        missing = ", ".join(dict.fromkeys(slurm.conf.missing))
+        found = f"{slurm.conf.path} includes {missing}: no daemon of Slurm can start with it"
         yield Finding(CRITICAL, found, "correct the line, or put the file there")
     else:
         release = " of Slurm {}.{:02}".format(*slurm.version) if slurm.version else ""
@@ -89,6 +90,9 @@ def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]
             yield Finding(WRONG, f"{key} is {is_now} and does not run {ours}: {cost}", f"set {key}={ours}")
         elif not os.access(ours, os.X_OK):
             yield Finding(CRITICAL, f"{key}: {ours} is missing or not executable", "run make install")
+        elif (times := sum(is_ours(script, ours) for script in scripts)) > 1:
+            found = f"{key} names {ours} {times} times, and Slurm runs it as often for each job"
+            yield Finding(WRONG, found, f"remove a line, or an include that stands twice, from {slurm.conf.path}")
         elif wrong := next(((script, why) for script in scripts if (why := _mistake(script, ours))), None):
             script, why = wrong
             found = f"{script} runs {ours} and {why}"
@@ -261,10 +265,10 @@ def running(slurm: Slurm) -> Iterator[Finding]:
     except LookUpFailed as error:
         yield Finding(UNKNOWN, str(error), "run doctor where slurmctld answers")
         return
-    other = [key for key in SCRIPTS if configuration.scripts[key] != slurm.conf.all(key)]
+    other = [key for key in SCRIPTS if set(configuration.scripts[key]) != set(slurm.counting(key))]
     for key in other:
         is_now = ", ".join(configuration.scripts[key]) or "not set"
-        said = ", ".join(slurm.conf.all(key)) or "not set"
+        said = ", ".join(slurm.counting(key)) or "not set"
         change = "`scontrol reconfigure`; for slurmctld's own hooks restart slurmctld"
         yield Finding(WRONG, f"in slurmctld {key} is {is_now}, in {slurm.conf.path} {said}", change)
     if not other:

@@ -22,6 +22,9 @@ _MOST_NAMED = 20  # names that a hint lists
 _EXPANDED = re.compile(r"\$[A-Za-z_{]")  # what a shell would put a variable for
 DAY_S = 86_400
 LEAST_IMAGE = 64 << 20  # bytes; hardly any image that somebody runs is smaller
+LARGEST_WORKSPACE = 16 << 40  # bytes of a file on ext4
+HOMES = ("/home/", "/root/")
+OF_EVERY_PROGRAM = frozenset({"PATH", "LD_PRELOAD", "LD_AUDIT"})
 _WILD = re.compile(r"[*?\[]")
 
 
@@ -32,6 +35,7 @@ class Known(NamedTuple):
     nodes: frozenset[str] | None = None
     is_user: Callable[[str], bool] | None = None
     is_group: Callable[[str], bool] | None = None
+    has_accounts: bool | None = None  # whether slurmctld keeps accounts and QOS
 
 
 def warnings(model: PolicyModel, known: Known) -> Iterator[Fault]:
@@ -40,20 +44,73 @@ def warnings(model: PolicyModel, known: Known) -> Iterator[Fault]:
         yield Fault(("rules",), "no rules: no job gets anything of warmstart", at_key=True)
     yield from _sizes(model)
     yield from _unused(model)
+    yield from _places(model)
     if model.trees.prefixes and model.constant_path not in WAYS_TO_TREE:
         problem = f"constant_path is {model.constant_path}, which shows no job a packed copy: trees are never packed"
         yield Fault(("trees", "prefixes"), problem, at_key=True)
     for number, rule in enumerate(model.rules):
-        for fault in (*_patterns(rule.match), *_unknown(rule.match, known)):
+        for fault in (*_patterns(rule.match), *_unknown(rule.match, known), *_unkept(rule.match, known)):
             yield fault._replace(loc=("rules", number, *fault.loc))
         yield from _revoked(model, number)
         yield from _without_a_path(model, number)
         yield from _experimental(rule, number)
         yield from _moved_away(model, number)
+        yield from _too_wide(model, number)
+        yield from _set_elsewhere(model, number)
         for name, value in rule.env.items():
             if _EXPANDED.search(value):
                 problem = f"{name} is set to {value!a} as it is: no shell expands $ there"
                 yield Fault(("rules", number, "env", name), problem)
+
+
+def _places(model: PolicyModel) -> Iterator[Fault]:
+    """Yield a store that a user can take away."""
+    if model.paths.store.startswith(HOMES):
+        problem = (
+            "paths.store is below a home: whoever owns a directory above the store can put another one in its place"
+        )
+        yield Fault(("paths", "store"), problem)
+
+
+def _too_wide(model: PolicyModel, number: int) -> Iterator[Fault]:
+    """Yield an empty match, which is every job's, and a scope that no rule publishes into."""
+    rule = model.rules[number]
+    if "match" in rule.model_fields_set and not _conditions(rule.match):
+        yield Fault(("rules", number, "match"), "match is empty: the rule is for every job; leave it out to say so")
+    publishes = any(other.publish is not None and other.scope == rule.scope for other in model.rules)
+    if rule.scope in ("account", "site") and rule.scope not in model.trust.signed and not publishes:
+        problem = f"no rule publishes into scope {rule.scope}: only what `warmstart cache promote` put there is found"
+        yield Fault(("rules", number, "scope"), problem)
+
+
+def _set_elsewhere(model: PolicyModel, number: int) -> Iterator[Fault]:
+    """Yield variables that every program looks at, and those by which a profile's tool finds its cache."""
+    from warmstart.profiles import registry
+
+    given = sorted({name for rule in model.rules for name in rule.profiles})
+    whose = {
+        variable: name for name in given for variable in (model.profiles.get(name) or registry.get(name)).variables
+    }
+    for variable in model.rules[number].env:
+        loc = ("rules", number, "env", variable)
+        if variable in OF_EVERY_PROGRAM:
+            problem = f"{variable} is every program's: the user's own wins, or is lost with override"
+            yield Fault(loc, f"{problem}, and in a container the path may lead nowhere")
+        elif variable in whose:
+            problem = (
+                f"{variable} is where the tool of profile {whose[variable]} finds its cache: with this value the job"
+            )
+            yield Fault(loc, f"{problem} is cold, and is told that it is warm; leave it out, or the profile")
+
+
+def _unkept(match: Match, known: Known) -> Iterator[Fault]:
+    """Yield conditions on what this cluster does not keep."""
+    for attribute in ("account", "qos"):
+        if getattr(match, attribute) is not None and known.has_accounts is False:
+            problem = (
+                f"this cluster keeps no {attribute} (AccountingStorageType is none): a job has what its user writes"
+            )
+            yield Fault(("match", attribute), problem, at_key=True)
 
 
 def _sizes(model: PolicyModel) -> Iterator[Fault]:
@@ -70,6 +127,9 @@ def _sizes(model: PolicyModel) -> Iterator[Fault]:
             f"trees.max_size is above trees.keep ({format_size(model.trees.keep)}), which no packed copy may exceed"
         )
         yield Fault(("trees", "max_size"), problem)
+    if (most := model.limits.workspace) is not None and most > LARGEST_WORKSPACE:
+        problem = f"limits.workspace is {format_size(most)}, and no file system is made above "
+        yield Fault(("limits", "workspace"), f"{problem}{format_size(LARGEST_WORKSPACE)}: it limits nothing")
     if model.maintenance.keep < DAY_S:
         yield Fault(("maintenance", "keep"), "bundles that no job has used for less than a day are removed")
     if keep.lease < DAY_S:

@@ -82,7 +82,9 @@ def test_check_runs_where_the_accounts_do_not_exist(tmp_path: Path) -> None:
 
 def test_warnings_have_places_and_leave_the_policy_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of Slurm are looked up in slurm.conf."""
-    (tmp_path / "slurm.conf").write_text("NodeName=n[1-3] CPUs=1\nPartitionName=gpu-a Nodes=n1\n")
+    (tmp_path / "slurm.conf").write_text(
+        "NodeName=n[1-3] CPUs=1\nPartitionName=gpu-a Nodes=n1\nPrologEpilogTimeout=290\nBatchStartTimeout=360\n"
+    )
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     site = installed(tmp_path, POLICY + "  - {name: x, match: {partition: [gpu-a, gpu-b], node: [n4]}}\n")
     Path(site.etc, "conf.d").mkdir()

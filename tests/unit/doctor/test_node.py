@@ -8,6 +8,7 @@ import json
 import os
 import pwd
 import re
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.support.entry_site import OsAs
 from tests.support.runs import a_record
 from warmstart.audit.line import timestamp
 from warmstart.cli import doctor
-from warmstart.doctor import constant_path, containers, kernel, node, slurm, store
+from warmstart.doctor import constant_path, containers, job_side, kernel, node, slurm, store
 from warmstart.doctor import policy as site_policy
 from warmstart.doctor.finding import CRITICAL_CHECKS, Finding, Result
 from warmstart.doctor.finding import run as run_checks
@@ -280,7 +281,7 @@ def test_leases_are_tried_by_root_alone(here: Node, monkeypatch: pytest.MonkeyPa
 def test_room_for_workspaces(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes and inodes both count."""
     for free, inodes, status in ((50, 50, "ok"), (4, 50, "wrong"), (50, 4, "wrong")):
-        seen = SimpleNamespace(f_bavail=free, f_blocks=100, f_favail=inodes, f_files=100)
+        seen = SimpleNamespace(f_bavail=free, f_blocks=100, f_frsize=1 << 30, f_favail=inodes * 1000, f_files=100_000)
         monkeypatch.setattr(os, "statvfs", lambda _, seen=seen: seen)
         assert one(node.space, here).status == status
 
@@ -300,6 +301,57 @@ def test_programs(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(node.PACKAGES, "libzstd.so.0", "libzstd0")
     found = one(node.tools, here)
     assert (found.status, found.found.partition(";")[0]) == ("wrong", "missing: libzstd.so.0")
+
+
+@pytest.mark.parametrize("script", ["#!/no/such/interpreter", "#!/bin/sh\nexit 127", "#!/bin/sh\nkill -9 $$"])
+def test_a_program_that_does_not_run(here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> None:
+    """It is there, and can be executed; its interpreter or a library is not."""
+    program = tmp_path / "skopeo"
+    program.write_text(f"{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(choice, "programs", lambda _: (str(program),))
+    monkeypatch.setattr(node, "PROGRAMS", ())
+    found = one(node.tools, here)
+    assert (found.status, found.found.partition(";")[0]) == ("wrong", f"{program} cannot be run")
+
+
+def test_the_proxy_and_the_directory_of_metrics(here: Node, tmp_path: Path) -> None:
+    """Of neither there need be one; what is named must be there."""
+    assert (one(node.proxy, here).status, one(node.metrics, here).status) == ("ok", "ok")
+    with socket.create_server(("localhost", 0)) as server:
+        address = f"localhost:{server.getsockname()[1]}"
+        images = here.policy.images._replace(proxy=address)
+        named = here._replace(policy=here.policy._replace(images=images))
+        assert one(node.proxy, named).status == "ok"
+    assert one(node.proxy, named).status == "wrong"
+    paths = here.policy.paths._replace(metrics=str(tmp_path / "none"))
+    assert one(node.metrics, here._replace(policy=here.policy._replace(paths=paths))).status == "wrong"
+
+
+def test_a_full_disk_is_told_by_its_own_check(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by advice to load modules, or to be root."""
+    full = SimpleNamespace(f_bavail=1, f_blocks=1000, f_frsize=4096, f_favail=9000, f_files=9000, f_flag=0)
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert one(node.space, here).status == "wrong"
+    checks = (node.leases, kernel.seeding, kernel.image_limits, job_side.execution)
+    assert [finding for check in checks for finding in check(here)] == []
+
+
+def test_a_limit_above_the_disks_size(here: Node) -> None:
+    """It limits nothing."""
+    limits = here.policy.limits._replace(workspace=900 << 40)
+    assert one(kernel.workspace_limits, here._replace(policy=here.policy._replace(limits=limits))).status == "wrong"
+
+
+@pytest.mark.parametrize(("code", "status"), [("registry-unreachable", "wrong"), ("image-not-found", "advice")])
+def test_a_registry_that_fails_fails_for_all(
+    here: Node, monkeypatch: pytest.MonkeyPatch, code: str, status: str
+) -> None:
+    """A user's typing error is no fault of the site."""
+    os.makedirs(here.installation.node("n1").state)
+    monkeypatch.setattr(requests, "failures", lambda _: [RememberedFailure(code, {}, "x")])
+    assert one(node.imports, here).status == status
 
 
 def test_the_importer_is_told_and_why(here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

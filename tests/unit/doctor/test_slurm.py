@@ -388,19 +388,20 @@ def test_a_policy_that_counts_on_the_script(check: Check, site: Installation, tm
     ours = Path(site.prefix, "libexec/warmstart/job-container")
     conf = tmp_path / "job_container.conf"
     conf.write_text("BasePath=/srv/c CloneNSScript=/etc/other\n")
-    assert check("", TMPFS)["slurm.constant-path"] == ["wrong"]
+    assert check("", TMPFS, version=(24, 11))["slurm.constant-path"] == ["wrong"]
     conf.write_text(f"BasePath=/srv/c CloneNSScript={ours}\n")
-    assert check("", TMPFS)["slurm.constant-path"] == ["wrong"]
+    assert check("", TMPFS, version=(24, 11))["slurm.constant-path"] == ["wrong"]
     ours.write_text("#!/bin/sh\n")
     ours.chmod(0o755)
-    found = check("", TMPFS)
+    found = check("", TMPFS, version=(24, 11))
     assert (found["slurm.constant-path"], found["slurm.namespace"]) == (["ok"], ["ok"])
     assert check()["slurm.constant-path"] == ["wrong"]
     way(site, "none")
-    assert check("", TMPFS)["slurm.constant-path"] == ["advice"]
+    assert check("", TMPFS, version=(24, 11))["slurm.constant-path"] == ["advice"]
     way(site, "namespace")
+    assert check("", TMPFS)["slurm.constant-path"] == ["wrong"], "22.05 has no such script"
     conf.write_text(f"BasePath=/srv/c CloneNSScript={ours} Dirs=/tmp,/var/cache\n")
-    assert check("", TMPFS)["slurm.namespace"] == ["wrong"]
+    assert check("", TMPFS, version=(24, 11))["slurm.namespace"] == ["wrong"]
 
 
 @pytest.mark.parametrize(
@@ -487,17 +488,17 @@ def test_namespace_linux(check: Check, site: Installation, tmp_path: Path) -> No
     ours.chmod(0o755)
     (tmp_path / "job_container.conf").write_text(f"BasePath=/srv/c CloneNSScript={ours}\n")
     linux, conf = "NamespaceType=namespace/linux\n", tmp_path / "namespace.yaml"
-    assert check("", linux)["slurm.constant-path"] == ["wrong"]
-    assert check("", linux)["slurm.namespace"] == ["unknown"]
+    assert check("", linux, version=(25, 11))["slurm.constant-path"] == ["wrong"]
+    assert check("", linux, version=(25, 11))["slurm.namespace"] == ["unknown"]
     conf.write_text(NAMESPACE_LINUX.format(script=ours, more=""))
-    assert bad(check("", linux)) == {}
+    assert bad(check("", linux, version=(25, 11))) == {}
     conf.write_text(NAMESPACE_LINUX.format(script="/etc/other", more=""))
-    assert check("", linux)["slurm.constant-path"] == ["wrong"]
+    assert check("", linux, version=(25, 11))["slurm.constant-path"] == ["wrong"]
     for more in (", dirs: '/srv/private,/var/tmp'", ", dir_confs: [{path: /var/tmp, tmpfs: true}]"):
         conf.write_text(NAMESPACE_LINUX.format(script=ours, more=more))
-        assert check("", linux)["slurm.namespace"] == ["wrong"], more
+        assert check("", linux, version=(25, 11))["slurm.namespace"] == ["wrong"], more
     conf.write_text("node_confs: [\n")
-    assert check("", linux)["slurm.namespace"] == ["unknown"]
+    assert check("", linux, version=(25, 11))["slurm.namespace"] == ["unknown"]
 
 
 @pytest.mark.parametrize("name", ["JobContainerType=job_container/tmpfs\n", "NamespaceType=namespace/tmpfs\n"])
@@ -514,9 +515,9 @@ def test_a_script_that_slurm_ignores(check: Check, site: Installation, tmp_path:
         f"NodeName=a BasePath=/srv/c\nNodeName=b BasePath=/srv/c {script}\n",
     ):
         conf.write_text(text)
-        assert check("", name)["slurm.constant-path"] == ["wrong"], text
+        assert check("", name, version=(25, 11))["slurm.constant-path"] == ["wrong"], text
     conf.write_text(f"AutoBasePath=true\nNodeName=a BasePath=/srv/c {script}\nNodeName=b BasePath=none\n")
-    assert bad(check("", name)) == {}
+    assert bad(check("", name, version=(25, 11))) == {}
 
 
 def test_job_container(check: Check, site: Installation, tmp_path: Path) -> None:
@@ -583,3 +584,20 @@ def test_where_slurm_conf_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monk
     assert slurm_conf.find(None, str(tmp_path)) == str(ours)
     monkeypatch.setattr(slurm_conf, "PLACES", ("/none",))
     assert slurm_conf.find(None) == ""
+
+
+def test_an_include_that_stands_twice(check: Check, site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 24.05 on a hook runs twice; before, slurmctld has the last line, and nothing is to be done."""
+    ours = f"{site.prefix}/libexec/warmstart/prolog"
+    monkeypatch.setattr(slurm, "SCRIPTS", ("Prolog",))
+    monkeypatch.setattr(commands, "configuration", lambda *_: Configuration([], {"Prolog": [ours]}))
+    twice = f"Prolog={ours}\n"
+    for version, status in (((22, 5), "ok"), ((24, 5), "wrong")):
+        found = check("", twice, version=version)
+        assert (found["slurm.prolog"], found["slurm.running"]) == ([status], ["ok"])
+
+
+def test_a_plugin_that_stands_twice(check: Check) -> None:
+    """Then its place says nothing."""
+    line = "optional /opt/warmstart.so\n"
+    assert check(plugins=line * 2)["slurm.spank"] == ["wrong"]

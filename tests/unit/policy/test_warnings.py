@@ -75,7 +75,7 @@ def test_a_policy_without_rules() -> None:
     "match",
     [
         {"partition": ["gpu*", "cpu"]}, {"node": "n[12]"}, {"user": ["alice", "a*"]}, {"group": "team"},
-        {"account": "any", "qos": "any"}, {},
+        {"account": "any", "qos": "any"},
     ],
 )  # fmt: skip
 def test_names_that_there_are(match: dict[str, Any]) -> None:
@@ -98,6 +98,24 @@ def test_names_that_nothing_has(match: dict[str, Any], expected: str) -> None:
     ((*_, problem),) = found({"match": match})
     assert problem == expected
     assert found({"match": match}, known=Known()) == []
+
+
+def test_accounts_where_nothing_keeps_them() -> None:
+    """A job has what its user writes."""
+    none = KNOWN._replace(has_accounts=False)
+    told = found({"match": {"account": "a"}}, {"match": {"qos": "a"}}, known=none)
+    assert [loc[:3] for loc in told] == [(0, "match", "account"), (1, "match", "qos")]
+
+
+def test_a_scope_that_somebody_publishes_to() -> None:
+    """A rule does, or a signed list names what is there."""
+    publisher = PUBLISHER | {
+        "match": {"partition": "gpu", "user": "alice"},
+        "scope": "site",
+        "publish": {"users": ["a"]},
+    }
+    assert found(publisher, {"scope": "site"}) == []
+    assert len(found({"scope": "site"}, {"scope": "user"})) == 1
 
 
 @pytest.mark.parametrize(
