@@ -168,7 +168,7 @@ def check_heterogeneous(site: Site, image: str) -> None:
 
 
 def check_without_view(site: Site, image: str) -> None:
-    """Check a step on a node without a view of its job, as where warmstart is off: nothing of the batch host's is left."""
+    """Check a step on a node without a view of its job, as where warmstart is off."""
     go = site.cluster.base / "go"
     step = f"srun --nodes=1 --ntasks=1 --nodelist=n2 --container-image={image} --no-container-mount-home env"
     script = f"#!/bin/sh\necho numba=$NUMBA_CACHE_DIR\nwhile [ ! -e {go} ]; do sleep 0.2; done\n{step}\n"

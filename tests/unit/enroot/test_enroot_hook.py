@@ -210,7 +210,7 @@ def test_enroots_own_hook_for_pytorch_is_not_kept_from_its_work(context: Context
 def test_a_job_that_warmstart_does_not_know(context: Context, container: Container) -> None:
     """No job, no node, no view: nothing is written, nothing is said.
 
-    Nor of what the batch host passes on: the task prolog and the plugin unset that, and tools stumble over empty values.
+    Nor of what the batch host passes on: task prolog and plugin unset that, and tools stumble over empty values.
     """
     rendered(context, {"A": "ours"})
     led = {"WARMSTART_LED": f"{context.record.workspace} {CONSTANT} A", "A": f"{CONSTANT}/a"}
