@@ -167,6 +167,22 @@ def check_heterogeneous(site: Site, image: str) -> None:
     check("with empty caches of their own", seen=ended.output.count("cache= numba=/") == 2)
 
 
+def check_without_view(site: Site, image: str) -> None:
+    """Check a step on a node without a view of its job, as where warmstart is off."""
+    go = site.cluster.base / "go"
+    step = f"srun --nodes=1 --ntasks=1 --nodelist=n2 --container-image={image} --no-container-mount-home sh -c export"
+    script = f"#!/bin/sh\necho numba=$NUMBA_CACHE_DIR\nwhile [ ! -e {go} ]; do sleep 0.2; done\n{step}\n"
+    job = site.cluster.submit(script, ALICE, "--nodelist=n1,n2")
+    output = site.cluster.account(ALICE).home / f"slurm-{job}.out"
+    wait_until("the script", lambda: output.exists() and "numba=/" in output.read_text(), 60)
+    shutil.rmtree(site.var / "n2" / "view" / str(job))
+    go.touch()
+    ended = site.finish(job)
+    sys.stdout.write(f"\n$ {step}      # without a view\n{ended.output}")
+    told = "error" in ended.output or "NUMBA_CACHE_DIR" in ended.output or "WARMSTART_CACHE" in ended.output
+    check("a node without a view runs the step as stock", seen=ended.state == "COMPLETED" and not told)
+
+
 def check_trees(site: Site, image: str) -> None:
     """Check that containers have the packed copy of a tree, also where the user mounts a directory above it."""
     for way in ("enroot", "spank"):
@@ -213,6 +229,7 @@ def run(site: Site, registry: Registry, private: str) -> None:
         (event,) = site.audit("--event", "image.imported")
         check(f"one import ({event['image']})", seen=True)
         check_steps(site, registry)
+        check_without_view(site, public)
 
         text = srun(site, ALICE, private, f"cat /etc/motd; {SHOW}")
         check("the plugin says so, once", seen=text.count("imports it as you") == 1)
