@@ -73,7 +73,12 @@ def test_the_images_are_listed_once(store: Path, monkeypatch: pytest.MonkeyPatch
         put(store, f"i{number}", 9000 - number, uid=7, account="a")
     fill(monkeypatch, store, 10)
     listed: list[str] = []
-    monkeypatch.setattr(eviction, "inventory", lambda *args: (listed.append("once"), inventory(*args))[1])
+
+    def listing(of: str, lease: float) -> list[eviction.ImageEntry]:
+        listed.append("once")
+        return inventory(of, lease)
+
+    monkeypatch.setattr(eviction, "inventory", listing)
     keep = KEEP._replace(user=8 * SIZE, account=7 * SIZE, high=60)
     gone = eviction.make_room(str(store), SIZE, keep, Charged("u", 7, "a"), "")
     assert gone == ["i0", "i1", "i2", "i3", "i4"]
