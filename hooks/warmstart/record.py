@@ -109,7 +109,8 @@ class SeededBundle(NamedTuple):
     scope: str
     bundle: str  # id
     sha256: str  # of the squashfs file
-    entries: list[str]
+    entries: list[str]  # empty if they are all of a large bundle's: its manifest names them
+    number: int = 0  # of entries, where their names are left out
 
 
 class Seeded(NamedTuple):
@@ -120,8 +121,13 @@ class Seeded(NamedTuple):
 
     @property
     def entries(self) -> list[str]:
-        """The entries that the job found."""
+        """The entries that the job found, without those whose names are left out."""
         return [entry for bundle in self.bundles for entry in bundle.entries]
+
+    @property
+    def number(self) -> int:
+        """The number of entries that the job found."""
+        return len(self.entries) + sum(bundle.number for bundle in self.bundles)
 
 
 class Record(NamedTuple):

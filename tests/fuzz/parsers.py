@@ -266,10 +266,10 @@ _TREE = b"".join(
 )
 _REFUSED = (WarmstartError,)
 _FILE = Path(__file__).parents[2] / "policies/site.yaml"
-_DAMAGED = {"format": 1, "bundles": [], "refused": {BUNDLE: "its format is 2"}}
+_DAMAGED = {"format": 2, "plain": True, "bundles": [], "refused": {BUNDLE: "its format is 2"}}
 _ROW = {
-    "bundle": BUNDLE, "sha256": SHA256, "size": 4096, "entries": {"m/f": 9}, "user": "a", "uid": 1, "replaces": [],
-    "supersedes": {}, "weight": 750,
+    "bundle": BUNDLE, "sha256": SHA256, "size": 4096, "entries": {}, "user": "a", "uid": 1, "replaces": [],
+    "supersedes": {}, "weight": 750, "number": 1,
 }  # fmt: skip
 _SIGNED = signed.SignedList(1, "ab" * 16, "site", 7, 1.0, 2.0, {"numba/ns": SHA256})
 _REQUEST = requests.ImportRequest("reg/a:1", "x86_64.oci1", "", "a", 1, "", "c", "n1", 7, "0a1b2c3d", 1.0)
@@ -410,7 +410,7 @@ PARSERS: dict[str, Parser] = {
         lambda data: (index._decode(data), index._is_other_format(data)),
         (),
         ("store/index.py:_decode", "store/index.py:_is_other_format"),
-        (_json(_DAMAGED), _json({**_DAMAGED, "bundles": [_ROW]})),
+        (_json(_DAMAGED), _json({**_DAMAGED, "bundles": [_ROW]}) + b'\n{"m/f": 9}'),
     ),
     "json": _format(plain.check_json, b'{"a": [1, 2]}', covers=("profiles/formats/plain.py:_read",)),
     "json-rows": _format(plain.read_rows, b'[["a", "b"]]', covers=("profiles/formats/plain.py:read_rows",)),

@@ -82,8 +82,9 @@ def renumbered(tree: Path) -> None:
     copied(tree)
     for module in RENUMBERED:
         path = tree / "hooks/warmstart" / module
-        assert "\nFORMAT = 1\n" in path.read_text()
-        path.write_text(path.read_text().replace("\nFORMAT = 1\n", "\nFORMAT = 2\n"))
+        text, count = re.subn(r"^FORMAT = \d$", "FORMAT = 9", path.read_text(), flags=re.MULTILINE)
+        assert count == 1, module
+        path.write_text(text)
 
 
 RELEASES = {"earlier": earlier, "grown": grown, "renumbered": renumbered}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench_site import USUAL, BenchSite, bench_site
+from warmstart.store.index import FIRST
 
 BUNDLES = 10
 # A little more than with Linux 6.18 and Python 3.11, where the start of the interpreter makes 350 of them.
@@ -69,3 +72,35 @@ def test_a_warm_prolog_loads_few_modules(site: BenchSite) -> None:
     assert "warmstart.seed.overlay" in names
     assert not {name for name in names if name.startswith(("warmstart.trees", "warmstart.steps.tree"))}
     assert len(names - packages) <= MODULES
+
+
+def test_a_large_namespace_costs_a_warm_job_no_more(site: BenchSite) -> None:
+    """Neither its index nor the record is read or written in full, and a change is still told from what is new."""
+    job_makes(site, 300, [f"{'n' * 240}{number}" for number in range(600)])
+    site.hook("epilog", 300).run()
+    for hook in ("prolog", "epilog"):  # fetches it
+        site.hook(hook, 301).run()
+    (index,) = (path for path in site.base.glob("store/artifacts/*/alpha/*/index.json"))
+    assert index.stat().st_size > 2 * FIRST
+    found = calls(site, "prolog")
+    read = [int(call.rpartition(" = ")[2]) for call in found if re.search(r"\d+ +read\(.*index.json>", call)]
+    assert FIRST <= max(read) < sum(read) < 1.1 * FIRST  # those of the other profiles are small
+    assert len(found) <= CALLS["prolog"] + 50  # one bundle more, and an overlay of it
+    (record,) = site.prefix.glob("var/lib/warmstart/n1/state/7/record.json")
+    assert record.stat().st_size < 10_000
+    job_makes(site, 7, [f"{'n' * 240}7", "new"])
+    site.hook("epilog").run()
+    made = json.loads(max(index.parent.glob("*Z-*.json")).read_text())
+    assert (made["entries"].keys(), made["supersedes"].keys()) == ({f"{'n' * 240}7", "new"}, {f"{'n' * 240}7"})
+
+
+def job_makes(site: BenchSite, job_id: int, names: list[str]) -> None:
+    """Run a prolog, if none has, and leave entries as the job would."""
+    if not (caches := list(site.base.glob(f"workspace/n1/{job_id}.*/cache/alpha"))):
+        site.hook("prolog", job_id).run()
+        caches = list(site.base.glob(f"workspace/n1/{job_id}.*/cache/alpha"))
+    for name in names:
+        (caches[0] / name).mkdir(exist_ok=True)
+        (caches[0] / name / "kernel.bin").write_bytes(os.urandom(100))
+        for path in (caches[0] / name, caches[0] / name / "kernel.bin"):
+            os.chown(path, int(site.job_env["SLURM_JOB_UID"]), int(site.job_env["SLURM_JOB_GID"]))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -196,9 +197,9 @@ def plant_index(site: Site) -> None:
     """Name the planted bundle in the index, as the only one."""
     plant_bundle(site)
     path = site.directory(SCOPE) / index.NAME
-    rows = json.loads(path.read_text())
-    rows["bundles"] = rows["bundles"][-2:]
-    overwrite(path, json.dumps(rows).encode())
+    head, *names = map(json.loads, path.read_text().splitlines())
+    head["bundles"] = head["bundles"][-2:]
+    overwrite(path, "\n".join(map(json.dumps, (head, *names[-2:]))).encode())
 
 
 def swap_bytes(site: Site) -> None:
@@ -222,12 +223,18 @@ def manifest_of_an_older_bundle(site: Site) -> None:
     overwrite(good, json.dumps(text).encode())
 
 
+def rows_of(site: Site) -> list[dict[str, Any]]:
+    """Return the rows of the scope's index with their entries, as a listing has them."""
+    head, *names = map(json.loads, (site.directory(SCOPE) / index.NAME).read_text().splitlines())
+    return [{**row, "entries": entries} for row, entries in zip(head["bundles"], names, strict=True)]
+
+
 def rewrite_listing(site: Site) -> None:
     """Add the planted bundle to the listing that the list names."""
     plant_bundle(site)
     (path,) = site.directory(SCOPE).glob("*.listing")
     text = json.loads(path.read_text())
-    rows = json.loads((site.directory(SCOPE) / index.NAME).read_text())["bundles"]
+    rows = rows_of(site)
     text["bundles"] = rows
     text["manifests"] = {row["bundle"]: "00" * 32 for row in rows}
     overwrite(path, json.dumps(text).encode())
@@ -277,7 +284,7 @@ def nonsense(site: Site) -> None:
 def listing_with_planted(site: Site) -> str:
     """Store a listing that names a planted bundle; return its hash."""
     plant_bundle(site)
-    rows = [index.listed_row(row) for row in json.loads((site.directory(SCOPE) / index.NAME).read_text())["bundles"]]
+    rows = [index.listed_row(row) for row in rows_of(site)]
     hashes = {row.bundle: index.sha256_of((site.directory(SCOPE) / f"{row.bundle}.json").read_bytes()) for row in rows}
     return signed.write_listing(site.namespace(SCOPE), "n1-test", signed.encoded(signed.Listing(rows, hashes)))
 

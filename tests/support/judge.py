@@ -54,7 +54,8 @@ def _namespace(where: Path, *, settled: bool) -> Iterator[str]:
             manifests[stem] = json.loads((where / name).read_bytes())
             yield from (f"{name}: {text}" for text in _bundle(where, stem))
     if "index.json" in names:
-        yield from _index(json.loads((where / "index.json").read_bytes()), manifests, settled=settled)
+        lines = [json.loads(line) for line in (where / "index.json").read_bytes().splitlines()]
+        yield from _index(lines, manifests, settled=settled)
 
 
 def _bundle(where: Path, name: str) -> list[str]:
@@ -107,12 +108,17 @@ def _unpacked(bundle: bytes) -> dict[str, tuple[int, str]]:
         }
 
 
-def _index(index: dict[str, Any], manifests: dict[str, Any], *, settled: bool) -> Iterator[str]:
+def _index(lines: list[dict[str, Any]], manifests: dict[str, Any], *, settled: bool) -> Iterator[str]:
+    index, *names = lines
     listed = {item["bundle"]: item for item in index["bundles"]}
+    entries = dict(zip(listed, names, strict=True))
     if settled and (missing := manifests.keys() - listed.keys() - index["refused"].keys()):
         yield f"the index lacks {sorted(missing)}"
     if list(listed) != sorted(listed):
         yield "the index is not sorted by age"
+    several = len({entry for of in names for entry in of}) < sum(map(len, names))
+    if index["plain"] == (several or any(item["supersedes"] for item in index["bundles"])):
+        yield "the index is wrong about entries that are in two bundles"
     for name, item in listed.items():
         if name not in manifests:
             yield f"the index names {name}, which is not there"
@@ -120,7 +126,7 @@ def _index(index: dict[str, Any], manifests: dict[str, Any], *, settled: bool) -
         manifest = manifests[name]
         if (item["sha256"], item["size"]) != (manifest["sha256"], manifest["size"]):
             yield f"the index has another hash of {name}"
-        if item["entries"].keys() != manifest["entries"].keys():
+        if entries[name].keys() != manifest["entries"].keys() or item["number"] != len(manifest["entries"]):
             yield f"the index has other entries of {name}"
 
 

@@ -132,7 +132,7 @@ def collect(
             tally.add(path, turned.reason)
         return Collected({}, [], 0, 0, {}, [], tally.counts, tally.examples, "")
     try:
-        rules = Rules(entry_of, skip, seeded.names, limits.max_entries * NAMES_PER_ENTRY, limits.deadline)
+        rules = Rules(entry_of, skip, seeded, limits.max_entries * NAMES_PER_ENTRY, limits.deadline)
         scanned = scan(top_fd, mount, rules, tally)
         copy = _Copy(Tree(top_fd, mount, owner), stage, limits, lock)
         return copy.all(scanned, seeded, seeded.with_other_times(scanned.seeded), tally)
@@ -158,7 +158,7 @@ def collect_overlay(
     the layers below; where the kernel cannot map ids they belong to root, and so do the job's own copies of them.
     """
     tally = Tally()
-    rules = Rules(entry_of, skip, seeded.names, limits.max_entries * NAMES_PER_ENTRY, limits.deadline, upper=True)
+    rules = Rules(entry_of, skip, seeded, limits.max_entries * NAMES_PER_ENTRY, limits.deadline, upper=True)
     scanned = scan(overlay.upper, mount_id(overlay.upper), rules, tally)
     mount = mount_id(overlay.merged)
     copy = _Copy(Tree(overlay.merged, mount, owner), stage, limits, given=Tree(overlay.merged, mount, owner, ROOT))

@@ -11,7 +11,7 @@ import stat
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.untrusted import LINK, SPECIAL, UNREADABLE, TurnedAway, open_directory
-from warmstart.lean import Callable, Collection, Container, NamedTuple, suppress
+from warmstart.lean import Callable, Container, NamedTuple, suppress
 from warmstart.store.layout import is_plain_path
 
 DEEPEST = 16
@@ -75,7 +75,7 @@ class Rules(NamedTuple):
 
     entry_of: Callable[[str], str | None]
     skip: Container[str]
-    seeded: Collection[str]  # entries that the job may have changed
+    seeded: Container[str]  # entries that the job may have changed
     most_names: int
     deadline: Deadline
     upper: bool = False  # the tree is an overlay's upper layer: character devices 0:0 stand for removed files

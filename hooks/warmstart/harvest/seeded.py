@@ -6,6 +6,8 @@ look at: an overlay also copies up files that were merely touched.
 
 from __future__ import annotations
 
+import errno
+
 from warmstart.lean import Callable, Collection, Iterator, Sequence
 from warmstart.record import SeededBundle
 from warmstart.store.manifest import Base, Entries, File, content_digest
@@ -24,22 +26,42 @@ class SeededEntries:
 
         `is_rewritten` tells which files the prolog itself may have rewritten (`Profile.names_path`).
         """
-        self._bundle_of = {entry: bundle for bundle in bundles for entry in bundle.entries}
+        self._bundles = bundles
+        self._named: dict[str, SeededBundle] | None = None
         self._read = read
         self._is_rewritten = is_rewritten
         self._entries: dict[str, Entries] = {}
 
     @property
     def names(self) -> Collection[str]:
-        """Names of the entries."""
+        """Names of the entries. Raises `OSError` if nobody knows those of a bundle any more."""
         return self._bundle_of.keys()
+
+    def __contains__(self, entry: object) -> bool:
+        return entry in self._bundle_of
+
+    @property
+    def _bundle_of(self) -> dict[str, SeededBundle]:
+        if self._named is None:  # a job that leaves nothing need not wait for it
+            self._named = {entry: bundle for bundle in self._bundles for entry in self._names_of(bundle)}
+        return self._named
+
+    def _names_of(self, bundle: SeededBundle) -> Collection[str]:
+        if not bundle.number:
+            return bundle.entries
+        entries = self._of(bundle)
+        if not entries:  # then what the job changed would look like what it made
+            raise OSError(errno.ENOENT, f"the bundle {bundle.bundle}, which names what it was seeded with, is gone")
+        return entries
 
     def files(self, entry: str) -> dict[str, File]:
         """Return the files that the job was given; none if its bundle is gone from both node and store."""
-        bundle = self._bundle_of[entry]
+        return self._of(self._bundle_of[entry]).get(entry, {})
+
+    def _of(self, bundle: SeededBundle) -> Entries:
         if bundle.bundle not in self._entries:
             self._entries[bundle.bundle] = self._read(bundle)
-        return self._entries[bundle.bundle].get(entry, {})
+        return self._entries[bundle.bundle]
 
     def base(self, entry: str) -> Base:
         """Return what a changed entry is based on."""
@@ -63,6 +85,8 @@ class SeededEntries:
 
     def below(self, touched: set[str], entry_of: Callable[[str], str | None]) -> list[str]:
         """Return the entries that look changed in an overlay, by the names that its upper layer has."""
+        if not touched:
+            return []
         named = {entry_of(path) for path in touched}
         named.update(folder for path in touched for folder in _with_parents(path))
         return [entry for entry in self.names if entry in named or not touched.isdisjoint(_with_parents(entry))]

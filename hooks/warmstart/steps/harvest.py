@@ -31,6 +31,7 @@ from warmstart.host.space import Reservation
 from warmstart.lean import (
     Callable,
     Collection,
+    Container,
     Iterable,
     Iterator,
     Mapping,
@@ -217,9 +218,9 @@ class KnownEntries:
     (`SeededEntries`).
     """
 
-    def __init__(self, seeded: Iterable[str], ask: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, seeded: Container[str], ask: Callable[[], Iterable[str]]) -> None:
         """`ask` returns the entries in the store."""
-        self._seeded = frozenset(seeded)
+        self._seeded = seeded
         self._ask = ask
         self._stored: frozenset[str] | None = None
 
@@ -254,9 +255,12 @@ class _ProfileHarvest:
         # What the nodes of a job find stale is the head node's word alone.
         is_heard = record.head or self._place is None
         bundles_heard = self._replaceable(seeded.bundles) if is_heard else []
-        self._seeded = SeededEntries(bundles_heard, self._entries_of, self._profile.names_path)
-        self._all_seeded = seeded.entries
-        self._skip = KnownEntries(seeded.entries, self._stored_entries)
+        self._all_seeded = SeededEntries(seeded.bundles, self._entries_of, self._profile.names_path)
+        self._seeded = self._all_seeded
+        if bundles_heard != seeded.bundles:
+            self._seeded = SeededEntries(bundles_heard, self._entries_of, self._profile.names_path)
+        self._seeded_number = seeded.number
+        self._skip = KnownEntries(self._all_seeded, self._stored_entries)
         self._is_overlaid = False
         self._changed: list[str] = []  # seeded entries that the job rewrote or removed
         self._degraded = degraded
@@ -324,9 +328,9 @@ class _ProfileHarvest:
                 changed=len(self._changed) - len(retired),
                 retired=len(retired),
                 known=collected.skipped,
-                seeded=len(self._all_seeded),
+                seeded=self._seeded_number,
                 use="" if late else self._use(collected),
-                akin=self._akin(valid) if self._all_seeded and valid else 0,
+                akin=self._akin(valid) if self._seeded_number and valid else 0,
                 ignored=collected.ignored,
                 ignored_examples=collected.ignored_examples,
                 truncated=OUT_OF_TIME if last else collected.truncated,
@@ -398,13 +402,13 @@ class _ProfileHarvest:
             return contract.UNKNOWN
         if collected.entries or collected.rejected or self._skip.was_asked:
             return contract.BUILT
-        if not self._all_seeded:
+        if not self._seeded_number:
             return contract.UNTOUCHED if collected.is_empty else contract.UNKNOWN
         # Without an overlay, files that are read and files that are not look alike; a rewritten file is our own trace.
         looked_up = self._profile.looked_up
         asked = {*map(looked_up, collected.touched)} - {""} if looked_up else set()
         is_seen = self._is_overlaid and not self._profile.relocate
-        if not is_seen or collected.hides or not asked <= {*self._all_seeded}:
+        if not is_seen or collected.hides or not all(entry in self._all_seeded for entry in asked):
             return contract.UNKNOWN
         if not collected.is_empty:
             return contract.HIT
@@ -418,7 +422,7 @@ class _ProfileHarvest:
             bare = re.sub(r"[0-9a-f]{16,}|[A-Za-z0-9_-]{40,}", "", entry.rpartition("/")[2])
             return bare if re.search(r"[A-Za-z]", bare) else ""
 
-        seeded = {name(entry) for entry in self._all_seeded} - {""}
+        seeded = {name(entry) for entry in self._all_seeded.names} - {""}
         return sum(name(entry) in seeded for entry in new if entry not in self._all_seeded)
 
     def _stored_entries(self) -> list[str]:

@@ -123,7 +123,7 @@ class _Source(NamedTuple):
         """The entries in the job's cache, by bundle."""
         by_bundle = self.shown if self.way else [offer.entries for offer, _ in self.copied]
         return [
-            SeededBundle(offer.scope, offer.bundle, offer.sha256, entries)
+            SeededBundle(offer.scope, offer.bundle, offer.sha256, entries, 0 if entries else offer.number)
             for (offer, _), entries in zip(self.copied, by_bundle, strict=True)
         ]
 
@@ -155,7 +155,7 @@ def run(context: Context, options: Options) -> Outcome:
         return Outcome("changed", {"warm": [], "cold": cold, "facts": facts}, {"cache": ""}, environment, [withheld])
     seeding.extract()
     seeding.settle()
-    warm = [name for name, seeded in seeding.seeded.items() if seeded.entries]
+    warm = [name for name, seeded in seeding.seeded.items() if seeded.number]
     detail: dict[str, object] = {"warm": warm, "cold": seeding.cold, "facts": facts}
     record: RecordChange = {"facts": facts, "seeded": seeding.seeded, "fresh": options.fresh}
     if options.sampled:
@@ -271,21 +271,23 @@ class _Seeding:
                 copied, left_out = _copied(self._context, profile, target.namespace, offers, self._budget)
                 if left_out and all(error.code == "fetch-goes-on" for error in left_out):
                     self.cold[profile.name] = left_out[0].code
-                if profile.name in self._agreed:
-                    if left_out:
-                        self.cold[profile.name] = left_out[0].code
-                        continue
-                    copied = [(self._complete(offer), copy) for offer, copy in copied]
+                if profile.name in self._agreed and left_out:
+                    self.cold[profile.name] = left_out[0].code
+                    continue
+                if profile.name in self._agreed or profile.relocate:
+                    copied = self._completed(copied)
                 if copied:
                     self._sources.append(_Source(profile, target.namespace, copied, started))
 
-    def _complete(self, offer: Offer) -> Offer:
-        """Return an offer with the names that a proposal leaves out."""
+    def _completed(self, copied: list[tuple[Offer, Copy]]) -> list[tuple[Offer, Copy]]:
+        """Return offers with the names that they leave out, as the node's copies have them."""
         from warmstart.seed.node_cache import entries_of
 
-        return (
-            offer._replace(entries=[*entries_of(self._context.paths.bundles, offer.sha256)]) if offer.whole else offer
-        )
+        directory = self._context.paths.bundles
+        return [
+            (offer if offer.entries else offer._replace(entries=[*entries_of(directory, offer.sha256)], number=0), copy)
+            for offer, copy in copied
+        ]
 
     def mount(self) -> None:
         """Mount the overlays. After the first one that is unavailable, this and all later profiles are extracted."""
@@ -304,11 +306,12 @@ class _Seeding:
 
     def extract(self) -> None:
         """Extract entries that are not mounted, and rewrite entries that contain their own path."""
-        for source in self._sources:
-            if source.way and not source.profile.relocate:
-                self._shown.append(source)
+        for found in self._sources:
+            if found.way and not found.profile.relocate:
+                self._shown.append(found)
                 continue
-            with self._cold_on_failure(source.profile), self._opened_cache(source.profile) as cache:
+            with self._cold_on_failure(found.profile), self._opened_cache(found.profile) as cache:
+                source = found if found.way else found._replace(copied=self._completed(found.copied))
                 try:
                     if not source.way:
                         self._job().unpack(source.copied, cache, source.profile.name, self._budget.extracting)
@@ -387,8 +390,9 @@ class _Seeding:
             self._job().make_directory(cache, source.profile.name, deadline)
 
     def _done(self, source: _Source) -> None:
-        self.seeded[source.profile.name] = Seeded(source.namespace, source.bundles)
-        if source.entries:
+        seeded = Seeded(source.namespace, source.bundles)
+        self.seeded[source.profile.name] = seeded
+        if seeded.number:
             self.cold.pop(source.profile.name)
         self._context.audit.emit(
             events.CACHE_SEEDED,
@@ -396,7 +400,7 @@ class _Seeding:
             namespace=source.namespace,
             way=source.way or "extraction",
             mapped=source.mapped,
-            entries=len(source.entries),
+            entries=seeded.number,
             bundles=len(source.copied),
             bundle_ids=[offer.bundle for offer, _ in source.copied[:MOST_NAMED]],
             scopes=sorted({offer.scope for offer, _ in source.copied}),
@@ -433,7 +437,7 @@ class _Seeding:
 
 def _offered(context: Context, profile: Profile, namespace: str, budget: _Budget) -> Offers:
     """Return the store's offers. Bundles that the store refuses to offer are audited."""
-    offers = context.store.offers(context.record.read_scopes, profile.name, namespace, budget.fetching)
+    offers = context.store.offers(context.record.read_scopes, profile.name, namespace, budget.fetching, named=False)
     for bundle, why in offers.refused.items():
         context.audit.emit(events.BUNDLE_REFUSED, profile=profile.name, bundle=bundle, reason=why)
     return offers

@@ -32,7 +32,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTupl
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, index, layout, manifest
 from warmstart.store.blocklist import Blocks
-from warmstart.store.index import Listed
+from warmstart.store.index import Head, Listed
 from warmstart.store.layout import (
     ARTIFACTS,
     BUNDLE,
@@ -120,9 +120,10 @@ class Offer(NamedTuple):
     bundle: str
     sha256: str  # of the squashfs file
     size: int  # of the squashfs file, bytes
-    entries: list[str]
+    entries: list[str]  # empty if they are all of the bundle's, and their names were not asked for
     whole: bool  # `entries` are all entries of the bundle
     manifest: str = ""  # SHA-256 of its manifest, if the scope is signed (`store.signed`)
+    number: int = 0  # of entries, where their names are left out
 
 
 class Offers(NamedTuple):
@@ -181,10 +182,13 @@ def offers(  # noqa: PLR0917 - what to whom
     namespace: str,
     writer: str,
     listings: dict[str, str] | None = None,
+    named: bool = True,
 ) -> Offers:
     """Return which entries to take from which bundle; `scopes` are ordered most trusted first.
 
-    `listings` has the hash of the namespace's listing for each signed scope, "" where nothing may be taken.
+    `listings` has the hash of the namespace's listing for each signed scope, "" where nothing may be taken. Unless they
+    are to be `named`, the names of entries are left out where all is taken of large bundles: then the time that this
+    takes does not depend on how many they are.
 
     Each entry is in one offer at most. A missing namespace counts as empty, and so does one of a shared scope that
     cannot be read; what a user's own scope hides in the others must be known. Raises `StoreFailed` if the store fails
@@ -199,11 +203,16 @@ def offers(  # noqa: PLR0917 - what to whom
     never = blocked.entries(profile)
     usable: dict[str, list[Listed]] = {}
     manifests: dict[str, str] = {}
+    heads = {} if named or never or listings else _heads(store, scopes, profile, namespace)
+    is_plain = _is_one_plain(heads)
     for scope in scopes:
         where = Namespace(store, scope, profile, namespace)
+        head = heads.get(scope)
         try:
             if scope in listings:
                 listing = _listing(where, listings[scope], manifests)
+            elif head and (head.is_named or is_plain):
+                listing = head.listing
             else:
                 with store_errors("read the index"):
                     listing = index.read(where.path, writer)
@@ -224,6 +233,22 @@ def offers(  # noqa: PLR0917 - what to whom
     if not offers.offers:
         _require_store(store)
     return offers
+
+
+def _heads(store: str, scopes: list[str], profile: str, namespace: str) -> dict[str, Head | None]:
+    """Return what is at the beginning of each scope's index; None of one that cannot be used."""
+    heads: dict[str, Head | None] = {}
+    for scope in scopes:
+        heads[scope] = None
+        with suppress(OSError):
+            heads[scope] = index.read_head(Namespace(store, scope, profile, namespace).path)
+    return heads
+
+
+def _is_one_plain(heads: dict[str, Head | None]) -> bool:
+    """Return whether readers take all entries of all bundles: no other scope has any, and none is in two of them."""
+    there = [head for head in heads.values() if head is None or head.listing.bundles]
+    return all(head and head.is_plain for head in there) and len(there) <= 1
 
 
 def _listing(where: Namespace, sha256: str, manifests: dict[str, str]) -> index.Index:
@@ -283,6 +308,8 @@ def _offers(usable: dict[str, list[Listed]], never: set[str], refused: dict[str,
                 unwanted.update(new)
                 offer = Offer(scope, *listed[:3], new, whole=len(new) == len(listed.entries))
                 offered.append((offer, listed))
+            elif listed.number and not listed.entries:  # their names were not read: all are taken
+                offered.append((Offer(scope, *listed[:3], [], whole=True, number=listed.number), listed))
     return _layered(offered) if has_marks else [offer for offer, _ in offered]
 
 

@@ -95,15 +95,18 @@ class StoreClient:
 
     # Bundles
 
-    def offers(self, scopes: list[str], profile: str, namespace: str, deadline: Deadline) -> Offers:
+    def offers(
+        self, scopes: list[str], profile: str, namespace: str, deadline: Deadline, *, named: bool = True
+    ) -> Offers:
         """Return which entries to take from which bundle; `scopes` are ordered most trusted first.
 
-        Raises `BlocksUnreadable` if the blocklist is damaged.
+        Unless they are to be `named`, the names of a large bundle's entries are left out where all are taken. Raises
+        `BlocksUnreadable` if the blocklist is damaged.
         """
         from warmstart.store import bundles
 
         listings, problems = self._listings(scopes, profile, namespace, deadline)
-        offers = self.look(deadline, bundles.offers, scopes, profile, namespace, self.writer, listings)
+        offers = self.look(deadline, bundles.offers, scopes, profile, namespace, self.writer, listings, named)
         offers.refused.update(problems)
         for offer in offers.offers:
             self.check_offer(*offer[:3], scopes)

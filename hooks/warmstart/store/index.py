@@ -1,9 +1,11 @@
 """The index of a namespace: its bundles, oldest first, their entries, and which bundle provides an entry.
 
-Runs as the store's owner. Hot path. The index only saves readers from opening every manifest. One that is missing,
-damaged or unreadable is made of the manifests, if all of them can be used: the marks in one that cannot would be
-missed, and entries that were retired would come back. An update lists the directory again after writing and repeats if
-a bundle has come or gone, so the last writer lists all bundles and no other, even without a lock.
+Runs as the store's owner. Hot path. Its first line has all but the names of entries; these follow, in a line for each
+bundle, so that a prolog need not read those of large bundles that a job gets whole. The index only saves readers from
+opening every manifest. One that is missing, damaged or unreadable is made of the manifests, if all of them can be used:
+the marks in one that cannot would be missed, and entries that were retired would come back. An update lists the
+directory again after writing and repeats if a bundle has come or gone, so the last writer lists all bundles and no
+other, even without a lock.
 
 Within a scope, the bundle whose id sorts first provides an entry. The id of a new bundle sorts last, so the first
 publisher keeps its entries. A compacted bundle gets an id one microsecond before the oldest that it replaces, and names
@@ -25,7 +27,7 @@ from warmstart.errors import UserError
 from warmstart.host import wire
 from warmstart.host.files import DIRECTORY, REGULAR, file_of, weakness
 from warmstart.host.wire import Json
-from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, loads, suppress
+from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, suppress
 from warmstart.store import layout, manifest
 from warmstart.store.blocklist import Blocks
 from warmstart.store.layout import MANIFEST, is_bundle_id, is_user_scope
@@ -41,9 +43,10 @@ from warmstart.store.manifest import (
     is_sha256,
 )
 
-FORMAT = 1
+FORMAT = 2
 NAME = "index.json"
 LARGEST = 256 << 20
+FIRST = 64 << 10  # bytes that are read at first: all of most indexes
 
 
 class TooManyNames(UserError):
@@ -66,6 +69,7 @@ class Listed(NamedTuple):
     replaces: list[str]  # ids of the bundles that it replaces
     supersedes: dict[str, str] = {}  # noqa: RUF012 - never mutated; as in the manifest
     weight: int = 0  # `manifest.weight`, bytes
+    number: int = 0  # of entries
 
 
 class Index(NamedTuple):
@@ -77,6 +81,14 @@ class Index(NamedTuple):
     def usable(self, blocked: Blocks) -> list[Listed]:
         """Return the bundles that are not blocked as a whole; neither entries nor marks of the others count."""
         return [listed for listed in self.bundles if not blocked.hides(listed.bundle, listed.user, listed.uid)]
+
+
+class Head(NamedTuple):
+    """What was read at first of an index."""
+
+    listing: Index
+    is_named: bool  # it is all of it; else no bundle has its entries
+    is_plain: bool  # no entry is in two of its bundles, and none is superseded
 
 
 def marks(bundles: Iterable[Listed]) -> dict[str, str]:
@@ -134,6 +146,25 @@ def read(directory: str, writer: str) -> Index:
         raise
     finally:
         os.close(fd)
+
+
+def read_head(directory: str) -> Head | None:
+    """Return what is at the beginning of a namespace's index; None if it cannot be used.
+
+    With as many system calls on the store as `read`. Raises `OSError` if it cannot be told whether there is such a
+    namespace.
+    """
+    try:
+        data, is_whole = _read(os.path.join(directory, NAME), LARGEST, first=FIRST)
+    except FileNotFoundError:
+        return None if os.path.lexists(directory) else Head(Index([], {}), is_named=True, is_plain=True)
+    except OSError:
+        return None
+    try:
+        head = _head(data)
+        return Head(_decoded(head, data if is_whole else b""), is_whole, head["plain"] is True)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def current(dir_fd: int) -> Index:
@@ -232,7 +263,8 @@ def listed_of(source: Manifest) -> Listed:
     sizes = {entry: sum(file.size for file in files.values()) for entry, files in source.entries.items()}
     whose = (source.producer.user, source.producer.uid)
     weight = manifest.weight(source)
-    return Listed(source.bundle, source.sha256, source.size, sizes, *whose, source.replaces, source.supersedes, weight)
+    marks = (source.replaces, source.supersedes)
+    return Listed(source.bundle, source.sha256, source.size, sizes, *whose, *marks, weight, len(sizes))
 
 
 def read_manifest(dir_fd: int, bundle: str, sha256: str = "") -> Manifest:
@@ -263,19 +295,24 @@ def read_whole(path: str, limit: int, dir_fd: int | None = None) -> bytes:
 
     Raises `OSError`, with `EFBIG` if it has more than `limit` bytes, with `EPERM` if somebody else can change it.
     """
+    return _read(path, limit, dir_fd)[0]
+
+
+def _read(path: str, limit: int, dir_fd: int | None = None, first: int = 0) -> tuple[bytes, bool]:
+    """Read a file as `read_whole` does, or its first line and about `first` bytes; return whether that is all of it."""
     try:
         try:
-            return _read_once(path, limit, dir_fd)
+            return _read_once(path, limit, dir_fd, first)
         except OSError as error:
             if error.errno != errno.ESTALE:  # NFS: the file was replaced while it was read
                 raise
-            return _read_once(path, limit, dir_fd)
+            return _read_once(path, limit, dir_fd, first)
     except OSError as error:
         error.filename = path  # read(2) has only a descriptor
         raise
 
 
-def _read_once(path: str, limit: int, dir_fd: int | None) -> bytes:
+def _read_once(path: str, limit: int, dir_fd: int | None, first: int) -> tuple[bytes, bool]:
     fd = os.open(path, REGULAR, dir_fd=dir_fd)
     try:
         status = os.fstat(fd)
@@ -284,18 +321,22 @@ def _read_once(path: str, limit: int, dir_fd: int | None) -> bytes:
             raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
         if weak := weakness(status, (0, os.geteuid())):  # whoever can change it runs code in the jobs that read it
             raise PermissionError(errno.EPERM, weak, path)
-        data = os.read(fd, size)
-        while len(data) < size and (chunk := os.read(fd, size - len(data))):
+        most = first or size
+        data = os.read(fd, most)
+        while len(data) < size and not (first and b"\n" in data) and (chunk := os.read(fd, most)):
             data += chunk
-        return data
+        return data, len(data) >= size
     finally:
         os.close(fd)
 
 
 def _encode(index: Index) -> bytes:
-    bundles = [listed._asdict() for listed in index.bundles]
-    content = {"format": FORMAT, "bundles": bundles, "refused": index.refused}
-    return dumps(content, separators=(",", ":")).encode()
+    names = {entry for listed in index.bundles for entry in listed.entries}
+    is_plain = len(names) == sum(listed.number for listed in index.bundles) and not marks(index.bundles)
+    rows = [{**listed._asdict(), "entries": {}} for listed in index.bundles]
+    head = {"format": FORMAT, "plain": is_plain, "bundles": rows, "refused": index.refused}
+    lines = [head, *(listed.entries for listed in index.bundles)]
+    return "\n".join(dumps(line, separators=(",", ":")) for line in lines).encode()
 
 
 def encoded_size(listed: Listed) -> int:
@@ -306,12 +347,28 @@ def encoded_size(listed: Listed) -> int:
 def _decode(data: bytes) -> Index | None:
     """Decode what `_encode` wrote; return None for anything else."""
     try:
-        raw = loads(data)
-        if raw["format"] != FORMAT:
-            return None
-        return Index([listed_row(row) for row in raw["bundles"]], wire.decode(dict[str, str], raw["refused"]))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return _decoded(_head(data), data)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _head(data: bytes) -> Json:
+    """Return the first line of an index; raises `ValueError` if it is of another format."""
+    head = wire.parse(data.partition(b"\n")[0])
+    if head["format"] != FORMAT:
+        raise ValueError("another format")
+    return head
+
+
+def _decoded(head: Json, data: bytes) -> Index:
+    """Return an index by its first line, and the names of entries if `data` is all of it."""
+    listed = [listed_row(row) for row in head["bundles"]]
+    if data:
+        names = [wire.decode(dict[str, int], wire.parse(line)) for line in data.split(b"\n")[1:]]
+        listed = [row._replace(entries=entries) for row, entries in zip(listed, names, strict=True)]
+        if any(row.number != len(row.entries) for row in listed):
+            raise ValueError("not as many entries as it says")
+    return Index(listed, wire.decode(dict[str, str], head["refused"]))
 
 
 def listed_row(row: Json) -> Listed:
@@ -324,8 +381,8 @@ def listed_row(row: Json) -> Listed:
 
 def _is_other_format(data: bytes) -> bool:
     try:
-        return bool(loads(data)["format"] != FORMAT)
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return bool(wire.parse(data.partition(b"\n")[0])["format"] != FORMAT)
+    except (ValueError, KeyError, TypeError):
         return False
 
 

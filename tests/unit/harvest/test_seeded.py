@@ -46,6 +46,23 @@ def test_an_upper_layer_tells_which_entries_may_have_changed(
     assert seeded.below(touched, entry_of) == expected
 
 
+def test_names_that_the_record_leaves_out_are_read_when_they_are_asked_for() -> None:
+    """A job that left nothing asks for none; where a bundle is gone, nobody can tell what was made from what was."""
+    read: list[str] = []
+
+    def entries_of(bundle: SeededBundle) -> Entries:
+        read.append(bundle.bundle)
+        return {} if bundle.bundle == "gone" else {name: {f"{name}.1": FILE} for name in NAMES}
+
+    seeded = SeededEntries([SeededBundle("site", "here", "ab" * 32, [], 5)], entries_of, lambda _: False)
+    assert (seeded.below(set(), entry_of), read) == ([], [])
+    assert seeded.below({"m/f.1"}, entry_of) == ["m/f"]
+    assert ("m/g" in seeded, "new" in seeded, sorted(seeded.names), read) == (True, False, sorted(NAMES), ["here"])
+    gone = SeededEntries([SeededBundle("site", "gone", "ab" * 32, [], 5)], entries_of, lambda _: False)
+    with pytest.raises(OSError, match="the bundle gone, which names what it was seeded with, is gone"):
+        _ = "new" in gone
+
+
 def test_a_whole_tree_tells_by_sizes_and_times(seeded: SeededEntries) -> None:
     """An entry of which nobody knows what it was does not count."""
     found = {name: {f"{name}.1": (1, 17), f"{name}.p": (1, 17)} for name in NAMES}

@@ -392,6 +392,31 @@ def test_what_a_job_removed_is_retired(job: Job) -> None:
     assert (told["entries"], told["changed"], told["retired"]) == (0, 0, 1)
 
 
+def test_a_bundle_may_leave_the_names_to_its_manifest(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the job changed, removed or made is told apart as ever; nothing is read for a job that left nothing."""
+    job.write("numba", numba_files())
+    job.harvest()
+    (first,) = bundles.offers(job.store, [SCOPE], "numba", "ns", "n1-test").offers
+    given = SeededBundle(SCOPE, first.bundle, first.sha256, [], 1)
+    job.seeded(numba=Seeded("ns", [given]))
+    assert job.harvest().detail == {"entries": 0}
+    assert events(job.context, "cache.harvested")[-1]["seeded"] == 1
+    shutil.rmtree(f"{job.context.record.run_directory}/cache/numba")
+    os.mkdir(f"{job.context.record.run_directory}/cache/numba")
+    job.harvest()
+    assert (job.offered(), events(job.context, "cache.harvested")[-1]["retired"]) == ([], 1)
+
+
+def test_nobody_knows_the_names_any_more(job: Job) -> None:
+    """Nothing is taken then: half of a seeded entry that the job changed would look like one that it made."""
+    job.seeded(numba=Seeded("ns", [SeededBundle(SCOPE, bundle_id(1, "ab" * 32), "ab" * 32, [], 1)]))
+    job.write("numba", numba_files())
+    outcome = job.harvest()
+    assert [error.code for error in outcome.degraded] == ["harvest-failed"]
+    assert "names what it was seeded with, is gone" in str(outcome.degraded[0])
+    assert job.offered() == []
+
+
 @pytest.mark.parametrize("missing", ["after a reboot", "its overlay is not mounted any more", "it is being removed"])
 def test_what_is_missing_was_not_always_removed_by_the_job(job: Job, missing: str) -> None:
     """Nothing is retired if the tree is not the one that the job left."""

@@ -27,7 +27,7 @@ from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.seed import CacheWithheld, Options, SeedFailed
-from warmstart.store import blocklist, bundles
+from warmstart.store import blocklist, bundles, index
 from warmstart.store.blocklist import Block
 from warmstart.store.layout import Namespace, StoreFailed
 
@@ -172,6 +172,36 @@ def test_an_overlay_shows_what_it_can(node: Node) -> None:
         assert (shown, seeded(outcome)["numba"].entries, node.cached()) == ([("numba", ["m/f"])], ["m/f"], {})
         event = told(node, "cache.seeded")[-1]
         assert (event["way"], event["mapped"], event["fetched_bytes"] > 0) == ("overlay", True, fetched)
+
+
+LARGE = {f"m/{number}{'n' * 200}": {f"m/{number}{'n' * 200}.nbi": b"x"} for number in range(20)}
+
+
+def test_the_names_of_a_large_bundle_are_left_out_where_all_is_shown(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the record, too: how long a warm prolog takes does not depend on them."""
+    monkeypatch.setattr(index, "FIRST", 512)
+    bundle = node.publish(LARGE)
+    shown = node.overlays()
+    outcome = node.run()
+    ((given),) = seeded(outcome)["numba"].bundles
+    assert (shown, given.bundle, given.entries, given.number) == ([("numba", [])], bundle, [], 20)
+    assert (outcome.detail["warm"], outcome.detail["cold"], outcome.degraded) == (["numba"], {}, [])
+    assert told(node, "cache.seeded")[0]["entries"] == 20
+
+
+@pytest.mark.parametrize("profile", ["numba", "triton"])
+def test_what_is_extracted_or_rewritten_is_named(node: Node, monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
+    """Where each file is touched its entry's name is in the record."""
+    monkeypatch.setattr(index, "FIRST", 512)
+    node.publish(LARGE, profile)
+    if profile == "triton":
+        node.overlays()
+        monkeypatch.setattr(JobClient, "relocate", lambda *_: None)
+    outcome = node.run(Options((profile,)))
+    assert (sorted(seeded(outcome)[profile].entries), outcome.degraded) == (sorted(LARGE), [])
+    assert [given.number for given in seeded(outcome)[profile].bundles] == [0]
 
 
 def test_each_entry_is_the_most_trusted_one(node: Node) -> None:

@@ -19,6 +19,7 @@ from tests.support.bundles import OWNER, draft, namespace, publish
 from tests.support.policy_site import defaults
 from warmstart.store import atomic as publishing
 from warmstart.store import blocklist, bundles, index, locks
+from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleDamaged, BundleGone, Offers, Published, QuotaExceeded, Reindexed
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull
 from warmstart.store.manifest import ManifestUnreadable
@@ -107,20 +108,29 @@ def test_a_slow_clock_does_not_make_a_bundle_the_oldest(tmp_path: Path, monkeypa
     assert entries(offered(tmp_path)) == [("user-1", ["a"]), ("user-1", ["b"])]
 
 
+def head_of(path: Path) -> dict[str, Any]:
+    """Return the first line of an index."""
+    head: dict[str, Any] = json.loads(path.read_bytes().partition(b"\n")[0])
+    return head
+
+
 def forged(**changes: object) -> bytes:
     """Return an index with one bundle changed."""
     bundle = "20260101T000000.000000Z-" + "0" * 16
-    listed = {"bundle": bundle, "sha256": "ab" * 32, "size": 5, "entries": {"a": 3}, "user": "a", "uid": 1000}
-    return json.dumps({"format": 1, "bundles": [listed | {"replaces": []} | changes], "refused": {}}).encode()
+    names = changes.pop("entries", {"a": 3})
+    listed = {"bundle": bundle, "sha256": "ab" * 32, "size": 5, "entries": {}, "user": "a", "uid": 1000, "number": 1}
+    head = {"format": index.FORMAT, "plain": True, "bundles": [listed | {"replaces": []} | changes], "refused": {}}
+    return f"{json.dumps(head)}\n{json.dumps(names)}".encode()
 
 
 @pytest.mark.threat(6)
 @pytest.mark.parametrize(
     "damage",
     [
-        *(b"", b"{", b"[]", b'{"format": 1, "bundles": [{"bundle": 1}], "refused": {}}'),
+        *(b"", b"{", b"[]", b'{"format": 2, "plain": true, "bundles": [{"bundle": 1}], "refused": {}}\n{}'),
         *(forged(sha256="../../../../var/tmp/mine"), forged(sha256=7), forged(size="5"), forged(entries=["a"])),
-        *(forged(uid="1000"), forged(entries={"a": "3"})),
+        *(forged(uid="1000"), forged(entries={"a": "3"}), forged(entries={"a": 3, "b": 4})),
+        *(forged().partition(b"\n")[0], forged() + b"\n{}", forged(entries={}), forged()[:-1]),
     ],
 )
 def test_a_damaged_index_is_made_again(tmp_path: Path, damage: bytes) -> None:
@@ -149,11 +159,11 @@ def test_an_index_of_a_newer_format_is_left_to_publishers(tmp_path: Path) -> Non
     before = offered(tmp_path)
     path = Path(namespace(tmp_path).path, index.NAME)
     path.unlink()
-    path.write_text('{"format": 2, "of": "the future"}')
+    path.write_text('{"format": 3, "of": "the future"}')
     assert offered(tmp_path) == before
     assert "future" in path.read_text()
     publish(tmp_path, "b", content=b"2")
-    assert json.loads(path.read_text())["format"] == 1
+    assert head_of(path)["format"] == index.FORMAT
     assert entries(offered(tmp_path)) == [("user-1", ["a"]), ("user-1", ["b"])]
 
 
@@ -213,8 +223,8 @@ def test_an_update_sees_what_was_published_while_it_wrote(tmp_path: Path, monkey
 
     monkeypatch.setattr(publishing, "replace", replace)
     publish(tmp_path, "c", content=b"3")
-    listed = json.loads(Path(namespace(tmp_path).path, index.NAME).read_text())["bundles"]
-    assert sorted(entry for bundle in listed for entry in bundle["entries"]) == ["a", "b", "c"]
+    _, *names = Path(namespace(tmp_path).path, index.NAME).read_text().splitlines()
+    assert [json.loads(line) for line in names] == [{"a": 3}, {"b": 3}, {"c": 3}]
 
 
 def test_a_warm_read_of_the_index_opens_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +243,65 @@ def test_a_warm_read_of_the_index_opens_one_file(tmp_path: Path, monkeypatch: py
     assert len(offered(tmp_path).offers) == 5
     blocked = str(tmp_path / "artifacts" / blocklist.NAME)
     assert opened == [blocked, os.path.join(namespace(tmp_path).path, index.NAME)]
+
+
+LONG = [f"{number}{'n' * 200}" for number in range(40)]
+
+
+def unnamed(store: Path, *scopes: str) -> Offers:
+    """Return the offers for a prolog, which need not have the names of entries."""
+    return bundles.offers(str(store), list(scopes or ("user-1",)), "numba", "ns", OWNER, named=False)
+
+
+def test_a_large_index_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of large bundles that a job gets whole, the names of entries are not read; with four calls, as a small index."""
+    monkeypatch.setattr(index, "FIRST", 512)
+    made = [publish(tmp_path, *LONG[:20], content=b"1"), publish(tmp_path, *LONG[20:], content=b"2")]
+    read: list[int] = []
+    real = os.read
+
+    def note(fd: int, most: int) -> bytes:
+        data = real(fd, most)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "read", note)
+    calls = calls_of(monkeypatch, lambda: unnamed(tmp_path))
+    assert calls == ["open", "open"]  # the blocklist, the index
+    assert sum(read) < 1500 < Path(namespace(tmp_path).path, index.NAME).stat().st_size
+    found = unnamed(tmp_path)
+    assert [(offer.bundle, offer.entries, offer.whole, offer.number) for offer in found.offers] == [
+        (one.bundle, [], True, 20) for one in made
+    ]
+    named = offered(tmp_path)
+    assert [offer._replace(entries=[], number=20) for offer in named.offers] == found.offers
+    blocklist.block(str(tmp_path), Block(user="a", reason="r", by="b"), OWNER)
+    blocked = unnamed(tmp_path)
+    assert (blocked.offers, [*blocked.refused]) == ([], [one.bundle for one in made])
+
+
+@pytest.mark.threat(8)
+@pytest.mark.parametrize("why", ["two have it", "other scope", "superseded", "blocked", "damaged", "old format"])
+def test_the_names_are_read_where_not_all_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """What a job gets does not depend on how much of the index was read."""
+    monkeypatch.setattr(index, "FIRST", 512)
+    publish(tmp_path, *LONG[:20], content=b"1")
+    publish(tmp_path, *LONG[19 if why == "two have it" else 20 :], content=b"2")
+    path = Path(namespace(tmp_path).path, index.NAME)
+    if why == "other scope":
+        publish(tmp_path, LONG[3], "z", scope="site")
+    elif why == "superseded":
+        monkeypatch.setattr(index, "_taking_place", lambda *_: [LONG[5]])
+        publish(tmp_path, LONG[5], content=b"3")
+    elif why == "blocked":
+        blocklist.block(str(tmp_path), Block(profile="numba", entry=LONG[7], reason="r", by="b"), OWNER)
+    elif why in ("damaged", "old format"):
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data[1:] if why == "damaged" else b'{"format":1,"bundles":[],"refused":{}}')
+    found = unnamed(tmp_path, "site", "user-1")
+    assert found == offered(tmp_path, "site", "user-1")
+    assert sum(len(offer.entries) for offer in found.offers) >= 39
 
 
 @pytest.mark.threat(16)
@@ -342,7 +411,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
     """A link in place of the index is replaced; one in place of a bundle is refused."""
     made = publish(tmp_path, "a")
     secret = tmp_path / "secret"
-    secret.write_text('{"format": 1, "bundles": [], "refused": {}}')
+    secret.write_text('{"format": 2, "plain": true, "bundles": [], "refused": {}}')
     path = Path(namespace(tmp_path).path)
     (path / index.NAME).unlink()
     (path / index.NAME).symlink_to(secret)
