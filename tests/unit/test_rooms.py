@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from warmstart.store.layout import OWNERS_ROOMS
+from warmstart.store.client import OWNERS_ROOMS
 
 HOOKS = Path(__file__).resolve().parents[2] / "hooks"
 FUNCTION_AT = {"run": 1, "run_in": 1, "look": 1, "run_with": 2}  # the clients' calls: which argument is the function
