@@ -458,9 +458,9 @@ def _unmount(node: int, run_name: str) -> list[str]:
 
 def _withdraw(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
     """Take down what this node has put on the run's board. After a `StoreError` maintenance of the store does it."""
-    from warmstart.store import board
-
     for path in ending.record.topics:
+        from warmstart.store import board  # most runs have no topic
+
         with _collected(path, failures):
             ending.store.run(deadline, board.take_down, path)
 

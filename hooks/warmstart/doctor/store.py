@@ -36,7 +36,7 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration
 from warmstart.session import STORE_INTERVAL_S
 from warmstart.store import maintenance, signed
-from warmstart.store.layout import OWNERS_ROOMS
+from warmstart.store.client import OWNERS_ROOMS
 from warmstart.store.signed import Envelope
 from warmstart.store.verify import SignedLists
 

@@ -32,7 +32,7 @@ from warmstart.host.space import Held, fair_order
 from warmstart.host.wire import Json
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
 from warmstart.policy.compiled import Maintenance
-from warmstart.store import bundles, manifest
+from warmstart.store import bundles, manifest, parts
 from warmstart.store.bundles import PublishBlocked, Published, QuotaExceeded
 from warmstart.store.client import StoreClient
 from warmstart.store.index import TooManyNames
@@ -237,8 +237,6 @@ def _hand_over(
     spooled: Spooled, bundle: int, store: StoreClient, rules: Maintenance, deadline: Deadline
 ) -> Published | None:
     """Publish a bundle, or hand it in; returns None if it was handed in."""
-    from warmstart.store import parts
-
     namespace = Namespace(store.path, spooled.scope, spooled.profile, spooled.namespace)
     quota = bundles.quota(spooled.scope, rules)
     if not spooled.parts:

@@ -20,9 +20,6 @@ from warmstart.errors import StoreError
 from warmstart.host.files import DIRECTORY, ensure_dir, file_of
 from warmstart.lean import Iterator, NamedTuple, contextmanager
 
-# Whose functions run as the store's owner; the contract "store" in setup.cfg says what they may not do.
-OWNERS_ROOMS = ("warmstart.store.", "warmstart.images.store.", "warmstart.slurm.spec:")
-
 ARTIFACTS = "artifacts"
 LOCKS = "locks"
 BUNDLE = ".sqsh"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from warmstart.trees.stage import Stage
     from warmstart.trees.walk import Bounds
 
-ROOMS = ("warmstart.trees.",)
+ROOMS = (f"{__package__}.",)
 PIECE_S = 120.0  # for one piece of a walk
 
 

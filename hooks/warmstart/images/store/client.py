@@ -15,7 +15,8 @@ from warmstart.host.worker import Worker
 from warmstart.images.store import layout
 from warmstart.images.store.layout import DAY, PRIVATE_STORES, Found, ImageQuery
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager
-from warmstart.store.layout import OWNERS_ROOMS, store_errors
+from warmstart.store.client import OWNERS_ROOMS
+from warmstart.store.layout import store_errors
 
 if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec, TypeVar

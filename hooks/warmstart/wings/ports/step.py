@@ -22,6 +22,7 @@ from warmstart.request import COMMENT, Request, RequestInvalid
 from warmstart.runner import Step
 from warmstart.slurm import nodes
 from warmstart.steps.contract import Context, Outcome
+from warmstart.store import board
 from warmstart.store.board import run_of
 from warmstart.store.meeting import Meeting, looks
 from warmstart.wings.ports import events, ledger
@@ -202,8 +203,6 @@ def _ports(context: Context, options: Options) -> list[int]:
 
 def _publish(context: Context, options: Options, answer: Answer) -> None:
     """Tell the other nodes, in place of what a prolog that was killed has told them: its ports may be others."""
-    from warmstart.store import board
-
     if options.others:
         deadline = _deadline(context, options)
         context.store.run(deadline, board.take_down, options.meeting.path)
