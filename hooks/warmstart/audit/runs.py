@@ -82,7 +82,6 @@ _KEYS = {
     "waited": "waited_ms",
 }
 _Part = TypeVar("_Part")
-_hints = cache(get_type_hints)
 
 
 class Failure(NamedTuple):
@@ -273,17 +272,21 @@ def _add(run: Run, line: Line) -> None:
 
 def _read(kind: Callable[..., _Part], line: Line, **given: object) -> _Part:
     """Return a part of a run: the values that a line has for its fields, or that are given."""
-    return kind(**given, **{name: _value(kind, name, line) for name in _hints(kind) if name not in given})
+    return kind(**given, **{name: read(line, key) for name, (read, key) in _fields(kind).items() if name not in given})
 
 
 def _take(run: Run, line: Line, *names: str) -> None:
     """Give these fields of a run the values that a line has for them."""
     for name in names:
-        setattr(run, name, _value(Run, name, line))
+        read, key = _fields(Run)[name]
+        setattr(run, name, read(line, key))
 
 
-def _value(kind: object, name: str, line: Line) -> object:
-    return values.READERS[_hints(kind)[name]](line, _KEYS.get(name, name))
+@cache
+def _fields(kind: object) -> dict[str, tuple[values.Reader, str]]:
+    """Return how each field is read, and what lines call it."""
+    hints = get_type_hints(kind)
+    return {name: (values.READERS[of], _KEYS.get(name, name)) for name, of in hints.items() if of in values.READERS}
 
 
 def _add_end(run: Run, line: Line) -> None:
