@@ -82,7 +82,6 @@ _KEYS = {
     "waited": "waited_ms",
 }
 _Part = TypeVar("_Part")
-_hints = cache(get_type_hints)
 
 
 class Failure(NamedTuple):
@@ -163,7 +162,14 @@ class Remark(NamedTuple):
     reason: str
 
 
-@dataclass
+class Made(NamedTuple):
+    """A bundle that came into the store, and of which others its entries are."""
+
+    bundle: str
+    replaces: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
 class Run:
     """One run of one hook, or of maintenance."""
 
@@ -172,6 +178,7 @@ class Run:
     node: str
     cluster: str = ""
     job: int = 0
+    uid: int = 0
     user: str = ""
     done_by: str = ""  # "" unless it is what another job's hook, or maintenance, did for this job
     partition: str = ""
@@ -203,6 +210,7 @@ class Run:
     rejected: dict[str, dict[str, int]] = field(default_factory=dict)  # profile → reason → entries
     compared: Counter[tuple[str, str]] = field(default_factory=Counter)  # profile and result → entries
     published: Counter[str] = field(default_factory=Counter)  # profile → bytes of bundles
+    made: list[Made] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)  # "killed", or "" for a bug
@@ -240,6 +248,7 @@ def _add(run: Run, line: Line) -> None:
     run.last = values.text(line, "ts") or run.last
     run.cluster = values.text(line, "cluster") or run.cluster
     run.user = values.text(line, "user") or run.user
+    run.uid = values.count(line, "uid") or run.uid
     run.job = values.count(line, "job_id") or run.job
     if doer := values.mapping(line, "done_by"):
         job = values.count(doer, "job_id")
@@ -263,17 +272,21 @@ def _add(run: Run, line: Line) -> None:
 
 def _read(kind: Callable[..., _Part], line: Line, **given: object) -> _Part:
     """Return a part of a run: the values that a line has for its fields, or that are given."""
-    return kind(**given, **{name: _value(kind, name, line) for name in _hints(kind) if name not in given})
+    return kind(**given, **{name: read(line, key) for name, (read, key) in _fields(kind).items() if name not in given})
 
 
 def _take(run: Run, line: Line, *names: str) -> None:
     """Give these fields of a run the values that a line has for them."""
     for name in names:
-        setattr(run, name, _value(Run, name, line))
+        read, key = _fields(Run)[name]
+        setattr(run, name, read(line, key))
 
 
-def _value(kind: object, name: str, line: Line) -> object:
-    return values.READERS[_hints(kind)[name]](line, _KEYS.get(name, name))
+@cache
+def _fields(kind: object) -> dict[str, tuple[values.Reader, str]]:
+    """Return how each field is read, and what lines call it."""
+    hints = get_type_hints(kind)
+    return {name: (values.READERS[of], _KEYS.get(name, name)) for name, of in hints.items() if of in values.READERS}
 
 
 def _add_end(run: Run, line: Line) -> None:
@@ -337,6 +350,7 @@ def _add_compared(run: Run, line: Line) -> None:
 def _add_published(run: Run, line: Line) -> None:
     profile, size = values.text(line, "profile"), values.count(line, "size")
     run.published[profile] += size
+    run.made.append(_read(Made, line))
     if "entries" in line:  # spooled or handed in: its harvest had published nothing
         run.harvests.append(Harvest(profile, values.count(line, "entries"), 0, 0, size, 0.0))
 
@@ -357,6 +371,10 @@ _ADD: dict[events.Event, Callable[[Run, Line], None]] = {
     events.BUNDLE_HANDED_IN: _add_handed_in,
     events.ENTRY_REJECTED: _add_rejected,
     events.BUNDLE_PUBLISHED: _add_published,
+    events.BUNDLE_COMPACTED: lambda run, line: run.made.append(_read(Made, line)),
+    events.ENTRY_PROMOTED: lambda run, line: run.made.append(
+        Made(values.text(line, "published"), (values.text(line, "bundle"),))
+    ),
 }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+Reader = Callable[[Mapping[str, object], str], object]
+
 _NOTHING: dict[str, object] = {}
 
 
@@ -55,7 +57,7 @@ def counts(line: Mapping[str, object], key: str) -> dict[str, int]:
 
 
 # By the type of the value; each float of a run is a time.
-READERS: dict[object, Callable[[Mapping[str, object], str], object]] = {
+READERS: dict[object, Reader] = {
     bool: lambda line, key: line.get(key) is True,
     str: text,
     int: count,

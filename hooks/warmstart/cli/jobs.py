@@ -9,7 +9,6 @@ from contextlib import suppress
 
 import click
 
-from warmstart.audit import events, values
 from warmstart.audit.query import LineFilter
 from warmstart.audit.runs import runs
 from warmstart.cli.audit import from_option, moment, opened_log, reading
@@ -139,15 +138,12 @@ def _bundles_of(installation: Installation, sources: Sequence[str], given: str) 
     The log has those that are gone; the store, which root can read, those that another host's log has.
     """
     found, names = {given}, {given}
-    for line in opened_log(installation, sources).lines(LineFilter(event=PUBLISHING)):
-        event, bundle = values.text(line, "event"), values.text(line, "bundle")
-        if event == events.BUNDLE_PUBLISHED and given in (line.get("user"), str(line.get("uid"))):
-            found.add(bundle)
-            names.add(values.text(line, "user"))
-        elif event == events.BUNDLE_COMPACTED and not found.isdisjoint(values.texts(line, "replaces")):
-            found.add(bundle)
-        elif event == events.ENTRY_PROMOTED and bundle in found:
-            found.add(values.text(line, "published"))
+    for run in runs(opened_log(installation, sources).lines(LineFilter(event=PUBLISHING))):
+        is_theirs = given in (run.user, str(run.uid))
+        names |= {run.user} if is_theirs and run.published else set()
+        for made in run.made:
+            if not found.isdisjoint(made.replaces) or (is_theirs and not made.replaces):
+                found.add(made.bundle)
     if not sources and os.geteuid() == 0:
         with suppress(KeyError, ValueError):
             names.add(pwd.getpwuid(int(given)).pw_name)

@@ -95,37 +95,21 @@ def _show(summary: Summary) -> None:
     whose = f"{', '.join(summary.clusters)}: " if summary.clusters else ""
     say(f"{whose}{summary.first} to {summary.last}, {counted(summary.nodes, 'node')}")
     images, saved, entries, caches = summary.images, summary.saved, summary.entries, summary.caches
+    sized = format_size(images.imported_bytes) if images.imported else ""
+    imported = "; ".join(filter(None, (sized, _half(images.import_p50, images.import_p95))))
+    known = f"{counted(saved.counted, 'image')}; {saved.unknown} without an estimate"
+    added = format_size(sum(period.imported_bytes + period.published_bytes for period in summary.periods))
     _table(
         ("what", "number", "of which"),
         [
             ("job starts", summary.jobs, counted(summary.users, "user")),
             ("caches that hit", caches.percent, f"{caches.hit} of {caches.hit + caches.built} of which it is known"),
-            (
-                "imports",
-                images.imported,
-                "; ".join(
-                    filter(
-                        None,
-                        (
-                            format_size(images.imported_bytes) if images.imported else "",
-                            _half(images.import_p50, images.import_p95),
-                        ),
-                    )
-                ),
-            ),
+            ("imports", images.imported, imported),
             ("imports avoided", images.avoided, "uses of images on every node, less the imports"),
             ("waits for imports", images.waits, _half(images.wait_p50, images.wait_p95)),
-            (
-                "time saved on imports",
-                format_duration(saved.seconds),
-                f"{counted(saved.counted, 'image')}; {saved.unknown} without an estimate",
-            ),
+            ("time saved on imports", format_duration(saved.seconds), known),
             ("entries harvested", entries.harvested, format_size(entries.harvested_bytes)),
-            (
-                "added to the store",
-                format_size(_added(summary)),
-                "images and bundles; what left it again is not subtracted",
-            ),
+            ("added to the store", added, "images and bundles; what left it again is not subtracted"),
             *_trees(summary.trees),
             ("bundles removed", summary.removed_bundles, ""),
             ("images evicted", summary.evicted_images, ""),
@@ -134,15 +118,11 @@ def _show(summary: Summary) -> None:
     _counts("tree read from the shared file system, because", summary.trees.itself)
     _uses("profile", summary.profiles)
     _uses("user", summary.by_user)
-    _table(
-        ("user", "began cold", "because"),
-        [(cold.user, cold.times, _reasons(cold.why)) for cold in summary.cold_by_user],
-    )
+    cold = [(cold.user, cold.times, _reasons(cold.why)) for cold in summary.cold_by_user]
+    _table(("user", "began cold", "because"), cold)
     _counts("cold, although there were entries", summary.cold_anyway)
-    _table(
-        ("built again each time", "of", "jobs", "most likely"),
-        [(one.profile, one.user, one.jobs, one.why) for one in summary.unsettled],
-    )
+    unsettled = [(one.profile, one.user, one.jobs, one.why) for one in summary.unsettled]
+    _table(("built again each time", "of", "jobs", "most likely"), unsettled)
     _counts("entries rejected", entries.rejected)
     _counts("jobs refused", summary.refused)
     _counts("nodes drained", summary.drained)
@@ -150,13 +130,8 @@ def _show(summary: Summary) -> None:
     _table(
         ("hook", "p50", "p95", "p99", "longest", "runs", "failed"),
         [
-            (
-                times.hook,
-                *map(format_duration, (times.p50, times.p95, times.p99, times.longest)),
-                times.runs,
-                times.failed,
-            )
-            for times in summary.hooks
+            (hook, *map(format_duration, (p50, p95, p99, longest)), runs, failed)
+            for hook, runs, failed, p50, p95, p99, longest in summary.hooks
         ],
     )
     _counts("image", summary.top_images)
@@ -172,6 +147,7 @@ def _trees(trees: Trees) -> list[tuple[object, ...]]:
 
 def _show_prediction(predicted: Predicted) -> None:
     images = predicted.imports + predicted.avoided
+    unknown = f"{counted(predicted.saves_unknown, 'image')} without an estimate"
     say("")
     say("Observed jobs, if they were enforced:", bold=True)
     show_table(
@@ -184,20 +160,12 @@ def _show_prediction(predicted: Predicted) -> None:
             ),
             ("imports", predicted.imports, ""),
             ("imports avoided", predicted.avoided, f"of {counted(images, 'image')}"),
-            (
-                "time saved on imports",
-                format_duration(predicted.saved_s),
-                f"{counted(predicted.saves_unknown, 'image')} without an estimate",
-            ),
+            ("time saved on imports", format_duration(predicted.saved_s), unknown),
             *([("trees from a copy", predicted.copies, f"of {predicted.trees}")] if predicted.trees else []),
             ("jobs refused", predicted.refused, ""),
             ("nodes drained", predicted.drains, ""),
         ],
     )
-
-
-def _added(summary: Summary) -> int:
-    return sum(period.imported_bytes + period.published_bytes for period in summary.periods)
 
 
 def _uses(what: str, all_uses: Sequence[Uses]) -> None:

@@ -1,4 +1,4 @@
-"""Counting in bounded memory: the most frequent names, and quantiles of durations. And a count in words."""
+"""Counting in bounded memory: the most frequent names, and quantiles of durations. And counts in words."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ _Key = TypeVar("_Key", str, tuple[str, ...])
 def counted(number: int, noun: str) -> str:
     """Return a number of things: `1 user`, `2,000 users`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def percent(part: int, whole: int) -> str:
+    """Return a share: `12.5%`; `-` of nothing."""
+    return f"{100 * part / whole:.1f}%" if whole else "-"
 
 
 class Tally(Generic[_Key]):

@@ -12,8 +12,8 @@ from warmstart.policy.units import format_duration, format_size
 from warmstart.report import charts
 from warmstart.report.charts import Series
 from warmstart.report.counting import counted
-from warmstart.report.prediction import Predicted
-from warmstart.report.summary import ColdStarts, Counted, Hits, Summary, Trees, Unsettled, Uses
+from warmstart.report.prediction import Hits, Predicted
+from warmstart.report.summary import ColdStarts, Counted, Period, Summary, Trees, Unsettled, Uses
 
 METHOD = (
     "Time saved counts image imports only. On the first node of each job, an image that was in the store saves the "
@@ -103,22 +103,14 @@ def _tiles(summary: Summary) -> str:
 
 def _figures(summary: Summary) -> str:
     labels = [period.start[5:].replace("T", " ") for period in summary.periods]
-    jobs = [Series("jobs", "a", [period.jobs for period in summary.periods])]
-    caches = [
-        Series("hit", "a", [period.hits for period in summary.periods]),
-        Series("built", "b", [period.built for period in summary.periods]),
-    ]
-    images = [
-        Series("no import", "a", [max(period.uses - period.imported, 0) for period in summary.periods]),
-        Series("imported", "b", [period.imported for period in summary.periods]),
-    ]
-    added = [
-        Series("images", "a", [period.imported_bytes for period in summary.periods]),
-        Series("bundles", "b", [period.published_bytes for period in summary.periods]),
-    ]
+    none = [max(period.uses - period.imported, 0) for period in summary.periods]
+    of = {name: [getattr(period, name) for period in summary.periods] for name in Period._fields[1:]}
+    caches = [Series("hit", "a", of["hits"]), Series("built", "b", of["built"])]
+    images = [Series("no import", "a", none), Series("imported", "b", of["imported"])]
+    added = [Series("images", "a", of["imported_bytes"]), Series("bundles", "b", of["published_bytes"])]
     return (
         '<div class="grid2">'
-        + _figure("Job starts", labels, jobs, _number)
+        + _figure("Job starts", labels, [Series("jobs", "a", of["jobs"])], _number)
         + _figure("Caches", labels, caches, _number)
         + _figure("Images", labels, images, _number)
         + _figure("Added to the store", labels, added, format_size, 1024)

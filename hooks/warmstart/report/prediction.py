@@ -23,14 +23,26 @@ from typing import NamedTuple
 from warmstart.audit import events, values
 from warmstart.audit.line import Line
 from warmstart.audit.runs import EPILOG, IMPORTED, Run
-from warmstart.report.counting import Durations
-from warmstart.report.summary import Hits
+from warmstart.report.counting import Durations, percent
 
 PACK_S = 600.0  # after which a tree that was missed is taken to be packed
 MOST_OPEN = 1 << 16  # jobs without an epilog so far, and jobs on several nodes; the oldest are judged as they are
 
 _Namespace = tuple[str, str]  # profile, name
 _Job = tuple[str, str, int]  # cluster, node, id
+
+
+class Hits(NamedTuple):
+    """How often a profile would have begun warm."""
+
+    name: str
+    warm: int
+    cold: int
+
+    @property
+    def percent(self) -> str:
+        """The share that would have been warm."""
+        return percent(self.warm, self.warm + self.cold)
 
 
 class Predicted(NamedTuple):

@@ -34,7 +34,7 @@ from warmstart.audit.runs import (
     kind_of,
 )
 from warmstart.profiles import contract
-from warmstart.report.counting import Durations, Tally, top
+from warmstart.report.counting import Durations, Tally, percent, top
 
 TOP = 10
 LEAST_UNSETTLED = 3  # jobs
@@ -47,24 +47,6 @@ _HOOKS = frozenset({PROLOG, EPILOG, "job-container", "prolog-slurmctld", "epilog
 _FOUND = frozenset({"reused", "stale"})
 
 
-class Hits(NamedTuple):
-    """How often something began warm."""
-
-    name: str
-    warm: int
-    cold: int
-
-    @property
-    def rate(self) -> float:
-        """The share that was warm, 0 to 1."""
-        return self.warm / (self.warm + self.cold) if self.warm + self.cold else 0.0
-
-    @property
-    def percent(self) -> str:
-        """The same in words, `-` if there was nothing."""
-        return f"{100 * self.rate:.1f}%" if self.warm + self.cold else "-"
-
-
 class Uses(NamedTuple):
     """What jobs did with a cache, as far as their epilogs could tell."""
 
@@ -75,14 +57,9 @@ class Uses(NamedTuple):
     untouched: int
 
     @property
-    def rate(self) -> float:
-        """The share of hits in hits and builds, 0 to 1."""
-        return self.hit / (self.hit + self.built) if self.hit + self.built else 0.0
-
-    @property
     def percent(self) -> str:
-        """The same in words, `-` if there was nothing."""
-        return f"{100 * self.rate:.1f}%" if self.hit + self.built else "-"
+        """The share of hits in hits and builds."""
+        return percent(self.hit, self.hit + self.built)
 
 
 class Unsettled(NamedTuple):
@@ -205,9 +182,7 @@ class Summary(NamedTuple):
     @property
     def caches(self) -> Uses:
         """All profiles together."""
-        hit, built = (sum(getattr(uses, name) for uses in self.profiles) for name in ("hit", "built"))
-        unknown, untouched = (sum(getattr(uses, name) for uses in self.profiles) for name in ("unknown", "untouched"))
-        return Uses("", hit, built, unknown, untouched)
+        return Uses("", *(sum(getattr(uses, name) for uses in self.profiles) for name in Uses._fields[1:]))
 
 
 def summarize(runs: Iterable[Run], *, by_hour: bool = False) -> Summary:

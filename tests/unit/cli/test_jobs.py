@@ -85,8 +85,9 @@ def test_who_was_seeded_from_whom(nowhere: Installation, tmp_path: Path) -> None
         seeded = {"hook": "prolog", "event": "cache.seeded", "profile": "numba", "bundle_ids": [bundle]}
         lines.append({**seeded, "job_id": job, "run_id": f"0{job}"})
     with path.open("w") as file:
-        for line in lines:
-            file.write(json.dumps({"ts": "2026-02-01T00:00:00.000Z", "node": "n1", **line}) + "\n")
+        for number, line in enumerate(lines):
+            own = {"ts": "2026-02-01T00:00:00.000Z", "node": "n1", "hook": "epilog", "run_id": str(number)}
+            file.write(json.dumps({**own, **line}) + "\n")
 
     def seeded_from(whom: str) -> list[int]:
         shown = run(nowhere, "jobs", "--from", str(path), "--since", "2026-01-01", "--seeded-from", whom, "--json")

@@ -10,8 +10,8 @@ import pytest
 from tests.support import sample_log
 from warmstart.audit.runs import Harvest, ImageUse, Run, runs
 from warmstart.report.page import page
-from warmstart.report.prediction import Prediction
-from warmstart.report.summary import Hits, summarize
+from warmstart.report.prediction import Hits, Prediction
+from warmstart.report.summary import summarize
 
 VOID = {"meta", "wbr"}
 NOTHING = Prediction().result()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import sample_log
 from warmstart.audit.runs import Failure, Harvest, ImageUse, Run, TreeUse, runs
-from warmstart.report.summary import Counted, Entries, Hits, Saved, Summary, Trees, Uses, summarize
+from warmstart.report.summary import Counted, Entries, Saved, Summary, Trees, Uses, summarize
 
 
 def prolog(**fields: object) -> Run:
@@ -76,7 +76,6 @@ def test_hit_rates() -> None:
     assert found.by_user == (Uses("alice", 1, 1, 2, 1), Uses("bob", 1, 1, 0, 0))
     assert [uses.percent for uses in found.profiles] == ["66.7%", "-", "0.0%"]
     assert found.caches == Uses("", 2, 2, 2, 1)
-    assert Hits("x", 0, 0).rate == Uses("x", 0, 0, 3, 1).rate == 0.0
 
 
 def test_a_profile_whose_hits_nobody_sees_has_no_rate() -> None:
