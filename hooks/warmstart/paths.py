@@ -13,8 +13,8 @@ from warmstart.lean import NamedTuple
 # Directory of a run (root, 0700) with the upper, work and view directories of the job's overlays.
 SEED = ".seed"
 
-# Directory of a run (root, 0711) with what shows the job its tree (`trees.shown`).
-TREE = "tree"
+# In a run's directory: the list of what the job sees (`Shown`), and what is mounted for the job to see (root, 0711).
+SHOWN, MOUNTED = "shown", "mounted"
 
 # What finds no place below a directory of the state, because its disk is full, lies at the same path below this one:
 # in memory, and root's. The task prolog and the other readers of a job's view look there, too.
@@ -26,6 +26,24 @@ SOCKET_NAMES = 37
 # The longest TMPDIR, in bytes, in which programs can bind sockets: `sun_path` has 108 bytes with the NUL (unix(7)).
 LONGEST_TMPDIR = 107 - SOCKET_NAMES
 _RUN = len("/4294967295.0a1b2c3d/tmp")  # what a run adds to WORKSPACE/NODE
+
+
+class Shown(NamedTuple):
+    """A line of a run's list, six fields between tabs: what the job sees at a path (docs/adr/0051).
+
+    The SPANK plugin, the hook in Slurm's namespace and enroot's hook mount what root has written there, and know no
+    more about it. All fields but the paths are printable ASCII; none is empty or has a tab or a newline.
+    """
+
+    mode: str  # `ro` or `rw`
+    whose: str  # who can change the names above the target: `root` alone, or the `job`, with whose rights it is opened
+    source: str  # a path in the run's directory; NOTHING: what is at the target already
+    seen: str  # the directory that was at the target: device, inode, birth in nanoseconds (0: unknown); NOTHING: any
+    target: str  # a path without links; made if it is missing and root's
+    otherwise: str  # what the job is told where another directory is there, which is left as it is; NOTHING: no word
+
+
+NOTHING = "-"  # in a field
 
 
 def longest_node_name(workspace: str) -> int:

@@ -62,7 +62,7 @@ from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, remove_tree
 from warmstart.host.space import Held, fair_order
 from warmstart.images import scratch
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
-from warmstart.paths import SEED, TREE, NodePaths
+from warmstart.paths import MOUNTED, SEED, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, RecordUnreadable
 from warmstart.store.client import StoreClient
@@ -439,14 +439,12 @@ def _retain(node: int, run_name: str, deadline: Deadline) -> bool:
 
 
 def _unmount(node: int, run_name: str) -> list[str]:
-    """Unmount the overlays and the tree below the run's directory. Return the overlays that a process still used."""
+    """Unmount the overlays and what else is mounted for a run. Return the overlays that a process still used."""
     try:
         with opened_dir(run_name, node) as run:
             names = os.listdir(run)
-            if TREE in names:
-                from warmstart.trees import shown
-
-                shown.take_down(run)
+            if MOUNTED in names:
+                view.take_down(run)
             if SEED not in names:
                 return []
             from warmstart.seed import overlay

@@ -1,4 +1,4 @@
-"""The job's view: `view/<jobid>/`, the only state of warmstart on a node that jobs read.
+"""The job's view: `view/<jobid>/`, the only state of warmstart on a node that jobs read; and what its run shows it.
 
 Directory and files are root's, so nothing that a job does there can keep them from being removed (docs/threats.md, row
 21). The files can be read by the job's uid alone (`files.allow_reading`), so a job that sets SLURM_JOB_ID to another
@@ -7,6 +7,7 @@ job's id can read nothing there (row 17). The directory's name is the id that th
 
 from __future__ import annotations
 
+import errno
 import os
 
 from warmstart.host.deadline import after
@@ -19,9 +20,10 @@ from warmstart.host.files import (
     opened_trusted,
     read_small,
     remove_tree,
+    write_all,
 )
 from warmstart.lean import TYPE_CHECKING, Iterator, suppress
-from warmstart.paths import SPARE, reserve_beside
+from warmstart.paths import MOUNTED, SHOWN, SPARE, Shown, reserve_beside
 from warmstart.record import Record, Reserve, StateFull, using_state
 
 if TYPE_CHECKING:
@@ -84,6 +86,39 @@ def remove_spare(directory: str, name: str) -> None:
     """Remove a job's view below `paths.SPARE`; `name` is the id that its tasks see. Raises `OSError`."""
     with suppress(FileNotFoundError), opened_dir(SPARE + directory) as parent:
         remove_tree(parent, name, after(REMOVAL_SECONDS))
+
+
+def show(run_fd: int, shown: Shown) -> None:
+    """Add to what a run shows. Raises `OSError`: `EINVAL` for a path that a line cannot have."""
+    line = "\t".join(shown)
+    if line.count("\t") != len(shown) - 1 or "\n" in line or "" in shown:
+        raise OSError(errno.EINVAL, "its path has a tab or a newline", shown.target)
+    fd = os.open(SHOWN, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=run_fd)
+    try:
+        write_all(fd, os.fsencode(f"{line}\n"))
+    finally:
+        os.close(fd)
+
+
+def shown(run: str) -> list[Shown]:
+    """Return what a run shows. Raises `OSError`; a line of another form is `EINVAL`."""
+    try:
+        text = os.fsdecode(read_small(f"{run}/{SHOWN}", LONGEST))
+        return [Shown(*line.split("\t")) for line in text.split("\n")[:-1]]
+    except FileNotFoundError:
+        return []
+    except TypeError as error:
+        raise OSError(errno.EINVAL, "a line has another number of fields", f"{run}/{SHOWN}") from error
+
+
+def take_down(run_fd: int) -> None:
+    """Unmount what is mounted for a run to show; a process that still reads it keeps it."""
+    from warmstart.host import linux
+
+    with suppress(OSError), opened_dir(MOUNTED, run_fd) as fd:
+        for name in os.listdir(fd):
+            with suppress(OSError):  # EINVAL: nothing is mounted
+                linux.unmount(name, fd)
 
 
 def files(installation: Installation, job: str, name: str) -> Iterator[bytes]:

@@ -1,4 +1,5 @@
-/* Bind the job's cache to the constant path, in a mount namespace of the task's own. Runs as root. */
+/* The run of a job, in a mount namespace of the task's own; and mounts where only root can change names, such as the
+ * constant path. Runs as root. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -24,12 +25,15 @@ static bool is_run(const char *name, size_t length)
 	       strspn(name + digits + 1, DIGITS "abcdef") >= 8;
 }
 
-int open_run(const struct settings *settings, const char *node, const char *cache)
+/* Open the directory JOB.RUN if `cache` has the form WORKSPACE/NODE/JOB.RUN/cache and only root can change the directories
+ * above it. The cache must belong to the job's owner, so a forged view gives the owner another run of their own, or
+ * none. */
+static int open_run(const struct settings *settings, const char *node, const char *cache, uid_t uid)
 {
 	char parent[PATH_MAX], run[NAME_MAX + 1];
 	const char *name;
 	size_t length;
-	int above, directory;
+	int above, directory, own;
 	int written = snprintf(parent, sizeof(parent), "%s/%s", settings->workspace, node);
 
 	errno = EINVAL;
@@ -48,20 +52,29 @@ int open_run(const struct settings *settings, const char *node, const char *cach
 		return -1;
 	directory = open_beneath(above, run, 0);
 	close(above);
+	if (directory < 0)
+		return -1;
+	own = open_beneath(directory, "cache", uid);
+	if (own < 0) {
+		close(directory);
+		return -1;
+	}
+	close(own);
 	return directory;
 }
 
-/* Open the cache of a run. It must belong to the job's owner, so a forged view gives the owner another cache of their
- * own, or none. */
-static int open_cache(const struct settings *settings, const char *node, const char *cache, uid_t uid)
+int enter_run(const struct settings *settings, const char *node, const char *cache, uid_t uid)
 {
-	int directory = open_run(settings, node, cache), fd;
+	/* Descriptors opened before unshare() refer to the old namespace, so this one only checks that there is a run. */
+	int run = open_run(settings, node, cache, uid);
 
-	if (directory < 0)
+	if (run < 0)
 		return -1;
-	fd = open_beneath(directory, "cache", uid);
-	close(directory);
-	return fd;
+	close(run);
+	/* Slave: later mounts and unmounts on the node propagate into this namespace, and none propagate out. */
+	if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", "none", MS_REC | MS_SLAVE, NULL) < 0)
+		return -1;
+	return open_run(settings, node, cache, uid);
 }
 
 static int open_target(const char *path)
@@ -86,34 +99,25 @@ static int mount_at(int source, int target)
 	return mount(from, to, "none", MS_BIND | MS_REC, NULL);
 }
 
-/* A bind mount inherits its source's flags, and a remount replaces all of them: add nosuid and nodev to them. */
-static int restrict_mount(const char *path, int source)
+/* A bind mount inherits its source's flags, and a remount replaces all of them: add ours to them. */
+static int restrict_mount(const char *path, int source, bool read_only)
 {
 	struct statvfs found;
 	unsigned long flags = MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV;
 
 	if (fstatvfs(source, &found) < 0)
 		return -1;
-	flags |= (found.f_flag & ST_RDONLY ? MS_RDONLY : 0) | (found.f_flag & ST_NOEXEC ? MS_NOEXEC : 0);
+	flags |= (read_only || found.f_flag & ST_RDONLY ? MS_RDONLY : 0) | (found.f_flag & ST_NOEXEC ? MS_NOEXEC : 0);
 	return mount("none", path, "none", flags, NULL);
 }
 
-int bind_cache(const struct settings *settings, const char *node, const char *cache, uid_t uid)
+int show_as_root(int run, const struct shown *shown)
 {
-	int source, target, failed;
+	int source = open_source(run, shown->source), target, failed;
 
-	/* Descriptors opened before unshare() refer to the old namespace, so this one only checks that there is a cache. */
-	source = open_cache(settings, node, cache, uid);
 	if (source < 0)
 		return -1;
-	close(source);
-	/* Slave: later mounts and unmounts on the node propagate into this namespace, and none propagate out. */
-	if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", "none", MS_REC | MS_SLAVE, NULL) < 0)
-		return -1;
-	source = open_cache(settings, node, cache, uid);
-	if (source < 0)
-		return -1;
-	target = open_target(settings->cache);
+	target = open_target(shown->target);
 	if (target < 0) {
 		failed = errno;
 		close(source);
@@ -122,9 +126,9 @@ int bind_cache(const struct settings *settings, const char *node, const char *ca
 	}
 	failed = mount_at(source, target) < 0 ? errno : 0;
 	/* By path, because `target` refers to the directory below the mount. Only root can change this path. */
-	if (failed == 0 && restrict_mount(settings->cache, source) < 0) {
+	if (failed == 0 && restrict_mount(shown->target, source, shown->read_only) < 0) {
 		failed = errno;
-		umount2(settings->cache, MNT_DETACH);
+		umount2(shown->target, MNT_DETACH);
 	}
 	close(target);
 	close(source);

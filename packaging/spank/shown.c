@@ -1,15 +1,15 @@
-/* Show a job its tree at the tree's own path: a packed copy that the prolog has mounted, or the tree itself, read-only.
+/* Show a job what its run has for it: the lines of WORKSPACE/NODE/JOB.RUN/shown, which root has written (docs/adr/0051).
  *
- *   WORKSPACE/NODE/JOB.RUN/tree/    root's; `path` is where, `seen` which directory the prolog saw there, `copy` the
- *                                   mounted copy (hooks/warmstart/trees/shown.py)
+ *   MODE  WHOSE  SOURCE  SEEN  TARGET  OTHERWISE        between tabs; none is empty (hooks/warmstart/paths.py, Shown)
  *
- * A mount goes with a directory that is renamed, and ends with one that is removed: tasks that run read what is put at
- * its path then. So do those that start later: nothing is mounted on another directory than the prolog saw.
+ * Only what root wrote there decides what is mounted where. Where only root can change the names above a target, it is
+ * made if it is missing (mount.c). Other paths lead through directories that users can change, perhaps on a file system
+ * where root is nobody: a child with the job's ids opens it, following no link, and hands over the descriptor. A mount
+ * goes with a directory that is renamed, and ends with one that is removed: tasks that run read what is put at its path
+ * then. So do those that start later: nothing is mounted on another directory than the prolog saw.
  *
- * Only what root wrote there decides what is mounted where. The path leads through directories that users can change,
- * perhaps on a file system where root is nobody: a child with the job's ids opens it, following no link, and hands over
- * the descriptor. Calls newer than some C libraries are made by number; a kernel without them (before 5.12) leaves the
- * task at the shared path as it is. */
+ * Calls newer than some C libraries are made by number; a kernel without them (before 5.12) leaves the task at such a
+ * path what is there. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -31,8 +32,9 @@
 enum { OPEN_TREE_CALL = 428, MOVE_MOUNT_CALL = 429, OPENAT2_CALL = 437, MOUNT_SETATTR_CALL = 442 };
 enum { CLONE_TREE = 1, RECURSIVE = 0x8000, BETWEEN_DESCRIPTORS = 0x04 | 0x40 }; /* linux/mount.h */
 enum { NO_LINKS = 0x04 | 0x02 };						/* linux/openat2.h: none at all, magic or not */
-enum { READ_ONLY = 0x01, NO_SETUID = 0x02, NO_DEVICES = 0x04 };			/* linux/mount.h */
-#define PATIENCE_S 10								/* with the tree's file system */
+enum { READ_ONLY_MOUNT = 0x01, NO_SETUID = 0x02, NO_DEVICES = 0x04 };			/* linux/mount.h */
+#define LARGEST_LIST (1 << 16)
+#define PATIENCE_S 10								/* with the target's file system */
 
 struct how { /* open_how */
 	uint64_t flags, mode, resolve;
@@ -71,29 +73,56 @@ static int received(int channel, bool *differs)
 	return fd;
 }
 
-static int read_line(int tree, const char *name, char line[PATH_MAX])
+char *read_list(int run)
 {
-	int fd = openat(tree, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	ssize_t length;
+	struct stat found;
+	int fd = openat(run, "shown", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	ssize_t got = -1;
+	char *text = NULL;
 
 	if (fd < 0)
-		return -1;
-	length = read(fd, line, PATH_MAX - 1);
+		return NULL;
+	if (fstat(fd, &found) == 0) {
+		errno = EPERM;
+		if (S_ISREG(found.st_mode) && found.st_uid == 0 && found.st_size <= LARGEST_LIST)
+			text = calloc((size_t)found.st_size + 1, 1);
+	}
+	if (text != NULL)
+		got = read(fd, text, (size_t)found.st_size);
 	close(fd);
-	errno = EINVAL;
-	if (length < 2 || line[length - 1] != '\n')
-		return -1;
-	line[length - 1] = '\0';
-	return 0;
+	if (got >= 0)
+		return text;
+	free(text);
+	return NULL;
 }
 
-/* Return whether a directory is another than the prolog saw. A prolog of an older release says nothing (""). */
+bool next_shown(char **list, struct shown *shown)
+{
+	char *line, *whose, *mode;
+
+	while ((line = strsep(list, "\n")) != NULL) {
+		mode = strsep(&line, "\t");
+		whose = strsep(&line, "\t");
+		shown->source = strsep(&line, "\t");
+		shown->seen = strsep(&line, "\t");
+		shown->target = strsep(&line, "\t");
+		shown->otherwise = line;
+		if (line == NULL || *shown->target != '/')
+			continue;
+		shown->read_only = strcmp(mode, "ro") == 0;
+		shown->is_roots = strcmp(whose, "root") == 0;
+		return true;
+	}
+	return false;
+}
+
+/* Return whether a directory is another than the prolog saw, if it said which. */
 static bool is_another(int fd, const char *seen)
 {
 	uintmax_t device, inode, birth, born;
 	struct statx found;
 
-	if (*seen == '\0')
+	if (strcmp(seen, NOTHING) == 0)
 		return false;
 	if (sscanf(seen, "%ju %ju %ju", &device, &inode, &birth) != 3 ||
 	    statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &found) < 0)
@@ -159,25 +188,38 @@ static int open_as_owner(const char *path, const char *seen, const struct owner 
 	return fd;
 }
 
-/* Return the top of the mounted copy, -1 if there is none. */
-static int open_copy(int tree, const struct owner *owner)
+int open_source(int run, const char *source)
 {
-	int copy = open_beneath(tree, "copy", owner->uid), top;
+	char name[NAME_MAX + 1];
+	size_t length;
+	int fd = openat(run, ".", O_PATH | O_DIRECTORY | O_CLOEXEC), next;
 
-	if (copy < 0)
-		return -1;
-	top = openat(copy, "tree", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	close(copy);
-	return top;
+	for (; fd >= 0 && *source != '\0'; source += strspn(source, "/")) {
+		length = strcspn(source, "/");
+		if (length > NAME_MAX) {
+			close(fd);
+			errno = ENAMETOOLONG;
+			return -1;
+		}
+		memcpy(name, source, length);
+		name[length] = '\0';
+		source += length;
+		next = openat(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		close(fd);
+		fd = next;
+	}
+	return fd;
 }
 
-static int show(int source, int target)
+static int mount_on(int source, int target, bool read_only)
 {
-	struct attributes attributes = {.set = READ_ONLY | NO_SETUID | NO_DEVICES};
+	struct attributes attributes = {.set = NO_SETUID | NO_DEVICES};
 	int mounted = (int)syscall(OPEN_TREE_CALL, source, "", CLONE_TREE | O_CLOEXEC | AT_EMPTY_PATH | RECURSIVE), failed;
 
 	if (mounted < 0)
 		return -1;
+	if (read_only)
+		attributes.set |= READ_ONLY_MOUNT;
 	failed = syscall(MOUNT_SETATTR_CALL, mounted, "", AT_EMPTY_PATH | RECURSIVE, &attributes, sizeof(attributes)) < 0 ||
 		 syscall(MOVE_MOUNT_CALL, mounted, "", target, "", BETWEEN_DESCRIPTORS) < 0;
 	failed = failed ? errno : 0;
@@ -186,38 +228,24 @@ static int show(int source, int target)
 	return failed == 0 ? 0 : -1;
 }
 
-int bind_tree(const struct settings *settings, const char *node, const char *cache, const struct owner *owner)
+int show_with_rights(int run, const struct shown *shown, const struct owner *owner)
 {
-	char path[PATH_MAX], seen[PATH_MAX];
 	bool differs = false;
-	int run = open_run(settings, node, cache), tree, copy, target = -1, result = -1, failed;
+	int target = open_as_owner(shown->target, shown->seen, owner, &differs), source, result = -1, failed;
 
-	if (run < 0)
+	if (target < 0)
 		return -1;
-	tree = open_beneath(run, "tree", 0);
+	if (differs) {
+		close(target);
+		return ANOTHER;
+	}
+	source = strcmp(shown->source, NOTHING) == 0 ? dup(target) : open_source(run, shown->source);
+	if (source >= 0)
+		result = mount_on(source, target, shown->read_only);
 	failed = errno;
-	close(run);
-	if (tree < 0) {
-		errno = failed;
-		return failed == ENOENT ? 0 : -1;
-	}
-	if (read_line(tree, "path", path) == 0 && *path == '/')
-		target = open_as_owner(path, read_line(tree, "seen", seen) == 0 ? seen : "", owner, &differs);
-	if (target >= 0 && differs) {
-		result = ANOTHER_TREE;
-		failed = 0;
-		close(target);
-	} else if (target >= 0) {
-		copy = open_copy(tree, owner);
-		result = show(copy >= 0 ? copy : target, target);
-		failed = errno;
-		if (copy >= 0)
-			close(copy);
-		close(target);
-	} else {
-		failed = errno;
-	}
-	close(tree);
+	if (source >= 0)
+		close(source);
+	close(target);
 	errno = failed;
 	return result;
 }

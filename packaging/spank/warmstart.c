@@ -1,6 +1,7 @@
-/* SPANK plugin: options for a job's requests to warmstart, and the job's cache at the constant path.
+/* SPANK plugin: options for a job's requests to warmstart, and what the job's run shows it, such as its cache at the
+ * constant path.
  *
- *   optional warmstart.so [state=DIR] [workspace=DIR] [cache=DIR]
+ *   optional warmstart.so [state=DIR] [workspace=DIR]
  *
  * An error in a job's step is logged on the node and never fails the task: the job then uses its cache at the cache's
  * own path. Only a verdict fails the task. Facts (spank(8), Slurm 22.05): options reach the prolog through
@@ -36,7 +37,9 @@ static char *requested[sizeof(control) / sizeof(*control)];
 static struct view view;
 static char *verdict, *notice;
 static char path[PATH_MAX]; /* of the notice */
-static bool at_constant_path, has_another_tree;
+static char *list;	   /* what the run shows */
+static char otherwise[8192]; /* what the job is told of it */
+static bool at_constant_path;
 static struct stat node_root, node_cache; /* "/" and the cache, before a container was entered */
 
 static int set_option(int which, const char *value, int remote)
@@ -114,21 +117,20 @@ int slurm_spank_exit(spank_t spank, int count, char **arguments)
 	view_free(&view);
 	free(verdict);
 	free(notice);
-	verdict = notice = NULL;
+	free(list);
+	verdict = notice = list = NULL;
 	return 0;
 }
 
 static struct settings settings_of(int count, char **arguments)
 {
-	struct settings settings = {WARMSTART_STATE, "/var/tmp/warmstart", "/var/cache/warmstart"};
+	struct settings settings = {WARMSTART_STATE, "/var/tmp/warmstart"};
 
 	for (int i = 0; i < count; i++) {
 		if (strncmp(arguments[i], "state=", 6) == 0)
 			settings.state = arguments[i] + 6;
 		else if (strncmp(arguments[i], "workspace=", 10) == 0)
 			settings.workspace = arguments[i] + 10;
-		else if (strncmp(arguments[i], "cache=", 6) == 0)
-			settings.cache = arguments[i] + 6;
 		else
 			slurm_info("warmstart: unknown argument in plugstack.conf: %s", arguments[i]);
 	}
@@ -179,11 +181,18 @@ static int find_view(spank_t spank, const struct settings *settings, uid_t uid)
 	return read_view(settings, job, uid);
 }
 
-/* Only in a namespace of the task's own. */
-static void show_tree(spank_t spank, const struct settings *settings, uid_t uid)
+static int show_one(int run, const struct shown *shown, const struct owner *owner)
+{
+	return shown->is_roots ? show_as_root(run, shown) : show_with_rights(run, shown, owner);
+}
+
+/* In a namespace of the task's own. */
+static void show_all(spank_t spank, const struct settings *settings, uid_t uid)
 {
 	struct owner owner = {.uid = uid};
-	int groups = 0, shown;
+	struct shown shown;
+	char *rest;
+	int groups = 0, run, result;
 
 	if (spank_get_item(spank, S_JOB_GID, &owner.gid) != ESPANK_SUCCESS ||
 	    spank_get_item(spank, S_JOB_SUPPLEMENTARY_GIDS, &owner.groups, &groups) != ESPANK_SUCCESS) {
@@ -191,10 +200,23 @@ static void show_tree(spank_t spank, const struct settings *settings, uid_t uid)
 		return;
 	}
 	owner.count = groups > 0 ? (size_t)groups : 0;
-	shown = bind_tree(settings, node_name(), view.cache, &owner);
-	has_another_tree = shown == ANOTHER_TREE;
-	if (shown < 0)
-		slurm_info("warmstart: cannot show the job its tree: %s", strerror(errno));
+	run = enter_run(settings, node_name(), view.cache, uid);
+	free(list);
+	rest = list = run < 0 ? NULL : read_list(run);
+	if (list == NULL)
+		slurm_info("warmstart: cannot show what is in %s: %s", view.cache, strerror(errno));
+	while (next_shown(&rest, &shown)) {
+		result = show_one(run, &shown, &owner);
+		if (result == 0 && strcmp(shown.target, view.constant) == 0)
+			at_constant_path = true;
+		if (result == ANOTHER && strcmp(shown.otherwise, NOTHING) != 0 &&
+		    strlen(otherwise) + strlen(shown.otherwise) + 2 <= sizeof(otherwise))
+			strcat(strcat(otherwise, shown.otherwise), "\n");
+		if (result < 0)
+			slurm_info("warmstart: cannot mount at %s: %s", shown.target, strerror(errno));
+	}
+	if (run >= 0)
+		close(run);
 }
 
 int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
@@ -213,12 +235,9 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 		return 0;
 	if (stat("/", &node_root) < 0 || stat(view.cache, &node_cache) < 0)
 		node_root.st_ino = node_cache.st_ino = 0;
-	at_constant_path = bind_cache(&settings, node_name(), view.cache, uid) == 0;
-	if (!at_constant_path)
-		slurm_info("warmstart: cannot mount the cache at %s: %s", settings.cache, strerror(errno));
-	else
-		show_tree(spank, &settings, uid);
-	at_constant_path = at_constant_path && strcmp(view.constant, settings.cache) == 0;
+	at_constant_path = false;
+	otherwise[0] = '\0';
+	show_all(spank, &settings, uid);
 	return 0;
 }
 
@@ -431,9 +450,8 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 		return 0;
 	}
 	forget_led(spank);
-	if (has_another_tree && is_task(spank, S_TASK_GLOBAL_ID))
-		say("warmstart: another directory is at the path of the job's tree than when the job began: this step and what "
-		    "already runs read that one, and may write it\n");
+	if (is_task(spank, S_TASK_GLOBAL_ID))
+		say(otherwise);
 	if (inherited_rendezvous(spank)) {
 		spank_unsetenv(spank, rendezvous[0]);
 		spank_unsetenv(spank, rendezvous[1]);

@@ -12,7 +12,6 @@
 struct settings {
 	const char *state;     /* state=     this installation's state directory */
 	const char *workspace; /* workspace= the policy's paths.workspace */
-	const char *cache;     /* cache=     the policy's paths.cache: the constant path */
 };
 
 /* A job's view, which the task prolog reads, too: three paths, then one variable per line. The job's owner can change
@@ -56,16 +55,32 @@ struct owner {
 	size_t count;
 };
 
-/* mount.c: move this process into a new mount namespace with `cache` at the constant path; 0, or -1 with errno. */
-int bind_cache(const struct settings *settings, const char *node, const char *cache, uid_t uid);
+/* A line of the run's list: what the job sees at a path. */
+struct shown {
+	bool read_only;
+	bool is_roots;	     /* only root can change the names above the target */
+	const char *source;  /* a path in the run's directory, or NOTHING: what is at the target */
+	const char *seen;    /* the directory at the target: device, inode, birth; NOTHING: any */
+	const char *target;
+	const char *otherwise; /* what to tell the job where another directory is there; NOTHING: no word */
+};
+#define NOTHING "-"
 
-/* mount.c: a descriptor of the directory JOB.RUN if `cache` has the form WORKSPACE/NODE/JOB.RUN/cache and only root can
- * change the directories above it; -1 with errno otherwise. */
-int open_run(const struct settings *settings, const char *node, const char *cache);
+/* mount.c: move this process into a new mount namespace; a descriptor there of the run's directory that the view's
+ * `cache` is in, or -1 with errno. */
+int enter_run(const struct settings *settings, const char *node, const char *cache, uid_t uid);
 
-/* tree.c: in that namespace, show the job its tree, if it has one; 0, or -1 with errno. ANOTHER_TREE: another directory
- * is there than the prolog saw; it is left as it is. */
-enum { ANOTHER_TREE = 1 };
-int bind_tree(const struct settings *settings, const char *node, const char *cache, const struct owner *owner);
+/* shown.c: the text of a run's list, allocated, or NULL with errno; its next line. The lines point into the text. */
+char *read_list(int run);
+bool next_shown(char **list, struct shown *shown);
+
+/* A descriptor of a source in a run's directory, following no link, or -1 with errno. */
+int open_source(int run, const char *source);
+
+/* Show what a line says: mount.c where the target's names are root's alone, shown.c else. 0, or -1 with errno. ANOTHER:
+ * another directory is there than the prolog saw; it is left as it is. */
+enum { ANOTHER = 1 };
+int show_as_root(int run, const struct shown *shown);
+int show_with_rights(int run, const struct shown *shown, const struct owner *owner);
 
 #endif

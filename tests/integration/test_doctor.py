@@ -65,7 +65,7 @@ PLANTED = {
         "slurm.prolog-timeout": ("PrologEpilogTimeout=.*", "PrologEpilogTimeout=5"),
         "slurm.task-prolog": ("TaskProlog=.*", "TaskProlog=/bin/true"),
     },
-    "plugstack.conf": {"slurm.spank": ("$", "optional {other} workspace={workspace} cache={cache}\n")},
+    "plugstack.conf": {"slurm.spank": ("$", "optional {other} workspace={workspace}\n")},
     "job_container.conf": {"slurm.constant-path": ("$", "BasePath=/srv/containers\nCloneNSScript={hook}\n")},
 }
 

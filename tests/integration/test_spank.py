@@ -15,6 +15,9 @@ import pytest
 from tests import spank
 from tests.cluster.accounts import ALICE
 from tests.support.requirements import unavailable
+from warmstart import view
+from warmstart.host.files import opened_dir
+from warmstart.paths import NOTHING, Shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,9 +52,15 @@ class Node(NamedTuple):
         cache.mkdir(parents=True)
         (cache / "marker").write_text(f"{uid}\n")
         cache.chmod(0o700)
+        self.show(run, Shown("rw", "root", "cache", NOTHING, str(self.constant), NOTHING))
         for path in (cache, cache / "marker"):
             os.chown(path, uid, uid)
         return cache
+
+    def show(self, run: str, shown: Shown) -> None:
+        """Add to what a run shows, as the prolog does."""
+        with opened_dir(str(self.base / "workspace" / "n1" / run)) as fd:
+            view.show(fd, shown)
 
     def write_view(self, *lines: object, job: int = 7, uid: int = JOB) -> Path:
         """Write the view that the prolog renders, or that its owner forged."""
@@ -68,8 +77,12 @@ class Node(NamedTuple):
         return done.stdout.splitlines()
 
     def start(self, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Start a task of job 7."""
-        paths = {"state": self.base / "state", "workspace": self.base / "workspace", "cache": self.constant}
+        """Start a task of job 7. The last argument is the harness's own."""
+        paths = {
+            "state": self.base / "state",
+            "workspace": self.base / "workspace",
+            "cache": self.constant,
+        }
         arguments = [f"{key}={value}" for key, value in paths.items()]
         slurm = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7"}
         return self.harness.run("task", str(JOB), "7", *arguments, **{**slurm, **environment})
@@ -243,6 +256,31 @@ def test_a_container_that_the_caches_are_not_for_keeps_its_own(node: Node) -> No
         done = node.start(**container, WARMSTART_CACHE="", **own)
     assert {f"{name}={value}" for name, value in own.items()} <= set(done.stdout.splitlines())
     assert done.stderr == ""
+
+
+def _linked(path: Path) -> None:
+    path.rename(path.with_name("other"))
+    path.symlink_to("other")
+
+
+@ONCE
+@pytest.mark.parametrize(
+    "content", [_linked, "rw\troot\tcache", "\n\n\t\t\t\t\t\n", "rw\troot\tcache\t-\trelative\t-", "x" * 70000, None]
+)
+def test_a_list_that_is_none_shows_nothing(node: Node, content: str | Callable[[Path], None] | None) -> None:
+    """Root writes it; a job without a mount has its cache's own path."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    node.write_view(*view_of(node, cache))
+    shown = cache.with_name("shown")
+    if content is None:
+        os.chown(shown, JOB, JOB)
+    elif isinstance(content, str):
+        shown.write_text(content)
+    else:
+        content(shown)
+    lines = node.task()
+    assert mounts(node, lines) == []
+    assert f"WARMSTART_CACHE={cache}" in lines
 
 
 @ONCE

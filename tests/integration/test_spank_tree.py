@@ -1,4 +1,4 @@
-"""The tree of a job as the SPANK plugin shows it (docs/reference/trees.md), under memory checkers."""
+"""What a run shows at paths whose names users can change, such as a tree, by the SPANK plugin."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_spank import JOB, ONCE, Node, harnesses, node, view_of
+from warmstart.paths import NOTHING, Shown
 from warmstart.trees.current import look
 
 __all__ = ["harnesses", "node"]  # fixtures
@@ -26,17 +27,20 @@ def make_tree(node: Node, *, uid: int = JOB, mode: int = 0o700) -> Path:
     return tree
 
 
-def show(node: Node, path: Path | str, *, owner: int | None = None) -> None:
-    """Write what the prolog writes: where the tree is, and a copy of it if it has an owner."""
-    shown = node.base / "workspace" / "n1" / RUN / "tree"
-    (shown / "copy").mkdir(parents=True)
-    (shown / "path").write_text(f"{path}\n")
-    if owner is not None:
-        (shown / "copy" / "tree").mkdir()
-        (shown / "copy" / "tree" / "marker").write_text("copy\n")
-        for part in ("copy", "copy/tree", "copy/tree/marker"):
-            os.chown(shown / part, owner, owner)
-        (shown / "copy").chmod(0o700)
+SOURCE = "mounted/tree/tree"
+SAID = "warmstart: another directory is there"
+
+
+def show(node: Node, path: Path | str, *, copy: bool, seen: str = NOTHING) -> None:
+    """Write what the prolog writes: where the tree is, and a copy of it, if there is one."""
+    if copy:
+        source = node.base / "workspace" / "n1" / RUN / SOURCE
+        source.mkdir(parents=True)
+        (source / "marker").write_text("copy\n")
+        for part in (source.parent, source, source / "marker"):
+            os.chown(part, JOB, JOB)
+        source.parent.chmod(0o700)
+    node.show(RUN, Shown("ro", "job", SOURCE if copy else NOTHING, seen, str(path), SAID))
 
 
 def found(node: Node, tree: Path) -> tuple[list[str], list[str]]:
@@ -50,7 +54,7 @@ def found(node: Node, tree: Path) -> tuple[list[str], list[str]]:
 def test_a_copy_is_at_the_trees_own_path(node: Node) -> None:
     """Read-only, nosuid and nodev, in this task alone."""
     tree = make_tree(node)
-    show(node, tree, owner=JOB)
+    show(node, tree, copy=True)
     (options,), marker = found(node, tree)
     assert {"ro", "nosuid", "nodev"} <= {*options.split(",")}
     assert marker == ["copy"]
@@ -60,7 +64,7 @@ def test_a_copy_is_at_the_trees_own_path(node: Node) -> None:
 def test_without_a_copy_the_tree_is_read_only(node: Node) -> None:
     """It is bound to itself."""
     tree = make_tree(node)
-    show(node, tree)
+    show(node, tree, copy=False)
     (options,), marker = found(node, tree)
     assert ("ro" in options.split(","), marker) == (True, ["shared"])
 
@@ -71,7 +75,7 @@ def test_a_group_of_the_users_is_enough(node: Node) -> None:
     tree = make_tree(node, uid=0, mode=0o750)
     for path in (tree, tree.parent):
         os.chown(path, 0, 64299)
-    show(node, tree, owner=JOB)
+    show(node, tree, copy=True)
     assert found(node, tree)[1] == []  # the harness has no such group for the task itself
     assert len(found(node, tree)[0]) == 1
 
@@ -94,24 +98,27 @@ def test_nothing_is_mounted_elsewhere(node: Node, case: str) -> None:
         tree.rename(node.base / "moved")
     else:
         os.chown(tree.parent, 0, 0)
-    show(node, tree, owner=JOB)
+    show(node, tree, copy=True)
     lines = node.task(TREE=str(tree))
     assert not [line for line in lines if line.startswith("/proc/self/mountinfo") and "/env " in line]
-    assert [line for line in lines if line.startswith("info: warmstart: cannot show the job its tree")]
+    assert [line for line in lines if line.startswith(f"info: warmstart: cannot mount at {tree}: ")]
 
 
 @ONCE
 @pytest.mark.threat(51)
-@pytest.mark.parametrize("case", ["the user's directory", "another's copy"])
+@pytest.mark.parametrize("case", ["another's run", "a link", "gone"])
 def test_only_what_root_wrote_is_believed(node: Node, case: str) -> None:
-    """A directory of the user's is no part of a run, and a copy belongs to the job's user."""
+    """The run is one of the job's user, and a source is what root has put there."""
     tree = make_tree(node)
-    show(node, tree, owner=JOB + 1)
-    if case == "the user's directory":
-        os.chown(node.base / "workspace" / "n1" / RUN / "tree", JOB, JOB)
-        assert found(node, tree)[0] == []
+    show(node, tree, copy=True)
+    source = node.base / "workspace" / "n1" / RUN / SOURCE
+    if case == "another's run":
+        os.chown(node.base / "workspace" / "n1" / RUN / "cache", JOB + 1, JOB + 1)
     else:
-        assert found(node, tree)[1] == ["shared"]
+        source.rename(source.with_name("moved"))
+        if case == "a link":
+            source.symlink_to("moved")
+    assert found(node, tree) == ([], ["shared"])
 
 
 @ONCE
@@ -119,7 +126,6 @@ def test_only_what_root_wrote_is_believed(node: Node, case: str) -> None:
 def test_another_directory_at_its_path_is_no_tree_of_the_job(node: Node, case: str) -> None:
     """What else stands there since the prolog looked is shown as it is, as tasks that run see it; the job is told."""
     tree = make_tree(node)
-    show(node, tree, owner=JOB)
     (tree / "pyvenv.cfg").touch()
     device, inode, birth = look(str(tree), [str(tree.parent)], "", []).identity.split(" ")
     if case == "renamed away":
@@ -131,9 +137,9 @@ def test_another_directory_at_its_path_is_no_tree_of_the_job(node: Node, case: s
         birth = str(int(birth) - 1)
     elif case == "no birth known":
         birth = "0"
-    (node.base / "workspace" / "n1" / RUN / "tree" / "seen").write_text(f"{device} {inode} {birth}\n")
+    show(node, tree, copy=True, seen=f"{device} {inode} {birth}")
     is_same = case in ("as it was", "no birth known")
     done = node.start(TREE=str(tree))
     assert ("copy" in done.stdout.split(f"{tree}/marker: ")[1].splitlines()[0]) is is_same
     assert (f" {tree} " in done.stdout) is is_same
-    assert ("another directory" in done.stderr) is not is_same
+    assert done.stderr == ("" if is_same else f"{SAID}\n")

@@ -96,7 +96,7 @@ def loaded(site: Site) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             subprocess.run(argv, check=True, capture_output=True)
             shutil.copy(root / "build" / "spank" / "warmstart.so", library)
-    plugstack.write_text(f"optional {library} workspace={site.workspace} cache={site.constant}\n")
+    plugstack.write_text(f"optional {library} workspace={site.workspace}\n")
     try:
         yield
     finally:

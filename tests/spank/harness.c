@@ -161,12 +161,11 @@ static int task(int argc, char **argv)
 	context = S_CTX_REMOTE;
 	job_uid = (uid_t)strtoul(argv[0], NULL, 10);
 	job_id = (uint32_t)strtoul(argv[1], NULL, 10);
+	if (strncmp(argv[argc - 1], "cache=", 6) == 0) /* the harness's own: the constant path */
+		cache = argv[--argc] + 6;
 	slurm_spank_init(NULL, argc - 2, argv + 2);
 	slurm_spank_init_post_opt(NULL, argc - 2, argv + 2);
 	slurm_spank_task_init_privileged(NULL, argc - 2, argv + 2);
-	for (int i = 2; i < argc; i++)
-		if (strncmp(argv[i], "cache=", 6) == 0)
-			cache = argv[i] + 6;
 	if (container != NULL && (chroot(container) != 0 || chdir("/") != 0))
 		return 2;
 	if (setresgid(job_uid, job_uid, job_uid) != 0 || setresuid(job_uid, job_uid, job_uid) != 0)

@@ -164,6 +164,7 @@ def test_what_takes_long_to_remove_is_left_to_the_background(runs: Runs, busy_di
         ".cache",
         ".cache/numba",
         ".cache/numba/code",
+        "shown",
         "tmp",
         "tmp/mine",
     ]
@@ -386,7 +387,7 @@ def test_only_this_run_ends(runs: Runs, way: str) -> None:
     for _ in range(2):
         WAYS[way](ending)
     assert sorted(os.listdir(runs.workspace)) == ["7.ffffffff", "import.ffffffff.0123"]
-    assert tree(other.record.run_directory) == ["cache", "cache/numba", "cache/numba/code", "tmp", "tmp/mine"]
+    assert tree(other.record.run_directory) == ["cache", "cache/numba", "cache/numba/code", "shown", "tmp", "tmp/mine"]
 
 
 def test_what_a_job_keeps_is_left_and_nothing_else(runs: Runs) -> None:
@@ -441,7 +442,7 @@ def test_a_deferred_harvest_leaves_the_cache(runs: Runs, keep: bool) -> None:
     run = Path(ending.record.run_directory)
     tmp = ["tmp", "tmp/mine"] if keep else []
     assert (tree(str(run)), stat.S_IMODE(run.stat().st_mode)) == (
-        ["cache", "cache/numba", "cache/numba/code", *tmp],
+        ["cache", "cache/numba", "cache/numba/code", "shown", *tmp],
         0o700,
     )
     assert (runs.left(), runs.recorded()) == ([run.name, run.name], None)

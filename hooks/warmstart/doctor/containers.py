@@ -16,14 +16,11 @@ from warmstart.doctor import installed, namespaces, slurm_conf
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.doctor.slurm import HIDDEN, NO_RELEASE, Slurm, is_below, is_ours
 from warmstart.doctor.slurm_conf import Plugin
-from warmstart.host.files import read_small
 
 ENROOT = "/etc/enroot"
 HOOK = "40-warmstart.sh"
 PLUGIN = "warmstart.so"
 PYXIS = "spank_pyxis.so"
-# Stands in the plugin's file since it shows trees; a test compares it with the source.
-SAID_OF_TREES = b"cannot show the job its tree"
 
 
 class Tasks(NamedTuple):
@@ -165,12 +162,9 @@ def _misfits(seen: Tasks, plugin: Plugin, unfit: str) -> list[str]:
     bad = [unfit] if unfit else []
     if (times := sum(other.name == PLUGIN for other in seen.plugins)) > 1:
         bad.append(f"it stands there {times} times: remove a line, or an include that stands twice")
-    for key, default in (("workspace", "/var/tmp/warmstart"), ("cache", "/var/cache/warmstart")):
-        has = plugin.argument(key) or default
-        if policy is not None and has != getattr(policy.paths, key):
-            bad.append(f"its {key} is {has}, the policy's paths.{key} is {getattr(policy.paths, key)}")
-    if policy is not None and policy.trees.prefixes and not unfit and not _shows_trees(seen, plugin):
-        bad.append("its file is older than trees, and shows jobs none")
+    has = plugin.argument("workspace") or "/var/tmp/warmstart"
+    if policy is not None and has != policy.paths.workspace:
+        bad.append(f"its workspace is {has}, the policy's paths.workspace is {policy.paths.workspace}")
     return bad
 
 
@@ -180,12 +174,6 @@ def why_unfit(seen: Tasks, plugin: Plugin) -> str | None:
     if not places and not os.path.isabs(plugin.path):
         return None
     return _unfit(plugin.path, installed.find_plugin(plugin.path, places), seen.slurm.version)
-
-
-def _shows_trees(seen: Tasks, plugin: Plugin) -> bool:
-    """Return whether the plugin's file has what it says when it cannot show a tree."""
-    path = installed.find_plugin(plugin.path, _places(seen))
-    return SAID_OF_TREES in read_small(os.path.realpath(path), installed.LARGEST)
 
 
 def _places(seen: Tasks) -> list[str]:

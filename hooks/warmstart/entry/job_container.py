@@ -1,35 +1,33 @@
-"""job_container's CloneNSScript: show the job its cache and its tree, in the mount namespace that Slurm made.
+"""job_container's CloneNSScript: show the job what its run has for it, in the mount namespace that Slurm made.
 
 Slurm 24.11 and later run it as root after the prolog and before any process of the job, with the namespace in SLURM_NS
 (job_container.conf(5)). All steps of the job enter that namespace, and so do sessions adopted by pam_slurm_adopt.
-The status is always 0, because any other fails the job. If a mount fails, the task prolog does not find the cache
-there and gives the job the cache's own path; the job reads the tree itself.
+The status is always 0, because any other fails the job. If its mount fails, the task prolog does not find the cache
+there and gives the job the cache's own path; at other paths the job reads what is there.
 """
 
 from __future__ import annotations
 
 import os
 
+from warmstart import view
 from warmstart.audit import events
 from warmstart.entry.hook import Hook, run_hook
 from warmstart.errors import ResourceError, StoreError
 from warmstart.host.client import show_in_namespace
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.paths import TREE
-from warmstart.trees import shown
-from warmstart.trees.current import TreeUnusable
 
 NAME = "job-container"
 SECONDS = 5.0  # CloneNSScript_Wait is 10 by default
 
 
-class ConstantPathFailed(ResourceError):
-    """The cache could not be mounted at the constant path in the job's namespace."""
+class NotShown(ResourceError):
+    """What the run has for the job could not be mounted in the job's namespace: the cache, or something else."""
 
-    code = "constant-path-failed"
-    template = "cannot mount the cache at {path} in the job's namespace: {problem}"
-    hint = "put paths.cache outside of job_container's Dirs, below directories that only root can change"
+    code = "not-shown"
+    template = "cannot mount at {path} in the job's namespace: {problem}"
+    hint = "the job runs without it; paths.cache has to be outside of job_container's Dirs, in directories of root's"
 
 
 def main(prefix: str) -> int:
@@ -44,17 +42,13 @@ def _show(hook: Hook) -> None:
         return
     if record is None or record.uid != hook.job.uid or not record.cache:
         return  # the job has no workspace on this node
-    owner, targets = Identity(record.user, record.uid, record.gid), {"cache": hook.policy.paths.cache}
+    owner, targets = Identity(record.user, record.uid, record.gid), [record.run_directory]
     try:
-        if tree := shown.path_of(record.run_directory):
-            targets[TREE] = tree
-        problems = show_in_namespace(namespace, record.run_directory, owner, targets, after(SECONDS))
+        shown = view.shown(record.run_directory)
+        targets = [item.target for item in shown]
+        problems = show_in_namespace(namespace, record.run_directory, owner, shown, after(SECONDS))
     except (OSError, StoreError) as error:  # a worker that misses its deadline raises `WorkerSilent`, a `StoreError`
         problems = dict.fromkeys(targets, (error.strerror if isinstance(error, OSError) else None) or str(error))
-    for name, problem in problems.items():
-        failure = (
-            TreeUnusable(tree=targets[name], problem=f"it cannot be mounted: {problem}")
-            if name == TREE
-            else ConstantPathFailed(path=targets[name], problem=problem)
-        )
+    for path, problem in problems.items():
+        failure = NotShown(path=path, problem=problem)
         hook.audit.emit(events.STEP_FAILED, step=NAME, error=failure.as_audit())

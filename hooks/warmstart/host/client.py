@@ -10,18 +10,21 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import ROOT, Identity, WorkerSilent
 from warmstart.host.worker import Worker
 from warmstart.lean import libc
+from warmstart.paths import Shown
 
 
 def show_in_namespace(
-    namespace: str, run: str, owner: Identity, targets: dict[str, str], deadline: Deadline
+    namespace: str, run: str, owner: Identity, shown: list[Shown], deadline: Deadline
 ) -> dict[str, str]:
-    """Show in the mount namespace at a path what the directory `run` of a job has: `cache`, `tree`, each at its target.
+    """Show in the mount namespace at a path what the list of the run in the directory `run` says.
 
-    Returns what failed, and why. Raises `OSError`, and `WorkerSilent` at the deadline.
+    Returns the targets that failed, and why. Raises `OSError`, and `WorkerSilent` at the deadline.
     """
     groups = os.getgrouplist(owner.name, owner.gid)
-    with Worker(ROOT, f"the mount of {' and '.join(targets.values())}", rooms=(namespaces.__name__,)) as worker:
-        return worker.run(deadline, namespaces.show, namespace, run, owner, groups, targets)
+    with Worker(
+        ROOT, f"the mount of {' and '.join(item.target for item in shown)}", rooms=(namespaces.__name__,)
+    ) as worker:
+        return worker.run(deadline, namespaces.show, namespace, run, owner, groups, shown)
 
 
 def remove_in_child(parent: int, name: str, deadline: Deadline) -> None:

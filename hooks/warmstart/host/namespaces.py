@@ -17,7 +17,7 @@ from warmstart.host import linux
 from warmstart.host.files import PATH, opened_trusted, weakness
 from warmstart.host.identity import Identity, surrender
 from warmstart.lean import libc
-from warmstart.paths import TREE
+from warmstart.paths import NOTHING, Shown
 
 _CLONE_NEWNS = 0x20000
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
@@ -41,40 +41,42 @@ class Arrangement(NamedTuple):
     read_only: bool = False
 
 
-def show(namespace: str, run: str, owner: Identity, groups: list[int], targets: dict[str, str]) -> dict[str, str]:
-    """Join a mount namespace, and show there what the directory `run` has: `cache` and `tree`, each at its target.
+def show(namespace: str, run: str, owner: Identity, groups: list[int], shown: list[Shown]) -> dict[str, str]:
+    """Join a mount namespace, and show there what the list of the run in the directory `run` says.
 
-    The process stays in that namespace, so it should do nothing else. Returns what failed, and why. Raises `OSError`
-    if the namespace cannot be joined, or anybody but root could change a directory above the run.
+    The process stays in that namespace, so it should do nothing else. Returns the targets that failed, and why. Raises
+    `OSError` if the namespace cannot be joined, or anybody but root could change a directory above the run.
     """
     _join(namespace)
     problems = {}
     with opened_trusted(run, sticky=True, flags=PATH) as base:
-        for name, target in targets.items():
+        for item in shown:
             try:
-                if name == TREE:
-                    _show_tree(base, owner, groups, target)
+                if item.whose == "root":
+                    _show(base, item, owner.uid)
                 else:
-                    _show(base, name, owner.uid, target)
+                    _show_with_rights(base, item, owner, groups)
             except OSError as error:
-                problems[name] = error.strerror or str(error)
+                problems[item.target] = error.strerror or str(error)
     return problems
 
 
-def _show(run: int, name: str, owner: int, target: str) -> None:
+def _show(run: int, item: Shown, owner: int) -> None:
     """Bind-mount a directory of the job's where only root can change names above; made if missing.
 
     A second call changes nothing.
     """
-    above, target_name = os.path.split(target)
+    above, name = os.path.split(item.target)
+    more = linux.MS_RDONLY if item.mode == "ro" else 0
     with opened_trusted(above, sticky=True, flags=PATH) as folder:
-        _bind(_open_trusted(name, run, owner), target_name, folder, owner, proc=".")
+        _bind(_open_trusted(item.source, run, owner), name, folder, owner, more, proc=".")
 
 
-def _show_tree(run: int, owner: Identity, groups: list[int], path: str) -> None:
-    """Show the job its tree (`trees.shown`): the copy if there is one, else the tree itself, read-only."""
-    with _opened_by(owner, groups, path) as target:
-        mount = linux.clone(_copy(run, owner.uid, target), below=True)
+def _show_with_rights(run: int, item: Shown, owner: Identity, groups: list[int]) -> None:
+    """Mount a source read-only, or the target on itself, at a path whose names users can change."""
+    with _opened_by(owner, groups, item.target) as target:
+        source = target if item.source == NOTHING else _open_below(run, item.source)
+        mount = linux.clone(source, below=True)
         try:
             linux.restrict(mount)
             linux.attach_on(mount, target)
@@ -82,12 +84,12 @@ def _show_tree(run: int, owner: Identity, groups: list[int], path: str) -> None:
             os.close(mount)
 
 
-def _copy(run: int, owner: int, otherwise: int) -> int:
-    tree = _open_trusted(TREE, run, 0)
-    try:
-        return os.open(TREE, PATH, dir_fd=_open_trusted("copy", tree, owner))
-    except PermissionError:  # nothing is mounted: the directory is root's
-        return otherwise
+def _open_below(run: int, path: str) -> int:
+    """Open what root has put at a path in the run's directory, following no link."""
+    fd = run
+    for name in path.split("/"):
+        fd = os.open(name, PATH, dir_fd=fd)
+    return fd
 
 
 @contextmanager

@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import time
 
+from warmstart import view
 from warmstart.audit import events
 from warmstart.errors import StoreError, WarmstartError
 from warmstart.host.files import opened_dir, read_small
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
+from warmstart.paths import NOTHING, Shown
 from warmstart.profiles.defined import TREES
 from warmstart.steps.contract import Context, Outcome
 from warmstart.trees import requests, shown
@@ -49,6 +51,10 @@ _WHY = {
     REFUSED: "its copies are refused: the administrators' audit says why",
     "fetch-goes-on": "its copy did not come in time: it comes for later jobs",
 }
+ANOTHER = (
+    "warmstart: another directory is at the path of the job's tree than when the job began: this step and what already "
+    "runs read that one, and may write it"
+)
 _ELSEWHERE = "a node of the job cannot show its copy ({})"
 _MOST_NAMED = 3  # of what a copy lacks, in a job's output
 
@@ -114,8 +120,10 @@ def run(context: Context, options: Options) -> Outcome:
         raise found.failure
     try:
         with opened_dir(record.run_directory) as base:
-            own = (record.uid, record.gid) if tree.home.shared else None
-            shown.show(base, tree.seen.path, tree.seen.identity, found.copy.root if found.copy else None, own)
+            if found.copy:
+                shown.mount(base, found.copy.root, (record.uid, record.gid) if tree.home.shared else None)
+            source = shown.SOURCE if found.copy else NOTHING
+            view.show(base, Shown("ro", "job", source, tree.seen.identity or NOTHING, tree.seen.path, ANOTHER))
     except OSError as error:
         raise TreeUnusable(tree=options.tree, problem=f"it cannot be mounted: {error.strerror}") from error
     finally:
@@ -234,7 +242,7 @@ def _variables(context: Context, path: str, found: _Shown) -> dict[str, str]:
 
     APPTAINER_BIND, since APPTAINER_MOUNT binds the cache and takes one mount (decision 51).
     """
-    source = shown.copy_of(context.record.run_directory) if found.copy else path
+    source = f"{context.record.run_directory}/{shown.SOURCE}" if found.copy else path
     if not path.isprintable():
         return {}
     if context.policy.constant_path != "containers" or not _UNBINDABLE.isdisjoint(path):

@@ -2,6 +2,7 @@
 
     <root>/<node>/<jobid>.<run>/   root, 0711
         tmp/  cache/               the job's uid and gid, 0700
+        shown                      the list of what the job sees (`paths.Shown`); its cache, to begin with
 
 Root builds the whole tree and changes its owner last, so the job's user cannot interfere with the construction
 (docs/threats.md, row 4). A cache with directories for profiles still belongs to root after this step: `seed` mounts
@@ -15,12 +16,21 @@ from __future__ import annotations
 import errno
 import os
 
+from warmstart import view
 from warmstart.audit import events
 from warmstart.errors import NodeError, ResourceError
 from warmstart.host.deadline import after
-from warmstart.host.files import NODE_FAULTS, Untrusted, ensure_dir, ensure_path, opened_dir, remove_tree
+from warmstart.host.files import (
+    NODE_FAULTS,
+    Untrusted,
+    ensure_dir,
+    ensure_path,
+    opened_dir,
+    remove_tree,
+    unlink_if_there,
+)
 from warmstart.lean import NamedTuple, suppress
-from warmstart.paths import LONGEST_TMPDIR
+from warmstart.paths import LONGEST_TMPDIR, NOTHING, SHOWN, Shown
 from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome
 
@@ -63,11 +73,10 @@ def run(context: Context, options: Options) -> Outcome:
             with opened_dir(record.node, root) as node:
                 if limits.workspace is None:
                     os.mkdir(record.run_name, 0o711, dir_fd=node)
-                    _build(node, record, options.profiles)
+                    _build(node, record, options.profiles, context.policy.paths.cache)
                 else:
-                    detail["limit"] = _build_limited(
-                        node, record, options.profiles, limits.workspace, limits.workspace_files
-                    )
+                    caps = (limits.workspace, limits.workspace_files)
+                    detail["limit"] = _build_limited(node, record, options.profiles, context.policy.paths.cache, caps)
     except OSError as error:
         if isinstance(error, Untrusted) or error.errno in {errno.ELOOP, errno.ENOTDIR}:
             from warmstart.images.scratch import WorkspaceNotRoots  # slow to import
@@ -95,7 +104,7 @@ def _require_room(root: int) -> None:
             raise OSError(errno.ENOSPC, "its disk has less than 1 GiB, or a twentieth of its space or inodes, free")
 
 
-def _build_limited(node: int, record: Record, profiles: tuple[str, ...], size: int, files: int) -> str:
+def _build_limited(node: int, record: Record, profiles: tuple[str, ...], constant: str, caps: tuple[int, int]) -> str:
     """Build the tree in a file system of its own, or without a limit if this node cannot make one; return which.
 
     The file system lies in a file of the run's directory, on which it is then mounted. Its own errors drain no node: a
@@ -107,12 +116,11 @@ def _build_limited(node: int, record: Record, profiles: tuple[str, ...], size: i
     is_mounted = False
     try:
         with opened_dir(record.run_name, node) as run_fd:
-            caps = scratch.Caps(size, files)
-            is_mounted = scratch.mount_loop_filesystem(run_fd, record.run_directory, ".", caps)
+            is_mounted = scratch.mount_loop_filesystem(run_fd, record.run_directory, ".", scratch.Caps(*caps))
         if is_mounted:
             with opened_dir(record.run_name, node) as run_fd:
                 os.rmdir("lost+found", dir_fd=run_fd)
-        _build(node, record, profiles)
+        _build(node, record, profiles, constant)
     except OSError as error:
         with suppress(OSError), scratch.freeing_disk(node, record.run_name):
             remove_tree(node, record.run_name, after(_REMOVAL_S))
@@ -122,7 +130,7 @@ def _build_limited(node: int, record: Record, profiles: tuple[str, ...], size: i
     return "file system" if is_mounted else "none"
 
 
-def _build(node: int, record: Record, profiles: tuple[str, ...]) -> None:
+def _build(node: int, record: Record, profiles: tuple[str, ...], constant: str) -> None:
     to_be_seeded = ["cache", *(f"cache/{name}" for name in profiles)] if profiles else []
     own = ["tmp", *([] if profiles else ["cache"])]
     made: list[str] = []
@@ -134,6 +142,7 @@ def _build(node: int, record: Record, profiles: tuple[str, ...]) -> None:
                 made.append(name)
             for name in own:
                 os.chown(name, record.uid, record.gid, dir_fd=run_fd, follow_symlinks=False)
+            view.show(run_fd, Shown("rw", "root", "cache", NOTHING, constant, NOTHING))
     except OSError:
         _unbuild(node, record.run_name, made)
         raise
@@ -141,6 +150,7 @@ def _build(node: int, record: Record, profiles: tuple[str, ...]) -> None:
 
 def _unbuild(node: int, run_name: str, made: list[str]) -> None:
     with suppress(OSError), opened_dir(run_name, node) as run_fd:
+        unlink_if_there(SHOWN, run_fd)
         for name in reversed(made):
             with suppress(OSError):
                 os.rmdir(name, dir_fd=run_fd)

@@ -60,6 +60,8 @@ class TreeClient:
         is_below = any(seen.path.startswith(f"{prefix}/") for prefix in prefixes)
         if not (is_below and os.path.normpath(seen.path) == seen.path and is_sha256(seen.stamp)) or "\n" in seen.path:
             raise current.TreeUnusable(tree=self._tree, problem=f"it leads to {seen.path!a}, which may be no tree")
+        if seen.identity and not seen.identity.replace(" ", "").isdecimal():
+            raise current.TreeUnusable(tree=self._tree, problem=f"it is said to be {seen.identity[:80]!a}")
         tree = covering(seen.path, shared)
         if seen.marker != (tree.marker if tree else marker):
             raise current.TreeUnusable(

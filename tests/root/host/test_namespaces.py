@@ -14,6 +14,7 @@ from warmstart.host.client import show_in_namespace
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.namespaces import Arrangement
+from warmstart.paths import NOTHING, Shown
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,8 @@ def test_a_directory_shown_in_a_namespace(base: Path, further: list[str]) -> Non
         process.stdout.readline()
         namespace = f"/proc/{process.pid}/ns/mnt"
         for _ in range(2):
-            targets = {"cache": str(target)}
-            assert show_in_namespace(namespace, str(source.parent), owner, targets, after(5)) == {}
+            shown = [Shown("rw", "root", "cache", NOTHING, str(target), NOTHING)]
+            assert show_in_namespace(namespace, str(source.parent), owner, shown, after(5)) == {}
         output, _ = process.communicate("\n")
     assert output == "warm1\n"
     assert os.listdir(target) == []

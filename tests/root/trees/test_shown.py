@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from warmstart import view
 from warmstart.host.files import PATH, opened_dir
 from warmstart.trees import shown
 
@@ -30,12 +31,12 @@ def run() -> Iterator[Path]:
         (base / "packed").chmod(0o700)
         root = os.open(base / "packed", PATH)
         with opened_dir(str(base / "run")) as fd:
-            shown.show(fd, "/l/env", "1 2 3", root, (USER, USER))
+            shown.mount(fd, root, (USER, USER))
             os.close(root)
             try:
                 yield base / "run"
             finally:
-                shown.take_down(fd)
+                view.take_down(fd)
         assert str(base) not in Path("/proc/self/mountinfo").read_text()
 
 
@@ -60,17 +61,17 @@ def done_as(uid: int, act: Callable[[], object]) -> int:
 @pytest.mark.threat(55)
 def test_the_jobs_user_alone_gets_to_a_copy_of_many(run: Path) -> None:
     """Another user of the node may not be able to read the tree."""
-    file = run / "tree" / "copy" / "tree" / "file"
+    file = run / shown.SOURCE / "file"
     assert file.read_text() == "shared"
     assert done_as(USER, file.read_bytes) == 0
     assert done_as(OTHER, file.read_bytes) == errno.EACCES
-    assert (run / "tree" / "copy").stat().st_uid == USER  # as the ways into a job's namespace ask for
+    assert (run / shown.SOURCE).parent.stat().st_uid == USER
 
 
 @pytest.mark.threat(55)
 def test_the_jobs_user_changes_nothing_above_it(run: Path) -> None:
     """Though the directory is the user's."""
-    copy = run / "tree" / "copy"
+    copy = (run / shown.SOURCE).parent
     assert done_as(USER, lambda: copy.chmod(0o755)) == errno.EROFS
     assert done_as(USER, lambda: (copy / "tree").rename(copy / "other")) in (errno.EROFS, errno.EBUSY)
     assert done_as(USER, (copy / "new").mkdir) in (errno.EROFS, errno.EACCES)

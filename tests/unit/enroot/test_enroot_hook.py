@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tests.support.privileges import make_removable
 from tests.support.runs import a_context
 from warmstart import view
+from warmstart.host.files import opened_dir
+from warmstart.paths import NOTHING, Shown
 from warmstart.steps import environment
 from warmstart.steps.contract import Context
 from warmstart.steps.environment import Options
@@ -49,6 +51,7 @@ def context(tmp_path: Path) -> Context:
     context = a_context(tmp_path)
     for name in ("cache", "tmp"):
         os.makedirs(f"{context.record.run_directory}/{name}")
+    show(context, Shown("rw", "root", "cache", NOTHING, CONSTANT, NOTHING))
     return context
 
 
@@ -73,9 +76,9 @@ def test_the_cache_is_at_the_constant_path(context: Context, container: Containe
     done = container.start(NUMBA_CACHE_DIR=f"{run}/cache/numba", WARMSTART_CACHE="forged")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert container.mounts.read_text().splitlines() == [
-        f"{run}/cache {CONSTANT} {FLAGS}",
         f"tmpfs {context.record.workspace} tmpfs x-create=dir,size=64k,mode=755,nosuid,nodev,nofail,silent",
         f"{run}/tmp {run}/tmp {FLAGS}",
+        f"{run}/cache {CONSTANT} {FLAGS}",
     ]
     assert container.variables() == [
         f"NUMBA_CACHE_DIR={CONSTANT}/numba",
@@ -118,34 +121,40 @@ def test_a_container_that_the_caches_are_not_for_has_empty_ones(
     assert (f" {CONSTANT} " in container.mounts.read_text()) is (image != "")
 
 
-READ_ONLY = "none rbind,ro,nosuid,nodev,rslave,nofail,silent"
+READ_ONLY = "rbind,ro,nosuid,nodev,rslave,nofail,silent"
 
 
-@pytest.mark.parametrize("has_copy", [False, True])
-def test_the_tree_is_at_its_own_path(context: Context, container: Container, tmp_path: Path, has_copy: bool) -> None:
+def show(context: Context, *shown: Shown) -> None:
+    """Write what steps of the prolog add to the run's list."""
+    with opened_dir(context.record.run_directory) as fd:
+        for item in shown:
+            view.show(fd, item)
+
+
+@pytest.mark.parametrize("source", [NOTHING, "mounted/tree/tree"])
+def test_a_directory_is_at_its_own_path(context: Context, container: Container, tmp_path: Path, source: str) -> None:
     """Outside of the container, too: a user's mount of a directory above it comes later."""
-    run, programs, tree = context.record.run_directory, tmp_path / "programs", "/lustre/envs/train"
+    run, programs, target = context.record.run_directory, tmp_path / "programs", "/lustre/envs/train"
     programs.mkdir()
     (programs / "enroot-mount").write_text(f"#!/bin/sh\n/bin/cat >{tmp_path}/outside\n")
     (programs / "enroot-mount").chmod(0o755)
-    rendered(context, {}, WARMSTART_TREE="somewhere else in the container")
-    os.makedirs(f"{run}/tree/copy/tree" if has_copy else f"{run}/tree/copy")
-    Path(f"{run}/tree/path").write_text(f"{tree}\n")
+    there = target if source == NOTHING else f"{run}/{source}"
+    rendered(context, {}, WARMSTART_SHOWN=f"{there}/bin")
+    show(context, Shown("ro", "job", source, "1 2 3", target, "another one"))
     container.start(PATH=str(programs))
-    source = f"{run}/tree/copy/tree" if has_copy else tree
-    assert (tmp_path / "outside").read_text() == f"{source} {tree} {READ_ONLY}\n"
-    assert container.mounts.read_text().splitlines()[-1] == f"{source} {tree} {READ_ONLY},x-create=dir"
-    assert container.variables() == [f"WARMSTART_TREE={tree}"]
+    assert (tmp_path / "outside").read_text() == f"{there} {target} none {READ_ONLY}\n"
+    assert container.mounts.read_text().splitlines()[-1] == f"{there} {target} none x-create=dir,{READ_ONLY}"
+    assert container.variables() == [f"WARMSTART_SHOWN={target}/bin"]
 
 
-@pytest.mark.parametrize("path", ["/lustre/my env", "relative", "/a/../etc", ""])
-def test_a_tree_of_another_shape_is_not_mounted(context: Context, container: Container, path: str) -> None:
-    """A line of the fstab is never made of it."""
-    rendered(context, {})
-    os.makedirs(f"{context.record.run_directory}/tree/copy")
-    Path(f"{context.record.run_directory}/tree/path").write_text(f"{path}\n")
+@pytest.mark.parametrize("path", ["/lustre/my env", "relative", "/a/../etc"])
+def test_a_path_of_another_shape_is_not_mounted(context: Context, container: Container, path: str) -> None:
+    """A line of the fstab is never made of it, and no variable leads there."""
+    rendered(context, {}, WARMSTART_SHOWN=f"{context.record.run_directory}/mounted/tree/tree")
+    show(context, Shown("ro", "job", "mounted/tree/tree", NOTHING, path, NOTHING))
     assert container.start().returncode == 0
     assert "rbind,ro" not in container.mounts.read_text()
+    assert container.variables() == ["WARMSTART_SHOWN="]
 
 
 def test_what_the_user_or_the_image_set_stays(context: Context, container: Container) -> None:

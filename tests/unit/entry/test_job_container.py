@@ -10,25 +10,32 @@ import pytest
 from tests.support.entry_site import EntrySite
 from tests.support.runs import a_record
 from warmstart import record as records
+from warmstart import view
 from warmstart.entry import job_container
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
+from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.paths import NOTHING, Shown
 
-Call = tuple[str, str, int, dict[str, str]]
+Call = tuple[str, str, int, list[Shown]]
+CACHE = Shown("rw", "root", "cache", NOTHING, "/var/cache/warmstart", NOTHING)
 
 
 @pytest.fixture
-def shown(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+def shown(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Call]:
     """Give a job with a cache, and collect what would be mounted where."""
     entry_site.write(entry_site.policy._replace(constant_path="namespace"))
     entry_site.environ(SLURM_NS="/run/ns")
-    save(entry_site, a_record(workspace="/w", cache="/var/cache/warmstart"))
+    record = a_record(workspace=str(tmp_path / "w"), cache="/var/cache/warmstart")
+    save(entry_site, record)
+    os.makedirs(record.run_directory)
+    show_in(record.run_directory, CACHE)
     calls: list[Call] = []
 
-    def show(namespace: str, run: str, owner: Identity, targets: dict[str, str], deadline: Deadline) -> dict[str, str]:
+    def show(namespace: str, run: str, owner: Identity, items: list[Shown], deadline: Deadline) -> dict[str, str]:
         assert deadline.left() <= job_container.SECONDS
-        calls.append((namespace, run, owner.uid, targets))
+        calls.append((namespace, run, owner.uid, items))
         return {}
 
     monkeypatch.setattr(job_container, "show_in_namespace", show)
@@ -42,27 +49,35 @@ def save(site: EntrySite, record: records.Record) -> None:
     records.save(site.paths.state, record)
 
 
-def test_the_jobs_cache_is_shown(entry_site: EntrySite, shown: list[Call]) -> None:
-    """At the policy's path."""
-    assert job_container.main(entry_site.installation.prefix) == 0
-    assert shown == [("/run/ns", "/w/n1/7.0a1b2c3d", os.getuid(), {"cache": entry_site.policy.paths.cache})]
+def show_in(run: str, *items: Shown) -> None:
+    """Write what steps of the prolog add to the run's list."""
+    with opened_dir(run) as fd:
+        for item in items:
+            view.show(fd, item)
 
 
-def test_the_jobs_tree_is_shown_too(
+def test_what_the_run_shows_is_shown(
     entry_site: EntrySite, shown: list[Call], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where the run's directory says; of what fails each part is told, and what that is."""
-    record = a_record(workspace=str(tmp_path / "w"), cache="/var/cache/warmstart")
-    save(entry_site, record)
-    os.makedirs(f"{record.run_directory}/tree")
-    Path(f"{record.run_directory}/tree/path").write_text("/lustre/my env\n")
-    targets = {"cache": entry_site.policy.paths.cache, "tree": "/lustre/my env"}
+    """Where the list in its directory says; each part that fails is told."""
+    run = f"{tmp_path}/w/n1/7.0a1b2c3d"
+    other = Shown("ro", "job", "mounted/other", "1 2 3", "/lustre/my env\udcff", "it is another one")
+    show_in(run, other)
     assert job_container.main(entry_site.installation.prefix) == 0
-    assert shown == [("/run/ns", record.run_directory, os.getuid(), targets)]
-    monkeypatch.setattr(job_container, "show_in_namespace", lambda *_: {"tree": "too many links"})
+    assert shown == [("/run/ns", run, os.getuid(), [CACHE, other])]
+    monkeypatch.setattr(job_container, "show_in_namespace", lambda *_: {"/lustre/my env": "too many links"})
     assert job_container.main(entry_site.installation.prefix) == 0
     (event,) = entry_site.events("step.failed")
-    assert (event["error"]["code"], "too many links" in event["error"]["reason"]) == ("tree-unusable", True)
+    assert event["error"]["code"] == "not-shown"
+    assert "/lustre/my env in the job's namespace: too many links" in event["error"]["reason"]
+
+
+def test_a_list_of_another_form_is_no_crash(entry_site: EntrySite, shown: list[Call], tmp_path: Path) -> None:
+    """Another release may have written it."""
+    Path(f"{tmp_path}/w/n1/7.0a1b2c3d/shown").write_text("cache\n")
+    assert job_container.main(entry_site.installation.prefix) == 0
+    (event,) = entry_site.events("step.failed")
+    assert (shown, "another number of fields" in event["error"]["reason"]) == ([], True)
 
 
 @pytest.mark.parametrize("case", ["another policy", "no namespace", "no record", "another user", "no cache"])
@@ -104,7 +119,7 @@ def test_a_mount_that_fails_is_told_and_fails_no_job(
     monkeypatch.setattr(job_container, "show_in_namespace", fail)
     assert job_container.main(entry_site.installation.prefix) == 0
     (event,) = entry_site.events("step.failed")
-    assert (event["step"], event["error"]["code"]) == ("job-container", "constant-path-failed")
+    assert (event["step"], event["error"]["code"]) == ("job-container", "not-shown")
     assert problem in event["error"]["reason"]
 
 

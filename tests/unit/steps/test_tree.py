@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.runs import a_context, events
+from warmstart import view
 from warmstart.errand import Errands
 from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
+from warmstart.paths import NOTHING
 from warmstart.policy.compiled import User
 from warmstart.policy.match import GrantedTree
 from warmstart.profiles.defined import TREES
@@ -54,9 +56,10 @@ class Shown:
         os.makedirs(context.record.run_directory)
         self.shared: GrantedTree | None = None
         self.signed_only = False
-        self.copies: list[int | None] = []
+        self.sources: list[str] = []  # of what the run shows
         self.started: list[object] = []
-        monkeypatch.setattr(shown, "show", lambda _run, _path, _seen, copy, _own: self.copies.append(copy))
+        monkeypatch.setattr(shown, "mount", lambda *_: None)
+        monkeypatch.setattr(view, "show", lambda _run, item: self.sources.append(item.source))
         monkeypatch.setattr(requests, "start_due", self.started.append)
         monkeypatch.setattr(node_cache, "mounted", self._mounted)
 
@@ -102,7 +105,7 @@ def test_without_a_copy_one_is_asked_for(site: Shown) -> None:
     """The job reads the tree itself, and is told."""
     (notice,) = site.run()
     assert notice.endswith("read-only; a copy is packed in the background")
-    assert (site.event(), site.copies, len(site.started)) == (("itself", "no-copy"), [None], 1)
+    assert (site.event(), site.sources, len(site.started)) == (("itself", "no-copy"), [NOTHING], 1)
     assert [request.tree for request in requests.due(site.context.paths)] == [str(site.tree)]
 
 
@@ -110,7 +113,7 @@ def test_a_copy_of_the_tree_as_it_is_is_shown(site: Shown) -> None:
     """Not one of the tree as it was."""
     site.publish()
     assert (site.run(), site.event()) == ((), ("copy", ""))
-    assert site.copies != [None]
+    assert site.sources == [shown.SOURCE]
     os.utime(site.tree, (time.time() - 5, time.time() - 5))
     site.run()
     assert site.event() == ("itself", "no-copy")
@@ -220,7 +223,7 @@ def test_runtimes_are_told_of_the_tree(tmp_path: Path, monkeypatch: pytest.Monke
     link = site.tree.with_name("link")
     link.symlink_to(site.tree)
     options = Options(str(link), "", SCOPE, alone=True)
-    copy = f"{site.context.record.run_directory}/tree/copy/tree"
+    copy = f"{site.context.record.run_directory}/mounted/tree/tree"
     said = "read from the shared file system, in containers read-only"
     for published, source in ((False, str(site.tree)), (True, copy)):
         if published:
@@ -256,7 +259,7 @@ def test_a_copy_that_does_not_come_in_time_comes_later(site: Shown, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(bundles._Pace, "__call__", too_slow)
         (notice,) = site.run()
-    assert (site.event(), site.copies, len(started)) == (("itself", "fetch-goes-on"), [None], 1)
+    assert (site.event(), site.sources, len(started)) == (("itself", "fetch-goes-on"), [NOTHING], 1)
     assert notice.endswith("read-only; its copy did not come in time: it comes for later jobs")
     paths = site.context.paths
     errands = Errands(paths, FETCHES)
@@ -314,7 +317,7 @@ def test_all_nodes_of_a_job_show_the_copy_or_none_does(site: Shown, monkeypatch:
     nodes = Nodes(monkeypatch)
     assert (agreed(site), nodes.votes, list(nodes.own)) == (("copy", ""), [{}], [TREES])
     nodes = Nodes(monkeypatch, cold="fetch-goes-on")
-    assert (agreed(site), site.copies[-1]) == (("itself", "fetch-goes-on"), None)
+    assert (agreed(site), site.sources[-1]) == (("itself", "fetch-goes-on"), NOTHING)
 
 
 def test_a_node_that_sees_another_tree_says_so(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +341,7 @@ def test_a_node_without_the_tree_lets_the_others_know(site: Shown, monkeypatch: 
     options = Options(f"{site.tree}/gone", "", SCOPE, alone=False, meeting=Meeting("c.7.0", "tree", "n[1-2]"))
     with pytest.raises(TreeUnusable):
         step.run(site.context, options)
-    assert (nodes.own, site.copies) == ({}, [])
+    assert (nodes.own, site.sources) == ({}, [])
 
 
 def test_a_store_that_fails_costs_the_copy_alone(site: Shown) -> None:
@@ -353,7 +356,7 @@ def test_what_is_no_tree_is_not_shown(site: Shown) -> None:
     """The job runs as if it had not asked, and is told by the error."""
     with pytest.raises(TreeUnusable):
         site.run(tree=f"{site.tree}/gone")
-    assert site.copies == []
+    assert site.sources == []
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -365,7 +368,7 @@ def test_a_tree_without_bytecode_is_left_as_it_is(site: Shown, *, alone: bool) -
         (packages / f"module{number}.py").write_text("")
     with pytest.raises(TreeNotCompiled, match="have no bytecode"):
         site.run(alone=alone)
-    assert (site.copies, site.started) == ([], [])
+    assert (site.sources, site.started) == ([], [])
     subprocess.run([sys.executable, "-m", "compileall", "-q", str(packages)], check=True)
     site.run(alone=alone)
     assert site.event() == ("itself", "no-copy" if alone else "several-nodes")

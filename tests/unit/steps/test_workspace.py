@@ -14,8 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.runs import CACHE, a_context
+from warmstart import view
 from warmstart.images.scratch import WorkspaceNotRoots
-from warmstart.paths import LONGEST_TMPDIR, SOCKET_NAMES
+from warmstart.paths import LONGEST_TMPDIR, NOTHING, SOCKET_NAMES, Shown
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
 from warmstart.steps.workspace import Options, WorkspaceFull, WorkspaceUnusable
@@ -76,8 +77,13 @@ def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path
     outcome = workspace.run(context, OPTIONS)
     run = short[1] / "n1" / "7.0a1b2c3d"
     assert stat.S_IMODE(run.stat().st_mode) == 0o711
-    assert tree(run) == ["cache", "cache/inductor", "cache/numba", "tmp"]
+    assert tree(run) == ["cache", "cache/inductor", "cache/numba", "shown", "tmp"]
+    assert (stat.S_IMODE((run / "shown").stat().st_mode), (run / "shown").stat().st_uid) == (0o644, os.getuid())
+    constant = context.policy.paths.cache
+    assert view.shown(str(run)) == [Shown("rw", "root", "cache", NOTHING, constant, NOTHING)]
     for path in run.rglob("*"):
+        if path.name == "shown":
+            continue
         owner = os.getuid() if "cache" in path.parts else JOB
         assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_uid) == (0o700, owner)
     assert outcome.record == {"cache": f"{run}/cache"}
