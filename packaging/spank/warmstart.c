@@ -386,26 +386,34 @@ static void tell_notice(spank_t spank)
 		say(notice);
 }
 
-/* Unset a variable of Apptainer's that binds what another variable names. */
-static void forget_bound(spank_t spank, const char *variable, const char *before, const char *name, const char *after)
+/* Unset a variable of Apptainer's that binds a source. */
+static void forget_bound(spank_t spank, const char *variable, const char *before, const char *source, const char *after)
 {
-	char bound[2 * PATH_MAX], source[PATH_MAX], ours[PATH_MAX + 16];
+	char bound[2 * PATH_MAX], ours[2 * PATH_MAX + 16];
 
-	if (spank_getenv(spank, variable, bound, sizeof(bound)) != ESPANK_SUCCESS ||
-	    spank_getenv(spank, name, source, sizeof(source)) != ESPANK_SUCCESS)
-		return;
 	snprintf(ours, sizeof(ours), "%s%s%s", before, source, after);
-	if (strncmp(bound, ours, strlen(ours)) == 0)
+	if (spank_getenv(spank, variable, bound, sizeof(bound)) == ESPANK_SUCCESS && strncmp(bound, ours, strlen(ours)) == 0)
 		spank_unsetenv(spank, variable);
 }
 
-/* A job that this one was submitted from had its cache and its tree bound into Apptainer's containers. They are gone,
- * and Apptainer refuses to start without them. The task prolog has the same rule. */
+/* A job that this one was submitted from had its cache, and what else its run showed, bound into Apptainer's containers.
+ * They are gone, and Apptainer refuses to start without them. WARMSTART_SHOWN="NAME SOURCE" has the variable that names
+ * that source. The task prolog has the same rule. */
 static void forget_mounts(spank_t spank)
 {
-	forget_bound(spank, "APPTAINER_MOUNT", "source=", "WARMSTART_CACHE", ",");
-	forget_bound(spank, "APPTAINER_BIND", "", "WARMSTART_TREE", ":");
-	spank_unsetenv(spank, "WARMSTART_TREE");
+	char value[2 * PATH_MAX], *source;
+
+	if (spank_getenv(spank, "WARMSTART_CACHE", value, sizeof(value)) == ESPANK_SUCCESS)
+		forget_bound(spank, "APPTAINER_MOUNT", "source=", value, ",");
+	if (spank_getenv(spank, "WARMSTART_SHOWN", value, sizeof(value)) != ESPANK_SUCCESS)
+		return;
+	source = strchr(value, ' ');
+	if (source != NULL) {
+		*source++ = '\0';
+		forget_bound(spank, "APPTAINER_BIND", "", source, ":");
+		spank_unsetenv(spank, value);
+	}
+	spank_unsetenv(spank, "WARMSTART_SHOWN");
 }
 
 /* Unset what leads into the workspace or to the constant path of the batch host, WARMSTART_LED="WORKSPACE CONSTANT

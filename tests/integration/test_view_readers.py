@@ -251,19 +251,19 @@ def test_which_variables_are_the_users(base: Path, readers: dict[str, Read]) -> 
         assert agreed(readers, task(**given), ["A", "B"]) == expected, value
 
 
-@pytest.mark.parametrize("what", ["cache", "tree"])
-def test_a_mount_of_the_submitting_jobs_cache_or_tree(base: Path, readers: dict[str, Read], what: str) -> None:
+@pytest.mark.parametrize("what", ["cache", "something else"])
+def test_a_mount_of_what_the_submitting_job_was_shown(base: Path, readers: dict[str, Read], what: str) -> None:
     """Apptainer starts nothing where it is told to bind what is not there; the user's own stays."""
     variable, source, bound = {
         "cache": ("APPTAINER_MOUNT", "WARMSTART_CACHE", "source={},destination=/c"),
-        "tree": ("APPTAINER_BIND", "WARMSTART_TREE", "{}:/c:ro"),
+        "something else": ("APPTAINER_BIND", "WARMSTART_ELSE", "{}:/c:ro"),
     }[what]
     ours, gone = bound.format(f"{base}/workspace/{NODE}/7.0a1b2c3d/x"), f"{base}/workspace/{NODE}/6.0/x"
-    inherited = {variable: bound.format(gone), source: gone}
-    users = {variable: bound.format("/data"), source: gone}
+    named = {source: gone, **({"WARMSTART_SHOWN": f"{source} {gone}"} if what == "something else" else {})}
+    inherited, users = {variable: bound.format(gone), **named}, {variable: bound.format("/data"), **named}
     for read in (readers["task prolog"], readers["plugin"]):  # in enroot's containers there is no Apptainer
         shutil.rmtree(base / "state", ignore_errors=True)
-        assert {variable, "WARMSTART_TREE"}.isdisjoint(read(task(**inherited)))
+        assert {variable, "WARMSTART_ELSE", "WARMSTART_SHOWN"}.isdisjoint(read(task(**inherited)))
         assert read(task(**users))[variable] == users[variable]
         write_view(base, f"!{source}=x", f"{variable}={ours}")
         found = read(task(**inherited))

@@ -32,7 +32,7 @@ def test_the_job_of_the_sweeps_reads_a_packed_tree(hook_site: HookSite) -> None:
     shown = [event["way"] for event in hook_site.events() if event["event"] == "tree.shown"]
     assert shown[-1] == "copy"
     hook_site.run("job-container")
-    assert re.search(rf" {hook_site.workspace}/{JOB}\.\w+/tree/copy ", Path("/proc/self/mountinfo").read_text())
+    assert re.search(rf" {hook_site.workspace}/{JOB}\.\w+/mounted/tree ", Path("/proc/self/mountinfo").read_text())
 
 
 @WHOLE

@@ -245,9 +245,11 @@ def _variables(context: Context, path: str, found: _Shown) -> dict[str, str]:
     source = f"{context.record.run_directory}/{shown.SOURCE}" if found.copy else path
     if not path.isprintable():
         return {}
+    # A job that is submitted from this one forgets what this names (the task prolog).
+    variables = {"WARMSTART_TREE": source, "WARMSTART_SHOWN": f"WARMSTART_TREE {source}"}
     if context.policy.constant_path != "containers" or not _UNBINDABLE.isdisjoint(path):
-        return {"WARMSTART_TREE": source}
-    return {"WARMSTART_TREE": source, "APPTAINER_BIND": f"{source}:{path}:ro"}
+        return variables
+    return {**variables, "APPTAINER_BIND": f"{source}:{path}:ro"}
 
 
 def _notices(context: Context, options: Options, found: _Shown) -> tuple[str, ...]:
