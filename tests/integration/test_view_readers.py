@@ -77,13 +77,15 @@ def readers(base: Path) -> dict[str, Read]:
 
 
 def write_view(base: Path, *lines: str, top: str = "") -> None:
-    """Write job 7's view."""
+    """Write job 7's view, and that its run shows its cache, if it is there."""
     path = Path(f"{top}{base}/state/{NODE}/view/7/environment")
     path.parent.mkdir(parents=True, exist_ok=True)
     header = [f"{base}/workspace", f"{base}/constant", f"{base}/workspace/{NODE}/7.0a1b2c3d/cache"]
     path.write_text("".join(f"{line}\n" for line in (*header, *lines)))
     os.chown(path, JOB, JOB)
     path.with_name("images").write_text("")
+    if (run := Path(header[2]).parent).is_dir():
+        (run / "shown").write_text(f"rw\troot\tcache\t-\t{base}/constant\t-\n")
 
 
 def task(**environment: str) -> dict[str, str]:
