@@ -7,10 +7,12 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.support.runs import a_policy, a_record
+from tests.support.worker_calls import answer_here
 from warmstart.host.deadline import Deadline
 from warmstart.images.imports.job_end import JobEnd
 from warmstart.slurm.facts import JobFacts
@@ -172,11 +174,11 @@ def test_a_store_that_fails_keeps_nobody(
 ) -> None:
     """The head node knows from slurmctld; the others go on waiting."""
 
-    def fail(*_: object) -> None:
+    def fail(*_: object) -> NoReturn:
         raise StoreFailed(what="x", problem="y")
 
-    for method in ("begin", "hear", "take_down"):
-        monkeypatch.setattr(StoreClient, method, fail)
+    for function in (board.begin, board.hear, board.take_down):
+        answer_here(monkeypatch, function, fail)
     controller.state = "COMPLETING"
     assert seconds_until_known([watch(store)], clock, 60) < 60
     assert seconds_until_known([watch(store, 2)], clock, 60) == 60
