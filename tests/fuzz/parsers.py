@@ -409,7 +409,7 @@ PARSERS: dict[str, Parser] = {
     "index": Parser(
         lambda data: (index._decode(data), index._is_other_format(data)),
         (),
-        ("store/index.py:_decode", "store/index.py:_is_other_format"),
+        ("store/index.py:_head", "store/index.py:_decoded", "store/index.py:_is_other_format"),
         (_json(_DAMAGED), _json({**_DAMAGED, "bundles": [_ROW]}) + b'\n{"m/f": 9}'),
     ),
     "json": _format(plain.check_json, b'{"a": [1, 2]}', covers=("profiles/formats/plain.py:_read",)),

@@ -27,7 +27,6 @@ PARSING_METHODS = ("unpack", "unpack_from", "iter_unpack", "splitlines")
 OWN = {
     "audit/journal.py:Journal.shown_to_job": "lines of this process's own journal",
     "audit/query.py:_files": "opens the log; each line is `audit-line`",
-    "audit/shipping.py:Shipper.send": "lines that the sink has just written",
     "cli/explain.py:_events": "each line is `audit-line`",
     "cli/explain.py:explain": "the notices of a view, whose lines are made printable",
     "doctor/finding.py:on_one_line": "the text of an error",
@@ -51,7 +50,6 @@ OWN = {
     "steps/seed.py:_Seeding.extract": "starts unsquashfs",
     "steps/tree.py:_fetched": "root's file in a bundle",
     "trees/requests.py:_all": "root's files on the node",
-    "view.py:shown": "the list that root has written",
 }
 
 

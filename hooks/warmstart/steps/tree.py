@@ -297,7 +297,7 @@ def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Shown:
     with suppress(FileNotFoundError):
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
         try:
-            lacks = read_small(LEFT_OUT, _LONGEST, fd).decode().splitlines()
+            lacks = read_small(LEFT_OUT, _LONGEST, fd).decode("utf-8", "replace").splitlines()
         finally:
             os.close(fd)
     return _Shown(_Copy(root, copy.fetched, lacks, os.fstatvfs(root).f_files, offer.size, offer.scope), "")

@@ -635,6 +635,16 @@ def check_quota(store: str, scope: str, more: int, most: int, *, announced: bool
         raise QuotaExceeded(scope=scope, used=used, quota=most, more=more)
 
 
+def forget_sum(store: str, scope: str) -> None:
+    """Have the next publisher sum up a scope, of which something was removed."""
+    with suppress(OSError), opened_dir(os.path.join(store, ARTIFACTS, layout.LOCKS)) as locks:
+        fd = os.open(SUM + scope, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=locks)
+        try:
+            os.ftruncate(fd, 0)
+        finally:
+            os.close(fd)
+
+
 def _used(store: str, scope: str, fd: int, more: int, most: int, *, announced: bool) -> int:
     """Return the bytes of a scope without `more`, by the sum in the open file `fd` or its own, which that keeps."""
     now = time.time()

@@ -287,6 +287,7 @@ def remove(where: Namespace, writer: str, names: list[str]) -> list[str]:
         index.update(fd, writer)
         for bundle in names:
             unlink_if_there(bundle + BUNDLE, fd)
+        bundles.forget_sum(where.store, where.scope)
     return there
 
 
