@@ -89,7 +89,10 @@ class Errands:
 
     def all(self) -> list[Errand]:
         """Return all errands: those of fewer attempts first, and of these the oldest."""
-        found = {errand.key: errand for errand in sorted(self._parsed(), key=lambda errand: errand.attempts)}
+        found = {
+            errand.key: errand
+            for errand in sorted(_parsed(names_in(self.directory)), key=lambda errand: errand.attempts)
+        }
         return sorted(found.values(), key=lambda errand: (errand.attempts, errand.due, errand.key))
 
     def due(self) -> list[Errand]:
@@ -159,19 +162,20 @@ class Errands:
         """Return whether an attempt may begin. A clock that was set back delays none for ever."""
         return not errand.attempts or not self._tried(errand) <= time.time() < errand.due
 
-    def _parsed(self) -> Iterator[Errand]:
-        for name in names_in(self.directory):
-            owner, _, rest = name.partition(",")
-            due, _, rest = rest.partition(",")
-            attempts, _, key = rest.partition(",")
-            if key and due.isdecimal() and attempts.isdecimal() and not name.startswith("."):
-                yield Errand(owner, int(due), int(attempts), key)
-
     def _drop(self, key: str, but: str = "") -> None:
         with suppress(FileNotFoundError), opened_dir(self.directory) as fd:
-            for errand in self._parsed():
+            for errand in _parsed(os.listdir(fd)):
                 if errand.key == key and errand.name != but:
                     unlink_if_there(errand.name, fd)
+
+
+def _parsed(names: list[str]) -> Iterator[Errand]:
+    for name in names:
+        owner, _, rest = name.partition(",")
+        due, _, rest = rest.partition(",")
+        attempts, _, key = rest.partition(",")
+        if key and due.isdecimal() and attempts.isdecimal() and not name.startswith("."):
+            yield Errand(owner, int(due), int(attempts), key)
 
 
 def start(paths: NodePaths, kind: str) -> None:

@@ -20,12 +20,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from warmstart import run_end
 from warmstart.audit import events
 from warmstart.errands import loop, registry
 from warmstart.errors import WarmstartError
-from warmstart.harvest import deferred
-from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import files, process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
@@ -66,7 +63,7 @@ def main(prefix: str, arguments: list[str]) -> int:
             print(f"usage: background {'|'.join([*WORK, *kinds])} NODE [RUN]", file=sys.stderr)  # noqa: T201 - who calls it by hand
             return WRONG_USAGE
         work = registry.load(what) if what in kinds else None
-        if what == run_end.REMOVALS or (work and work.while_off) or not installation.is_off:
+        if (work and work.while_off) or not installation.is_off:
             process.be_idle()
             with open_session(installation, "background", node) as session, session.isolated(what):
                 if work:
@@ -80,48 +77,6 @@ def main(prefix: str, arguments: list[str]) -> int:
         print(f"warmstart: background work: {error}", file=sys.stderr)  # noqa: T201 - who calls it by hand
         return FAILED
     return 0
-
-
-def remove_all(session: Session, patience: float = 0) -> int:
-    """Go on with the removals that hooks have left, unless another process is at it for `patience` seconds.
-
-    Users take turns by the time that their runs have taken, so that nobody's small run waits for another's millions of
-    files. Returns how many runs are gone.
-    """
-    finished = 0
-    users: dict[int, float] = {}  # seconds
-    runs: dict[str, float] = {}
-    with files.opened_lock(session.paths.locks, run_end.REMOVALS) as fd:
-        if not files.wait_flock(fd, after(patience)):
-            return 0
-        while waiting := [
-            item for item in deferred.deferred_harvests(session.paths.removals) if runs.get(item.name, 0.0) < RUN_S
-        ]:
-            item = min(waiting, key=lambda item: users.get(_uid(item), 0.0))
-            took = RUN_S  # one that fails has no other turn
-            with session.isolated(f"removal of run {item.name}", step=run_end.STEP):
-                started = time.monotonic()
-                finished += _remove(session, item)
-                took = time.monotonic() - started
-            runs[item.name] = runs.get(item.name, 0.0) + took
-            users[_uid(item)] = users.get(_uid(item), 0.0) + took
-    return finished
-
-
-def _remove(session: Session, item: DeferredHarvest) -> bool:
-    """Remove some of a run; return whether nothing of it is left. Raises `WorkspaceBusy`."""
-    if item.record is None:  # maintenance finds its tree, which nothing names any more
-        deferred.forget(session.paths.removals, item.name)
-        return False
-    is_whole = run_end.finish_removal(session.paths, item.record, after(SLICE_S))
-    if is_whole:
-        took = round((time.time() - item.since) * 1000, 3)
-        session.audit.for_job(**item.job_labels).emit(events.REMOVAL_FINISHED, run=item.name, duration_ms=took)
-    return is_whole
-
-
-def _uid(item: DeferredHarvest) -> int:
-    return item.record.uid if item.record else 0
 
 
 def merge_all(session: Session, only: str = "") -> int:
@@ -333,7 +288,6 @@ def compare_all(session: Session) -> int:
 
 
 WORK: dict[str, Callable[..., int]] = {
-    run_end.REMOVALS: remove_all,
     PARTS: merge_all,
     requests.PACKS: pack_all,
     comparison.COMPARISONS: compare_all,

@@ -14,6 +14,8 @@ from warmstart.session import Session
 
 # Kind → the module with its `WORK`, in the order in which maintenance does them.
 _CORE = {
+    "harvests": "harvests",
+    "removals": "removals",
     "fetches": "fetches",
 }
 

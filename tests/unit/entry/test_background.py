@@ -6,27 +6,19 @@ import json
 import os
 import subprocess
 import time
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from tests.support.asked_trees import ask, offer_trees, packs
 from tests.support.bundles import ASKER
 from tests.support.entry_site import NODE, SCOPE, EntrySite
-from tests.support.runs import a_record
-from warmstart import run_end
 from warmstart.entry import background
 from warmstart.errand import Errands
-from warmstart.harvest import deferred
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
-from warmstart.paths import NodePaths
 from warmstart.policy.compiled import User
 from warmstart.policy.match import GrantedTree
-from warmstart.record import Record
-from warmstart.run_end import WorkspaceBusy
 from warmstart.seed.wanted import FETCHES, Wanted
 from warmstart.trees import current, place, requests
 from warmstart.trees.requests import TreeRequest
@@ -175,74 +167,6 @@ def test_one_node_packs_a_tree(site: EntrySite, tree: Path) -> None:
         assert is_ours
         assert packs(site) == 0
     assert site.events("tree.packed") == []
-
-
-def left(site: EntrySite, number: int, *files: str, uid: int = 0) -> Path:
-    """Leave a run of which its epilog could not remove these files; return where they are."""
-    record = a_record(job_id=number, run_id=f"{number:08x}", uid=uid, workspace=str(site.root / "workspace"))
-    tree = site.root / "workspace" / NODE / run_end.REMOVING / record.run_name
-    for name in files:
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        (tree / name).write_text("x")
-    deferred.defer(site.paths.removals, record, float(number))
-    return tree
-
-
-def test_what_hooks_left_is_removed(site: EntrySite) -> None:
-    """Also while warmstart is off, as when it is uninstalled; nothing stays but the workspaces' own directory."""
-    trees = [left(site, number, "tmp/a", "cache/b/c") for number in (1, 2)]
-    Path(site.installation.off_switch).touch()
-    assert run(site, run_end.REMOVALS) == 0
-    assert os.listdir(site.root / "workspace" / NODE) == os.listdir(site.paths.removals) == []
-    assert [event["run"] for event in site.events("removal.finished")] == [tree.name for tree in trees]
-    assert [event["job_id"] for event in site.events("removal.finished")] == [1, 2]
-
-
-@pytest.mark.threat(43)
-def test_users_take_turns(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever's runs have taken least time is next, so a small run does not wait for many large ones."""
-    for number, uid in ((1, 11), (2, 11), (3, 22)):
-        left(site, number, "tmp/a", uid=uid)
-    clock, slices = [0.0], {"1.00000001": 3, "2.00000002": 1, "3.00000003": 2}
-    order: list[str] = []
-
-    def finish(_paths: object, record: Record, _deadline: object) -> bool:
-        clock[0] += background.SLICE_S
-        order.append(record.run_name)
-        slices[record.run_name] -= 1
-        if not slices[record.run_name]:
-            deferred.forget(site.paths.removals, record.run_name)
-        return not slices[record.run_name]
-
-    monkeypatch.setattr(run_end, "finish_removal", finish)
-    monkeypatch.setattr(background, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
-    assert run(site, run_end.REMOVALS) == 0
-    assert [name[0] for name in order] == ["1", "3", "1", "3", "1", "2"]
-
-
-@pytest.mark.threat(43)
-def test_a_run_that_cannot_be_removed_keeps_no_other(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its failure is audited, and one that never ends has an end; maintenance tries both again."""
-    trees = [left(site, number, "tmp/a") for number in (1, 2, 3)]
-    Path(site.paths.removals, "4.00000004.json").write_text("{")
-    real, times = run_end.finish_removal, []
-
-    def finish(paths: NodePaths, record: Record, deadline: Deadline) -> bool:
-        if record.job_id == 1:
-            raise WorkspaceBusy(path=record.run_directory, problem="busy")
-        if record.job_id == 2:
-            times.append(1)
-            return False
-        return real(paths, record, deadline)
-
-    monkeypatch.setattr(run_end, "finish_removal", finish)
-    ticks = count()
-    monkeypatch.setattr(background, "time", SimpleNamespace(monotonic=lambda: 100.0 * next(ticks), time=time.time))
-    assert run(site, run_end.REMOVALS) == 0
-    assert [tree.exists() for tree in trees] == [True, True, False]
-    assert len(times) == background.RUN_S / 100
-    assert sorted(os.listdir(site.paths.removals)) == ["1.00000001.json", "2.00000002.json"]
-    assert [event["error"]["code"] for event in site.events("step.failed")] == ["workspace-busy"]
 
 
 def test_it_does_nothing_that_nobody_asked_for(site: EntrySite, capsys: pytest.CaptureFixture[str]) -> None:
