@@ -77,6 +77,14 @@ class Errand(NamedTuple):
         """The file's."""
         return f"{self.owner[:_LONGEST_OWNER]},{self.due},{self.attempts},{self.key}"
 
+    def tried(self, kind: Kind) -> float:
+        """Return when the last attempt was begun; when it was asked for if there was none."""
+        return self.due - (kind.backoff_s * 2 ** (self.attempts - 1) if self.attempts else 0.0)
+
+    def is_due(self, kind: Kind) -> bool:
+        """Return whether an attempt may begin. A clock that was set back delays none for ever."""
+        return not self.attempts or not self.tried(kind) <= time.time() < self.due
+
 
 class Errands:
     """The errands of one kind on one node. Methods raise `OSError`."""
@@ -97,7 +105,7 @@ class Errands:
 
     def due(self) -> list[Errand]:
         """Return those of which an attempt may begin."""
-        return [errand for errand in self.all() if self._is_due(errand)]
+        return [errand for errand in self.all() if errand.is_due(self.kind)]
 
     def find(self, key: str) -> Errand | None:
         """Return an errand by its key; None if there is none."""
@@ -146,21 +154,13 @@ class Errands:
         """Drop those of which the last attempt is long ago."""
         now = time.time()
         for errand in self.all() if self.kind.backoff_s else ():
-            if not -KEPT_S < now - self._tried(errand) < KEPT_S:
+            if not -KEPT_S < now - errand.tried(self.kind) < KEPT_S:
                 self.drop(errand.key)
 
     def start_due(self) -> None:
         """Start the program if an attempt is due; another process of it that is at work goes on alone."""
         if self.due():
             start(self._paths, self.kind.name)
-
-    def _tried(self, errand: Errand) -> float:
-        """Return when the last attempt was begun; when it was asked for if there was none."""
-        return errand.due - (self.kind.backoff_s * 2 ** (errand.attempts - 1) if errand.attempts else 0.0)
-
-    def _is_due(self, errand: Errand) -> bool:
-        """Return whether an attempt may begin. A clock that was set back delays none for ever."""
-        return not errand.attempts or not self._tried(errand) <= time.time() < errand.due
 
     def _drop(self, key: str, but: str = "") -> None:
         with suppress(FileNotFoundError), opened_dir(self.directory) as fd:

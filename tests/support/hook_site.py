@@ -318,13 +318,12 @@ class HookSite:
     ) -> Done:
         """Run one of `HOOKS` for a job, `later` by that many seconds; the store is always maintained later."""
         prefix = str(self.base)
-        kinds = (*background.WORK, *registry.kinds())
         acts: dict[str, Callable[[], int]] = {
             "prolog": lambda: prolog.main(prefix),
             "epilog": lambda: epilog.main(prefix),
             "job-container": lambda: job_container.main(prefix),
             "import": lambda: self._import(prefix),
-            "background": lambda: max(background.main(prefix, [what, NODE]) for what in kinds),
+            "background": lambda: max(background.main(prefix, [what, NODE]) for what in registry.kinds()),
             "flush": lambda: flush.main(prefix),
             "maintain": lambda: self._maintain("--node", NODE),
             "maintain-store": lambda: self._maintain("--store"),

@@ -49,7 +49,6 @@ OWN = {
     "store/verify.py:SignedLists._known": "root's file on the node",
     "steps/seed.py:_Seeding.extract": "starts unsquashfs",
     "steps/tree.py:_fetched": "root's file in a bundle",
-    "trees/requests.py:_all": "root's files on the node",
     "view.py:shown": "the list that root has written",
 }
 

@@ -15,8 +15,11 @@ from warmstart.session import Session
 # Kind → the module with its `WORK`, in the order in which maintenance does them.
 _CORE = {
     "harvests": "harvests",
+    "parts": "merges",
     "removals": "removals",
     "fetches": "fetches",
+    "packs": "trees",
+    "comparisons": "trees",
 }
 
 

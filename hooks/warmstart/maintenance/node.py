@@ -25,7 +25,6 @@ from warmstart import errand, plan, run_end
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.audit.sink import flush
-from warmstart.entry import background
 from warmstart.errands import loop, registry
 from warmstart.host import files, reserve
 from warmstart.host.deadline import after
@@ -57,8 +56,6 @@ from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 from warmstart.steps import spool
 from warmstart.steps.contract import Context
 from warmstart.store import maintenance
-from warmstart.trees import comparison
-from warmstart.trees import requests as trees
 
 SPOOL_SECONDS = 600.0
 USER_SECONDS = 600.0  # for the deferred harvests of one user; the next maintenance does the rest
@@ -158,9 +155,6 @@ class _NodeMaintenance:
         pruned = self._part("copies", self._copies)
         self._part("temporaries", self._temporaries)
         self._part("reserve", self._reserve)
-        self._part("parts", self._parts)
-        self._part("packs", self._packs)
-        self._part("comparisons", self._comparisons)
         for wing in of_wings():
             for name, act in wing.node.items():
                 self._part(name, partial(act, self._session))
@@ -213,17 +207,6 @@ class _NodeMaintenance:
         return spool.publish(
             session.paths.spool, session.store, session.policy.maintenance, session.audit, after(SPOOL_SECONDS)
         )
-
-    def _parts(self) -> int:
-        return background.merge_all(self._session)
-
-    def _packs(self) -> None:
-        """Start what packs trees: that takes longer than maintenance may."""
-        trees.start_due(self._session.paths)
-
-    def _comparisons(self) -> None:
-        """Start what compares trees with their copies, for the same reason."""
-        comparison.start_due(self._session.paths, self._session.policy)
 
     def _errands(self, kind: str) -> int:
         """Do what is due of a kind, or start the program for what takes longer than maintenance may."""
