@@ -23,18 +23,12 @@ from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, 
 from warmstart.record import Reserve
 
 if TYPE_CHECKING:
-    from typing import Any, Protocol, TypeVar
+    from typing import TypeVar
 
     from warmstart.paths import NodePaths
     from warmstart.record import Record
 
     T = TypeVar("T")
-
-    class Asked(Protocol):
-        """A NamedTuple."""
-
-        def _asdict(self) -> dict[str, Any]: ...
-
 
 KEPT_S = 86_400.0  # after the last attempt
 _LONGEST = 130 << 20  # twice a record's, which is a JSON string in a file
@@ -121,14 +115,14 @@ class Errands:
             return wire.from_object(form, wire.parse(read_small(f"{self.directory}/{errand.name}", _LONGEST)))
         return None
 
-    def add(self, owner: str, key: str, what: Asked) -> bool:
+    def add(self, owner: str, key: str, what: NamedTuple) -> bool:
         """Write a new errand; return False if its owner has too many."""
         if self.count(owner) >= self.kind.most:
             return False
         self.put(Errand(owner, int(time.time()), 0, key), what)
         return True
 
-    def put(self, errand: Errand, what: Asked) -> None:
+    def put(self, errand: Errand, what: NamedTuple) -> None:
         """Write an errand in place of what there is of this key."""
         for directory in (self._paths.errands, self.directory):
             ensure_dir(directory, 0o700, reserve=self._reserve)
