@@ -23,18 +23,12 @@ from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, 
 from warmstart.record import Reserve
 
 if TYPE_CHECKING:
-    from typing import Any, Protocol, TypeVar
+    from typing import TypeVar
 
     from warmstart.paths import NodePaths
     from warmstart.record import Record
 
     T = TypeVar("T")
-
-    class Asked(Protocol):
-        """A NamedTuple."""
-
-        def _asdict(self) -> dict[str, Any]: ...
-
 
 KEPT_S = 86_400.0  # after the last attempt
 _LONGEST = 130 << 20  # twice a record's, which is a JSON string in a file
@@ -77,6 +71,14 @@ class Errand(NamedTuple):
         """The file's."""
         return f"{self.owner[:_LONGEST_OWNER]},{self.due},{self.attempts},{self.key}"
 
+    def tried(self, kind: Kind) -> float:
+        """Return when the last attempt was begun; when it was asked for if there was none."""
+        return self.due - (kind.backoff_s * 2 ** (self.attempts - 1) if self.attempts else 0.0)
+
+    def is_due(self, kind: Kind) -> bool:
+        """Return whether an attempt may begin. A clock that was set back delays none for ever."""
+        return not self.attempts or not self.tried(kind) <= time.time() < self.due
+
 
 class Errands:
     """The errands of one kind on one node. Methods raise `OSError`."""
@@ -89,12 +91,15 @@ class Errands:
 
     def all(self) -> list[Errand]:
         """Return all errands: those of fewer attempts first, and of these the oldest."""
-        found = {errand.key: errand for errand in sorted(self._parsed(), key=lambda errand: errand.attempts)}
+        found = {
+            errand.key: errand
+            for errand in sorted(_parsed(names_in(self.directory)), key=lambda errand: errand.attempts)
+        }
         return sorted(found.values(), key=lambda errand: (errand.attempts, errand.due, errand.key))
 
     def due(self) -> list[Errand]:
         """Return those of which an attempt may begin."""
-        return [errand for errand in self.all() if self._is_due(errand)]
+        return [errand for errand in self.all() if errand.is_due(self.kind)]
 
     def find(self, key: str) -> Errand | None:
         """Return an errand by its key; None if there is none."""
@@ -110,14 +115,14 @@ class Errands:
             return wire.from_object(form, wire.parse(read_small(f"{self.directory}/{errand.name}", _LONGEST)))
         return None
 
-    def add(self, owner: str, key: str, what: Asked) -> bool:
+    def add(self, owner: str, key: str, what: NamedTuple) -> bool:
         """Write a new errand; return False if its owner has too many."""
         if self.count(owner) >= self.kind.most:
             return False
         self.put(Errand(owner, int(time.time()), 0, key), what)
         return True
 
-    def put(self, errand: Errand, what: Asked) -> None:
+    def put(self, errand: Errand, what: NamedTuple) -> None:
         """Write an errand in place of what there is of this key."""
         for directory in (self._paths.errands, self.directory):
             ensure_dir(directory, 0o700, reserve=self._reserve)
@@ -143,7 +148,7 @@ class Errands:
         """Drop those of which the last attempt is long ago."""
         now = time.time()
         for errand in self.all() if self.kind.backoff_s else ():
-            if not -KEPT_S < now - self._tried(errand) < KEPT_S:
+            if not -KEPT_S < now - errand.tried(self.kind) < KEPT_S:
                 self.drop(errand.key)
 
     def start_due(self) -> None:
@@ -151,27 +156,20 @@ class Errands:
         if self.due():
             start(self._paths, self.kind.name)
 
-    def _tried(self, errand: Errand) -> float:
-        """Return when the last attempt was begun; when it was asked for if there was none."""
-        return errand.due - (self.kind.backoff_s * 2 ** (errand.attempts - 1) if errand.attempts else 0.0)
-
-    def _is_due(self, errand: Errand) -> bool:
-        """Return whether an attempt may begin. A clock that was set back delays none for ever."""
-        return not errand.attempts or not self._tried(errand) <= time.time() < errand.due
-
-    def _parsed(self) -> Iterator[Errand]:
-        for name in names_in(self.directory):
-            owner, _, rest = name.partition(",")
-            due, _, rest = rest.partition(",")
-            attempts, _, key = rest.partition(",")
-            if key and due.isdecimal() and attempts.isdecimal() and not name.startswith("."):
-                yield Errand(owner, int(due), int(attempts), key)
-
     def _drop(self, key: str, but: str = "") -> None:
         with suppress(FileNotFoundError), opened_dir(self.directory) as fd:
-            for errand in self._parsed():
+            for errand in _parsed(os.listdir(fd)):
                 if errand.key == key and errand.name != but:
                     unlink_if_there(errand.name, fd)
+
+
+def _parsed(names: list[str]) -> Iterator[Errand]:
+    for name in names:
+        owner, _, rest = name.partition(",")
+        due, _, rest = rest.partition(",")
+        attempts, _, key = rest.partition(",")
+        if key and due.isdecimal() and attempts.isdecimal() and not name.startswith("."):
+            yield Errand(owner, int(due), int(attempts), key)
 
 
 def start(paths: NodePaths, kind: str) -> None:

@@ -238,16 +238,6 @@ class NodePaths(NamedTuple):
         return f"{self.root}/errands"
 
     @property
-    def deferred(self) -> str:
-        """Records of runs whose harvest is deferred."""
-        return f"{self.root}/deferred"
-
-    @property
-    def removals(self) -> str:
-        """Records of runs whose removal goes on off the clock of jobs."""
-        return f"{self.root}/removals"
-
-    @property
     def maintenance(self) -> str:
         """Bundles that maintenance has unpacked. Only one process uses it at a time."""
         return f"{self.root}/maintenance"

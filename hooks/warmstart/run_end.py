@@ -12,8 +12,8 @@
 A hook removes for a second, however much a job left. Then the run's directory, which is root's, moves to `REMOVING`
 beside the runs, where only root finds it, and its removal goes on off the clock (`finish_removal`). The directories of
 the job are never moved by themselves: rename(2) fails between two project ids, and users can set those of their own. A
-user may have `MOST_WAITING` such runs on a node, and none waits on a disk that is short of space; then the hook goes on
-until its deadline.
+user may have eight such runs on a node, and none waits on a disk that is short of space; then the hook goes on until
+its deadline.
 
 The order of removal:
 
@@ -34,8 +34,8 @@ written first and the record removed last, so at least one of them names the run
 an orphan. After `undo`, which leaves the ports, the epilog releases them without a record.
 
 Every part accepts that its object is already gone, so a run may be ended twice. Two processes never end one run at the
-same time: hooks hold the lock on the job's state (`record.job_lock`), maintenance holds that or the lock on the
-deferred harvests (`deferred.exclusive`), and one process at a time goes on with removals.
+same time: hooks hold the lock on the job's state (`record.job_lock`), maintenance holds that or is at work on deferred
+harvests (`errand.at_work`), and one process at a time goes on with removals.
 
 Every path is computed from the record's job and run id, never found by user or by pattern. Whatever a process or a
 mount holds is left in place, audited, and removed by the next attempt. It never drains the node.
@@ -50,13 +50,14 @@ import os
 import stat
 import time
 
+from warmstart import errand, view, wing
 from warmstart import record as records
-from warmstart import view, wing
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
+from warmstart.errand import Errands, at_work
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.harvest import deferred
-from warmstart.harvest.deferred import DeferredHarvest
+from warmstart.harvest.deferred import HARVESTS, REMOVALS, DeferredHarvest
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, remove_tree
 from warmstart.host.space import Held, fair_order
@@ -81,9 +82,7 @@ STEP = "release"  # the step's name in the audit, for every way to end a run
 RETAINED = ".kept"  # in the run's directory, root's, 0600: its mtime is when the job ended
 MAINTENANCE_SECONDS = 300.0  # for removing one run or tree
 REMOVING = "removing"  # beside the runs; root's, 0700; there while there is something in it
-REMOVALS = "removals"  # what `entry.background` is told to do
 AT_ONCE_S = 1.0  # for which a hook removes what a job left, before it leaves the rest
-MOST_WAITING = 8  # runs of a user whose removal goes on
 
 _TMP = "tmp"
 LEDGER_SECONDS = 5.0
@@ -186,26 +185,26 @@ def defer(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) ->
     Drops deferred harvests if there are too many. The errors of parts are added to `failures`.
     """
     record, paths = ending.record, ending.paths
-    with _collected(f"{paths.deferred}/{record.run_name}", failures):
-        deferred.defer(paths.deferred, record, time.time())
+    with _collected(f"{paths.errands}/{record.run_name}", failures):
+        deferred.defer(paths, HARVESTS, record, time.time())
         ending.audit.emit(events.HARVEST_DEFERRED, run=record.run_name, profiles=record.deferred)
     _remove_view(ending, failures)
     with _collected(record.run_directory, failures):
         _close_to_user(record, deadline)
     _forget(ending, failures)
-    with _collected(paths.deferred, failures), deferred.exclusive(paths.deferred) as is_ours:
+    with _collected(paths.errands, failures), at_work(paths, HARVESTS.name) as is_ours:
         if is_ours:
             _drop_deferred_beyond_limits(ending, deadline, failures)
 
 
 def finish_deferred(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
-    """Remove what is left of a run after its deferred harvest. The caller holds `deferred.exclusive`.
+    """Remove what is left of a run after its deferred harvest. The caller is at work on `HARVESTS`.
 
     Leaves the job's view and record, which may belong to a later run. Returns the directories of the cache that a
     process still used; they were detached. Raises `WorkspaceBusy`.
     """
     in_use = _remove_whole(record, deadline)
-    deferred.forget(paths.deferred, record.run_name)
+    Errands(paths, HARVESTS).drop(record.run_name)
     return in_use
 
 
@@ -213,16 +212,16 @@ def finish_removal(paths: NodePaths, record: Record, deadline: Deadline) -> bool
     """Go on with the removal of a run; return whether nothing of it is left. Raises `WorkspaceBusy`."""
     removed = _remove_workspace(record, deadline)
     if removed.is_whole:
-        deferred.forget(paths.removals, record.run_name)
+        Errands(paths, REMOVALS).drop(record.run_name)
     return removed.is_whole
 
 
 def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit: Journal, deadline: Deadline) -> None:
-    """Drop a deferred harvest, remove its run and audit the loss. The caller holds `deferred.exclusive`."""
+    """Drop a deferred harvest, remove its run and audit the loss. The caller is at work on `HARVESTS`."""
     audit = audit.for_job(**harvest.job_labels)
     if harvest.record:
         _remove_or_leave(paths, harvest.record, audit, deadline)
-    deferred.forget(paths.deferred, harvest.name)
+    Errands(paths, HARVESTS).drop(harvest.name)
     profiles = harvest.record.deferred if harvest.record else []
     audit.emit(events.HARVEST_DROPPED, run=harvest.name, profiles=profiles, reason=reason)
 
@@ -276,7 +275,7 @@ def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) 
     _remove_view(ending, failures)
     with _collected(record.run_directory, failures):
         in_use = _remove_or_leave(ending.paths, record, ending.audit, deadline)
-        deferred.forget(ending.paths.deferred, record.run_name)
+        Errands(ending.paths, HARVESTS).drop(record.run_name)
     _forget(ending, failures)
     if in_use:
         from warmstart.seed.overlay import CacheInUse
@@ -337,22 +336,19 @@ def _may_wait(paths: NodePaths, record: Record) -> bool:
     """Return whether the removal of a run may go on later: the node has space, and its user few such runs."""
     if deferred.is_short_of_space(record.workspace):
         return False
-    waiting = deferred.deferred_harvests(paths.removals)
-    return sum(item.record is not None and item.record.uid == record.uid for item in waiting) < MOST_WAITING
+    return Errands(paths, REMOVALS).count(str(record.uid)) < REMOVALS.most
 
 
 def _leave(paths: NodePaths, record: Record, audit: Journal) -> None:
     """Move the rest of a run to `REMOVING` and have it removed off the clock; raises `StateUnusable` or `StateFull`."""
-    from warmstart.host import detached
-
     if not record.keep:
         with suppress(OSError), opened_dir(f"{record.workspace}/{record.node}") as node:
             ensure_dir(REMOVING, 0o700, node)  # after an error the run is removed where it is
             os.rename(record.run_name, f"{REMOVING}/{record.run_name}", src_dir_fd=node, dst_dir_fd=node)
     # Without what a removal does not need: users choose the names of entries.
-    deferred.defer(paths.removals, record._replace(seeded={}, facts={}, environment={}, images={}), time.time())
+    deferred.defer(paths, REMOVALS, record._replace(seeded={}, facts={}, environment={}, images={}), time.time())
     audit.emit(events.REMOVAL_LEFT, run=record.run_name)
-    detached.start([paths.background_program, REMOVALS, record.node])
+    errand.start(paths, REMOVALS.name)
 
 
 def _remove_whole(record: Record, deadline: Deadline) -> list[str]:
@@ -509,16 +505,16 @@ def _drop_deferred_beyond_limits(ending: Ending, deadline: Deadline, failures: l
     Those of the user who has most go first, the oldest of them at first. One that cannot be dropped does not keep the
     others.
     """
-    harvests = deferred.deferred_harvests(ending.paths.deferred)
-    beyond = len(harvests) - ending.policy.harvest.deferred
-    damaged = Held(None, len(harvests))  # nobody's, so these go first
-    held = [Held(harvest.record.uid, 1) if harvest.record else damaged for harvest in harvests]
-    for dropped, number in enumerate(fair_order(held)):
+    paths = ending.paths
+    waiting = sorted(Errands(paths, HARVESTS).all(), key=lambda left: (left.due, left.key))
+    beyond = len(waiting) - ending.policy.harvest.deferred
+    for dropped, number in enumerate(fair_order([Held(left.owner, 1) for left in waiting])):
         if dropped >= beyond and not deferred.is_short_of_space(ending.record.workspace):
             return
         reason = deferred.NO_ROOM if dropped < beyond else deferred.NO_SPACE
-        with _collected(f"{ending.paths.deferred}/{harvests[number].name}", failures):
-            drop_deferred(ending.paths, harvests[number], reason, ending.audit, deadline)
+        with _collected(f"{paths.errands}/{waiting[number].key}", failures):
+            if harvest := deferred.read(paths, HARVESTS, waiting[number]):
+                drop_deferred(paths, harvest, reason, ending.audit, deadline)
 
 
 def _removable_as(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[[int], bool]) -> str | None:
@@ -527,7 +523,7 @@ def _removable_as(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callab
         record = records.load(paths.state, orphan.job_id)
     except RecordUnreadable:
         return None
-    if any(deferred.holds(directory, orphan.run_name) for directory in (paths.deferred, paths.removals)):
+    if any(Errands(paths, kind).find(orphan.run_name) for kind in (HARVESTS, REMOVALS)):
         return None
     if record and record.run_name == orphan.run_name:
         return None

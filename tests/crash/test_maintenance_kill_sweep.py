@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.late_node import BOOT, LateNode
+from tests.support.late_node import LateNode
+from tests.support.left_runs import runs_left
 from tests.support.numba_entries import numba_entries
 from tests.support.vanish import VANISHED, vanishes
 from warmstart import run_end
 from warmstart.cli import maintain
+from warmstart.errands import harvests, loop
 from warmstart.harvest import deferred
+from warmstart.harvest.deferred import HARVESTS
 from warmstart.host.deadline import after
 from warmstart.host.identity import WorkerSilent
-from warmstart.maintenance import node as maintenance
 from warmstart.session import open_session
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -81,7 +83,7 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
     def finish() -> None:
         with open_session(node.site.installation, "maintain", "n1") as session:
             # What maintenance does besides is not swept here; where nothing was finished, a worker vanished.
-            os._exit(0 if maintenance.finish_deferred(session, BOOT) else VANISHED)
+            os._exit(0 if loop.run(session, harvests.WORK[HARVESTS.name]) else VANISHED)
 
     for number, (call, when) in enumerate(calls(stride=7), 1):
         record = node.run_of(number)
@@ -106,7 +108,7 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
 
         def drop() -> None:
             with open_session(node.site.installation, "maintain", "n1") as session:
-                for item in deferred.deferred_harvests(node.paths.deferred):
+                for item in runs_left(node.paths, HARVESTS):
                     run_end.drop_deferred(node.paths, item, deferred.NO_ROOM, session.audit, after(30))
 
         died = vanishes(drop, call, when)

@@ -33,8 +33,10 @@ from warmstart import record, request, wing
 from warmstart.audit import line
 from warmstart.doctor import installed, slurm_conf
 from warmstart.entry import brake
+from warmstart.errand import Errand
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred, spool
+from warmstart.harvest.deferred import HARVESTS
 from warmstart.harvest.spool import Spooled
 from warmstart.host import wire, worker
 from warmstart.host.deadline import after
@@ -47,6 +49,7 @@ from warmstart.images.store import layout, published, requeued
 from warmstart.images.user import asking
 from warmstart.job import from_environment
 from warmstart.maintenance import metrics
+from warmstart.paths import NodePaths
 from warmstart.policy import compiled, source, units
 from warmstart.policy.load import parsed
 from warmstart.profiles import facts, helion, triton
@@ -247,6 +250,12 @@ def _refusable(parse: Callable[[str], object], text: str) -> object:
     return None
 
 
+def _left(path: str) -> object:
+    """Read a run that is to be harvested."""
+    root, _, name = path.partition("/errands/harvests/")
+    return deferred.read(NodePaths(root, ""), HARVESTS, Errand("0", 1, 0, name.rpartition(",")[2]))
+
+
 def _tree_records(data: bytes) -> object:
     """Take the records of a tree, as root does, into a stage of its own."""
     with tempfile.TemporaryDirectory(dir=STAGE) as top, tempfile.TemporaryFile(buffering=0) as file:
@@ -339,9 +348,9 @@ PARSERS: dict[str, Parser] = {
         covers=("profiles/formats/elf.py:_kernels",),
     ),
     "deferred": Parser(
-        in_directory(lambda fd: deferred._read("x", "7.0a1b2c3d.json", fd), "7.0a1b2c3d.json"),
+        _file(_left, "errands/harvests/0,1,0,7.0a1b2c3d"),
         (),
-        ("harvest/deferred.py:_read",),
+        ("errand.py:Errands.read",),
         (_json({"since": 1.5, "record": record.encode(a_record()).decode()}),),
     ),
     "driver": Parser(

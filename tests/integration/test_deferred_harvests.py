@@ -15,9 +15,13 @@ from tests.cluster.processes import run_as
 from tests.cluster.site import RULES, Site
 from tests.support.hand_jobs import a_job
 from tests.support.late_node import BOOT, LateNode
+from tests.support.left_runs import damage, runs_left
 from tests.support.numba_entries import FOLDER, numba_entries, write_as
 from warmstart.cli import maintain
+from warmstart.errand import at_work
+from warmstart.errands import harvests
 from warmstart.harvest import deferred
+from warmstart.harvest.deferred import HARVESTS
 from warmstart.profiles import judge
 from warmstart.profiles.contract import Profile
 
@@ -72,7 +76,7 @@ def test_what_there_is_no_time_for_is_finished_by_maintenance(site: Site) -> Non
     assert site.command("maintain", "--node", "n1").returncode == 0
     assert not run.exists()
     assert str(run) not in Path("/proc/self/mountinfo").read_text()
-    assert os.listdir(site.var / "n1" / "deferred") == []
+    assert os.listdir(site.var / "n1/errands/harvests") == []
     assert stored(site) == 1 + MANY
     assert site.events(950002, "harvest.dropped") == []
 
@@ -90,7 +94,7 @@ def test_orphans_are_told_from_deferred_harvests(node: LateNode) -> None:
         node.epilog(node.run_of(number))
     left = node.left()
     assert left == node.waiting() == ["1.00000001", "2.00000002"]
-    with deferred.exclusive(node.paths.deferred) as mine:
+    with at_work(node.paths, HARVESTS.name) as mine:
         assert mine
         node.maintain()
         assert node.left() == left
@@ -157,10 +161,10 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
     """Untrusted runs, and those older than two days, are dropped with a reason, leaving nothing."""
     for number, boot_id in ((1, BOOT), (2, "another boot"), (3, BOOT), (4, BOOT)):
         node.epilog(node.run_of(number, boot_id))
-    old = deferred.deferred_harvests(node.paths.deferred)[0]
+    old = runs_left(node.paths, HARVESTS)[0]
     assert old.record
-    deferred.defer(node.paths.deferred, old.record, time.time() - deferred.LONGEST_SECONDS - 60)
-    Path(node.paths.deferred, "3.00000003.json").write_text("{")
+    deferred.defer(node.paths, HARVESTS, old.record, time.time() - deferred.LONGEST_SECONDS - 60)
+    damage(node.paths, HARVESTS, "3.00000003")
     node.maintain()
     assert node.dropped() == {
         "1.00000001": deferred.TOO_OLD,
@@ -175,15 +179,11 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
 
 def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run keeps its first age, and ends when all is done."""
-    from warmstart.maintenance import node as node_maintenance
-
     node.epilog(node.run_of(1))
-    since = deferred.deferred_harvests(node.paths.deferred)[0].since
-    monkeypatch.setattr(node_maintenance, "USER_SECONDS", 0.0)
+    since = runs_left(node.paths, HARVESTS)[0].since
+    monkeypatch.setitem(harvests.WORK, HARVESTS.name, harvests.WORK[HARVESTS.name]._replace(owner_s=0.0))
     node.maintain()
-    assert [(item.name, item.since) for item in deferred.deferred_harvests(node.paths.deferred)] == [
-        ("1.00000001", since)
-    ]
+    assert [(item.name, item.since) for item in runs_left(node.paths, HARVESTS)] == [("1.00000001", since)]
     monkeypatch.undo()
     monkeypatch.setattr(maintain, "be_idle", lambda: None)
     node.maintain()
@@ -194,8 +194,6 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
 @pytest.mark.threat(30)
 def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is valid so far is published, and no entry is judged twice, also none that is invalid."""
-    from warmstart.maintenance import node as node_maintenance
-
     entries = numba_entries(*range(1, 8))
     (_, damaged), *_ = entries.items()
     for path in damaged:
@@ -210,7 +208,7 @@ def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeyp
     node.epilog(node.run_of(1, entries=entries))
     with monkeypatch.context() as patch:
         patch.setattr(judge, "_reason", hang)
-        patch.setattr(node_maintenance, "USER_SECONDS", 12.0)
+        patch.setitem(harvests.WORK, HARVESTS.name, harvests.WORK[HARVESTS.name]._replace(owner_s=12.0))
         node.maintain()
     assert f"{FOLDER}/m.f-2.py311" in node.site.seen()
     assert node.waiting() == ["1.00000001"]
@@ -223,7 +221,7 @@ def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeyp
 def test_an_epilog_that_died_before_it_released_is_repeated(node: LateNode) -> None:
     """The record names what remains: it is harvested, and nothing is deferred twice."""
     record = node.run_of(1)._replace(deferred=["numba"])
-    deferred.defer(node.paths.deferred, record, time.time())
+    deferred.defer(node.paths, HARVESTS, record, time.time())
     node.epilog(record, budget=30.0)
     assert (node.left(), node.waiting()) == ([], [])
     assert set(node.site.seen()) == set(numba_entries(1))

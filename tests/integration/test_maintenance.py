@@ -25,8 +25,10 @@ from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart import run_end
 from warmstart.audit.journal import Journal
+from warmstart.errand import Errands
 from warmstart.harvest import deferred, spool
 from warmstart.harvest.collect import collect
+from warmstart.harvest.deferred import HARVESTS, REMOVALS
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.harvest.spool import Delivered, Spooled
 from warmstart.host import space
@@ -238,7 +240,7 @@ def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Node, monkey
 
     harvest(node, monkeypatch, str(node.base / "not mounted"))
     monkeypatch.setattr("warmstart.maintenance.node.Orphans.finish_runs", crash)
-    monkeypatch.setattr("warmstart.maintenance.node.finish_deferred", crash)
+    monkeypatch.setattr("warmstart.errands.registry.drop_unknown", crash)
     node.maintain(status=1)
     crashes = node.site.events("hook.crashed")
     assert ["some job's entry" in event["traceback"] for event in crashes] == [True, True]
@@ -414,11 +416,11 @@ def test_what_hooks_left_to_be_removed_goes(node: Node) -> None:
     for name in (named.run_name, nameless):
         (removing / name / "tmp/deep").mkdir(parents=True)
     removing.chmod(0o700)
-    deferred.defer(node.paths.removals, named, time.time())
+    deferred.defer(node.paths, REMOVALS, named, time.time())
     node.maintain()
     assert node.left() == []
     assert [event["job_id"] for event in node.site.events("removal.finished")] == [71]
-    assert os.listdir(node.paths.removals) == []
+    assert Errands(node.paths, REMOVALS).all() == []
 
 
 def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Node) -> None:
@@ -509,13 +511,13 @@ def test_no_other_user_can_hold_a_lock_that_maintenance_waits_for(node: Node, mo
     monkeypatch.setattr(fcntl, "flock", flock)
     node.run_of(4)
     spooled(node, "a")
-    deferred.defer(node.paths.deferred, node.run_of(5), time.time())
+    deferred.defer(node.paths, HARVESTS, node.run_of(5), time.time())
     records.forget(node.paths.state, 5)
     (node.workspace / "import.0a1b2c3d.0123").mkdir(mode=0o710)
     (node.base / "audit").mkdir(mode=0o755)
     (node.base / "audit" / "audit.jsonl").touch(mode=0o644)  # as a site may have it
     node.maintain()
-    assert {os.path.basename(path).partition(".")[0] for path in locked} >= {"maintenance", "4", "spool", "deferred"}
+    assert {os.path.basename(path).partition(".")[0] for path in locked} >= {"maintenance", "4", "spool", "harvests"}
     assert not [path for path in locked if as_user(64201, partial(os.open, path, os.O_RDONLY))]
 
 

@@ -154,7 +154,10 @@ class Node:
     def left(self) -> list[str]:
         """Return what is left of jobs on the node."""
         var = self.prefix / "var/lib/warmstart/n1"
-        places = [self.base / "workspace/n1", *(var / name for name in ("state", "view", "stage", "spool", "deferred"))]
+        places = [
+            self.base / "workspace/n1",
+            *(var / name for name in ("state", "view", "stage", "spool", "errands/harvests")),
+        ]
         return [str(path) for place in places if place.is_dir() for path in place.iterdir() if path.name != "layers"]
 
     def job(self, number: int, *entries: int, expected: int, then: str = "") -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.maintenance_site import MaintenanceSite, one
 from tests.support.whole_jobs import WholeJob
-from warmstart.entry import background
+from warmstart.errands import merges
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.store import blocklist, parts
@@ -127,7 +127,7 @@ def test_a_repeat_publishes_nothing_new(job: WholeJob, monkeypatch: pytest.Monke
     job.hand_in("n1", one("a"))
     job.hand_in("n2", one("b"))
     with monkeypatch.context() as patch:
-        patch.setattr(background._Merge, "_remove", lambda *_: None)
+        patch.setattr(merges._Merge, "_remove", lambda *_: None)
         job.merge()
     assert job.left()
     job.merge()
@@ -167,7 +167,7 @@ def test_a_run_with_lost_nodes_is_merged_after_an_hour(base: Path, monkeypatch: 
     job.hand_in("n2", one("c"))
     with monkeypatch.context() as patch:
         age(patch, parts.PATIENCE_S + 60)
-        job.merge("")
+        job.merge()
     assert (set(job.site.seen()), job.left()) == ({"a", "b", "c"}, [])
 
 
@@ -236,11 +236,3 @@ def test_a_store_without_room_keeps_the_parts(job: WholeJob, monkeypatch: pytest
     (job.site.store / "artifacts").rmdir()
     job.merge()
     assert (set(job.site.seen()), job.left()) == ({"a"}, [])
-
-
-def test_what_cannot_be_used_on_the_command_line(job: WholeJob) -> None:
-    """A run is one of parts alone, and one that is not there is nothing to do."""
-    prefix = job.site.installation.prefix
-    assert background.main(prefix, ["fetches", "n1", job.run.name]) == background.WRONG_USAGE
-    assert background.main(prefix, ["parts"]) == background.WRONG_USAGE
-    assert background.main(prefix, ["parts", "n1", job.run.name]) == 0

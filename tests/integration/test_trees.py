@@ -245,7 +245,7 @@ def test_an_edit_in_place_is_read_after_a_refresh(site: Site) -> None:
         assert run(site, tree, show).output == "one\n"
         (copy,) = json.loads(site.command("trees", "show", str(tree), "--json").stdout)["copies"]
         assert copy["state"] == "current"  # by what jobs look at
-        with files.opened_lock(str(site.var / "n1" / "locks"), PACKS) as lock:
+        with files.opened_lock(str(site.var / "n1" / "locks"), PACKS.name) as lock:
             assert files.try_flock(lock)
             refreshed = site.command("trees", "refresh", str(tree))
             assert (refreshed.returncode, "it is packed on n1" in refreshed.stdout) == (0, True), refreshed.stderr

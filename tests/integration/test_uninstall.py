@@ -12,7 +12,9 @@ import pytest
 from tests.cluster.installation import write_policy
 from tests.support import command_line
 from tests.support.runs import a_record
+from warmstart.errand import Errands
 from warmstart.harvest import deferred
+from warmstart.harvest.deferred import REMOVALS
 from warmstart.paths import Installation
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -67,18 +69,19 @@ def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[
     (tree / "tmp/deep/file").write_text("x")
     paths = Installation(str(prefix)).node("n1")
     os.makedirs(paths.state)
-    deferred.defer(paths.removals, record, 1.0)
+    deferred.defer(paths, REMOVALS, record, 1.0)
     (prefix / "etc/warmstart/off").touch()
     uninstall(prefix)
-    assert os.listdir(workspace / "n1") == os.listdir(paths.removals) == []
+    assert os.listdir(workspace / "n1") == []
+    assert Errands(paths, REMOVALS).all() == []
     assert not (prefix / "libexec/warmstart/background").exists()
 
 
 def test_what_is_installed_again_meanwhile_stays(prefix: Path) -> None:
     """An epilog comes back for the programs, and waits for what a job left until somebody has installed anew."""
     lib, libexec, var = prefix / "lib/warmstart", prefix / "libexec/warmstart", prefix / "var/lib/warmstart"
-    record = var / "n1/removals/7.json"
-    record.parent.mkdir()
+    record = var / "n1/errands/removals/0,0,0,7"
+    record.parent.mkdir(parents=True)
     record.touch()
     (libexec / "background").write_text(f"#!/bin/sh\nrm {lib}/leave {record}\n")
     (libexec / "background").chmod(0o755)

@@ -15,6 +15,8 @@ from tests.support.privileges import drop_to
 from tests.support.runs import a_context, a_record
 from warmstart import record as records
 from warmstart import run_end
+from warmstart.errand import Errands
+from warmstart.harvest.deferred import REMOVALS
 from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.run_end import Ending, WorkspaceBusy
@@ -89,7 +91,8 @@ def test_a_process_that_writes_on(context: Context) -> None:
         with suppress(WorkspaceBusy):  # it was faster than the process, or was not
             run_end.finish_removal(context.paths, context.record, after(0.5))
     assert run_end.finish_removal(context.paths, context.record, after(20))
-    assert os.listdir(run.parent) == os.listdir(context.paths.removals) == []
+    assert os.listdir(run.parent) == []
+    assert Errands(context.paths, REMOVALS).all() == []
 
 
 @contextmanager

@@ -276,13 +276,13 @@ def test_a_user_who_asks_for_a_thousand_trees(site: TreeSite) -> None:
     """Eight wait, and another user's comes second."""
     tree = site.tree("hostile")
     accepted = sum(site.ask(tree, marker=f"{number}") for number in range(1000))
-    assert accepted == requests.MOST_PER_USER
+    assert accepted == requests.PACKS.most
     site.tree("ordinary", BOB)
     assert site.ask(site.trees / "ordinary", BOB)
     site.pack()
     assert site.outcome(BOB) == ("packed", 0)
     ends = [event["ts"] for event in site.events("tree.pack-failed")]
-    assert len(ends) == requests.MOST_PER_USER
+    assert len(ends) == requests.PACKS.most
     assert sum(end < site.events("tree.packed", BOB)[0]["ts"] for end in ends) <= 1
     assert site.left() == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -34,9 +33,9 @@ def offer_trees(site: EntrySite, monkeypatch: pytest.MonkeyPatch, *, max_files: 
 def ask(site: EntrySite, path: Path, marker: str = "", scope: str = SCOPE, job: int = 7) -> None:
     """Have a tree packed, as a prolog of a job of this account does."""
     whose = (scope, "ws-alice", os.getuid(), os.getgid())
-    assert requests.ask(site.paths, TreeRequest(str(path), marker, *whose, "test", job, NODE, time.time()))
+    assert requests.ask(site.paths, TreeRequest(str(path), marker, *whose, "test", job, NODE))
 
 
 def packs(site: EntrySite) -> int:
     """Pack what was asked for; return the program's status."""
-    return background.main(str(site.root), [requests.PACKS, NODE])
+    return background.main(str(site.root), [requests.PACKS.name, NODE])

@@ -54,7 +54,7 @@ OF_FILES: dict[str, tuple[str, Callable[[int], object]]] = {
     "board": ("runs/c.7.0/caches.x", lambda _: hear()),
     "blocks": ("artifacts/blocked.json", lambda _: of("store.blocklist").read(".")),
     "compiled-policy": ("policy", lambda _: of("policy.compiled").read("policy")),
-    "deferred": ("7.0a1b2c3d.json", lambda fd: of("harvest.deferred")._read("x", "7.0a1b2c3d.json", fd)),
+    "deferred": ("errands/harvests/0,1,0,7.0a1b2c3d", lambda _: read_left()),
     "failure": ("images/failed/key.json", lambda _: of("images.store.published").last_failure(".", "key")),
     "helion": ("e/file", lambda _: of("profiles.helion").check_best(files())),
     "image-metadata": ("image.json", lambda _: of("images.store.published").read_metadata("image.json")),
@@ -82,6 +82,12 @@ def hear() -> object:
     """Hear a notice of a board."""
     board = of("store.board")
     return board.hear(".", board.Topic("c.7.0", "caches", "n1", board.Whose(2001, "c", "n[1-2]")), ["x"], [])
+
+
+def read_left() -> object:
+    """Read a run that is to be harvested."""
+    left, errand = of("harvest.deferred"), of("errand").Errand("0", 1, 0, "7.0a1b2c3d")
+    return left.read(of("paths").NodePaths(".", ""), left.HARVESTS, errand)
 
 
 def read_parts() -> None:

@@ -46,6 +46,7 @@ from warmstart.entry import (
 )
 from warmstart.errand import Asker, Errands
 from warmstart.errands import registry
+from warmstart.harvest.deferred import REMOVALS
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
@@ -265,7 +266,7 @@ class HookSite:
         at_once, run_end.AT_ONCE_S = run_end.AT_ONCE_S, 0.0
         self.run("epilog")
         run_end.AT_ONCE_S = at_once
-        assert os.listdir(self.paths.removals)
+        assert Errands(self.paths, REMOVALS).all()
 
     def _need_maintenance(self) -> None:
         """Leave a bundle in the spool. A run without an epilog comes beside it."""
@@ -317,13 +318,12 @@ class HookSite:
     ) -> Done:
         """Run one of `HOOKS` for a job, `later` by that many seconds; the store is always maintained later."""
         prefix = str(self.base)
-        kinds = (*background.WORK, *registry.kinds())
         acts: dict[str, Callable[[], int]] = {
             "prolog": lambda: prolog.main(prefix),
             "epilog": lambda: epilog.main(prefix),
             "job-container": lambda: job_container.main(prefix),
             "import": lambda: self._import(prefix),
-            "background": lambda: max(background.main(prefix, [what, NODE]) for what in kinds),
+            "background": lambda: max(background.main(prefix, [what, NODE]) for what in registry.kinds()),
             "flush": lambda: flush.main(prefix),
             "maintain": lambda: self._maintain("--node", NODE),
             "maintain-store": lambda: self._maintain("--store"),

@@ -158,7 +158,7 @@ def node_problems(workspace: Path, state: Path, job: int) -> list[str]:
     """
     node = state / workspace.name
     wrong = [f"{path}: is left" for path in sorted(workspace.glob(f"{job}.*"))]
-    for part in ("state", "stage", "view", "deferred"):
+    for part in ("state", "stage", "view", "errands/harvests", "errands/removals"):
         wrong += [f"{path}: is left" for path in sorted((node / part).glob(f"*{job}*"))]
     wrong += [f"{path}: is left" for path in sorted((node / "spool").glob("*")) if f".{job}." in path.name]
     wrong += [f"{path}: is left" for path in state.rglob(".*.tmp")]

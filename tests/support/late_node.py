@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tests.support.left_runs import runs_left
 from tests.support.maintenance_site import MaintenanceSite
 from tests.support.numba_entries import numba_entries, write_as
 from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
-from warmstart.harvest import deferred
+from warmstart.harvest.deferred import HARVESTS
 from warmstart.host.deadline import after
 from warmstart.paths import NodePaths
 from warmstart.policy.current import current_policy
@@ -75,7 +76,7 @@ class LateNode:
 
     def waiting(self) -> list[str]:
         """Return the deferred harvests."""
-        return [item.name for item in deferred.deferred_harvests(self.paths.deferred)]
+        return [item.name for item in runs_left(self.paths, HARVESTS)]
 
     def left(self) -> list[str]:
         """Return the runs' directories and the contents of the jobs' state."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +14,14 @@ from tests.cluster import mounts
 from tests.support.maintenance_site import MaintenanceSite
 from warmstart.entry import background
 from warmstart.errand import Asker
+from warmstart.errands import trees
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
 from warmstart.profiles.defined import TREES
 from warmstart.seed import node_cache
 from warmstart.store import maintenance
-from warmstart.trees import comparison, requests
+from warmstart.trees import requests
 from warmstart.trees.requests import TreeRequest
 
 NODE = "n1"
@@ -75,12 +75,12 @@ class TreeSite:
     def ask(self, tree: Path, user: Identity = ALICE, marker: str = "") -> bool:
         """Ask for a pack as a prolog does."""
         own = (scope_of(user), *user)
-        asked = requests.ask(self.paths, TreeRequest(str(tree), marker, *own, "test", 7, NODE, time.time()))
+        asked = requests.ask(self.paths, TreeRequest(str(tree), marker, *own, "test", 7, NODE))
         return asked is not None
 
     def pack(self) -> None:
         """Run the program that packs."""
-        assert background.main(str(self.base), [requests.PACKS, NODE]) == 0
+        assert background.main(str(self.base), [requests.PACKS.name, NODE]) == 0
 
     def fetch(self, user: Identity = ALICE) -> str:
         """Have the copies of a user's trees on the node, as after jobs; return the last one's bundle."""
@@ -96,7 +96,7 @@ class TreeSite:
 
     def compare(self) -> None:
         """Run the program that compares."""
-        assert background.main(str(self.base), [comparison.COMPARISONS, NODE]) == 0
+        assert background.main(str(self.base), [trees.COMPARISONS.name, NODE]) == 0
 
     def bundles(self, user: Identity = ALICE) -> list[str]:
         """Return what jobs of a user are offered."""
@@ -131,7 +131,7 @@ class TreeSite:
 
     def left(self) -> list[str]:
         """Return what a pack has left behind: on the node, in the store, as a process of a user's."""
-        left = [name for name in os.listdir(self.paths.trees) if not name.endswith(requests.SUFFIX)]
+        left = os.listdir(self.paths.trees)
         left += [str(path) for path in (self.base / "store").rglob(".tmp-*")]
         left += [f"squashfs without manifest: {path}" for path in (self.base / "store").rglob("*.sqsh")
                  if not path.with_suffix(".json").exists()]  # fmt: skip

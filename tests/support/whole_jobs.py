@@ -68,9 +68,9 @@ class WholeJob:
         with self.site.client() as client:
             client.run_in(after(20), parts.finish, self.run, node, self.nodelist)
 
-    def merge(self, *only: str) -> int:
-        """Run the program that the last node starts, for this run or for all that are due; return its exit status."""
-        return background.main(self.site.installation.prefix, ["parts", "n1", *(only or (self.run.name,))])
+    def merge(self) -> int:
+        """Run the program that the last node starts; return its exit status."""
+        return background.main(self.site.installation.prefix, ["parts", "n1"])
 
     def left(self) -> list[str]:
         """Return what is left of what nodes handed in."""

@@ -21,6 +21,7 @@ from tests.support.sweeping import chosen
 from tests.support.tree_site import ALICE, NODE, TreeSite, a_tree_site
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background
+from warmstart.errands import trees
 from warmstart.host import process
 from warmstart.trees import comparison, packing, requests
 
@@ -82,7 +83,7 @@ def test_packing_killed_before_every_change(site: TreeSite, whole: bool) -> None
     """The next attempt packs the tree, removes what was left, and the store has one copy."""
 
     def pack() -> int:
-        return background.main(str(site.base), [requests.PACKS, NODE])
+        return background.main(str(site.base), [requests.PACKS.name, NODE])
 
     def prepare() -> None:
         shutil.rmtree(site.base / "store/artifacts", ignore_errors=True)
@@ -97,7 +98,7 @@ def test_packing_killed_before_every_change(site: TreeSite, whole: bool) -> None
         done = killed(site, pack, call)
         found = problems(site, settled=False)
         if requests.waiting(site.paths):
-            assert killed(site, pack, later=requests.FIRST_BACKOFF_S * 2).status == 0
+            assert killed(site, pack, later=requests.PACKS.backoff_s * 2).status == 0
         if len(site.bundles()) != 1 or requests.waiting(site.paths):
             found.append(f"{len(site.bundles())} copies, {requests.waiting(site.paths)}")
         maintained(site)
@@ -112,7 +113,7 @@ def test_comparing_killed_before_every_change(site: TreeSite, whole: bool, monke
     monkeypatch.setattr(comparison, "_user", lambda *_: ALICE)
 
     def compare() -> int:
-        return background.main(str(site.base), [comparison.COMPARISONS, NODE])
+        return background.main(str(site.base), [trees.COMPARISONS.name, NODE])
 
     def prepare() -> None:
         shutil.rmtree(site.base / "store/artifacts", ignore_errors=True)

@@ -33,7 +33,6 @@ OWN = {
     "doctor/wrapper.py:mistake": "the site's own script, which root runs; a command for a person, not a hook",
     "entry/pyxis_importer.py:_job_tmp": "the view, which is root's; runs as the job's user",
     "entry/pyxis_importer.py:_known": "the view, which is root's; runs as the job's user",
-    "errand.py:Errands.read": "root's files on the node",
     "host/linux.py:child_in": "a child's errno",
     "host/loops.py:is_attached": "the kernel's answer",
     "host/process.py:CompletedProgram.complaint": "the last line, made printable",
@@ -49,7 +48,6 @@ OWN = {
     "store/verify.py:SignedLists._known": "root's file on the node",
     "steps/seed.py:_Seeding.extract": "starts unsquashfs",
     "steps/tree.py:_fetched": "root's file in a bundle",
-    "trees/requests.py:_all": "root's files on the node",
 }
 
 

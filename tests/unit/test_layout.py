@@ -15,6 +15,7 @@ FOLDERS = (
     "cli",
     "doctor",
     "entry",
+    "errands",
     "harvest",
     "maintenance",
     "policy",
@@ -36,6 +37,7 @@ TESTED_BESIDE = {
     "doctor/slurm_conf": "doctor/test_slurm",
     "entry/epilog_slurmctld": "entry/test_slurmctld",
     "entry/prolog_slurmctld": "entry/test_slurmctld",
+    "errands/harvests": "maintenance/test_node",
 }
 MODULES = sorted(
     str(path.relative_to(HOOKS).with_suffix(""))

@@ -8,13 +8,15 @@ from typing import NoReturn
 
 import pytest
 
+from tests.support.left_runs import damage, runs_left
 from tests.support.runs import a_policy, a_record
 from warmstart import plan
 from warmstart import record as records
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred
-from warmstart.harvest.deferred import DeferredHarvest
+from warmstart.harvest.deferred import HARVESTS, DeferredHarvest
 from warmstart.host.deadline import after
+from warmstart.paths import NodePaths
 from warmstart.record import JobBusy, RecordUnreadable, Seeded, SeededBundle, StateFull, StateUnusable
 
 
@@ -125,10 +127,11 @@ def test_the_longest_record_can_be_deferred(tmp_path: Path, monkeypatch: pytest.
     """It is written down within another file there, and longer for that; a longer one is one damaged run, no more."""
     long = a_record(seeded={"numba": Seeded("ab12", [SeededBundle("site", "b", "ab", ['"'] * 1000)])})
     monkeypatch.setattr(records, "LONGEST", len(records.encode(long)))
-    deferred.defer(str(tmp_path), long, 1.5)
-    assert deferred.deferred_harvests(str(tmp_path)) == [DeferredHarvest(long.run_name, 1.5, long)]
-    (tmp_path / "8.0a1b2c3d.json").write_bytes(b" " * (records.LONGEST * 3))
-    assert deferred.deferred_harvests(str(tmp_path)) == [
+    node = NodePaths(str(tmp_path), "")
+    deferred.defer(node, HARVESTS, long, 1.5)
+    assert runs_left(node, HARVESTS) == [DeferredHarvest(long.run_name, 1.5, long)]
+    os.truncate(damage(node, HARVESTS, "8.0a1b2c3d"), records.LONGEST * 3)
+    assert runs_left(node, HARVESTS) == [
         DeferredHarvest("8.0a1b2c3d", 0.0, None),
         DeferredHarvest(long.run_name, 1.5, long),
     ]

@@ -14,13 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.left_runs import damage, runs_left
 from tests.support.privileges import make_removable
 from tests.support.runs import a_context, a_policy
 from tests.support.vanish import vanishes
+from warmstart import errand, run_end, view
 from warmstart import record as records
-from warmstart import run_end, view
+from warmstart.errand import Errands, at_work
 from warmstart.errors import StoreError
 from warmstart.harvest import deferred
+from warmstart.harvest.deferred import HARVESTS, REMOVALS
 from warmstart.host import detached, files
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
@@ -67,11 +70,11 @@ class Runs:
 
     def deferred(self) -> list[str]:
         """Return the runs that maintenance is to finish."""
-        return [item.name for item in deferred.deferred_harvests(self.paths.deferred)]
+        return [item.name for item in runs_left(self.paths, HARVESTS)]
 
     def waiting(self) -> list[str]:
         """Return the runs whose removal goes on off the clock."""
-        return [item.name for item in deferred.deferred_harvests(self.paths.removals)]
+        return [item.name for item in runs_left(self.paths, REMOVALS)]
 
     def events(self, name: str) -> list[dict[str, object]]:
         """Return the audited events of one name."""
@@ -169,10 +172,10 @@ def test_what_takes_long_to_remove_is_left_to_the_background(runs: Runs, busy_di
         "tmp/mine",
     ]
     assert stat.S_IMODE((runs.workspace / "removing").stat().st_mode) == 0o700
-    assert busy_disk == [["/nowhere/background", "removals", "n1"]]
+    assert busy_disk == [["/nowhere/background", "removals", "node"]]
     assert [event["run"] for event in runs.events("removal.left")] == [name]
     assert runs.events("step.failed") == []
-    (item,) = deferred.deferred_harvests(runs.paths.removals)
+    (item,) = runs_left(runs.paths, REMOVALS)
     assert item.record is not None
     other = runs.make(run_id="ffffffff")
     assert not run_end.finish_removal(runs.paths, item.record, after(0))
@@ -233,7 +236,7 @@ def test_not_everything_may_wait_to_be_removed(
     runs: Runs, busy_disk: list[list[str]], monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     """A user's runs beyond a number, and none where space is short: the hook removes these itself, and others' wait."""
-    most = run_end.MOST_WAITING if why == "number" else 0
+    most = REMOVALS.most if why == "number" else 0
     if why == "space":
         monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: True)
     for number in range(1, most + 2):
@@ -256,7 +259,7 @@ def test_a_disk_that_does_not_move_it_removes_it_where_it_is(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", refuses)
-        patch.setattr(deferred, "replace_file", written)
+        patch.setattr(errand, "replace_file", written)
         released(ending)
     (name,) = runs.waiting()
     assert (runs.workspace / name / "tmp/mine").exists()
@@ -283,7 +286,7 @@ def test_a_state_that_takes_no_file_keeps_the_record(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(deferred, "replace_file", full)
+        patch.setattr(errand, "replace_file", full)
         (failure,) = run_end.release(ending, after(SOON))
     assert (failure.code, runs.recorded()) == ("state-full", ending.record)
     monkeypatch.setattr(run_end, "AT_ONCE_S", SOON)
@@ -347,7 +350,7 @@ def test_one_deferred_harvest_that_cannot_be_dropped_costs_no_other(
     policy = policy._replace(harvest=policy.harvest._replace(deferred=1))
     for number in (1, 2):
         record = runs.make(job_id=number, view_id=number, run_id=f"{number:08x}", deferred=["numba"]).record
-        deferred.defer(runs.paths.deferred, record, float(number))
+        deferred.defer(runs.paths, HARVESTS, record, float(number))
         records.forget(runs.paths.state, number)
     real = files.remove_tree
 
@@ -486,7 +489,7 @@ def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.
     assert sorted(os.listdir(runs.workspace)) == runs.deferred() == ["2.00000002", "3.00000003"]
     answers = iter([True, False])
     monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: next(answers))
-    Path(runs.paths.deferred, "9.00000009.json").write_text("{")  # damaged: nobody can tell since when
+    damage(runs.paths, HARVESTS, "9.00000009")
     released(runs.make(deferred=["numba"])._replace(policy=policy))
     assert [(event["run"], event["reason"], event["profiles"]) for event in runs.events("harvest.dropped")] == [
         ("1.00000001", deferred.NO_ROOM, ["numba"]),
@@ -502,8 +505,7 @@ def test_nothing_is_dropped_while_maintenance_is_at_it(runs: Runs) -> None:
     """Whoever has the lock may be harvesting what would be removed."""
     policy = a_policy(runs.root)
     policy = policy._replace(harvest=policy.harvest._replace(deferred=0))
-    os.makedirs(runs.paths.deferred, mode=0o700)
-    with deferred.exclusive(runs.paths.deferred) as is_ours:
+    with at_work(runs.paths, HARVESTS.name) as is_ours:
         assert is_ours
         released(runs.make(deferred=["numba"])._replace(policy=policy))
     assert runs.deferred() == ["7.0a1b2c3d"]
@@ -560,9 +562,9 @@ def test_what_something_names_is_no_orphan(orphan: Orphans) -> None:
     (state / records.NAME).write_text("{")
     assert not orphan.end(is_over=True)
     records.forget(paths.state, 7)
-    deferred.defer(paths.deferred, record, time.time())
+    deferred.defer(paths, HARVESTS, record, time.time())
     assert not orphan.end(is_over=True)
-    deferred.forget(paths.deferred, record.run_name)
+    Errands(paths, HARVESTS).drop(record.run_name)
     with records.job_lock(paths.state, 7, after(0)), pytest.raises(JobBusy):
         orphan.end(is_over=True)
     assert orphan.end(is_over=True)

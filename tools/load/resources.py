@@ -52,7 +52,7 @@ def sample(site: Site, jobs: int) -> Sample:
 def left(site: Site) -> list[str]:
     """Return what is left though every job has ended and maintenance has run: one line each, none if all is well."""
     found = [f"left: {path}" for path in site.leftovers()]
-    for pattern in ("ports/*", "*/spool/*", "*/deferred/*", "*/journal/*"):
+    for pattern in ("ports/*", "*/spool/*", "*/errands/*/*", "*/journal/*"):
         found += [f"left: {path}" for path in site.var.glob(pattern)]
     found += [f"left: request of an import: {key}" for path in site.var.glob("*/imports") for key in keys(str(path))]
     found += [f"left: {path}" for path in unfinished(site.store)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -27,6 +26,7 @@ from warmstart.cli.output import (
     text,
     warn,
 )
+from warmstart.errand import Errands
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
@@ -43,7 +43,7 @@ from warmstart.trees.client import TreeClient
 from warmstart.trees.copies import TreeCopy
 from warmstart.trees.current import Look, TreeUnusable
 from warmstart.trees.place import facts_of, place_of
-from warmstart.trees.requests import TreeRequest
+from warmstart.trees.requests import PACKS, TreeRequest, Waiting
 
 LOOK_S = 10.0
 NEWEST, OLDER = "newest", "older"  # of a tree's copies; an older one is never shown any more
@@ -125,14 +125,17 @@ def show(installation: Installation, path: str, user: str | None, as_json: bool)
     found, failures = _rows(installation, tree, user)
     policy = current_policy(installation).policy
     rows = [_looked(row, policy) for row in found]
-    waiting = [(node, item) for node, item in _waiting(installation) if item.tree == tree and user in (None, item.user)]
+    waiting = _waiting(installation, tree, user)
     for failure in failures:
         warn(str(failure))
     if not (rows or waiting):
         _say_nothing(tree, user)
         raise click.exceptions.Exit(NO)
     if as_json:
-        requested = [{**item._asdict(), "node": node, "next": _next(item)} for node, item in waiting]
+        requested = [
+            {**item.request._asdict(), "attempts": item.errand.attempts, "node": node, "next": item.next}
+            for node, item in waiting
+        ]
         show_json({"tree": tree, "copies": [row.fields() for row in rows], "waiting": requested})
         return
     shown = {column.name: column.show for column in COLUMNS}
@@ -144,8 +147,11 @@ def show(installation: Installation, path: str, user: str | None, as_json: bool)
             WAITING,
             [
                 (
-                    *(node, item.user, item.marker, item.attempts),
-                    *(rfc3339(_next(item)) if _next(item) else "now", item.problem),
+                    *(node, item.request.user, item.request.marker, item.errand.attempts),
+                    *(
+                        rfc3339(item.next) if item.next else "now",
+                        item.request.problem,
+                    ),
                 )
                 for node, item in waiting
             ],
@@ -206,15 +212,11 @@ def remove(installation: Installation, path: str, user: str | None, as_json: boo
     """
     tree = _named(path)
     with admin_session(installation, "trees") as session:
-        waiting = [
-            (installation.node(node), item)
-            for node, item in _waiting(installation)
-            if item.tree == tree and user in (None, item.user)
-        ]
+        waiting = _waiting(installation, tree, user)
         chosen = _chosen(session, tree, user, other=bool(waiting))
         _take_out(session, chosen, "removed")
-        for paths, item in waiting:
-            requests.withdraw(paths, item)
+        for node, item in waiting:
+            Errands(installation.node(node), PACKS).drop(item.errand.key)
     if as_json:
         show_json({"removed": [copy.bundle for copy in chosen], "withdrawn": len(waiting)})
     else:
@@ -307,14 +309,14 @@ def _looked(row: _Row, policy: Policy) -> _Row:
     return row._replace(state=CURRENT if is_current else STALE)
 
 
-def _waiting(installation: Installation) -> list[tuple[str, TreeRequest]]:
-    """Return what waits on this host's nodes to be packed."""
-    return [(node, item) for node in installation.nodes() for item in requests.waiting(installation.node(node))]
-
-
-def _next(item: TreeRequest) -> float:
-    """Return when the next attempt may begin, 0.0 for now."""
-    return 0.0 if item.is_due() else item.next_attempt
+def _waiting(installation: Installation, tree: str, user: str | None) -> list[tuple[str, Waiting]]:
+    """Return what waits on this host's nodes to be packed of a tree, for one user or all."""
+    return [
+        (node, item)
+        for node in installation.nodes()
+        for item in requests.waiting(installation.node(node))
+        if item.request.tree == tree and user in (None, item.request.user)
+    ]
 
 
 def _node(installation: Installation, session: Session) -> str:
@@ -343,7 +345,7 @@ def _ask(paths: NodePaths, chosen: Sequence[TreeCopy], looks: Mapping[_View, Loo
         else:
             whose = (copy.scope, copy.user, copy.uid, pwd.getpwnam(copy.user).pw_gid)
             node = os.path.basename(paths.root)
-            requests.renew(paths, TreeRequest(seen.path, copy.marker, *whose, "", 0, node, time.time()))
+            requests.renew(paths, TreeRequest(seen.path, copy.marker, *whose, "", 0, node))
     return problems
 
 

@@ -22,8 +22,10 @@ from warmstart.audit.line import Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.doctor import probe
 from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, OVERDUE_INTERVALS, UNKNOWN, WRONG, Finding
+from warmstart.errand import Errands
 from warmstart.errors import WarmstartError
-from warmstart.harvest import deferred, pack
+from warmstart.harvest import pack
+from warmstart.harvest.deferred import REMOVALS
 from warmstart.host import process, reserve
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, read_small, weakness
@@ -443,8 +445,8 @@ def spool(node: Node) -> Iterator[Finding]:
 
 def removals(node: Node) -> Iterator[Finding]:
     """Check for runs of jobs that are over and whose directories are still being removed."""
-    waiting = [item for paths in node.nodes() for item in deferred.deferred_harvests(paths.removals)]
-    oldest = min((item.since for item in waiting), default=time.time())
+    waiting = [item for paths in node.nodes() for item in Errands(paths, REMOVALS).all()]
+    oldest = min((float(item.due) for item in waiting), default=time.time())
     words = f"directories of {len(waiting)} jobs that are over are being removed"
     if time.time() - oldest > WAITING_S:
         found = f"{words}, the oldest for {format_duration(time.time() - oldest)}"

@@ -14,7 +14,12 @@ from warmstart.session import Session
 
 # Kind → the module with its `WORK`, in the order in which maintenance does them.
 _CORE = {
+    "harvests": "harvests",
+    "parts": "merges",
+    "removals": "removals",
     "fetches": "fetches",
+    "packs": "trees",
+    "comparisons": "trees",
 }
 
 

@@ -21,8 +21,10 @@ from prometheus_client.registry import Collector
 
 from warmstart.audit.query import AuditLog, LineFilter, Position
 from warmstart.audit.runs import runs
+from warmstart.errand import Errands
 from warmstart.errors import ResourceError
-from warmstart.harvest import deferred, spool
+from warmstart.harvest import spool
+from warmstart.harvest.deferred import HARVESTS
 from warmstart.host import files, wire
 from warmstart.images.store import eviction
 from warmstart.images.store.client import ImageStoreClient
@@ -158,7 +160,7 @@ def _of_host(installation: Installation, current: CurrentPolicy) -> Iterator[Met
     successes = {node: at for node, paths in nodes.items() if (at := _modified(paths.maintained))}
     name = "warmstart_maintenance_last_success_timestamp_seconds"
     yield _gauge(name, "When maintenance of the node last got to its end.", "node", successes)
-    waiting = {node: len(deferred.deferred_harvests(paths.deferred)) for node, paths in nodes.items()}
+    waiting = {node: len(Errands(paths, HARVESTS).all()) for node, paths in nodes.items()}
     yield _gauge("warmstart_deferred_harvests", "Deferred harvests on the node.", "node", waiting)
     spools = {node: spool.held(paths.spool) for node, paths in nodes.items()}
     number = {node: len(sizes) for node, sizes in spools.items()}

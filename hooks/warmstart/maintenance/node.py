@@ -24,12 +24,8 @@ from typing import NamedTuple
 from warmstart import errand, plan, run_end
 from warmstart import record as records
 from warmstart.audit import events
-from warmstart.audit.journal import Journal
 from warmstart.audit.sink import flush
-from warmstart.entry import background
 from warmstart.errands import loop, registry
-from warmstart.harvest import deferred
-from warmstart.harvest.deferred import DeferredHarvest
 from warmstart.host import files, reserve
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
@@ -57,11 +53,9 @@ from warmstart.session import (
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
-from warmstart.steps import harvest, spool
+from warmstart.steps import spool
 from warmstart.steps.contract import Context
 from warmstart.store import maintenance
-from warmstart.trees import comparison
-from warmstart.trees import requests as trees
 
 SPOOL_SECONDS = 600.0
 USER_SECONDS = 600.0  # for the deferred harvests of one user; the next maintenance does the rest
@@ -161,21 +155,17 @@ class _NodeMaintenance:
         pruned = self._part("copies", self._copies)
         self._part("temporaries", self._temporaries)
         self._part("reserve", self._reserve)
-        harvested = self._part("harvests", self._harvests)  # these last: users decide how long they take
-        self._part("parts", self._parts)
-        removed = self._part("removals", self._removals)
-        self._part("packs", self._packs)
-        self._part("comparisons", self._comparisons)
         for wing in of_wings():
             for name, act in wing.node.items():
                 self._part(name, partial(act, self._session))
-        for kind in registry.kinds():
-            self._part(kind, partial(self._errands, kind))
+        # These last: users decide how long they take.
+        done = {kind: self._part(kind, partial(self._errands, kind)) for kind in registry.kinds()}
         self._part("unknown errands", self._unknown)
         if self._is_complete:
             self._record_success()
         return Report(
-            *(self._session.node, spooled, orphans.finished, harvested, orphans.removed + removed, pruned, noted),
+            *(self._session.node, spooled, orphans.finished, done["harvests"], orphans.removed + done["removals"]),
+            *(pruned, noted),
             failed=tuple(map(str, self._session.failures)),
         )
 
@@ -217,23 +207,6 @@ class _NodeMaintenance:
         return spool.publish(
             session.paths.spool, session.store, session.policy.maintenance, session.audit, after(SPOOL_SECONDS)
         )
-
-    def _harvests(self) -> int:
-        return finish_deferred(self._session, self._boot_id)
-
-    def _parts(self) -> int:
-        return background.merge_all(self._session)
-
-    def _removals(self) -> int:
-        return background.remove_all(self._session, patience=background.RUN_S)
-
-    def _packs(self) -> None:
-        """Start what packs trees: that takes longer than maintenance may."""
-        trees.start_due(self._session.paths)
-
-    def _comparisons(self) -> None:
-        """Start what compares trees with their copies, for the same reason."""
-        comparison.start_due(self._session.paths, self._session.policy)
 
     def _errands(self, kind: str) -> int:
         """Do what is due of a kind, or start the program for what takes longer than maintenance may."""
@@ -302,7 +275,7 @@ class _NodeMaintenance:
         for directory in (
             *(installation.var, installation.metrics),
             *(f"{paths.errands}/{kind}" for kind in names_in(paths.errands)),
-            *(paths.root, paths.bundles, paths.deferred, paths.removals, paths.imports, paths.journal, paths.trees),
+            *(paths.root, paths.bundles, paths.imports, paths.journal, paths.trees),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
 
@@ -439,56 +412,3 @@ class Orphans:
                 if record:
                     ids.add(record.view_id)
         return ids
-
-
-def finish_deferred(session: Session, boot_id: str) -> int:
-    """Finish the deferred harvests, oldest first, but those last that took long before. If one fails, others still run.
-
-    All of a user's together get `USER_SECONDS`. Return how many were finished or dropped; nothing of them is left on
-    the node.
-    """
-    runs = 0
-    taken: dict[int, float] = {}  # seconds, by uid
-    with deferred.exclusive(session.paths.deferred) as locked:
-        waiting = deferred.deferred_harvests(session.paths.deferred) if locked else []
-        for item in sorted(waiting, key=lambda item: bool(item.record and item.record.judged)):
-            uid, began = item.record.uid if item.record else -1, time.monotonic()
-            with session.isolated(f"harvest of {item.name}", step=harvest.NAME):
-                runs += _finish(session, item, boot_id, USER_SECONDS - taken.get(uid, 0.0))
-            taken[uid] = taken.get(uid, 0.0) + time.monotonic() - began
-    return runs
-
-
-def _finish(session: Session, item: DeferredHarvest, boot_id: str, seconds: float) -> bool:
-    """Harvest one run within so many seconds and remove it. Return False if profiles remain to be done."""
-    drop = partial(run_end.drop_deferred, session.paths, item, deadline=after(run_end.MAINTENANCE_SECONDS))
-    record = item.record
-    if record is None:
-        drop(deferred.DAMAGED, session.audit)
-        return True
-    if record.boot_id != boot_id:
-        drop(deferred.REBOOTED, session.audit)
-    elif item.since < time.time() - deferred.LONGEST_SECONDS:
-        drop(deferred.TOO_OLD, session.audit)
-    elif seconds <= 0:
-        return False
-    else:
-        record = _harvest(session, record, session.audit.for_job(**record.job_labels), seconds)
-        if record.deferred:
-            deferred.defer(session.paths.deferred, record, item.since)
-            return False
-        run_end.finish_deferred(session.paths, record, after(run_end.MAINTENANCE_SECONDS))
-    return True
-
-
-def _harvest(session: Session, record: Record, audit: Journal, seconds: float) -> Record:
-    """Harvest one run. Return its record, with what remains to be done."""
-    rules = session.policy.harvest
-    options = harvest.Options(seconds, rules.max_size, rules.max_entries)
-    audit = audit.bind(step=harvest.NAME)
-    outcome = harvest.run(Context(session.policy, session.paths, record, audit, after(seconds), session.store), options)
-    for failure in outcome.degraded:
-        audit.emit(events.STEP_FAILED, error=failure.as_audit())
-    session.failures.extend(outcome.degraded)
-    audit.emit(events.STEP_FINISHED, outcome=outcome.state, **outcome.detail)
-    return record._replace(**outcome.record)

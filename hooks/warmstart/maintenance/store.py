@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.entry import background
+from warmstart.errands import loop, registry
 from warmstart.errors import WarmstartError
 from warmstart.images.store import eviction, published, requeued
 from warmstart.images.store.client import ImageStoreClient
@@ -35,6 +35,7 @@ from warmstart.store import maintenance, signed
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle, Merger
+from warmstart.store.parts import PARTS
 
 REPLACED = "replaced by a compacted bundle"
 
@@ -142,7 +143,7 @@ class StoreMaintenance:
         """Run every part; scrub only the bundles that are due today."""
         self._sweep_top()
         with self._session.isolated("parts"):
-            self._count(merged=background.merge_all(self._session))
+            self._count(merged=loop.run(self._session, registry.load(PARTS)))
         for where in self.namespaces():
             with self.isolated():
                 self.sweep(where)

@@ -192,9 +192,9 @@ def _finish(context: Context) -> list[WarmstartError]:
             degraded.append(error)
         else:
             if standing.parts and not standing.missing:
-                from warmstart.host import detached
+                from warmstart import errand
 
-                detached.start([context.paths.background_program, parts.PARTS, record.node, place.name])
+                errand.start(context.paths, parts.PARTS)
             return []
     producer = Producer(record.job_id, record.user, record.uid, record.node, record.cluster)
     run = f"{record.run_name}.{_LAST}"

@@ -315,7 +315,7 @@ def _without(context: Context, options: Options, tree: _Tree, offers: Offers) ->
     record = context.record
     request = requests.TreeRequest(
         *(options.tree, tree.seen.marker, tree.home.publish, record.user, record.uid, record.gid),
-        *(record.cluster, record.job_id, record.node, time.time()),
+        *(record.cluster, record.job_id, record.node),
         shared=tree.home.shared,
     )
     asked = requests.ask(context.paths, request)

@@ -33,7 +33,6 @@ from warmstart.trees.current import TreeUnusable
 from warmstart.trees.differences import Differences
 from warmstart.trees.place import ENTRY
 
-COMPARISONS = "comparisons"  # what `entry.background` is told to do
 LOOK_S = 30.0
 MOUNTING_S = 5.0
 STORE_S = 60.0
@@ -63,14 +62,6 @@ def due(paths: NodePaths, store: StoreClient, interval: int) -> list[Here]:
     compared = store.worker.run(after(STORE_S), maintenance.last_compared, [item.where for item in found])
     before = time.time() - interval
     return [item for at, item in sorted(zip(compared, found, strict=True)) if at < before]
-
-
-def start_due(paths: NodePaths, policy: Policy) -> None:
-    """Start the program that compares, if this node has copies of trees."""
-    from warmstart.host import detached
-
-    if policy.trees.compare is not None and here(paths, policy.paths.store):
-        detached.start([paths.background_program, COMPARISONS, os.path.basename(paths.root)])
 
 
 def compare(item: Here, paths: NodePaths, policy: Policy, store: StoreClient, audit: Journal) -> None:

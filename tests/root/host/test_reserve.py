@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import mounts
+from tests.support.left_runs import runs_left
 from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart import view
@@ -20,6 +21,7 @@ from warmstart.audit.journal import DONE, Journal
 from warmstart.audit.pending import events as lines_of
 from warmstart.audit.pending import journals
 from warmstart.harvest import deferred
+from warmstart.harvest.deferred import HARVESTS
 from warmstart.host import reserve
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
@@ -133,8 +135,8 @@ def test_records_views_and_journals_of_a_full_disk(node: NodePaths, fill: Callab
         written = [str(line["event"]) for line in lines_of(fd, pending)]
     assert written.count("step.finished") == 100
     assert written[-1] == "hook.finished"
-    deferred.defer(f"{node.root}/deferred", record, 1.5)
-    assert [item.name for item in deferred.deferred_harvests(f"{node.root}/deferred")] == [record.run_name]
+    deferred.defer(node, HARVESTS, record, 1.5)
+    assert [item.name for item in runs_left(node, HARVESTS)] == [record.run_name]
     records.forget(node.state, 7)
     view.remove(node.view, record)
     assert os.listdir(node.view) == []

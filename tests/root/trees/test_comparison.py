@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import odd_files
 from tests.support.tree_site import ALICE, BOB, TreeSite, a_tree_site, scope_of
+from warmstart.errands import trees
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
@@ -97,7 +98,7 @@ def test_a_copy_is_compared_once_in_a_while(site: TreeSite) -> None:
     assert len(site.events("tree.compared")) == 1
     site.policy()
     with site.site.client() as store:
-        assert store.lock(after(20), comparison.COMPARISONS)  # another node is at it
+        assert store.lock(after(20), trees.COMPARISONS.name)  # another node is at it
         site.compare()
         assert len(site.events("tree.compared")) == 1
     site.compare()

@@ -14,6 +14,7 @@ from tests.support.asked_trees import ask, offer_trees, packs
 from tests.support.entry_site import NODE, SCOPE, EntrySite, OsAs
 from warmstart import session as sessions
 from warmstart.cli import trees
+from warmstart.errand import Errands
 from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.policy.compiled import User
@@ -63,7 +64,9 @@ class Copied:
 
     def waiting(self) -> list[tuple[str, str, int]]:
         """Return what waits to be packed: tree, user, attempts."""
-        return [(item.tree, item.user, item.attempts) for item in requests.waiting(self.site.paths)]
+        return [
+            (item.request.tree, item.request.user, item.errand.attempts) for item in requests.waiting(self.site.paths)
+        ]
 
 
 @pytest.fixture
@@ -140,7 +143,7 @@ def test_a_tree_is_packed_anew_though_nothing_shows_a_change(copied: Copied) -> 
     assert (result.exit_code, "jobs read the tree itself until that is done" in result.stdout) == (0, True)
     assert not copied.offered()
     assert copied.waiting() == [(str(copied.tree), "ws-alice", 0)]
-    assert [arguments[1:] for arguments in copied.started] == [[requests.PACKS, NODE]]
+    assert [arguments[1:] for arguments in copied.started] == [[requests.PACKS.name, NODE]]
     (event,) = copied.site.events("bundle.removed")
     assert (event["bundle"], event["tree"], event["reason"]) == (
         *(old["bundle"], str(copied.tree), "refreshed by root"),
@@ -154,7 +157,7 @@ def test_a_refresh_does_not_wait_for_what_failed_before(copied: Copied) -> None:
     """An attempt that failed is no reason to wait."""
     ask(copied.site, copied.tree)
     (item,) = requests.waiting(copied.site.paths)
-    requests.renew(copied.site.paths, item._replace(attempts=9, tried=time.time()))
+    assert Errands(copied.site.paths, requests.PACKS).begin(item.errand)
     assert copied.site.json("trees", "refresh", str(copied.tree))["node"] == NODE
     assert copied.waiting() == [(str(copied.tree), "ws-alice", 0)]
 
@@ -184,7 +187,7 @@ def test_a_copy_of_many_is_packed_anew_by_the_next_job(copied: Copied) -> None:
     owner = User("ws-owner", copied.tree.stat().st_uid)
     granted = GrantedTree(f"{copied.tree.parent}/*", (owner,), "site", "", "everyone")
     whose = ("site", "ws-alice", os.getuid(), os.getgid())
-    asked = TreeRequest(str(copied.tree), "", *whose, "test", 7, NODE, time.time(), shared=granted)
+    asked = TreeRequest(str(copied.tree), "", *whose, "test", 7, NODE, shared=granted)
     assert requests.ask(copied.site.paths, asked)
     assert packs(copied.site) == 0
     assert [(row["scope"], row["user"], row["owners"]) for row in copied.rows()] == [

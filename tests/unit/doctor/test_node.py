@@ -27,6 +27,7 @@ from warmstart.doctor.finding import CRITICAL_CHECKS, Finding, Result
 from warmstart.doctor.finding import run as run_checks
 from warmstart.doctor.node import Node
 from warmstart.harvest import deferred
+from warmstart.harvest.deferred import REMOVALS
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.images import choice, credentials
 from warmstart.images.importers import layer_reader
@@ -456,10 +457,10 @@ def test_removals_that_last_are_told(here: Node) -> None:
     """That something waits is normal, for an hour."""
     place = here.installation.node("n1")
     os.makedirs(place.state)
-    deferred.defer(place.removals, a_record(), time.time() - 60)
+    deferred.defer(place, REMOVALS, a_record(), time.time() - 60)
     found = one(node.removals, here)
     assert (found.status, found.found) == ("ok", "directories of 1 jobs that are over are being removed")
-    deferred.defer(place.removals, a_record(), time.time() - 7200)
+    deferred.defer(place, REMOVALS, a_record(), time.time() - 7200)
     found = one(node.removals, here)
     assert (found.status, found.found.endswith("the oldest for 2h")) == ("wrong", True)
 

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import time
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from tests.support.asked_trees import ask, offer_trees, packs
 from tests.support.bundles import ASKER
-from tests.support.entry_site import NODE, SCOPE, EntrySite
-from tests.support.runs import a_record
-from warmstart import run_end
+from tests.support.entry_site import NODE, EntrySite
 from warmstart.entry import background
 from warmstart.errand import Errands
-from warmstart.harvest import deferred
 from warmstart.host import process
-from warmstart.host.deadline import Deadline
-from warmstart.paths import NodePaths
-from warmstart.policy.compiled import User
-from warmstart.policy.match import GrantedTree
-from warmstart.record import Record
-from warmstart.run_end import WorkspaceBusy
 from warmstart.seed.wanted import FETCHES, Wanted
-from warmstart.trees import current, place, requests
-from warmstart.trees.requests import TreeRequest
 
 
 @pytest.fixture(autouse=True)
@@ -49,200 +32,6 @@ def site(entry_site: EntrySite) -> EntrySite:
 def run(site: EntrySite, what: str = FETCHES.name, node: str = NODE) -> int:
     """Run the program."""
     return background.main(site.installation.prefix, [what, node])
-
-
-@pytest.fixture
-def tree(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have a tree packed that a job of this account has asked for."""
-    path = offer_trees(site, monkeypatch, max_files=3)
-    ask(site, path)
-    return path
-
-
-def test_a_tree_is_packed_once(site: EntrySite, tree: Path) -> None:
-    """Its copy has the tree below a directory that only its user enters; nothing stays, of a killed attempt either."""
-    Path(site.paths.trees, "stage", "tree").mkdir(parents=True)
-    Path(site.paths.trees, "packed.sqsh").write_text("half")
-    assert packs(site) == 0
-    (packed,) = site.events("tree.packed")
-    assert (packed["tree"], packed["files"], packed["bytes"], packed["left_out"]) == (str(tree), 3, 1, 0)
-    assert os.listdir(site.paths.trees) == []
-    (bundle,) = site.store.rglob("*.sqsh")
-    listed = subprocess.run(["/usr/bin/unsquashfs", "-lln", bundle], check=True, capture_output=True, text=True).stdout
-    found = {line.rpartition(" ")[2]: line.split()[:2] for line in listed.splitlines() if "squashfs-root" in line}
-    owner = f"{os.getuid()}/{os.getgid()}"
-    assert found["squashfs-root"] == ["drwx------", owner]
-    assert found["squashfs-root/tree/lib/empty.py"][1] == owner
-    ask(site, tree, job=8)
-    assert packs(site) == 0
-    assert len(site.events("tree.packed")) == 1
-    assert os.listdir(site.paths.trees) == []
-
-
-@pytest.mark.threat(50)
-def test_what_cannot_be_packed_waits(site: EntrySite, tree: Path) -> None:
-    """A tree that is too large, or that changes meanwhile, leaves nothing but the request for a later attempt."""
-    (tree / "more").write_text("")
-    assert (packs(site), packs(site)) == (0, 0)
-    (failed,) = site.events("tree.pack-failed")
-    assert (failed["error"]["code"], failed["attempt"]) == ("tree-too-large", 1)
-    (name,) = os.listdir(site.paths.trees)
-    assert name.endswith(requests.SUFFIX)
-    assert list(site.store.rglob("*.sqsh")) == []
-
-
-def shared(site: EntrySite, tree: Path, owner: User) -> None:
-    """Have a tree packed for the site, that one account may have files in; a job of another account asks."""
-    granted = GrantedTree(f"{tree.parent}/*", (User("ws-nobody", 1), owner), "site", "", "everyone")
-    whose = ("site", "ws-bob", os.getuid(), os.getgid())
-    asked = TreeRequest(str(tree), "", *whose, "test", 9, NODE, time.time(), shared=granted)
-    assert requests.ask(site.paths, asked)
-
-
-@pytest.mark.threat(54)
-def test_the_copy_of_many_is_roots_and_its_producer_is_who_owns_the_tree(site: EntrySite, tree: Path) -> None:
-    """So that blocking who wrote it takes it away, and blocking who asked for it does not."""
-    owner = User("ws-alice", tree.stat().st_uid)
-    shared(site, tree, owner)
-    assert packs(site) == 0
-    packed = site.events("tree.packed")
-    assert [(event["scope"], event["user"]) for event in packed] == [(SCOPE, "ws-alice"), ("site", "ws-bob")]
-    (bundle,) = (site.store / "artifacts" / "site").rglob("*.sqsh")
-    listed = subprocess.run(["/usr/bin/unsquashfs", "-lln", bundle], check=True, capture_output=True, text=True).stdout
-    found = [line.split()[1] for line in listed.splitlines() if "squashfs-root" in line]
-    assert {*found} == {f"0/{tree.stat().st_gid}"}
-    made = json.loads(bundle.with_suffix(".json").read_text())
-    assert [made["producer"]["user"], made["producer"]["uid"]] == [*owner]
-    assert made["facts"]["owners"] == f"1 {owner.uid}"
-
-
-@pytest.mark.threat(54)
-def test_what_cannot_be_shared_is_told_to_whoever_asks(site: EntrySite, tree: Path) -> None:
-    """With the file and what is wrong with it; another user's wish does not have it tried again at once."""
-    (tree / "pyvenv.cfg").chmod(0o664)
-    shared(site, tree, User("ws-alice", tree.stat().st_uid))
-    assert packs(site) == 0
-    (failed,) = site.events("tree.pack-failed")
-    problem = "pyvenv.cfg: others than its owner may write it; so no copy is made of it"
-    assert failed["error"]["code"] == "tree-not-shared"
-    assert failed["error"]["reason"].endswith(problem)
-    (waiting,) = requests.waiting(site.paths)
-    other = requests.ask(site.paths, waiting._replace(uid=7, user="ws-carol", attempts=0, tried=0.0, problem=""))
-    assert other is not None
-    assert other.problem.endswith(problem)
-    assert requests.due(site.paths) == []
-
-
-def limit(site: EntrySite, *, keep: int) -> None:
-    """Change how many bytes of trees a node keeps."""
-    site.write(site.policy._replace(trees=site.policy.trees._replace(keep=keep)))
-
-
-def test_a_tree_that_no_node_may_keep_is_not_published(site: EntrySite, tree: Path) -> None:
-    """Each job would be told that it cannot be fetched."""
-    limit(site, keep=100)
-    assert packs(site) == 0
-    (failed,) = site.events("tree.pack-failed")
-    assert failed["error"]["code"] == "tree-too-large"
-    assert "nodes keep 100 of all trees" in failed["error"]["reason"]
-    assert list(site.store.rglob("*.sqsh")) == []
-
-
-def test_a_pack_makes_room_in_the_quota_of_its_scope(site: EntrySite, tree: Path) -> None:
-    """By the copy that no job has used for longest, at once: maintenance looks once a day. One in use stays."""
-    assert packs(site) == 0
-    (first,) = site.store.rglob("*.sqsh")
-    quota = site.policy.maintenance._replace(per_user=first.stat().st_size * 2)
-    site.write(site.policy._replace(maintenance=quota))
-    os.utime(tree, (1, 1))
-    ask(site, tree)
-    assert packs(site) == 0
-    assert [event["error"]["code"] for event in site.events("tree.pack-failed")] == ["cache-quota-exceeded"]
-    os.utime(first, (time.time() - 4 * 3600, time.time() - 4 * 3600))
-    (item,) = requests.waiting(site.paths)
-    requests.renew(site.paths, item._replace(attempts=0, tried=0.0))
-    assert packs(site) == 0
-    (removed,) = site.events("bundle.removed")
-    assert (removed["bundle"], removed["tree"]) == (first.stem, str(tree))
-    assert [path != first for path in site.store.rglob("*.sqsh")] == [True]
-
-
-def test_one_node_packs_a_tree(site: EntrySite, tree: Path) -> None:
-    """Another one that is at it is enough."""
-    seen = current.look(str(tree), [str(tree.parent)], "", [])
-    where = place.place_of(str(site.store), SCOPE, place.facts_of(seen, None))
-    with site.client() as store, store.locked_namespace(where, Deadline(time.monotonic() + 9)) as is_ours:
-        assert is_ours
-        assert packs(site) == 0
-    assert site.events("tree.packed") == []
-
-
-def left(site: EntrySite, number: int, *files: str, uid: int = 0) -> Path:
-    """Leave a run of which its epilog could not remove these files; return where they are."""
-    record = a_record(job_id=number, run_id=f"{number:08x}", uid=uid, workspace=str(site.root / "workspace"))
-    tree = site.root / "workspace" / NODE / run_end.REMOVING / record.run_name
-    for name in files:
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        (tree / name).write_text("x")
-    deferred.defer(site.paths.removals, record, float(number))
-    return tree
-
-
-def test_what_hooks_left_is_removed(site: EntrySite) -> None:
-    """Also while warmstart is off, as when it is uninstalled; nothing stays but the workspaces' own directory."""
-    trees = [left(site, number, "tmp/a", "cache/b/c") for number in (1, 2)]
-    Path(site.installation.off_switch).touch()
-    assert run(site, run_end.REMOVALS) == 0
-    assert os.listdir(site.root / "workspace" / NODE) == os.listdir(site.paths.removals) == []
-    assert [event["run"] for event in site.events("removal.finished")] == [tree.name for tree in trees]
-    assert [event["job_id"] for event in site.events("removal.finished")] == [1, 2]
-
-
-@pytest.mark.threat(43)
-def test_users_take_turns(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever's runs have taken least time is next, so a small run does not wait for many large ones."""
-    for number, uid in ((1, 11), (2, 11), (3, 22)):
-        left(site, number, "tmp/a", uid=uid)
-    clock, slices = [0.0], {"1.00000001": 3, "2.00000002": 1, "3.00000003": 2}
-    order: list[str] = []
-
-    def finish(_paths: object, record: Record, _deadline: object) -> bool:
-        clock[0] += background.SLICE_S
-        order.append(record.run_name)
-        slices[record.run_name] -= 1
-        if not slices[record.run_name]:
-            deferred.forget(site.paths.removals, record.run_name)
-        return not slices[record.run_name]
-
-    monkeypatch.setattr(run_end, "finish_removal", finish)
-    monkeypatch.setattr(background, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
-    assert run(site, run_end.REMOVALS) == 0
-    assert [name[0] for name in order] == ["1", "3", "1", "3", "1", "2"]
-
-
-@pytest.mark.threat(43)
-def test_a_run_that_cannot_be_removed_keeps_no_other(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its failure is audited, and one that never ends has an end; maintenance tries both again."""
-    trees = [left(site, number, "tmp/a") for number in (1, 2, 3)]
-    Path(site.paths.removals, "4.00000004.json").write_text("{")
-    real, times = run_end.finish_removal, []
-
-    def finish(paths: NodePaths, record: Record, deadline: Deadline) -> bool:
-        if record.job_id == 1:
-            raise WorkspaceBusy(path=record.run_directory, problem="busy")
-        if record.job_id == 2:
-            times.append(1)
-            return False
-        return real(paths, record, deadline)
-
-    monkeypatch.setattr(run_end, "finish_removal", finish)
-    ticks = count()
-    monkeypatch.setattr(background, "time", SimpleNamespace(monotonic=lambda: 100.0 * next(ticks), time=time.time))
-    assert run(site, run_end.REMOVALS) == 0
-    assert [tree.exists() for tree in trees] == [True, True, False]
-    assert len(times) == background.RUN_S / 100
-    assert sorted(os.listdir(site.paths.removals)) == ["1.00000001.json", "2.00000002.json"]
-    assert [event["error"]["code"] for event in site.events("step.failed")] == ["workspace-busy"]
 
 
 def test_it_does_nothing_that_nobody_asked_for(site: EntrySite, capsys: pytest.CaptureFixture[str]) -> None:

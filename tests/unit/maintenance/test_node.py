@@ -11,14 +11,16 @@ import pytest
 from tests.support.bundles import draft
 from tests.support.cache_files import numba_files
 from tests.support.entry_site import NODE, SCOPE, EntrySite, this_boot
+from tests.support.left_runs import damage, runs_left
 from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart import run_end
+from warmstart.errands import harvests, registry
 from warmstart.harvest import deferred, spool
+from warmstart.harvest.deferred import HARVESTS
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_lock, try_flock
-from warmstart.maintenance import node as maintenance
 from warmstart.maintenance.node import Report, maintain_node
 from warmstart.record import Record, Seeded
 from warmstart.seed import node_cache
@@ -191,9 +193,9 @@ def test_deferred_harvests_are_finished_or_dropped(node: Node, monkeypatch: pyte
     """What can't be finished any more is dropped with its reason; what fails is tried again."""
     record = node.run(deferred=["numba"], boot_id="another" if case == "rebooted" else this_boot())
     since = time.time() - (deferred.LONGEST_SECONDS + 60 if case == "old" else 0)
-    deferred.defer(node.site.paths.deferred, record, since)
+    deferred.defer(node.site.paths, HARVESTS, record, since)
     if case == "damaged":
-        Path(node.site.paths.deferred, f"{record.run_name}.json").write_text("{")
+        damage(node.site.paths, HARVESTS, record.run_name)
     if case == "fails":
 
         def fail(*_: object, **__: object) -> None:
@@ -203,7 +205,7 @@ def test_deferred_harvests_are_finished_or_dropped(node: Node, monkeypatch: pyte
     report = node.maintain()
     assert (report.harvested, bool(report.failed)) == (int(case != "fails"), case == "fails")
     assert len(node.site.offered()) == (case == "done")
-    left = [item.name for item in deferred.deferred_harvests(node.site.paths.deferred)]
+    left = [item.name for item in runs_left(node.site.paths, HARVESTS)]
     assert left == ([record.run_name] if case == "fails" else [])
     reasons = {"rebooted": deferred.REBOOTED, "old": deferred.TOO_OLD, "damaged": deferred.DAMAGED}
     dropped = [event["reason"] for event in node.site.events("harvest.dropped")]
@@ -227,7 +229,7 @@ def test_no_users_harvests_keep_other_work_waiting(node: Node, monkeypatch: pyte
         *(node.run(4, uid=64299, deferred=["numba"]), node.run(5, uid=64298, deferred=["numba"])),
     ]
     for age, record in enumerate(runs):
-        deferred.defer(node.site.paths.deferred, record, time.time() - 100 + age)
+        deferred.defer(node.site.paths, HARVESTS, record, time.time() - 100 + age)
     tried = []
 
     def slow(context: Context, options: harvest.Options) -> Outcome:
@@ -238,10 +240,11 @@ def test_no_users_harvests_keep_other_work_waiting(node: Node, monkeypatch: pyte
         return Outcome("unchanged", record={"deferred": ["numba"], "judged": kept})
 
     monkeypatch.setattr(harvest, "run", slow)
-    monkeypatch.setattr(maintenance, "USER_SECONDS", 0.3)
+    work = registry.load(HARVESTS.name)
+    monkeypatch.setitem(harvests.WORK, HARVESTS.name, work._replace(owner_s=0.3))
     report = node.maintain()
     assert (tried, report.harvested, report.removed, report.failed) == ([2, 4, 5], 0, 1, ())
-    left = deferred.deferred_harvests(node.site.paths.deferred)
+    left = runs_left(node.site.paths, HARVESTS)
     assert [(item.name, item.record and item.record.judged) for item in left] == [
         (record.run_name, {} if record.job_id == 3 else kept) for record in runs
     ]

@@ -15,7 +15,6 @@ from warmstart import view
 from warmstart.errand import Errands
 from warmstart.host import detached
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
 from warmstart.paths import NOTHING
 from warmstart.policy.compiled import User
 from warmstart.policy.match import GrantedTree
@@ -34,6 +33,7 @@ from warmstart.store.meeting import Meeting
 from warmstart.store.verify import SignedLists
 from warmstart.trees import current, place, requests, shown
 from warmstart.trees.current import TreeNotCompiled, TreeUnusable
+from warmstart.trees.requests import TreeRequest
 
 SCOPE = "user-64201-ws-alice"
 
@@ -106,7 +106,7 @@ def test_without_a_copy_one_is_asked_for(site: Shown) -> None:
     (notice,) = site.run()
     assert notice.endswith("read-only; a copy is packed in the background")
     assert (site.event(), site.sources, len(site.started)) == (("itself", "no-copy"), [NOTHING], 1)
-    assert [request.tree for request in requests.due(site.context.paths)] == [str(site.tree)]
+    assert [item.request.tree for item in requests.due(site.context.paths)] == [str(site.tree)]
 
 
 def test_a_copy_of_the_tree_as_it_is_is_shown(site: Shown) -> None:
@@ -117,6 +117,11 @@ def test_a_copy_of_the_tree_as_it_is_is_shown(site: Shown) -> None:
     os.utime(site.tree, (time.time() - 5, time.time() - 5))
     site.run()
     assert site.event() == ("itself", "no-copy")
+
+
+def asked_for(site: Shown) -> list[TreeRequest]:
+    """Return what is to be packed."""
+    return [item.request for item in requests.due(site.context.paths)]
 
 
 def share(site: Shown, *, signed: tuple[str, ...] = ()) -> None:
@@ -132,7 +137,7 @@ def test_a_tree_of_the_site_has_one_copy(site: Shown) -> None:
     share(site)
     site.run()
     assert site.event() == ("itself", "no-copy")
-    (asked,) = requests.due(site.context.paths)
+    (asked,) = asked_for(site)
     assert (asked.scope, asked.shared, asked.uid) == ("site", site.shared, site.context.record.uid)
     site.publish("site")
     assert (site.run(), site.event()) == ((), ("copy", ""))
@@ -144,37 +149,36 @@ def test_a_job_is_told_why_its_tree_was_not_packed(site: Shown) -> None:
     """And when; where it is tried again now, that it is."""
     share(site)
     site.run()
-    (asked,) = requests.due(site.context.paths)
-    failed = asked._replace(problem="a/b: unreadable", attempts=1, tried=time.time() - 60)
-    rewrite(site, failed)
+    again = rewrite(site, 60, problem="a/b: unreadable")
     (notice,) = site.run()
-    again = time.strftime("%H:%M", time.gmtime(failed.next_attempt))
     assert notice.endswith(f"read-only; it was not packed: a/b: unreadable; it is tried again after {again} UTC")
-    rewrite(site, failed._replace(tried=time.time() - requests.FIRST_BACKOFF_S - 1))
+    rewrite(site, requests.PACKS.backoff_s + 1, problem="a/b: unreadable")
     (notice,) = site.run()
     assert notice.endswith("read-only; a copy is packed in the background")
 
 
-def rewrite(site: Shown, request: requests.TreeRequest) -> None:
-    """Change what is known of a request."""
-    with opened_dir(site.context.paths.trees) as fd:
-        requests.write(fd, request)
+def rewrite(site: Shown, ago_s: float, **changes: str) -> str:
+    """Have the one attempt at a request begun so long ago; return when the next one may begin, as clocks show it."""
+    (item,) = requests.waiting(site.context.paths)
+    due = int(time.time() - ago_s + requests.PACKS.backoff_s)
+    tried = item.errand._replace(attempts=1, due=due)
+    Errands(site.context.paths, requests.PACKS).put(tried, item.request._replace(**changes))  # type: ignore[arg-type]
+    return time.strftime("%H:%M", time.gmtime(due))
 
 
 def test_a_pack_that_never_ended_is_not_called_one_that_runs(site: Shown) -> None:
     """Its process was killed, or is still at it: when it began, and when the next one may begin."""
     site.run()
-    (asked,) = requests.due(site.context.paths)
-    begun = asked._replace(attempts=1, tried=time.time() - 60)
-    rewrite(site, begun)
+    again = rewrite(site, 60)
     (notice,) = site.run()
-    since, again = (time.strftime("%H:%M", time.gmtime(at)) for at in (begun.tried, begun.next_attempt))
+    (item,) = requests.waiting(site.context.paths)
+    since = time.strftime("%H:%M", time.gmtime(item.errand.tried(requests.PACKS)))
     assert notice.endswith(f"; a pack of it began at {since} UTC; another one may begin after {again} UTC")
 
 
 def test_eight_trees_that_wait_are_a_reason(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job is told why nothing is packed for it."""
-    monkeypatch.setattr(requests, "MOST_PER_USER", 0)
+    monkeypatch.setattr(requests, "PACKS", requests.PACKS._replace(most=0))
     (notice,) = site.run()
     assert notice.endswith("read-only; too many of your trees wait to be packed already")
 
@@ -196,7 +200,7 @@ def test_in_a_signed_scope_nodes_publish_nothing(site: Shown) -> None:
     site.context.store.lists = no_lists(site)
     site.run()
     assert site.event() == ("itself", "no-copy")
-    (asked,) = requests.due(site.context.paths)
+    (asked,) = asked_for(site)
     assert (asked.scope, asked.shared) == (SCOPE, site.shared)
     site.publish()
     site.run()
@@ -337,7 +341,7 @@ def test_the_head_node_without_a_copy_asks_for_it(site: Shown, monkeypatch: pyte
     """Nobody votes."""
     nodes = Nodes(monkeypatch)
     assert (agreed(site), nodes.votes, nodes.own) == (("itself", "no-copy"), [], {})
-    assert [request.tree for request in requests.due(site.context.paths)] == [str(site.tree)]
+    assert [item.request.tree for item in requests.due(site.context.paths)] == [str(site.tree)]
 
 
 def test_a_node_without_the_tree_lets_the_others_know(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:

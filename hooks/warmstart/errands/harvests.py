@@ -1,0 +1,60 @@
+"""Harvest runs whose epilog ran out of time. Only maintenance does so: nobody starts the program for it."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from warmstart import record as records
+from warmstart import run_end
+from warmstart.audit import events
+from warmstart.audit.journal import Journal
+from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
+from warmstart.harvest import deferred
+from warmstart.harvest.deferred import HARVESTS
+from warmstart.host.deadline import after
+from warmstart.record import Record
+from warmstart.session import Session
+from warmstart.steps import harvest
+from warmstart.steps.contract import Context
+
+USER_S = 600.0  # for the harvests of one user; the next maintenance does the rest
+
+
+def finish(turn: Turn) -> Outcome:
+    """Harvest one run within its owner's time, and remove it; or drop it."""
+    session, record = turn.session, None
+    item = deferred.read(session.paths, HARVESTS, turn.errand)
+    if item is None:
+        return LATER
+    record = item.record
+    drop = partial(run_end.drop_deferred, session.paths, item, deadline=after(run_end.MAINTENANCE_SECONDS))
+    if record is None:
+        drop(deferred.DAMAGED, session.audit)
+    elif record.boot_id != records.boot_id():
+        drop(deferred.REBOOTED, session.audit)
+    elif item.since < time.time() - deferred.LONGEST_SECONDS:
+        drop(deferred.TOO_OLD, session.audit)
+    else:
+        record = _harvest(session, record, session.audit.for_job(**record.job_labels), turn.left_s)
+        if record.deferred:
+            deferred.defer(session.paths, HARVESTS, record, item.since)
+            return LATER
+        run_end.finish_deferred(session.paths, record, after(run_end.MAINTENANCE_SECONDS))
+    return DONE
+
+
+def _harvest(session: Session, record: Record, audit: Journal, seconds: float) -> Record:
+    """Harvest one run. Return its record, with what remains to be done."""
+    rules = session.policy.harvest
+    options = harvest.Options(seconds, rules.max_size, rules.max_entries)
+    audit = audit.bind(step=harvest.NAME)
+    outcome = harvest.run(Context(session.policy, session.paths, record, audit, after(seconds), session.store), options)
+    for failure in outcome.degraded:
+        audit.emit(events.STEP_FAILED, error=failure.as_audit())
+    session.failures.extend(outcome.degraded)
+    audit.emit(events.STEP_FINISHED, outcome=outcome.state, **outcome.detail)
+    return record._replace(**outcome.record)
+
+
+WORK = {HARVESTS.name: Work(HARVESTS, finish, owner_s=USER_S, step=harvest.NAME)}

@@ -1,0 +1,148 @@
+"""Publish what the nodes of a run have handed in. It waits in the store (`store.parts`), for any node."""
+
+from __future__ import annotations
+
+import time
+
+from warmstart.audit import events
+from warmstart.errand import Errand, Kind
+from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import after
+from warmstart.repack import parts as merge
+from warmstart.repack.merge import RepackSettings, clear_stage
+from warmstart.repack.parts import Merged, MergeLimits
+from warmstart.session import Session
+from warmstart.slurm.nodes import first
+from warmstart.steps import harvest
+from warmstart.store import parts
+from warmstart.store.bundles import BundleDamaged, PublishBlocked
+from warmstart.store.layout import Namespace
+from warmstart.store.manifest import ManifestUnreadable
+from warmstart.store.parts import PARTS, Listing, Part, RunParts
+
+USER_S = 600.0  # for the runs of one user; the next process does the rest
+MERGE_S = 900.0  # for reading, unpacking, packing and publishing what a run has in one namespace
+MOST_NAMED = 20  # nodes or entries in an event
+
+
+def in_store(session: Session, _: Kind) -> list[Errand]:
+    """Return the runs that are due; their names begin with the user's uid."""
+    names = session.store.run(session.store_deadline(), parts.due, time.time())
+    return [Errand(name.partition(".")[0], 0, 0, name) for name in names]
+
+
+def enter(session: Session) -> bool:
+    """Remove what a process has left that died."""
+    clear_stage(session.paths.merging)
+    return True
+
+
+def publish(turn: Turn) -> Outcome:
+    """Publish one run, if it is still due and no other node does."""
+    session, run = turn.session, RunParts(turn.session.store.path, turn.errand.key)
+    with session.store.locked_parts(run, session.store_deadline()) as is_ours:
+        listing = session.store.parts(run, session.store_deadline()) if is_ours else None
+        if listing is None or not parts.is_due(listing.standing, time.time()):
+            return LATER
+        return DONE if _Merge(session, run, listing).all() else LATER
+
+
+class _Merge:
+    """The merge of one run's parts, and its events, which bear the labels of the job that made them."""
+
+    def __init__(self, session: Session, run: RunParts, listing: Listing) -> None:
+        self._session = session
+        self._run = run
+        self._listing = listing
+        self._is_old = listing.standing.since < time.time() - parts.KEPT_S
+        self._merged: list[Merged] = []
+        producers = [part.producer for part in listing.parts]
+        labels = parts.labels(run.name)
+        if producers:
+            labels |= {"user": producers[0].user, "cluster": producers[0].cluster}
+        self._audit = session.audit.for_job(**labels)
+        self._nodes = {producer.node for producer in producers}
+
+    def all(self) -> bool:
+        """Publish every namespace; return whether nothing is left. What cannot be published is dropped after a day."""
+        for bundle, problem in self._listing.damaged.items():
+            self._drop(bundle, problem)
+        is_whole = True
+        for where, group in merge.by_namespace(self._listing).items():
+            done = False
+            with self._session.isolated(f"parts of {self._run.name}"):
+                done = self._publish(where, group)
+            is_whole = is_whole and done
+        if is_whole:
+            self._remove([])  # the nodes' last words, where there was nothing else
+        if self._merged:
+            missing = self._listing.standing.missing
+            self._audit.emit(
+                events.HARVEST_MERGED,
+                run=self._run.name,
+                nodes=len(self._nodes),
+                missing=missing[:MOST_NAMED],
+                lacking=len(missing),
+                bundles=len(self._merged),
+                left_out=sum(merged.left_out for merged in self._merged),
+            )
+        return is_whole
+
+    def _publish(self, where: Namespace, group: list[Part]) -> bool:
+        """Publish the parts of one namespace, and remove them; return whether they are gone."""
+        session, rules = self._session, self._session.policy
+        settings = RepackSettings(session.paths.merging, session.store, rules.validate_user)
+        limits = MergeLimits(rules.seed.max_fetch, rules.harvest.max_entries)
+        head = first(self._listing.standing.nodelist)
+        left = {part.bundle: part for part in group}
+        while left:
+            try:
+                merged = merge.merge(settings, self._run, [*left.values()], after(MERGE_S), head=head, limits=limits)
+            except (BundleDamaged, ManifestUnreadable) as error:
+                bad = str(error.fields["bundle"])
+                if bad not in left:
+                    raise
+                self._drop(bad, str(error.fields["problem"]))
+                del left[bad]
+            except WarmstartError as error:
+                if self._is_old:
+                    for bundle in left:
+                        self._drop(bundle, str(error))
+                    return True
+                if isinstance(error, PublishBlocked):  # until an administrator changes that
+                    return False
+                raise
+            else:
+                self._tell(where, merged)
+                self._remove([*left])
+                return True
+        return True
+
+    def _tell(self, where: Namespace, merged: Merged) -> None:
+        published, draft = merged.published, merged.draft
+        if published.bundle:
+            self._merged.append(merged)
+            self._audit.emit(
+                events.BUNDLE_PUBLISHED,
+                profile=where.profile,
+                namespace=where.name,
+                scope=where.scope,
+                run=self._run.name,
+                **{**published._asdict(), "superseding": len(published.superseding)},
+                entries=len(draft.entries),
+            )
+        if late := sorted(draft.based_on.keys() - {*published.superseding}):
+            examples = [(entry, harvest.SUPERSEDED) for entry in late[:MOST_NAMED]]
+            reasons = {harvest.SUPERSEDED: len(late)}
+            self._audit.emit(events.ENTRY_REJECTED, profile=where.profile, reasons=reasons, examples=examples)
+
+    def _drop(self, bundle: str, reason: str) -> None:
+        self._audit.emit(events.BUNDLE_DROPPED, run=self._run.name, part=bundle, reason=reason)
+        self._remove([bundle])
+
+    def _remove(self, bundles: list[str]) -> None:
+        self._session.store.worker.run(self._session.store_deadline(), parts.remove, self._run, bundles)
+
+
+WORK = {PARTS: Work(Kind(PARTS), publish, due=in_store, enter=enter, owner_s=USER_S)}

@@ -1,0 +1,116 @@
+"""Runs of which a job left much are removed: in which order, and what becomes of those that cannot be."""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.entry_site import NODE, EntrySite
+from tests.support.left_runs import damage
+from tests.support.runs import a_record
+from warmstart import run_end
+from warmstart.entry import background
+from warmstart.errand import Errands
+from warmstart.errands import loop, removals
+from warmstart.harvest import deferred
+from warmstart.harvest.deferred import REMOVALS
+from warmstart.host import process
+from warmstart.host.deadline import Deadline
+from warmstart.paths import NodePaths
+from warmstart.record import Record
+from warmstart.run_end import WorkspaceBusy
+
+
+@pytest.fixture
+def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
+    """Return an installation with a node that hooks have used. The priority of the tests stays as it is."""
+    monkeypatch.setattr(process, "be_idle", lambda: None)
+    os.makedirs(entry_site.paths.state, mode=0o700)
+    return entry_site
+
+
+def run(site: EntrySite) -> int:
+    """Run the program."""
+    return background.main(site.installation.prefix, [REMOVALS.name, NODE])
+
+
+def left(site: EntrySite, number: int, *files: str, uid: int = 0) -> Path:
+    """Leave a run of which its epilog could not remove these files; return where they are."""
+    record = a_record(job_id=number, run_id=f"{number:08x}", uid=uid, workspace=str(site.root / "workspace"))
+    tree = site.root / "workspace" / NODE / run_end.REMOVING / record.run_name
+    for name in files:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("x")
+    deferred.defer(site.paths, REMOVALS, record, float(number))
+    return tree
+
+
+def test_what_hooks_left_is_removed(site: EntrySite) -> None:
+    """Also while warmstart is off, as when it is uninstalled; nothing stays but the workspaces' own directory."""
+    trees = [left(site, number, "tmp/a", "cache/b/c") for number in (1, 2)]
+    Path(site.installation.off_switch).touch()
+    assert run(site) == 0
+    assert os.listdir(site.root / "workspace" / NODE) == []
+    assert Errands(site.paths, REMOVALS).all() == []
+    assert [event["run"] for event in site.events("removal.finished")] == [tree.name for tree in trees]
+    assert [event["job_id"] for event in site.events("removal.finished")] == [1, 2]
+
+
+@pytest.mark.threat(43)
+def test_users_take_turns(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever's runs have taken least time is next, so a small run does not wait for many large ones."""
+    for number, uid in ((1, 11), (2, 11), (3, 22)):
+        left(site, number, "tmp/a", uid=uid)
+    clock, slices = [0.0], {"1.00000001": 3, "2.00000002": 1, "3.00000003": 2}
+    order: list[str] = []
+
+    def finish(_paths: object, record: Record, _deadline: object) -> bool:
+        clock[0] += removals.SLICE_S
+        order.append(record.run_name)
+        slices[record.run_name] -= 1
+        return not slices[record.run_name]
+
+    monkeypatch.setattr(run_end, "finish_removal", finish)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    assert run(site) == 0
+    assert [name[0] for name in order] == ["1", "3", "2", "3", "1", "1"]
+
+
+@pytest.mark.threat(43)
+def test_a_run_that_cannot_be_removed_keeps_no_other(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its failure is audited, and one that never ends has an end; maintenance tries both again."""
+    trees = [left(site, number, "tmp/a") for number in (1, 2, 3)]
+    damage(site.paths, REMOVALS, "4.00000004")
+    real, times = run_end.finish_removal, []
+
+    def finish(paths: NodePaths, record: Record, deadline: Deadline) -> bool:
+        if record.job_id == 1:
+            raise WorkspaceBusy(path=record.run_directory, problem="busy")
+        if record.job_id == 2:
+            times.append(1)
+            return False
+        return real(paths, record, deadline)
+
+    monkeypatch.setattr(run_end, "finish_removal", finish)
+    ticks = count()
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: 100.0 * next(ticks)))
+    assert run(site) == 0
+    assert [tree.exists() for tree in trees] == [True, True, False]
+    assert len(times) == removals.USER_S / 100 - 3  # the turns of the others
+    assert [item.key for item in Errands(site.paths, REMOVALS).all()] == ["1.00000001", "2.00000002"]
+    assert [event["error"]["code"] for event in site.events("step.failed")] == ["workspace-busy"]
+
+
+def test_a_run_of_another_release_stays_for_it(site: EntrySite) -> None:
+    """It is neither removed nor forgotten."""
+    tree = left(site, 1, "tmp/a")
+    (item,) = Errands(site.paths, REMOVALS).all()
+    path = Path(Errands(site.paths, REMOVALS).directory, item.name)
+    path.write_text(path.read_text().replace('\\"format\\": 1', '\\"format\\": 2'))
+    assert run(site) == 0
+    assert tree.exists()
+    assert Errands(site.paths, REMOVALS).all() == [item]
