@@ -43,7 +43,7 @@ from warmstart.host.identity import ROOT
 from warmstart.images import credentials, reference, squashfs
 from warmstart.images.importers import egress, image_config, layer_reader, manifest
 from warmstart.images.imports import requests
-from warmstart.images.store import layout, published, requeued
+from warmstart.images.store import layout, published
 from warmstart.images.user import asking
 from warmstart.job import from_environment
 from warmstart.maintenance import metrics
@@ -492,12 +492,6 @@ PARSERS: dict[str, Parser] = {
         _REFUSED,
         ("request.py:of",),
         (b"warmstart: image=reg.example.com/a:1 profiles=numba,triton files=a keep",),
-    ),
-    "requeued": Parser(
-        in_directory(lambda fd: requeued._read(fd, "c.7.json"), "c.7.json"),
-        (),
-        ("images/store/requeued.py:_read",),
-        (_json(requeued.RequeuedJob("c", 7, "7", 1000, 0, "reg/a:1", "x86_64")._asdict()),),
     ),
     "scope-size": Parser(
         _store_file("artifacts/locks/size.user-1", lambda store: bundles.check_quota(store, "user-1", 1, 1 << 30)),

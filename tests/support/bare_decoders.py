@@ -63,7 +63,6 @@ OF_FILES: dict[str, tuple[str, Callable[[int], object]]] = {
     "json": ("e/file", lambda _: of("profiles.formats.plain").check_json(files(), "e/file")),
     "part": (f"parts/1000.c.7.0/{BUNDLE}.json", lambda _: read_parts()),
     "producer": ("images/locks/key.producer", lambda _: of("images.store.published").producer_of(".", "key")),
-    "requeued": ("c.7.json", lambda fd: of("images.store.requeued")._read(fd, "c.7.json")),
     "signed-list-file": ("artifacts/site/signed.json", lambda _: of("store.signed").read(".", "site")),
     "triton-group": ("group.json", lambda fd: of("profiles.triton")._rewrite(fd, "group.json", "/x")),
 }

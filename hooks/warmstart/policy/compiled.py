@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
+from warmstart import wing
 from warmstart.host import files, wire
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
@@ -115,7 +116,6 @@ class Images(NamedTuple):
     import_deadline: int  # seconds
     parallel: int
     keep_layers: int  # bytes
-    requeues: int
 
 
 class Seed(NamedTuple):
@@ -189,7 +189,7 @@ class Slurmctld(NamedTuple):
 
 
 class OnError(NamedTuple):
-    """`store`: run-cold|fail-job, `image`: fail-job|run-without|requeue, `bug`: run-without|fail-job."""
+    """`store`: run-cold|fail-job, `image`: fail-job|run-without, `bug`: run-without|fail-job."""
 
     store: str
     image: str
@@ -281,6 +281,10 @@ class Policy(NamedTuple):
     def constant_cache(self) -> str:
         """The path at which all jobs of this node see their cache; "" if each job has its own."""
         return "" if self.constant_path == "none" else self.paths.cache
+
+    def parts(self, part: str) -> list[str]:
+        """Return the modules of this part, of the wings that the policy uses. Not on a warm path: looks for files."""
+        return [f"{known.name}.{part}" for known in self.wings if known.used and wing.has(known.name, part)]
 
 
 def stamp(path: str) -> Stamp:

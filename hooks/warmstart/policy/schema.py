@@ -369,7 +369,6 @@ class Images(Section):
         ge=1,
         le=64,
     )
-    requeues: int = key(3, "How often a job is requeued with `on_error.image: requeue`; then it fails.", ge=1, le=100)
     remember_failures: Duration = key(
         "30s",
         "How long these are remembered: a registry's definitive answer (no such image, no access), and that it was "
@@ -555,10 +554,10 @@ class OnError(Section):
     store: Literal["run-cold", "fail-job"] = key(
         "run-cold", "The shared store does not work: the job runs with a cold cache, or fails with a reason."
     )
-    image: Literal["fail-job", "run-without", "requeue"] = key(
+    image: Literal["fail-job", "run-without"] = key(
         "fail-job",
-        "The image is not available: the job fails with a reason, runs without `WARMSTART_IMAGE`, or goes "
-        "back into Slurm's queue [until it is there](images.md#a-job-whose-image-is-not-ready).",
+        "The image is not available: the job fails with a reason, or runs without `WARMSTART_IMAGE` "
+        "([a job whose image is not ready](images.md#a-job-whose-image-is-not-ready)).",
     )
     bug: Literal["run-without", "fail-job"] = key(
         "run-without", "A bug in warmstart: the job runs without warmstart, or fails with a reason."

@@ -6,17 +6,20 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support import packed
 from tests.support.entry_site import NODE, NUMBA, SCOPE, EntrySite
 from tests.support.worker_calls import answer_here
-from warmstart import plan, run_end, view
+from warmstart import plan, run_end, view, wing
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
+from warmstart.entry.hook import Refusal
 from warmstart.host.deadline import Deadline
-from warmstart.policy.compiled import Condition, Pattern
+from warmstart.images.imports.waiting import ImageWaitExpired
+from warmstart.policy.compiled import Condition, Pattern, Policy
 from warmstart.profiles import facts, registry
 from warmstart.record import Record, StateFull
 from warmstart.run_end import Ending
@@ -24,7 +27,7 @@ from warmstart.runner import Prepared
 from warmstart.seed import overlay
 from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.slurm import commands
-from warmstart.steps import seed
+from warmstart.steps import image, seed
 from warmstart.steps.contract import Context
 from warmstart.steps.seed import SeedFailed
 from warmstart.store.layout import Namespace, StoreFailed
@@ -126,6 +129,36 @@ def test_a_job_of_which_nothing_can_be_written_down_is_told(
     assert {event["outcome"] for event in entry_site.events("hook.finished")} == {"failed"}
     codes = [(event["step"], event["error"]["code"]) for event in entry_site.events("step.failed")]
     assert codes == [("prolog", "state-full")] * 3
+
+
+@pytest.mark.parametrize(
+    ("refusal", "advice", "fails"),
+    [
+        (None, "submit the job again later", True),
+        (Refusal("ask the wing"), "ask the wing", True),
+        (Refusal("comes again", is_spared=True), "comes again", False),
+    ],
+)
+def test_a_wing_says_what_becomes_of_a_job_without_its_image(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, refusal: Refusal | None, advice: str, fails: bool
+) -> None:
+    """Its tasks are told in any case."""
+
+    def missing(*_: object, **__: object) -> None:
+        raise ImageWaitExpired(image="reg.example.com/a:1", waited_s=5, producer="somebody")
+
+    monkeypatch.setattr(image, "run", missing)
+    monkeypatch.setattr(Policy, "parts", lambda _, name: [f"w.{name}"])
+    part, load = SimpleNamespace(refused=lambda *_: refusal), wing.load
+    monkeypatch.setattr(wing, "load", lambda module: part if module == "w.refused" else load(module))
+    entry_site.environ(SLURM_JOB_COMMENT="warmstart: image=reg.example.com/a:1")
+    images = entry_site.policy.images._replace(registries=("reg.example.com",))
+    entry_site.write(entry_site.policy._replace(images=images))
+    record = run(entry_site)
+    assert record is not None
+    assert "reg.example.com/a:1 is still missing" in record.verdict
+    assert advice in Path(entry_site.paths.view, "7", "verdict").read_text()
+    assert len(entry_site.events("job.refused")) == fails
 
 
 def test_a_job_that_asks_for_nothing_is_told_nothing(entry_site: EntrySite, unwritable: list[dict[str, str]]) -> None:
@@ -246,7 +279,7 @@ def test_the_controllers_spec_is_read_where_a_rule_needs_it(
         answer_here(monkeypatch, spec.read, read)
     else:
         monkeypatch.setattr(
-            prolog, "_with_job_spec", lambda hook, _deadline: hook._replace(job=hook.job._replace(job_name="night"))
+            prolog, "_informed", lambda hook, _deadline: hook._replace(job=hook.job._replace(job_name="night"))
         )
     record = run(entry_site)
     assert (record is not None) is known

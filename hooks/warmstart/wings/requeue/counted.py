@@ -19,10 +19,11 @@ from typing import NamedTuple
 
 from warmstart.host import wire
 from warmstart.host.files import read_small, unlink_if_there
-from warmstart.images.store.layout import META, REQUEUED
+from warmstart.images.store.layout import META
 from warmstart.images.store.published import opened_folder
 from warmstart.store.atomic import TEMP_PREFIX, replace
 
+FOLDER = "requeued"
 KEPT_S = 7 * 86400.0
 LONGEST = 4096
 WAITS = ".wait"
@@ -57,7 +58,7 @@ def count(store: str, job: RequeuedJob, most: int, writer: str) -> int:
 
     A second call for the same run counts nothing: each component of a heterogeneous job has a hook.
     """
-    with opened_folder(store, REQUEUED) as folder:
+    with opened_folder(store, FOLDER) as folder:
         known = _read(folder, job.file_name)
         times = 0
         if known is not None and known.uid == job.uid and known.restarts <= job.restarts and _is_kept(known):
@@ -73,7 +74,7 @@ def count(store: str, job: RequeuedJob, most: int, writer: str) -> int:
 def waiting(store: str, image: str, cluster: str) -> list[RequeuedJob]:
     """Return the jobs of a cluster that were requeued because this image was missing on a machine like this one."""
     start = f"{_hash(image, os.uname().machine, cluster)}."
-    with opened_folder(store, REQUEUED) as folder:
+    with opened_folder(store, FOLDER) as folder:
         names = [name for name in os.listdir(folder) if name.startswith(start) and name.endswith(WAITS)]
         ids = [name.removeprefix(start).removesuffix(WAITS) for name in sorted(names)]
         jobs = [job for job_id in ids if (job := _read(folder, f"{cluster}.{job_id}{META}"))]
@@ -82,21 +83,23 @@ def waiting(store: str, image: str, cluster: str) -> list[RequeuedJob]:
 
 def settle(store: str, jobs: list[RequeuedJob]) -> None:
     """Record that these jobs need not wait any more; how often they were requeued is kept."""
-    with opened_folder(store, REQUEUED) as folder:
+    with opened_folder(store, FOLDER) as folder:
         for job in jobs:
             if _read(folder, job.file_name) == job:  # else it was requeued again meanwhile
                 unlink_if_there(job.waiting_name, folder)
 
 
 def forget(store: str) -> int:
-    """Remove what is known of jobs that were not requeued for long; return how many those are."""
+    """Remove what is known of jobs that were not requeued for long; return how many files those are."""
     gone = 0
-    with opened_folder(store, REQUEUED) as folder:
+    with opened_folder(store, FOLDER) as folder:
         for name in os.listdir(folder):
-            if name.startswith(TEMP_PREFIX):
-                continue
-            job = _read(folder, name) if name.endswith(META) else None
-            if (job is None or not _is_kept(job)) and (name.endswith(META) or _age(folder, name) > KEPT_S):
+            if name.endswith(META) and not name.startswith(TEMP_PREFIX):
+                job = _read(folder, name)
+                is_old = job is None or not _is_kept(job)
+            else:
+                is_old = _age(folder, name) > KEPT_S
+            if is_old:
                 gone += unlink_if_there(name, folder)
     return gone
 

@@ -1,7 +1,7 @@
 """Jobs that were requeued because of an image, seen by its background import (`entry.import_image`). Runs as root.
 
 While the import runs, their start is put off a few minutes at a time: else they would come back and wait in vain until
-they have used up `images.requeues`. When the image is there, or cannot be had, they may start: at the earliest when
+they have used up `requeue.times`. When the image is there, or cannot be had, they may start: at the earliest when
 Slurm itself would have let them. Before that a slurmd takes the job for the one that it knows, and runs no prolog
 (`slurm_cred_jobid_cached`; seen with 22.05).
 
@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.images.store import requeued
-from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.requeued import RequeuedJob
-from warmstart.slurm import commands
+from warmstart.policy.compiled import Policy
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.slurm.slurmctld import QUERY_S, Slurmctld
+from warmstart.wings.requeue import counted, scontrol
+from warmstart.wings.requeue.client import RequeueClient
+from warmstart.wings.requeue.counted import RequeuedJob
 
 LOOK_S = 5.0  # between two looks into the store, as long as no job waits
 HOLD_AGAIN_S = 30.0  # between two updates of the jobs
@@ -33,10 +35,20 @@ SLURMS_DELAY_S = 600.0  # a requeued job that starts later than this was put off
 LEAST_DELAY_S = 121.0  # Slurm's own by default (AuthInfo=cred_expire)
 
 
+@contextmanager
+def watching(policy: Policy, access: Access, image: str, cluster: str) -> Iterator[WaitingJobs]:
+    """Watch the jobs that wait for an image, in a `with` block.
+
+    It has a worker of its own: a signal may interrupt a call of another one.
+    """
+    with RequeueClient.of(policy.store_user, policy.paths.store) as store:
+        yield WaitingJobs(store, access, image, cluster)
+
+
 class WaitingJobs:
     """The requeued jobs of one cluster that wait for one image."""
 
-    def __init__(self, store: ImageStoreClient, access: Access, image: str, cluster: str) -> None:
+    def __init__(self, store: RequeueClient, access: Access, image: str, cluster: str) -> None:
         """`image` is the canonical reference; `store` the shared one, also for private images."""
         self._store = store
         self._access = access
@@ -47,7 +59,7 @@ class WaitingJobs:
         self._earliest: dict[tuple[int, int], int] = {}  # job id and restarts → when Slurm would have let it start
         self._held: dict[tuple[int, int], float] = {}  # … → when we have let it start so far, 0: not ours to change
 
-    def hold(self) -> None:
+    def progressed(self) -> None:
         """Put the pending jobs' start off, unless that has just been done."""
         if time.monotonic() < self._due:
             return
@@ -65,7 +77,7 @@ class WaitingJobs:
                 starts[job.name] = f"now+{HOLD_S:.0f}"
         self._update(starts)
 
-    def let_go(self) -> None:
+    def ended(self) -> None:
         """Let the jobs start."""
         try:
             jobs, facts = self._pending()
@@ -75,14 +87,14 @@ class WaitingJobs:
                     left = self._earliest[job.job_id, job.restarts] - time.time()
                     starts[job.name] = f"now+{math.ceil(left)}" if left > 0 else "now"
             self._update(starts)
-            waiting = self._store.run(after(STORE_S), requeued.waiting, self._image, self._cluster)
-            self._store.run(after(STORE_S), requeued.settle, waiting)
+            waiting = self._store.run(after(STORE_S), counted.waiting, self._image, self._cluster)
+            self._store.run(after(STORE_S), counted.settle, waiting)
         except WarmstartError:
             pass
 
     def _pending(self) -> tuple[list[RequeuedJob], dict[int, JobFacts]]:
         """Return the jobs that are pending, and what slurmctld says about them."""
-        jobs = self._store.run(after(STORE_S), requeued.waiting, self._image, self._cluster)[:MOST]
+        jobs = self._store.run(after(STORE_S), counted.waiting, self._image, self._cluster)[:MOST]
         known = self._slurmctld.jobs([job.job_id for job in jobs], after(QUERY_S)) if jobs else []
         facts = {job.job_id: job for job in known if job.is_pending}
         return [job for job in jobs if job.job_id in facts], facts
@@ -107,4 +119,4 @@ class WaitingJobs:
         for name, start in starts.items():
             calls.setdefault(start, []).append(name)
         for start, names in calls.items():
-            commands.update_jobs(self._access, names, {"StartTime": start}, after(QUERY_S))
+            scontrol.put_off(self._access, names, start, after(QUERY_S))

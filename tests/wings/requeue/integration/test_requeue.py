@@ -19,10 +19,10 @@ from tests.cluster.site import RULES, Site
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images.imports import requests
-from warmstart.images.imports.waiting_jobs import WaitingJobs
-from warmstart.images.store.client import ImageStoreClient
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.slurm.slurmctld import Slurmctld
+from warmstart.wings.requeue.client import RequeueClient
+from warmstart.wings.requeue.importing import WaitingJobs
 
 SHOW = '#!/bin/sh\nunsquashfs -s "$WARMSTART_IMAGE" > /dev/null && echo found\n'
 
@@ -37,11 +37,11 @@ def hold_and_let_go(site: Site, job_id: int, image: str) -> None:
         assert found is not None
         return found
 
-    with ImageStoreClient.of(Identity(STORE, owner.uid, owner.gid), str(site.store)) as store:
+    with RequeueClient.of(Identity(STORE, owner.uid, owner.gid), str(site.store)) as store:
         waiting, slurms = WaitingJobs(store, access, image, "warmstart"), shown().eligible
-        waiting.hold()
+        waiting.progressed()
         assert shown().eligible > slurms + 200
-        waiting.let_go()
+        waiting.ended()
         assert abs(shown().eligible - slurms) <= 2
 
 
@@ -79,7 +79,7 @@ def test_each_kind_of_job(quick: Site, registry: Registry, fresh_image: Callable
     """One import for all of them; none is requeued twice, no array as a whole, and no node is drained."""
     site, cluster, image, other = quick, quick.cluster, fresh_image(), fresh_image()
     wanting = f"--comment=warmstart: image={image}"
-    site.write_policy(f"on_error: {{image: requeue}}\n{RULES}")
+    site.write_policy(f"requeue: {{}}\n{RULES}")
     policy = site.etc / "policy.yaml"
     policy.write_text(policy.read_text().replace("wait: 60s", "wait: 5s"))
     with registry.silent():

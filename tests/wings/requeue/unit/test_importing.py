@@ -10,16 +10,15 @@ import pytest
 
 from tests.support.entry_site import EntrySite
 from warmstart.host.deadline import Deadline
-from warmstart.images.imports import waiting_jobs
-from warmstart.images.imports.waiting_jobs import WaitingJobs
-from warmstart.images.store import requeued
-from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.requeued import RequeuedJob
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, JobFacts
+from warmstart.wings.requeue import counted, importing, scontrol
+from warmstart.wings.requeue.client import RequeueClient
+from warmstart.wings.requeue.counted import RequeuedJob
+from warmstart.wings.requeue.importing import WaitingJobs
 
 IMAGE = "reg.io/a:1"
-HELD = {"StartTime": "now+300"}
+HELD = "now+300"
 
 
 class Queue:
@@ -28,21 +27,21 @@ class Queue:
     def __init__(self, site: EntrySite, patch: pytest.MonkeyPatch) -> None:
         self.store = str(site.store)
         self.jobs: dict[int, JobFacts] = {}
-        self.updates: list[tuple[list[str], dict[str, str]]] = []
+        self.updates: list[tuple[list[str], str]] = []
         self.asked = 0
         patch.setattr(commands, "jobs", self._jobs)
-        patch.setattr(commands, "update_jobs", self._update)
-        patch.setattr(waiting_jobs, "HOLD_AGAIN_S", 0.0)
-        self.client = ImageStoreClient(site.client().worker, self.store)
+        patch.setattr(scontrol, "put_off", self._put_off)
+        patch.setattr(importing, "HOLD_AGAIN_S", 0.0)
+        self.client = RequeueClient.of(site.policy.store_user, self.store)
         self.waiting = WaitingJobs(self.client, Access("/nowhere"), IMAGE, "c1")
 
     def add(self, job_id: int, state: str = "PENDING", later: float = 121.0) -> None:
         """Requeue a job, which may start so many seconds later."""
         job = RequeuedJob("c1", job_id, f"{job_id}_1", 1000, 0, IMAGE, os.uname().machine)
-        assert requeued.count(self.store, job, 3, "me")
+        assert counted.count(self.store, job, 3, "me")
         self.jobs[job_id] = JobFacts(job_id, state, "", f"{job_id}_1", int(time.time() + later))
 
-    def told(self) -> list[tuple[list[str], dict[str, str]]]:
+    def told(self) -> list[tuple[list[str], str]]:
         """Return the updates since the last call."""
         found, self.updates = self.updates, []
         return found
@@ -51,12 +50,11 @@ class Queue:
         self.asked += 1
         return [self.jobs[job_id] for job_id in job_ids if job_id in self.jobs]
 
-    def _update(self, _access: Access, names: list[str], changes: dict[str, str], _deadline: Deadline) -> str:
-        self.updates.append((names, changes))
+    def _put_off(self, _access: Access, names: list[str], start: str, _deadline: Deadline) -> str:
+        self.updates.append((names, start))
         for job_id, job in self.jobs.items():
             if f"{job_id}_1" in names:
-                start = changes.get("StartTime", "")
-                eligible = int(time.time() + float(start.partition("+")[2] or 0)) if start else job.eligible
+                eligible = int(time.time() + float(start.partition("+")[2] or 0))
                 self.jobs[job_id] = job._replace(eligible=eligible)
         return ""
 
@@ -75,23 +73,23 @@ def test_pending_jobs_stay_pending(queue: Queue) -> None:
     queue.add(8, "COMPLETING")
     queue.add(9)
     for _ in range(2):
-        queue.waiting.hold()
+        queue.waiting.progressed()
         assert queue.told() == [(["7_1", "9_1"], HELD)]
 
 
 def test_no_job_is_held_twice_in_a_row(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """An import reports every two seconds."""
-    monkeypatch.setattr(waiting_jobs, "HOLD_AGAIN_S", 30.0)
+    monkeypatch.setattr(importing, "HOLD_AGAIN_S", 30.0)
     queue.add(7)
-    queue.waiting.hold()
-    queue.waiting.hold()
+    queue.waiting.progressed()
+    queue.waiting.progressed()
     assert len(queue.told()) == 1
 
 
 def test_without_waiting_jobs_slurm_is_asked_nothing(queue: Queue) -> None:
     """That is most imports."""
-    queue.waiting.hold()
-    queue.waiting.let_go()
+    queue.waiting.progressed()
+    queue.waiting.ended()
     assert (queue.asked, queue.updates) == (0, [])
 
 
@@ -99,24 +97,24 @@ def test_jobs_that_were_held_start_when_the_image_is_there(queue: Queue) -> None
     """Not before Slurm itself would have started them: its slurmd would run no prolog."""
     queue.add(7, later=121)
     queue.add(8, later=-5)  # slurmctld has not set it yet
-    queue.waiting.hold()
+    queue.waiting.progressed()
     queue.told()
-    queue.waiting.let_go()
-    starts = [int(changes["StartTime"].removeprefix("now+")) for _, changes in queue.told()]
+    queue.waiting.ended()
+    starts = [int(start.removeprefix("now+")) for _, start in queue.told()]
     assert all(118 <= start <= 122 for start in starts)
     assert starts
-    assert requeued.waiting(queue.store, IMAGE, "c1") == []
+    assert counted.waiting(queue.store, IMAGE, "c1") == []
 
 
 def test_a_start_that_somebody_else_chose_stays(queue: Queue) -> None:
     """Whether before we held the job, or after it."""
     queue.add(7, later=7200)
     queue.add(8)
-    queue.waiting.hold()
+    queue.waiting.progressed()
     assert queue.told() == [(["8_1"], HELD)]
     queue.jobs[8] = queue.jobs[8]._replace(eligible=int(time.time()) + 9000)
-    queue.waiting.hold()
-    queue.waiting.let_go()
+    queue.waiting.progressed()
+    queue.waiting.ended()
     assert queue.told() == []
 
 
@@ -125,9 +123,9 @@ def test_a_job_that_was_never_held_starts_by_itself(queue: Queue) -> None:
     queue.add(7)
     queue.add(8, "COMPLETING")
     queue.add(9, "CANCELLED")
-    queue.waiting.let_go()
+    queue.waiting.ended()
     assert queue.told() == []
-    assert requeued.waiting(queue.store, IMAGE, "c1") == []
+    assert counted.waiting(queue.store, IMAGE, "c1") == []
 
 
 def test_a_silent_controller_changes_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +136,6 @@ def test_a_silent_controller_changes_nothing(queue: Queue, monkeypatch: pytest.M
 
     queue.add(7)
     monkeypatch.setattr(commands, "jobs", silent)
-    queue.waiting.hold()
-    queue.waiting.let_go()
+    queue.waiting.progressed()
+    queue.waiting.ended()
     assert queue.updates == []

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.support.entry_site import NODE, EntrySite
-from warmstart.entry import prolog, requeue
+from warmstart.entry import prolog
 from warmstart.errors import WarmstartError
 from warmstart.images.imports.waiting import ImageWaitExpired
-from warmstart.images.store import requeued
-from warmstart.policy.compiled import Slurmctld
+from warmstart.policy.compiled import Slurmctld, Wing
 from warmstart.steps import image
+from warmstart.wings.requeue import counted, refused
 
 EXPIRED = ImageWaitExpired(image="reg.example.com/a:1", waited_s=5, producer="imported by pid 9 on n2 for job 3")
 
@@ -35,8 +35,9 @@ class Requeueing:
         self.policy = policy._replace(
             rules=tuple(rule._replace(images=("reg.example.com/a:1",)) for rule in policy.rules),
             paths=policy.paths._replace(scontrol=str(self.programs / "scontrol")),
-            on_error=policy.on_error._replace(image="requeue"),
-            images=policy.images._replace(requeues=2, registries=("reg.example.com",)),
+            images=policy.images._replace(registries=("reg.example.com",)),
+            own={"requeue": 2},
+            wings=(Wing("requeue", used=True, step="", early=False, end=""),),
         )
         site.write(self.policy)
         site.environ(SLURM_JOB_RESTART_COUNT="0", SLURM_CONF="/etc/s.conf")
@@ -84,7 +85,7 @@ def test_a_batch_job_goes_back_into_the_queue(node: Requeueing) -> None:
     assert (event["name"], event["times"], event["most"], event["error"]["code"]) == ("7", 1, 2, "job-refused")
     assert "imported by pid 9 on n2 for job 3" in node.verdict
     assert "the job is requeued, 1 of at most 2 times" in node.verdict
-    (waits,) = requeued.waiting(str(node.site.store), "reg.example.com/a:1", "test")
+    (waits,) = counted.waiting(str(node.site.store), "reg.example.com/a:1", "test")
     assert (waits.name, waits.job_id, waits.times) == ("7", 7, 1)
 
 
@@ -96,7 +97,7 @@ def test_it_is_not_requeued_for_ever(node: Requeueing) -> None:
     assert [call for call in calls if call.startswith("scontrol requeue")] == []
     assert node.events() == [2, 1, 1]
     assert "imported by pid 9 on n2" in node.verdict
-    assert "was not requeued: it was requeued 2 times already (images.requeues)" in node.verdict
+    assert "was not requeued: it was requeued 2 times already (requeue.times)" in node.verdict
 
 
 def test_a_task_of_an_array_alone(node: Requeueing) -> None:
@@ -134,12 +135,12 @@ def test_a_heterogeneous_job_as_a_whole(node: Requeueing) -> None:
     """By its leader: a component cannot be requeued alone. The other components' hooks count the same run."""
     node.site.environ(SLURM_HET_JOB_ID="6")
     assert node.prolog() == ["scontrol requeue 6 /etc/s.conf"]
-    (waits,) = requeued.waiting(str(node.site.store), "reg.example.com/a:1", "test")
+    (waits,) = counted.waiting(str(node.site.store), "reg.example.com/a:1", "test")
     assert (waits.name, waits.job_id, waits.times) == ("6", 6, 1)
     node.program("scontrol", "echo 'Job is pending execution for job 6' >&2; exit 1")
     node.prolog()
     assert node.events() == [2, 0, 0]
-    assert [waits.times for waits in requeued.waiting(str(node.site.store), "reg.example.com/a:1", "test")] == [1]
+    assert [waits.times for waits in counted.waiting(str(node.site.store), "reg.example.com/a:1", "test")] == [1]
 
 
 def test_the_other_nodes_ask_nobody(node: Requeueing) -> None:
@@ -166,7 +167,7 @@ def test_a_job_that_cannot_be_requeued_fails(
     node: Requeueing, monkeypatch: pytest.MonkeyPatch, program: str, script: str, reason: str
 ) -> None:
     """With the message that it would have got, and why; in time, and the node stays in service."""
-    monkeypatch.setattr(requeue, "SECONDS", 2.0 if "sleep" in script else 60.0)
+    monkeypatch.setattr(refused, "SECONDS", 2.0 if "sleep" in script else 60.0)
     node.program(program, script)
     node.prolog()
     assert node.events() == [0, 1, 1]
@@ -189,11 +190,11 @@ def test_a_store_that_is_away_counts_nothing_and_requeues_nothing(node: Requeuei
     assert node.events() == [0, 1, 1]
 
 
-@pytest.mark.parametrize("image_policy", ["fail-job", "run-without"])
-def test_only_where_the_policy_says_so(node: Requeueing, image_policy: str) -> None:
+def test_only_where_the_policy_says_so(node: Requeueing) -> None:
     """The default is to fail."""
-    node.site.write(node.policy._replace(on_error=node.policy.on_error._replace(image=image_policy)))
+    node.site.write(node.policy._replace(own={}, wings=(node.policy.wings[0]._replace(used=False),)))
     assert node.prolog() == []
+    assert node.events() == [0, 0, 1]
 
 
 def test_a_mistake_of_the_users_is_none_of_this(node: Requeueing) -> None:
