@@ -54,7 +54,7 @@ from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
 from warmstart.seed import together
-from warmstart.slurm import commands, nodes, spec
+from warmstart.slurm import commands, nodes
 from warmstart.store import blocklist, board, bundles, index, parts, signed
 from warmstart.store import manifest as manifests
 from warmstart.store.bundles import BundleGone
@@ -275,7 +275,6 @@ _SIGNED = signed.SignedList(1, "ab" * 16, "site", 7, 1.0, 2.0, {"numba/ns": SHA2
 _REQUEST = requests.ImportRequest("reg/a:1", "x86_64.oci1", "", "a", 1, "", "c", "n1", 7, "0a1b2c3d", 1.0)
 _PRODUCER = {"host": "n1", "job": 7, "since": "now", "phase": "fetching", "done": 1, "total": 2, "rate": 3, "at": 1.5}
 _FAILURE = {"code": "image-not-found", "fields": {"image": "reg/a:1"}, "at": 1.5, "uid": 1}
-_SPEC = spec.Spec("c", 7, 1000, 0, 1.5, "train", "", None, "normal")
 _SPOOLED = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", SHA256)
 _LAYERS = {"layers": [{"digest": f"sha256:{SHA256}", "size": 9}]}
 _PLATFORMS = {"manifests": [{"digest": f"sha256:{SHA256}", "platform": {"os": "linux", "architecture": "amd64"}}]}
@@ -524,12 +523,6 @@ PARSERS: dict[str, Parser] = {
         (b"ClusterName=c\nNodeName=n[1-4] \\\n CPUs=2 # two\nInclude more.conf\n", b"required x.so a=b\n"),
     ),
     "slurm-plugin": Parser(_file(installed.built_for), (OSError,), ("doctor/installed.py:built_for",), (_SHARED,)),
-    "spec": Parser(
-        spec._decode,
-        (OSError, ValueError, KeyError, TypeError),
-        ("slurm/spec.py:_decode",),
-        (_json({"format": 1, **_SPEC._asdict()}),),
-    ),
     "spool": Parser(spool._decode, (ValueError,), ("harvest/spool.py:_decode",), (spool._encode(_SPOOLED),)),
     "step-answer": Parser(
         asking._decode,
@@ -586,7 +579,8 @@ PARSERS: dict[str, Parser] = {
         ((13).to_bytes(4, "big") + b'{"value": []}',),
     ),
 }
-# Those of wings that read JSON: file, module, function of directory and file (tests/support/bare_decoders.py).
+# Those of wings that read JSON: file, module, function of directory and file; without a file a function of bytes
+# (tests/support/bare_decoders.py).
 OF_WINGS: dict[str, tuple[str, str, str]] = {}
 for _name in wing.found():
     if (Path(__file__).parents[1] / "wings" / _name / "parsers.py").exists():

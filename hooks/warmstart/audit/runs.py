@@ -39,7 +39,7 @@ REMARKS = {
     events.PROFILE_LEFT_OUT: "is not among the job's profiles",
     events.TMPDIR_LEFT_OUT: "TMPDIR stays the user's: programs could not bind sockets in a path so long",
     events.OVERLAY_FAILED: "could not be mounted; extracted instead",
-    events.SPEC_IGNORED: "the controller's spec of the job was not used",
+    events.JOB_UNINFORMED: "rules that need what slurmd does not tell of the job granted nothing",
     events.BUNDLE_REFUSED: "a bundle was refused",
     events.BUNDLE_LEFT_OUT: "a bundle was left out",
     events.BUNDLE_SPOOLED: "the store did not take the bundle; it is kept on the node until maintenance",

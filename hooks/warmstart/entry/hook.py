@@ -16,6 +16,7 @@ import sys
 import time
 
 from warmstart import record as records
+from warmstart import wing
 from warmstart.audit import events
 from warmstart.audit.journal import Journal, is_flush_due
 from warmstart.errors import NodeError, PolicyError, StoreError, WarmstartError
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from warmstart.runner import Refused
+
+    class InformsPart(Protocol):
+        """`informs.py` of a wing. Hot path where a rule needs it."""
+
+        def informed(self, policy: Policy, job: Job, store: StoreClient, deadline: Deadline) -> Job:
+            """Return the job with what the wing knows of it. Raises `StoreError`."""
 
     class RefusedPart(Protocol):
         """`refused.py` of a wing."""
@@ -95,19 +102,17 @@ def informed(hook: Hook, names: Collection[str], deadline: Deadline) -> Job:
 
     It asks nobody about what is known already. An attribute stays None, unknown, where nobody tells it.
     """
-    job, keys = hook.job, hook.policy.slurmctld
-    if keys is None or (job.comment_known and all(getattr(job, name) is not None for name in names)):
+    job = hook.job
+    if job.comment_known and all(getattr(job, name) is not None for name in names):
         return job
-    from warmstart.slurm import spec
-
-    try:
-        path = spec.path_of(keys.spec_directory, job.cluster, job.id)
-        return spec.informed(
-            job, path, hook.store.worker.look(deadline.within(keys.deadline), spec.read, path, keys.user.uid)
-        )
-    except StoreError as error:  # rules that need the spec grant nothing
-        hook.audit.emit(events.SPEC_IGNORED, error=error.as_audit())
-        return job
+    for known in hook.policy.wings:
+        if known.used and known.informs:
+            part: InformsPart = wing.load(known.informs)
+            try:
+                job = part.informed(hook.policy, job, hook.store, deadline)
+            except StoreError as error:  # rules that need it grant nothing
+                hook.audit.emit(events.JOB_UNINFORMED, error=error.as_audit())
+    return job
 
 
 def run_hook(name: str, prefix: str, work: Callable[[Hook], WarmstartError | None]) -> int:

@@ -99,13 +99,13 @@ def _import(installation: Installation, node: str, paths: NodePaths, key: str) -
             request = requests.read(paths.imports, key)
             if request is not None:
                 with requests.slot(queue, request) as has_slot:
-                    _serve(session, request, installation.pyslurm, has_slot=has_slot)
+                    _serve(session, request, installation.slurm_libraries, has_slot=has_slot)
             requests.start_due(queue)
 
 
-def _serve(session: Session, request: ImportRequest, pyslurm: str, *, has_slot: bool) -> None:
+def _serve(session: Session, request: ImportRequest, libraries: str, *, has_slot: bool) -> None:
     if has_slot:
-        access = Access(session.policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), pyslurm)
+        access = Access(session.policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), libraries)
         parts: list[ImportingPart] = [wing.load(module) for module in session.policy.parts("importing")]
         with ExitStack() as stack:
             watching = [part.watching(session.policy, access, request.reference, request.cluster) for part in parts]

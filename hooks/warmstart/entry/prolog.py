@@ -117,8 +117,7 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
 
 def _informed(hook: Hook, deadline: Deadline) -> Hook:
     """Add what rules need of the job and slurmd did not tell."""
-    keys = hook.policy.slurmctld
-    return hook if keys is None else hook._replace(job=informed(hook, keys.attributes, deadline))
+    return hook._replace(job=informed(hook, hook.policy.unseen, deadline))
 
 
 def _record(hook: Hook) -> Record:

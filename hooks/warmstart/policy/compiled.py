@@ -178,16 +178,6 @@ class Trust(NamedTuple):
     keys: tuple[str, ...] = ()  # public, as OpenSSH writes them
 
 
-class Slurmctld(NamedTuple):
-    """The controller's hooks and their specs."""
-
-    spec_directory: str
-    user: Identity  # owner of the specs
-    deadline: int  # seconds
-    conf: str | None  # path of slurm.conf
-    attributes: tuple[str, ...]  # those that rules match on and that nodes may have to read from a spec
-
-
 class OnError(NamedTuple):
     """`store`: run-cold|fail-job, `image`: fail-job|run-without, `bug`: run-without|fail-job."""
 
@@ -248,6 +238,7 @@ class Wing(NamedTuple):
     step: str
     early: bool  # whether its step comes before the images
     end: str
+    informs: str = ""
 
 
 class Policy(NamedTuple):
@@ -269,11 +260,11 @@ class Policy(NamedTuple):
     trust: Trust
     on_error: OnError
     rules: tuple[Rule, ...]
-    slurmctld: Slurmctld | None  # None: there are no specs
     profiles: tuple[DefinedProfile, ...]  # the site's own, and `files`
     trees: Trees
     mode: str = "enforce"  # observe | enforce
     own: dict[str, Json] = {}  # noqa: RUF012 - what is read of wings' sections, by key; never mutated
+    unseen: tuple[str, ...] = ()  # attributes that rules match on and that some slurmd does not tell
     wings: tuple[Wing, ...] = ()
     words: tuple[Word, ...] = ()
 

@@ -248,14 +248,16 @@ class Match(Section):
     constraint: Globs | None = key(None, "The job's `--constraint` as submitted, such as `a100&nvme`. Claimed.")
     qos: Globs | None = key(
         None,
-        "The job's QOS. Before Slurm 26.05 it comes from "
-        "[the controller's spec](../operations/slurmctld-hooks.md). Claimed, unless `trust.qos` is `enforced`.",
+        "The job's QOS, which slurmd tells since 26.05 ([before](#what-slurmd-does-not-tell)). Claimed, unless "
+        "`trust.qos` is `enforced`.",
     )
-    job_name: Globs | None = key(None, "The job's name, from the controller's spec. Needs `slurmctld`. Claimed.")
+    job_name: Globs | None = key(
+        None, "The job's name, [which slurmd does not tell](#what-slurmd-does-not-tell). Claimed."
+    )
     array: Globs | None = key(
         None,
-        "`JOBID_TASKID` of an array's task, from the controller's spec; `*` matches any task of any array. "
-        "Needs `slurmctld`. Claimed.",
+        "`JOBID_TASKID` of an array's task, [which slurmd does not tell](#what-slurmd-does-not-tell); `*` matches any "
+        "task of any array. Claimed.",
     )
 
 
@@ -535,19 +537,6 @@ class Trust(Section):
     )
 
 
-class Slurmctld(Section):
-    """Optional hooks on the controller tell nodes what slurmd does not ([how](../operations/slurmctld-hooks.md))."""
-
-    spec_directory: Path | None = key(
-        None,
-        "Directory on the shared file system where the hooks write job specs. `user` owns it, mode 0755. "
-        "`null`: nodes look for no specs.",
-    )
-    user: Account = key("slurm", "SlurmUser. Specs of any other owner are ignored.")
-    deadline: Duration = key("2s", "How long a job waits for slurmctld's answer, and a node's prolog for the spec.")
-    conf: Path | None = key(None, "`slurm.conf` on the controller, if Slurm does not find it by itself.")
-
-
 class OnError(Section):
     """What a failure does to the job. None of these drains a node; only a fault of the node itself does."""
 
@@ -735,7 +724,6 @@ class PolicyModel(Section):
     maintenance: Maintenance = Field(default_factory=Maintenance)
     limits: Limits = Field(default_factory=Limits)
     trust: Trust = Field(default_factory=Trust)
-    slurmctld: Slurmctld = Field(default_factory=Slurmctld)
     on_error: OnError = Field(default_factory=OnError)
     profiles: dict[Profile, DefinedProfile] = key({}, "Profiles of the site's own, by name. Rules turn them on.")
     files: Files = Field(default_factory=Files)

@@ -1,6 +1,6 @@
 """A stand-in for pyslurm 25.11.2: the names of its API that warmstart uses, and how they behave.
 
-`API` is what tests/integration/test_pyslurm_contract.py looks for in the released source; nothing of that is here.
+`API` is what integration/test_pyslurm_contract.py looks for in the released source; nothing of that is here.
 """
 
 from __future__ import annotations

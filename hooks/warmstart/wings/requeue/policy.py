@@ -35,7 +35,7 @@ def rule_faults(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
     yield from ()
 
 
-def of_policy(model: PolicyModel) -> dict[str, Json]:
+def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - as above
     """Return how often a job goes back, if any does."""
     given = _given(model)
     return {KEY: given.times} if given else {}

@@ -13,11 +13,11 @@ from typing import Concatenate, ParamSpec, TypeVar
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker, WorkerBug
-from warmstart.slurm import controller
 from warmstart.slurm.facts import Access
-from warmstart.slurm.spec import Spec, SpecUnusable, as_json
+from warmstart.wings.specs import controller
+from warmstart.wings.specs.stored import Spec, SpecUnusable, as_json
 
-ROOMS = ("warmstart.slurm.controller:", "warmstart.slurm.pyslurm_lookup:")
+ROOMS = ("warmstart.wings.specs.controller:", "warmstart.wings.specs.pyslurm_lookup:")
 
 P = ParamSpec("P")
 R = TypeVar("R")

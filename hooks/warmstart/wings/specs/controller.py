@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from warmstart.host.files import replace_file, unlink_if_there
 from warmstart.job import Job
-from warmstart.slurm.spec import Spec, opened_directory
+from warmstart.wings.specs.stored import Spec, opened_directory
 
 _LONGEST_TEXT = 4096  # of a job name or comment; slurmctld itself caps comments at 1024
 

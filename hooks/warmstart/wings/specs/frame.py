@@ -19,11 +19,46 @@ from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.job import Job, from_environment
-from warmstart.paths import Controller
-from warmstart.policy.compiled import Policy, Slurmctld
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
-from warmstart.slurm.client import SlurmClient
-from warmstart.slurm.spec import SpecUnusable, path_of
+from warmstart.wings.specs import keys
+from warmstart.wings.specs.client import SlurmClient
+from warmstart.wings.specs.events import SPEC_FAILED
+from warmstart.wings.specs.keys import Keys
+from warmstart.wings.specs.stored import SpecUnusable, path_of
+
+
+class Controller(Installation):
+    """Paths of slurmctld's hooks on the controller: the same policy, and a directory owned by SlurmUser."""
+
+    @property
+    def is_off(self) -> bool:
+        """Whether an administrator has switched warmstart off. The brake is only for the nodes of a host."""
+        return os.path.exists(self.off_switch)
+
+    @property
+    def own(self) -> str:
+        """SlurmUser's directory, 0700, created by an administrator. Without it each hook compiles the policy.
+
+        It is outside `var`, because root trusts everything in `var`.
+        """
+        return f"{self.var}-slurmctld"
+
+    @property
+    def compiled_policy(self) -> str:
+        """The compiled policy of SlurmUser, which cannot read root's."""
+        return f"{self.own}/policy.json"
+
+    @property
+    def journal(self) -> str:
+        """Journals that are not in the controller's audit log yet."""
+        return f"{self.own}/journal"
+
+    @property
+    def audit(self) -> str:
+        """The controller's audit log. SlurmUser cannot write root's."""
+        return f"{self.own}/audit.jsonl"
 
 
 class ControllerRun(NamedTuple):
@@ -31,12 +66,12 @@ class ControllerRun(NamedTuple):
 
     job: Job
     policy: Policy
-    keys: Slurmctld
+    keys: Keys
     path: str  # of the job's spec
     audit: Journal
     slurm: SlurmClient
     deadline: Deadline  # of the whole run
-    pyslurm: str
+    libraries: str  # where pyslurm may be
 
 
 def run_hook(name: str, prefix: str, work: Callable[[ControllerRun], None]) -> int:
@@ -67,7 +102,7 @@ def _audited(name: str, installation: Controller, job: Job, work: Callable[[Cont
         journal.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
     except WarmstartError as error:
         outcome = "failed"
-        journal.emit(events.SPEC_FAILED, error=error.as_audit())
+        journal.emit(SPEC_FAILED, error=error.as_audit())
     except Exception:  # noqa: BLE001 - a bug: audited, never a status
         outcome = "failed"
         journal.emit(events.HOOK_CRASHED, traceback=_traceback())
@@ -79,12 +114,13 @@ def _work(installation: Controller, job: Job, journal: Journal, work: Callable[[
     policy, _, _, problem = current_policy(installation, keep=True)
     if problem is not None:
         journal.emit(events.POLICY_REJECTED, error=problem.as_audit(), in_force="the last good one")
-    keys = policy.slurmctld
-    if keys is None:
+    found = keys.of(policy)
+    if found is None:
         return
-    path = path_of(keys.spec_directory, job.cluster, job.id)
-    with SlurmClient(_slurm_user(keys.user, path)) as slurm:
-        work(ControllerRun(job, policy, keys, path, journal, slurm, after(keys.deadline), installation.pyslurm))
+    path = path_of(found.spec_directory, job.cluster, job.id)
+    with SlurmClient(_slurm_user(found.user, path)) as slurm:
+        libraries = installation.slurm_libraries
+        work(ControllerRun(job, policy, found, path, journal, slurm, after(found.deadline), libraries))
 
 
 def _slurm_user(user: Identity, path: str) -> Identity:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +9,12 @@ import pytest
 
 from tests.support.entry_site import NODE, EntrySite
 from warmstart.entry import prolog
+from warmstart.entry.hook import Hook
 from warmstart.errors import WarmstartError
+from warmstart.host.deadline import Deadline
 from warmstart.images.imports.waiting import ImageWaitExpired
-from warmstart.policy.compiled import Slurmctld, Wing
+from warmstart.job import Job
+from warmstart.policy.compiled import Wing
 from warmstart.steps import image
 from warmstart.wings.requeue import counted, refused
 
@@ -106,29 +106,23 @@ def test_a_task_of_an_array_alone(node: Requeueing) -> None:
     assert node.prolog()[-1] == "scontrol requeue 7_3 /etc/s.conf"
 
 
-def spec_of(node: Requeueing, array: str, restarts: int = 0) -> None:
-    """Write the controller's spec of the job."""
-    directory = node.site.root / "specs"
-    directory.mkdir(mode=0o755, exist_ok=True)
-    found = {"cluster": "test", "job_id": 7, "uid": os.getuid(), "restarts": restarts, "written": time.time()}
-    found |= {"format": 1, "job_name": "x", "array": array, "comment": "", "qos": None}
-    (directory / "test.7.json").write_text(json.dumps(found))
-    (directory / "test.7.json").chmod(0o644)
-    keys = Slurmctld(str(directory), node.policy.store_user, 60, "", ())
-    node.site.write(node.policy._replace(slurmctld=keys))
-
-
 @pytest.mark.parametrize(("array", "name"), [("7_3", "7_3"), ("", "7")])
-def test_where_the_controllers_spec_tells_nobody_is_asked(node: Requeueing, array: str, name: str) -> None:
+def test_where_the_node_is_informed_nobody_is_asked(
+    node: Requeueing, monkeypatch: pytest.MonkeyPatch, array: str, name: str
+) -> None:
     """One call is all."""
-    spec_of(node, array)
+    inform(monkeypatch, array)
     assert node.prolog() == [f"scontrol requeue {name} /etc/s.conf"]
 
 
-def test_a_spec_of_another_run_tells_nothing(node: Requeueing) -> None:
-    """Then slurmctld is asked."""
-    spec_of(node, "7_9", restarts=4)
-    assert [call.partition(" ")[0] for call in node.prolog()] == ["squeue", "scontrol"]
+def inform(patch: pytest.MonkeyPatch, array: str) -> None:
+    """Have this node know of which array the job is a task."""
+
+    def informed(hook: Hook, names: tuple[str, ...], _deadline: Deadline) -> Job:
+        assert names == ("array",)
+        return hook.job._replace(array=array)
+
+    patch.setattr(refused, "informed", informed)
 
 
 def test_a_heterogeneous_job_as_a_whole(node: Requeueing) -> None:
@@ -175,9 +169,9 @@ def test_a_job_that_cannot_be_requeued_fails(
     assert reason in node.verdict
 
 
-def test_without_slurms_commands_the_job_fails(node: Requeueing) -> None:
+def test_without_slurms_commands_the_job_fails(node: Requeueing, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing program would drain the node elsewhere."""
-    spec_of(node, "")
+    inform(monkeypatch, "")
     (node.programs / "scontrol").unlink()
     node.prolog()
     assert node.events() == [0, 1, 1]

@@ -16,9 +16,9 @@ from tests.cluster.processes import wait_until
 from tests.support.requirements import unavailable
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.slurm import pyslurm_lookup
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
+from warmstart.wings.specs import pyslurm_lookup
 
 pytestmark = pytest.mark.sweep  # needs a pyslurm that is built by hand (CONTRIBUTING.md)
 

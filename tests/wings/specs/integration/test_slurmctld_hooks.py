@@ -91,7 +91,7 @@ class Hooks:
 
 @pytest.fixture(scope="module")
 def switched_on(installed: Site) -> Iterator[Hooks]:
-    """Uncomment the two lines of the include file (docs/operations/slurmctld-hooks.md); restore it at the end."""
+    """Uncomment the two lines of the include file (docs/wings/specs.md); restore it at the end."""
     conf = installed.cluster.base / "etc" / "warmstart.conf"
     text = conf.read_text()
     conf.write_text(re.sub(r"^#((Prolog|Epilog)Slurmctld=)", r"\1", text, flags=re.MULTILINE))
@@ -146,7 +146,7 @@ def test_each_task_of_an_array_and_each_component_has_its_own_spec(hooks: Hooks)
     hooks.site.cluster.wait_idle()
     leader = hooks.site.cluster.submit(SHOW, ALICE, "--nodelist=n1", ":", "--nodelist=n2")
     assert hooks.site.finish(leader).output == "named= array= fast= qos=high\n"
-    assert [hooks.site.events(job_id, "spec.ignored") for job_id in (leader, leader + 1)] == [[], []]
+    assert [hooks.site.events(job_id, "job.uninformed") for job_id in (leader, leader + 1)] == [[], []]
     wait_until("epilog-slurmctld", lambda: os.listdir(hooks.specs) == [], 30)
     asked = hooks.asked.read_text().splitlines()
     job_ids = [*range(array, array + 3), leader, leader + 1]
@@ -190,7 +190,7 @@ def test_a_hook_that_can_write_nothing_holds_no_job_up(hooks: Hooks) -> None:
     finally:
         hooks.specs.chmod(0o755)
     assert (ended.state, ended.restarts, ended.output) == ("COMPLETED", 0, "named= array= fast= qos=\n")
-    (ignored,) = hooks.site.events(ended.job_id, "spec.ignored")
+    (ignored,) = hooks.site.events(ended.job_id, "job.uninformed")
     assert "can be written by others" in ignored["error"]["reason"]
     assert "can be written by others" in hooks.audit("spec.failed")[-1]["error"]["reason"]
 
@@ -250,7 +250,7 @@ def prolog_of(hooks: Hooks, changes: dict[str, object], spoil: Callable[[Path], 
             spoil(path)
         assert site.run_hook("prolog", variables).returncode == 0
         environment = (site.var / "n1" / "view" / str(job_id) / "environment").read_text()
-        return environment, [event["error"]["reason"] for event in site.events(job_id, "spec.ignored")]
+        return environment, [event["error"]["reason"] for event in site.events(job_id, "job.uninformed")]
     finally:
         for left in hooks.specs.iterdir():
             left.unlink()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_pyslurm import JOB, PENDING, install
+from tests.wings.specs.fake_pyslurm import JOB, PENDING, install
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.slurm.facts import Access, JobFacts
@@ -28,34 +28,6 @@ def controller(tmp_path: Path, version: str = "22.05.8", script: str = f"echo '{
         program.chmod(0o755)
     me = Identity("me", os.getuid(), os.getgid())
     return Slurmctld(Access(str(tmp_path / "scontrol"), "/etc/s.conf", str(tmp_path / "libraries"), me))
-
-
-def test_without_pyslurm_squeue_is_asked_once(tmp_path: Path) -> None:
-    """And nobody asks which release runs."""
-    slurmctld = controller(tmp_path)
-    assert slurmctld.job(7, after(60)) == BY_COMMANDS
-    assert slurmctld.source == "squeue"
-    assert (tmp_path / "asked").read_text() == "squeue\n"
-
-
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        ("exec sleep 600", "was killed at its deadline"),
-        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
-        ("echo nonsense", "no clear answer"),
-    ],
-)
-def test_a_controller_that_does_not_answer_is_left_at_the_deadline(tmp_path: Path, script: str, reason: str) -> None:
-    """Slow, dead or odd: nothing is known, with a reason."""
-    with pytest.raises(LookUpFailed, match=f"about job 7: .*{reason}"):
-        controller(tmp_path, script=script).job(7, after(0.5 if "sleep" in script else 60))
-
-
-def test_without_slurms_commands_there_is_a_reason(tmp_path: Path) -> None:
-    """Not a fault of the node, though a program is missing."""
-    with pytest.raises(LookUpFailed, match="No such file"):
-        Slurmctld(Access(f"{tmp_path}/scontrol")).job(7, after(60))
 
 
 def test_pyslurm_of_the_running_release_is_asked_instead(tmp_path: Path) -> None:
@@ -94,16 +66,6 @@ def test_pyslurm_leaves_out_jobs_that_cannot_start(tmp_path: Path, change: str) 
     """As with squeue."""
     install(tmp_path / "libraries", broken=f"Job.state = 'PENDING'\n{change}")
     assert controller(tmp_path, "25.11.1").pending(after(60)) == []
-
-
-def test_without_pyslurm_squeue_tells_of_pending_jobs(tmp_path: Path) -> None:
-    """One call for all."""
-    script = """printf '%s' "$*" >>"${0%/*}/asked"; echo '{"jobs": [{"job_state": "PENDING", "user_id": 2001}]}'"""
-    (job,) = controller(tmp_path, script=script).pending(after(60))
-    assert job.uid == 2001
-    assert (tmp_path / "asked").read_text() == "--json --states=PENDINGsqueue\n"
-    with pytest.raises(LookUpFailed, match="about pending jobs: squeue: Unable to contact"):
-        controller(tmp_path, script="echo 'Unable to contact' >&2; exit 1").pending(after(60))
 
 
 @pytest.mark.parametrize(

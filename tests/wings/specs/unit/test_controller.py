@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.runs import a_job
-from warmstart.slurm import controller, spec
+from warmstart.wings.specs import controller, stored
 
 ARRAY = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
 
@@ -77,4 +77,4 @@ def test_nothing_is_written_where_no_node_would_believe_it(path: str) -> None:
 def test_any_name_can_be_written_and_read_again() -> None:
     """A job's name is bytes of the user's choice."""
     told = controller.spec_of(a_job(cluster="c1"), {"SLURM_JOB_NAME": 'a"\udcff\x1b\n'})
-    assert json.loads(spec.as_json(told))["job_name"] == 'a"\udcff\x1b\n'
+    assert json.loads(stored.as_json(told))["job_name"] == 'a"\udcff\x1b\n'

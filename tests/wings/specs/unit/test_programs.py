@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.entry import epilog_slurmctld, prolog_slurmctld
-from warmstart.paths import Controller
 from warmstart.policy.current import CurrentPolicy, current_policy
+from warmstart.wings.specs.frame import Controller
+from warmstart.wings.specs.programs import epilog_slurmctld, prolog_slurmctld
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 POLICY = """\
@@ -50,7 +50,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         paths = found.policy.paths._replace(scontrol=f"{tmp_path}/scontrol")
         return found._replace(policy=found.policy._replace(paths=paths))
 
-    monkeypatch.setattr("warmstart.entry.slurmctld.current_policy", current)
+    monkeypatch.setattr("warmstart.wings.specs.frame.current_policy", current)
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
     return tmp_path
@@ -187,6 +187,6 @@ def test_a_bug_is_audited_and_no_status(root: Path, monkeypatch: pytest.MonkeyPa
     def bug(*_: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("warmstart.slurm.controller.spec_of", bug)
+    monkeypatch.setattr("warmstart.wings.specs.controller.spec_of", bug)
     assert prolog_slurmctld.main(str(root)) == 0
     assert "hook.crashed" in {line["event"] for line in audited(root)}

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from warmstart.entry.slurmctld import ControllerRun, run_hook
 from warmstart.errors import WarmstartError
-from warmstart.paths import Controller
+from warmstart.wings.specs.frame import Controller, ControllerRun, run_hook
 
 
 def main(prefix: str) -> int:

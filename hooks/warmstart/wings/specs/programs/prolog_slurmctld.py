@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart.audit import events
-from warmstart.entry.slurmctld import ControllerRun, run_hook
-from warmstart.slurm import controller
+from warmstart.wings.specs import controller, events
+from warmstart.wings.specs.frame import ControllerRun, run_hook
 
 
 def main(prefix: str) -> int:
@@ -25,7 +24,7 @@ def _write(run: ControllerRun) -> None:
     source = "nobody" if written.qos is None else "slurm"
     # Publish before the look-up: if that times out or this process is killed, nodes have everything but the QOS.
     run.slurm.publish_spec(run.path, written, run.deadline)
-    if written.qos is None and "qos" in run.keys.attributes:
+    if written.qos is None and "qos" in run.policy.unseen:
         from warmstart.slurm.slurmctld import LookUpFailed
 
         try:
@@ -43,7 +42,7 @@ def _qos(run: ControllerRun) -> tuple[str, str]:
     from warmstart.slurm.facts import Access
     from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
 
-    access = Access(run.policy.paths.scontrol, run.keys.conf or "", run.pyslurm, run.keys.user)
+    access = Access(run.policy.paths.scontrol, run.keys.conf or "", run.libraries, run.keys.user)
     slurmctld = Slurmctld(access)
     job = slurmctld.job(run.job.id, run.deadline)
     if job is None:

@@ -19,9 +19,9 @@ from warmstart.errors import StoreError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.job import Job
-from warmstart.slurm import spec
-from warmstart.slurm.spec import Spec, SpecUnusable
 from warmstart.store.client import StoreClient
+from warmstart.wings.specs import stored
+from warmstart.wings.specs.stored import Spec, SpecUnusable
 
 pytestmark = pytest.mark.threat(14)
 
@@ -56,15 +56,15 @@ def specs(tmp_path: Path) -> Path:
 def write(specs: Path, told: Spec, **changes: object) -> Path:
     """Put a spec in the job's place; `changes` go into its JSON."""
     path = specs / "c1.7.json"
-    path.write_text(json.dumps({**json.loads(spec.as_json(told)), **changes}))
+    path.write_text(json.dumps({**json.loads(stored.as_json(told)), **changes}))
     path.chmod(0o644)
     return path
 
 
 def informed(specs: Path, job: Job = JOB, owner: int | None = None) -> Job:
     """Do what a prolog does, in this process."""
-    path = spec.path_of(str(specs), job.cluster, job.id)
-    return spec.informed(job, path, spec.read(path, os.geteuid() if owner is None else owner))
+    path = stored.path_of(str(specs), job.cluster, job.id)
+    return stored.informed(job, path, stored.read(path, os.geteuid() if owner is None else owner))
 
 
 def refusal(specs: Path, job: Job = JOB, owner: int | None = None) -> str:
@@ -77,9 +77,9 @@ def refusal(specs: Path, job: Job = JOB, owner: int | None = None) -> str:
 def test_a_good_spec_tells_what_slurmd_does_not(specs: Path) -> None:
     """QOS, job name and array come from it; the comment stays slurmd's."""
     write(specs, a_spec())
-    path = spec.path_of(str(specs), JOB.cluster, JOB.id)
-    with StoreClient(ME, str(specs), "n1-test") as store:
-        job = spec.informed(JOB, path, store.worker.look(after(60), spec.read, path, os.geteuid()))
+    path = stored.path_of(str(specs), JOB.cluster, JOB.id)
+    with StoreClient(ME, str(specs), "n1-test", ("warmstart.wings.specs.stored:",)) as store:
+        job = stored.informed(JOB, path, store.worker.look(after(60), stored.read, path, os.geteuid()))
     assert job == JOB._replace(qos="high", job_name="nightly", array="6_1")
 
 
@@ -119,7 +119,9 @@ def test_a_spec_of_something_else_is_not_this_jobs(specs: Path, changes: dict[st
     assert problem in refusal(specs)
 
 
-@pytest.mark.parametrize(("off", "problem"), [(-2 * spec.STALE_S, "was written 7"), (2 * spec.SKEW_S, "was written -")])
+@pytest.mark.parametrize(
+    ("off", "problem"), [(-2 * stored.STALE_S, "was written 7"), (2 * stored.SKEW_S, "was written -")]
+)
 def test_a_spec_of_another_time_is_not_this_jobs(specs: Path, off: float, problem: str) -> None:
     """Neither an old one nor one of a clock that is far ahead."""
     write(specs, a_spec(), written=time.time() + off)
@@ -153,7 +155,7 @@ def fifo(path: Path) -> None:
         (lambda path: path.write_text(""), "is not JSON"),
         (lambda path: path.write_text("[" * 50000), "is not JSON"),
         (lambda path: path.write_text("[]"), "is not a JSON object"),
-        (lambda path: path.write_text(" " * (spec.LONGEST + 1)), "is larger than"),
+        (lambda path: path.write_text(" " * (stored.LONGEST + 1)), "is larger than"),
     ],
 )
 def test_a_file_that_another_could_have_written_is_ignored(
@@ -190,12 +192,12 @@ def test_a_cluster_s_name_can_not_lead_elsewhere(specs: Path, cluster: str) -> N
 
 def test_a_dead_file_system_costs_the_deadline_and_no_more(specs: Path) -> None:
     """What never answers is a StoreError, which a prolog takes as `no spec`."""
-    path = spec.path_of(str(specs), JOB.cluster, JOB.id)
-    with StoreClient(ME, str(specs), "n1-test") as store:
+    path = stored.path_of(str(specs), JOB.cluster, JOB.id)
+    with StoreClient(ME, str(specs), "n1-test", ("warmstart.wings.specs.stored:",)) as store:
         store.worker._start()
         os.kill(store.worker._pid, signal.SIGSTOP)
         with pytest.raises(StoreError, match="no answer before the deadline"):
-            store.worker.look(after(0.05), spec.read, path, os.geteuid())
+            store.worker.look(after(0.05), stored.read, path, os.geteuid())
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(

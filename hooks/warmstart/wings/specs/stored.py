@@ -31,7 +31,7 @@ class SpecUnusable(StoreError):
 
     code = "spec-unusable"
     template = "job spec {path}: {problem}"
-    hint = "check that PrologSlurmctld runs as the policy's slurmctld.user (docs/operations/slurmctld-hooks.md)"
+    hint = "check that PrologSlurmctld runs as the policy's slurmctld.user (docs/wings/specs.md)"
 
 
 class Spec(NamedTuple):

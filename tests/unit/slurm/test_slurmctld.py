@@ -1,0 +1,104 @@
+"""One interface to slurmctld: Slurm's commands, and what wings have in place of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from warmstart import wing
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.slurm.facts import Access, JobFacts
+from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
+
+LINE = "7|RUNNING|high|5|2|1795333348|"
+BY_COMMANDS = JobFacts(7, "RUNNING", "high", "5_2", 1795333348)
+
+
+def controller(tmp_path: Path, version: str = "22.05.8", script: str = f"echo '{LINE}'") -> Slurmctld:
+    """Return a controller with stand-ins for Slurm's commands, which write down how they were called."""
+    for name, text in (
+        ("scontrol", f'[ "$1$SLURM_CONF" != -V/etc/s.conf ] || {{ echo "slurm-wlm {version}"; exit; }}'),
+        ("squeue", script),
+    ):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{text}\necho {name} >>{tmp_path}/asked\n")
+        program.chmod(0o755)
+    me = Identity("me", os.getuid(), os.getgid())
+    return Slurmctld(Access(str(tmp_path / "scontrol"), "/etc/s.conf", str(tmp_path / "libraries"), me))
+
+
+@pytest.mark.parametrize(
+    ("fits", "answer", "found", "source", "queries"),
+    [
+        (True, [JobFacts(7, "PENDING", "", "", 0)], "PENDING", "other", 2),
+        (True, [], None, "other", 2),
+        (True, None, "RUNNING", "squeue", 1),
+        (False, [], "RUNNING", "squeue", 0),
+    ],
+)
+def test_a_wing_is_asked_in_place_of_commands(  # noqa: PLR0917 - a case, and two fixtures
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fits: bool,
+    answer: list[JobFacts] | None,
+    found: str | None,
+    source: str,
+    queries: int,
+) -> None:
+    """Where it fits what runs, as long as it can answer."""
+    asked: list[list[int]] = []
+
+    def jobs(_access: Access, job_ids: list[int], _deadline: object) -> list[JobFacts] | None:
+        asked.append(job_ids)
+        return answer
+
+    part = SimpleNamespace(NAME="other", fits=lambda *_: fits, jobs=jobs)
+    monkeypatch.setattr(wing, "with_part", lambda name: [f"w.{name}"])
+    monkeypatch.setattr(wing, "load", {"w.answers": part}.__getitem__)
+    slurmctld = controller(tmp_path)
+    for _ in range(2):
+        job = slurmctld.job(7, after(60))
+        assert (job and job.state) == found
+    assert (slurmctld.source, len(asked)) == (source, queries)
+
+
+def test_squeue_is_asked_once(tmp_path: Path) -> None:
+    """And nobody asks which release runs."""
+    slurmctld = controller(tmp_path)
+    assert slurmctld.job(7, after(60)) == BY_COMMANDS
+    assert slurmctld.source == "squeue"
+    assert (tmp_path / "asked").read_text() == "squeue\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("exec sleep 600", "was killed at its deadline"),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
+        ("echo nonsense", "no clear answer"),
+    ],
+)
+def test_a_controller_that_does_not_answer_is_left_at_the_deadline(tmp_path: Path, script: str, reason: str) -> None:
+    """Slow, dead or odd: nothing is known, with a reason."""
+    with pytest.raises(LookUpFailed, match=f"about job 7: .*{reason}"):
+        controller(tmp_path, script=script).job(7, after(0.5 if "sleep" in script else 60))
+
+
+def test_without_slurms_commands_there_is_a_reason(tmp_path: Path) -> None:
+    """Not a fault of the node, though a program is missing."""
+    with pytest.raises(LookUpFailed, match="No such file"):
+        Slurmctld(Access(f"{tmp_path}/scontrol")).job(7, after(60))
+
+
+def test_squeue_tells_of_pending_jobs(tmp_path: Path) -> None:
+    """One call for all."""
+    script = """printf '%s' "$*" >>"${0%/*}/asked"; echo '{"jobs": [{"job_state": "PENDING", "user_id": 2001}]}'"""
+    (job,) = controller(tmp_path, script=script).pending(after(60))
+    assert job.uid == 2001
+    assert (tmp_path / "asked").read_text() == "--json --states=PENDINGsqueue\n"
+    with pytest.raises(LookUpFailed, match="about pending jobs: squeue: Unable to contact"):
+        controller(tmp_path, script="echo 'Unable to contact' >&2; exit 1").pending(after(60))
