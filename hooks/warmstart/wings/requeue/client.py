@@ -10,7 +10,7 @@ from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 from warmstart.store.layout import store_errors
 
-ROOMS = ("warmstart.wings.requeue.counted:",)
+ROOMS = ("warmstart.wings.requeue.stored:",)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +40,6 @@ class RequeueClient(NamedTuple):
     def run(
         self, deadline: Deadline, function: Callable[Concatenate[str, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Run a function of `counted` on the store's path, as the store's owner."""
+        """Run a function of `stored` on the store's path, as the store's owner."""
         with store_errors(f"the image store of {self.path}"):
             return self.worker.run(deadline, function, self.path, *args, **kwargs)

@@ -21,9 +21,9 @@ from warmstart.host.deadline import after
 from warmstart.policy.compiled import Policy
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.slurm.slurmctld import QUERY_S, Slurmctld
-from warmstart.wings.requeue import counted, scontrol
+from warmstart.wings.requeue import scontrol, stored
 from warmstart.wings.requeue.client import RequeueClient
-from warmstart.wings.requeue.counted import RequeuedJob
+from warmstart.wings.requeue.stored import RequeuedJob
 
 LOOK_S = 5.0  # between two looks into the store, as long as no job waits
 HOLD_AGAIN_S = 30.0  # between two updates of the jobs
@@ -87,14 +87,14 @@ class WaitingJobs:
                     left = self._earliest[job.job_id, job.restarts] - time.time()
                     starts[job.name] = f"now+{math.ceil(left)}" if left > 0 else "now"
             self._update(starts)
-            waiting = self._store.run(after(STORE_S), counted.waiting, self._image, self._cluster)
-            self._store.run(after(STORE_S), counted.settle, waiting)
+            waiting = self._store.run(after(STORE_S), stored.waiting, self._image, self._cluster)
+            self._store.run(after(STORE_S), stored.settle, waiting)
         except WarmstartError:
             pass
 
     def _pending(self) -> tuple[list[RequeuedJob], dict[int, JobFacts]]:
         """Return the jobs that are pending, and what slurmctld says about them."""
-        jobs = self._store.run(after(STORE_S), counted.waiting, self._image, self._cluster)[:MOST]
+        jobs = self._store.run(after(STORE_S), stored.waiting, self._image, self._cluster)[:MOST]
         known = self._slurmctld.jobs([job.job_id for job in jobs], after(QUERY_S)) if jobs else []
         facts = {job.job_id: job for job in known if job.is_pending}
         return [job for job in jobs if job.job_id in facts], facts

@@ -22,9 +22,9 @@ from warmstart.record import Record
 from warmstart.runner import Refused
 from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
-from warmstart.wings.requeue import counted, events, scontrol
+from warmstart.wings.requeue import events, scontrol, stored
 from warmstart.wings.requeue.client import RequeueClient
-from warmstart.wings.requeue.counted import RequeuedJob
+from warmstart.wings.requeue.stored import RequeuedJob
 
 KEY = "requeue"  # of the policy
 SECONDS = 8.0  # for all of it; `prolog.RESERVE_SECONDS` has room for it
@@ -107,4 +107,4 @@ def _count(hook: Hook, name: str, failure: Refused, most: int, deadline: Deadlin
     job = hook.job
     known = RequeuedJob(job.cluster, job.view_id, name, job.uid, job.restarts, image, os.uname().machine)
     with RequeueClient.of(hook.policy.store_user, hook.policy.paths.store) as store:
-        return store.run(deadline, counted.count, known, most, f"{job.node}-{hook.run_id}")
+        return store.run(deadline, stored.count, known, most, f"{job.node}-{hook.run_id}")

@@ -12,10 +12,10 @@ from tests.support.entry_site import EntrySite
 from warmstart.host.deadline import Deadline
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, JobFacts
-from warmstart.wings.requeue import counted, importing, scontrol
+from warmstart.wings.requeue import importing, scontrol, stored
 from warmstart.wings.requeue.client import RequeueClient
-from warmstart.wings.requeue.counted import RequeuedJob
 from warmstart.wings.requeue.importing import WaitingJobs
+from warmstart.wings.requeue.stored import RequeuedJob
 
 IMAGE = "reg.io/a:1"
 HELD = "now+300"
@@ -38,7 +38,7 @@ class Queue:
     def add(self, job_id: int, state: str = "PENDING", later: float = 121.0) -> None:
         """Requeue a job, which may start so many seconds later."""
         job = RequeuedJob("c1", job_id, f"{job_id}_1", 1000, 0, IMAGE, os.uname().machine)
-        assert counted.count(self.store, job, 3, "me")
+        assert stored.count(self.store, job, 3, "me")
         self.jobs[job_id] = JobFacts(job_id, state, "", f"{job_id}_1", int(time.time() + later))
 
     def told(self) -> list[tuple[list[str], str]]:
@@ -103,7 +103,7 @@ def test_jobs_that_were_held_start_when_the_image_is_there(queue: Queue) -> None
     starts = [int(start.removeprefix("now+")) for _, start in queue.told()]
     assert all(118 <= start <= 122 for start in starts)
     assert starts
-    assert counted.waiting(queue.store, IMAGE, "c1") == []
+    assert stored.waiting(queue.store, IMAGE, "c1") == []
 
 
 def test_a_start_that_somebody_else_chose_stays(queue: Queue) -> None:
@@ -125,7 +125,7 @@ def test_a_job_that_was_never_held_starts_by_itself(queue: Queue) -> None:
     queue.add(9, "CANCELLED")
     queue.waiting.ended()
     assert queue.told() == []
-    assert counted.waiting(queue.store, IMAGE, "c1") == []
+    assert stored.waiting(queue.store, IMAGE, "c1") == []
 
 
 def test_a_silent_controller_changes_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.job import Job
 from warmstart.policy.compiled import Wing
 from warmstart.steps import image
-from warmstart.wings.requeue import counted, refused
+from warmstart.wings.requeue import refused, stored
 
 EXPIRED = ImageWaitExpired(image="reg.example.com/a:1", waited_s=5, producer="imported by pid 9 on n2 for job 3")
 
@@ -85,7 +85,7 @@ def test_a_batch_job_goes_back_into_the_queue(node: Requeueing) -> None:
     assert (event["name"], event["times"], event["most"], event["error"]["code"]) == ("7", 1, 2, "job-refused")
     assert "imported by pid 9 on n2 for job 3" in node.verdict
     assert "the job is requeued, 1 of at most 2 times" in node.verdict
-    (waits,) = counted.waiting(str(node.site.store), "reg.example.com/a:1", "test")
+    (waits,) = stored.waiting(str(node.site.store), "reg.example.com/a:1", "test")
     assert (waits.name, waits.job_id, waits.times) == ("7", 7, 1)
 
 
@@ -129,12 +129,12 @@ def test_a_heterogeneous_job_as_a_whole(node: Requeueing) -> None:
     """By its leader: a component cannot be requeued alone. The other components' hooks count the same run."""
     node.site.environ(SLURM_HET_JOB_ID="6")
     assert node.prolog() == ["scontrol requeue 6 /etc/s.conf"]
-    (waits,) = counted.waiting(str(node.site.store), "reg.example.com/a:1", "test")
+    (waits,) = stored.waiting(str(node.site.store), "reg.example.com/a:1", "test")
     assert (waits.name, waits.job_id, waits.times) == ("6", 6, 1)
     node.program("scontrol", "echo 'Job is pending execution for job 6' >&2; exit 1")
     node.prolog()
     assert node.events() == [2, 0, 0]
-    assert [waits.times for waits in counted.waiting(str(node.site.store), "reg.example.com/a:1", "test")] == [1]
+    assert [waits.times for waits in stored.waiting(str(node.site.store), "reg.example.com/a:1", "test")] == [1]
 
 
 def test_the_other_nodes_ask_nobody(node: Requeueing) -> None:

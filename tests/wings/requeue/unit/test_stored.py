@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from warmstart.wings.requeue import counted
-from warmstart.wings.requeue.counted import RequeuedJob
+from warmstart.wings.requeue import stored
+from warmstart.wings.requeue.stored import RequeuedJob
 
 JOB = RequeuedJob("c1", 7, "7", 1000, 0, "reg.io/a:1", os.uname().machine)
 
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> str:
 
 def count(store: str, most: int = 2, **changes: Any) -> int:  # noqa: ANN401 - fields of RequeuedJob
     """Count a requeue of the job, with `changes` of its fields."""
-    return counted.count(store, JOB._replace(**changes), most, "me")
+    return stored.count(store, JOB._replace(**changes), most, "me")
 
 
 def test_a_job_is_requeued_so_often_and_no_more(store: str) -> None:
@@ -49,13 +49,13 @@ def test_what_is_known_is_the_owners_and_goes_after_a_week(store: str, monkeypat
     folder = Path(store, "images/requeued")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     (folder / "c1.8.json").write_text("{")
-    assert counted.forget(store) == 1
+    assert stored.forget(store) == 1
     assert sorted(os.listdir(folder)) == sorted(["c1.7.json", JOB.waiting_name])
-    later = time.time() + counted.KEPT_S + 1
+    later = time.time() + stored.KEPT_S + 1
     monkeypatch.setattr(time, "time", lambda: later)
     assert count(store, restarts=1) == 1
-    later += counted.KEPT_S + 1
-    assert counted.forget(store) == 2
+    later += stored.KEPT_S + 1
+    assert stored.forget(store) == 2
     assert os.listdir(folder) == []
 
 
@@ -65,20 +65,20 @@ def test_an_image_s_jobs_are_found_and_let_go(store: str) -> None:
     count(store, job_id=8, image="reg.io/b:1")
     count(store, job_id=9, machine="other")
     count(store, cluster="c2")
-    (found,) = counted.waiting(store, "reg.io/a:1", "c1")
+    (found,) = stored.waiting(store, "reg.io/a:1", "c1")
     assert (found.name, found.times) == ("7", 1)
-    counted.settle(store, [found])
-    assert counted.waiting(store, "reg.io/a:1", "c1") == []
+    stored.settle(store, [found])
+    assert stored.waiting(store, "reg.io/a:1", "c1") == []
     assert count(store, restarts=1) == 2
 
 
 def test_a_job_that_is_requeued_meanwhile_waits_on(store: str) -> None:
     """What was read of it before counts no more."""
     count(store)
-    (found,) = counted.waiting(store, "reg.io/a:1", "c1")
+    (found,) = stored.waiting(store, "reg.io/a:1", "c1")
     count(store, restarts=1)
-    counted.settle(store, [found])
-    assert len(counted.waiting(store, "reg.io/a:1", "c1")) == 1
+    stored.settle(store, [found])
+    assert len(stored.waiting(store, "reg.io/a:1", "c1")) == 1
     count(store, most=3, restarts=2, image="reg.io/b:1")
-    assert counted.waiting(store, "reg.io/a:1", "c1") == []
-    assert len(counted.waiting(store, "reg.io/b:1", "c1")) == 1
+    assert stored.waiting(store, "reg.io/a:1", "c1") == []
+    assert len(stored.waiting(store, "reg.io/b:1", "c1")) == 1
