@@ -29,11 +29,14 @@ release_parts() { # PYTHON CLI LIBEXEC: a release, in three directories that are
     sed -n 's/^version = //p' setup.cfg >"$1/RELEASE"
     fetch cli "$2"
     install -d -m 755 "$3"
-    fill libexec/hook.in "$3/prolog" prolog
-    fill libexec/hook.in "$3/epilog" epilog
-    fill libexec/hook.in "$3/prolog-slurmctld" prolog_slurmctld
-    fill libexec/hook.in "$3/epilog-slurmctld" epilog_slurmctld
-    fill libexec/hook.in "$3/job-container" job_container
+    fill libexec/hook.in "$3/prolog" entry.prolog
+    fill libexec/hook.in "$3/epilog" entry.epilog
+    fill libexec/hook.in "$3/job-container" entry.job_container
+    for program in hooks/warmstart/wings/*/programs/[a-z]*.py; do
+        [ -e "$program" ] || continue
+        name=$(basename "$program" .py | tr _ -)
+        fill libexec/hook.in "$3/$name" "$(echo "${program%.py}" | sed 's|hooks/warmstart/||; s|/|.|g')"
+    done
     fill libexec/import.in "$3/import" -
     fill libexec/background.in "$3/background" -
     fill libexec/flush.in "$3/flush" -
@@ -49,6 +52,9 @@ shared_files() { # all that is no part of a release
         "$share/monitoring" "$share/nhc" "$share/logging"
     fill libexec/warmstart.in "$destdir$prefix/bin/warmstart" -
     fill slurm/warmstart.conf "$share/slurm.conf" -
+    for part in hooks/warmstart/wings/*/slurm.conf; do
+        [ ! -e "$part" ] || sed "s|@PREFIX@|$prefix|g" "$part" >>"$share/slurm.conf"
+    done
     fill enroot/40-warmstart.sh.in "$share/enroot/40-warmstart.sh" -
     for unit in packaging/systemd/* hooks/warmstart/wings/*/systemd/*; do
         [ ! -e "$unit" ] || fill "../$unit" "$share/systemd/${unit##*/}" -

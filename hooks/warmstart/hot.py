@@ -30,7 +30,6 @@ ROOTS = (
     "warmstart.policy.current",
     "warmstart.run_end",
     "warmstart.seed.overlay",
-    "warmstart.slurm.spec",
     "warmstart.steps.environment",
     "warmstart.steps.harvest",
     "warmstart.steps.image",
@@ -69,7 +68,7 @@ def build(release: str) -> None:
     from warmstart import wing
     from warmstart.profiles import registry
 
-    wings = [f"warmstart.wings.{module}" for part in ("step", "end") for module in wing.with_part(part)]
+    wings = [f"warmstart.wings.{module}" for part in ("step", "end", "informs") for module in wing.with_part(part)]
     for name in (*ROOTS, *wings, *(f"warmstart.profiles.{name.replace('-', '_')}" for name in registry.names())):
         __import__(name)
     files = {

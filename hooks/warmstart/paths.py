@@ -142,8 +142,8 @@ class Installation(NamedTuple):
         return f"{self.libexec}/step-images"
 
     @property
-    def pyslurm(self) -> str:
-        """Directory of the optional pyslurm."""
+    def slurm_libraries(self) -> str:
+        """Directory in which an administrator may install Python libraries of the Slurm that runs."""
         return f"{self.prefix}/lib/warmstart/slurm"
 
     def node(self, node: str) -> NodePaths:
@@ -157,38 +157,6 @@ class Installation(NamedTuple):
         except FileNotFoundError:
             return []
         return [name for name in names if os.path.isdir(self.node(name).state)]
-
-
-class Controller(Installation):
-    """Paths of slurmctld's hooks on the controller: the same policy, and a directory owned by SlurmUser."""
-
-    @property
-    def is_off(self) -> bool:
-        """Whether an administrator has switched warmstart off. The brake is only for the nodes of a host."""
-        return os.path.exists(self.off_switch)
-
-    @property
-    def own(self) -> str:
-        """SlurmUser's directory, 0700, created by an administrator. Without it each hook compiles the policy.
-
-        It is outside `var`, because root trusts everything in `var`.
-        """
-        return f"{self.var}-slurmctld"
-
-    @property
-    def compiled_policy(self) -> str:
-        """The compiled policy of SlurmUser, which cannot read root's."""
-        return f"{self.own}/policy.json"
-
-    @property
-    def journal(self) -> str:
-        """Journals that are not in the controller's audit log yet."""
-        return f"{self.own}/journal"
-
-    @property
-    def audit(self) -> str:
-        """The controller's audit log. SlurmUser cannot write root's."""
-        return f"{self.own}/audit.jsonl"
 
 
 class NodePaths(NamedTuple):

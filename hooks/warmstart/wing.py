@@ -4,7 +4,14 @@
                            policy.py    its keys of the policy, their faults, what hooks read of them (`policy.load`)
                            step.py      its step in a prolog (`plan`)
                            commands.py  what commands say of it (`cli`)
+                           informs.py   what it knows of a job and slurmd does not tell (`entry.hook`)
+                           stored.py    functions that may run as the store's owner (`store.client`)
                            end.py       what it takes down when a job is over (`run_end`)
+                           refused.py   what becomes of a job that is refused for want of an image (`entry.prolog`)
+                           importing.py what it does while an image is imported (`entry.import_image`)
+                           answers.py   answers for slurmctld, in place of Slurm's commands (`slurm.slurmctld`)
+                           programs/    Slurm's hooks: NAME_OF.py is PREFIX/libexec/warmstart/name-of (`packaging`)
+                           events.py    its events, and `REMARKS`: those that explain a run, in words (`report.runs`)
                            checks.py    `CHECKS`, what doctor looks at for it (`doctor.wings.Checks`)
                            maintenance.py  `PARTS`, what maintenance does for it (`maintenance.wings.Parts`)
                            errands.py   `WORK`, how its kinds of errands are done (`errands.registry`)
@@ -23,6 +30,7 @@ from warmstart.lean import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from types import ModuleType
 
+PROGRAMS = "programs"
 FOLDER = f"{os.path.dirname(os.path.abspath(__file__))}/wings"
 
 
@@ -35,13 +43,19 @@ class Wing(NamedTuple):
     variables: tuple[str, ...] = ()  # of the job, that its step sets
     commands: dict[str, str] = {}  # noqa: RUF012 - command → its name in `commands.py`
     errands: tuple[str, ...] = ()  # kinds, each with its name in `errands.py`
+    informs: dict[str, str] = {}  # noqa: RUF012 - attribute of jobs that no slurmd tells → what the policy lacks for it
     refuses: bool = True  # whether a job that asks for what is not offered fails; otherwise it is told
 
 
 def found() -> dict[str, Wing]:
     """Return the declarations of the wings that are here, sorted by name. Never on a warm path."""
-    names = sorted(entry.name for entry in os.scandir(FOLDER) if os.path.exists(f"{entry.path}/wing.py"))
-    return {name: load(f"{name}.wing").WING for name in names}
+    return {name: load(f"{name}.wing").WING for name in _names()}
+
+
+def programs() -> dict[str, str]:
+    """Return the modules that are programs of `libexec`, by the program's name. Never on a warm path."""
+    found = [(name, file) for name in _names() if has(name, f"{PROGRAMS}/__init__") for file in _files(name)]
+    return {file.replace("_", "-"): f"{name}.{PROGRAMS}.{file}" for name, file in found}
 
 
 def has(name: str, part: str) -> bool:
@@ -51,7 +65,7 @@ def has(name: str, part: str) -> bool:
 
 def with_part(part: str) -> list[str]:
     """Return the modules of this part, of all wings that have it. Never on a warm path."""
-    return [f"{name}.{part}" for name in found() if has(name, part)]
+    return [f"{name}.{part}" for name in _names() if has(name, part)]
 
 
 def load(module: str) -> ModuleType:
@@ -59,3 +73,12 @@ def load(module: str) -> ModuleType:
     name = f"warmstart.wings.{module}"
     __import__(name)
     return sys.modules[name]
+
+
+def _names() -> list[str]:
+    return sorted(entry.name for entry in os.scandir(FOLDER) if os.path.exists(f"{entry.path}/wing.py"))
+
+
+def _files(name: str) -> list[str]:
+    files = sorted(os.listdir(f"{FOLDER}/{name}/{PROGRAMS}"))
+    return [file.removesuffix(".py") for file in files if file.endswith(".py") and file != "__init__.py"]

@@ -11,7 +11,11 @@ from tests.cluster import host
 
 NODES = ("n1", "n2", "n3", "n4")
 CPUS = 4
-_RECOMMENDED = Path(__file__).resolve().parents[2] / "packaging" / "slurm" / "warmstart.conf"
+_ROOT = Path(__file__).resolve().parents[2]
+_RECOMMENDED = [
+    _ROOT / "packaging/slurm/warmstart.conf",
+    *sorted(_ROOT.glob("hooks/warmstart/wings/*/slurm.conf")),
+]
 
 # CPUS is declared, not counted (config_overrides), so that several jobs fit on a node of a small
 # host; proctrack/linuxproc and task/none need no cgroups; SlurmUser is not root, as on real sites.
@@ -124,7 +128,7 @@ def write(
     etc.mkdir()
     (etc / "plugstack.conf").touch()
     (etc / "cgroup.conf").write_text("CgroupMountpoint=/sys/fs/cgroup\n")
-    recommended = _RECOMMENDED.read_text().replace("@PREFIX@", str(prefix))
+    recommended = "".join(path.read_text() for path in _RECOMMENDED).replace("@PREFIX@", str(prefix))
     text = _SLURM_CONF.format(base=base, host=hostname, controller_port=controller, nodes=nodes, proctrack=proctrack)
     if namespace is not None:
         recommended = recommended.replace("PrologFlags=Alloc,", "PrologFlags=Contain,Alloc,")

@@ -45,7 +45,7 @@ from warmstart.host.identity import ROOT
 from warmstart.images import credentials, reference, squashfs
 from warmstart.images.importers import egress, image_config, layer_reader, manifest
 from warmstart.images.imports import requests
-from warmstart.images.store import layout, published, requeued
+from warmstart.images.store import layout, published
 from warmstart.images.user import asking
 from warmstart.job import from_environment
 from warmstart.maintenance import metrics
@@ -57,7 +57,7 @@ from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
 from warmstart.seed import together
-from warmstart.slurm import commands, nodes, spec
+from warmstart.slurm import commands, nodes
 from warmstart.store import blocklist, board, bundles, index, parts, signed
 from warmstart.store import manifest as manifests
 from warmstart.store.bundles import BundleGone
@@ -284,7 +284,6 @@ _SIGNED = signed.SignedList(1, "ab" * 16, "site", 7, 1.0, 2.0, {"numba/ns": SHA2
 _REQUEST = requests.ImportRequest("reg/a:1", "x86_64.oci1", "", "a", 1, "", "c", "n1", 7, "0a1b2c3d", 1.0)
 _PRODUCER = {"host": "n1", "job": 7, "since": "now", "phase": "fetching", "done": 1, "total": 2, "rate": 3, "at": 1.5}
 _FAILURE = {"code": "image-not-found", "fields": {"image": "reg/a:1"}, "at": 1.5, "uid": 1}
-_SPEC = spec.Spec("c", 7, 1000, 0, 1.5, "train", "", None, "normal")
 _SPOOLED = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", SHA256)
 _LAYERS = {"layers": [{"digest": f"sha256:{SHA256}", "size": 9}]}
 _PLATFORMS = {"manifests": [{"digest": f"sha256:{SHA256}", "platform": {"os": "linux", "architecture": "amd64"}}]}
@@ -502,12 +501,6 @@ PARSERS: dict[str, Parser] = {
         ("request.py:of",),
         (b"warmstart: image=reg.example.com/a:1 profiles=numba,triton files=a keep",),
     ),
-    "requeued": Parser(
-        in_directory(lambda fd: requeued._read(fd, "c.7.json"), "c.7.json"),
-        (),
-        ("images/store/requeued.py:_read",),
-        (_json(requeued.RequeuedJob("c", 7, "7", 1000, 0, "reg/a:1", "x86_64")._asdict()),),
-    ),
     "scope-size": Parser(
         _store_file("artifacts/locks/size.user-1", lambda store: bundles.check_quota(store, "user-1", 1, 1 << 30)),
         _REFUSED,
@@ -539,12 +532,6 @@ PARSERS: dict[str, Parser] = {
         (b"ClusterName=c\nNodeName=n[1-4] \\\n CPUs=2 # two\nInclude more.conf\n", b"required x.so a=b\n"),
     ),
     "slurm-plugin": Parser(_file(installed.built_for), (OSError,), ("doctor/installed.py:built_for",), (_SHARED,)),
-    "spec": Parser(
-        spec._decode,
-        (OSError, ValueError, KeyError, TypeError),
-        ("slurm/spec.py:_decode",),
-        (_json({"format": 1, **_SPEC._asdict()}),),
-    ),
     "spool": Parser(spool._decode, (ValueError,), ("harvest/spool.py:_decode",), (spool._encode(_SPOOLED),)),
     "step-answer": Parser(
         asking._decode,
@@ -601,7 +588,8 @@ PARSERS: dict[str, Parser] = {
         ((13).to_bytes(4, "big") + b'{"value": []}',),
     ),
 }
-# Those of wings that read JSON: file, module, function of directory and file (tests/support/bare_decoders.py).
+# Those of wings that read JSON: file, module, function of directory and file; without a file a function of bytes
+# (tests/support/bare_decoders.py).
 OF_WINGS: dict[str, tuple[str, str, str]] = {}
 for _name in wing.found():
     if (Path(__file__).parents[1] / "wings" / _name / "parsers.py").exists():

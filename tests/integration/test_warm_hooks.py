@@ -64,7 +64,7 @@ def test_a_warm_prolog_loads_few_modules(site: BenchSite) -> None:
     listed.write_text(
         (release / "warmstart/start.py").read_text().replace("sys.stdout.flush()", f"{ours}\n    sys.stdout.flush()", 1)
     )
-    argv = ["/usr/bin/python3", "-ISXutf8", str(listed), "prolog", str(site.prefix), str(release)]
+    argv = ["/usr/bin/python3", "-ISXutf8", str(listed), "entry.prolog", str(site.prefix), str(release)]
     done = subprocess.run(argv, env=dict(command.env), check=True, capture_output=True, text=True)
     site.hook("epilog").run()
     names = set(done.stdout.split())

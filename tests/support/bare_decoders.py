@@ -42,7 +42,6 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "registry-manifest": lambda data: of("images.importers.manifest").read(text(data), "x86_64"),
     "signed-list": lambda data: of("store.signed").checked(text(data)),
     "signed-listing": lambda data: of("store.signed").decoded(data),
-    "spec": lambda data: of("slurm.spec")._decode(data),
     "spool": lambda data: of("harvest.spool")._decode(data),
     "step-answer": lambda data: of("images.user.asking")._decode(data),
     "tag": lambda data: of("images.store.layout").parse_pointer(data),
@@ -63,7 +62,6 @@ OF_FILES: dict[str, tuple[str, Callable[[int], object]]] = {
     "json": ("e/file", lambda _: of("profiles.formats.plain").check_json(files(), "e/file")),
     "part": (f"parts/1000.c.7.0/{BUNDLE}.json", lambda _: read_parts()),
     "producer": ("images/locks/key.producer", lambda _: of("images.store.published").producer_of(".", "key")),
-    "requeued": ("c.7.json", lambda fd: of("images.store.requeued")._read(fd, "c.7.json")),
     "scope-size": (
         "artifacts/locks/size.user-1",
         lambda _: of("store.bundles").check_quota(".", "user-1", 1, 1 << 30),
@@ -151,7 +149,10 @@ def main() -> None:
     hooks, inputs, of_wings = marshal.load(sys.stdin.buffer)
     sys.path.insert(0, hooks)
     for name, (path, module, function) in of_wings.items():
-        OF_FILES[name] = path, partial_of(module, function, path)
+        if path:
+            OF_FILES[name] = path, partial_of(module, function, path)
+        else:
+            DECODERS[name] = getattr(of(module), function)
     results = []
     for name in inputs:
         reader, writer = os.pipe()

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,17 +33,16 @@ from tests.support.faults import Done, Fault, Faults
 from tests.support.image_place import Ready, squashfs
 from tests.support.image_site import NO_QUEUE, RULES
 from tests.support.numba_entries import numba_entries, write_as
+from tests.support.wing_hooks import of_wings
 from warmstart import run_end
 from warmstart.cli.maintain import maintain
 from warmstart.entry import (
     background,
     epilog,
-    epilog_slurmctld,
     flush,
     import_image,
     job_container,
     prolog,
-    prolog_slurmctld,
 )
 from warmstart.errand import Asker, Errands
 from warmstart.errands import registry
@@ -74,7 +74,6 @@ store_user: daemon
 import_user: bin
 validate_user: sys
 constant_path: namespace
-slurmctld: {{user: games, spec_directory: {base}/specs}}
 images: {{registries: [reg.example.com], importer: oci, wait: 3s, tag_ttl: 30d}}
 seed: {{fetch_budget: 3s}}
 harvest: {{budget: 30s}}
@@ -85,7 +84,8 @@ rules:
     images: ["docker://reg.example.com/team/tool:1"]
     rendezvous: {{ports: 28000-28999, shared_nodes: true}}
 """
-# The node's hooks and slurmctld's, what hooks leave to the background, and both kinds of maintenance.
+OF_WINGS = of_wings()
+# The node's hooks, what hooks leave to the background, both kinds of maintenance, and programs of wings.
 HOOKS = (
     "prolog",
     "epilog",
@@ -95,8 +95,7 @@ HOOKS = (
     "flush",
     "maintain",
     "maintain-store",
-    "prolog-slurmctld",
-    "epilog-slurmctld",
+    *(name for wing in OF_WINGS for name in wing.acts),
 )
 
 
@@ -119,17 +118,14 @@ class HookSite:
         self._before: dict[str, Callable[[], None]] = {
             "maintain": self._need_maintenance,
             "maintain-store": self._need_store_maintenance,
-            "prolog": lambda: self.run("prolog-slurmctld"),
-            "epilog": lambda: self.run("prolog-slurmctld"),
-            "epilog-slurmctld": lambda: self.run("prolog-slurmctld"),
+            **{hook: partial(self.run, first) for wing in OF_WINGS for hook, first in wing.before.items()},
         }
         self.store, self.workspace = self.base / "store", self.base / "workspace" / NODE
-        for name, owner in (("store", "daemon"), ("specs", "games"), ("audit", "root"), ("constant", "root")):
+        for name, owner in (("store", "daemon"), ("audit", "root"), ("constant", "root")):
             (self.base / name).mkdir(parents=True)
             os.chown(self.base / name, *pwd.getpwnam(owner)[2:4])
-        own = self.base / "var/lib/warmstart-slurmctld"
-        own.mkdir(parents=True, mode=0o700)
-        os.chown(own, *pwd.getpwnam("games")[2:4])
+        for wing in OF_WINGS:
+            wing.make(self.base)
         self._script("scontrol", "exit 0")
         # The neighbour's job runs, and no other is known.
         running = f"echo '{NEIGHBOUR}|RUNNING|normal|{NEIGHBOUR}|N/A|0|'"
@@ -196,7 +192,7 @@ class HookSite:
     def domains(self) -> dict[str, str]:
         """The parts of the site that a fault can be in."""
         names = {"policy": "etc", "state": "var", "constant path": "constant"}
-        parts = ("store", "workspace", "audit", "policy", "state", "specs", "constant path")
+        parts = ("store", "workspace", "audit", "policy", "state", *(wing.part for wing in OF_WINGS), "constant path")
         return {part: str(self.base / names.get(part, part)) for part in parts}
 
     def prepare(self, hook: str) -> None:
@@ -327,8 +323,7 @@ class HookSite:
             "flush": lambda: flush.main(prefix),
             "maintain": lambda: self._maintain("--node", NODE),
             "maintain-store": lambda: self._maintain("--store"),
-            "prolog-slurmctld": lambda: prolog_slurmctld.main(prefix),
-            "epilog-slurmctld": lambda: epilog_slurmctld.main(prefix),
+            **{hook: partial(main, prefix) for wing in OF_WINGS for hook, main in wing.acts.items()},
         }
         environment = {
             "SLURM_JOB_ID": str(job),
@@ -412,7 +407,7 @@ class HookSite:
         found = judge.store_problems(self.store, settled=settled)
         if settled:
             found += judge.node_problems(self.workspace, self.base / "var/lib/warmstart", JOB)
-            found += [f"{path}: is left" for path in (self.base / "specs").glob("*")]
+            found += [f"{path}: is left" for wing in OF_WINGS for path in (self.base / wing.part).glob("*")]
         return [problem.replace(str(self.base), "").lstrip("/") for problem in found]
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tests.support.faults import STORE, Done, Fault
-from tests.support.hook_site import JOB, LATER_S, HookSite
+from tests.support.hook_site import JOB, LATER_S, OF_WINGS, HookSite
 from tests.support.reports import REPORTS, made
 from warmstart.steps.environment import LED
 
@@ -22,8 +22,8 @@ NODE_FAULTS = ("EIO", "EROFS")
 OF_THE_NODE = ("state", "workspace", "constant path")
 # Hooks whose status Slurm acts upon. That of the others tells a person or systemd.
 DRAINING = ("prolog", "epilog")
-# slurmctld's hooks and CloneNSScript always end with 0: another status would requeue or fail the job.
-ALWAYS_0 = ("prolog-slurmctld", "epilog-slurmctld", "job-container")
+# CloneNSScript and slurmctld's hooks always end with 0: another status would fail or requeue the job.
+ALWAYS_0 = ("job-container", *(name for wing in OF_WINGS for name in wing.acts))
 Case = TypeVar("Case")
 
 
@@ -112,20 +112,25 @@ def what_happened(done: Done, events: list[dict[str, Any]]) -> str:
     return f"{text}; drains" if done.status and "node.drained" in {event["event"] for event in events} else text
 
 
+def _job_over(site: HookSite) -> None:
+    for wing in OF_WINGS:
+        if os.listdir(site.base / wing.part):
+            site.hook(wing.over)
+
+
 def recover(site: HookSite, hook: str) -> tuple[list[str], str, list[str]]:
     """Run the hook again, and what comes after it; then maintenance, if something is left.
 
     Return what was left before maintenance, what repaired it, and what is left then.
     """
     if hook == "epilog":
-        site.hook("epilog-slurmctld")  # the job is over
+        _job_over(site)
     if not site.problems(settled=True):
         return [], "", []
     site.hook(hook)
     if any(site.workspace.glob(f"{JOB}.*")) or os.path.exists(f"{site.paths.state}/{JOB}"):
         site.hook("epilog")
-    if os.listdir(site.base / "specs"):
-        site.hook("epilog-slurmctld")
+    _job_over(site)
     left = site.problems(settled=True)
     if not left:
         return [], "", []

@@ -33,7 +33,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(prefix: Path, script: str, *options: str) -> list[str]:
     """Return what the hook's shell script executes, with a script in place of start.py."""
     release = str(prefix / "lib/warmstart/python")
-    return [sys.executable, "-ISXutf8", *options, str(prefix / script), "prolog", str(prefix), release]
+    return [sys.executable, "-ISXutf8", *options, str(prefix / script), "entry.prolog", str(prefix), release]
 
 
 def _indented(code: str) -> str:

@@ -25,7 +25,6 @@ NEVER_WARM = frozenset(
 WARM = {
     "nothing applies": ("warmstart.entry.prolog", "warmstart.plan"),
     "a warm image": ("warmstart.steps.workspace", "warmstart.steps.image", "warmstart.steps.environment"),
-    "a job's spec": ("warmstart.slurm.spec",),
     "seeding": ("warmstart.steps.seed", "warmstart.store.bundles", "warmstart.profiles.numba"),
     "three profiles' overlays": (
         *("warmstart.seed.overlay", "warmstart.profiles.inductor", "warmstart.profiles.jax"),
@@ -34,7 +33,7 @@ WARM = {
     "a board": ("warmstart.store.board", "warmstart.store.meeting", "warmstart.slurm.nodes"),
     **{
         f"a wing's {module}": (f"warmstart.wings.{module}",)
-        for part in ("step", "end")
+        for part in ("step", "end", "informs")
         for module in wing.with_part(part)
     },
     "an epilog without a record": ("warmstart.entry.epilog",),
@@ -62,7 +61,7 @@ def test_the_hot_path_imports_almost_nothing(case: str) -> None:
 def test_a_job_without_an_earlier_run_loads_nothing_to_remove_it() -> None:
     """That is every job but a requeued one."""
     first = "import types; warmstart.entry.prolog._supersede(types.SimpleNamespace(earlier_record=lambda: None), None)"
-    for case in ("a warm image", "a job's spec", "seeding", "a board"):
+    for case in ("a warm image", "seeding", "a board"):
         assert "warmstart.run_end" not in imported(*WARM[case], then=first)
 
 
@@ -80,8 +79,12 @@ def test_a_hook_that_waits_loads_nothing_that_imports() -> None:
 
 
 @pytest.mark.parametrize(
-    "program", ["prolog", "epilog", "pyxis_importer", "prolog_slurmctld", "epilog_slurmctld", "job_container"]
+    "program",
+    [
+        *(f"entry.{name}" for name in ("prolog", "epilog", "pyxis_importer", "job_container")),
+        *(f"wings.{module}" for module in wing.programs().values()),
+    ],
 )
 def test_only_the_command_line_needs_its_libraries(program: str) -> None:
     """Hooks and the importer find none of them: those are installed beside the command line alone."""
-    assert not imported(f"warmstart.entry.{program}") & {"click", "rich", "prometheus_client"}
+    assert not imported(f"warmstart.{program}") & {"click", "rich", "prometheus_client"}

@@ -25,7 +25,7 @@ FOLDERS = (
     "steps",
     "store",
 )
-# Tested with what they are a part of: a finding and a probe with the doctor's checks, the hooks of slurmctld as one.
+# Tested with what they are a part of: a finding and a probe with the doctor's checks.
 TESTED_BESIDE = {
     "cli/doctor": "doctor/test_node",
     "doctor/constant_path": "doctor/test_node",
@@ -35,8 +35,6 @@ TESTED_BESIDE = {
     "doctor/policy": "doctor/test_node",
     "doctor/namespaces": "doctor/test_slurm",
     "doctor/slurm_conf": "doctor/test_slurm",
-    "entry/epilog_slurmctld": "entry/test_slurmctld",
-    "entry/prolog_slurmctld": "entry/test_slurmctld",
     "errands/harvests": "maintenance/test_node",
 }
 MODULES = sorted(

@@ -13,6 +13,7 @@ from tests.support import reports
 from tests.support.hook_site import HOOKS
 from tests.support.sweeping import Killed, Outcome
 from tools import reliability
+from warmstart import wing
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -89,5 +90,6 @@ def test_each_program_that_slurm_or_systemd_starts_as_root_is_swept() -> None:
     `step-images` does what a prolog does for its image, with the same step.
     """
     programs = set(re.findall(r"\$3/([a-z-]+)\"", (TESTS.parent / "packaging/functions.sh").read_text()))
+    programs |= wing.programs().keys()
     others = {"apptainer-environment", "pyxis-importer", "step-images", "task-prolog"}
     assert programs - others == set(HOOKS) - {"maintain", "maintain-store"}

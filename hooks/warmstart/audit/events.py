@@ -22,8 +22,7 @@ STEP_FINISHED = Event("step.finished")
 STEP_FAILED = Event("step.failed")
 JOB_OBSERVED = Event("job.observed")
 JOB_REFUSED = Event("job.refused")
-JOB_REQUEUED = Event("job.requeued")
-JOB_NOT_REQUEUED = Event("job.not-requeued")
+JOB_UNINFORMED = Event("job.uninformed")
 NODE_DRAINED = Event("node.drained")
 DRAIN_OBSERVED = Event("drain.observed")
 NODE_BRAKED = Event("node.braked")
@@ -90,9 +89,6 @@ REMOVAL_LEFT = Event("removal.left")
 REMOVAL_FINISHED = Event("removal.finished")
 ERRAND_DROPPED = Event("errand.dropped")
 ORPHAN_REMOVED = Event("orphan.removed")
-SPEC_WRITTEN = Event("spec.written")
-SPEC_FAILED = Event("spec.failed")
-SPEC_IGNORED = Event("spec.ignored")
 AUDIT_UNSHIPPED = Event("audit.unshipped")
 JOURNAL_DAMAGED = Event("journal.damaged")
 
@@ -100,7 +96,7 @@ JOURNAL_DAMAGED = Event("journal.damaged")
 SHOWN_TO_JOB = frozenset(
     {
         *(HOOK_STARTED, JOB_PLANNED, JOB_REFUSED, STEP_FINISHED, STEP_FAILED, STATE_FULL),
-        *(RUN_SUPERSEDED, SPEC_IGNORED),
+        *(RUN_SUPERSEDED, JOB_UNINFORMED),
         *(IMAGE_REUSED, IMAGE_WAITED, IMAGE_IMPORTED, IMAGE_ADOPTED, IMAGE_STALE, IMAGE_LOCKLESS),
         *(PROFILE_LEFT_OUT, TMPDIR_LEFT_OUT),
         *(TREE_SHOWN, CACHE_SEEDED, CACHE_AGREED, OVERLAY_FAILED, BUNDLE_LEFT_OUT, BUNDLE_REFUSED),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple, TypeVar, get_type_hints
 
+from warmstart import wing
 from warmstart.audit import events, values
 from warmstart.audit.line import Line
 
@@ -27,14 +28,18 @@ IMAGE_EVENTS = {
     events.IMAGE_ADOPTED: "adopted",
     events.IMAGE_STALE: "stale",
 }
-# Events that explain a result and are no failure of a step, in words.
+# Events that explain a result and are no failure of a step, in words; those of wings have theirs in `events.py`.
+OF_WINGS: dict[events.Event, str] = {
+    event: text
+    for module in wing.with_part("events")
+    for event, text in getattr(wing.load(module), "REMARKS", {}).items()
+}
 REMARKS = {
-    events.JOB_REQUEUED: "the job went back into Slurm's queue",
-    events.JOB_NOT_REQUEUED: "the job could not go back into Slurm's queue",
+    **OF_WINGS,
     events.PROFILE_LEFT_OUT: "is not among the job's profiles",
     events.TMPDIR_LEFT_OUT: "TMPDIR stays the user's: programs could not bind sockets in a path so long",
     events.OVERLAY_FAILED: "could not be mounted; extracted instead",
-    events.SPEC_IGNORED: "the controller's spec of the job was not used",
+    events.JOB_UNINFORMED: "rules that need what slurmd does not tell of the job granted nothing",
     events.BUNDLE_REFUSED: "a bundle was refused",
     events.BUNDLE_LEFT_OUT: "a bundle was left out",
     events.BUNDLE_SPOOLED: "the store did not take the bundle; it is kept on the node until maintenance",

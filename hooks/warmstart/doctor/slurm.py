@@ -259,7 +259,7 @@ def running(slurm: Slurm) -> Iterator[Finding]:
     if slurm.policy is None:
         yield NO_POLICY
         return
-    access = Access(slurm.policy.paths.scontrol, slurm.conf.path, slurm.installation.pyslurm)
+    access = Access(slurm.policy.paths.scontrol, slurm.conf.path, slurm.installation.slurm_libraries)
     try:
         configuration = Slurmctld(access).configuration(after(QUERY_S))
     except LookUpFailed as error:

@@ -16,18 +16,37 @@ import sys
 import time
 
 from warmstart import record as records
+from warmstart import wing
 from warmstart.audit import events
 from warmstart.audit.journal import Journal, is_flush_due
-from warmstart.errors import NodeError, PolicyError, WarmstartError
+from warmstart.errors import NodeError, PolicyError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import FULL, ensure_path, opened_dir, remove_tree
 from warmstart.job import Job, from_environment
-from warmstart.lean import Callable, NamedTuple, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Collection, NamedTuple, suppress
 from warmstart.paths import SPARE, Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, using_state
 from warmstart.steps.contract import Context
 from warmstart.store.client import StoreClient
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from warmstart.runner import Refused
+
+    class InformsPart(Protocol):
+        """`informs.py` of a wing. Hot path where a rule needs it."""
+
+        def informed(self, policy: Policy, job: Job, store: StoreClient, deadline: Deadline) -> Job:
+            """Return the job with what the wing knows of it. Raises `StoreError`."""
+
+    class RefusedPart(Protocol):
+        """`refused.py` of a wing."""
+
+        def refused(self, hook: Hook, record: Record, failure: Refused, end: Deadline) -> Refusal | None:
+            """Say what becomes of a job without its image, None to leave that to others. Raises nothing expected."""
+
 
 DRAINS = 1
 
@@ -69,6 +88,31 @@ class Hook(NamedTuple):
     def close(self) -> None:
         """End the worker process of the store's owner."""
         self.store.close()
+
+
+class Refusal(NamedTuple):
+    """What a wing says of a job that its prolog refuses for want of an image."""
+
+    advice: str  # for the job, below the reason
+    is_spared: bool = False  # whether the job does not fail after all
+
+
+def informed(hook: Hook, names: Collection[str], deadline: Deadline) -> Job:
+    """Return the job with these attributes, which slurmd does not tell, as far as this node can know them.
+
+    It asks nobody about what is known already. An attribute stays None, unknown, where nobody tells it.
+    """
+    job = hook.job
+    if job.comment_known and all(getattr(job, name) is not None for name in names):
+        return job
+    for known in hook.policy.wings:
+        if known.used and known.informs:
+            part: InformsPart = wing.load(known.informs)
+            try:
+                job = part.informed(hook.policy, job, hook.store, deadline)
+            except StoreError as error:  # rules that need it grant nothing
+                hook.audit.emit(events.JOB_UNINFORMED, error=error.as_audit())
+    return job
 
 
 def run_hook(name: str, prefix: str, work: Callable[[Hook], WarmstartError | None]) -> int:

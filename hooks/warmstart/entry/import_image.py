@@ -16,10 +16,12 @@ import signal
 import sys
 import time
 import traceback
-from contextlib import nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
+from warmstart import wing
 from warmstart.audit import events
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
@@ -30,7 +32,6 @@ from warmstart.images.importers.base import Importer, ImportFailed
 from warmstart.images.imports import making, requests
 from warmstart.images.imports.making import Stopped
 from warmstart.images.imports.requests import MOST_ATTEMPTS, ImportAbandoned, ImportRequest
-from warmstart.images.imports.waiting_jobs import WaitingJobs
 from warmstart.images.query import Obtained, Queue, Requester, Site, query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.store.client import ImageStoreClient
@@ -47,6 +48,23 @@ MADE = ("imported", "adopted")  # not: found in the store, or left to another ho
 PROGRESS_S = 60.0  # between two events of progress
 OVERTIME_S = 60.0  # after its deadline the process is killed: something hangs
 FAILED, WRONG_USAGE = 1, 2
+
+
+class Watcher(Protocol):
+    """A wing's look at one import. Neither raises a `WarmstartError`."""
+
+    def progressed(self) -> None:
+        """Do what is to be done from time to time while the import runs."""
+
+    def ended(self) -> None:
+        """Do what is to be done when the image is there, or cannot be had."""
+
+
+class ImportingPart(Protocol):
+    """`importing.py` of a wing."""
+
+    def watching(self, policy: Policy, access: Access, image: str, cluster: str) -> AbstractContextManager[Watcher]:
+        """Watch the import of an image, a canonical reference, that a job of a cluster asked for."""
 
 
 def main(prefix: str, arguments: list[str]) -> int:
@@ -81,17 +99,17 @@ def _import(installation: Installation, node: str, paths: NodePaths, key: str) -
             request = requests.read(paths.imports, key)
             if request is not None:
                 with requests.slot(queue, request) as has_slot:
-                    _serve(session, request, installation.pyslurm, has_slot=has_slot)
+                    _serve(session, request, installation.slurm_libraries, has_slot=has_slot)
             requests.start_due(queue)
 
 
-def _serve(session: Session, request: ImportRequest, pyslurm: str, *, has_slot: bool) -> None:
+def _serve(session: Session, request: ImportRequest, libraries: str, *, has_slot: bool) -> None:
     if has_slot:
-        access = Access(session.policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), pyslurm)
-        # A worker of its own: a signal may interrupt a call of the session's.
-        with ImageStoreClient.of(session.policy.store_user, session.policy.paths.store) as store:
-            waiting = WaitingJobs(store, access, request.reference, request.cluster)
-            _Import(session, request, waiting).run()
+        access = Access(session.policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), libraries)
+        parts: list[ImportingPart] = [wing.load(module) for module in session.policy.parts("importing")]
+        with ExitStack() as stack:
+            watching = [part.watching(session.policy, access, request.reference, request.cluster) for part in parts]
+            _Import(session, request, [stack.enter_context(watcher) for watcher in watching]).run()
     else:
         requests.put_back(session.paths.imports, request.key, attempts=max(0, request.attempts - 1))
 
@@ -99,9 +117,9 @@ def _serve(session: Session, request: ImportRequest, pyslurm: str, *, has_slot: 
 class _Import:
     """One import of one request, whose lock and slot the caller holds."""
 
-    def __init__(self, session: Session, request: ImportRequest, waiting: WaitingJobs) -> None:
+    def __init__(self, session: Session, request: ImportRequest, watchers: Sequence[Watcher]) -> None:
         self._session = session
-        self._waiting = waiting
+        self._watchers = watchers
         self._request = request
         self._directory = session.paths.imports
         self._audit = session.audit.bind(job_id=request.job_id, cluster=request.cluster)
@@ -119,7 +137,7 @@ class _Import:
             if image is not None and image.how in MADE:
                 tell(self._audit, self._request.reference, image, time.monotonic() - started)
             if image is not None:
-                self._waiting.let_go()
+                self._ended()
         except WarmstartError as error:
             self._failed(error)
         except Stopped as stopped:
@@ -183,7 +201,8 @@ class _Import:
 
     def _progress(self, now: ImageProducer) -> None:
         """Audit each phase, and a long one's progress from time to time."""
-        self._waiting.hold()
+        for watcher in self._watchers:
+            watcher.progressed()
         phase, at = self._told
         if now.phase != phase or time.monotonic() - at >= PROGRESS_S:
             self._told = (now.phase, time.monotonic())
@@ -192,6 +211,10 @@ class _Import:
 
     def _abandoned(self, problem: str) -> ImportAbandoned:
         return ImportAbandoned(image=self._request.reference, node=self._request.node, problem=problem)
+
+    def _ended(self) -> None:
+        for watcher in self._watchers:
+            watcher.ended()
 
     def _failed(self, error: WarmstartError) -> None:
         """Tell the audit and the waiting hooks; drop the request if another attempt would be useless."""
@@ -202,7 +225,7 @@ class _Import:
             or request.is_expired(self._session.policy.images.import_deadline)
         )
         self._session.failures.append(error)
-        self._waiting.let_go()
+        self._ended()
         self._audit.emit(
             events.IMAGE_IMPORT_FAILED,
             image=request.reference,

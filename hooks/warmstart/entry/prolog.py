@@ -6,15 +6,19 @@ rule 2).
 
 from __future__ import annotations
 
-from warmstart import plan, view
+from warmstart import plan, view, wing
 from warmstart import record as records
 from warmstart.audit import events
-from warmstart.entry.hook import Hook, run_hook
-from warmstart.errors import StoreError, UserError, WarmstartError
+from warmstart.entry.hook import Hook, informed, run_hook
+from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline
+from warmstart.lean import TYPE_CHECKING
 from warmstart.record import Record, StateFull
 from warmstart.runner import Refused, run_prolog
 from warmstart.slurm.nodes import first, has_several
+
+if TYPE_CHECKING:
+    from warmstart.entry.hook import RefusedPart
 
 # The parts of a prolog share one budget, which begins with the hook: what one part takes, the next ones lack. The steps
 # leave the reserve for what comes after them: removing what failed, the verdict or undoing all, the reason of a drain.
@@ -62,7 +66,7 @@ def _prepare_run(hook: Hook, end: Deadline) -> None:
 def _tell(hook: Hook, error: StateFull, end: Deadline) -> None:
     """Tell a job that gets nothing because nothing of it can be written down; it fails if it must have its image."""
     record, policy = _record(hook), hook.policy
-    hook = _with_job_spec(hook, Deadline(end.at - RESERVE_SECONDS))
+    hook = _informed(hook, Deadline(end.at - RESERVE_SECONDS))
     grant = plan.grant(policy, hook.job)
     if grant.observed:
         return
@@ -78,7 +82,7 @@ def _tell(hook: Hook, error: StateFull, end: Deadline) -> None:
 
 
 def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
-    hook = _with_job_spec(hook, deadline)
+    hook = _informed(hook, deadline)
     grant = plan.grant(hook.policy, hook.job)
     if grant.observed:
         from warmstart.entry import observe
@@ -111,21 +115,9 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
     run_prolog(prepared.context, [plan.environment(hook.policy, grant, requested, prepared)])
 
 
-def _with_job_spec(hook: Hook, deadline: Deadline) -> Hook:
-    """Add the attributes of the job's spec, if a rule needs them or slurmd did not pass the comment."""
-    job, keys = hook.job, hook.policy.slurmctld
-    if keys is None or (job.comment_known and all(getattr(job, name) is not None for name in keys.attributes)):
-        return hook
-    from warmstart.slurm import spec
-
-    try:
-        path = spec.path_of(keys.spec_directory, job.cluster, job.id)
-        written = hook.store.worker.look(deadline.within(keys.deadline), spec.read, path, keys.user.uid)
-        job = spec.informed(job, path, written)
-    except StoreError as error:  # rules that need the spec grant nothing
-        hook.audit.emit(events.SPEC_IGNORED, error=error.as_audit())
-        return hook
-    return hook._replace(job=job)
+def _informed(hook: Hook, deadline: Deadline) -> Hook:
+    """Add what rules need of the job and slurmd did not tell."""
+    return hook._replace(job=informed(hook, hook.policy.unseen, deadline))
 
 
 def _record(hook: Hook) -> Record:
@@ -161,23 +153,16 @@ def _supersede(hook: Hook, end: Deadline) -> None:
 
 
 def _refuse(hook: Hook, record: Record, error: UserError, end: Deadline) -> None:
-    """Requeue the job if the policy says so and it can be; publish its verdict in any case."""
+    """Publish the job's verdict. For want of an image, wings say what becomes of the job."""
     advice = error.hint
-    if isinstance(error, Refused) and error.fields["step"] == "image" and hook.policy.on_error.image == "requeue":
-        from warmstart.entry import requeue
-
-        try:
-            if record.head:
-                done = requeue.requeue(hook, error, end)
-                most = hook.policy.images.requeues
-                hook.audit.emit(
-                    events.JOB_REQUEUED, error=error.as_audit(), name=done.name, times=done.times, most=most
-                )
-                _publish_verdict(hook, record, error, f"the job is requeued, {done.times} of at most {most} times")
-                return
-        except requeue.NotRequeued as problem:
-            hook.audit.emit(events.JOB_NOT_REQUEUED, error=problem.as_audit())
-            advice = f"{problem}; {problem.hint}"
+    if isinstance(error, Refused) and error.fields["step"] == "image":
+        for module in hook.policy.parts("refused"):
+            part: RefusedPart = wing.load(module)
+            if refusal := part.refused(hook, record, error, end):
+                advice = refusal.advice
+                if refusal.is_spared:
+                    _publish_verdict(hook, record, error, advice)
+                    return
     hook.audit.emit(events.JOB_REFUSED, error=error.as_audit())
     _publish_verdict(hook, record, error, advice)
 

@@ -59,7 +59,7 @@ class Worker:
     """A child process with `identity`, forked at the first call and alive until `close`.
 
     `what` is the subject of its errors, in words that users have. `rooms` says whose functions may run as this
-    identity: `warmstart.store.` those of a package, `warmstart.slurm.spec:` those of a module. `keep` are descriptors
+    identity: `warmstart.store.` those of a package, `warmstart.slurm.nodes:` those of a module. `keep` are descriptors
     that stay open in the child. `confine` sandboxes it for functions that parse hostile bytes: no network, no new
     privileges, bounded memory, no writes to files (`identity.confine`). `real_uid` is that of `become`, for an identity
     with hostile processes. `groups`: it has these supplementary groups, and all three ids, which a FUSE file system

@@ -85,7 +85,7 @@ def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Rep
     Raises `MaintenanceBusy` if another run holds the node's lock, and the errors of `open_session`.
     """
     with open_session(installation, "maintain", node) as session, _node_lock(session):
-        slurmctld = Slurmctld(Access(session.policy.paths.scontrol, slurm_conf, installation.pyslurm))
+        slurmctld = Slurmctld(Access(session.policy.paths.scontrol, slurm_conf, installation.slurm_libraries))
         return _NodeMaintenance(session, _job_is_over(slurmctld), slurm_conf, installation).all()
 
 

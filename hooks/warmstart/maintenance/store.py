@@ -15,7 +15,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.errands import loop, registry
 from warmstart.errors import WarmstartError
-from warmstart.images.store import eviction, published, requeued
+from warmstart.images.store import eviction, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY
 from warmstart.maintenance.bundles import (
@@ -155,7 +155,7 @@ class StoreMaintenance:
         for wing in of_wings():
             for act in wing.store.values():
                 with self.isolated():
-                    act(self._session)
+                    self._count(swept=act(self._session) or 0)
         self._session.store.run(self._session.store_deadline(), maintenance.identify)
         self._session.store.run(self._session.store_deadline(), maintenance.record_maintained)
         return self.report
@@ -168,8 +168,6 @@ class StoreMaintenance:
             for store in stores:
                 with self.isolated():
                     part(store)
-        with self.isolated():  # jobs that were requeued for an image long ago
-            self._count(swept=shared.run(self._session.store_deadline(), requeued.forget))
 
     def _evict_images(self, store: ImageStoreClient) -> None:
         """Evict images down to the policy's watermarks, and remove files of producers that died."""

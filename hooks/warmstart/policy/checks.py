@@ -22,6 +22,8 @@ from warmstart.profiles.defined import FILES, TREES
 from warmstart.slurm.nodes import expand
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
+UNTOLD = ("job_name", "array")  # attributes that no slurmd tells a prolog
+UNSEEN = ("qos", *UNTOLD)  # and one that slurmd tells since 26.05
 _NEVER_INSIDE = (
     ("workspace", "store"),
     ("store", "workspace"),
@@ -72,7 +74,7 @@ class PolicyPart(Protocol):
     def rule_faults(self, rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
         """Yield what is wrong with a rule; locs are relative to it."""
 
-    def of_policy(self, model: PolicyModel) -> dict[str, Json]:
+    def of_policy(self, model: PolicyModel, find_user: FindUser) -> dict[str, Json]:
         """Return what is read of the wing's sections, by key; none that the policy does not use."""
 
     def of_rule(self, rule: Rule) -> dict[str, Json]:
@@ -103,7 +105,6 @@ def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser, poli
         *_keep(model),
         *_trees(model, policy),
         *_signed(model),
-        *_slurmctld(model, find_user),
         *_rule_names(model),
         *(_fault(*fault) for part in of_wings() for fault in part.faults(model, find_user)),
         *(
@@ -122,7 +123,7 @@ def _paths(model: PolicyModel) -> Iterator[Fault]:
         for bad in _NEVER_BELOW:
             # With `link` the path is created only in a job that has its own /tmp from job_container.
             is_link = (key, bad, model.constant_path) == ("cache", "/tmp", "link")
-            if _within(path, bad) and not is_link:
+            if within(path, bad) and not is_link:
                 yield _fault(loc, f"may not be below {bad}")
     room = longest_node_name(paths["workspace"])
     if room < 1:
@@ -130,22 +131,23 @@ def _paths(model: PolicyModel) -> Iterator[Fault]:
         problem = f"is too long for sockets in TMPDIR (unix(7)) on any node; write at most {most} bytes"
         yield _fault(("paths", "workspace"), problem)
     for inner, outer in _NEVER_INSIDE:
-        if _within(paths[inner], paths[outer]):
+        if within(paths[inner], paths[outer]):
             yield _fault(("paths", inner), f"may not be in paths.{outer} ({paths[outer]})")
 
 
 def _normal(loc: Loc, path: str) -> Iterator[Fault]:
-    if problem := _not_normal(path):
+    if problem := not_normal(path):
         yield _fault(loc, problem)
 
 
-def _not_normal(path: str) -> str:
+def not_normal(path: str) -> str:
     """Return what is wrong with the form of a path, "" if nothing is."""
     normal = os.path.normpath(path)
     return f"write {normal}, without '..', '//' or a trailing '/'" if normal != path else ""
 
 
-def _within(path: str, directory: str) -> bool:
+def within(path: str, directory: str) -> bool:
+    """Return whether a path is a directory or below it."""
     return f"{path}/".startswith(f"{directory}/")
 
 
@@ -159,8 +161,6 @@ def _accounts(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
             yield _fault((key,), f"no account {name!r} on this node; {remedy}")
         elif account.uid == 0 or account.gid == 0:
             yield _fault((key,), f"{name!r} has root's uid or group; it must be an unprivileged account")
-        elif account == find_user(model.slurmctld.user):
-            yield _fault((key,), f"{name!r} is SlurmUser, who owns Slurm's state; each account needs its own")
         elif account.uid in seen:
             yield _fault((key,), f"{name!r} has the uid of {seen[account.uid]}; each account needs its own")
         else:
@@ -185,7 +185,7 @@ def _image_directories(model: PolicyModel) -> Iterator[Fault]:
     for loc, path in directories:
         yield from _normal(loc, path)
         for key, ours in (("store", model.paths.store), ("workspace", model.paths.workspace)):
-            if _within(path, ours) or _within(ours, path):
+            if within(path, ours) or within(ours, path):
                 yield _fault(loc, f"may not be in paths.{key} ({ours}) or contain it")
 
 
@@ -212,7 +212,7 @@ def _credentials(model: PolicyModel) -> Iterator[Fault]:
     credentials = model.images.credentials
     if credentials is None:
         return
-    if _within(credentials.file, model.paths.store) or _within(credentials.file, model.paths.workspace):
+    if within(credentials.file, model.paths.store) or within(credentials.file, model.paths.workspace):
         yield _fault(("images", "credentials", "file"), "may not be in paths.store or paths.workspace")
     for number in _repeated(item.name for item in credentials.repositories):
         name = credentials.repositories[number].name
@@ -251,32 +251,19 @@ def _trees(model: PolicyModel, policy: str) -> Iterator[Fault]:
         loc = ("trees", "prefixes", number)
         yield from _normal(loc, prefix)
         for bad in (*_NEVER_BELOW, *_OF_THE_SYSTEM):
-            if _within(prefix, bad) or _within(bad, prefix):
+            if within(prefix, bad) or within(bad, prefix):
                 yield _fault(loc, f"may be neither below {bad} nor above it")
-        if any(_within(prefix, path) or _within(path, prefix) for path in own):
+        if any(within(prefix, path) or within(path, prefix) for path in own):
             yield _fault(loc, f"may be neither in warmstart's own directories nor above one ({installation.prefix})")
         for key in ("store", "workspace", "cache", "audit"):
             path = getattr(model.paths, key)
-            if _within(prefix, path) or _within(path, prefix):
+            if within(prefix, path) or within(path, prefix):
                 yield _fault(loc, f"may be neither in paths.{key} nor above it ({path})")
 
 
 def _signed(model: PolicyModel) -> Iterator[Fault]:
     if model.trust.signed and not model.trust.keys:
         yield _fault(("trust", "keys"), "needs the public keys that may sign (trust.signed)")
-
-
-def _slurmctld(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
-    directory, user = model.slurmctld.spec_directory, model.slurmctld.user
-    if directory is None:
-        return
-    loc = ("slurmctld", "spec_directory")
-    yield from _normal(loc, directory)
-    for key in ("store", "workspace", "cache"):
-        if _within(directory, getattr(model.paths, key)):
-            yield _fault(loc, f"may not be in paths.{key}: only {user} or root may own it and every directory above it")
-    if find_user(user) is None:
-        yield _fault(("slurmctld", "user"), f"no account {user!r} on this node")
 
 
 def _defined_profiles(model: PolicyModel, shipped: Sequence[str]) -> Iterator[Fault]:
@@ -332,7 +319,7 @@ def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user:
             yield Fault(("profiles", number), f"no profile {name!a}; {nearest(name, profiles)}")
     yield from _host_lists(rule.match)
     yield from _scope(rule, model)
-    yield from _spec(rule, model)
+    yield from _untold(rule, model, find_user)
     yield from _publish(rule, model)
     yield from _publishers(rule, model, find_user)
     yield from _shared_trees(rule, model, find_user)
@@ -368,12 +355,18 @@ def _scope(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
         yield from claimed(model, rule.match, f"scope {rule.scope}", "user, group, node or partition")
 
 
-def _spec(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
-    """Yield keys of a match that slurmd passes to a prolog in no version of Slurm, if there are no specs."""
-    for attribute in ("job_name", "array"):
-        if getattr(rule.match, attribute) is not None and model.slurmctld.spec_directory is None:
-            problem = "needs slurmctld.spec_directory: only the controller knows this attribute"
-            yield Fault(("match", attribute), problem, at_key=True)
+def _untold(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
+    """Yield keys of a match that no slurmd tells a prolog, where no wing does."""
+    for attribute in UNTOLD:
+        if getattr(rule.match, attribute) is not None:
+            sentences = []
+            for name, declared in wing.found().items():
+                if attribute in declared.informs:
+                    part: PolicyPart = wing.load(f"{name}.policy")
+                    sentences.append("" if part.of_policy(model, find_user) else declared.informs[attribute])
+            if "" not in sentences:
+                problem = " or ".join(sentences) or "no node knows this attribute: slurmd does not tell it"
+                yield Fault(("match", attribute), problem, at_key=True)
 
 
 def _publish(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
@@ -404,7 +397,7 @@ def _publishers(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
 def _shared_trees(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
     for number, tree in enumerate(rule.trees):
         loc = ("trees", number)
-        if problem := _not_normal(tree.path):
+        if problem := not_normal(tree.path):
             yield Fault((*loc, "path"), problem)
         if not any(tree.path.startswith(f"{prefix}/") for prefix in model.trees.prefixes):
             yield Fault((*loc, "path"), f"{tree.path} is below none of trees.prefixes")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
+from warmstart import wing
 from warmstart.host import files, wire
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
@@ -115,7 +116,6 @@ class Images(NamedTuple):
     import_deadline: int  # seconds
     parallel: int
     keep_layers: int  # bytes
-    requeues: int
 
 
 class Seed(NamedTuple):
@@ -178,18 +178,8 @@ class Trust(NamedTuple):
     keys: tuple[str, ...] = ()  # public, as OpenSSH writes them
 
 
-class Slurmctld(NamedTuple):
-    """The controller's hooks and their specs."""
-
-    spec_directory: str
-    user: Identity  # owner of the specs
-    deadline: int  # seconds
-    conf: str | None  # path of slurm.conf
-    attributes: tuple[str, ...]  # those that rules match on and that nodes may have to read from a spec
-
-
 class OnError(NamedTuple):
-    """`store`: run-cold|fail-job, `image`: fail-job|run-without|requeue, `bug`: run-without|fail-job."""
+    """`store`: run-cold|fail-job, `image`: fail-job|run-without, `bug`: run-without|fail-job."""
 
     store: str
     image: str
@@ -248,6 +238,7 @@ class Wing(NamedTuple):
     step: str
     early: bool  # whether its step comes before the images
     end: str
+    informs: str = ""
 
 
 class Policy(NamedTuple):
@@ -269,11 +260,11 @@ class Policy(NamedTuple):
     trust: Trust
     on_error: OnError
     rules: tuple[Rule, ...]
-    slurmctld: Slurmctld | None  # None: there are no specs
     profiles: tuple[DefinedProfile, ...]  # the site's own, and `files`
     trees: Trees
     mode: str = "enforce"  # observe | enforce
     own: dict[str, Json] = {}  # noqa: RUF012 - what is read of wings' sections, by key; never mutated
+    unseen: tuple[str, ...] = ()  # attributes that rules match on and that some slurmd does not tell
     wings: tuple[Wing, ...] = ()
     words: tuple[Word, ...] = ()
 
@@ -281,6 +272,10 @@ class Policy(NamedTuple):
     def constant_cache(self) -> str:
         """The path at which all jobs of this node see their cache; "" if each job has its own."""
         return "" if self.constant_path == "none" else self.paths.cache
+
+    def parts(self, part: str) -> list[str]:
+        """Return the modules of this part, of the wings that the policy uses. Not on a warm path: looks for files."""
+        return [f"{known.name}.{part}" for known in self.wings if known.used and wing.has(known.name, part)]
 
 
 def stamp(path: str) -> Stamp:

@@ -20,7 +20,6 @@ from warmstart.profiles.contract import Fact
 from warmstart.profiles.defined import FILES, DefinedProfile
 
 T = TypeVar("T")
-_FROM_SPEC = ("qos", "job_name", "array")  # attributes that nodes may have to read from the controller's spec
 
 
 def compile_policy(
@@ -50,17 +49,17 @@ def compile_policy(
 def resolve(model: PolicyModel, users: checks.FindUser, place: Callable[[int], str]) -> Policy:
     """Return the compiled form of a policy without faults; `place` returns the FILE:LINE of a rule by its number."""
     rules = tuple(_rule(rule, place(number), users) for number, rule in enumerate(model.rules))
-    own = {key: value for part in checks.of_wings() for key, value in part.of_policy(model).items()}
+    own = {key: value for part in checks.of_wings() for key, value in part.of_policy(model, users).items()}
     return _form(
         Policy,
         model,
         signature=(),
-        **{key: _existing(users, getattr(model, key)) for key in checks.ACCOUNTS},
+        **{key: existing(users, getattr(model, key)) for key in checks.ACCOUNTS},
         images=_images(model.images, users),
         rules=rules,
-        slurmctld=_slurmctld(model, users),
         profiles=tuple(_profiles(model)),
         own=own,
+        unseen=_unseen(model),
         wings=tuple(_wings(rules, own)),
         words=tuple(_words()),
     )
@@ -130,7 +129,7 @@ def _value(value: object) -> object:
 
 def _images(images: Images, users: checks.FindUser) -> compiled.Images:
     adopt = [
-        compiled.Adopt(item.directory, tuple(_existing(users, name).uid for name in item.owners))
+        compiled.Adopt(item.directory, tuple(existing(users, name).uid for name in item.owners))
         for item in images.adopt
     ]
     return _form(compiled.Images, images, adopt=tuple(adopt), credentials=_credentials(images.credentials))
@@ -145,15 +144,11 @@ def _credentials(credentials: Credentials | None) -> compiled.Credentials | None
     return compiled.Credentials(credentials.file, tuple(repositories))
 
 
-def _slurmctld(model: PolicyModel, users: checks.FindUser) -> compiled.Slurmctld | None:
-    if model.slurmctld.spec_directory is None:
-        return None
+def _unseen(model: PolicyModel) -> tuple[str, ...]:
     credentials = model.images.credentials
     matches = [rule.match for rule in model.rules]
     matches += [item.match for item in credentials.repositories] if credentials else []
-    attributes = tuple(key for key in _FROM_SPEC if any(getattr(match, key) for match in matches))
-    user = _existing(users, model.slurmctld.user)
-    return _form(compiled.Slurmctld, model.slurmctld, user=user, attributes=attributes)
+    return tuple(key for key in checks.UNSEEN if any(getattr(match, key) for match in matches))
 
 
 def _rule(rule: Rule, place: str, users: checks.FindUser) -> compiled.Rule:
@@ -176,8 +171,9 @@ def _wings(rules: Sequence[compiled.Rule], own: Collection[str]) -> Iterator[com
         if wing.has(name, "policy"):
             part: checks.PolicyPart = wing.load(f"{name}.policy")
             used = not given.isdisjoint({*part.RULE_KEYS, *part.SECTIONS})
-        step, end = (f"{name}.{part}" if wing.has(name, part) else "" for part in ("step", "end"))
-        yield compiled.Wing(name, used, step, declared.step == "early", end)
+        parts = ("step", "end", "informs")
+        step, end, informs = (f"{name}.{part}" if wing.has(name, part) else "" for part in parts)
+        yield compiled.Wing(name, used, step, declared.step == "early", end, informs)
 
 
 def _words() -> Iterator[compiled.Word]:
@@ -187,7 +183,7 @@ def _words() -> Iterator[compiled.Word]:
 
 
 def _user(users: checks.FindUser, name: str) -> compiled.User:
-    return compiled.User(*_existing(users, name)[:2])
+    return compiled.User(*existing(users, name)[:2])
 
 
 def condition(attribute: str, globs: Sequence[str]) -> compiled.Condition:
@@ -224,7 +220,8 @@ def _distinct(*names: Fact) -> tuple[Fact, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _existing(users: checks.FindUser, name: str) -> Identity:
+def existing(users: checks.FindUser, name: str) -> Identity:
+    """Return an account that `checks` found. Raises `PolicyUnreadable`."""
     account = users(name)
     if account is None:  # `checks` found it, so the name service changed meanwhile
         raise PolicyUnreadable(path=f"account {name}", problem="disappeared while the policy was compiled")

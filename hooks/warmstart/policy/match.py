@@ -285,7 +285,7 @@ def _condition(
         return None, f"{attribute} is only claimed: Slurm is not known to enforce it"
     values = groups() if attribute == "group" else [getattr(job, attribute)]
     if values == [None]:
-        return None, f"{attribute} is not known without the controller's spec"
+        return None, f"{attribute} is not known on this node"
     for pattern in condition.patterns:
         for value in values:
             # An empty attribute matches no pattern, not even "*".

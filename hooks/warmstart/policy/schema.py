@@ -248,14 +248,16 @@ class Match(Section):
     constraint: Globs | None = key(None, "The job's `--constraint` as submitted, such as `a100&nvme`. Claimed.")
     qos: Globs | None = key(
         None,
-        "The job's QOS. Before Slurm 26.05 it comes from "
-        "[the controller's spec](../operations/slurmctld-hooks.md). Claimed, unless `trust.qos` is `enforced`.",
+        "The job's QOS, which slurmd tells since 26.05 ([before](#what-slurmd-does-not-tell)). Claimed, unless "
+        "`trust.qos` is `enforced`.",
     )
-    job_name: Globs | None = key(None, "The job's name, from the controller's spec. Needs `slurmctld`. Claimed.")
+    job_name: Globs | None = key(
+        None, "The job's name, [which slurmd does not tell](#what-slurmd-does-not-tell). Claimed."
+    )
     array: Globs | None = key(
         None,
-        "`JOBID_TASKID` of an array's task, from the controller's spec; `*` matches any task of any array. "
-        "Needs `slurmctld`. Claimed.",
+        "`JOBID_TASKID` of an array's task, [which slurmd does not tell](#what-slurmd-does-not-tell); `*` matches any "
+        "task of any array. Claimed.",
     )
 
 
@@ -369,7 +371,6 @@ class Images(Section):
         ge=1,
         le=64,
     )
-    requeues: int = key(3, "How often a job is requeued with `on_error.image: requeue`; then it fails.", ge=1, le=100)
     remember_failures: Duration = key(
         "30s",
         "How long these are remembered: a registry's definitive answer (no such image, no access), and that it was "
@@ -536,29 +537,16 @@ class Trust(Section):
     )
 
 
-class Slurmctld(Section):
-    """Optional hooks on the controller tell nodes what slurmd does not ([how](../operations/slurmctld-hooks.md))."""
-
-    spec_directory: Path | None = key(
-        None,
-        "Directory on the shared file system where the hooks write job specs. `user` owns it, mode 0755. "
-        "`null`: nodes look for no specs.",
-    )
-    user: Account = key("slurm", "SlurmUser. Specs of any other owner are ignored.")
-    deadline: Duration = key("2s", "How long a job waits for slurmctld's answer, and a node's prolog for the spec.")
-    conf: Path | None = key(None, "`slurm.conf` on the controller, if Slurm does not find it by itself.")
-
-
 class OnError(Section):
     """What a failure does to the job. None of these drains a node; only a fault of the node itself does."""
 
     store: Literal["run-cold", "fail-job"] = key(
         "run-cold", "The shared store does not work: the job runs with a cold cache, or fails with a reason."
     )
-    image: Literal["fail-job", "run-without", "requeue"] = key(
+    image: Literal["fail-job", "run-without"] = key(
         "fail-job",
-        "The image is not available: the job fails with a reason, runs without `WARMSTART_IMAGE`, or goes "
-        "back into Slurm's queue [until it is there](images.md#a-job-whose-image-is-not-ready).",
+        "The image is not available: the job fails with a reason, or runs without `WARMSTART_IMAGE` "
+        "([a job whose image is not ready](images.md#a-job-whose-image-is-not-ready)).",
     )
     bug: Literal["run-without", "fail-job"] = key(
         "run-without", "A bug in warmstart: the job runs without warmstart, or fails with a reason."
@@ -736,7 +724,6 @@ class PolicyModel(Section):
     maintenance: Maintenance = Field(default_factory=Maintenance)
     limits: Limits = Field(default_factory=Limits)
     trust: Trust = Field(default_factory=Trust)
-    slurmctld: Slurmctld = Field(default_factory=Slurmctld)
     on_error: OnError = Field(default_factory=OnError)
     profiles: dict[Profile, DefinedProfile] = key({}, "Profiles of the site's own, by name. Rules turn them on.")
     files: Files = Field(default_factory=Files)

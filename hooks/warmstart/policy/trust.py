@@ -101,7 +101,7 @@ def enforced(policy: Policy, installation: Installation, slurm_conf: str) -> lis
     from warmstart.slurm.facts import Access
     from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 
-    access = Access(policy.paths.scontrol, slurm_conf, installation.pyslurm)
+    access = Access(policy.paths.scontrol, slurm_conf, installation.slurm_libraries)
     try:
         return Slurmctld(access).configuration(after(QUERY_S)).enforced
     except LookUpFailed:

@@ -11,7 +11,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.audit.runs import FAILED, IMPORTED, PROLOG, REFUSED, SAMPLED, Run, kind_of
+from warmstart.audit.runs import FAILED, IMPORTED, OF_WINGS, PROLOG, REFUSED, SAMPLED, Run, kind_of
 from warmstart.profiles import contract
 
 MOST_LABELS = 200
@@ -40,7 +40,7 @@ HOOK_CRASHES = Metric(
 HOOK_SECONDS = Metric("warmstart_hook_duration_seconds", "Durations of hooks.", ("hook",), HOOK_BOUNDS)
 STEP_FAILURES = Metric("warmstart_step_failures", "Failures of steps, by the error's code.", ("step", "code"))
 JOBS_REFUSED = Metric("warmstart_jobs_refused", "Jobs that failed with a verdict.", ("code",))
-JOBS_REQUEUED = Metric("warmstart_jobs_requeued", "Jobs that were requeued because their image was missing.")
+REMARKS = Metric("warmstart_remarks", "Events of wings that say what became of a job.", ("event",))
 NODE_DRAINS = Metric("warmstart_node_drains", "Hooks that drained their node.")
 STATE_FULL = Metric("warmstart_state_full", "Hooks that found the disk of warmstart's state full.")
 POLICY_ERRORS = Metric("warmstart_policy_errors", "Hooks that found the policy's files wrong.")
@@ -87,7 +87,6 @@ CATALOGUE = tuple(value for value in globals().values() if isinstance(value, Met
 
 # Counters of events, one by one.
 _COUNTED: dict[str, Metric] = {
-    events.JOB_REQUEUED: JOBS_REQUEUED,
     events.NODE_DRAINED: NODE_DRAINS,
     events.STATE_FULL: STATE_FULL,
     events.POLICY_REJECTED: POLICY_ERRORS,
@@ -160,6 +159,8 @@ class Counters:
         """Add what a run of a hook did."""
         for event in run.counts.keys() & _COUNTED.keys():
             self.add(_COUNTED[event], value=run.counts[event])
+        for event in run.counts.keys() & OF_WINGS.keys():
+            self.add(REMARKS, event, value=run.counts[event])
         if run.counts[events.HOOK_FINISHED]:
             self.add(HOOK_RUNS, run.hook, run.ended)
             self.observe(HOOK_SECONDS, run.hook, seconds=run.seconds)

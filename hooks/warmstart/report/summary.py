@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from warmstart import wing
 from warmstart.audit import events
 from warmstart.audit.runs import (
     DRAINED,
@@ -43,7 +44,7 @@ MOST_DISTINCT = 1 << 16  # users and nodes that are told apart
 MOST_PERIODS = 4000  # days: ten years
 # In `cold`: nothing was there, or nothing was wanted.
 _NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh", SAMPLED})
-_HOOKS = frozenset({PROLOG, EPILOG, "job-container", "prolog-slurmctld", "epilog-slurmctld"})
+_HOOKS = frozenset({PROLOG, EPILOG, "job-container", *wing.programs()})
 _FOUND = frozenset({"reused", "stale"})
 
 

@@ -1,1 +1,1 @@
-"""Queries to Slurm (never on the hot path), job specs, and host lists."""
+"""Queries to Slurm (never on the hot path), and host lists."""

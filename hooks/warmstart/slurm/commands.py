@@ -44,7 +44,6 @@ _MOST_PARENTS = 64
 _ENFORCED = re.compile(r"^AccountingStorageEnforce\s*=\s*([\w,]+)$", re.MULTILINE)
 _CONF = re.compile(r"^SLURM_CONF\s*=\s*(/.*\S)$", re.MULTILINE)
 _SCRIPT = re.compile(rf"^({'|'.join(SCRIPTS)})(?:\[\d+\])?\s*=\s*(.*\S)$", re.MULTILINE)
-_ALREADY_PENDING = "Job is pending execution"
 _UNKNOWN_JOB = b"Invalid job id specified"
 JOB_FIELDS = ("JobID", "State", "QOS", "ArrayJobID", "ArrayTaskID", "EligibleTime")
 _FIELDS = ("JobID", "State", "Reason", "exit_code", "EndTime")
@@ -216,25 +215,11 @@ def drain_node(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:
     """Drain `node` with a reason (cut at 200 characters); return whether scontrol succeeded."""
     text = f"warmstart: {reason}"[:_LONGEST_REASON]
     arguments = ["update", f"nodename={node}", "state=drain", f"reason={text}"]
-    return not _scontrol(Access(scontrol, slurm_conf), arguments, after(_DRAIN_S))
+    return not change(Access(scontrol, slurm_conf), arguments, after(_DRAIN_S))
 
 
-def requeue(access: Access, name: str, deadline: Deadline) -> str:
-    """Requeue a job that scontrol knows by `name`; return "", or why not. Raises no `WarmstartError`.
-
-    From a prolog that ends with 0 this is harmless to the node (seen with 22.05 and 25.11). For the bare id of an array
-    all its tasks are requeued.
-    """
-    problem = _scontrol(access, ["requeue", name], deadline)
-    return "" if _ALREADY_PENDING in problem else problem  # another hook of the job was faster
-
-
-def update_jobs(access: Access, names: list[str], changes: dict[str, str], deadline: Deadline) -> str:
-    """Change jobs with one call; return "", or what went wrong for one of them. Raises no `WarmstartError`."""
-    return _scontrol(access, ["update", f"jobid={','.join(names)}", *map("=".join, changes.items())], deadline)
-
-
-def _scontrol(access: Access, arguments: list[str], deadline: Deadline) -> str:
+def change(access: Access, arguments: list[str], deadline: Deadline) -> str:
+    """Have scontrol change something; return "", or what went wrong. Raises no `WarmstartError`."""
     try:
         process = _run(access, [access.scontrol, *arguments], deadline)
     except (WarmstartError, OSError) as error:  # also a missing program: never this node's fault

@@ -19,7 +19,7 @@ class Access(NamedTuple):
 
     scontrol: str  # squeue is in the same directory
     slurm_conf: str = ""  # "" if Slurm finds it by itself
-    libraries: str = ""  # directory in which pyslurm may be installed
+    libraries: str = ""  # directory of what an administrator has installed for Python (`Installation.slurm_libraries`)
     identity: Identity | None = None  # that queries run as; None: as this process
 
 

@@ -1,39 +1,31 @@
-"""Queries to slurmctld: one interface over pyslurm and Slurm's commands. Never on a node's hot path.
+"""Queries to slurmctld: one interface over Slurm's commands, and what wings have in place of them. Never on a hot path.
 
 | asked by | what |
 |---|---|
-| prolog-slurmctld | a job's QOS, before Slurm 25.11 |
-| a prolog that requeues its job | whether the job is a task of an array, if no spec tells |
 | a prolog that waits long for an image, on the job's first node | whether its job is over |
 | maintenance | whether a job without a step daemon is over |
-| a background import | whether the jobs that wait for the image are pending |
-| a prefetch of images | which jobs are pending, and what they ask for |
 | maintenance, a hook that compiles the policy, doctor | what slurmctld enforces, and which hooks it runs |
+| wings | what jobs are, and which ones are pending |
 
-pyslurm is used where it is installed for the running release of Slurm: of another release it may crash or return
-nonsense. It runs in a child of its own, because libslurm cannot be interrupted. A query that fails there is not
-repeated through a command. Elsewhere `squeue` and `scontrol` are run, with formats that no text of a user is in, or
-as JSON.
+A wing's `answers.py` is asked where it fits the running release of Slurm, and not repeated through a command if it
+fails. Elsewhere `squeue` and `scontrol` are run, with formats that no text of a user is in, or as JSON.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Protocol, TypeVar
 
+from warmstart import wing
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import Identity
-from warmstart.slurm import commands, pyslurm_lookup
-from warmstart.slurm.client import ask_pyslurm
+from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, Configuration, JobFacts
 from warmstart.slurm.pending import PendingJob
 
 QUERY_S = 10.0
-PYSLURM, COMMANDS = "pyslurm", "squeue"
-_P = ParamSpec("_P")
+COMMANDS = "squeue"
 _Answer = TypeVar("_Answer")
 
 
@@ -42,7 +34,25 @@ class LookUpFailed(ResourceError):
 
     code = "look-up-failed"
     template = "cannot ask slurmctld about {what}: {problem}"
-    hint = "is slurmctld slow? in its own hooks raise slurmctld.deadline; from Slurm 25.11 on they need no query"
+    hint = "is slurmctld slow or down? see whether squeue and scontrol answer here, as the same user"
+
+
+class AnswersPart(Protocol):
+    """`answers.py` of a wing. All but `fits` return None if it cannot answer here after all, and raise `OSError`."""
+
+    NAME: str
+
+    def fits(self, access: Access, deadline: Deadline) -> bool:
+        """Return whether it may be asked about the Slurm that runs."""
+
+    def jobs(self, access: Access, job_ids: list[int], deadline: Deadline) -> list[JobFacts] | None:
+        """Return those of the jobs that slurmctld knows."""
+
+    def pending(self, access: Access, deadline: Deadline) -> list[PendingJob] | None:
+        """Return the jobs that wait and can start as they are, by priority."""
+
+    def configuration(self, access: Access, deadline: Deadline) -> Configuration | None:
+        """Return slurmctld's settings."""
 
 
 class Slurmctld:
@@ -50,12 +60,12 @@ class Slurmctld:
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._identity = access.identity or Identity("this process", os.geteuid(), os.getegid())
+        self._parts: list[AnswersPart] | None = None  # those that fit; None until the first query
         self._source = ""  # until the first query
 
     @property
     def source(self) -> str:
-        """`pyslurm` or `squeue`: what answered the last query; "" before the first."""
+        """What answered the last query: a part's name, or `squeue`; "" before the first."""
         return self._source
 
     def job(self, job_id: int, deadline: Deadline) -> JobFacts | None:
@@ -72,41 +82,31 @@ class Slurmctld:
     def pending(self, deadline: Deadline) -> list[PendingJob]:
         """Return the jobs that wait and can start as they are, by priority, at most `slurm.pending.MOST`. One query."""
         with _problems("pending jobs"):
-            jobs = self._by_pyslurm(deadline, pyslurm_lookup.pending)
+            jobs = self._by_wings(deadline, lambda part: part.pending(self._access, deadline))
             return commands.pending(self._access, deadline) if jobs is None else jobs
 
     def configuration(self, deadline: Deadline) -> Configuration:
         """Return settings that are in force, whatever slurm.conf says by now."""
         with _problems("its configuration"):
-            answer = self._by_pyslurm(deadline, pyslurm_lookup.configuration)
+            answer = self._by_wings(deadline, lambda part: part.configuration(self._access, deadline))
             return commands.configuration(self._access, deadline) if answer is None else answer
 
     def _jobs(self, job_ids: list[int], deadline: Deadline) -> list[JobFacts]:
-        jobs = self._by_pyslurm(deadline, pyslurm_lookup.jobs, job_ids)
+        jobs = self._by_wings(deadline, lambda part: part.jobs(self._access, job_ids, deadline))
         return commands.jobs(self._access, job_ids, deadline) if jobs is None else jobs
 
-    def _by_pyslurm(
-        self,
-        deadline: Deadline,
-        query: Callable[Concatenate[str, str, _P], _Answer | None],
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> _Answer | None:
-        """Return pyslurm's answer; None if commands are to be asked, now and from now on."""
-        if not self._source:
-            self._source = PYSLURM if self._has_fitting_pyslurm(deadline) else COMMANDS
-        if self._source == COMMANDS:
-            return None
-        answer = ask_pyslurm(self._identity, self._access, deadline, query, *args, **kwargs)
-        if answer is None:
-            self._source = COMMANDS
-        return answer
-
-    def _has_fitting_pyslurm(self, deadline: Deadline) -> bool:
-        installed = pyslurm_lookup.release(self._access.libraries) if os.path.isdir(self._access.libraries) else ""
-        if not installed:
-            return False
-        return commands.release(self._access, deadline).startswith(f"{installed}.")
+    def _by_wings(self, deadline: Deadline, query: Callable[[AnswersPart], _Answer | None]) -> _Answer | None:
+        """Return a wing's answer; None if commands are to be asked. A part that cannot answer is not asked again."""
+        if self._parts is None:
+            found: list[AnswersPart] = [wing.load(module) for module in wing.with_part("answers")]
+            self._parts = [part for part in found if part.fits(self._access, deadline)]
+        while self._parts:
+            self._source = self._parts[0].NAME
+            if (answer := query(self._parts[0])) is not None:
+                return answer
+            del self._parts[0]
+        self._source = COMMANDS
+        return None
 
 
 @contextmanager

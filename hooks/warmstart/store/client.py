@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     W = TypeVar("W", "Namespace", "RunParts")
 
 # Whose functions run as the store's owner; the contract "store" in setup.cfg says what they may not do.
-OWNERS_ROOMS = ("warmstart.store.", "warmstart.images.store.", "warmstart.slurm.spec:")
+OWNERS_ROOMS = ("warmstart.store.", "warmstart.images.store.")
 
 
 class StoreClient:
@@ -38,23 +38,24 @@ class StoreClient:
 
     head_silent = False  # whether this hook has waited in vain for the head node (meeting.py)
 
-    def __init__(self, owner: Identity, path: str, writer: str) -> None:
+    def __init__(self, owner: Identity, path: str, writer: str, rooms: tuple[str, ...] = OWNERS_ROOMS) -> None:
         """Work in the store at `path` as `owner`; `writer` (node and run id) is part of the names of temp files.
 
-        With "" for it nothing may be published, and `offers` only reads.
+        With "" for it nothing may be published, and `offers` only reads. `rooms` says whose functions may run.
         """
         self.path = path
         self.writer = writer
         self.lists: SignedLists | None = None  # None: the policy asks for no signature
         self._what = f"the store {path}"
-        self.worker = Worker(owner, self._what, rooms=OWNERS_ROOMS)
+        self.worker = Worker(owner, self._what, rooms=rooms)
         # A process of its own holds the lock: the one that works is killed when an operation passes its deadline.
-        self._locker = Worker(owner, self._what, rooms=OWNERS_ROOMS)
+        self._locker = Worker(owner, self._what, rooms=rooms)
 
     @classmethod
     def of(cls, policy: Policy, paths: NodePaths, writer: str) -> StoreClient:
         """Return a client of the policy's store, which takes from signed scopes what their lists name."""
-        client = cls(policy.store_user, policy.paths.store, writer)
+        of_wings = [f"warmstart.wings.{known.name}.stored:" for known in policy.wings if known.used]
+        client = cls(policy.store_user, policy.paths.store, writer, (*OWNERS_ROOMS, *of_wings))
         if policy.trust.signed:
             from warmstart.store.verify import SignedLists
 

@@ -64,4 +64,4 @@ def test_python_starts_only_for_what_is_to_be_moved(tmp_path: Path, name: str, s
         script = script.replace(key, str(value))
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     start = "/usr/lib/warmstart/python"
-    assert done.stdout == (f"-ISXutf8 {start}/warmstart/start.py flush /usr {start}\n" if starts else "")
+    assert done.stdout == (f"-ISXutf8 {start}/warmstart/start.py entry.flush /usr {start}\n" if starts else "")

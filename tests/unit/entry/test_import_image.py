@@ -7,13 +7,16 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
 from tests.support.entry_site import EntrySite
 from tests.support.superblocks import image
+from warmstart import wing
 from warmstart.entry import import_image
 from warmstart.errors import WarmstartError
 from warmstart.images import choice
@@ -21,7 +24,6 @@ from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
 from warmstart.images.imports import making, requests
 from warmstart.images.imports.making import Flight
 from warmstart.images.imports.requests import MOST_ATTEMPTS, ImportRequest
-from warmstart.images.imports.waiting_jobs import WaitingJobs
 from warmstart.images.query import Obtained, Queue, as_obtained
 from warmstart.images.store import published
 from warmstart.images.store.layout import image_name
@@ -30,14 +32,23 @@ from warmstart.policy.compiled import Credentials, PrivateRepository
 
 DIGEST = f"sha256:{'ab' * 32}"
 IMAGE = f"reg.example.com/a@{DIGEST}"
+WATCHED = f"{IMAGE} for test"
 
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what becomes of the jobs in Slurm's queue."""
+    """Return what a wing is told of the import that it watches."""
     said: list[str] = []
-    monkeypatch.setattr(WaitingJobs, "hold", lambda _: said.append("held"))
-    monkeypatch.setattr(WaitingJobs, "let_go", lambda _: said.append("start"))
+    watcher = SimpleNamespace(progressed=lambda: said.append("progressed"), ended=lambda: said.append("ended"))
+
+    def watching(_policy: object, _access: object, image: str, cluster: str) -> AbstractContextManager[object]:
+        said.append(f"{image} for {cluster}")
+        return nullcontext(watcher)
+
+    part = SimpleNamespace(watching=watching)
+    monkeypatch.setattr(compiled.Policy, "parts", lambda _, name: [f"w.{name}"])
+    load = wing.load
+    monkeypatch.setattr(wing, "load", lambda module: part if module == "w.importing" else load(module))
     return said
 
 
@@ -110,7 +121,7 @@ def test_an_import_ends_with_the_image_and_without_its_request(
     assert [[event["job_id"] for event in kind] for kind in found] == [[7], [7], [7]]
     assert (found[1][0]["phase"], found[1][0]["bytes"], found[1][0]["total"]) == ("fetching it", 5, 10)
     assert found[2][0]["image"] == IMAGE
-    assert told == ["held", "start"]
+    assert told == [WATCHED, "progressed", "ended"]
 
 
 def test_the_scratch_is_the_imports_own(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,13 +164,13 @@ def test_a_failure_is_told_and_tried_again_if_that_may_help(
     assert len(notes) == (not isinstance(error, ZeroDivisionError))
 
 
-def test_a_failure_lets_jobs_in_the_queue_start(
+def test_a_failure_is_told_to_those_who_watch(
     entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, told: list[str]
 ) -> None:
-    """They ask again."""
+    """Nobody waits for an import that is over."""
     imports(monkeypatch, fail(RegistryUnreachable(image=IMAGE, problem="refused")))
     run(entry_site, ask(entry_site))
-    assert told == ["start"]
+    assert told == [WATCHED, "ended"]
 
 
 def test_the_last_attempt_ends_the_request(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,17 +6,20 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support import packed
 from tests.support.entry_site import NODE, NUMBA, SCOPE, EntrySite
-from tests.support.worker_calls import answer_here
-from warmstart import plan, run_end, view
+from warmstart import plan, run_end, view, wing
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
+from warmstart.entry.hook import Refusal
 from warmstart.host.deadline import Deadline
-from warmstart.policy.compiled import Condition, Pattern
+from warmstart.images.imports.waiting import ImageWaitExpired
+from warmstart.job import Job
+from warmstart.policy.compiled import Condition, Pattern, Policy, Wing
 from warmstart.profiles import facts, registry
 from warmstart.record import Record, StateFull
 from warmstart.run_end import Ending
@@ -24,9 +27,10 @@ from warmstart.runner import Prepared
 from warmstart.seed import overlay
 from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.slurm import commands
-from warmstart.steps import seed
+from warmstart.steps import image, seed
 from warmstart.steps.contract import Context
 from warmstart.steps.seed import SeedFailed
+from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed
 
 
@@ -128,6 +132,36 @@ def test_a_job_of_which_nothing_can_be_written_down_is_told(
     assert codes == [("prolog", "state-full")] * 3
 
 
+@pytest.mark.parametrize(
+    ("refusal", "advice", "fails"),
+    [
+        (None, "submit the job again later", True),
+        (Refusal("ask the wing"), "ask the wing", True),
+        (Refusal("comes again", is_spared=True), "comes again", False),
+    ],
+)
+def test_a_wing_says_what_becomes_of_a_job_without_its_image(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, refusal: Refusal | None, advice: str, fails: bool
+) -> None:
+    """Its tasks are told in any case."""
+
+    def missing(*_: object, **__: object) -> None:
+        raise ImageWaitExpired(image="reg.example.com/a:1", waited_s=5, producer="somebody")
+
+    monkeypatch.setattr(image, "run", missing)
+    monkeypatch.setattr(Policy, "parts", lambda _, name: [f"w.{name}"])
+    part, load = SimpleNamespace(refused=lambda *_: refusal), wing.load
+    monkeypatch.setattr(wing, "load", lambda module: part if module == "w.refused" else load(module))
+    entry_site.environ(SLURM_JOB_COMMENT="warmstart: image=reg.example.com/a:1")
+    images = entry_site.policy.images._replace(registries=("reg.example.com",))
+    entry_site.write(entry_site.policy._replace(images=images))
+    record = run(entry_site)
+    assert record is not None
+    assert "reg.example.com/a:1 is still missing" in record.verdict
+    assert advice in Path(entry_site.paths.view, "7", "verdict").read_text()
+    assert len(entry_site.events("job.refused")) == fails
+
+
 def test_a_job_that_asks_for_nothing_is_told_nothing(entry_site: EntrySite, unwritable: list[dict[str, str]]) -> None:
     """No rule gives it anything, or hooks only observe it."""
     entry_site.write(entry_site.policy._replace(rules=()))
@@ -224,33 +258,38 @@ def test_a_requeued_job_begins_anew(entry_site: EntrySite) -> None:
     assert (event["earlier_run"], event["rebooted"]) == (first.run_id, False)
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_the_controllers_spec_is_read_where_a_rule_needs_it(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, known: bool
-) -> None:
-    """One that is not to be had is told, and then grants nothing."""
-    from warmstart.policy.compiled import Slurmctld
-    from warmstart.slurm import spec
-    from warmstart.slurm.spec import Spec
+@pytest.mark.parametrize(
+    ("unseen", "name", "asked", "found"),
+    [
+        (("job_name",), "night", 1, True),
+        (("job_name",), "day", 1, False),
+        (("job_name",), None, 1, False),
+        ((), "night", 0, False),
+    ],
+)
+def test_wings_are_asked_where_a_rule_needs_what_slurmd_does_not_tell(  # noqa: PLR0917 - a case, and two fixtures
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, unseen: tuple[str, ...], name: str | None, asked: int,
+    found: bool,
+) -> None:  # fmt: skip
+    """What is not to be had is told, and then grants nothing."""
+    calls: list[Job] = []
 
-    policy = entry_site.policy
+    def informed(_policy: Policy, job: Job, _store: StoreClient, _deadline: Deadline) -> Job:
+        calls.append(job)
+        if name is None:
+            raise StoreFailed(what="spec", problem="gone")
+        return job._replace(job_name=name)
+
+    load = wing.load
+    part = SimpleNamespace(informed=informed)
+    monkeypatch.setattr(wing, "load", lambda module: part if module == "w.informs" else load(module))
     rule = NUMBA._replace(match=(Condition("job_name", (Pattern("night", ""),)),))
-    slurmctld = Slurmctld("/specs", policy.store_user, 5, "", ("job_name",))
-    entry_site.write(policy._replace(rules=(rule,), slurmctld=slurmctld))
-
-    def read(path: str, writer: int) -> Spec:
-        assert (path, writer) == ("/specs/test.7.json", policy.store_user.uid)
-        raise StoreFailed(what="spec", problem="gone")
-
-    if not known:
-        answer_here(monkeypatch, spec.read, read)
-    else:
-        monkeypatch.setattr(
-            prolog, "_with_job_spec", lambda hook, _deadline: hook._replace(job=hook.job._replace(job_name="night"))
-        )
-    record = run(entry_site)
-    assert (record is not None) is known
-    assert len(entry_site.events("spec.ignored")) == (not known)
+    informing = Wing("w", used=True, step="", early=False, end="", informs="w.informs")
+    entry_site.write(entry_site.policy._replace(rules=(rule,), unseen=unseen, wings=(informing,)))
+    entry_site.environ(SLURM_JOB_RESTART_COUNT="0")
+    assert (run(entry_site) is not None) is found
+    assert len(calls) == asked
+    assert len(entry_site.events("job.uninformed")) == (name is None)
 
 
 def test_all_parts_share_one_budget(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,15 +169,6 @@ def test_the_scrub_goes_on(entry_site: EntrySite, session: Session, monkeypatch:
     assert len(list(work.bundles())) == 3
 
 
-def test_jobs_that_were_requeued_long_ago_are_forgotten(entry_site: EntrySite, session: Session) -> None:
-    """How often a job was requeued counts for a week."""
-    folder = entry_site.store / "images" / "requeued"
-    folder.mkdir(parents=True)
-    (folder / "c1.7.json").write_text("{}")
-    assert StoreMaintenance(session).all().swept == 1
-    assert list(folder.iterdir()) == []
-
-
 def test_a_large_store_is_never_held_whole(
     entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

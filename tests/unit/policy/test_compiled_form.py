@@ -22,7 +22,6 @@ from warmstart.policy.compiled import (
     Policy,
     PrivateRepository,
     Rule,
-    Slurmctld,
     User,
     Wing,
     Word,
@@ -56,7 +55,7 @@ def full(root: Path) -> Policy:
         rules=(rule, rule._replace(own={})),
         wings=(Wing("w", used=True, step="w.step", early=False, end=""),),
         words=(Word("a", "w", "no", refuses=True),),
-        slurmctld=Slurmctld("/specs", policy.store_user, 5, "", ("qos",)),
+        unseen=("qos",),
         profiles=(DefinedProfile("mine", {"A": "{dir}"}, "relocatable", ("image",), ("*.bin",), (), (), {}, 100),),
     )
 

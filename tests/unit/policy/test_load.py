@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.policy_site import MINIMAL, Compile, Site, refusals
+from warmstart import wing
 from warmstart.host.identity import Identity
 from warmstart.policy import compiled, load, source
 from warmstart.policy.invalid import PolicyInvalid
 
 ENFORCED = MINIMAL + "trust: {account: enforced}\n"
-CONTROLLER = "slurmctld: {spec_directory: /shared/specs}\n"
 KEEP = (85, 70, 2, 7 * 86400, 0, 0)
 
 
@@ -110,11 +110,6 @@ images:
         ("rules:\n  - {name: a, env: {WARMSTART_CACHE: x}}", "4:21: rules[0].env.WARMSTART_CACHE: is reserved"),
         ("rules:\n  - {name: a, match: {user: []}}", "4:29: rules[0].match.user: is empty; name at least one"),
         ("rules:\n  - {name: a, match: {licence: x}}", "4:23: rules[0].match.licence: unknown key"),
-        ("rules:\n  - {name: a, match: {job_name: x}}", "4:23: rules[0].match.job_name: needs slurmctld.spec"),
-        ("rules:\n  - {name: a, match: {array: '*'}}", "4:23: rules[0].match.array: needs slurmctld.spec_directory"),
-        ("slurmctld: {spec_directory: /shared/../specs}", "3:29: slurmctld.spec_directory: write /specs, without"),
-        ("slurmctld: {spec_directory: /shared/warmstart/x}", "3:29: slurmctld.spec_directory: may not be in"),
-        ("slurmctld: {spec_directory: /shared/specs, user: ghost}", "3:50: slurmctld.user: no account 'ghost'"),
         ("site_label: a\nsite_label: b", "4:1: duplicate key 'site_label'"),
         ("? [a]\n: b", "3:3: a key must be a plain name"),
         ("images: &a {}", "3:9: not YAML: anchors and aliases are not allowed"),
@@ -293,29 +288,30 @@ def test_nobody_publishes_into_a_signed_scope(site: Site, compiled_of: Compile) 
     compiled_of(f"{MINIMAL}trust: {{signed: [account], keys: [{KEY}]}}\n{rules}")
 
 
-def test_a_right_on_what_a_user_writes_is_refused_even_with_the_hooks_on_the_controller(site: Site) -> None:
-    """A spec is the controller's, but job name and array in it are the user's."""
-    rule = "{name: a, scope: site, match: {job_name: ci, array: '*'}}"
-    problems = refusals(site, f"{ENFORCED}{CONTROLLER}rules:\n  - {rule}\n")
-    assert [problem.split(": ")[1] for problem in problems] == ["rules[0].match.job_name", "rules[0].match.array"]
+@pytest.mark.parametrize("attribute", ["job_name", "array"])
+def test_a_rule_on_what_no_node_knows_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch, attribute: str) -> None:
+    """It would match nothing; a wing that tells it says what is missing."""
+    rule = f"{MINIMAL}rules:\n  - {{name: a, match: {{{attribute}: x}}}}\n"
+    monkeypatch.setattr(wing, "found", dict)
+    found = f"4:23: rules[0].match.{attribute}: no node knows this attribute: slurmd does not tell it"
+    assert refusals(site, rule) == [found]
 
 
 def test_an_enforced_qos_may_grant_rights(compiled_of: Compile) -> None:
     """Where slurmctld enforces it the QOS counts as verified, and the nodes know that they need it."""
-    text = ENFORCED.replace("account: enforced", "account: enforced, qos: enforced") + CONTROLLER
+    text = ENFORCED.replace("account: enforced", "account: enforced, qos: enforced")
     policy = compiled_of(f"{text}rules:\n  - {{name: a, scope: site, match: {{qos: ci}}}}\n")
-    assert policy.slurmctld == ("/shared/specs", ("slurm", 904, 904), 2, None, ("qos",))
+    assert policy.unseen == ("qos",)
 
 
-def test_credentials_can_need_a_spec_too(compiled_of: Compile) -> None:
+def test_credentials_can_need_what_slurmd_does_not_tell(compiled_of: Compile) -> None:
     """What only they match on is looked for as well."""
     images = (
         "images:\n  registries: [a.org]\n  credentials:\n    file: /etc/warmstart/auth.json\n"
         "    repositories: [{name: team, repository: a.org/team/x, match: {qos: team}}]\n"
     )
-    policy = compiled_of(f"{MINIMAL}trust: {{qos: enforced}}\n{CONTROLLER}{images}")
-    assert policy.slurmctld is not None
-    assert policy.slurmctld.attributes == ("qos",)
+    policy = compiled_of(f"{MINIMAL}trust: {{qos: enforced}}\n{images}")
+    assert policy.unseen == ("qos",)
 
 
 def test_a_claimed_account_may_choose_what_gives_no_right(compiled_of: Compile) -> None:

@@ -211,36 +211,32 @@ def test_a_claimed_account_is_no_scope(compiled_of: Compile) -> None:
     assert grant.read_scopes == ["site", *OWN]
 
 
-CONTROLLER = "trust: {account: enforced, qos: enforced}\nslurmctld: {spec_directory: /shared/specs}\n"
+OF_QOS = HEAD.replace("trust: {account: enforced}\n", "trust: {account: enforced, qos: enforced}\n")
 
 
-OF_SPEC = HEAD.replace("trust: {account: enforced}\n", CONTROLLER)
+def with_qos(compiled_of: Compile, rules: str) -> Policy:
+    """Return a policy of these rules on a site that enforces the QOS."""
+    return compiled_of(OF_QOS + rules)
 
 
-def with_spec(compiled_of: Compile, rules: str) -> Policy:
-    """Return a policy of these rules on a site with the hooks on the controller."""
-    return compiled_of(OF_SPEC + rules)
-
-
-def test_what_a_spec_tells_is_matched_like_anything_else(compiled_of: Compile) -> None:
-    """QOS, job name, array, and the constraint that every node knows."""
-    rules = "  - {name: a, match: {qos: 'hi*', job_name: nightly, array: '*_0', constraint: '*a100*'}, env: {A: '1'}}\n"
-    policy = with_spec(compiled_of, rules)
-    job = JOB._replace(qos="high", job_name="nightly", array="7_0", constraints="a100&nvme")
+def test_what_slurmd_does_not_tell_is_matched_like_anything_else(compiled_of: Compile) -> None:
+    """The QOS, and the constraint that every node knows."""
+    rules = "  - {name: a, match: {qos: 'hi*', constraint: '*a100*'}, env: {A: '1'}}\n"
+    policy = with_qos(compiled_of, rules)
+    job = JOB._replace(qos="high", constraints="a100&nvme")
     assert granted(policy, job).env == {"A": "1"}
-    assert granted(policy, job._replace(array="")).env == {}
     assert granted(policy, job._replace(qos="low")).env == {}
 
 
 def test_what_is_not_known_grants_nothing(compiled_of: Compile) -> None:
-    """Without a spec no rule on it applies, and the reason says why; a rule that fails anyway says that."""
-    policy = with_spec(
+    """No rule on it applies, and the reason says why; a rule that fails anyway says that."""
+    policy = with_qos(
         compiled_of,
         "  - {name: a, match: {qos: '*', user: alice}, env: {A: '1'}}\n  - {name: b, match: {qos: '*', user: bob}}\n",
     )
     found = matching(policy, JOB, no_groups)
     assert [(one.matched, one.unknown) for one in found] == [(False, True), (False, False)]
-    assert found[0].reason == "user 'alice' matches 'alice'; qos is not known without the controller's spec"
+    assert found[0].reason == "user 'alice' matches 'alice'; qos is not known on this node"
     assert found[1].reason == "user 'alice' is not 'bob'"
     assert granted(policy, JOB).env == {}
 
@@ -270,7 +266,7 @@ def test_what_is_not_known_grants_nothing(compiled_of: Compile) -> None:
 )
 def test_what_is_not_known_restricts(compiled_of: Compile, rules: str, read: list[str], publish: str) -> None:
     """A user who keeps the spec from being written escapes no rule (docs/threats.md, row 14)."""
-    grant = granted(with_spec(compiled_of, rules), PUBLISHER if "svc_ci" in rules else JOB)
+    grant = granted(with_qos(compiled_of, rules), PUBLISHER if "svc_ci" in rules else JOB)
     assert (grant.read_scopes, grant.publish_scope) == (read, publish)
 
 
@@ -298,19 +294,19 @@ MODES = """\
   - {name: all, profiles: [numba]}
   - {name: watch, match: {partition: gpu}, mode: observe}
   - {name: canary, match: {node: n1}, mode: enforce}
-  - {name: night, match: {job_name: 'night*'}, mode: observe}
-  - {name: day, match: {job_name: 'day*'}, mode: enforce}
+  - {name: night, match: {qos: 'night*'}, mode: observe}
+  - {name: day, match: {qos: 'day*'}, mode: enforce}
 """
 
 
 @pytest.mark.parametrize(
     ("changes", "observed"),
     [
-        ({"node": "n2", "partition": "cpu", "job_name": "x"}, {"enforce": False, "observe": True}),
-        ({"node": "n2", "partition": "gpu", "job_name": "x"}, {"enforce": True, "observe": True}),
-        ({"node": "n1", "partition": "gpu", "job_name": "x"}, {"enforce": False, "observe": False}),
-        ({"node": "n1", "partition": "gpu", "job_name": "nightly"}, {"enforce": True, "observe": True}),
-        ({"node": "n2", "partition": "gpu", "job_name": "daytime"}, {"enforce": False, "observe": False}),
+        ({"node": "n2", "partition": "cpu", "qos": "x"}, {"enforce": False, "observe": True}),
+        ({"node": "n2", "partition": "gpu", "qos": "x"}, {"enforce": True, "observe": True}),
+        ({"node": "n1", "partition": "gpu", "qos": "x"}, {"enforce": False, "observe": False}),
+        ({"node": "n1", "partition": "gpu", "qos": "nightly"}, {"enforce": True, "observe": True}),
+        ({"node": "n2", "partition": "gpu", "qos": "daytime"}, {"enforce": False, "observe": False}),
         # Not known: a rule that would observe holds, one that would enforce does not.
         ({"node": "n1", "partition": "gpu"}, {"enforce": True, "observe": True}),
     ],
@@ -320,7 +316,7 @@ def test_the_last_rule_with_a_mode_decides(
 ) -> None:
     """Without one the policy's own does; profiles and the rest add up as ever."""
     for mode, expected in observed.items():
-        grant = granted(with_spec(compiled_of, MODES)._replace(mode=mode), a_job(**changes))
+        grant = granted(with_qos(compiled_of, MODES)._replace(mode=mode), a_job(**changes))
         assert (grant.observed, grant.profiles) == (expected, ["numba"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -79,7 +80,8 @@ def test_every_key_says_what_it_is_for() -> None:
     for section in sections(Section):
         assert section.__doc__
         for key, field in section.model_fields.items():
-            is_section = isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+            kinds = [field.annotation, *(get_args(field.annotation) if field.default is None else ())]  # it, or null
+            is_section = any(isinstance(kind, type) and issubclass(kind, Section) for kind in kinds)
             assert is_section or field.description, f"{section.__name__}.{key}"
 
 

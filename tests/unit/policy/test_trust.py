@@ -35,7 +35,6 @@ images:
     file: /etc/warmstart/login
     repositories: [{name: team, repository: a.org/ml/*, match: {account: ml}}]
 trust: {account: enforced, qos: enforced}
-slurmctld: {spec_directory: /shared/specs}
 rules:
   - {name: everyone, profiles: [numba]}
   - {name: comfort, match: {account: ml}, env: {LEVEL: "3"}}

@@ -124,11 +124,10 @@ def test_errors() -> None:
     counters = counted(
         {"event": "step.failed", "step": "seed", **error}, {"event": "job.refused", **error},
         {"event": "node.drained", **error}, {"event": "policy.rejected", **error}, {"event": "harvest.dropped"},
-        {"event": "job.requeued", **error},
     )  # fmt: skip
     assert values(counters, metrics.STEP_FAILURES) == {"seed store-full": 1}
     assert values(counters, metrics.JOBS_REFUSED) == {"store-full": 1}
-    for metric in (metrics.NODE_DRAINS, metrics.POLICY_ERRORS, metrics.JOBS_REQUEUED):
+    for metric in (metrics.NODE_DRAINS, metrics.POLICY_ERRORS):
         assert values(counters, metric) == {"": 1}
     assert values(counters, metrics.HARVESTS_DROPPED) == {"": 1}
 

@@ -102,42 +102,6 @@ def test_an_unclear_configuration_is_none(tmp_path: Path, text: str, status: int
         commands.configuration(scontrol(tmp_path, text, status), after(60))
 
 
-@pytest.mark.parametrize(
-    ("script", "problem"),
-    [
-        ("", ""),
-        ("echo 'Job is pending execution for job 7' >&2; exit 1", ""),  # another hook of the job was faster
-        ("echo 'Only batch jobs are accepted or processed for job 7' >&2; exit 1", "scontrol: Only batch jobs"),
-        ("exec sleep 600", "was killed at its deadline"),
-    ],
-)
-def test_a_job_is_requeued_or_there_is_a_reason(tmp_path: Path, script: str, problem: str) -> None:
-    """Never an error: the caller is a prolog."""
-    access = changing(tmp_path, script)
-    found = commands.requeue(access, "7_3", after(0.5 if "sleep" in script else 60))
-    assert (problem in found, bool(found)) == (True, bool(problem))
-    assert (tmp_path / "asked").read_text() == "requeue 7_3 /etc/s.conf\n"
-    assert "No such file" in commands.requeue(Access("/nowhere/scontrol"), "7", after(60))
-
-
-def test_jobs_are_changed_with_one_call(tmp_path: Path) -> None:
-    """A text with blanks is one argument."""
-    access = changing(tmp_path, 'echo $# >>"$0.count"')
-    changes = {"StartTime": "now", "Comment": "two words"}
-    assert commands.update_jobs(access, ["7", "8_1"], changes, after(60)) == ""
-    asked = (tmp_path / "asked").read_text()
-    assert asked == "update jobid=7,8_1 StartTime=now Comment=two words /etc/s.conf\n"
-    assert (tmp_path / "scontrol.count").read_text() == "4\n"
-
-
-def changing(tmp_path: Path, script: str) -> Access:
-    """Return the access to a stand-in for scontrol that writes down how it was called."""
-    path = tmp_path / "scontrol"
-    path.write_text(f'#!/bin/sh\necho "$* $SLURM_CONF" >>{tmp_path}/asked\n{script}\n')
-    path.chmod(0o755)
-    return Access(str(path), "/etc/s.conf")
-
-
 # How a job ended, as squeue tells it while the epilog runs: a wait status on 22.05, CODE:SIGNAL since 23.02.
 
 

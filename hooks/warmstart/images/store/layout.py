@@ -11,7 +11,6 @@
         checked/<name>.json                   the last check of all its bytes (published.py)
         locks/                                0700: who imports what (published.py)
         failed/<key>.json                     0700: how imports failed (published.py)
-        requeued/<cluster>.<job>.json         0700: jobs that wait for an image in Slurm's queue (requeued.py)
         quarantine/                           0700: damaged images, with the reason (eviction.py)
 
 `machine` is that of uname(2): a digest may stand for a list of images, of which an import picks the one for the node's
@@ -39,7 +38,6 @@ PINNED = "pinned"
 CHECKED = "checked"
 LOCKS = "locks"
 FAILED = "failed"
-REQUEUED = "requeued"
 QUARANTINE = "quarantine"
 IMAGE = ".sqsh"
 META = ".json"

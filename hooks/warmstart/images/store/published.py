@@ -52,15 +52,14 @@ from warmstart.images.store.layout import (
     FAILED,
     IMAGE,
     IMAGES,
+    LEASES,
     LOCKS,
     LONGEST_POINTER,
     META,
     PINNED,
     PRIVATE_STORES,
     QUARANTINE,
-    REQUEUED,
     TAGS,
-    USED,
     Charged,
     Pointer,
     parse_pointer,
@@ -70,8 +69,8 @@ from warmstart.store.atomic import TEMP_PREFIX, publish, replace, temp_file
 from warmstart.store.locks import HeldLock, is_locked, try_lock
 
 FORMAT = 1
-FOLDERS = (TAGS, LOCKS, FAILED, REQUEUED, PINNED, CHECKED, QUARANTINE)
-OWNERS_ALONE = frozenset({LOCKS, FAILED, REQUEUED, QUARANTINE, USED})  # 0700
+FOLDERS = (TAGS, LOCKS, FAILED, PINNED, CHECKED, QUARANTINE)
+SHOWN = frozenset({TAGS, LEASES, PINNED, CHECKED})  # 0755; others are the owner's alone, 0700
 METADATA_MODE = 0o400  # it names who imported the image
 # A live producer keeps writing to its temporary file. Where two mounts share no locks, the file's age protects it.
 ABANDONED_S = 60.0
@@ -165,7 +164,7 @@ def opened_folder(store: str, name: str = "") -> Iterator[int]:
         if not name:
             yield images
             return
-        mode = 0o700 if name in OWNERS_ALONE else 0o755
+        mode = 0o755 if name in SHOWN else 0o700
         folder = _open_or_make(f"{store}/{IMAGES}/{name}", mode, images, DIRECTORY)
         try:
             yield folder

@@ -74,7 +74,7 @@ def rule_faults(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
     yield from claimed(model, rule.match, step.KEY, "user, group or partition")
 
 
-def of_policy(model: PolicyModel) -> dict[str, Json]:  # noqa: ARG001 - as above
+def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - as above
     """Return nothing: no section is this wing's."""
     return {}
 

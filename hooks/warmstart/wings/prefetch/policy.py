@@ -32,7 +32,7 @@ def rule_faults(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
     yield from ()
 
 
-def of_policy(model: PolicyModel) -> dict[str, Json]:
+def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - as above
     """Return the images, if there are any."""
     images = _given(model).images
     return {KEY: images} if images else {}

@@ -83,7 +83,7 @@ def wanted(
     images = wanted_by_policy(policy) if of_policy else []
     if not of_jobs:
         return images, 0, None
-    access = Access(policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), installation.pyslurm)
+    access = Access(policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), installation.slurm_libraries)
     try:
         pending = Slurmctld(access).pending(after(QUERY_S))
     except WarmstartError as error:

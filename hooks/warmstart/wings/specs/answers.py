@@ -1,0 +1,44 @@
+"""pyslurm's answers for slurmctld, where it is installed for the running release of Slurm.
+
+Of another release it may crash or return nonsense. It runs in a child of its own, because libslurm cannot be
+interrupted. A query that fails there is not repeated through a command.
+"""
+
+from __future__ import annotations
+
+import os
+
+from warmstart.host.deadline import Deadline
+from warmstart.host.identity import Identity
+from warmstart.slurm import commands
+from warmstart.slurm.facts import Access, Configuration, JobFacts
+from warmstart.slurm.pending import PendingJob
+from warmstart.wings.specs import pyslurm_lookup
+from warmstart.wings.specs.client import ask_pyslurm
+
+NAME = "pyslurm"
+
+
+def fits(access: Access, deadline: Deadline) -> bool:
+    """Return whether it is installed for the release of Slurm that runs."""
+    installed = pyslurm_lookup.release(access.libraries) if os.path.isdir(access.libraries) else ""
+    return bool(installed) and commands.release(access, deadline).startswith(f"{installed}.")
+
+
+def jobs(access: Access, job_ids: list[int], deadline: Deadline) -> list[JobFacts] | None:
+    """Return those of the jobs that slurmctld knows; None if pyslurm cannot be loaded."""
+    return ask_pyslurm(_identity(access), access, deadline, pyslurm_lookup.jobs, job_ids)
+
+
+def pending(access: Access, deadline: Deadline) -> list[PendingJob] | None:
+    """Return the pending jobs, by priority; None if pyslurm cannot be loaded."""
+    return ask_pyslurm(_identity(access), access, deadline, pyslurm_lookup.pending)
+
+
+def configuration(access: Access, deadline: Deadline) -> Configuration | None:
+    """Return slurmctld's settings; None if pyslurm cannot be loaded."""
+    return ask_pyslurm(_identity(access), access, deadline, pyslurm_lookup.configuration)
+
+
+def _identity(access: Access) -> Identity:
+    return access.identity or Identity("this process", os.geteuid(), os.getegid())

@@ -1,0 +1,73 @@
+"""Client for work that runs as SlurmUser on the controller, job spec files, and for queries through pyslurm.
+
+Each of the two runs in a process of its own: the shared file system may hang, and libslurm cannot be interrupted. Root
+queries as itself.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from warmstart.host.deadline import Deadline
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker, WorkerBug
+from warmstart.slurm.facts import Access
+from warmstart.wings.specs import controller
+from warmstart.wings.specs.stored import Spec, SpecUnusable, as_json
+
+ROOMS = ("warmstart.wings.specs.controller:", "warmstart.wings.specs.pyslurm_lookup:")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class SlurmClient:
+    """Operations on specs, which run as SlurmUser; `close` ends the worker."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._specs = Worker(identity, "the job's spec", rooms=ROOMS)
+
+    def __enter__(self) -> SlurmClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker."""
+        self._specs.close()
+
+    def publish_spec(self, path: str, spec: Spec, deadline: Deadline) -> None:
+        """Write a job's spec to `path` atomically. Raises `SpecUnusable` or `WorkerSilent`."""
+        try:
+            self._specs.run(deadline, controller.publish, path, as_json(spec))
+        except OSError as error:
+            raise SpecUnusable(path=path, problem=error.strerror or "unwritable") from error
+
+    def remove_spec(self, path: str, deadline: Deadline) -> bool:
+        """Remove a job's spec; return whether there was one. Raises `SpecUnusable` or `WorkerSilent`."""
+        try:
+            return self._specs.run(deadline, controller.remove, path)
+        except OSError as error:
+            raise SpecUnusable(path=path, problem=error.strerror or "unwritable") from error
+
+
+def ask_pyslurm(
+    identity: Identity,
+    access: Access,
+    deadline: Deadline,
+    function: Callable[Concatenate[str, str, P], R],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> R:
+    """Run a query of `pyslurm_lookup` in a child of its own, because libslurm may crash; it gets `access`.
+
+    Raises `OSError` if Slurm or pyslurm fails, and `WorkerSilent`.
+    """
+    with Worker(identity, "pyslurm", rooms=ROOMS) as worker:
+        try:
+            return worker.run(deadline, function, access.libraries, access.slurm_conf, *args, **kwargs)
+        except WorkerBug as error:
+            raise OSError(errno.EIO, str(error)) from error

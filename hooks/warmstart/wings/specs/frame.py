@@ -1,0 +1,135 @@
+"""Frame of slurmctld's two hooks. They run as SlurmUser on the controller and always end with 0.
+
+A PrologSlurmctld that fails requeues its job, again and again without limit; one that dies of a signal counts as
+successful (prep_slurmctld.c, seen on 22.05). So no error becomes an exit status, and a node never sees a partial spec,
+even if a hook is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from warmstart.audit import events
+from warmstart.audit.journal import Journal
+from warmstart.errors import PolicyError, WarmstartError
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.identity import Identity
+from warmstart.job import Job, from_environment
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
+from warmstart.policy.current import current_policy
+from warmstart.wings.specs import keys
+from warmstart.wings.specs.client import SlurmClient
+from warmstart.wings.specs.events import SPEC_FAILED
+from warmstart.wings.specs.keys import Keys
+from warmstart.wings.specs.stored import SpecUnusable, path_of
+
+
+class Controller(Installation):
+    """Paths of slurmctld's hooks on the controller: the same policy, and a directory owned by SlurmUser."""
+
+    @property
+    def is_off(self) -> bool:
+        """Whether an administrator has switched warmstart off. The brake is only for the nodes of a host."""
+        return os.path.exists(self.off_switch)
+
+    @property
+    def own(self) -> str:
+        """SlurmUser's directory, 0700, created by an administrator. Without it each hook compiles the policy.
+
+        It is outside `var`, because root trusts everything in `var`.
+        """
+        return f"{self.var}-slurmctld"
+
+    @property
+    def compiled_policy(self) -> str:
+        """The compiled policy of SlurmUser, which cannot read root's."""
+        return f"{self.own}/policy.json"
+
+    @property
+    def journal(self) -> str:
+        """Journals that are not in the controller's audit log yet."""
+        return f"{self.own}/journal"
+
+    @property
+    def audit(self) -> str:
+        """The controller's audit log. SlurmUser cannot write root's."""
+        return f"{self.own}/audit.jsonl"
+
+
+class ControllerRun(NamedTuple):
+    """One run of one of the two hooks."""
+
+    job: Job
+    policy: Policy
+    keys: Keys
+    path: str  # of the job's spec
+    audit: Journal
+    slurm: SlurmClient
+    deadline: Deadline  # of the whole run
+    libraries: str  # where pyslurm may be
+
+
+def run_hook(name: str, prefix: str, work: Callable[[ControllerRun], None]) -> int:
+    """Run `work` for the job in the environment; always 0."""
+    try:
+        os.umask(0o022)
+        installation = Controller(prefix)
+        if not installation.is_off:
+            host = os.uname().nodename.partition(".")[0]  # Slurm sets no SLURMD_NODENAME for these hooks
+            job = from_environment({**os.environ, "SLURMD_NODENAME": host})
+            _audited(name, installation, job, work)
+    except WarmstartError as error:
+        print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - with DebugFlags=Script Slurm logs it
+    except Exception:  # noqa: BLE001 - a failure would requeue the job for ever
+        print(_traceback(), file=sys.stderr)  # noqa: T201 - with DebugFlags=Script Slurm logs it
+    return 0
+
+
+def _audited(name: str, installation: Controller, job: Job, work: Callable[[ControllerRun], None]) -> None:
+    started = time.monotonic()
+    journal = Journal(installation.journal, {**job.as_audit(), "hook": name, "run_id": os.urandom(4).hex()})
+    journal.emit(events.HOOK_STARTED, partition=job.partition, account=job.account)
+    outcome = "ok"
+    try:
+        _work(installation, job, journal, work)
+    except PolicyError as error:
+        outcome = "failed"
+        journal.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
+    except WarmstartError as error:
+        outcome = "failed"
+        journal.emit(SPEC_FAILED, error=error.as_audit())
+    except Exception:  # noqa: BLE001 - a bug: audited, never a status
+        outcome = "failed"
+        journal.emit(events.HOOK_CRASHED, traceback=_traceback())
+    took = round((time.monotonic() - started) * 1000, 3)
+    journal.finish(outcome=outcome, status=0, duration_ms=took)
+
+
+def _work(installation: Controller, job: Job, journal: Journal, work: Callable[[ControllerRun], None]) -> None:
+    policy, _, _, problem = current_policy(installation, keep=True)
+    if problem is not None:
+        journal.emit(events.POLICY_REJECTED, error=problem.as_audit(), in_force="the last good one")
+    found = keys.of(policy)
+    if found is None:
+        return
+    path = path_of(found.spec_directory, job.cluster, job.id)
+    with SlurmClient(_slurm_user(found.user, path)) as slurm:
+        libraries = installation.slurm_libraries
+        work(ControllerRun(job, policy, found, path, journal, slurm, after(found.deadline), libraries))
+
+
+def _slurm_user(user: Identity, path: str) -> Identity:
+    if os.geteuid() not in (0, user.uid):
+        raise SpecUnusable(path=path, problem=f"this hook runs as uid {os.geteuid()}, not as {user.name}")
+    return user
+
+
+def _traceback() -> str:
+    import traceback
+
+    return traceback.format_exc()

@@ -1,0 +1,1 @@
+"""Slurm's hooks on the controller: each module is a program of PREFIX/libexec/warmstart."""

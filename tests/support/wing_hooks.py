@@ -1,0 +1,27 @@
+"""What wings add to the site of tests/support/hook_site.py: `HOOKS` of tests/wings/NAME/hooks.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+from warmstart import wing
+
+
+class WingHooks(NamedTuple):
+    """Programs of a wing that Slurm runs, and what they need."""
+
+    policy: str  # keys of the policy; {base} is the site's directory
+    make: Callable[[Path], None]  # makes the directories below that one
+    acts: Mapping[str, Callable[[str], int]]  # programs by name, each called with the prefix
+    before: Mapping[str, str]  # hook → the program that runs before it
+    over: str  # the program that runs when a job is over
+    part: str  # the directory that faults can be in, where nothing may be left of a job
+
+
+def of_wings() -> list[WingHooks]:
+    """Return those of the wings that are here."""
+    here = [name for name in wing.found() if (Path(__file__).parents[1] / "wings" / name / "hooks.py").exists()]
+    return [import_module(f"tests.wings.{name}.hooks").HOOKS for name in here]

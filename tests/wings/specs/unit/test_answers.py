@@ -1,0 +1,118 @@
+"""One interface to slurmctld: pyslurm where it fits the running release, Slurm's commands elsewhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.wings.specs.fake_pyslurm import JOB, PENDING, install
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.slurm.facts import Access, JobFacts
+from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
+
+LINE = "7|RUNNING|high|5|2|1795333348|"
+BY_COMMANDS = JobFacts(7, "RUNNING", "high", "5_2", 1795333348)
+
+
+def controller(tmp_path: Path, version: str = "22.05.8", script: str = f"echo '{LINE}'") -> Slurmctld:
+    """Return a controller with stand-ins for Slurm's commands, which write down how they were called."""
+    for name, text in (
+        ("scontrol", f'[ "$1$SLURM_CONF" != -V/etc/s.conf ] || {{ echo "slurm-wlm {version}"; exit; }}'),
+        ("squeue", script),
+    ):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{text}\necho {name} >>{tmp_path}/asked\n")
+        program.chmod(0o755)
+    me = Identity("me", os.getuid(), os.getgid())
+    return Slurmctld(Access(str(tmp_path / "scontrol"), "/etc/s.conf", str(tmp_path / "libraries"), me))
+
+
+def test_pyslurm_of_the_running_release_is_asked_instead(tmp_path: Path) -> None:
+    """Scontrol only tells the release, once."""
+    install(tmp_path / "libraries")
+    slurmctld = controller(tmp_path, "25.11.1")
+    assert [slurmctld.job(7, after(60)), slurmctld.job(7, after(60))] == [JOB, JOB]
+    assert slurmctld.source == "pyslurm"
+    assert not (tmp_path / "asked").exists()
+
+
+def test_pyslurm_tells_of_several_jobs_and_of_the_configuration(tmp_path: Path) -> None:
+    """Jobs that slurmctld has forgotten are left out."""
+    install(tmp_path / "libraries")
+    slurmctld = controller(tmp_path, "25.11.1")
+    assert slurmctld.jobs([7, 8, 9], after(60)) == [JOB, JOB._replace(job_id=8)]
+    assert slurmctld.jobs([], after(60)) == []
+    found = slurmctld.configuration(after(60))
+    assert (found.enforced, found.scripts["Prolog"], found.scripts["Epilog"]) == (["limits"], ["/site/prolog"], [])
+
+
+def test_pyslurm_tells_of_pending_jobs(tmp_path: Path) -> None:
+    """Whatever one user wrote, the jobs of others count: pyslurm takes all texts for UTF-8."""
+    broken = (
+        "Job.state = 'PENDING'\n"
+        "Job.comment = property(lambda job: b'\\xff'.decode() if job.id == 8 else 'warmstart: image=a:1')"
+    )
+    install(tmp_path / "libraries", broken=broken)
+    found = controller(tmp_path, "25.11.1").pending(after(60))
+    assert found == [PENDING._replace(job_id=6), PENDING]
+    assert not (tmp_path / "asked").exists()
+
+
+@pytest.mark.parametrize("change", ["Job.priority = 0", "Job.state_reason = 'JobHeldAdmin'"])
+def test_pyslurm_leaves_out_jobs_that_cannot_start(tmp_path: Path, change: str) -> None:
+    """As with squeue."""
+    install(tmp_path / "libraries", broken=f"Job.state = 'PENDING'\n{change}")
+    assert controller(tmp_path, "25.11.1").pending(after(60)) == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "array"),
+    [("array_id = 5; Job.array_task_id = None", "5_0"), ("array_id = None; Job.array_task_id = None", "")],
+)
+def test_pyslurm_takes_task_0_for_none(tmp_path: Path, attributes: str, array: str) -> None:
+    """Seen with 25.11.2: only the array's id tells that a job is in one."""
+    install(tmp_path / "libraries", broken=f"Job.{attributes}")
+    assert controller(tmp_path, "25.11.1").job(7, after(60)) == JOB._replace(array=array)
+
+
+@pytest.mark.parametrize("version", ["25.05.3", "22.05.8", "26.05.0"])
+def test_pyslurm_of_another_release_is_never_loaded(tmp_path: Path, version: str) -> None:
+    """It would speak to the wrong libslurm."""
+    install(tmp_path / "libraries", broken="import os; os.abort()")
+    assert controller(tmp_path, version).job(7, after(60)) == BY_COMMANDS
+
+
+def test_pyslurm_that_can_not_be_loaded_is_as_none(tmp_path: Path) -> None:
+    """Libslurm went with an upgrade."""
+    install(tmp_path / "libraries", broken="raise ImportError('libslurmfull.so: cannot open shared object file')")
+    slurmctld = controller(tmp_path, "25.11.1")
+    assert slurmctld.job(7, after(60)) == BY_COMMANDS
+    assert slurmctld.source == "squeue"
+
+
+def test_a_job_that_pyslurm_does_not_know(tmp_path: Path) -> None:
+    """Slurm's error number says that it is gone; with another one nothing is known."""
+    install(tmp_path / "libraries")
+    assert controller(tmp_path, "25.11.1").job(99, after(60)) is None
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ("Job.load = staticmethod(lambda job_id: (_ for _ in ()).throw(RPCError(1, 'Unable to contact')))",
+         "Unable to contact"),
+        ("Job.id = 8", "slurmctld answered about job 8"),
+        ("Job.load = staticmethod(lambda job_id: __import__('time').sleep(600))", "deadline"),
+        ("Job.load = staticmethod(lambda job_id: __import__('os').abort())", "process that was at work there died"),
+        ("Job.state = 1", "expected one of"),
+    ],
+)  # fmt: skip
+def test_one_look_up_is_all_there_is(tmp_path: Path, broken: str, reason: str) -> None:
+    """When pyslurm's fails, hangs or crashes, squeue is not asked as well."""
+    install(tmp_path / "libraries", broken=broken)
+    with pytest.raises(LookUpFailed, match=reason):
+        controller(tmp_path, "25.11.1").job(7, after(0.5 if "sleep" in broken else 60))
+    assert not (tmp_path / "asked").exists()

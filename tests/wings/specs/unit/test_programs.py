@@ -1,0 +1,192 @@
+"""prolog-slurmctld and epilog-slurmctld as slurmctld starts them: they always end with 0."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from warmstart.policy.current import CurrentPolicy, current_policy
+from warmstart.wings.specs.frame import Controller
+from warmstart.wings.specs.programs import epilog_slurmctld, prolog_slurmctld
+
+ME = pwd.getpwuid(os.geteuid()).pw_name
+POLICY = """\
+version: 1
+paths: {{store: /shared/w}}
+store_user: daemon
+import_user: bin
+validate_user: sys
+slurmctld: {{spec_directory: {root}/specs, user: {user}, deadline: 20s}}
+rules:
+  - {{name: named, match: {{{match}: "*"}}}}
+"""
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_UID": "64201",
+    "SLURM_JOB_GID": "64201",
+    "SLURM_JOB_USER": "ws-alice",
+    "SLURM_JOB_NAME": "nightly",
+    "SLURM_CLUSTER_NAME": "c1",
+    "SLURM_JOB_RESTART_COUNT": "0",
+}
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a prefix with a policy and a directory of specs; Slurm's variables of a job are set."""
+    (tmp_path / "specs").mkdir(mode=0o755)
+    Path(Controller(str(tmp_path)).own).mkdir(parents=True)
+    write_policy(tmp_path)
+    answer(tmp_path, "echo nobody should ask >&2; exit 1")
+    # The loader takes no program below /tmp, and that is right.
+
+    def current(installation: Controller, keep: bool) -> CurrentPolicy:
+        found = current_policy(installation, keep=keep)
+        paths = found.policy.paths._replace(scontrol=f"{tmp_path}/scontrol")
+        return found._replace(policy=found.policy._replace(paths=paths))
+
+    monkeypatch.setattr("warmstart.wings.specs.frame.current_policy", current)
+    for name, value in SLURM.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+def write_policy(root: Path, match: str = "job_name", user: str = ME) -> None:
+    """Put a policy in place with one rule that needs a spec."""
+    path = Path(Controller(str(root)).policy)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(POLICY.format(root=root, match=match, user=user))
+
+
+def answer(root: Path, script: str) -> None:
+    """Put a stand-in for squeue in place, which lies beside the policy's scontrol."""
+    (root / "squeue").write_text(f"#!/bin/sh\n{script}\n")
+    (root / "squeue").chmod(0o755)
+
+
+def told(root: Path) -> dict[str, object]:
+    """Return the contents of the job's spec."""
+    content: dict[str, object] = json.loads((root / "specs" / "c1.7.json").read_text())
+    return content
+
+
+def audited(root: Path) -> list[dict[str, object]]:
+    """Return the events of the controller's own log and of its journals."""
+    own = Controller(str(root))
+    files = [*Path(own.journal).glob("*"), *Path(own.own).glob("audit.jsonl")]
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def test_a_job_s_spec_comes_and_goes(root: Path) -> None:
+    """Written before the job starts, removed after it, and audited by both hooks in the controller's own log."""
+    assert prolog_slurmctld.main(str(root)) == 0
+    assert (told(root)["job_name"], told(root)["qos"]) == ("nightly", None)
+    assert epilog_slurmctld.main(str(root)) == 0
+    assert os.listdir(root / "specs") == []
+    events = [(line["hook"], line["event"]) for line in audited(root)]
+    assert events == [
+        ("prolog-slurmctld", "hook.started"),
+        ("prolog-slurmctld", "spec.written"),
+        ("prolog-slurmctld", "hook.finished"),
+        ("epilog-slurmctld", "hook.started"),
+        ("epilog-slurmctld", "hook.finished"),
+    ]
+    assert Path(Controller(str(root)).audit).is_file()
+
+
+def test_an_epilog_without_a_prolog_or_a_second_one_is_fine(root: Path) -> None:
+    """Slurm runs either of them any number of times."""
+    assert [hook(str(root)) for hook in (epilog_slurmctld.main,) * 2] == [0, 0]
+    assert [hook(str(root)) for hook in (prolog_slurmctld.main,) * 2] == [0, 0]
+    assert told(root)["job_id"] == 7
+
+
+def test_the_controller_is_asked_only_where_a_rule_needs_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a rule on the QOS, unless Slurm (25.11) passed it."""
+    write_policy(root, match="qos")
+    answer(root, "echo '7|CONFIGURING|high|7|N/A|1795333348|'")
+    prolog_slurmctld.main(str(root))
+    assert told(root)["qos"] == "high"
+    answer(root, "exit 1")
+    monkeypatch.setenv("SLURM_JOB_QOS", "low")
+    prolog_slurmctld.main(str(root))
+    assert told(root)["qos"] == "low"
+    assert {line["qos"] for line in audited(root) if line["event"] == "spec.written"} == {"squeue", "slurm"}
+
+
+def test_a_look_up_that_fails_costs_the_qos_alone(root: Path) -> None:
+    """The nodes still get job name and array, and the audit has the reason."""
+    write_policy(root, match="qos")
+    answer(root, "echo 'Unable to contact slurm controller' >&2; exit 1")
+    assert prolog_slurmctld.main(str(root)) == 0
+    assert (told(root)["job_name"], told(root)["qos"]) == ("nightly", None)
+    (failed,) = [line for line in audited(root) if line["event"] == "spec.failed"]
+    assert "Unable to contact" in str(failed["error"])
+
+
+def test_the_spec_is_there_before_the_controller_is_asked(root: Path) -> None:
+    """A hook killed in the look-up leaves a whole spec."""
+    write_policy(root, match="qos")
+    answer(root, f"cp {root}/specs/c1.7.json {root}/seen; exit 1")
+    prolog_slurmctld.main(str(root))
+    assert json.loads((root / "seen").read_text())["job_name"] == "nightly"
+
+
+def broken_policy(root: Path) -> None:
+    """Write a policy that does not parse."""
+    Path(Controller(str(root)).policy).write_text("version: 2\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "event"),
+    [
+        (broken_policy, "policy.rejected"),
+        (lambda root: (root / "specs").rmdir(), "spec.failed"),
+        (lambda root: (root / "specs").chmod(0o777), "spec.failed"),
+    ],
+)
+def test_what_is_wrong_is_audited_and_no_status(root: Path, spoil: Callable[[Path], None], event: str) -> None:
+    """A status other than 0 would requeue the job for ever."""
+    spoil(root)
+    assert prolog_slurmctld.main(str(root)) == 0
+    assert event in {line["event"] for line in audited(root)}
+
+
+def test_without_slurms_variables_or_with_the_switch_off_nothing_happens(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started by hand or by mistake they end with 0, too."""
+    Path(Controller(str(root)).off_switch).touch()
+    assert prolog_slurmctld.main(str(root)) == 0
+    Path(Controller(str(root)).off_switch).unlink()
+    monkeypatch.delenv("SLURM_JOB_UID")
+    assert prolog_slurmctld.main(str(root)) == 0
+    assert os.listdir(root / "specs") == []
+
+
+def test_no_directory_of_its_own_is_no_reason_to_fail(root: Path) -> None:
+    """The policy is then compiled each time, and Slurm's log gets the audit."""
+    own = Path(Controller(str(root)).own)
+    own.rmdir()
+    own.parent.chmod(0o555)
+    try:
+        assert prolog_slurmctld.main(str(root)) == 0
+    finally:
+        own.parent.chmod(0o755)
+    assert told(root)["job_name"] == "nightly"
+
+
+def test_a_bug_is_audited_and_no_status(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug does not requeue a job either."""
+
+    def bug(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("warmstart.wings.specs.controller.spec_of", bug)
+    assert prolog_slurmctld.main(str(root)) == 0
+    assert "hook.crashed" in {line["event"] for line in audited(root)}
