@@ -347,7 +347,7 @@ def test_without_the_store_pyxis_imports_its_image(
 
 def test_where_the_head_node_is_silent_pyxis_imports_its_image(context: Context, meeting: Options) -> None:
     """As where warmstart is off there: without it the step would run. Another image is still missing."""
-    waits = context.policy.images._replace(wait=0.1)
+    waits = context.policy.images._replace(wait=0)
     node = another(context._replace(policy=context.policy._replace(images=waits)))
     told = image.run(node, meeting._replace(pyxis=PYXIS))
     assert told.record["image"] == "claimed:reg.example.com/a:1"
