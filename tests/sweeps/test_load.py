@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.load import judge
+from tools.load import history, judge
 from tools.load.front import KINDS as KINDS_OF_NONSENSE
 from tools.load.front import Front
 from tools.load.jobs import DONE, KINDS, NO_IMAGE, UNEQUAL, WITHOUT, WRONG, Job, mix
@@ -221,6 +221,34 @@ def test_an_entry_that_comes_back_is_found() -> None:
     assert judge.back_again(log, {2: remover, 3: witness(ALICE, 5, "saw e1 a 4")}) == []
     assert judge.back_again(log, {2: remover, 3: after}) == ["job 3 of a saw e1 a 1, which job 2 had removed"]
     assert judge.back_again(log[1:], {2: remover, 3: after}) == []  # it was not published yet
+
+
+@pytest.mark.parametrize("namespace", ["same", "of an image"])
+def test_an_entry_hides_those_of_its_namespace(namespace: str) -> None:
+    """What jobs in an image made is nobody else's."""
+
+    def hook(name: str, job: int, at: float, *more: judge.Event) -> list[judge.Event]:
+        run = {"run_id": f"{name} {job}", "node": "n1", "hook": name}
+        events = [event("hook.started", at, job, partition="main"), *more, event("hook.finished", at + 1, job)]
+        return [one._replace(fields={**one.fields, **run}) for one in events]
+
+    def epilog(job: int, namespace: str, superseding: int) -> list[judge.Event]:
+        published = event("bundle.published", job, job, profile="alpha", scope="user-1-a", namespace=namespace)
+        published = published._replace(fields={**published.fields, "superseding": superseding})
+        harvested = event("cache.harvested", job, job, profile="alpha", entries=1)
+        return hook("epilog", job, job - 0.5, published, harvested)
+
+    seeded = event("cache.seeded", 9, 9, profile="alpha", namespace=namespace, scopes=["user-1-a"])
+    prolog = hook("prolog", 9, 8.5, event("job.planned", 8.6, 9, head=True), seeded)
+    log = [*epilog(7, namespace, 0), *epilog(8, "same", 1), *prolog]
+    jobs = {
+        7: witness(ALICE, 6, f"made e1 a 7\n{DONE}\n"),
+        8: witness(ALICE, 7.1, f"removed e1 a 3\nmade e1 a 8\n{DONE}\n"),
+        9: witness(ALICE, 8.5, "saw e1 a 7"),
+    }
+    found = [line for one in history.judged(log, jobs) for line in one.wrong]
+    hidden = ["job 9 saw e1 a 7, of which job 8 had taken the place"]
+    assert found == (hidden if namespace == "same" else [])
 
 
 def test_an_entry_of_a_stranger_is_found() -> None:

@@ -147,7 +147,8 @@ class History:
             other
             for made in visible
             for other in self._touching.get(name, [])
-            if other.is_certain and name in other.takes and other.scope == made.scope
+            if other.is_certain and name in other.takes
+            and (other.scope, other.namespace) == (made.scope, made.namespace)
             and other.must < seeding.begin and other.may > made.must
         ]  # fmt: skip
         return f"{who}, of which job {hidden[0].job} had taken the place" if len(hidden) >= len(visible) else ""

@@ -39,6 +39,8 @@ EVENTS = {
 REFRESH_S = 300  # `refresh`: an answer of the registry that is younger than this counts, so that users cannot flood it
 # What the registry says of an image that it does not show to the site: Docker Hub says the first of private ones.
 NOT_SHOWN = frozenset({"image-not-found", "image-forbidden"})
+# Nothing of the site's can say which image it is: the store has failed, or the job's head node has, or is switched off.
+UNKNOWN = frozenset({STORE_FAILED, "head-silent"})
 STORE_S = 15.0  # for a store that fails, before pyxis imports its image as the user
 
 
@@ -199,8 +201,8 @@ class _Job:
 
 
 def _is_pyxis_turn(error: WarmstartError) -> bool:
-    """Return whether pyxis imports the image as the user: the site's registry access, or the store, has failed."""
-    return error.code == STORE_FAILED or (isinstance(error, UserError) and error.code in NOT_SHOWN)
+    """Return whether pyxis imports the image as the user, as it would without warmstart."""
+    return error.code in UNKNOWN or (isinstance(error, UserError) and error.code in NOT_SHOWN)
 
 
 def _job_end(context: Context, options: Options) -> Callable[[Deadline], bool]:

@@ -21,7 +21,7 @@ from warmstart.steps import image
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.image import Options
 from warmstart.store.layout import StoreFailed
-from warmstart.store.meeting import Meeting
+from warmstart.store.meeting import HeadSilent, Meeting
 
 FIRST, SECOND = parse("reg.example.com/a:1"), parse("reg.example.com/b:2")
 NOTHING = Missing()
@@ -343,3 +343,14 @@ def test_without_the_store_pyxis_imports_its_image(
     Path(context.policy.paths.store).rmdir()
     for one in (context, another(context)):
         assert image.run(one, meeting._replace(pyxis=PYXIS)).record["image"] == "claimed:reg.example.com/a:1"
+
+
+def test_where_the_head_node_is_silent_pyxis_imports_its_image(context: Context, meeting: Options) -> None:
+    """As where warmstart is off there: without it the step would run. Another image is still missing."""
+    waits = context.policy.images._replace(wait=0)
+    node = another(context._replace(policy=context.policy._replace(images=waits)))
+    told = image.run(node, meeting._replace(pyxis=PYXIS))
+    assert told.record["image"] == "claimed:reg.example.com/a:1"
+    assert "the head node n1 has named no image" in told.notices[0]
+    with pytest.raises(HeadSilent):
+        image.run(node, meeting)
