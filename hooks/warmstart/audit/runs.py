@@ -65,7 +65,7 @@ _DEGREES = {
     events.IMAGE_IMPORT_FAILED: FAILED,
     events.TREE_PACK_FAILED: FAILED,
 }
-# The step that fails where the event names none.
+# The step of failures whose events name none.
 _STEPS = {events.IMAGE_IMPORT_FAILED: "import", events.TREE_PACK_FAILED: "packs"}
 KILLED = "killed"  # why a hook crashed, if it was no bug
 COMPARISONS = ("equal", "different", "incomparable")  # what entries that a job built again may be
