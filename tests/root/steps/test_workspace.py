@@ -67,7 +67,7 @@ def test_a_job_has_its_limit_and_takes_nothing_of_others(context: Context, base:
     outcome = workspace.run(context, Options(()))
     run = Path(context.record.run_directory)
     assert outcome.detail == {"path": str(run), "limit": "file system"}
-    assert sorted(os.listdir(run)) == ["cache", "tmp"]
+    assert sorted(os.listdir(run)) == ["cache", "shown", "tmp"]
     assert (run.stat().st_uid, run.stat().st_mode & 0o777) == (0, 0o711)
     assert as_user(JOB, (run / "tmp" / "mine").touch)
     assert not as_user(JOB, lambda: os.listdir(run))
@@ -162,4 +162,4 @@ def test_a_node_that_cannot_do_it_runs_the_job(context: Context, monkeypatch: py
     monkeypatch.setattr(scratch, "MKE2FS", "/nonexistent")
     outcome = workspace.run(context, OPTIONS)
     assert outcome.detail["limit"] == "none"
-    assert sorted(os.listdir(context.record.run_directory)) == ["cache", "tmp"]
+    assert sorted(os.listdir(context.record.run_directory)) == ["cache", "shown", "tmp"]
