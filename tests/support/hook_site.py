@@ -131,7 +131,9 @@ class HookSite:
         running = f"echo '{NEIGHBOUR}|RUNNING|normal|{NEIGHBOUR}|N/A|0|'"
         unknown = 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1'
         self._script("squeue", f'case "$*" in *--jobs={NEIGHBOUR}*) {running} ;; *) {unknown} ;; esac')
-        self.installation = command_line.installed(self.base, POLICY.format(base=self.base, top=top))
+        self.installation = command_line.installed(
+            self.base, "".join([POLICY, *(wing.policy for wing in OF_WINGS)]).format(base=self.base, top=top)
+        )
         self.tree = self._make_tree()
         self._image = squashfs(top / "ready.sqsh", 40_000)
         self._publish_image()
