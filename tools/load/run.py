@@ -8,7 +8,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -44,7 +44,7 @@ from warmstart.host.identity import Identity
 from warmstart.paths import Installation
 from warmstart.store import maintenance
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace
+from warmstart.store.layout import Namespace, StoreFailed
 
 WAVE = 80  # submissions
 CALM = 8  # the last jobs of a wave are left alone: it would not end while they are requeued
@@ -316,7 +316,8 @@ class Load:
         with StoreClient(Identity(STORE, owner.uid, owner.gid), store, "load") as client:  # it goes by ctime
             client.run(deadline, maintenance.sweep_top, later)
             for path in self._site.store.glob("artifacts/*/*/*"):
-                client.run_in(deadline, maintenance.sweep, Namespace(store, *path.parts[-3:]), later)
+                with suppress(StoreFailed):  # a torn manifest; nothing of that namespace is swept
+                    client.run_in(deadline, maintenance.sweep, Namespace(store, *path.parts[-3:]), later)
 
 
 def wrong_end(submitted: Submitted, state: str, output: str) -> str:
