@@ -129,11 +129,14 @@ class Errands:
         data = dumps(what._asdict()).encode()
         with opened_dir(self.directory) as fd:
             replace_file(fd, errand.name, data, 0o600, reserve=self._reserve)
-        self._drop(errand.key, but=errand.name)
+        self.drop(errand.key, but=errand.name)
 
-    def drop(self, key: str) -> None:
-        """Have an errand done no longer; a process that is at it goes on."""
-        self._drop(key)
+    def drop(self, key: str, but: str = "") -> None:
+        """Have an errand done no longer, except for one file; a process that is at it goes on."""
+        with suppress(FileNotFoundError), opened_dir(self.directory) as fd:
+            for errand in _parsed(os.listdir(fd)):
+                if errand.key == key and errand.name != but:
+                    unlink_if_there(errand.name, fd)
 
     def begin(self, errand: Errand) -> Errand | None:
         """Count an attempt, and say when the next one may begin; None if there is no such errand any more."""
@@ -155,12 +158,6 @@ class Errands:
         """Start the program if an attempt is due; another process of it that is at work goes on alone."""
         if self.due():
             start(self._paths, self.kind.name)
-
-    def _drop(self, key: str, but: str = "") -> None:
-        with suppress(FileNotFoundError), opened_dir(self.directory) as fd:
-            for errand in _parsed(os.listdir(fd)):
-                if errand.key == key and errand.name != but:
-                    unlink_if_there(errand.name, fd)
 
 
 def _parsed(names: list[str]) -> Iterator[Errand]:

@@ -7,8 +7,8 @@ boot's id, the step daemons and the controller (`slurm.slurmctld`) decide whethe
 pattern. Every removal is by descriptor and ends at a mount. It holds the lock of the job's state directory, so no hook
 of the job runs at the same time.
 
-Deferred harvests run at idle priority. Maintenance may be killed at any point: the next run skips entries that are
-published, and the record of a deferred harvest goes only when nothing of the harvest is left on the node.
+It runs at idle priority, and may be killed at any point: the next run skips entries that are published, and an errand
+(`errands`) goes only when nothing of it is left.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ from warmstart.steps.contract import Context
 from warmstart.store import maintenance
 
 SPOOL_SECONDS = 600.0
-USER_SECONDS = 600.0  # for the deferred harvests of one user; the next maintenance does the rest
 FAILURES_KEPT_S = 3600.0  # of imports, for the hooks that wait for them
 ABANDONED_S = 3600.0  # longer than any file takes to be written
 MOST_QUERIES = 200  # to the controller, for one node
@@ -135,9 +134,8 @@ class _NodeMaintenance:
     ) -> None:
         """`is_over` is true only for jobs that are certainly over."""
         self._session = session
-        self._boot_id = records.boot_id()
         self._is_complete = True
-        self._orphans = Orphans(session, self._boot_id, is_over, slurm_conf)
+        self._orphans = Orphans(session, records.boot_id(), is_over, slurm_conf)
         self._slurm_conf = slurm_conf
         self._store_id = installation.store_id
         self._installation = installation
