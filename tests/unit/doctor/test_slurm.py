@@ -316,19 +316,6 @@ def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
     assert check(plugins=f"{line}include plug.d/*\n")["slurm.spank"] == ["advice"]
 
 
-def test_a_plugin_that_is_older_than_trees(check: Check, site: Installation, tmp_path: Path) -> None:
-    """An upgrade of warmstart leaves the plugin's file in Slurm's directory as it is."""
-    library = tmp_path / "warmstart.so"
-    library.touch()
-    line = f"optional {library} workspace=/var/tmp/w\n"
-    assert check(plugins=line)["slurm.spank"] == ["ok"]
-    Path(site.policy).write_text(f"{POLICY}trees: {{prefixes: [/lustre]}}\n")
-    assert check(plugins=line)["slurm.spank"] == ["wrong"]
-    source = Path(__file__).parents[3] / "packaging/spank/warmstart.c"
-    library.write_bytes(source.read_bytes())  # what it says stands in it as it is
-    assert check(plugins=line)["slurm.spank"] == ["ok"]
-
-
 @pytest.mark.parametrize(
     ("built", "installed", "status"),
     [
