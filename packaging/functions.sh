@@ -40,10 +40,13 @@ release_parts() { # PYTHON CLI LIBEXEC: a release, in three directories that are
     fill libexec/import.in "$3/import" -
     fill libexec/background.in "$3/background" -
     fill libexec/flush.in "$3/flush" -
-    fill libexec/step-images.in "$3/step-images" -
     fill libexec/task-prolog.in "$3/task-prolog" -
     fill libexec/pyxis-importer.in "$3/pyxis-importer" -
     fill libexec/apptainer-environment.in "$3/apptainer-environment" -
+    for program in hooks/warmstart/wings/*/libexec/*.in; do
+        name=${program##*/}
+        [ ! -e "$program" ] || fill "../$program" "$3/${name%.in}" -
+    done
 }
 
 shared_files() { # all that is no part of a release

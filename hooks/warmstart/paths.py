@@ -132,16 +132,6 @@ class Installation(NamedTuple):
         return f"{self.var}/store-id"
 
     @property
-    def step_images(self) -> str:
-        """The socket at which steps ask for their images (`entry.step_images`). packaging/systemd has the same path."""
-        return f"{SPARE}{self.var}/step-images.sock"
-
-    @property
-    def step_images_program(self) -> str:
-        """The program that serves that socket."""
-        return f"{self.libexec}/step-images"
-
-    @property
     def slurm_libraries(self) -> str:
         """Directory in which an administrator may install Python libraries of the Slurm that runs."""
         return f"{self.prefix}/lib/warmstart/slurm"

@@ -14,6 +14,7 @@
                            events.py    its events, and `REMARKS`: those that explain a run, in words (`report.runs`)
                            checks.py    `CHECKS`, what doctor looks at for it (`doctor.wings.Checks`)
                            maintenance.py  `PARTS`, what maintenance does for it (`maintenance.wings.Parts`)
+                           maker.py     how a step gets an image that the store lacks (`entry.pyxis_importer.Maker`)
                            errands.py   `WORK`, how its kinds of errands are done (`errands.registry`)
 
 The core names no wing. Off the hot path it lists the folder; on it, the compiled policy says which wings the site uses,

@@ -206,13 +206,6 @@ class Site:
         """Return the pids of this installation's background imports, without those that they forked."""
         return self._running("import")
 
-    def answering(self) -> list[int]:
-        """Return the pids of this installation's answers to steps that ask for images."""
-        program = f"{self.cluster.prefix}/libexec/warmstart/step-images".encode()
-        parents = processes.parents()
-        found = {pid for pid in parents if {program, b"answer"} <= set(processes.arguments(pid))}
-        return [pid for pid in found if parents[pid] not in found]
-
     def _running(self, name: str) -> list[int]:
         program = f"{self.cluster.prefix}/libexec/warmstart/{name}".encode()
         parents = processes.parents()

@@ -46,7 +46,6 @@ from warmstart.images import credentials, reference, squashfs
 from warmstart.images.importers import egress, image_config, layer_reader, manifest
 from warmstart.images.imports import requests
 from warmstart.images.store import layout, published
-from warmstart.images.user import asking
 from warmstart.job import from_environment
 from warmstart.maintenance import metrics
 from warmstart.paths import NodePaths
@@ -533,12 +532,6 @@ PARSERS: dict[str, Parser] = {
     ),
     "slurm-plugin": Parser(_file(installed.built_for), (OSError,), ("doctor/installed.py:built_for",), (_SHARED,)),
     "spool": Parser(spool._decode, (ValueError,), ("harvest/spool.py:_decode",), (spool._encode(_SPOOLED),)),
-    "step-answer": Parser(
-        asking._decode,
-        (ValueError,),
-        ("images/user/asking.py:_decode",),
-        (asking.Answer(asking.FAILED, "/a", "user", "code", "text", "hint").encode(),),
-    ),
     "squeue": Parser(
         _text(lambda text: commands.parse_jobs(text, [7])),
         (ValueError,),

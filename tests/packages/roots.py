@@ -70,7 +70,7 @@ class Fresh(NamedTuple):
         self.run("apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages)
 
     def pytest(self, name: str, packages: Path) -> str:
-        """Run a file of this folder there; return what pytest says of a run in which nothing was skipped."""
+        """Run a file, named from this folder, there; return what pytest says of a run in which nothing was skipped."""
         argv = [".venv/bin/python", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/packages/{name}"]
         said = self.run("env", f"WARMSTART_PACKAGES={packages}", *argv)
         assert "skipped" not in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ sed -i 's/^VERSION = .*/VERSION = "{next}"/' hooks/warmstart/policy/compiled.py
 make -s deb VENV=/opt/venv PACKAGES={packages}/next
 rm -r /var/tmp/again
 """
+
+HERE = Path(__file__).resolve().parent
+OF_WINGS = sorted(os.path.relpath(path, HERE) for path in HERE.parent.glob("wings/*/packages/*.py"))
 
 pytestmark = pytest.mark.sweep
 
@@ -80,11 +84,12 @@ def test_the_audit_log_is_current(debian: Suite, packages: Path) -> None:
         assert " passed" in root.pytest("current_audit.py", packages)
 
 
-def test_steps_ask_at_a_socket_of_systemds(debian: Suite, packages: Path) -> None:
-    """Its units: tests/packages/step_socket.py."""
+@pytest.mark.parametrize("path", OF_WINGS)
+def test_a_wings_units_do_their_work(debian: Suite, packages: Path, path: str) -> None:
+    """Under systemd, on a node that runs Slurm."""
     with debian.fresh() as root:
         root.apt("systemd", *NODE, "passwd", *packages.glob("warmstart_*.deb"))
-        assert " passed" in root.pytest("step_socket.py", packages)
+        assert " passed" in root.pytest(path, packages)
 
 
 def test_an_ansible_role_does_it(debian: Suite, packages: Path) -> None:

@@ -51,7 +51,7 @@ def test_roots_own_daemon_is_believed(daemon: Path) -> None:
         assert JOB_ID in commands.with_daemons()
         daemon.unlink()
         assert JOB_ID in commands.with_daemons()
-        assert commands.job_of(pid) == JOB_ID
+        assert commands.job_of_daemon(f"/proc/{pid}") == JOB_ID
     assert JOB_ID not in commands.with_daemons()
 
 
@@ -61,7 +61,7 @@ def test_a_setuid_program_with_its_title() -> None:
     with running(Path(su), uid=USER) as pid:
         assert os.stat(f"/proc/{pid}").st_uid == 0
         assert JOB_ID not in commands.with_daemons()
-        assert commands.job_of(pid) is None
+        assert commands.job_of_daemon(f"/proc/{pid}") is None
 
 
 def test_a_setuid_program_with_its_name(daemon: Path) -> None:
@@ -77,7 +77,7 @@ def test_the_users_own_copy(daemon: Path) -> None:
     """Name and title are right; the uid is not."""
     with running(daemon, "60", uid=USER) as pid:
         assert JOB_ID not in commands.with_daemons()
-        assert commands.job_of(pid) is None
+        assert commands.job_of_daemon(f"/proc/{pid}") is None
 
 
 def test_another_program_of_roots() -> None:

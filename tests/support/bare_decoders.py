@@ -43,7 +43,6 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "signed-list": lambda data: of("store.signed").checked(text(data)),
     "signed-listing": lambda data: of("store.signed").decoded(data),
     "spool": lambda data: of("harvest.spool")._decode(data),
-    "step-answer": lambda data: of("images.user.asking")._decode(data),
     "tag": lambda data: of("images.store.layout").parse_pointer(data),
     "worker-message": lambda data: received(len(data).to_bytes(4, "big") + data),
 }

@@ -85,11 +85,8 @@ def test_reports_say_when_and_of_which_commit_they_are(monkeypatch: pytest.Monke
 
 
 def test_each_program_that_slurm_or_systemd_starts_as_root_is_swept() -> None:
-    """`maintain` is a command; what runs as the job's user makes no change, or is the user's own.
-
-    `step-images` does what a prolog does for its image, with the same step.
-    """
+    """`maintain` is a command; what runs as the job's user makes no change, or is the user's own."""
     programs = set(re.findall(r"\$3/([a-z-]+)\"", (TESTS.parent / "packaging/functions.sh").read_text()))
     programs |= wing.programs().keys()
-    others = {"apptainer-environment", "pyxis-importer", "step-images", "task-prolog"}
+    others = {"apptainer-environment", "pyxis-importer", "task-prolog"}
     assert programs - others == set(HOOKS) - {"maintain", "maintain-store"}

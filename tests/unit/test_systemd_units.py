@@ -39,16 +39,3 @@ def test_an_import_has_limits_and_may_clean_up() -> None:
     assert settings["KillMode"] == "mixed"
     assert {"CPUWeight", "IOWeight", "MemoryHigh", "MemoryMax", "TasksMax", "RuntimeMaxSec"} <= settings.keys()
     assert "[Install]" not in unit
-
-
-def test_the_socket_for_steps_is_where_they_ask() -> None:
-    """Everybody may connect. Its program ends by itself, and a stop ends no import."""
-    socket = dict(re.findall(r"^(\w+)=(.*)$", (UNITS / "warmstart-step-images.socket").read_text(), re.MULTILINE))
-    usr = Installation("/usr")
-    assert socket["ListenStream"].replace("@VAR@", usr.var) == usr.step_images
-    assert (socket["SocketMode"], socket["DirectoryMode"]) == ("0666", "0711")
-    assert "Accept" not in socket
-    service = dict(re.findall(r"^(\w+)=(.*)$", (UNITS / "warmstart-step-images.service").read_text(), re.MULTILINE))
-    assert service["ExecStart"].replace("@PREFIX@", "/usr") == usr.step_images_program
-    assert (service["KillMode"], service["PartOf"]) == ("process", "warmstart-step-images.socket")
-    assert {"CPUWeight", "MemoryHigh", "MemoryMax", "TasksMax"} <= service.keys()

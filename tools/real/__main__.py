@@ -12,20 +12,21 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 from tests import spank
 from tests.cluster.accounts import ALICE, BOB, CAROL
-from tests.cluster.cluster import Cluster, JobResult
+from tests.cluster.cluster import Cluster
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.integration.test_trees import make_environment, shared
 from tests.support import registries
-from tests.support.step_images import served
+from tools.real.claims import SHOW, Failed, check
+from warmstart import wing
 from warmstart.doctor import installed
 from warmstart.doctor.containers import needs_slurmstepd
 
@@ -39,12 +40,10 @@ FSTAB = "{0} {0} none x-create=dir,{1},ro,nosuid,nodev,nofail,silent\n"
 CONF = "".join(
     f"ENROOT_{name}_PATH {{base}}/enroot/$(id -u)/{name.lower()}\n" for name in ("RUNTIME", "CACHE", "DATA", "TEMP")
 )
+# Of wings: what is pushed for them, and what they run.
+WINGS = Path(spank.__file__).parents[1] / "wings"
+OF_WINGS = [import_module(f"tests.wings.{name}.real") for name in wing.found() if (WINGS / name / "real.py").exists()]
 HAS_TASK_PROLOG = not needs_slurmstepd(installed.release("/usr/bin/scontrol", ""))
-SHOW = 'echo "cache=$WARMSTART_CACHE numba=$NUMBA_CACHE_DIR tmp=$TMPDIR"; ls -d $NUMBA_CACHE_DIR $TMPDIR'
-
-
-class Failed(Exception):
-    """What a line marked `!` claims was not seen."""
 
 
 def set_up_enroot(site: Site, private: str) -> None:
@@ -113,60 +112,6 @@ def srun(site: Site, user: str, image: str, script: str, *options: str) -> str:
     return text
 
 
-def steps(site: Site, users: Sequence[str], image: str, script: str) -> list[JobResult]:
-    """Run a batch job of each user at once, whose step names an image. Print and return what each reads."""
-    step = f"srun --container-image={image} --no-container-mount-home sh -c '{script}'"
-    sys.stdout.write(f'\n$ sbatch <<< "{step}"      # {", ".join(users)}\n')
-    jobs = [
-        site.cluster.submit(f"#!/bin/sh\n{step}\n", user, f"--nodelist=n{1 + number % 4}")
-        for number, user in enumerate(users)
-    ]
-    ended = [site.finish(job) for job in jobs]
-    for user, job in zip(users, ended, strict=True):
-        sys.stdout.write("".join(f"    {user}: {line}\n" for line in job.output.splitlines()))
-    return ended
-
-
-def check_steps(site: Site, registry: Registry) -> None:
-    """Check an image that only a step within a batch job names."""
-    users = (ALICE, BOB, CAROL) * 2
-    alone = steps(site, users[:3], f"{registry.url}/team/alone:1", "cat /etc/motd")
-    fetched = registry.requests("GET", "/team/alone/blobs/")
-    check("without the socket each imports it", seen=all("alone" in job.output for job in alone))
-    with served(site):
-        ended = steps(site, users, f"{registry.url}/team/step:1", f"cat /etc/motd; {SHOW}")
-        check("with it all six run", seen=all("step\n" in job.output for job in ended))
-        once = registry.requests("GET", "/team/step/blobs/")
-        check(f"by {once} requests for blobs, {fetched} without it", seen=once * 3 == fetched)
-        imports = [event for event in site.audit("--event", "image.imported") if "/team/step:" in event["image"]]
-        check("and one import", seen=len(imports) == 1)
-        check("the caches are empty ones", seen=all("cache= numba=/" in job.output for job in ended))
-        check("and no step says so", seen=all("warmstart:" not in job.output for job in ended))
-        check_heterogeneous(site, f"{registry.url}/team/het:1")
-        with registry.silent():
-            step = f"srun --container-image={registry.url}/team/late:1 true"
-            job = site.cluster.submit(f"#!/bin/sh\n{step}\n", ALICE, "--nodelist=n1")
-            wait_until("the wait", lambda: site.answering() != [], 60)
-            began = time.monotonic()
-            site.cluster.admin("scancel", str(job))
-            site.cluster.wait_idle(120)
-            seconds = time.monotonic() - began
-            check(f"a job that is cancelled while its step waits leaves its node after {seconds:.0f} s", seen=True)
-        site.wait_imports()
-
-
-def check_heterogeneous(site: Site, image: str) -> None:
-    """Check a step of both components of a heterogeneous job."""
-    step = f"srun --het-group=0,1 --container-image={image} --no-container-mount-home sh -c 'cat /etc/motd; {SHOW}'"
-    sys.stdout.write(f'\n$ sbatch : <<< "{step}"      # {ALICE}\n')
-    ended = site.finish(site.cluster.submit(f"#!/bin/sh\n{step}\n", ALICE, "--nodelist=n1", ":", "--nodelist=n2"))
-    sys.stdout.write("".join(f"    {line}\n" for line in ended.output.splitlines()))
-    check("both components run, from the store's image", seen=ended.output.count("het\n") == 2)
-    imports = [event for event in site.audit("--event", "image.imported") if event["image"] == image]
-    check("after one import", seen=len(imports) == 1)
-    check("with empty caches of their own", seen=ended.output.count("cache= numba=/") == 2)
-
-
 def check_without_view(site: Site, image: str) -> None:
     """Check a step on a node without a view of its job, as where warmstart is off."""
     go = site.cluster.base / "go"
@@ -200,14 +145,6 @@ def check_trees(site: Site, image: str) -> None:
                 check(f"the packed copy of a tree, read-only ({way})", seen="squashfs" in text and " ro," in text)
 
 
-def check(claim: str, *, seen: bool) -> None:
-    """Print a claim; `Failed` if it was not seen."""
-    sys.stdout.write(f"! {claim}\n")
-    sys.stdout.flush()
-    if not seen:
-        raise Failed(claim)
-
-
 def check_saved(site: Site, image: str, saved: Path) -> None:
     """Check the file of a saved container, if this node's enroot can save any."""
     if not saved.exists():
@@ -228,7 +165,8 @@ def run(site: Site, registry: Registry, private: str) -> None:
         check("the same image, warm, for another user", seen="public" in text)
         (event,) = site.audit("--event", "image.imported")
         check(f"one import ({event['image']})", seen=True)
-        check_steps(site, registry)
+        for part in OF_WINGS:
+            part.run(site, registry)
         check_without_view(site, public)
 
         text = srun(site, ALICE, private, f"cat /etc/motd; {SHOW}")
@@ -282,7 +220,9 @@ def main() -> int:
         site = Site(cluster, registry.url)
         site.registry = f'{registry.url}", "{private}'  # two in the policy's lists
         site.write_policy(RULES, constant="enroot")
-        of_registry = [(name, registry.url) for name in ("public", "cold", "alone", "step", "het", "late")]
+        of_registry = [
+            (name, registry.url) for name in ("public", "cold", *(name for part in OF_WINGS for name in part.IMAGES))
+        ]
         for name, host in (*of_registry, ("private", private)):
             push(cluster.base / name, f"{host}/team/{name}:1")
         set_up_enroot(site, private)

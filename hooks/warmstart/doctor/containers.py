@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import glob
 import os
-import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -106,27 +105,6 @@ def pyxis(seen: Tasks) -> Iterator[Finding]:
         yield NO_RELEASE
     else:
         yield Finding(OK, "containers get the job's environment and cache")
-
-
-def step_images(seen: Tasks) -> Iterator[Finding]:
-    """Check that steps can ask root for images, where pyxis's importer is warmstart's."""
-    importer = seen.pyxis.argument("importer") if seen.pyxis else ""
-    path = seen.slurm.installation.step_images
-    if not is_ours(importer or "/", f"{seen.slurm.installation.libexec}/pyxis-importer"):
-        yield Finding(OK, "pyxis does not import through warmstart")
-    elif not _is_roots_socket(path):
-        found = f"there is no socket {path}: an image that only a step names is imported by each user alone"
-        yield Finding(ADVICE, found, "enable warmstart-step-images.socket; without systemd see docs/guides/pyxis.md")
-    else:
-        yield Finding(OK, "steps can ask for images")
-
-
-def _is_roots_socket(path: str) -> bool:
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return False
-    return stat.S_ISSOCK(status.st_mode) and status.st_uid == 0
 
 
 def spank(seen: Tasks) -> Iterator[Finding]:
@@ -234,7 +212,6 @@ def _is_mounted(enroot: str, path: str) -> bool:
 CHECKS = {
     "slurm.task-prolog": task_prolog,
     "slurm.pyxis": pyxis,
-    "slurm.step-images": step_images,
     "slurm.spank": spank,
     "slurm.namespace": namespace,
 }

@@ -2,11 +2,10 @@
 
 Runs as the job's user, in the job's environment. It trusts root's policy and the store only: variables merely select
 which of the user's own files to use (the job's workspace, enroot credentials). For an image that the store lacks it
-asks root, where the node has a socket for that (images/user/asking.py); else, and for what the site has no credentials
-for, the image is imported as the user (images/user/own_images.py). Where warmstart is off, or leaves the job alone or
-only observes it, and for an image that is in no registry (`dockerd://`), the importer does what pyxis does without it:
-`enroot import`. pyxis asks before any task has read the job's verdict: a job that must fail gets the verdict, and
-imports nothing.
+asks the wings that have a way to one (`Maker`); else, and for what the site has no credentials for, the image is
+imported as the user (images/user/own_images.py). Where warmstart is off, or leaves the job alone or only observes it,
+and for an image that is in no registry (`dockerd://`), the importer does what pyxis does without it: `enroot import`.
+pyxis asks before any task has read the job's verdict: a job that must fail gets the verdict, and imports nothing.
 
 The caches of a job belong to the first image that its prolog knew. A step in a container of another one is noted
 (`own_images.note_other`): enroot's hook gives it empty caches.
@@ -19,30 +18,38 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from warmstart import plan, view
-from warmstart.errors import PolicyError, UserError, WarmstartError
+from warmstart import plan, view, wing
+from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images.choice import choose, of_user, recipe
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import SCHEME, Reference, check_allowed, parse, split_login
 from warmstart.images.scratch import Caps
-from warmstart.images.single_flight import STORE_FAILED
 from warmstart.images.store import layout, uses
-from warmstart.images.user import asking, own_images
-from warmstart.images.user.asking import ALONE, ImageDeclined
+from warmstart.images.user import own_images
 from warmstart.job import JobUnreadable, from_environment
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Images, Policy
 from warmstart.policy.current import current_policy
 from warmstart.policy.match import NO_RULE, OBSERVE
-from warmstart.steps.image import NOT_SHOWN
 
 IMPORT_S = 3600.0
 USAGE = "usage: pyxis-importer get URI | pyxis-importer release"
+
+
+class Maker(Protocol):
+    """`maker.py` of a wing, which has a way to an image that the store lacks. Runs as the job's user."""
+
+    def make(self, installation: Installation, reference: Reference, policy: Policy, find: Callable[[], str]) -> str:
+        """Return the path of the image that was made for this job; "" if it is to be imported as the user.
+
+        `find` looks for the image in the store, as the user. Raises `WarmstartError` if the step must fail.
+        """
 
 
 class Uri(NamedTuple):
@@ -92,7 +99,7 @@ def get(installation: Installation, uri: str) -> str:
         path = _from_prolog(installation, parsed.reference) or _from_store(installation, parsed.reference, shared)
     path = path or own_images.handed_over(_job_tmp(installation), parsed.reference)
     if shared is not None:
-        path = path or _from_root(installation, parsed.reference, shared)
+        path = path or _from_maker(installation, parsed.reference, shared)
     return path or _import(installation, parsed, policy)
 
 
@@ -102,24 +109,14 @@ def _from_prolog(installation: Installation, reference: Reference) -> str:
     return path if path and os.access(path, os.R_OK) else ""
 
 
-def _from_root(installation: Installation, reference: Reference, policy: Policy) -> str:
-    """Return the path of the image that root obtains for the job; "" if it is to be imported as the user.
-
-    Raises `ImageDeclined`.
-    """
-    answer = asking.obtain(installation.step_images, reference, policy.images, lambda: in_store(reference, policy))
-    if answer.path:
-        _note_use(installation, answer.path)
-        return answer.path
-    is_over = answer.said in (asking.BUSY, asking.BROKEN) or answer.code == asking.EXPIRED
-    is_optional = answer.kind != UserError.kind and policy.on_error.image == "run-without"
-    is_shown_to_user = answer.code in NOT_SHOWN and own_images.has_credentials()
-    if answer.said == ALONE or answer.code == STORE_FAILED or is_shown_to_user:
-        return ""
-    if is_optional or (is_over and policy.images.after_wait == "import"):
-        return ""
-    why = answer.text or f"image {reference.canonical()} is missing: too many steps of this node ask for images"
-    raise ImageDeclined(text=f"{why}\nwarmstart: {answer.hint}" if answer.hint else why)
+def _from_maker(installation: Installation, reference: Reference, policy: Policy) -> str:
+    """Return the path of the image that somebody has made for the job; "" if it is to be imported as the user."""
+    for module in wing.with_part("maker"):
+        maker: Maker = wing.load(module)
+        if path := maker.make(installation, reference, policy, lambda: in_store(reference, policy)):
+            _note_use(installation, path)
+            return path
+    return ""
 
 
 def _known(installation: Installation) -> list[tuple[str, str]]:

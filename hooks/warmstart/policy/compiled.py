@@ -112,7 +112,6 @@ class Images(NamedTuple):
     max_files: int
     hosts: tuple[str, ...]
     proxy: str | None
-    after_wait: str  # wait|import
     import_deadline: int  # seconds
     parallel: int
     keep_layers: int  # bytes

@@ -355,12 +355,6 @@ class Images(Section):
         "How long a job waits while its image is imported; the import goes on without it. Together with "
         "`seed.fetch_budget` it must be below Slurm's `PrologEpilogTimeout`.",
     )
-    after_wait: Literal["wait", "import"] = key(
-        "wait",
-        "What a step does that names an image itself, if it is still missing after `wait`, on a node with the socket "
-        "for steps ([images that a step names](images.md#images-that-a-step-names)): it waits on, at most as long as "
-        "`import_deadline`, or it imports the image as its user and for itself alone.",
-    )
     import_deadline: Duration = key(
         "2h", "How long an import may take, from when the first job asked for the image; with all its attempts."
     )

@@ -5,11 +5,10 @@ Every call has a deadline. Not on the hot path of a compute node: SchedMD asks p
 
 - Jobs: squeue with fields that have no text of the job's owner, so nothing that a user writes can look like an answer.
   What pending jobs ask for is such a text: there its output is JSON (`slurm.pending`).
-- Step daemons (maintenance, a step that asks for its image): a running one proves that its job is on this host, and
-  what it started belongs to that job; its title is `slurmstepd: [7.batch]` (seen on 22.05; `setproctitle` in
-  src/slurmd/slurmstepd). Anybody can give a process that title, so real uid and executable count, too (docs/threats.md,
-  row 33). Its absence proves nothing, because without PrologFlags=Contain none runs between two steps. The controller
-  is then queried once per job. A failed query never means "no such job".
+- Step daemons: a running one proves that its job is on this host; its title is `slurmstepd: [7.batch]` (seen on 22.05;
+  `setproctitle` in src/slurmd/slurmstepd). Anybody can give a process that title, so real uid and executable count, too
+  (docs/threats.md, row 33). Its absence proves nothing, because without PrologFlags=Contain none runs between two
+  steps. The controller is then queried once per job. A failed query never means "no such job".
 - Outcome (epilog, only if the policy depends on it): the epilog's SLURM_JOB_EXIT_CODE is 0 for cancelled and timed out
   jobs, and JobState is COMPLETING until the last epilog has ended (seen on 22.05). docs/reference/policy.md lists
   squeue's exit code, reason and end time for each way in which a job can end.
@@ -40,7 +39,6 @@ _LONGEST_STATUS = 10  # digits
 _UNSET = ("", "N/A", "(null)")
 _DAEMON = "slurmstepd"  # Debian's is slurmstepd-wlm
 _TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})[.+]")
-_MOST_PARENTS = 64
 _ENFORCED = re.compile(r"^AccountingStorageEnforce\s*=\s*([\w,]+)$", re.MULTILINE)
 _CONF = re.compile(r"^SLURM_CONF\s*=\s*(/.*\S)$", re.MULTILINE)
 _SCRIPT = re.compile(rf"^({'|'.join(SCRIPTS)})(?:\[\d+\])?\s*=\s*(.*\S)$", re.MULTILINE)
@@ -133,31 +131,15 @@ def with_daemons(proc: str = "/proc") -> frozenset[int]:
     ids = set()
     for name in filter(str.isdigit, os.listdir(proc)):
         with suppress(OSError):
-            with open(f"{proc}/{name}/cmdline", "rb") as file:
-                match = _TITLE.match(file.read(100))
-            if match and _is_step_daemon(f"{proc}/{name}"):
-                ids.add(int(match[1]))
-    return frozenset(ids)
+            ids.add(job_of_daemon(f"{proc}/{name}"))
+    return frozenset(id_ for id_ in ids if id_ is not None)
 
 
-def job_of(pid: int, proc: str = "/proc") -> int | None:
-    """Return the id of the job whose step daemon started a process or a parent of it; None if none did."""
-    with suppress(OSError, ValueError):
-        for _ in range(_MOST_PARENTS):
-            with open(f"{proc}/{pid}/cmdline", "rb") as file:
-                match = _TITLE.match(file.read(100))
-            if match and _is_step_daemon(f"{proc}/{pid}"):
-                return int(match[1])
-            pid = _parent(f"{proc}/{pid}")
-    return None
-
-
-def _parent(process: str) -> int:
-    with open(f"{process}/status", "rb") as file:
-        match = re.search(rb"^PPid:\t([1-9]\d*)$", file.read(), re.MULTILINE)
-    if match is None:
-        raise ValueError(f"{process} has no parent")
-    return int(match[1])
+def job_of_daemon(process: str) -> int | None:
+    """Return whose step daemon a process is, by its directory in proc(5); None if it is none. Raises `OSError`."""
+    with open(f"{process}/cmdline", "rb") as file:
+        match = _TITLE.match(file.read(100))
+    return int(match[1]) if match and _is_step_daemon(process) else None
 
 
 def _is_step_daemon(process: str) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -247,26 +245,6 @@ def test_without_a_policy_budgets_are_unknown(check: Check) -> None:
     names = ("slurm.prolog-timeout", "slurm.epilog-timeout", "slurm.constant-path")
     assert [found[name] for name in names] == [["unknown"]] * 3
     assert found["slurm.prolog"] == ["ok"]
-
-
-def test_steps_can_ask_for_images(
-    check: Check, site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where pyxis imports through warmstart; only root's own socket counts."""
-    monkeypatch.setattr("warmstart.paths.SPARE", str(tmp_path))
-    importer = Path(site.libexec, "pyxis-importer")
-    importer.touch()
-    pyxis = f"required spank_pyxis.so importer={importer}\n"
-    path = Path(site.step_images)
-    path.parent.mkdir(parents=True)
-    assert check()["slurm.step-images"] == ["ok"]
-    assert check(plugins="required spank_pyxis.so\n")["slurm.step-images"] == ["ok"]
-    assert check(plugins=pyxis)["slurm.step-images"] == ["advice"]
-    path.touch()
-    assert check(plugins=pyxis)["slurm.step-images"] == ["advice"]
-    path.unlink()
-    os.mknod(path, stat.S_IFSOCK | 0o666)
-    assert check(plugins=pyxis)["slurm.step-images"] == ["ok" if os.getuid() == 0 else "advice"]
 
 
 def test_the_task_prolog_with_pyxis(check: Check, site: Installation, tmp_path: Path) -> None:

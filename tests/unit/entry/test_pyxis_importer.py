@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.entry_site import NODE, NUMBA, EntrySite
 from tests.support.superblocks import image
+from warmstart import wing
 from warmstart.entry import pyxis_importer
 from warmstart.entry.pyxis_importer import parse_uri
 from warmstart.errors import WarmstartError
@@ -19,8 +21,7 @@ from warmstart.images.importers import enroot
 from warmstart.images.importers.base import Importer
 from warmstart.images.reference import Reference
 from warmstart.images.store import uses
-from warmstart.images.user import asking, own_images
-from warmstart.images.user.asking import ALONE, BUSY, EXPIRED, FAILED, THERE, Answer
+from warmstart.images.user import own_images
 from warmstart.images.user.own_images import Directory
 from warmstart.policy.compiled import Condition, Pattern
 
@@ -171,54 +172,20 @@ def test_what_the_policy_does_not_allow_is_refused(
     assert "evil.example.com" in err
 
 
-ROOTS_WORD = {
-    "there": (Answer(THERE, "/store/a.sqsh"), "wait", "/store/a.sqsh"),
-    "nobody asks root": (Answer(ALONE), "wait", "/own.sqsh"),
-    "for whoever is known to the registry": (Answer(FAILED, kind="user", code="image-forbidden"), "wait", "/own.sqsh"),
-    "not soon enough": (Answer(FAILED, kind="store", code=EXPIRED), "import", "/own.sqsh"),
-    "too many": (Answer(BUSY), "import", "/own.sqsh"),
-    "never": (Answer(FAILED, kind="store", code=EXPIRED, text="late", hint="wait"), "wait", ""),
-    "too many for ever": (Answer(BUSY), "wait", ""),
-    "the user's fault": (Answer(FAILED, kind="user", code="image-too-large", text="large"), "wait", ""),
-    "the site's": (Answer(FAILED, kind="store", code="store-full", text="full", hint="wait"), "wait", ""),
-    "the store is gone": (Answer(FAILED, kind="store", code="store-failed"), "wait", "/own.sqsh"),
-}
-
-
-@pytest.mark.parametrize("case", ROOTS_WORD)
-def test_what_root_says_decides(
+@pytest.mark.parametrize("has", [True, False])
+def test_a_wing_may_have_a_way_to_an_image(
     entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, case: str,
+    monkeypatch: pytest.MonkeyPatch, has: bool,
 ) -> None:  # fmt: skip
-    """As a prolog's verdict; where the policy lets jobs run without their image, the step's user imports it."""
-    answer, after_wait, fails_job = ROOTS_WORD[case]
-    monkeypatch.setenv("ENROOT_CONFIG_PATH", str(entry_site.root))
-    (entry_site.root / ".credentials").write_text("machine reg.example.com login carol password x\n")
-    runs_without = fails_job if case in ("there", "the user's fault") else "/own.sqsh"
-    monkeypatch.setattr(asking, "obtain", lambda *_: answer)
-    policy = entry_site.policy._replace(images=entry_site.policy.images._replace(after_wait=after_wait))
-    for word, expected in (("fail-job", fails_job), ("run-without", runs_without)):
-        imported.clear()
-        entry_site.write(policy._replace(on_error=policy.on_error._replace(image=word)))
-        status, out, err = get(entry_site, capsys, BY_DIGEST)
-        assert (status, out) == ((0, f"{expected}\n") if expected else (1, ""))
-        assert len(imported) == (expected == "/own.sqsh")
-        if not expected:
-            assert all(f"warmstart: {text}\n" in err for text in (answer.text, answer.hint) if text)
-
-
-@pytest.mark.parametrize("code", ["image-forbidden", "image-not-found"])
-def test_who_has_no_credentials_is_told_what_root_was_told(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, code: str,
-) -> None:  # fmt: skip
-    """The registry is not asked a second time for the same answer."""
-    monkeypatch.setenv("ENROOT_CONFIG_PATH", str(entry_site.root / "none"))
-    answer = Answer(FAILED, kind="user", code=code, text="there is no such image", hint="check its name")
-    monkeypatch.setattr(asking, "obtain", lambda *_: answer)
-    status, out, err = get(entry_site, capsys, BY_DIGEST)
-    assert (status, out, imported) == (1, "", [])
-    assert err.startswith("warmstart: there is no such image\nwarmstart: check its name\n")
+    """Whatever it makes is the job's, and its use is noted; what it has none for the user imports."""
+    made = "/store/a.sqsh" if has else ""
+    maker = SimpleNamespace(make=lambda _installation, _reference, _policy, find: find() or made)
+    monkeypatch.setattr(wing, "with_part", lambda part: [f"x.{part}"])
+    monkeypatch.setattr(wing, "load", {"x.maker": maker}.get)
+    noted: list[str] = []
+    monkeypatch.setattr(pyxis_importer, "_note_use", lambda _, path: noted.append(path))
+    assert get(entry_site, capsys, BY_DIGEST)[:2] == (0, f"{made or '/own.sqsh'}\n")
+    assert (noted, len(imported)) == ([made] if has else [], not has)
 
 
 def test_a_registry_that_the_policy_lost_is_not_there_now(
@@ -241,7 +208,7 @@ def test_whoever_names_a_login_asks_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """The image that the user's own credentials give access to is not the one that all may read."""
-    monkeypatch.setattr(asking, "obtain", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(wing, "with_part", lambda _: pytest.fail("asked"))
     assert get(entry_site, capsys, "docker://carol@reg.example.com#a:1")[1] == "/own.sqsh\n"
 
 

@@ -139,27 +139,20 @@ def test_what_squeue_says(answer: str, expected: str) -> None:
     assert commands.parse_outcome(answer, 7) == expected
 
 
-def a_process(
-    proc: Path, pid: int, parent: int, title: str, *, uid: int = 0, exe: str = "/usr/sbin/slurmstepd"
-) -> None:
-    """Write down a process as proc(5) has it."""
-    directory = proc / str(pid)
-    directory.mkdir()
-    (directory / "cmdline").write_text(title)
-    (directory / "status").write_text(f"Name:\tx\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
-    program = proc / exe.rpartition("/")[2]
-    program.touch()
-    (directory / "exe").symlink_to(program)
-
-
-def test_whose_a_process_is_its_step_daemon_says(tmp_path: Path) -> None:
-    """The nearest one that root runs; a user's own title counts for nothing, and init has no parent."""
-    a_process(tmp_path, 1, 0, "init", exe="init")
-    a_process(tmp_path, 10, 1, "slurmstepd: [7.0]\0")
-    a_process(tmp_path, 11, 10, "slurmstepd: [8.batch]\0", uid=64201)
-    a_process(tmp_path, 12, 11, "python3", uid=64201, exe="python3")
-    a_process(tmp_path, 20, 1, "slurmstepd: [9.0]\0", exe="sleep")
-    a_process(tmp_path, 21, 20, "python3", uid=64201, exe="python3")
-    proc = str(tmp_path)
-    assert [commands.job_of(pid, proc) for pid in (10, 11, 12)] == [7, 7, 7]
-    assert [commands.job_of(pid, proc) for pid in (1, 20, 21, 99)] == [None] * 4
+@pytest.mark.parametrize(
+    ("title", "uid", "exe", "job"),
+    [
+        ("slurmstepd: [7.0]\0", 0, "slurmstepd", 7),
+        ("slurmstepd: [7.batch]\0", 0, "slurmstepd-wlm", 7),
+        ("slurmstepd: [7.0]\0", 64201, "slurmstepd", None),
+        ("slurmstepd: [7.0]\0", 0, "sleep", None),
+        ("python3\0", 0, "python3", None),
+    ],
+)
+def test_whose_a_step_daemon_is(tmp_path: Path, title: str, uid: int, exe: str, job: int | None) -> None:
+    """Of a program of that name that root runs, its title says; a process as proc(5) has it."""
+    (tmp_path / "cmdline").write_text(title)
+    (tmp_path / "status").write_text(f"Name:\tx\nPPid:\t1\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+    (tmp_path / exe).touch()
+    (tmp_path / "exe").symlink_to(tmp_path / exe)
+    assert commands.job_of_daemon(str(tmp_path)) == job

@@ -7,20 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.cluster import processes
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site
 from warmstart.paths import Installation
+from warmstart.wings.step_socket import place
 
 
 def socket_of(site: Site) -> Path:
     """Return where the socket of a site is."""
-    return Path(Installation(str(site.cluster.prefix)).step_images)
+    return Path(place.socket_of(Installation(str(site.cluster.prefix))))
 
 
 @contextmanager
 def served(site: Site) -> Iterator[subprocess.Popen[bytes]]:
     """Serve the socket, as a site's init does where there is no systemd."""
-    program = Installation(str(site.cluster.prefix)).step_images_program
+    program = place.program_of(Installation(str(site.cluster.prefix)))
     path = socket_of(site)
     path.unlink(missing_ok=True)
     with (site.cluster.base / "log" / "step-images.out").open("ab") as log:
@@ -32,6 +34,14 @@ def served(site: Site) -> Iterator[subprocess.Popen[bytes]]:
         server.terminate()
         server.wait()
         path.unlink(missing_ok=True)
+
+
+def answering(site: Site) -> list[int]:
+    """Return the pids of the answers to steps that ask."""
+    program = place.program_of(Installation(str(site.cluster.prefix))).encode()
+    parents = processes.parents()
+    found = {pid for pid in parents if {program, b"answer"} <= set(processes.arguments(pid))}
+    return [pid for pid in found if parents[pid] not in found]
 
 
 def importer(site: Site) -> Path:

@@ -30,16 +30,16 @@ from warmstart import record as records
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images.reference import Reference, check_allowed, parse
-from warmstart.images.user.asking import ALONE, ANSWER_S, FAILED, THERE, Answer, peer
 from warmstart.job import Job
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import OBSERVE
 from warmstart.record import Record
 from warmstart.session import Session, open_session
-from warmstart.slurm import commands
 from warmstart.steps import image
 from warmstart.steps.contract import Context
+from warmstart.wings.step_socket.asking import ALONE, ANSWER_S, FAILED, THERE, Answer, peer
+from warmstart.wings.step_socket.job import job_of
 
 LONGEST_LINE = 600  # bytes
 READ_S = 2.0  # for the line
@@ -118,7 +118,7 @@ def _failed(error: WarmstartError) -> Answer:
 
 def find_asker(installation: Installation, pid: int, uid: int) -> Asker | None:
     """Return whose step a process of `uid` is; None if it is in no step of that user's."""
-    job_id = commands.job_of(pid)
+    job_id = job_of(pid)
     nodes = installation.nodes()
     if job_id is None or not nodes:
         return None

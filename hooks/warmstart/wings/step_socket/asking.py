@@ -1,6 +1,6 @@
 """What the importer of a step asks this node's root for: the import that a prolog would have asked for.
 
-Runs as the job's user. The step names its image to root at a socket (`entry.step_images`): one line with the canonical
+Runs as the job's user. The step names its image to root at a socket (`server`): one line with the canonical
 reference. Root finds out by itself which job asks, waits for the image as a prolog does, up to `images.wait`, and
 answers with one line, an `Answer` as JSON. Before that it sends an empty line (`HEARD`), within a second: what says
 nothing for so long is out of order. A step waits longer than `images.wait` by asking again.
@@ -62,19 +62,19 @@ class Answer(NamedTuple):
         return json.dumps(list(cut)).encode() + b"\n"
 
 
-def obtain(path: str, reference: Reference, rules: Images, find: Callable[[], str]) -> Answer:
-    """Ask at the socket `path`, and wait as long as the policy says.
+def obtain(path: str, reference: Reference, rules: Images, find: Callable[[], str], *, waits_on: bool) -> Answer:
+    """Ask at the socket `path`, and wait as long as the policy says: up to `wait`, or the import's deadline.
 
     `find` looks for the image in the store as the user; it is called while root is busy with others.
     """
-    end, pause = after(rules.import_deadline if rules.after_wait == "wait" else rules.wait), FIRST_PAUSE_S
+    end, pause = after(rules.import_deadline if waits_on else rules.wait), FIRST_PAUSE_S
     broken = 0
     while True:
         answer = ask(path, reference, rules.wait + ANSWER_S)
         broken = broken + 1 if answer.said == BROKEN else 0
         if broken == MOST_BROKEN:
             return Answer(ALONE)
-        is_open = answer.said in (BUSY, BROKEN) or (answer.code == EXPIRED and rules.after_wait == "wait")
+        is_open = answer.said in (BUSY, BROKEN) or (answer.code == EXPIRED and waits_on)
         if not is_open or end.expired():
             return answer
         # S311: jitter between the steps of many users; no secret

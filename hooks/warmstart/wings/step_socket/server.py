@@ -1,11 +1,11 @@
 """`step-images`: the node's socket at which a step asks for an image that no prolog knew. Runs as root.
 
-systemd starts it (packaging/systemd) when a step first asks, and it ends when nobody has asked for a while. Elsewhere
-the site's init starts it, and it makes the socket itself. pyxis's importer asks (`images.user.asking`), so do all that
+systemd starts it (`systemd`) when a step first asks, and it ends when nobody has asked for a while. Elsewhere
+the site's init starts it, and it makes the socket itself. pyxis's importer asks (`asking`), so do all that
 users like to connect: everybody may.
 
 This process only counts and starts: for each connection that says something one child, `step-images answer`, which
-reads one line, finds out whose step that is, and waits for the image (`entry.step_answer`). The user whom a record of
+reads one line, finds out whose step that is, and waits for the image (`answer`). The user whom a record of
 the asking step's job names has at most `MOST_PER_USER` of them, all who are in no such step share as many, the node has
 `MOST`, and each counts for at least `LEAST_S`, however soon it ends: so a flood takes little time of the node's, and
 none of other users' places, whatever uids it has. Who gets one is told so at once (`HEARD`), who finds none to ask
@@ -26,9 +26,10 @@ from typing import NamedTuple, NoReturn
 from warmstart import record as records
 from warmstart.host.files import opened_trusted
 from warmstart.host.identity import close_others
-from warmstart.images.user.asking import BUSY, HEARD, Answer, peer
 from warmstart.paths import Installation
-from warmstart.slurm import commands
+from warmstart.wings.step_socket.asking import BUSY, HEARD, Answer, peer
+from warmstart.wings.step_socket.job import job_of
+from warmstart.wings.step_socket.place import program_of, socket_of
 
 MOST = 32
 MOST_PER_USER = 4
@@ -50,9 +51,9 @@ def main(prefix: str, arguments: list[str]) -> int:
         case []:
             return serve(Installation(prefix))
         case ["answer"]:
-            from warmstart.entry import step_answer
+            from warmstart.wings.step_socket import answer
 
-            return step_answer.main(Installation(prefix))
+            return answer.main(Installation(prefix))
         case _:
             print("usage: step-images", file=sys.stderr)  # noqa: T201 - who calls it by hand
             return WRONG_USAGE
@@ -67,8 +68,8 @@ def serve(installation: Installation) -> int:
         with socket.socket(fileno=FIRST_FD) as listener:
             _Server(listener, installation).run(idle_s=IDLE_S)
         return 0
-    with _listening(installation.step_images) as listener:
-        _Server(listener, installation).run(path=installation.step_images)
+    with _listening(socket_of(installation)) as listener:
+        _Server(listener, installation).run(path=socket_of(installation))
     return 0
 
 
@@ -93,7 +94,7 @@ def place_of(installation: Installation, pid: int, uid: int) -> int:
 
     Users have many uids (subuid(5)), but none of them is in a record.
     """
-    job_id = commands.job_of(pid)
+    job_id = job_of(pid)
     if job_id is None:
         return STRANGER
     owners = (records.owner(installation.node(node).state, job_id) for node in installation.nodes())
@@ -204,7 +205,7 @@ class _Server:
             os.dup2(line.fileno(), 0)
             close_others({0, 1, 2})
             kept = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
-            program = self._installation.step_images_program
+            program = program_of(self._installation)
             # S606: no shell; the program is the installation's own
             os.execve(program, [program, "answer"], {"LC_ALL": "C.UTF-8", **kept})  # noqa: S606
         finally:

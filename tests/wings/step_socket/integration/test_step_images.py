@@ -16,10 +16,9 @@ from tests.cluster.accounts import ALICE, BOB, CAROL
 from tests.cluster.processes import run_as, wait_until
 from tests.cluster.registry import Registry, layers
 from tests.cluster.site import Site
-from tests.support import step_images
 from tests.support.hand_jobs import HandJob, a_job
 from tests.support.numba_entries import numba_entries, write_as
-from tests.support.step_images import naming, served
+from tests.wings.step_socket.steps import answering, importer, naming, served
 
 JOB = 7401
 
@@ -61,23 +60,17 @@ def test_six_steps_of_three_users_import_a_cold_image_once(
     assert {event["hook"] for event in served_steps} == {"step-images"}
 
 
-@pytest.fixture
-def hurried(asked: Site) -> Callable[[str], None]:
-    """Return a function that lets a wait for an image take three seconds, and sets what comes after that."""
-
-    def write(after_wait: str) -> None:
-        policy = asked.etc / "policy.yaml"
-        policy.write_text(policy.read_text().replace("wait: 60s", f"wait: 3s\n  after_wait: {after_wait}"))
-
-    return write
+def hurry(site: Site, after_wait: str) -> None:
+    """Let a wait for an image take three seconds, and say what comes after that."""
+    policy = site.etc / "policy.yaml"
+    text = policy.read_text().replace("wait: 60s", "wait: 3s")
+    policy.write_text(f"{text}step_socket: {{after_wait: {after_wait}}}\n")
 
 
-def test_a_step_waits_longer_than_a_prolog_may(
-    asked: Site, hurried: Callable[[str], None], registry: Registry, fresh_image: Callable[[], str]
-) -> None:
+def test_a_step_waits_longer_than_a_prolog_may(asked: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
     """The wait of a prolog is over, and the step asks again: one import, and the store's image."""
     image = fresh_image()
-    hurried("wait")
+    hurry(asked, "wait")
     with registry.silent():
         job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
         wait_until("the end of the first wait", lambda: asked.events(job, "step.failed") != [], 60)
@@ -88,11 +81,11 @@ def test_a_step_waits_longer_than_a_prolog_may(
 
 @pytest.mark.sweep
 def test_a_step_that_is_not_to_wait_longer_imports_for_itself(
-    asked: Site, hurried: Callable[[str], None], registry: Registry, fresh_image: Callable[[], str]
+    asked: Site, registry: Registry, fresh_image: Callable[[], str]
 ) -> None:
     """`after_wait: import`, as without the socket; the shared import goes on for the next one."""
     image = fresh_image()
-    hurried("import")
+    hurry(asked, "import")
     with registry.silent():
         job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
         wait_until("the end of the wait", lambda: asked.events(job, "step.failed") != [], 60)
@@ -120,11 +113,11 @@ def test_a_cancelled_job_does_not_hold_its_step(
     image = fresh_image()
     with registry.silent():
         job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
-        wait_until("the wait", lambda: asked.answering() != [], 60)
+        wait_until("the wait", lambda: answering(asked) != [], 60)
         asked.cluster.admin("scancel", str(job))
         assert asked.cluster.wait(job).state == "CANCELLED"
         asked.cluster.wait_idle()
-        wait_until("the end of root's wait", lambda: asked.answering() == [], 10)
+        wait_until("the end of root's wait", lambda: answering(asked) == [], 10)
     asked.wait_imports()
 
 
@@ -151,7 +144,7 @@ def test_steps_of_a_heterogeneous_job_are_served(asked: Site, fresh_image: Calla
     """Each component's, although its tasks know the leader's job id alone, and one of both; one has no record."""
     images = {group: fresh_image() for group in ("0", "1", "0,1")}
     asked.write_policy(HET_RULES)
-    ask = f"path=$({step_images.importer(asked)} get docker://%s) && echo $path"
+    ask = f"path=$({importer(asked)} get docker://%s) && echo $path"
     steps = [f"srun --het-group={group} sh -c '{ask % image}'" for group, image in images.items()]
     components = ("--nodelist=n1", ":", "--nodelist=n2", "--partition=ci")
     ended = asked.finish(asked.cluster.submit("\n".join(["#!/bin/sh", *steps, ""]), ALICE, *components))
@@ -197,7 +190,7 @@ def compile_in(job: HandJob, step: str, number: int) -> dict[str, str]:
 def get(job: HandJob, image: str, step: str) -> subprocess.CompletedProcess[str]:
     """Call the importer for a step, as pyxis does before enroot's hook runs."""
     slurm = {"SLURM_JOB_ID": str(job.job_id), "SLURMD_NODENAME": job.node, "SLURM_STEP_ID": step}
-    account, program = job.site.cluster.account(job.user), str(step_images.importer(job.site))
+    account, program = job.site.cluster.account(job.user), str(importer(job.site))
     return run_as(account, [program, "get", f"docker://{image}"], environment={**account.environment(), **slurm})
 
 

@@ -18,8 +18,9 @@ from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry, build_image
 from tests.packages.systemd import Systemd, started
 from tests.packages.trial import SLURM
-from warmstart.entry import step_images
 from warmstart.paths import Installation
+from warmstart.wings.step_socket import server
+from warmstart.wings.step_socket.place import program_of
 
 USR = Installation("/usr")
 STORE = Path("/srv/warmstart")
@@ -123,9 +124,9 @@ def test_a_step_starts_the_service(node: Node) -> None:
 
 def test_the_service_ends_when_nobody_asks_and_is_started_again(node: Node) -> None:
     """By the next connection."""
-    program = Path(f"{USR.lib}/python/warmstart/entry/step_images.py")
+    program = Path(f"{USR.lib}/python/warmstart/wings/step_socket/server.py")
     text = program.read_text()
-    hurried = text.replace(f"IDLE_S = {step_images.IDLE_S}", "IDLE_S = 2.0")
+    hurried = text.replace(f"IDLE_S = {server.IDLE_S}", "IDLE_S = 2.0")
     assert hurried != text
     program.write_text(hurried)
     for _ in range(2):
@@ -142,6 +143,6 @@ def test_removing_the_package_ends_it(node: Node) -> None:
     assert node.state("service") == "active"
     node.systemd.run("dpkg", "--remove", "warmstart")
     assert (node.state("socket"), node.state("service"), node.programs()) == ("inactive", "inactive", set())
-    node.systemd.run("test", "!", "-e", USR.step_images)
+    node.systemd.run("test", "!", "-e", program_of(USR))
     node.said(node.submit(node.image()))
     assert "drain" not in node.systemd.run("sinfo", "--noheader")

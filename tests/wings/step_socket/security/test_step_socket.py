@@ -20,11 +20,11 @@ from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
 from tests.cluster.site import RULES, Site
-from tests.support import step_images
 from tests.support.privileges import drop_to
-from tests.support.step_images import naming, served, socket_of
-from warmstart.entry import step_images as server
-from warmstart.images.user.asking import HEARD
+from tests.wings import step_socket
+from tests.wings.step_socket.steps import answering, naming, served, socket_of
+from warmstart.wings.step_socket import server
+from warmstart.wings.step_socket.asking import HEARD
 
 pytestmark = pytest.mark.threat(49)
 
@@ -39,7 +39,7 @@ def asked(site: Site) -> Iterator[Site]:
 def answer_in_a_step(site: Site, user: str, text: str, *before: str) -> list[str]:
     """Send a text from a step of a user's job; return the answer, [] for none. `before`: words before the client's."""
     client = site.cluster.base / "step_client.py"
-    shutil.copy(Path(step_images.__file__).with_name("step_client.py"), client)
+    shutil.copy(Path(step_socket.__file__).with_name("step_client.py"), client)
     argv = ["srun", "--nodelist=n1", *before, "/usr/bin/python3", str(client), str(socket_of(site)), text]
     done = site.cluster.run(argv, user)
     assert done.returncode == 0, done.stderr
@@ -89,7 +89,7 @@ def test_root_finds_out_whose_step_it_is(asked: Site, fresh_image: Callable[[], 
 def test_what_is_in_no_step_is_told_nothing(asked: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
     """A login shell of a user, root, what has outlived its step: each may import for itself, and root does nothing."""
     site, image = asked, fresh_image()
-    client = Path(step_images.__file__).with_name("step_client.py")
+    client = Path(step_socket.__file__).with_name("step_client.py")
     shutil.copy(client, site.cluster.base)
     argv = ["/usr/bin/python3", f"{site.cluster.base}/step_client.py", str(socket_of(site)), f"{image}\\n"]
     assert json.loads(site.cluster.run(argv, BOB).stdout)[0] == "alone"
@@ -173,7 +173,7 @@ def test_a_flood_of_one_user_stops_nobody(asked: Site, fresh_image: Callable[[],
         finally:
             os._exit(3)
     wait_until("the flood", ready.exists, 30)
-    most = len(site.answering())
+    most = len(answering(site))
     job = site.cluster.submit(naming(site, image), ALICE, "--nodelist=n1")
     ended = site.cluster.wait(job)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -207,10 +207,10 @@ def test_a_user_of_many_uids_stops_nobody(asked: Site, fresh_image: Callable[[],
             finally:
                 os._exit(0)
     try:
-        wait_until("a round of all", lambda: text == b"" or len(site.answering()) >= server.MOST_PER_USER, 30)
+        wait_until("a round of all", lambda: text == b"" or len(answering(site)) >= server.MOST_PER_USER, 30)
         job = site.cluster.submit(naming(site, image), ALICE, "--nodelist=n1")
         wait_until("alice's job", lambda: site.cluster.job(job).state not in ("PENDING", "RUNNING"), 40)
-        most = len(site.answering())
+        most = len(answering(site))
     finally:
         stop.touch()
         for pid in pids:

@@ -13,12 +13,11 @@ import pytest
 from tests.support.policy_site import a_rule, defaults
 from tests.support.runs import a_record
 from warmstart import record as records
-from warmstart.entry import step_answer
-from warmstart.entry.step_answer import Asker, find_asker
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record
-from warmstart.slurm import commands
+from warmstart.wings.step_socket import answer
+from warmstart.wings.step_socket.answer import Asker, find_asker
 
 UID = os.getuid()
 
@@ -26,7 +25,7 @@ UID = os.getuid()
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
     """Return an installation with two nodes, where every process is in a step of job 7."""
-    monkeypatch.setattr(commands, "job_of", lambda _: 7)
+    monkeypatch.setattr(answer, "job_of", lambda _: 7)
     installation = Installation(str(tmp_path))
     for node in ("n1", "n2"):
         Path(installation.node(node).state).mkdir(parents=True)
@@ -73,15 +72,15 @@ def test_a_damaged_record_is_nobodys(here: Installation) -> None:
 
 def test_what_is_in_no_step_is_nobodys(here: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is anything on a host where no hook has run."""
-    monkeypatch.setattr(commands, "job_of", lambda _: None)
+    monkeypatch.setattr(answer, "job_of", lambda _: None)
     assert find_asker(here, 1, UID) is None
-    monkeypatch.setattr(commands, "job_of", lambda _: 7)
+    monkeypatch.setattr(answer, "job_of", lambda _: 7)
     assert find_asker(Installation("/nonexistent"), 1, UID) is None
 
 
 def granted(policy: Policy, record: Record | None) -> bool:
     """Return whether a step of job 7 is served."""
-    return step_answer._granted(policy, Asker("n1", 7, UID, record)) is not None
+    return answer._granted(policy, Asker("n1", 7, UID, record)) is not None
 
 
 def test_whom_the_prolog_left_alone_is_left_alone() -> None:
@@ -113,7 +112,7 @@ def talk(here: Installation, text: bytes) -> bytes:
         try:
             ours.close()
             os.dup2(its.fileno(), 0)
-            os._exit(step_answer.main(here))
+            os._exit(answer.main(here))
         finally:
             os._exit(99)
     its.close()
@@ -141,11 +140,11 @@ def test_a_bug_leaves_the_step_alone(
     here: Installation, monkeypatch: pytest.MonkeyPatch, break_it: bool, text: bytes
 ) -> None:
     """As without root; and a reference that is none is told so."""
-    answer: Callable[..., object] = lambda *_: 1 / 0  # noqa: E731
+    breaks: Callable[..., object] = lambda *_: 1 / 0  # noqa: E731
     if break_it:
-        monkeypatch.setattr(step_answer, "_answer", answer)
+        monkeypatch.setattr(answer, "_answer", breaks)
     else:
-        monkeypatch.setattr(step_answer, "find_asker", lambda *_: Asker("n1", 7, UID, None))
-        monkeypatch.setattr(step_answer, "ROOT", -1)
+        monkeypatch.setattr(answer, "find_asker", lambda *_: Asker("n1", 7, UID, None))
+        monkeypatch.setattr(answer, "ROOT", -1)
     said = talk(here, text)
     assert (b'["alone"' in said) if break_it else (b"image-reference-invalid" in said)

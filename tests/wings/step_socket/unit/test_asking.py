@@ -16,9 +16,9 @@ import pytest
 
 from tests.support.policy_site import defaults
 from warmstart.images.reference import parse
-from warmstart.images.user import asking
-from warmstart.images.user.asking import ALONE, BROKEN, BUSY, EXPIRED, FAILED, THERE, Answer
 from warmstart.policy.compiled import Images
+from warmstart.wings.step_socket import asking
+from warmstart.wings.step_socket.asking import ALONE, BROKEN, BUSY, EXPIRED, FAILED, THERE, Answer
 
 REFERENCE = parse("reg.io/team/app:1")
 RULES = defaults().images
@@ -92,7 +92,7 @@ def test_a_stopped_server_holds_no_step(path: str, monkeypatch: pytest.MonkeyPat
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stopped:
         stopped.bind(path)
         stopped.listen()
-        assert asking.obtain(path, REFERENCE, RULES, lambda: "") == Answer(ALONE)
+        assert asking.obtain(path, REFERENCE, RULES, lambda: "", waits_on=True) == Answer(ALONE)
 
 
 def test_an_answer_is_bounded() -> None:
@@ -147,29 +147,29 @@ def test_a_step_asks_again_while_the_policy_lets_it_wait(path: str) -> None:
     """After a wait in vain, and where root has no place for it. What it finds itself meanwhile ends the wait, too."""
     there = Answer(THERE, "/store/a.sqsh")
     with Root(path, [expired(), Answer(BUSY).encode(), there.encode()]):
-        assert asking.obtain(path, REFERENCE, RULES, lambda: "") == there
+        assert asking.obtain(path, REFERENCE, RULES, lambda: "", waits_on=True) == there
     Path(path).unlink()
     with Root(path, [Answer(BUSY).encode()]):
-        assert asking.obtain(path, REFERENCE, RULES, lambda: "/store/b.sqsh") == Answer(THERE, "/store/b.sqsh")
+        assert asking.obtain(path, REFERENCE, RULES, lambda: "/store/b.sqsh", waits_on=True).path == "/store/b.sqsh"
 
 
 def test_a_program_that_is_out_of_order_is_asked_a_few_times(path: str) -> None:
     """Then the step is alone, as without a socket."""
     with Root(path, [b""] * asking.MOST_BROKEN):
-        assert asking.obtain(path, REFERENCE, RULES, lambda: "") == Answer(ALONE)
+        assert asking.obtain(path, REFERENCE, RULES, lambda: "", waits_on=True) == Answer(ALONE)
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "waits_on", "said"),
     [
-        (RULES._replace(after_wait="import"), expired()),
-        (RULES._replace(after_wait="import", wait=0), Answer(BUSY).encode()),
-        (RULES._replace(import_deadline=0), expired()),
-        (RULES, Answer(ALONE).encode()),
-        (RULES, Answer(FAILED, kind="user", code="image-too-large").encode()),
+        (RULES, False, expired()),
+        (RULES._replace(wait=0), False, Answer(BUSY).encode()),
+        (RULES._replace(import_deadline=0), True, expired()),
+        (RULES, True, Answer(ALONE).encode()),
+        (RULES, True, Answer(FAILED, kind="user", code="image-too-large").encode()),
     ],
 )
-def test_what_ends_the_wait(path: str, rules: Images, said: bytes) -> None:
+def test_what_ends_the_wait(path: str, rules: Images, waits_on: bool, said: bytes) -> None:
     """The policy's time is over, or root's word is final."""
     with Root(path, [said]):
-        assert asking.obtain(path, REFERENCE, rules, lambda: "").encode() == said
+        assert asking.obtain(path, REFERENCE, rules, lambda: "", waits_on=waits_on).encode() == said

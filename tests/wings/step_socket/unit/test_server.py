@@ -18,12 +18,12 @@ import pytest
 
 from tests.support.runs import a_record
 from warmstart import record as records
-from warmstart.entry import step_images
-from warmstart.entry.step_images import MOST_PER_USER, STRANGER, _Server, place_of
-from warmstart.images.user.asking import BUSY, HEARD
 from warmstart.paths import Installation
 from warmstart.record import Seeded, SeededBundle
-from warmstart.slurm import commands
+from warmstart.wings.step_socket import server
+from warmstart.wings.step_socket.asking import BUSY, HEARD
+from warmstart.wings.step_socket.place import program_of
+from warmstart.wings.step_socket.server import MOST_PER_USER, STRANGER, _Server, place_of
 
 ANSWERS = '#!/bin/sh\nread -r line\necho "$line" >&0\n'
 WAITS = "#!/bin/sh\nread -r line\nexec sleep 60\n"
@@ -32,9 +32,9 @@ WAITS = "#!/bin/sh\nread -r line\nexec sleep 60\n"
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a directory with a short path, for a socket; nothing takes seconds, and who asks has a job."""
-    monkeypatch.setattr(step_images, "TICK_S", 0.02)
-    monkeypatch.setattr(step_images, "place_of", lambda _installation, _pid, uid: uid)
-    monkeypatch.setattr(step_images, "LEAST_S", 0.0)
+    monkeypatch.setattr(server, "TICK_S", 0.02)
+    monkeypatch.setattr(server, "place_of", lambda _installation, _pid, uid: uid)
+    monkeypatch.setattr(server, "LEAST_S", 0.0)
     with tempfile.TemporaryDirectory() as directory:
         yield Path(directory)
 
@@ -43,7 +43,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def served(place: Path, script: str, *, idle_s: float = 0.0, path: str = "") -> Iterator[int]:
     """Serve a socket in a process of its own, with a script for the program that answers; yield its pid."""
     installation = Installation(str(place))
-    program = Path(installation.step_images_program)
+    program = Path(program_of(installation))
     program.parent.mkdir(parents=True)
     program.write_text(script)
     program.chmod(0o755)
@@ -120,7 +120,7 @@ def test_a_place_is_taken_for_a_while_however_soon_its_answer_came(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a flood costs the node little."""
-    monkeypatch.setattr(step_images, "LEAST_S", 600.0)
+    monkeypatch.setattr(server, "LEAST_S", 600.0)
     with served(place, ANSWERS):
         said = [ask(place) for _ in range(MOST_PER_USER + 1)]
     assert said[:-1] == [b"hello\n"] * MOST_PER_USER
@@ -129,7 +129,7 @@ def test_a_place_is_taken_for_a_while_however_soon_its_answer_came(
 
 def test_all_users_together_have_a_bound(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not only each of them."""
-    monkeypatch.setattr(step_images, "MOST", 1)
+    monkeypatch.setattr(server, "MOST", 1)
     with served(place, WAITS) as pid, connect(place) as line:
         line.sendall(b"hello\n")
         wait_for(1, pid)
@@ -139,8 +139,8 @@ def test_all_users_together_have_a_bound(place: Path, monkeypatch: pytest.Monkey
 @pytest.mark.threat(49)
 def test_silence_has_no_place_and_ends(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts no process, and of many silent connections the oldest end at once."""
-    monkeypatch.setattr(step_images, "MOST_SILENT", MOST_PER_USER)
-    monkeypatch.setattr(step_images, "SILENT_S", 600.0)
+    monkeypatch.setattr(server, "MOST_SILENT", MOST_PER_USER)
+    monkeypatch.setattr(server, "SILENT_S", 600.0)
     with served(place, ANSWERS) as pid, ExitStack() as lines:
         silent = [lines.enter_context(connect(place)) for _ in range(2 * MOST_PER_USER)]
         assert ask(place) == b"hello\n"
@@ -154,7 +154,7 @@ def test_silence_has_no_place_and_ends(place: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.threat(49)
 def test_a_silent_connection_ends_soon(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few there are."""
-    monkeypatch.setattr(step_images, "SILENT_S", 0.0)
+    monkeypatch.setattr(server, "SILENT_S", 0.0)
     with served(place, ANSWERS), connect(place) as line:
         assert line.recv(1) == b""
 
@@ -171,7 +171,7 @@ def test_a_node_without_processes_ends_the_connection(place: Path, monkeypatch: 
         real(server, **options)
 
     monkeypatch.setattr(_Server, "run", run)
-    monkeypatch.setattr(step_images, "SILENT_S", 600.0)
+    monkeypatch.setattr(server, "SILENT_S", 600.0)
     with served(place, ANSWERS):
         for _ in range(2):
             with connect(place) as line:
@@ -185,9 +185,9 @@ def test_a_node_without_processes_ends_the_connection(place: Path, monkeypatch: 
 def test_who_is_in_no_recorded_step_shares_few_places(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever uids they have: a user may have many. They take no place of a step that a record knows."""
     asked = iter(range(1000))
-    monkeypatch.setattr(step_images, "peer", lambda _: (1, next(asked), 0))
+    monkeypatch.setattr(server, "peer", lambda _: (1, next(asked), 0))
     steps = {MOST_PER_USER + 1}
-    monkeypatch.setattr(step_images, "place_of", lambda _i, _pid, uid: uid if uid in steps else step_images.STRANGER)
+    monkeypatch.setattr(server, "place_of", lambda _i, _pid, uid: uid if uid in steps else server.STRANGER)
     with served(place, WAITS) as pid, ExitStack() as lines:
         for _ in range(MOST_PER_USER):
             lines.enter_context(connect(place)).sendall(b"hello\n")
@@ -207,7 +207,7 @@ def test_a_place_is_of_the_user_whom_the_jobs_record_names(tmp_path: Path, monke
     record = a_record(node="n2")._replace(seeded={"x": Seeded("n", [SeededBundle("s", "b", "c", ["e" * 9000])])})
     records.save(installation.node("n2").state, record)
     jobs = {1: 7, 2: 8, 3: None}
-    monkeypatch.setattr(commands, "job_of", jobs.get)
+    monkeypatch.setattr(server, "job_of", jobs.get)
     places = [place_of(installation, pid, user) for pid in jobs for user in (uid, uid + 1)]
     assert places == [uid, *[STRANGER] * 5]
 
@@ -231,7 +231,7 @@ def test_when_it_ends(place: Path, end: str) -> None:
 
 def test_who_calls_it_by_hand_is_told_how(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Only root, and without arguments."""
-    assert step_images.main("/nonexistent", ["x"]) == step_images.WRONG_USAGE
+    assert server.main("/nonexistent", ["x"]) == server.WRONG_USAGE
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert step_images.main("/nonexistent", []) == step_images.NOT_ROOT
+    assert server.main("/nonexistent", []) == server.NOT_ROOT
     assert capsys.readouterr().err == "usage: step-images\nwarmstart: step-images needs root\n"

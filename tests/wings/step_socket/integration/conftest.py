@@ -1,0 +1,7 @@
+"""Fixtures of the core's tests of private images."""
+
+from __future__ import annotations
+
+from tests.integration.test_private_images import private, store, team
+
+__all__ = ["private", "store", "team"]

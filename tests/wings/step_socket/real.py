@@ -1,0 +1,71 @@
+"""Steps that ask at the socket, with the real pyxis and enroot (tools/real)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from tests.cluster.accounts import ALICE, BOB, CAROL
+from tests.cluster.cluster import JobResult
+from tests.cluster.processes import wait_until
+from tests.cluster.registry import Registry
+from tests.cluster.site import Site
+from tests.wings.step_socket.steps import answering, served
+from tools.real.claims import SHOW, check
+
+IMAGES = ("alone", "step", "het", "late")
+
+
+def steps(site: Site, users: Sequence[str], image: str, script: str) -> list[JobResult]:
+    """Run a batch job of each user at once, whose step names an image. Print and return what each reads."""
+    step = f"srun --container-image={image} --no-container-mount-home sh -c '{script}'"
+    sys.stdout.write(f'\n$ sbatch <<< "{step}"      # {", ".join(users)}\n')
+    jobs = [
+        site.cluster.submit(f"#!/bin/sh\n{step}\n", user, f"--nodelist=n{1 + number % 4}")
+        for number, user in enumerate(users)
+    ]
+    ended = [site.finish(job) for job in jobs]
+    for user, job in zip(users, ended, strict=True):
+        sys.stdout.write("".join(f"    {user}: {line}\n" for line in job.output.splitlines()))
+    return ended
+
+
+def run(site: Site, registry: Registry) -> None:
+    """Check an image that only a step within a batch job names."""
+    users = (ALICE, BOB, CAROL) * 2
+    alone = steps(site, users[:3], f"{registry.url}/team/alone:1", "cat /etc/motd")
+    fetched = registry.requests("GET", "/team/alone/blobs/")
+    check("without the socket each imports it", seen=all("alone" in job.output for job in alone))
+    with served(site):
+        ended = steps(site, users, f"{registry.url}/team/step:1", f"cat /etc/motd; {SHOW}")
+        check("with it all six run", seen=all("step\n" in job.output for job in ended))
+        once = registry.requests("GET", "/team/step/blobs/")
+        check(f"by {once} requests for blobs, {fetched} without it", seen=once * 3 == fetched)
+        imports = [event for event in site.audit("--event", "image.imported") if "/team/step:" in event["image"]]
+        check("and one import", seen=len(imports) == 1)
+        check("the caches are empty ones", seen=all("cache= numba=/" in job.output for job in ended))
+        check("and no step says so", seen=all("warmstart:" not in job.output for job in ended))
+        check_heterogeneous(site, f"{registry.url}/team/het:1")
+        with registry.silent():
+            step = f"srun --container-image={registry.url}/team/late:1 true"
+            job = site.cluster.submit(f"#!/bin/sh\n{step}\n", ALICE, "--nodelist=n1")
+            wait_until("the wait", lambda: answering(site) != [], 60)
+            began = time.monotonic()
+            site.cluster.admin("scancel", str(job))
+            site.cluster.wait_idle(120)
+            seconds = time.monotonic() - began
+            check(f"a job that is cancelled while its step waits leaves its node after {seconds:.0f} s", seen=True)
+        site.wait_imports()
+
+
+def check_heterogeneous(site: Site, image: str) -> None:
+    """Check a step of both components of a heterogeneous job."""
+    step = f"srun --het-group=0,1 --container-image={image} --no-container-mount-home sh -c 'cat /etc/motd; {SHOW}'"
+    sys.stdout.write(f'\n$ sbatch : <<< "{step}"      # {ALICE}\n')
+    ended = site.finish(site.cluster.submit(f"#!/bin/sh\n{step}\n", ALICE, "--nodelist=n1", ":", "--nodelist=n2"))
+    sys.stdout.write("".join(f"    {line}\n" for line in ended.output.splitlines()))
+    check("both components run, from the store's image", seen=ended.output.count("het\n") == 2)
+    imports = [event for event in site.audit("--event", "image.imported") if event["image"] == image]
+    check("after one import", seen=len(imports) == 1)
+    check("with empty caches of their own", seen=ended.output.count("cache= numba=/") == 2)
