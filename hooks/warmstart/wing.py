@@ -11,6 +11,7 @@
                            importing.py what it does while an image is imported (`entry.import_image`)
                            answers.py   answers for slurmctld, in place of Slurm's commands (`slurm.slurmctld`)
                            programs/    Slurm's hooks: NAME_OF.py is PREFIX/libexec/warmstart/name-of (`packaging`)
+                           libexec/, systemd/  other programs, and units, as templates (`packaging`)
                            events.py    its events, and `REMARKS`: those that explain a run, in words (`report.runs`)
                            checks.py    `CHECKS`, what doctor looks at for it (`doctor.wings.Checks`)
                            maintenance.py  `PARTS`, what maintenance does for it (`maintenance.wings.Parts`)

@@ -13,7 +13,7 @@ import pytest
 
 import warmstart
 from tests.fuzz.inputs import CORPUS
-from tests.fuzz.parsers import OF_WINGS, PARSERS, check
+from tests.fuzz.parsers import OF_WINGS, OWN_OF_WINGS, PARSERS, check
 from tests.support import bare_decoders
 
 HOOKS = Path(warmstart.__file__).parent
@@ -25,6 +25,7 @@ PARSING = (
 PARSING_METHODS = ("unpack", "unpack_from", "iter_unpack", "splitlines")
 # Functions that take apart what this process, or root alone, made just before, or that pass lines on as they are.
 OWN = {
+    **OWN_OF_WINGS,
     "audit/journal.py:Journal.shown_to_job": "lines of this process's own journal",
     "audit/query.py:_files": "opens the log; each line is `audit-line`",
     "cli/explain.py:_events": "each line is `audit-line`",
@@ -40,7 +41,6 @@ OWN = {
     "hot.py:install": "code that `make install` has written",
     "images/importers/enroot.py:_first_error": "one line of a program's message",
     "images/store/published.py:_is_checked": "compared with one value",
-    "images/user/asking.py:peer": "the kernel's answer",
     "images/user/own_images.py:_offer_credentials": "the user's own lines, passed on to the user's own process",
     "seed/node_cache.py:_manifest": "root's copy on the node; whatever it is, it is compared with one value",
     "seed/node_cache.py:_origin": "root's copy on the node; its callers expect any error",

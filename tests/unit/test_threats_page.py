@@ -16,7 +16,7 @@ ROWS = [int(row) for row in re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)]
 
 def test_each_row_is_shown_by_tests() -> None:
     """And no test has a row that does not exist. Those of wings are shown by the wing's tests, and go with them."""
-    of_wings = re.findall(r"^## Row (\d+)\n\nOf the wing `([a-z]+)`\.", TEXT, re.MULTILINE)
+    of_wings = re.findall(r"^## Row (\d+)\n\nOf the wing `([a-z_]+)`\.", TEXT, re.MULTILINE)
     gone = {int(row) for row, name in of_wings if name not in wing.found()}
     shown = sorted(threats.marks(threats.ROOT))
     assert shown == [row for row in ROWS if row in shown or row not in gone]

@@ -14,3 +14,4 @@ PARSERS = {
     ),
 }
 BARE = {"step-answer": ("", "wings.step_socket.asking", "_decode")}
+OWN = {"wings/step_socket/asking.py:peer": "the kernel's answer"}
