@@ -36,7 +36,7 @@ def rule_faults(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
     yield from ()
 
 
-def of_policy(model: PolicyModel) -> dict[str, Json]:
+def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - as above
     """Return what a step does after the wait, if it does not wait on."""
     given = getattr(model, KEY)
     assert isinstance(given, StepSocket)
