@@ -586,7 +586,7 @@ def test_a_slurm_conf_that_is_not_there(site: Installation) -> None:
     assert run(site, "doctor", "--slurm-conf", "/no/such").exit_code == 3
     (found,) = doctor._slurm(site, None, "/no/such")
     assert (found.check, found.status) == ("slurm", "unknown")
-    number = len([*slurm.CHECKS, *containers.CHECKS, *constant_path.CHECKS])
+    number = len([*doctor.SLURM, *containers.CHECKS, *constant_path.CHECKS])
     assert found.found.startswith(f"{number} checks were not made: /no/such")
 
 
