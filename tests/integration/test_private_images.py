@@ -30,7 +30,7 @@ def private(installed: Site) -> Iterator[str]:
     """Return HOST:PORT of a registry that requires a user and a password, with `team/secret:1`."""
     base = installed.cluster.base
     with registries.private(base) as host:
-        layout = build_image(base / "private-image", {"/etc/secret": "secret\n"})
+        layout = build_image(base / f"private-image-{host.rpartition(':')[2]}", {"/etc/secret": "secret\n"})
         registries.push_private(host, f"oci:{layout}:latest", "team/secret:1")
         yield host
 

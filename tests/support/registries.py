@@ -35,7 +35,7 @@ def stub(how: str, *certificate: str) -> Iterator[int]:
 def private(base: Path) -> Iterator[str]:
     """Yield HOST:PORT of an empty registry below `base` that requires a user and a password."""
     port = config.free_ports(1)[0]
-    home = base / "private-registry"
+    home = base / f"private-registry-{port}"  # modules of one session have one each
     (home / "data").mkdir(parents=True)
     account = lookup("docker-registry", home)
     (home / "htpasswd").write_text(HTPASSWD)
