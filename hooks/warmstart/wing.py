@@ -6,6 +6,7 @@
                            commands.py  what commands say of it (`cli`)
                            informs.py   what it knows of a job and slurmd does not tell (`entry.hook`)
                            stored.py    functions that may run as the store's owner (`store.client`)
+                           places.py    where others have images, too (`images.places`)
                            end.py       what it takes down when a job is over (`run_end`)
                            refused.py   what becomes of a job that is refused for want of an image (`entry.prolog`)
                            importing.py what it does while an image is imported (`entry.import_image`)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 import select
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -31,14 +30,13 @@ from tests.support.image_place import (
     result,
     squashfs,
 )
-from tests.support.image_site import RULES
+from tests.support.image_site import RULES, Elsewhere
 from warmstart.host.deadline import after
 from warmstart.images.imports import making
 from warmstart.images.query import Site
 from warmstart.images.store import eviction, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY
-from warmstart.policy.compiled import Adopt, Images
 
 pytestmark = pytest.mark.threat(6)
 
@@ -66,22 +64,18 @@ def new_store(place: Place, squashed: Store, name: str) -> Store:
     return Store(squashed.path / name, place.own(squashed.source / name))
 
 
-def site_of(place: Place, store: Store, run: str, rules: Images = RULES) -> Site:
+def site_of(place: Place, store: Store, run: str, places: tuple[Elsewhere, ...] = ()) -> Site:
     """Return node n1's view of a store, with an importer that takes no time."""
     importer = partial(Ready, place.identity(IMPORT), str(place.base / "ready.sqsh"))
-    return place.site(store.path, importer=importer, run_id=run, rules=rules)
+    return place.site(store.path, importer=importer, run_id=run, places=lambda: places)
 
 
-def rules_for(place: Place, how: str) -> Images:
-    """Return a policy under which the image is imported, or adopted from a launcher that left it."""
+def places_for(place: Place, how: str) -> tuple[Elsewhere, ...]:
+    """Return none where the image is imported, or the place from which it is adopted."""
     if how == "imported":
-        return RULES
-    launchers = place.own(place.base / "launchers")
-    launchers.chmod(0o755)
-    image = launchers / f"{place.image(TAG).canonical().translate(str.maketrans('/:', '__'))}.sqsh"
-    shutil.copy(place.base / "ready.sqsh", image)
-    os.chown(image, place.accounts[STORE].uid, -1)
-    return RULES._replace(adopt=(Adopt(str(launchers), (place.accounts[STORE].uid,)),))
+        return ()
+    (place.base / "ready.sqsh").touch()  # as new as a tag has to be
+    return (Elsewhere(place.base / "ready.sqsh"),)
 
 
 class Counter:
@@ -142,11 +136,11 @@ def _changes(name: str, arguments: tuple[Any, ...]) -> bool:
     return name != "open" or (len(arguments) > 1 and bool(arguments[1] & os.O_CREAT))
 
 
-def dies(place: Place, store: Store, rules: Images, last: int) -> bool:
+def dies(place: Place, store: Store, places: tuple[Elsewhere, ...], last: int) -> bool:
     """Obtain the image in a child that is killed at a step. Return False if the child finished first."""
 
     def work() -> str:
-        site = site_of(place, store, "killed", rules)
+        site = site_of(place, store, "killed", places)
         with site.store:
             return making.obtain(place.image(TAG), site, after(60)).how
 
@@ -164,12 +158,12 @@ def test_killed_at_every_step(
     """
     whole = (place.base / "ready.sqsh").read_bytes()
     monkeypatch.setattr(published, "ABANDONED_S", -1.0)
-    rules = rules_for(place, how)
+    places = places_for(place, how)
     again = 0
     for last in count(1, stride):
-        if not dies(place, store := new_store(place, squashed, f"killed-{last}"), rules, last):
+        if not dies(place, store := new_store(place, squashed, f"killed-{last}"), places, last):
             break
-        site = site_of(place, store, "next", rules)
+        site = site_of(place, store, "next", places)
         with site.store:
             found = making.obtain(place.image(TAG), site, after(30))
             again += found.how == how
@@ -186,7 +180,7 @@ def test_killed_at_every_step(
 def _look_after(place: Place, site: Site, store: Store) -> None:
     """Run maintenance and read every byte. Another import removes the scratch directory of the killed one."""
     images = store.source / "images"
-    site.store.run(after(10), eviction.make_room, 0, RULES.keep, NOBODY, RULES.names)
+    site.store.run(after(10), eviction.make_room, 0, RULES.keep, NOBODY)
     name = next(images.glob("*.sqsh")).name.removesuffix(".sqsh")
     assert site.store.run(after(10), published.check_bytes, name, "t").problem == ""
     assert (images / f"{name}.json").exists()
@@ -211,21 +205,14 @@ def test_killed_at_every_step_of_an_eviction(place: Place, squashed: Store, monk
 
         def evict(store: str = site.store.path, name: str = path.stem) -> str:
             with ImageStoreClient.of(owner, store) as client:
-                client.run(after(10), eviction.evict, name, RULES.keep.lease, RULES.names, True)
+                client.run(after(10), eviction.evict, name, RULES.keep.lease, True)
             return "done"
 
         ended = killed_at(Counter(last), evict)
         if path.exists():
             assert path.read_bytes() == (place.base / "ready.sqsh").read_bytes()
         with ImageStoreClient.of(owner, site.store.path) as client:
-            client.run(
-                after(10),
-                eviction.make_room,
-                0,
-                RULES._replace(keep=RULES.keep._replace(lease=0)).keep,
-                NOBODY,
-                RULES._replace(keep=RULES.keep._replace(lease=0)).names,
-            )
+            client.run(after(10), eviction.make_room, 0, RULES.keep._replace(lease=0), NOBODY)
         assert leftovers(store.source) == [], last
         if ended:
             break

@@ -17,7 +17,6 @@ import pytest
 from tests.cluster import mounts, processes
 from tests.cluster.accounts import IMPORT, STORE
 from tests.support.image_place import Place, Ready, Store, in_child, leftovers, opened_place, result, squashfs
-from tests.support.image_site import RULES
 from tests.support.worker_calls import noted_calls
 from warmstart.host.deadline import after
 from warmstart.images.imports import making
@@ -25,23 +24,9 @@ from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.query import Site
 from warmstart.images.store import published
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.policy.compiled import Adopt
 
 SLOW_S = 1.5
 GENEROUS_S = 10.0  # far above what is measured; a wait that grew with N took a minute at 64
-
-# The InferenceX launchers' pattern (reference: runners/launch_*.sh), with what they import counted.
-LAUNCHER = r"""
-exec 9>"$FILE.lock"
-flock -w 60 9 || exit 1
-if ! unsquashfs -l "$FILE" > /dev/null 2>&1; then
-    rm -f "$FILE"
-    echo imported >> "$COUNT"
-    sleep 0.5
-    cp "$IMAGE" "$FILE"
-fi
-exec unsquashfs -l "$FILE" > /dev/null
-"""
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +37,10 @@ def place(capable_host: None) -> Iterator[Place]:
         yield made
 
 
-def site_of(place: Place, store: Path, number: int, **rules: object) -> Site:
+def site_of(place: Place, store: Path, number: int) -> Site:
     """Return the view of one of several nodes, with the slow importer."""
     importer = partial(Ready, place.identity(IMPORT), str(place.base / "ready.sqsh"), SLOW_S)
-    changed = RULES._replace(**rules)  # type: ignore[arg-type]
-    return place.site(store, importer=importer, run_id=f"r{number}", node=f"n{number % 4}", rules=changed)
+    return place.site(store, importer=importer, run_id=f"r{number}", node=f"n{number % 4}")
 
 
 def obtain(site: Site, place: Place, name: str) -> dict[str, Any]:
@@ -86,49 +70,6 @@ def test_one_import_however_many_want_it(place: Place, store: Store, count: int)
     print(f"{count} processes: first to last {ends[-1] - ends[0]:.2f} s; calls of a waiter: at most {max(waits)}")  # noqa: T201
     assert ends[-1] - ends[0] < GENEROUS_S
     assert store.file(results[0]["path"]).read_bytes() == (place.base / "ready.sqsh").read_bytes()
-
-
-@pytest.mark.parametrize("each", [12, pytest.param(32, marks=pytest.mark.sweep)])
-@pytest.mark.parametrize("first", ["hooks", "launchers"])
-def test_launchers_and_hooks_exclude_each_other(place: Place, store: Store, first: str, each: int) -> None:
-    """As many launchers with flock(1) as hooks want one image: one import, whoever is first."""
-    account, ready = place.accounts[STORE], str(place.base / "ready.sqsh")
-    for name in ("hooks", "launchers"):
-        place.own(store.source / name)
-    count = place.own(place.base / f"counts-{first}-{each}") / "imports"
-    names = store.path / "launchers"
-    reference = place.image("team/mixed:1")
-    file = names / f"{reference.canonical().translate(str.maketrans('/:', '__'))}.sqsh"
-    environment = {"FILE": str(file), "COUNT": str(count), "IMAGE": ready, "PATH": "/usr/bin:/bin"}
-    adopt = (Adopt(str(names), (account.uid,)),)
-    rules = {"lock": "beside", "names": str(names), "adopt": adopt}
-    hooks_store = store.path / "hooks"
-    jobs = [partial(obtain, site_of(place, hooks_store, n, **rules), place, "team/mixed:1") for n in range(each)]
-    hooks: list[tuple[int, int]] = []
-    launchers: list[subprocess.Popen[bytes]] = []
-
-    def start_launchers() -> None:
-        argv = ["bash", "-c", LAUNCHER]
-        launchers.extend(
-            subprocess.Popen(argv, env=environment, user=account.uid, group=account.gid) for _ in range(each)
-        )
-
-    def start_hooks() -> None:
-        hooks.extend(in_child(job) for job in jobs)
-
-    starts = [start_hooks, start_launchers] if first == "hooks" else [start_launchers, start_hooks]
-    starts[0]()
-    processes.wait_until("the first one's lock", store.file(f"{file}.lock").exists, 20)
-    starts[1]()
-    assert [launcher.wait(60) for launcher in launchers] == [0] * each
-    results = [result(child) for child in hooks]
-    by_launchers = count.read_text().count("imported") if count.exists() else 0
-    by_hooks = [row["how"] for row in results].count("imported")
-    print(f"imports: {by_launchers} by launchers, {by_hooks} by hooks")  # noqa: T201
-    assert (by_launchers, by_hooks) == ((0, 1) if first == "hooks" else (1, 0))
-    image = as_owner(place, str(file))
-    assert image == Path(ready).read_bytes()
-    assert {row["path"]: as_owner(place, row["path"]) == image for row in results} == {results[0]["path"]: True}
 
 
 def test_locks_that_two_mounts_do_not_share(place: Place) -> None:

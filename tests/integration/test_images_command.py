@@ -28,7 +28,6 @@ images:
   importer: oci
   registries: ["{registry}"]
   insecure: ["{registry}"]
-  adopt: [{{directory: {base}/launchers, owners: [{store}]}}]
   keep: {{high: 99%, low: 98%, floor: 0%}}
 """
 
@@ -43,7 +42,6 @@ def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
 @pytest.fixture
 def site(place: Place, store: Store) -> Iterator[Installation]:
     """Return an installation with that store."""
-    place.own(place.base / "launchers").chmod(0o755)
     policy = POLICY.format(
         base=place.base, path=store.path, store=STORE, importer=IMPORT, validator=VALIDATE, registry=place.registry.url
     )
@@ -147,23 +145,6 @@ def test_pin_and_evict(site: Installation, place: Place, store: Store) -> None:
     assert answer(site, "images", "rm", name, "--force") == {"removed": [name], "kept": []}
     assert answer(site, "images", "list") == []
     assert imported(site, place)["how"] == "imported"
-
-
-def test_adopt(site: Installation, place: Place, store: Store) -> None:
-    """A launcher's image is copied from the policy's directory. If there is none, the error says so."""
-    reference = f"{place.registry.url}/team/adopted:1"
-    nothing = run(site, "images", "adopt", reference)
-    assert (nothing.exit_code, "no directory that has it" in nothing.stderr) == (1, True)
-    path = squashfs(place.base / "theirs.sqsh", 40_000)
-    theirs = place.base / "launchers" / f"{reference.translate(str.maketrans('/:', '__'))}.sqsh"
-    path.rename(theirs)
-    os.chown(theirs, place.accounts[STORE].uid, -1)
-    found = answer(site, "images", "adopt", reference)
-    assert found["how"] == "adopted"
-    assert store.file(found["path"]).read_bytes() == theirs.read_bytes()
-    assert answer(site, "images", "import", reference)["how"] == "reused"
-    (entry,) = answer(site, "images", "list")
-    assert entry["importer"] == f"adopted from {theirs}"
 
 
 @pytest.mark.usefixtures("ready")

@@ -399,7 +399,7 @@ def use_image(store: StoreClient, digest: str = "") -> State:
 
 def evict_image(store: StoreClient) -> object:
     """Evict the image that nobody uses."""
-    return eviction.evict(store.path, image_layout.image_name(OLD, KIND), LEASE_S, None)
+    return eviction.evict(store.path, image_layout.image_name(OLD, KIND), LEASE_S)
 
 
 def quarantine_image(store: StoreClient) -> None:
@@ -451,7 +451,7 @@ IMAGES = {
     "adopt": Operation(partial(import_image, digest=ADOPTED), holds=True),
     "evict": Operation(evict_image),
     "make room": Operation(
-        lambda store: eviction.make_room(store.path, 0, Keep(0, 0, 0, int(LEASE_S), None, None), NOBODY, None)
+        lambda store: eviction.make_room(store.path, 0, Keep(0, 0, 0, int(LEASE_S), None, None), NOBODY)
     ),
     "look up and use": Operation(use_image, holds=True),
     "import with other bytes": Operation(partial(import_image, digest=NEW, size=superblocks.PADDED + 1), holds=True),

@@ -50,7 +50,7 @@ REMARKS = {
     events.HARVEST_MERGED: "published without these nodes, which had not handed in all by then",
     events.IMAGE_QUARANTINED: "the file in the store was damaged; it was quarantined",
     events.IMAGE_LOCKLESS: "was imported without a lock",
-    events.IMAGE_LEFT_OUT: "another launcher's image was not adopted",
+    events.IMAGE_LEFT_OUT: "the image that another place has was not adopted",
     events.POLICY_REJECTED: "the policy's files are wrong",
     events.STATE_FULL: "the disk of warmstart's state was full",
     events.TRUST_UNPROVEN: "a rule that needs a verified attribute granted nothing",

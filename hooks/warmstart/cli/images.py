@@ -1,4 +1,4 @@
-"""`warmstart images`: list, show, import, adopt, verify, pin and evict images in the image store."""
+"""`warmstart images`: list, show, import, verify, pin and evict images in the image store."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def import_image(installation: Installation, reference: str, as_json: bool) -> N
 
     Exit status: 0 the image is in the store; 1 the import failed; 2 wrong usage.
     """
-    _obtain(installation, reference, "importing", making.obtain, as_json)
+    obtain(installation, reference, "importing", making.obtain, as_json)
 
 
 @images.command()
@@ -172,7 +172,7 @@ def refresh(installation: Installation, reference: str, as_json: bool) -> None:
 
     Exit status: 0 the image is in the store; 1 the registry does not answer, or the import failed; 2 wrong usage.
     """
-    if _obtain(installation, reference, "refreshing", _refreshed, as_json).how == "stale":
+    if obtain(installation, reference, "refreshing", _refreshed, as_json).how == "stale":
         raise click.exceptions.Exit(NOT_DONE)
 
 
@@ -197,19 +197,6 @@ def cancel(installation: Installation, reference: str) -> None:
             raise click.exceptions.Exit(NOT_DONE)
         store.emit(events.IMAGE_IMPORT_CANCELLED, image=wanted)
     say(f"{wanted}: cancelled")
-
-
-@images.command()
-@click.argument("reference")
-@_common
-def adopt(installation: Installation, reference: str, as_json: bool) -> None:
-    """Copy the image that another launcher left for REFERENCE in one of the policy's directories. For root.
-
-    The image may be of any age, whereas jobs adopt only images no older than images.tag_ttl.
-
-    Exit status: 0 the image is in the store; 1 no image may be adopted; 2 wrong usage.
-    """
-    _obtain(installation, reference, "adopting", making.adopt_now, as_json)
 
 
 @images.command()
@@ -281,12 +268,11 @@ def remove(installation: Installation, image: tuple[str, ...], force: bool, as_j
         done = [
             entry
             for entry in chosen
-            if store.images.at(entry.store).run(
-                after(LISTING_S), eviction.evict, entry.name, rules.keep.lease, rules.names, force
-            )
+            if store.images.at(entry.store).run(after(LISTING_S), eviction.evict, entry.name, rules.keep.lease, force)
         ]
         for entry in done:
             store.emit(events.IMAGE_EVICTED, name=entry.name, reason="warmstart images rm")
+        store.site().forget_gone(after(LISTING_S))
     protected = [entry.name for entry in chosen if entry not in done]
     if as_json:
         show_json({"removed": [entry.name for entry in done], "kept": protected})
@@ -305,9 +291,10 @@ def evict(installation: Installation, as_json: bool) -> None:
     """
     with changed(installation) as store:
         rules = store.policy.images
-        gone = store.images.run(after(LISTING_S), eviction.make_room, 0, rules.keep, NOBODY, rules.names)
+        gone = store.images.run(after(LISTING_S), eviction.make_room, 0, rules.keep, NOBODY)
         for name in gone:
             store.emit(events.IMAGE_EVICTED, name=name, reason="warmstart images evict")
+        store.site().forget_gone(after(LISTING_S))
     if as_json:
         show_json({"evicted": gone})
     elif gone:
@@ -328,13 +315,14 @@ def _errors_shown(as_json: bool) -> Iterator[None]:
         raise click.exceptions.Exit(NOT_DONE) from None
 
 
-def _obtain(
+def obtain(
     installation: Installation,
     name: str,
     doing: str,
     function: Callable[[Reference, Site, Deadline], Obtained],
     as_json: bool,
 ) -> Obtained:
+    """Obtain the image that the command line names, audit that and print it. Exits with 1 if it fails."""
     with changed(installation) as store, _errors_shown(as_json):
         reference = store.reference(name)
         with bar(f"{doing} {reference.canonical()}", quiet=as_json) as show_bytes:

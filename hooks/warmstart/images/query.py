@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart.errors import StoreError
+from warmstart import wing
+from warmstart.errors import StoreError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images import choice
 from warmstart.images.reference import Reference
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged, Found, ImageQuery, key_of
-from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence, partial, suppress
 from warmstart.policy.compiled import Images, Policy
 
 if TYPE_CHECKING:
     from warmstart.images.importers.base import Importer
+    from warmstart.images.places import Place, PlacesPart
     from warmstart.images.store.published import ImageProducer
     from warmstart.paths import NodePaths
 
@@ -70,6 +72,7 @@ class Site(NamedTuple):
     # Begins a wait: returns what tells whether the waiting job is over (imports/job_end.py). Not called for a warm job.
     job_end: Callable[[], Callable[[Deadline], bool]] = _no_job
     patience_s: float = 0.0  # with a store that fails
+    places: Callable[[], Sequence[Place]] = tuple  # called only for an import or an eviction, as `importer` is
 
     @classmethod
     def of(cls, policy: Policy, paths: NodePaths, store: ImageStoreClient, requester: Requester) -> Site:
@@ -84,6 +87,7 @@ class Site(NamedTuple):
             uses=paths.uses,
             requester=requester,
             queue=Queue.of(paths, policy.images),
+            places=partial(_places, policy),
         )
 
     def about(self, reference: Reference) -> Site:
@@ -119,6 +123,12 @@ class Site(NamedTuple):
             return self.store.record_use(name, self.requester.node, self.uses, deadline)
         return True
 
+    def forget_gone(self, deadline: Deadline) -> None:
+        """Have places forget images that the store has no more. Errors are left: maintenance does it again."""
+        for place in self.places():
+            with suppress(WarmstartError):
+                place.forget(self.store, deadline)
+
     def writer(self, query: ImageQuery) -> str:
         """Return what the temporary files of this run are named after in the store (`published.writer_of`)."""
         from warmstart.images.store import published
@@ -132,7 +142,7 @@ class Missing(NamedTuple):
     quarantined: str = ""  # what was wrong with the damaged file that was moved to quarantine
     lockless: str = ""  # why there was no lock
     evicted: tuple[str, ...] = ()  # names of images that were evicted for it
-    left_out: str = ""  # why another launcher's image was not adopted
+    left_out: str = ""  # why the image that another place has was not adopted
 
 
 class Obtained(NamedTuple):
@@ -152,6 +162,11 @@ def query_by_rules(reference: Reference, rules: Images, recipe: str) -> ImageQue
     """Return the query for a reference on this node, now; `recipe` is the importer's (`choice.recipe`)."""
     key, kind = key_of(reference.canonical()), f"{os.uname().machine}.{recipe}"
     return ImageQuery(reference, kind, key, f"{key}.{kind}", time.time() - rules.tag_ttl)
+
+
+def _places(policy: Policy) -> list[Place]:
+    parts: list[PlacesPart] = [wing.load(module) for module in policy.parts("places")]
+    return [part.of_policy(policy) for part in parts]
 
 
 def as_obtained(image: Found | None, how: str) -> Obtained | None:

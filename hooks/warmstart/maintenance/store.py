@@ -172,7 +172,7 @@ class StoreMaintenance:
     def _evict_images(self, store: ImageStoreClient) -> None:
         """Evict images down to the policy's watermarks, and remove files of producers that died."""
         rules, deadline = self._session.policy.images, self._session.store_deadline()
-        gone = store.run(deadline, eviction.make_room, 0, rules.keep, NOBODY, rules.names)
+        gone = store.run(deadline, eviction.make_room, 0, rules.keep, NOBODY)
         for name in gone:
             self._session.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
         self._count(evicted=len(gone))

@@ -99,8 +99,6 @@ def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser, poli
         *_paths(model),
         *_accounts(model, find_user),
         *_registries(model),
-        *_image_directories(model),
-        *_adopted(model, find_user),
         *_credentials(model),
         *_keep(model),
         *_trees(model, policy),
@@ -171,29 +169,6 @@ def _registries(model: PolicyModel) -> Iterator[Fault]:
     for number, registry in enumerate(model.images.insecure):
         if registry not in model.images.registries:
             yield _fault(("images", "insecure", number), f"{registry} is not in images.registries")
-
-
-def _image_directories(model: PolicyModel) -> Iterator[Fault]:
-    """Yield faults of other launchers' directories: those that overlap with warmstart's own, and a missing one."""
-    images = model.images
-    if images.lock == "beside" and images.names is None:
-        yield _fault(("images", "lock"), "beside needs images.names: the directory with the launchers' locks")
-    directories: list[tuple[Loc, str]] = [(("images", "names"), images.names)] if images.names else []
-    directories += [
-        (("images", "adopt", number, "directory"), item.directory) for number, item in enumerate(images.adopt)
-    ]
-    for loc, path in directories:
-        yield from _normal(loc, path)
-        for key, ours in (("store", model.paths.store), ("workspace", model.paths.workspace)):
-            if within(path, ours) or within(ours, path):
-                yield _fault(loc, f"may not be in paths.{key} ({ours}) or contain it")
-
-
-def _adopted(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
-    for number, item in enumerate(model.images.adopt):
-        for index, name in enumerate(item.owners):
-            if find_user(name) is None:
-                yield _fault(("images", "adopt", number, "owners", index), f"no user {name!r} on this node")
 
 
 def _keep(model: PolicyModel) -> Iterator[Fault]:

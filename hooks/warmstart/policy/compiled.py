@@ -59,13 +59,6 @@ class Condition(NamedTuple):
     patterns: tuple[Pattern, ...]
 
 
-class Adopt(NamedTuple):
-    """A directory, and the uids whose images in it are adopted."""
-
-    directory: str
-    owners: tuple[int, ...]
-
-
 class Keep(NamedTuple):
     """Limits for eviction, and quotas."""
 
@@ -103,9 +96,6 @@ class Images(NamedTuple):
     remember_failures: int  # seconds
     moved_tag: str  # fail|stale
     verify: str
-    lock: str
-    names: str | None  # a directory
-    adopt: tuple[Adopt, ...]
     keep: Keep
     credentials: Credentials | None
     max_size: int  # bytes

@@ -55,7 +55,7 @@ def resolve(model: PolicyModel, users: checks.FindUser, place: Callable[[int], s
         model,
         signature=(),
         **{key: existing(users, getattr(model, key)) for key in checks.ACCOUNTS},
-        images=_images(model.images, users),
+        images=_images(model.images),
         rules=rules,
         profiles=tuple(_profiles(model)),
         own=own,
@@ -110,7 +110,7 @@ def problem_at(document: Document, fault: Fault) -> Problem:
 
 def default_images() -> compiled.Images:
     """Return `images` as it is without a policy."""
-    return _images(Images(), node_user)
+    return _images(Images())
 
 
 def _form(form: Callable[..., T], section: Section, **given: object) -> T:
@@ -127,12 +127,8 @@ def _value(value: object) -> object:
     return tuple(map(_value, value)) if isinstance(value, list) else value
 
 
-def _images(images: Images, users: checks.FindUser) -> compiled.Images:
-    adopt = [
-        compiled.Adopt(item.directory, tuple(existing(users, name).uid for name in item.owners))
-        for item in images.adopt
-    ]
-    return _form(compiled.Images, images, adopt=tuple(adopt), credentials=_credentials(images.credentials))
+def _images(images: Images) -> compiled.Images:
+    return _form(compiled.Images, images, credentials=_credentials(images.credentials))
 
 
 def _credentials(credentials: Credentials | None) -> compiled.Credentials | None:

@@ -193,9 +193,9 @@ def key(default: object, meaning: str, **limits: int) -> Any:  # noqa: ANN401 - 
     return Field(default=default, description=meaning, **limits)  # type: ignore[call-overload]
 
 
-def required(meaning: str) -> Any:  # noqa: ANN401 - as pydantic's
+def required(meaning: str, **limits: int) -> Any:  # noqa: ANN401 - as pydantic's
     """Return a field without a default."""
-    return Field(description=meaning)
+    return Field(description=meaning, **limits)  # type: ignore[call-overload]
 
 
 class Paths(Section):
@@ -258,15 +258,6 @@ class Match(Section):
         None,
         "`JOBID_TASKID` of an array's task, [which slurmd does not tell](#what-slurmd-does-not-tell); `*` matches any "
         "task of any array. Claimed.",
-    )
-
-
-class Adopt(Section):
-    """A directory whose images, made by other launchers, are copied into the store."""
-
-    directory: Path = Field(description="Only the owners, `store_user` and root may be able to write it or a parent.")
-    owners: Annotated[list[Account], Field(min_length=1)] = Field(
-        description="Users whose files are adopted. Each must exist on the node."
     )
 
 
@@ -380,19 +371,6 @@ class Images(Section):
         "superblock",
         "What is checked when an image is used: 96 bytes and the size, or every byte against the recorded "
         "SHA-256, once per file ([validity](images.md#validity)).",
-    )
-    lock: Literal["private", "beside"] = key(
-        "private",
-        "`beside`: an import also holds `NAME.sqsh.lock` in `names` for part of its time, as launchers "
-        "that use `flock(1)` do. Needs `names`.",
-    )
-    names: Path | None = key(
-        None,
-        "Directory where other launchers look for `NAME.sqsh`. warmstart keeps links there if only "
-        "`store_user` and root can write it.",
-    )
-    adopt: list[Adopt] = key(
-        [], "Directories whose images, made by other launchers, are copied into the store, for references by tag."
     )
     keep: Keep = Field(default_factory=Keep)
     credentials: Credentials | None = key(

@@ -67,7 +67,7 @@ _GOT = {
     "reused": "was in the store",
     "waited": "was imported meanwhile",
     "imported": "was imported",
-    "adopted": "was adopted from another launcher",
+    "adopted": "was adopted from another place",
     "stale": "was in the store: it is what its tag meant last, and may be out of date",
 }
 

@@ -99,10 +99,7 @@ def test_a_damaged_image_is_quarantined(site: EntrySite) -> None:
     assert len(site.events("image.quarantined")) == 1
 
 
-@pytest.mark.parametrize(("command", "function"), [("import", "obtain"), ("adopt", "adopt_now")])
-def test_an_image_is_brought_into_the_store(
-    site: EntrySite, monkeypatch: pytest.MonkeyPatch, command: str, function: str
-) -> None:
+def test_an_image_is_brought_into_the_store(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a prolog does it; in nobody's quota, and audited."""
 
     def obtain(reference: Reference, here: Site, _deadline: object) -> Obtained:
@@ -112,14 +109,14 @@ def test_an_image_is_brought_into_the_store(
         digest = f"sha256:{hashlib.sha256(b'x').hexdigest()}"
         return Obtained("x", "/store/x.sqsh", digest, 5, "imported", 0.0, Missing(left_out="odd"))
 
-    monkeypatch.setattr(making, function, obtain)
-    found = site.json("images", command, "reg.example.com/a:1")
+    monkeypatch.setattr(making, "obtain", obtain)
+    found = site.json("images", "import", "reg.example.com/a:1")
     assert (found["path"], found["bytes"], found["how"]) == ("/store/x.sqsh", 5, "imported")
-    assert "imported: /store/x.sqsh" in site.command("images", command, "reg.example.com/a:1").stdout
+    assert "imported: /store/x.sqsh" in site.command("images", "import", "reg.example.com/a:1").stdout
     assert len(site.events("image.imported")) == len(site.events("image.left-out")) == 2
-    gone = site.command("images", command, "reg.example.com/none:1")
+    gone = site.command("images", "import", "reg.example.com/none:1")
     assert (gone.exit_code, "does not exist" in gone.stderr) == (1, True)
-    refused = site.command("images", command, "evil.example.com/a:1")
+    refused = site.command("images", "import", "evil.example.com/a:1")
     assert refused.exit_code in (1, 2)
 
 

@@ -54,7 +54,7 @@ def test_a_note_becomes_a_use_and_protects(store: Path, run: Path) -> None:
     assert collect(store, run) == 0
     assert set(uses.last(str(store), NAME)) == {f"n1~{os.getuid()}"}
     assert uses.is_protected(str(store), NAME, 600.0)
-    assert not eviction.evict(str(store), NAME, 600.0, "")
+    assert not eviction.evict(str(store), NAME, 600.0)
 
 
 def test_a_use_that_is_about_to_end_protects_nothing(store: Path) -> None:
@@ -118,7 +118,7 @@ def test_notes_protect_for_two_days_only(store: Path, run: Path) -> None:
         assert (found.protected, found.nodes) == (protected, ["n1"] if protected else [])
         assert collect(store, run) == recorded
     os.utime(use, (time.time() - 3 * DAY,) * 2)
-    assert eviction.evict(str(store), NAME, week, "")
+    assert eviction.evict(str(store), NAME, week)
 
 
 @pytest.mark.threat(29)

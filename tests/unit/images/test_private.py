@@ -45,10 +45,11 @@ def stored(tmp_path: Path, data: bytes) -> Obtained:
 
 
 def test_has_a_store_of_its_own(site: Site) -> None:
-    """Made for the owner alone, and only its path is another: nothing of other launchers goes in or out."""
+    """Made for the owner alone, and only its path is another: nothing goes in or out elsewhere."""
+    site = site._replace(places=lambda: (image_site.Elsewhere(Path("x")),))
     apart = private.site_of(site, "team", after(9))
     assert apart.store.path == f"{site.store.path}/private/team"
-    assert (apart.rules.lock, apart.rules.names, apart.rules.adopt) == ("private", "", ())
+    assert apart.places() == ()
     for path in (apart.store.path, os.path.dirname(apart.store.path)):
         assert os.stat(path).st_mode & 0o7777 == 0o700
     assert private.site_of(site, "team", after(9)) == apart

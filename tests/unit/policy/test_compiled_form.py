@@ -15,7 +15,6 @@ from tests.support.policy_site import Compile
 from tests.support.runs import a_policy
 from warmstart.policy import compiled
 from warmstart.policy.compiled import (
-    Adopt,
     Condition,
     Credentials,
     Pattern,
@@ -42,9 +41,7 @@ def full(root: Path) -> Policy:
     policy = a_policy(root)
     match = (Condition("user", (Pattern("a*", "a.*"), Pattern("b", ""))),)
     repository = PrivateRepository("team", Pattern("reg.io/team/*", "reg"), match)
-    images = policy.images._replace(
-        adopt=(Adopt("/images", (0, 64201)),), credentials=Credentials("/etc/c", (repository,)), hosts=("h",)
-    )
+    images = policy.images._replace(credentials=Credentials("/etc/c", (repository,)), hosts=("h",))
     rule = Rule(
         "r", "policy.yaml:3", match, ("reg.io/a",), ("numba",), "account", (User("a", 1000),), {"A": "1"},
         ("A",), own={"key": {"numbers": [1, 2]}},

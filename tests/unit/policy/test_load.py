@@ -26,8 +26,8 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     assert policy.validate_user == ("warmstart-validate", 903, 903)
     images, harvest = policy.images, policy.harvest
     assert (images.tag_ttl, images.max_size, images.max_files, images.verify) == (86400, 100 << 30, 10**6, "superblock")
-    assert (images.registries, images.adopt) == ((), ())
-    assert (images.names, images.proxy, images.credentials) == (None, None, None)
+    assert images.registries == ()
+    assert (images.proxy, images.credentials) == (None, None)
     assert (images.keep.high, images.keep.lease, images.keep.user) == (85, 7 * 86400, None)
     assert (harvest.budget, harvest.max_size, harvest.deferred, harvest.only_successful) == (30, 5 << 30, 8, False)
     assert (policy.limits.min_uid, policy.limits.keep, policy.trust.qos) == (1000, None, "claimed")
@@ -85,11 +85,6 @@ images:
         ("images: {keep: {low: 90%}}", "3:22: images.keep.low: 90% is not below keep.high, 85%"),
         ("images: {keep: {floor: 20%}}", "3:24: images.keep.floor: 20% is more than keep.high, 85%, leaves free"),
         ("images: {keep: {account: 1GiB}}", "3:26: images.keep.account: needs trust.account: enforced"),
-        ("images: {lock: beside}", "3:16: images.lock: beside needs images.names"),
-        ("images: {names: /shared}", "3:17: images.names: may not be in paths.store (/shared/warmstart) or contain"),
-        ("images: {names: /a//b}", "3:17: images.names: write /a/b"),
-        ("images: {adopt: [{directory: /a, owners: [no]}]}", "3:43: images.adopt[0].owners[0]: no user 'no'"),
-        ("images: {adopt: [{directory: /a}]}", "3:18: images.adopt[0].owners: missing"),
         ("trees: {prefixes: [/usr/local]}", "3:20: trees.prefixes[0]: may be neither below /usr nor above it"),
         ("trees: {prefixes: [/shared]}", "3:20: trees.prefixes[0]: may be neither in paths.store nor above it"),
         ("trees: {prefixes: [/lustre/]}", "3:20: trees.prefixes[0]: write /lustre,"),

@@ -47,7 +47,7 @@ def test_every_key_has_a_row() -> None:
     page = (REPOSITORY / PAGE).read_text()
     generated = "".join(re.findall(r"<!-- generated .*?<!-- end -->", page, re.DOTALL))
     rows = re.findall(r"^\| `([^`]+)` \|", generated, re.MULTILINE)
-    expected = {"version", "seed.fetch_budget", "images.keep.high", "images.adopt[].owners", "rules[].match.user"}
+    expected = {"version", "seed.fetch_budget", "images.keep.high", "images.hosts", "rules[].match.user"}
     expected |= {"profiles.NAME.entries", "images.credentials.repositories[].match", "rules[].trees[].path"}
     assert expected <= set(rows)
     assert len(rows) == len(set(rows))
@@ -66,8 +66,7 @@ def test_types_and_defaults_are_written_as_an_admin_writes_them() -> None:
         "| `images.verify` | `superblock`, `full` | `superblock` |",
         "| `images.max_files` | whole number from 1000 | `1000000` |",
         "| `harvest.only_successful` | `true`, `false` | `false` |",
-        "| `images.adopt` | list of mappings | none |",
-        "| `images.adopt[].owners` | list of accounts | required |",
+        "| `images.credentials.repositories[].name` | name | required |",
         "| `files.facts` | list of `cpu`, `driver`, `gpu`, `machine` | `gpu` |",
         "| `rules[].match.user` | pattern or list, or `null` | none |",
         "| `rules[].env` | mapping | none |",

@@ -20,7 +20,7 @@ import random
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.errors import StoreError, UserError, WarmstartError
@@ -39,33 +39,23 @@ from warmstart.images.importers.base import (
 from warmstart.images.imports import verify, waiting
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.layers import LayerPlace
+from warmstart.images.places import Copied
 from warmstart.images.query import Missing, Obtained, Site, as_obtained, query_by_rules
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps, Scratch
 from warmstart.images.squashfs import ImageInvalid
-from warmstart.images.store import eviction, launchers, published
-from warmstart.images.store.layout import ADOPTED, NOBODY, ImageQuery, image_name, is_adopted
+from warmstart.images.store import eviction, published
+from warmstart.images.store.layout import ADOPTED, NOBODY, Charged, ImageQuery, image_name, is_adopted
 from warmstart.images.store.published import ImageDraft, ImageProducer, RememberedFailure
 
 RESOLVE_KNOWN_S = 20.0  # for a registry's answer on a tag whose last digest is in the store
 ADOPTED_FILE = "adopted.sqsh"
 CLEAN_UP_S = 5.0
-LAUNCHERS_LOCK_SHARE = 4  # waiting for a launcher's lock may take one part in this many of the time left,
-LAUNCHERS_LOCK_S = 120.0  # but no more than this
-POLL_S = 0.25
 ELECTION_S = 3.0
 ELECTION_PAUSE_S = 0.1
 ELECTION_TRIES = 3
 PROGRESS_S = 2.0  # between two reports of the same phase
 ANNOUNCE_S = 2.0  # for one report, while the import's programs run on
-
-
-class NothingToAdopt(UserError):
-    """No other launcher's image can be taken over for a reference."""
-
-    code = "nothing-to-adopt"
-    template = "image {image} is not adopted: {problem}"
-    hint = "images.adopt in the policy names directories and owners (docs/reference/images.md, Adoption)"
 
 
 class ImageNotOurs(StoreError):
@@ -93,7 +83,6 @@ class Flight(NamedTuple):
     producer: ImageProducer  # what waiters are told
     writer: str  # names its temporary files in the store
     lockless: str  # why it has no lock, "" if it has one
-    names: list[str]  # that launchers give to the image
 
     def tell(self, phase: str, done: int = 0, total: int = 0, rate: int = 0) -> None:
         """Announce to waiters what is done now, in bytes and bytes per second; ignore errors."""
@@ -109,11 +98,7 @@ def begin(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
     producer = ImageProducer(site.requester.node, os.getpid(), site.requester.job_id, since)
     writer = site.writer(query)
     lockless = site.store.run(deadline, published.begin, query.lock, producer, writer)
-    return (
-        None
-        if lockless is None
-        else Flight(query, site, deadline, producer, writer, lockless, launchers.names_of(query.reference))
-    )
+    return None if lockless is None else Flight(query, site, deadline, producer, writer, lockless)
 
 
 def elect(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
@@ -196,21 +181,19 @@ def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
             raise error
 
 
-def adopt_now(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
-    """Adopt the image that another launcher left for a tag, however old it is. Raises `NothingToAdopt`."""
+def adopt(reference: Reference, site: Site, deadline: Deadline) -> Obtained | str:
+    """Adopt the image that another place has for a tag, however old it is; else return why not, "" if none has it."""
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
     flight = begin(query._replace(fresh_after=0.0), site, deadline)
     if flight is None:
-        problem = waiting.describe_producer(query, site) or "another process imports it"
-        raise NothingToAdopt(image=reference.canonical(), problem=problem)
+        return waiting.describe_producer(query, site) or "another process imports it"
     try:
         with _scratch(site, site.store.identity) as work:
             image, left_out = _adopt(flight, work)
     finally:
         site.store.end(query, after(CLEAN_UP_S))
     if image is None:
-        problem = left_out or "the policy names no directory that has it, or its name could mean another image, too"
-        raise NothingToAdopt(image=reference.canonical(), problem=problem)
+        return left_out
     site.store.run(deadline, published.point, query.key, image.digest, time.time(), flight.writer)
     return image
 
@@ -219,7 +202,7 @@ def _import(flight: Flight) -> Obtained:
     query, site = flight.query, flight.site
     site.store.run(flight.deadline, published.sweep, query.lock)
     importer = site.importer()
-    with _launchers_lock(flight) as lockless, _scratch(site, importer.identity) as work:
+    with _places_held(flight) as lockless, _scratch(site, importer.identity) as work:
         image, left_out = _adopt(flight, work)
         image = image or _fetch(flight, importer, work)
     return image._replace(missing=image.missing._replace(lockless=lockless, left_out=left_out))
@@ -231,23 +214,21 @@ def _scratch(site: Site, identity: Identity) -> AbstractContextManager[Scratch]:
 
 
 def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
-    """Adopt what another launcher left, if the policy allows; else return None and the reason, "" if there is none."""
+    """Adopt what another place has for a tag; else return None and the reason, "" if there is none."""
     query, site, deadline = flight[:3]
-    if query.reference.digest or not site.rules.adopt or not launchers.is_unambiguous(query.reference):
+    if query.reference.digest or not site.places():
         return None, ""
     with work.errors():
         fd = os.open(ADOPTED_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=work.fd)
     try:
-        adopted = site.store.run_with(
-            fd, deadline, launchers.adopt, fd, site.rules.adopt, flight.names, query.fresh_after
-        )
-        if isinstance(adopted, str):
-            return None, adopted
-        digest = ADOPTED + adopted.sha256
+        copied = _copy(flight, fd)
+        if isinstance(copied, str):
+            return None, copied
+        digest = ADOPTED + copied.sha256
         try:
-            evicted = _publish(flight, work, fd, digest, f"adopted from {adopted.path}")
-        except ImageInvalid as error:  # a launcher's incomplete image: import as if there were none
-            return None, f"{adopted.path}: {error}"
+            evicted = _publish(flight, work, fd, digest, f"adopted from {copied.path}")
+        except ImageInvalid as error:  # it is incomplete: import as if there were none
+            return None, f"{copied.path}: {error}"
     finally:
         os.close(fd)
         with work.errors():
@@ -255,8 +236,20 @@ def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
     image = site.look_up(query, "adopted", deadline, digest)
     if image is None:  # evicted meanwhile
         return None, ""
-    _point(flight, image, min(adopted.changed, time.time()))
+    _point(flight, image, min(copied.changed, time.time()))
     return image._replace(missing=Missing(evicted=tuple(evicted))), ""
+
+
+def _copy(flight: Flight, target: int) -> Copied | str:
+    """Copy the image of the first place that has it into a descriptor; else return why not, "" if none has it."""
+    query, site, deadline = flight[:3]
+    problem = ""
+    for place in site.places():
+        copied = place.copy(target, query.reference, query.fresh_after, site.store, deadline)
+        if isinstance(copied, Copied):
+            return copied
+        problem = copied or problem
+    return problem
 
 
 def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
@@ -324,9 +317,9 @@ def _told_both(flight: Flight, last: Obtained | None, digest: str) -> Iterator[N
 
 def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> list[str]:
     """Import, claim the result, and publish it; return the names of evicted images."""
-    query, site, deadline = flight[:3]
+    query, deadline = flight.query, flight.deadline
     # Fail before minutes of work rather than after them. Whether a quota has room depends on the image's size.
-    evicted = site.store.run(deadline, eviction.make_room, 0, site.rules.keep, NOBODY, site.rules.names)
+    evicted = _make_room(flight, 0, NOBODY)
     with _refused_once(flight, digest), _reporting(flight) as report:
         result = importer.import_image(
             query.reference, digest, work, deadline, kept=_layer_place(flight), report=report
@@ -371,7 +364,7 @@ def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str)
         size = os.fstat(fd).st_size
     flight.tell("checking it", total=size)
     verify.check_listing(fd, site.validator, deadline)
-    evicted = site.store.run(deadline, eviction.make_room, size, site.rules.keep, site.charged, site.rules.names)
+    evicted = _make_room(flight, size, site.charged)
     flight.tell("publishing it", total=size)
     draft = ImageDraft(
         digest=digest,
@@ -388,36 +381,34 @@ def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str)
     return evicted
 
 
+def _make_room(flight: Flight, need: int, charged: Charged) -> list[str]:
+    """Evict images to make room for `need` bytes; return their names."""
+    site, deadline = flight.site, flight.deadline
+    evicted = site.store.run(deadline, eviction.make_room, need, site.rules.keep, charged)
+    if evicted:
+        site.forget_gone(deadline)
+    return evicted
+
+
 def _point(flight: Flight, image: Obtained, resolved: float) -> None:
-    """Point the tag, and the launchers' names, to the image."""
+    """Point the tag to the image, and show it at other places."""
     query, site, deadline = flight[:3]
     if query.reference.tag:
         site.store.run(deadline, published.point, query.key, image.digest, resolved, flight.writer)
-    # An image that a user chose gets no launchers' names, since `a_b` and `a/b` are the same file to launchers.
-    if site.rules.names and site.charged.uid == -1 and not is_adopted(image.digest):
-        with suppress(WarmstartError):
-            site.store.at(site.rules.names).run(deadline, launchers.link, flight.names, image.path)
+    # Not what a user chose: elsewhere `a_b` and `a/b` may be the same name.
+    if site.charged.uid == -1 and not is_adopted(image.digest):
+        for place in site.places():
+            with suppress(WarmstartError):
+                place.show(query.reference, image.path, site.store, deadline)
 
 
 @contextmanager
-def _launchers_lock(flight: Flight) -> Iterator[str]:
-    """Hold the launchers' lock if the policy wants it; yield "", or the reason why we go on without it."""
-    site, directory = flight.site, flight.site.rules.names
-    if site.rules.lock != "beside" or directory is None:
-        yield ""
-        return
-    folder, name = site.store.at(directory), flight.names[0]
-    until = flight.deadline.within(min(flight.deadline.left() / LAUNCHERS_LOCK_SHARE, LAUNCHERS_LOCK_S))
-    problem = folder.run(flight.deadline, launchers.try_lock, name)
-    while problem == launchers.BUSY and not until.expired():
-        flight.tell("waiting for the launcher that has the lock beside the image")
-        time.sleep(min(POLL_S, until.left()))
-        problem = folder.run(flight.deadline, launchers.try_lock, name)
-    try:
-        yield f"another process holds {name}{launchers.LOCK}" if problem == launchers.BUSY else problem
-    finally:
-        with suppress(WarmstartError):
-            folder.run(after(CLEAN_UP_S), launchers.unlock, name)
+def _places_held(flight: Flight) -> Iterator[str]:
+    """Keep others from importing the image at other places; yield "", or why we go on without that."""
+    query, site, deadline = flight[:3]
+    with ExitStack() as stack:
+        held = [place.held(query.reference, site.store, deadline, flight.tell) for place in site.places()]
+        yield "; ".join(filter(None, map(stack.enter_context, held)))
 
 
 def _layer_place(flight: Flight) -> LayerPlace:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from warmstart.errors import UserError
 from warmstart.host.files import read_small, unlink_if_there
-from warmstart.images.store import launchers, uses
+from warmstart.images.store import uses
 from warmstart.images.store.layout import (
     CHECKED,
     IMAGE,
@@ -75,7 +75,6 @@ class Room(NamedTuple):
 
     store: str
     lease: float  # seconds for which a use protects an image
-    names: str | None  # directory of the links for launchers
 
 
 class ImageEntry(NamedTuple):
@@ -116,12 +115,12 @@ class QuarantinedImage(NamedTuple):
     store: str
 
 
-def make_room(store: str, need: int, keep: Keep, charged: Charged, names: str | None) -> list[str]:
+def make_room(store: str, need: int, keep: Keep, charged: Charged) -> list[str]:
     """Evict images to make room for `need` bytes; return the names of those that were evicted.
 
     Raises `ImageQuotaExceeded`, and `OSError` (ENOSPC) if less free space than `keep.floor` percent would be left.
     """
-    room = Room(store, keep.lease, names)
+    room = Room(store, keep.lease)
     with opened_folder(store, LOCKS):
         held = try_lock(f"{store}/{IMAGES}/{LOCKS}", LOCK)
     gone: list[str] = []
@@ -163,7 +162,7 @@ class _There:
         for image in images:
             if freed >= wanted:
                 break
-            if not image.protected and evict(self.store, image.name, self._room.lease, self._room.names):
+            if not image.protected and evict(self.store, image.name, self._room.lease):
                 self.gone.append(image.name)
                 freed += image.bytes
         return freed
@@ -235,7 +234,7 @@ def _space(store: str) -> tuple[int, int]:
     return (disk.f_blocks - disk.f_bfree) * disk.f_frsize + free, free
 
 
-def evict(store: str, name: str, lease: float, names: str | None, forced: bool = False) -> bool:
+def evict(store: str, name: str, lease: float, forced: bool = False) -> bool:
     """Remove one image; False if it is missing, or protected and not `forced`. `lease` in seconds."""
     image = describe(store, name, lease)
     if image is None or (image.protected and not forced):
@@ -245,7 +244,7 @@ def evict(store: str, name: str, lease: float, names: str | None, forced: bool =
             os.rename(name + IMAGE, OUT_OF_SIGHT + name + IMAGE, src_dir_fd=images, dst_dir_fd=images)
         except FileNotFoundError:
             return False
-    return _remove_hidden(Room(store, 0.0 if forced else lease, names), name)
+    return _remove_hidden(Room(store, 0.0 if forced else lease), name)
 
 
 def _remove_hidden(room: Room, name: str) -> bool:
@@ -267,8 +266,6 @@ def _remove_hidden(room: Room, name: str) -> bool:
         unlink_if_there(hidden, images)
     with opened_folder(room.store, CHECKED) as folder:
         unlink_if_there(name + META, folder)
-    if room.names:
-        launchers.unlink(room.names, os.path.join(room.store, IMAGES, name + IMAGE))
     return True
 
 

@@ -3,7 +3,7 @@
     images/                                   0755
         <hex64>.<machine>.<recipe>.sqsh       0444: the image whose registry digest is sha256:<hex64>
         <hex64>.<machine>.<recipe>.json       0400: what is known of it (published.py)
-        adopted-<hex64>.<machine>.<recipe>.*  an image that another launcher made; <hex64> is its own SHA-256
+        adopted-<hex64>.<machine>.<recipe>.*  an image from elsewhere (adopted); <hex64> is its own SHA-256
         tags/<key>.json                       the digest that a tag had, and when (published.py)
         used/<name>/<node>[~<uid>]            0700; mtime: when a node last used it, to the day (uses.py)
         leases/<name>[~]                      mtime: when any node last did; for the jobs' users (uses.py)

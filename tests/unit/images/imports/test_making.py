@@ -126,7 +126,7 @@ def test_layers_are_kept_for_one_repository_of_one_store(tmp_path: Path) -> None
 
     def place(text: str, where: Site) -> LayerPlace:
         query = query_by_rules(parse(text), RULES, "none1")
-        return making._layer_place(making.Flight(query, where, after(9), ImageProducer("h", 1, 1, ""), "", "", []))
+        return making._layer_place(making.Flight(query, where, after(9), ImageProducer("h", 1, 1, ""), "", ""))
 
     first = place("reg.io/a:1", here)
     assert (first.directory, first.limit) == (f"{tmp_path}/workspace/n1/layers", RULES.keep_layers)

@@ -17,12 +17,10 @@ from tests.support.worker_calls import put_in_place
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity, WorkerDied, WorkerSilent
 from warmstart.images.reference import parse
-from warmstart.images.store import eviction, launchers, layout, published, uses
+from warmstart.images.store import eviction, layout, published, uses
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.launchers import AdoptedImage
 from warmstart.images.store.layout import NOBODY, Found, ImageQuery, Pointer, image_name
 from warmstart.images.store.published import ImageDraft, ImageProducer, RememberedFailure
-from warmstart.policy.compiled import Adopt
 from warmstart.store.layout import StoreFailed
 
 DIGEST = f"sha256:{'ab' * 32}"
@@ -73,10 +71,10 @@ def test_an_image_comes_and_goes(store: ImageStoreClient, local: int) -> None:
     assert store.run(after(60), eviction.stores) == [store.path]
     assert store.run(after(60), published.check_bytes, NAME, "t").problem == ""
     store.run(after(60), eviction.pin, NAME, "t")
-    assert store.run(after(60), eviction.make_room, 0, RULES.keep, NOBODY, RULES.names) == []
-    assert not store.run(after(60), eviction.evict, NAME, RULES.keep.lease, RULES.names)
+    assert store.run(after(60), eviction.make_room, 0, RULES.keep, NOBODY) == []
+    assert not store.run(after(60), eviction.evict, NAME, RULES.keep.lease)
     assert store.run(after(60), eviction.unpin, NAME)
-    assert store.run(after(60), eviction.evict, NAME, RULES.keep.lease, RULES.names, True)
+    assert store.run(after(60), eviction.evict, NAME, RULES.keep.lease, True)
 
 
 def test_a_tag_has_a_pointer(store: ImageStoreClient) -> None:
@@ -154,28 +152,6 @@ def test_private_images_have_a_store_of_their_own(store: ImageStoreClient, local
     finally:
         os.close(fd)
     assert (tmp_path / "copy").read_bytes() == image()
-
-
-def test_other_launchers(store: ImageStoreClient, tmp_path: Path) -> None:
-    """Their lock, their names, their images."""
-    folder = tmp_path / "launchers"
-    folder.mkdir()
-    folder.chmod(0o755)
-    there = store.at(str(folder))
-    assert there.run(after(60), launchers.try_lock, "a") == ""
-    there.run(after(60), launchers.unlock, "a")
-    assert there.run(after(60), launchers.link, ["b"], "/store/1.sqsh") == 1
-    fd = os.open(tmp_path / "adopted", os.O_RDWR | os.O_CREAT)
-    try:
-        places = (Adopt(str(folder), (os.getuid(),)),)
-        assert store.run_with(fd, after(60), launchers.adopt, fd, places, ["c"], 0.0) == ""
-        (folder / "c.sqsh").write_bytes(image())
-        (folder / "c.sqsh").chmod(0o644)
-        taken = store.run_with(fd, after(60), launchers.adopt, fd, places, ["c"], 0.0)
-        assert isinstance(taken, AdoptedImage)
-        assert taken.path == str(folder / "c.sqsh")
-    finally:
-        os.close(fd)
 
 
 def test_errors_say_what_they_are_about(store: ImageStoreClient) -> None:

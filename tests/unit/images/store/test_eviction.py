@@ -56,7 +56,7 @@ def fill(monkeypatch: pytest.MonkeyPatch, store: Path, capacity: int) -> None:
 
 def make_room(store: Path, need: int = 0, **keep: int) -> list[str]:
     """Make room as a producer whose import counts for nobody."""
-    return eviction.make_room(str(store), need, KEEP._replace(**keep), NOBODY, "")
+    return eviction.make_room(str(store), need, KEEP._replace(**keep), NOBODY)
 
 
 def test_nothing_goes_below_the_high_mark(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,10 +80,10 @@ def test_the_images_are_listed_once(store: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(eviction, "inventory", listing)
     keep = KEEP._replace(user=8 * SIZE, account=7 * SIZE, high=60)
-    gone = eviction.make_room(str(store), SIZE, keep, Charged("u", 7, "a"), "")
+    gone = eviction.make_room(str(store), SIZE, keep, Charged("u", 7, "a"))
     assert gone == ["i0", "i1", "i2", "i3", "i4"]
     assert listed == ["once"]
-    assert eviction.make_room(str(store), 0, KEEP, NOBODY, "") == []
+    assert eviction.make_room(str(store), 0, KEEP, NOBODY) == []
     assert listed == ["once"]
 
 
@@ -113,7 +113,7 @@ def test_what_may_be_in_use_is_never_evicted(store: Path, monkeypatch: pytest.Mo
     assert [entry.nodes for entry in inventory(str(store), LEASE)] == [[], ["n7"], []]
     assert eviction.unpin(str(store), "pinned") is True
     assert eviction.unpin(str(store), "pinned") is False
-    assert eviction.evict(str(store), "pinned", LEASE, "") is True
+    assert eviction.evict(str(store), "pinned", LEASE) is True
 
 
 def test_a_store_without_room_says_so(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,10 +142,10 @@ def test_a_quota_takes_the_owners_own_images(store: Path, monkeypatch: pytest.Mo
     fill(monkeypatch, store, 100)
     charged = Charged("alice", 1, "a")
     keep = KEEP._replace(user=2 * SIZE)
-    assert eviction.make_room(str(store), SIZE, keep, charged, "") == ["mine-old"]
+    assert eviction.make_room(str(store), SIZE, keep, charged) == ["mine-old"]
     uses.record(str(store), "mine-new", "n1")
     with pytest.raises(eviction.ImageQuotaExceeded) as raised:
-        eviction.make_room(str(store), 2 * SIZE, keep, charged, "")
+        eviction.make_room(str(store), 2 * SIZE, keep, charged)
     assert raised.value.fields == {"bytes": 2 * SIZE, "whose": "alice", "taken": SIZE, "quota": 2 * SIZE}
     assert there(store) == ["mine-new", "theirs"]
 
@@ -157,7 +157,7 @@ def test_an_account_has_a_quota_too(store: Path, monkeypatch: pytest.MonkeyPatch
     put(store, "other", 9500, uid=2, account="hpc")
     fill(monkeypatch, store, 100)
     charged = Charged("carol", 3, "ml")
-    assert eviction.make_room(str(store), SIZE, KEEP._replace(account=2 * SIZE), charged, "") == ["one"]
+    assert eviction.make_room(str(store), SIZE, KEEP._replace(account=2 * SIZE), charged) == ["one"]
 
 
 def test_the_images_of_an_owner_over_its_quota_go_first(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_a_mark_made_while_it_was_going_brings_an_image_back(store: Path, monkey
         uses.record(str(store), "idle", "n1")
 
     monkeypatch.setattr(os, "rename", marking)
-    assert eviction.evict(str(store), "idle", LEASE, "") is False
+    assert eviction.evict(str(store), "idle", LEASE) is False
     assert there(store) == ["idle"]
 
 
@@ -206,9 +206,9 @@ def test_forced_means_forced(store: Path) -> None:
     """A person may remove what is protected; without that, the answer is no."""
     put(store, "live", 0)
     uses.record(str(store), "live", "n1")
-    assert eviction.evict(str(store), "live", LEASE, "") is False
-    assert eviction.evict(str(store), "live", LEASE, "", True) is True
-    assert eviction.evict(str(store), "live", LEASE, "", True) is False
+    assert eviction.evict(str(store), "live", LEASE) is False
+    assert eviction.evict(str(store), "live", LEASE, True) is True
+    assert eviction.evict(str(store), "live", LEASE, True) is False
 
 
 def test_an_empty_store_has_no_images(tmp_path: Path) -> None:

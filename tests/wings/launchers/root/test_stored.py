@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from tests.support.superblocks import image
-from warmstart.images.store import launchers
-from warmstart.images.store.launchers import AdoptedImage
-from warmstart.policy.compiled import Adopt
+from warmstart.images.places import Copied
+from warmstart.wings.launchers import stored
+from warmstart.wings.launchers.stored import Adopt
 
 
 def test_a_strangers_file_is_refused(tmp_path: Path) -> None:
@@ -20,9 +20,9 @@ def test_a_strangers_file_is_refused(tmp_path: Path) -> None:
     os.chown(shared / "a.sqsh", 12345, -1)
     target = os.memfd_create("own")
     try:
-        problem = launchers.adopt(target, [Adopt(str(shared), (0,))], ["a"], 0.0)
+        problem = stored.adopt(target, [Adopt(str(shared), (0,))], ["a"], 0.0)
         assert isinstance(problem, str)
         assert "uid 12345" in problem
-        assert isinstance(launchers.adopt(target, [Adopt(str(shared), (12345,))], ["a"], 0.0), AdoptedImage)
+        assert isinstance(stored.adopt(target, [Adopt(str(shared), (12345,))], ["a"], 0.0), Copied)
     finally:
         os.close(target)

@@ -1,4 +1,4 @@
-"""Share images with other launchers, which keep `NAME.sqsh` and lock `NAME.sqsh.lock`. Runs as the store's owner.
+"""What launchers have: images `NAME.sqsh`, and their locks `NAME.sqsh.lock`. Runs as the store's owner.
 
 Their lock is a flock(2), as flock(1), py-filelock and C++ programs take it. Its file is in a directory that others may
 write: it may be a FIFO, a link, or locked for ever. So we wait for it until a deadline only, go on without it, and
@@ -31,10 +31,10 @@ from warmstart.host.files import (
     unlink_if_there,
     weakness,
 )
+from warmstart.images.places import Copied
 from warmstart.images.reference import DOCKER_HUB, Reference
-from warmstart.policy.compiled import Adopt
+from warmstart.images.store.layout import IMAGE
 
-IMAGE = ".sqsh"
 LOCK = ".sqsh.lock"
 BUSY = "busy"
 # O_NONBLOCK: opening a FIFO does not hang. No O_CREAT: the kernel refuses it for files of others in sticky directories
@@ -45,12 +45,11 @@ _SANITISED = str.maketrans(dict.fromkeys("/:@#", "_"))
 _held: dict[tuple[str, str], int] = {}
 
 
-class AdoptedImage(NamedTuple):
-    """A launcher's image that has been copied."""
+class Adopt(NamedTuple):
+    """A directory, and the uids whose images in it are adopted."""
 
-    path: str
-    sha256: str
-    changed: float  # its mtime, seconds since the epoch
+    directory: str
+    owners: tuple[int, ...]
 
 
 def names_of(reference: Reference) -> list[str]:
@@ -138,13 +137,24 @@ def link(directory: str, names: Sequence[str], path: str) -> int:
     return linked
 
 
-def unlink(directory: str, path: str) -> None:
-    """Remove the links to an image that has been removed."""
-    with suppress(OSError), opened_dir(directory) as folder:
+def forget(directory: str, images: str) -> int:
+    """Remove the links that lead to images which are gone from the directory `images`; return how many."""
+    gone = 0
+    with opened_dir(directory) as folder:
         for name in os.listdir(folder):
-            with suppress(OSError):
-                if os.readlink(name, dir_fd=folder) == path:
+            with suppress(OSError):  # it is no link, or not ours to remove
+                if os.path.dirname(os.readlink(name, dir_fd=folder)) == images and _is_dangling(name, folder):
                     os.unlink(name, dir_fd=folder)
+                    gone += 1
+    return gone
+
+
+def _is_dangling(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _is_link_or_absent(name: str, folder: int) -> bool:
@@ -154,7 +164,7 @@ def _is_link_or_absent(name: str, folder: int) -> bool:
         return True
 
 
-def adopt(target: int, directories: Sequence[Adopt], names: Sequence[str], not_before: float) -> AdoptedImage | str:
+def adopt(target: int, directories: Sequence[Adopt], names: Sequence[str], not_before: float) -> Copied | str:
     """Copy the first image that may be adopted into the descriptor `target`.
 
     `names` are without ending. A file counts only if its mtime is `not_before` (seconds since the epoch) or later. If
@@ -174,7 +184,7 @@ def adopt(target: int, directories: Sequence[Adopt], names: Sequence[str], not_b
     return problem
 
 
-def _copy(target: int, directory: str, name: str, owners: tuple[int, ...], not_before: float) -> AdoptedImage:
+def _copy(target: int, directory: str, name: str, owners: tuple[int, ...], not_before: float) -> Copied:
     with opened_dir(directory) as folder:
         fd = open_regular(name, folder)
         try:
@@ -189,7 +199,7 @@ def _copy(target: int, directory: str, name: str, owners: tuple[int, ...], not_b
                 raise _refusal("changed while it was read")
         finally:
             os.close(fd)
-    return AdoptedImage(os.path.join(directory, name), sha256, status.st_mtime)
+    return Copied(os.path.join(directory, name), sha256, status.st_mtime)
 
 
 def _check_directories(directory: str, folder: int, owners: tuple[int, ...]) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.superblocks import image
-from warmstart.host.files import Copied, copy_hashed
+from warmstart.host.files import Copied as CopiedBytes
+from warmstart.host.files import copy_hashed
+from warmstart.images.places import Copied
 from warmstart.images.reference import parse
-from warmstart.images.store import launchers
-from warmstart.images.store.launchers import AdoptedImage
-from warmstart.policy.compiled import Adopt
+from warmstart.wings.launchers import stored
+from warmstart.wings.launchers.stored import Adopt
 
 ME = os.geteuid()
 
@@ -39,16 +40,16 @@ def shared(tmp_path: Path) -> Path:
     return folder
 
 
-def fetch(target: int, shared: Path, not_before: float = 0.0, owner: int = ME) -> AdoptedImage | str:
+def fetch(target: int, shared: Path, not_before: float = 0.0, owner: int = ME) -> Copied | str:
     """Take the image `a`, or `b` before it, of our own uid over."""
-    return launchers.adopt(target, [Adopt(str(shared), (owner,))], ["b", "a"], not_before)
+    return stored.adopt(target, [Adopt(str(shared), (owner,))], ["b", "a"], not_before)
 
 
 def test_copies_bytes_to_an_own_inode(target: int, shared: Path) -> None:
     """The answer has the hash of the copied bytes, and the launcher's file is left as it was."""
     before = (shared / "a.sqsh").stat()
     taken = fetch(target, shared)
-    assert taken == AdoptedImage(str(shared / "a.sqsh"), hashlib.sha256(image()).hexdigest(), before.st_mtime)
+    assert taken == Copied(str(shared / "a.sqsh"), hashlib.sha256(image()).hexdigest(), before.st_mtime)
     assert os.pread(target, 1 << 20, 0) == image()
     assert os.fstat(target).st_ino != before.st_ino
 
@@ -99,12 +100,12 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 ) -> None:
     """A launcher that is still writing has not finished an image."""
 
-    def slow(source: int, into: int) -> Copied:
+    def slow(source: int, into: int) -> CopiedBytes:
         with (shared / "a.sqsh").open("ab") as stream:
             stream.write(b"more")
-        return Copied(0, "")
+        return CopiedBytes(0, "")
 
-    monkeypatch.setattr(launchers, "copy_hashed", slow)
+    monkeypatch.setattr(stored, "copy_hashed", slow)
     problem = fetch(target, shared)
     assert isinstance(problem, str)
     assert "changed while" in problem
@@ -130,15 +131,15 @@ def test_what_follows_a_refused_file_is_copied_from_the_start(
     """The bytes of the first are gone, and so is the place in the file that they took."""
     (shared / "b.sqsh").write_bytes(b"another launcher is still writing this")
 
-    def slow(source: int, into: int) -> Copied:
+    def slow(source: int, into: int) -> CopiedBytes:
         if os.fstat(source).st_ino == (shared / "b.sqsh").stat().st_ino:
             with (shared / "b.sqsh").open("ab") as stream:
                 stream.write(b"more")
         return copy_hashed(source, into)
 
-    monkeypatch.setattr(launchers, "copy_hashed", slow)
+    monkeypatch.setattr(stored, "copy_hashed", slow)
     taken = fetch(target, shared)
-    assert isinstance(taken, AdoptedImage)
+    assert isinstance(taken, Copied)
     assert taken.path == str(shared / "a.sqsh")
     assert os.pread(target, 1 << 20, 0) == image()
 
@@ -162,27 +163,27 @@ LOCK = f"{NAME}.sqsh.lock"
 )
 def test_names_are_what_launchers_make_of_a_reference(text: str, names: list[str]) -> None:
     """`sed 's/[/:@#]/_/g'` of each spelling."""
-    assert launchers.names_of(parse(text)) == names
+    assert stored.names_of(parse(text)) == names
 
 
 def test_an_underscore_is_ambiguous() -> None:
     """`a_b` and `a/b` are one file to launchers; a reference without one means only itself."""
-    assert launchers.is_unambiguous(parse("reg.io/a/b:1"))
-    assert not launchers.is_unambiguous(parse("reg.io/a_b:1"))
+    assert stored.is_unambiguous(parse("reg.io/a/b:1"))
+    assert not stored.is_unambiguous(parse("reg.io/a_b:1"))
 
 
 def test_takes_and_gives_back_and_never_unlinks(tmp_path: Path) -> None:
     """Others find it locked while it is held, the file stays, and any user's launcher can open it."""
-    assert launchers.try_lock(str(tmp_path), NAME) == ""
+    assert stored.try_lock(str(tmp_path), NAME) == ""
     path = tmp_path / LOCK
     inode = path.stat().st_ino
     assert path.stat().st_mode & 0o777 == 0o666
     with path.open("r+") as other:
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        launchers.unlock(str(tmp_path), NAME)
+        stored.unlock(str(tmp_path), NAME)
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        assert launchers.try_lock(str(tmp_path), NAME) == launchers.BUSY
+        assert stored.try_lock(str(tmp_path), NAME) == stored.BUSY
     assert path.stat().st_ino == inode
 
 
@@ -202,8 +203,8 @@ def test_what_is_no_plain_file_is_no_lock_and_no_hang(tmp_path: Path, kind: str)
     }
     makes[kind]()
     folder = tmp_path / "nowhere" if kind == "nowhere" else tmp_path
-    problem = launchers.try_lock(str(folder), NAME)
-    assert problem not in ("", launchers.BUSY)
+    problem = stored.try_lock(str(folder), NAME)
+    assert problem not in ("", stored.BUSY)
     assert LOCK in problem
     assert other.read_text() == "precious"
 
@@ -219,23 +220,32 @@ def test_a_lock_whose_file_was_unlinked_is_none(tmp_path: Path, monkeypatch: pyt
         path.unlink(missing_ok=True)
 
     monkeypatch.setattr(fcntl, "flock", unlinking)
-    assert launchers.try_lock(str(tmp_path), NAME) == launchers.BUSY
+    assert stored.try_lock(str(tmp_path), NAME) == stored.BUSY
 
 
 def test_links_lead_to_the_image_and_go_with_it(tmp_path: Path) -> None:
-    """A link is kept under each name and replaced; it goes when its image goes, others stay."""
-    tmp_path.chmod(0o755)
-    assert launchers.link(str(tmp_path), ["a", "b"], "/store/1.sqsh") == 2
-    assert launchers.link(str(tmp_path), ["a"], "/store/2.sqsh") == 1
-    assert os.readlink(tmp_path / "a.sqsh") == "/store/2.sqsh"
-    launchers.unlink(str(tmp_path), "/store/1.sqsh")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.sqsh"]
+    """A link is kept under each name and replaced; it goes when its image has gone, others stay."""
+    names, images = tmp_path / "names", tmp_path / "images"
+    names.mkdir(mode=0o755)
+    images.mkdir()
+    one, two = images / "1.sqsh", images / "2.sqsh"
+    for path in (one, two):
+        path.touch()
+    assert stored.link(str(names), ["a", "b"], str(one)) == 2
+    assert stored.link(str(names), ["a"], str(two)) == 1
+    assert os.readlink(names / "a.sqsh") == str(two)
+    assert stored.forget(str(names), str(images)) == 0
+    (names / "theirs").symlink_to("/nowhere/1.sqsh")
+    (names / "file").touch()
+    one.unlink()
+    assert stored.forget(str(names), str(images)) == 1
+    assert sorted(path.name for path in names.iterdir()) == ["a.sqsh", "file", "theirs"]
 
 
 def test_no_links_where_others_can_write(tmp_path: Path) -> None:
     """Where somebody else could swap it, a link of ours would only lend him our name."""
     tmp_path.chmod(0o1777)
-    assert launchers.link(str(tmp_path), ["a"], "/store/1.sqsh") == 0
+    assert stored.link(str(tmp_path), ["a"], "/store/1.sqsh") == 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -243,6 +253,6 @@ def test_a_launchers_own_file_is_not_replaced(tmp_path: Path) -> None:
     """A real image under that name stays."""
     tmp_path.chmod(0o755)
     (tmp_path / "a.sqsh").write_text("theirs")
-    assert launchers.link(str(tmp_path), ["a"], "/store/1.sqsh") == 0
+    assert stored.link(str(tmp_path), ["a"], "/store/1.sqsh") == 0
     assert (tmp_path / "a.sqsh").read_text() == "theirs"
     assert len(list(tmp_path.iterdir())) == 1

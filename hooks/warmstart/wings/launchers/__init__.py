@@ -1,0 +1,1 @@
+"""Images shared with other launchers, under their lock and their names (docs/wings/launchers.md)."""

@@ -1,0 +1,183 @@
+"""Attacks on what is shared with launchers, each of which fails (docs/threats.md, rows 2 and 16).
+
+The store and the launchers' directory are on one file system, which refuses root's uid. The test makes other users'
+changes in the directory behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.accounts import ALICE, IMPORT, STORE
+from tests.support.image_place import Place, Ready, Store, opened_place, squashfs
+from tests.wings.launchers import values
+from warmstart.host.deadline import after
+from warmstart.images.imports import making
+from warmstart.images.query import Obtained, Site
+from warmstart.images.store.layout import Charged
+from warmstart.wings.launchers.commands import NothingToAdopt, adopted
+
+pytestmark = pytest.mark.threat(6)
+
+NAME = "team/popular:1"
+
+
+@pytest.fixture(scope="module")
+def place(capable_host: None) -> Iterator[Place]:
+    """Return accounts and a directory for this module, with a good image and an evil one."""
+    with opened_place() as made:
+        squashfs(made.base / "ready.sqsh", 40_000)
+        squashfs(made.base / "evil.sqsh", 40_000)
+        yield made
+
+
+@pytest.fixture
+def shared(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Return a file system that refuses all uids but the store owner's, with two directories of that owner."""
+    with place.squashed(request.node.name, coherent=True) as made:
+        for name in ("store", "launchers"):
+            place.own(made.source / name).chmod(0o755)
+        yield made
+
+
+@pytest.fixture
+def launchers(shared: Store) -> Path:
+    """Return the directory of launchers' images, in the test's view."""
+    return shared.source / "launchers"
+
+
+@pytest.fixture
+def site(place: Place, shared: Store) -> Iterator[Site]:
+    """Return node n1's view of an empty store; the policy adopts from the launchers' directory and locks there."""
+    importer = partial(Ready, place.identity(IMPORT), str(place.base / "ready.sqsh"))
+    places = values.launchers(shared.path / "launchers", place.accounts[STORE].uid, lock=True)
+    made = place.site(shared.path / "store", importer=importer, places=places)
+    made = made._replace(store=values.client(place.identity(STORE), shared.path / "store"))
+    with made.store:
+        yield made
+
+
+def left(place: Place, launchers: Path, owner: str) -> Path:
+    """Leave the evil image where a launcher would have left the popular one."""
+    name = place.image(NAME).canonical().translate(str.maketrans("/:", "__"))
+    path = launchers / f"{name}.sqsh"
+    path.write_bytes((place.base / "evil.sqsh").read_bytes())
+    account = place.accounts[owner]
+    os.chown(path, account.uid, account.gid)
+    path.chmod(0o644)
+    return path
+
+
+def held(place: Place, lock: Path, how: str) -> subprocess.Popen[bytes]:
+    """Run a process that holds a lock, opened for reading, as the only uid that the file system serves."""
+    account = place.accounts[STORE]
+    argv = ["sh", "-c", f'exec 9<"$0"; flock {how} 9; echo; exec sleep 60', str(lock)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, user=account.uid, group=account.gid)
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"\n"
+    process.stdout.close()
+    return process
+
+
+def is_good(image: Obtained, place: Place, shared: Store) -> bool:
+    """Return whether the store has the registry's image and not a planted one."""
+    return shared.file(image.path).read_bytes() == (place.base / "ready.sqsh").read_bytes()
+
+
+@pytest.mark.threat(2)
+def test_a_strangers_image_is_nobodys_image(place: Place, shared: Store, launchers: Path, site: Site) -> None:
+    """Row 2 of docs/threats.md: a user's file with a popular image's name is not adopted, with a reason."""
+    launchers.chmod(0o1777)
+    left(place, launchers, ALICE)
+    found = making.obtain(place.image(NAME), site, after(30))
+    assert (found.how, is_good(found, place, shared)) == ("imported", True)
+    assert "sqsh: " in found.missing.left_out
+
+
+@pytest.mark.threat(2)
+def test_a_trusted_owners_image_in_a_strangers_reach_is_not_adopted(
+    place: Place, shared: Store, launchers: Path, site: Site
+) -> None:
+    """Row 2 of docs/threats.md: who can write there could rename another file of the trusted owner."""
+    launchers.chmod(0o777)
+    left(place, launchers, STORE)
+    found = making.obtain(place.image(NAME), site, after(30))
+    assert (found.how, is_good(found, place, shared)) == ("imported", True)
+
+
+@pytest.mark.threat(2)
+def test_an_adopted_image_is_a_copy_and_answers_no_digest(
+    place: Place, shared: Store, launchers: Path, site: Site
+) -> None:
+    """Its owner cannot change the copy, and a reference by digest is imported from the registry."""
+    theirs = left(place, launchers, STORE)
+    found = making.obtain(place.image(NAME), site, after(30))
+    assert (found.how, is_good(found, place, shared)) == ("adopted", False)
+    theirs.write_bytes(b"rewritten")
+    assert shared.file(found.path).read_bytes() == (place.base / "evil.sqsh").read_bytes()
+    assert found.digest.startswith("adopted:")
+    digest = found.digest.removeprefix("adopted:")
+    by_digest = making.obtain(place.image(f"team/popular@sha256:{digest}"), site, after(30))
+    assert (by_digest.how, is_good(by_digest, place, shared)) == ("imported", True)
+    assert by_digest.path != found.path
+
+
+def test_a_half_image_is_not_adopted(place: Place, shared: Store, launchers: Path, site: Site) -> None:
+    """A launcher's partial file is validated like any other, and the image is imported."""
+    os.truncate(left(place, launchers, STORE), 8192)
+    found = making.obtain(place.image(NAME), site, after(30))
+    assert (found.how, is_good(found, place, shared)) == ("imported", True)
+    assert "unsquashfs can't list it" in found.missing.left_out
+
+
+def test_an_old_image_waits_for_a_person(place: Place, launchers: Path, site: Site) -> None:
+    """Jobs do not adopt an image older than `images.tag_ttl`; an admin can."""
+    os.utime(left(place, launchers, STORE), (time.time() - 100_000,) * 2)
+    assert making.obtain(place.image(NAME), site, after(30)).how == "imported"
+    assert adopted(place.image(NAME), site, after(30)).how == "adopted"
+    with pytest.raises(NothingToAdopt):
+        adopted(place.image("team/other:1"), site, after(30))
+
+
+def test_one_users_name_does_not_become_anothers(place: Place, launchers: Path, site: Site) -> None:
+    """Launchers name `team/popular` and `team_popular` alike: a user's request gets no name there."""
+    reference = place.image("team/popular_1:x")
+    alices = site._replace(charged=Charged("ws-alice", place.accounts[ALICE].uid, ""))
+    assert making.obtain(reference, alices, after(30)).how == "imported"
+    assert [path.name for path in launchers.iterdir() if path.is_symlink()] == []
+    named = making.obtain(place.image(NAME), site, after(30))
+    assert [os.readlink(path) for path in launchers.iterdir() if path.is_symlink()] == [named.path]
+
+
+@pytest.mark.threat(16)
+@pytest.mark.parametrize("kind", ["fifo", "link", "directory", "held", "held for reading"])
+def test_a_hostile_lock_costs_a_moment(place: Place, shared: Store, launchers: Path, site: Site, kind: str) -> None:
+    """A FIFO, a link, a directory, a lock never released: the import continues without it and reports it."""
+    launchers.chmod(0o1777)
+    name = place.image(NAME).canonical().translate(str.maketrans("/:", "__"))
+    lock = launchers / f"{name}.sqsh.lock"
+    holder: subprocess.Popen[bytes] | None = None
+    if kind == "fifo":
+        os.mkfifo(lock, 0o666)
+    elif kind == "link":
+        lock.symlink_to("/etc/passwd")
+    elif kind == "directory":
+        lock.mkdir()
+    else:
+        lock.touch()
+        os.chown(lock, place.accounts[ALICE].uid, -1)
+        lock.chmod(0o644)
+        holder = held(place, shared.path / "launchers" / lock.name, "-s" if kind == "held for reading" else "-x")
+    found = making.obtain(place.image(NAME), site, after(8))
+    assert (found.how, is_good(found, place, shared)) == ("imported", True)
+    assert f"{name}.sqsh.lock" in found.missing.lockless
+    if holder:
+        holder.kill()
+        holder.wait()

@@ -1,0 +1,38 @@
+"""The policy's `launchers`: directories that are not warmstart's own, and owners that exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.policy_site import MINIMAL, Compile, Site
+from warmstart.policy.invalid import PolicyInvalid
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("{lock: true}", "3:19: launchers.lock: needs launchers.directory, where the locks are"),
+        ("{directory: /shared}", "3:24: launchers.directory: may not be in paths.store (/shared/warmstart) or contain"),
+        ("{directory: /a//b}", "3:24: launchers.directory: write /a/b"),
+        ("{adopt: [{directory: /a, owners: [no]}]}", "3:46: launchers.adopt[0].owners[0]: no user 'no'"),
+        ("{adopt: [{directory: /a}]}", "3:21: launchers.adopt[0].owners: missing"),
+        ("{adopt: [{directory: /a, owners: []}]}", "3:45: launchers.adopt[0].owners: is empty; name at least one"),
+    ],
+)
+def test_what_cannot_hold_is_refused(site: Site, text: str, refusal: str) -> None:
+    """With its place."""
+    site.write(f"{MINIMAL}launchers: {text}\n")
+    with pytest.raises(PolicyInvalid, match=re.escape(refusal)):
+        site.compiled()
+
+
+@pytest.mark.parametrize(
+    ("text", "used"),
+    [("", False), ("launchers: {}\n", False), ("launchers: {directory: /images}\n", True)],
+)
+def test_it_is_used_where_a_directory_is_named(compiled_of: Compile, text: str, used: bool) -> None:
+    """No other site's imports load it."""
+    policy = compiled_of(f"{MINIMAL}{text}")
+    assert [known.used for known in policy.wings if known.name == "launchers"] == [used]

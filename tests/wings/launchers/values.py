@@ -1,0 +1,26 @@
+"""Values for tests of the wing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.store.client import OWNERS_ROOMS
+from warmstart.wings.launchers.places import Launchers
+from warmstart.wings.launchers.stored import Adopt
+
+ROOMS = (*OWNERS_ROOMS, "warmstart.wings.launchers.stored:")
+
+
+def client(owner: Identity, store: Path) -> ImageStoreClient:
+    """Return a client of a store whose owner may run the wing's functions, too."""
+    return ImageStoreClient(Worker(owner, rooms=ROOMS), str(store))
+
+
+def launchers(directory: Path, *owners: int, lock: bool = False) -> Callable[[], tuple[Launchers]]:
+    """Return what gives a site the launchers of a directory, where images of these owners are adopted."""
+    adopt = (Adopt(str(directory), owners),) if owners else ()
+    return lambda: (Launchers(str(directory), lock, adopt),)
