@@ -33,7 +33,7 @@ setup-sweeps: setup
 	@packaging/setup $(VENV) $(PYTHON) sweep
 
 screenshots: setup-sweeps ## docs/images, docs/reference/terminal.md, docs/start/first-job.md: what people see
-	@$(BIN)/python -m tools.screenshots
+	@set -e; $(foreach tool,$(wildcard tests/wings/*/screenshots.py),$(BIN)/python -m $(subst /,.,$(tool:.py=));)
 	@$(BIN)/python -m tools.diagrams
 	@$(BIN)/python -m tools.terminal
 	@$(BIN)/python -m tools.transcript

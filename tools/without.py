@@ -84,7 +84,8 @@ def _remove(copy: Path, name: str) -> None:
     """Remove what is a wing's: three names, and rows of figures about its tests."""
     shutil.rmtree(copy / "hooks" / "warmstart" / "wings" / name)
     shutil.rmtree(copy / "tests" / "wings" / name)
-    (copy / "docs" / "wings" / f"{name}.md").unlink()
+    for path in (copy / "docs" / "wings").glob(f"{name}[.-]*"):  # its page, and pictures
+        path.unlink()
     for page in FIGURES:
         lines = (copy / page).read_text().splitlines(keepends=True)
         (copy / page).write_text("".join(line for line in lines if f"wings/{name}/" not in line))

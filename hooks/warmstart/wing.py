@@ -17,6 +17,8 @@
                            checks.py    `CHECKS`, what doctor looks at for it (`doctor.wings.Checks`)
                            maintenance.py  `PARTS`, what maintenance does for it (`maintenance.wings.Parts`)
                            maker.py     how a step gets an image that the store lacks (`entry.pyxis_importer.Maker`)
+                           sections.py  `SECTIONS`, what it adds to the report (`report.wings.Section`)
+                           forms.py     `FORMS`, files that the report can be written to (`report.wings.Form`)
                            errands.py   `WORK`, how its kinds of errands are done (`errands.registry`)
 
 The core names no wing. Off the hot path it lists the folder; on it, the compiled policy says which wings the site uses,

@@ -15,7 +15,7 @@ from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.site import Site
 from tests.support.shell_profiles import profiles
 from warmstart.audit.runs import runs
-from warmstart.report.prediction import Hits, Predicted, Prediction
+from warmstart.wings.forecast.prediction import Hits, Predicted, Prediction
 
 POLICY = """\
 mode: {mode}

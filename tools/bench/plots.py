@@ -1,7 +1,7 @@
 """Plots of the bench as SVG files: for each contestant the median, the quartiles, and the 5th and 95th percentiles.
 
-matplotlib would bring 60 MB for rectangles and lines, and `warmstart.report.charts` draws parts of a page that has
-their colours; so the few shapes are written here. Colours fit a light and a dark page.
+matplotlib would bring 60 MB for rectangles and lines, so the few shapes are written here. Colours fit a light and a
+dark page.
 """
 
 from __future__ import annotations

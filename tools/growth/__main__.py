@@ -13,12 +13,10 @@ from typing import NamedTuple, TypeVar
 
 from tests.support.reports import REPORTS, write_fragment
 from tools.growth import contention, hooks, maintenance
+from tools.growth.chart import Series, columns
 from tools.growth.measure import Cost
-from warmstart.report.charts import Series, columns
 
 SLACK = 10  # system calls: which second it is, and what others do on the host, makes a few
-STYLE = """\
-<style>text{font:11px sans-serif;fill:#667}.grid{stroke:#8885}.a{fill:#2a6fb0}.b{fill:#d98324}</style>"""
 P = TypeVar("P")
 LAYERS = 15  # that a job's overlay has at most (docs/reference/seeding.md); each bundle is mounted for the job
 
@@ -182,12 +180,9 @@ def _table(name: str, found: Measurement) -> str:
 
 def _write(name: str, found: Measurement, table: str) -> None:
     """Write a measurement's table and its chart."""
-    chart = columns(
-        [row[0] for row in found.rows], found.series, lambda value: f"{value:,.0f}", f"{found.title}: {found.unit}"
-    )
-    chart = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", f">{STYLE}", 1)
+    chart = columns([row[0] for row in found.rows], found.series, f"{found.title}: {found.unit}")
     write_fragment(f"growth-{name}.md", table)
-    (REPORTS / f"growth-{name}.svg").write_text(chart + "\n")
+    (REPORTS / f"growth-{name}.svg").write_text(chart)
 
 
 if __name__ == "__main__":

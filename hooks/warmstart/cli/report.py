@@ -1,10 +1,10 @@
-"""`warmstart report`: what the hooks did in a time, as text, JSON or one HTML page."""
+"""`warmstart report`: what the hooks did in a time, as text or JSON, or in a form that a wing brings."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -17,12 +17,23 @@ from warmstart.paths import Installation
 from warmstart.policy.units import SECONDS, format_duration, format_size
 from warmstart.profiles.contract import USES
 from warmstart.report.counting import counted
-from warmstart.report.prediction import Predicted, Prediction
 from warmstart.report.summary import Counted, Summary, Trees, Uses, summarize
+from warmstart.report.wings import forms, sections, watched
 
 NOTHING = 1
 DEFAULT_SINCE = "7d"
-HOURLY = 2 * SECONDS["d"]  # of a shorter time, the page shows hours
+FIGURES = ("what", "number", "of which")
+HOURLY = 2 * SECONDS["d"]  # of a shorter time, periods are hours
+
+_Command = Callable[..., None]
+
+
+def _with_forms(command: _Command) -> _Command:
+    """Add an option for each form that a wing brings."""
+    for name, form in forms().items():
+        path = click.Path(dir_okay=False)
+        command = click.option(f"--{name}", name, type=path, metavar="FILE", help=form.help)(command)
+    return command
 
 
 @click.command()
@@ -36,43 +47,50 @@ HOURLY = 2 * SECONDS["d"]  # of a shorter time, the page shows hours
 )
 @click.option("--until", metavar="AGO|DATE", callback=moment, help="Until then.")
 @from_option
-@click.option("--html", "page", type=click.Path(dir_okay=False), metavar="FILE", help="Write one HTML page instead.")
+@_with_forms
 @json_option
 @click.pass_obj
 def report(
     installation: Installation,
+    /,
     *,
     since: str,
     until: str | None,
     sources: tuple[str, ...],
-    page: str | None,
     as_json: bool,
+    **files: str | None,
 ) -> None:
     """Show what warmstart did: jobs, hit rates, imports, time saved, what was cold and why, failures, slow hooks.
 
     Reads audit logs. Each log is of one host: for the whole cluster collect them in a directory and give it with
-    --from. The page that --html writes needs nothing else, and asks for nothing.
+    --from.
 
     Exit status: 0 there were runs of hooks in that time; 1 there were none; 2 wrong usage, or a log cannot be read.
     """
-    log, prediction = opened_log(installation, sources), Prediction()
+    log, parts = opened_log(installation, sources), sections()
     with reading(sources):
         found = runs(log.lines(LineFilter(since=since, until=until)))
-        summary = summarize(prediction.watch(found), by_hour=_is_short(since, until))
-    predicted = prediction.result()
+        summary = summarize(watched(found, parts.values()), by_hour=_is_short(since, until))
+    told = {name: part.told() for name, part in parts.items()}
+    tables = [each.table for each in told.values() if each]
     if log.broken:
         warn(f"skipped {log.broken} unreadable lines")
     if not summary.runs:
         warn("no hook ran in that time")
         raise click.exceptions.Exit(NOTHING)
-    if page:
-        _write(page, summary, predicted)
-    elif as_json:
-        show_json(as_objects({**summary._asdict(), "observed": predicted if predicted.jobs else None}))
-    else:
-        _show(summary)
-        if predicted.jobs:
-            _show_prediction(predicted)
+    written = {name: path for name, path in files.items() if path}
+    for name, path in written.items():
+        _write(path, forms()[name].text(summary, tables, timestamp(time.time())))
+    if written:
+        return
+    if as_json:
+        show_json(as_objects({**summary._asdict(), **{name: each and each.figures for name, each in told.items()}}))
+        return
+    _show(summary)
+    for table in tables:
+        say("")
+        say(f"{table.title}:", bold=True)
+        show_table(FIGURES, table.rows)
 
 
 def _is_short(since: str, until: str | None) -> bool:
@@ -80,12 +98,10 @@ def _is_short(since: str, until: str | None) -> bool:
     return since >= timestamp(time.time() - HOURLY) or (until is not None and until[:10] <= since[:10])
 
 
-def _write(path: str, summary: Summary, predicted: Predicted) -> None:
-    from warmstart.report.page import page
-
+def _write(path: str, text: str) -> None:
     try:
         with open(path, "w", encoding="utf-8") as file:
-            file.write(page(summary, timestamp(time.time()), predicted))
+            file.write(text)
     except OSError as error:
         fail(error)
     say(f"wrote {path}, {format_size(os.path.getsize(path))}")
@@ -100,7 +116,7 @@ def _show(summary: Summary) -> None:
     known = f"{counted(saved.counted, 'image')}; {saved.unknown} without an estimate"
     added = format_size(sum(period.imported_bytes + period.published_bytes for period in summary.periods))
     _table(
-        ("what", "number", "of which"),
+        FIGURES,
         [
             ("job starts", summary.jobs, counted(summary.users, "user")),
             ("caches that hit", caches.percent, f"{caches.hit} of {caches.hit + caches.built} of which it is known"),
@@ -143,29 +159,6 @@ def _trees(trees: Trees) -> list[tuple[object, ...]]:
     served = f"of {asked} jobs with a tree; {trees.files:,} files and {format_size(trees.bytes)} on all their nodes"
     rows = [("trees from a copy", trees.copies, served)] if asked else []
     return [*rows, *([("trees packed", trees.packed, format_size(trees.packed_bytes))] if trees.packed else [])]
-
-
-def _show_prediction(predicted: Predicted) -> None:
-    images = predicted.imports + predicted.avoided
-    unknown = f"{counted(predicted.saves_unknown, 'image')} without an estimate"
-    say("")
-    say("Observed jobs, if they were enforced:", bold=True)
-    show_table(
-        ("what", "number", "of which"),
-        [
-            ("prologs", predicted.jobs, "on each node of each job"),
-            *(
-                (f"{hits.name}: warm, if used", hits.percent, f"{hits.warm} of {hits.warm + hits.cold}")
-                for hits in predicted.profiles
-            ),
-            ("imports", predicted.imports, ""),
-            ("imports avoided", predicted.avoided, f"of {counted(images, 'image')}"),
-            ("time saved on imports", format_duration(predicted.saved_s), unknown),
-            *([("trees from a copy", predicted.copies, f"of {predicted.trees}")] if predicted.trees else []),
-            ("jobs refused", predicted.refused, ""),
-            ("nodes drained", predicted.drains, ""),
-        ],
-    )
 
 
 def _uses(what: str, all_uses: Sequence[Uses]) -> None:

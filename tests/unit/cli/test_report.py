@@ -1,4 +1,4 @@
-"""`warmstart report`: text for a terminal, JSON, and a page; from this host's log or a directory of logs."""
+"""`warmstart report`: text for a terminal, and JSON; from this host's log or a directory of logs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 from tests.support import sample_log
 from tests.support.command_line import run
 from tests.support.entry_site import EntrySite
+from warmstart.audit.runs import Run
+from warmstart.cli import report as cli_report
 from warmstart.entry import epilog, prolog
 from warmstart.paths import Installation
+from warmstart.report.wings import Table, Told
 
 
 @pytest.fixture(scope="module")
@@ -57,33 +60,37 @@ def test_a_day_is_shown_by_the_hour(nowhere: Installation, logs: str) -> None:
     assert len(starts) == 24
 
 
-def test_observed_jobs_are_told_what_enforcing_would_bring(nowhere: Installation, tmp_path: Path) -> None:
-    """As text, in JSON and on the page; where there are none nothing is said of them."""
+class Jobs:
+    """A section that counts runs."""
+
+    def __init__(self) -> None:
+        self._runs = 0
+
+    def add(self, run: Run) -> None:
+        """Count it."""
+        self._runs += run.hook == "prolog"
+
+    def told(self) -> Told | None:
+        """Say nothing of few."""
+        return Told({"runs": self._runs}, Table("Seen", [("runs", self._runs, "of all")])) if self._runs > 1 else None
+
+
+def test_wings_have_sections(nowhere: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As text, and in JSON; one that has nothing to say is null there."""
+    monkeypatch.setattr(cli_report, "sections", lambda: {"seen": Jobs()})
+    options = ("report", "--from", str(tmp_path), "--since", "2026-02-01")
+    line = {"event": "job.planned", "hook": "prolog", "ts": "2026-02-03T10:00:00.000Z", "run_id": "1"}
     log = tmp_path / "audit.jsonl"
-    known = {"cluster": "c", "node": "n1", "hook": "prolog", "run_id": "r", "ts": "2026-02-03T10:00:00.000Z"}
-    seen = {"event": "image.observed", "image": "a", "found": False, "head": True, **known}
-    cold = {
-        "event": "cache.observed",
-        "profile": "numba",
-        "namespace": "n",
-        "scopes": ["user-1-a"],
-        "entries": 0,
-        **known,
-    }
-    jobs = [{**line, "job_id": job} for job in (1, 2) for line in (seen, cold, {"event": "job.observed", **known})]
-    log.write_text("".join(f"{json.dumps(line)}\n" for line in jobs))
-    options = ("report", "--from", str(log), "--since", "2026-02-01")
-    shown = run(nowhere, *options).stdout
-    for words in ("if they were enforced", "imports avoided", "numba: warm, if used", "0 of 2"):
-        assert words in shown
-    found = json.loads(run(nowhere, *options, "--json").stdout)
-    assert (found["jobs"], found["observed"]["jobs"], found["observed"]["imports"]) == (0, 2, 1)
-    assert run(nowhere, *options, "--html", str(tmp_path / "page.html")).exit_code == 0
-    assert "If observed jobs were enforced" in (tmp_path / "page.html").read_text()
+    log.write_text(f"{json.dumps(line)}\n")
+    assert json.loads(run(nowhere, *options, "--json").stdout)["seen"] is None
+    assert "Seen" not in run(nowhere, *options).stdout
+    log.write_text(f"{json.dumps(line)}\n{json.dumps({**line, 'run_id': '2'})}\n")
+    assert json.loads(run(nowhere, *options, "--json").stdout)["seen"] == {"runs": 2}
+    assert "Seen:\n" in run(nowhere, *options).stdout
 
 
 def test_trees_are_told_where_jobs_asked_for_some(nowhere: Installation, tmp_path: Path) -> None:
-    """As text and on the page: how many read a copy, and why others did not; no time saved."""
+    """How many read a copy, and why others did not; no time saved."""
     log = tmp_path / "audit.jsonl"
     known = {"cluster": "c", "node": "n1", "hook": "prolog", "ts": "2026-02-03T10:00:00.000Z"}
     lines: list[dict[str, object]] = []
@@ -98,25 +105,6 @@ def test_trees_are_told_where_jobs_asked_for_some(nowhere: Installation, tmp_pat
     for words in ("of 2 jobs with a tree; 30,000 files and 4KiB", "trees packed", "BECAUSE", "no-copy"):
         assert words in shown_text
     assert json.loads(run(nowhere, *options, "--json").stdout)["trees"]["copies"] == 1
-    assert run(nowhere, *options, "--html", str(tmp_path / "page.html")).exit_code == 0
-    assert "Trees read from the shared file system" in (tmp_path / "page.html").read_text()
-
-
-def test_nothing_is_said_of_observing_where_nothing_was_observed(nowhere: Installation, logs: str) -> None:
-    """The usual report."""
-    options = ("report", "--from", logs, "--since", "2026-02-01")
-    assert "enforced" not in run(nowhere, *options).stdout
-    assert json.loads(run(nowhere, *options, "--json").stdout)["observed"] is None
-
-
-def test_a_page(nowhere: Installation, logs: str, tmp_path: Path) -> None:
-    """One file; one that can't be written is status 2."""
-    path = tmp_path / "report.html"
-    result = run(nowhere, "report", "--from", logs, "--since", "2026-02-01", "--html", str(path))
-    assert (result.exit_code, f"wrote {path}" in result.stdout) == (0, True)
-    assert path.read_text().startswith("<!DOCTYPE html>")
-    failed = run(nowhere, "report", "--from", logs, "--since", "2026-02-01", "--html", f"{tmp_path}/no/report.html")
-    assert (failed.exit_code, "No such file" in failed.stderr) == (2, True)
 
 
 def test_a_host_reports_its_own(entry_site: EntrySite) -> None:

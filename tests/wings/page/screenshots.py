@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/images: `make screenshots`."""
+"""Draw the pictures of docs/wings/page.md: `make screenshots`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from pathlib import Path
 
 from tests.support import browser, sample_log
 from warmstart.audit.runs import runs
-from warmstart.report.page import page
 from warmstart.report.summary import summarize
+from warmstart.wings.page.page import page
 
-IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+IMAGES = Path(__file__).resolve().parents[3] / "docs" / "wings"
 SIZE = (1000, 1060)
 
 
 def main() -> None:
     """Draw the report's page of the sample log, light and dark."""
-    IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "report.html")
-        path.write_text(page(summarize(runs(sample_log.lines(4200))), "2026-02-09T06:00:00Z"))
+        path.write_text(page(summarize(runs(sample_log.lines(4200))), [], "2026-02-09T06:00:00Z"))
         for name, scheme in (("light", browser.LIGHT), ("dark", browser.DARK)):
-            browser.screenshot(path, IMAGES / f"report-{name}.png", SIZE, scheme)
+            browser.screenshot(path, IMAGES / f"page-{name}.png", SIZE, scheme)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What enforcing would have brought to jobs that were observed (`mode: observe`, docs/operations/rollout.md).
+"""What enforcing would have brought to jobs that were observed (`mode: observe`, docs/wings/forecast.md).
 
 A virtual index of the images and namespaces that observed jobs would have filled: an image counts as imported by the
 first job that misses it, and a namespace as filled when the first job of it that may publish has ended. Lines of many
@@ -8,15 +8,13 @@ A job on several nodes whose nodes have different namespaces of a profile would 
 they agree on it (docs/reference/seeding.md).
 
 What it takes for granted: every import succeeds, tags do not move, a job uses the tools of its profiles (nothing tells
-whether it does: the report says "if used"), and no full
-disk or slow store of one node makes the others cold. Time saved is counted as in `summary`, but without sizes: what
-is not in the store has none.
+whether it does: the report says "if used"), and no full disk or slow store of one node makes the others cold. Time
+saved is counted as in `summary`, but without sizes: what is not in the store has none.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
@@ -73,12 +71,6 @@ class Prediction:
         self._trees: dict[str, _Image] = {}  # each version of a tree
         self._imports: dict[str, Durations] = {}  # by image
         self._all_imports = Durations()
-
-    def watch(self, runs: Iterable[Run]) -> Iterator[Run]:
-        """Pass runs on, and count them."""
-        for run in runs:
-            self.add(run)
-            yield run
 
     def add(self, run: Run) -> None:
         """Count one run; others than of observed jobs cost next to nothing."""

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from warmstart.policy.units import format_duration, format_size
-from warmstart.report import charts
-from warmstart.report.charts import Series
 from warmstart.report.counting import counted
-from warmstart.report.prediction import Hits, Predicted
 from warmstart.report.summary import ColdStarts, Counted, Period, Summary, Trees, Unsettled, Uses
+from warmstart.report.wings import Table
+from warmstart.wings.page import charts
+from warmstart.wings.page.charts import Series
 
 METHOD = (
     "Time saved counts image imports only. On the first node of each job, an image that was in the store saves the "
@@ -66,8 +66,8 @@ footer { margin-top: 20px; }
 """
 
 
-def page(summary: Summary, made: str, predicted: Predicted | None = None) -> str:
-    """Return the page. `made` is when, for its foot; `predicted` is of observed jobs."""
+def page(summary: Summary, sections: Sequence[Table], made: str) -> str:
+    """Return the page. `sections` are those of wings; `made` is when, for the foot."""
     title = escape(": ".join(filter(None, ("warmstart report", ", ".join(summary.clusters)))))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -75,7 +75,7 @@ def page(summary: Summary, made: str, predicted: Predicted | None = None) -> str
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body>"
         f'<h1>{title}</h1><p class="soft">{escape(_when(summary))}</p>'
-        f"{_tiles(summary)}{_figures(summary)}{_tables(summary)}{_observed(predicted)}"
+        f"{_tiles(summary)}{_figures(summary)}{_tables(summary)}{_sections(sections)}"
         f'<footer class="soft"><p>{escape(METHOD)}</p><p>Made {escape(made)}.</p></footer></body></html>\n'
     )
 
@@ -147,16 +147,6 @@ def _tables(summary: Summary) -> str:
     )
 
 
-def _hits(title: str, all_hits: Iterable[Hits]) -> str:
-    rows = [
-        (_cell(hits.name),
-         f'<td class="wide">{charts.bar([("a", hits.warm), ("b", hits.cold)])}</td>',
-         _numeric(hits.percent), _numeric(f"{hits.warm + hits.cold:,}"))
-        for hits in all_hits
-    ]  # fmt: skip
-    return _table(title, ("", "", "warm", "starts"), rows)
-
-
 def _uses(title: str, all_uses: Iterable[Uses]) -> str:
     rows = [
         (_cell(uses.name), f'<td class="bar">{charts.bar([("a", uses.hit), ("b", uses.built)])}</td>',
@@ -220,22 +210,18 @@ def _trees(trees: Trees) -> list[tuple[str, str]]:
     ]
 
 
-def _observed(predicted: Predicted | None) -> str:
-    """Return what observed jobs would have had, "" if there were none."""
-    if predicted is None or not predicted.jobs:
-        return ""
-    rows = [
-        ("prologs, on each node", f"{predicted.jobs:,}"),
-        ("imports", f"{predicted.imports:,}"),
-        ("imports avoided", f"{predicted.avoided:,}"),
-        ("time saved on imports", format_duration(predicted.saved_s)),
-        ("images without an estimate", f"{predicted.saves_unknown:,}"),
-        *([("trees from a copy", f"{predicted.copies:,} of {predicted.trees:,}")] if predicted.trees else []),
-        ("jobs refused", f"{predicted.refused:,}"),
-        ("nodes drained", f"{predicted.drains:,}"),
-    ]
-    counts = _table("If observed jobs were enforced", (), [(_cell(name), _numeric(value)) for name, value in rows])
-    return f'<div class="grid2">{counts}{_hits("Warm by profile, if their jobs use it", predicted.profiles)}</div>'
+def _sections(tables: Iterable[Table]) -> str:
+    return "".join(
+        _table(
+            table.title,
+            (),
+            [
+                (_cell(what), _numeric(f"{number:,}" if isinstance(number, int) else number), _cell(of_which))
+                for what, number, of_which in table.rows
+            ],
+        )
+        for table in tables
+    )
 
 
 def _hooks(summary: Summary) -> str:

@@ -8,8 +8,8 @@ import pytest
 
 from warmstart.audit.line import Line, timestamp
 from warmstart.audit.runs import runs
-from warmstart.report import prediction
-from warmstart.report.prediction import Predicted, Prediction
+from warmstart.wings.forecast import prediction
+from warmstart.wings.forecast.prediction import Predicted, Prediction
 
 USER = "user-1-a"
 

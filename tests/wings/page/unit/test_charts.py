@@ -7,8 +7,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from warmstart.report import charts
-from warmstart.report.charts import Series
+from warmstart.wings.page import charts
+from warmstart.wings.page.charts import Series
 
 HOSTILE = '<script>&"'
 

@@ -1,0 +1,39 @@
+"""The section of the report on observed jobs."""
+
+from __future__ import annotations
+
+from warmstart.policy.units import format_duration
+from warmstart.report.counting import counted
+from warmstart.report.wings import Table, Told
+from warmstart.wings.forecast.prediction import Predicted, Prediction
+
+
+class Forecast(Prediction):
+    """What the runs of observed jobs foretell."""
+
+    def told(self) -> Told | None:
+        """Return it, if a job was observed."""
+        predicted = self.result()
+        return Told(predicted, _table(predicted)) if predicted.jobs else None
+
+
+SECTIONS = {"observed": Forecast}
+
+
+def _table(predicted: Predicted) -> Table:
+    images = predicted.imports + predicted.avoided
+    unknown = f"{counted(predicted.saves_unknown, 'image')} without an estimate"
+    rows: list[tuple[str, int | str, str]] = [
+        ("prologs", predicted.jobs, "on each node of each job"),
+        *(
+            (f"{hits.name}: warm, if used", hits.percent, f"{hits.warm} of {hits.warm + hits.cold}")
+            for hits in predicted.profiles
+        ),
+        ("imports", predicted.imports, ""),
+        ("imports avoided", predicted.avoided, f"of {counted(images, 'image')}"),
+        ("time saved on imports", format_duration(predicted.saved_s), unknown),
+        *([("trees from a copy", predicted.copies, f"of {predicted.trees}")] if predicted.trees else []),
+        ("jobs refused", predicted.refused, ""),
+        ("nodes drained", predicted.drains, ""),
+    ]
+    return Table("Observed jobs, if they were enforced", rows)

@@ -1,0 +1,83 @@
+"""The report at full size: a million lines, and Prometheus's own judgement of the alerts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import sample_log
+
+pytestmark = pytest.mark.sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "packaging" / "monitoring" / "warmstart.rules.yml"
+MOST_MIB = 100
+REPORT = "from warmstart.cli import main; main('/nowhere')"
+ALERTS = """\
+rule_files: [{rules}]
+evaluation_interval: 5m
+tests:
+  - interval: 5m
+    input_series:
+      - series: warmstart_switched_off{{by="brake",instance="n1"}}
+        values: 0 0 1 1
+      - series: warmstart_maintenance_last_success_timestamp_seconds{{node="n1",instance="n1"}}
+        values: 0x40
+      - series: warmstart_node_drains_total{{instance="n1"}}
+        values: 0 0 1 1
+    alert_rule_test:
+      - {{alertname: WarmstartBrake, eval_time: 5m, exp_alerts: []}}
+      - {{alertname: WarmstartMaintenanceStale, eval_time: 1h, exp_alerts: []}}
+      - alertname: WarmstartBrake
+        eval_time: 15m
+        exp_alerts: [{{exp_labels: {{by: brake, instance: n1, severity: critical}}, exp_annotations: {brake}}}]
+      - alertname: WarmstartNodeDrained
+        eval_time: 15m
+        exp_alerts: [{{exp_labels: {{instance: n1, severity: critical}}, exp_annotations: {drained}}}]
+      - alertname: WarmstartMaintenanceStale
+        eval_time: 2h
+        exp_alerts: [{{exp_labels: {{node: n1, instance: n1, severity: warning}}, exp_annotations: {stale}}}]
+"""
+
+
+def test_a_million_lines_in_bounded_memory(tmp_path: Path) -> None:
+    """All of the process, the interpreter included."""
+    lines = sample_log.write(tmp_path / "audit.jsonl", 80_000)
+    assert lines > 1_000_000
+    argv = [sys.executable, "-c", REPORT, "report", "--since", "2026-02-01", "--json", "--from", str(tmp_path)]
+    with (tmp_path / "out").open("w") as out:
+        child = subprocess.Popen(argv, stdout=out, env={**os.environ, "PYTHONPATH": str(ROOT / "hooks")})
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0
+    assert usage.ru_maxrss / 1024 < MOST_MIB
+    assert json.loads((tmp_path / "out").read_text())["jobs"] == 80_000
+
+
+def test_prometheus_takes_the_alerts(tmp_path: Path) -> None:
+    """They are well-formed, and fire when they have to."""
+    subprocess.run(["/usr/bin/promtool", "check", "rules", str(RULES)], check=True, capture_output=True)
+    names = {"brake": "WarmstartBrake", "drained": "WarmstartNodeDrained", "stale": "WarmstartMaintenanceStale"}
+    told = {key: json.dumps(told_by(name)) for key, name in names.items()}
+    (tmp_path / "test.yml").write_text(ALERTS.format(rules=RULES, **told))
+    done = subprocess.run(
+        ["/usr/bin/promtool", "test", "rules", str(tmp_path / "test.yml")], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def told_by(alert: str) -> dict[str, str]:
+    """Return an alert's annotations for node n1."""
+    import yaml
+
+    rules = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+    (found,) = [rule["annotations"] for rule in rules if rule["alert"] == alert]
+    return {
+        name: text.replace("{{ $labels.instance }}", "n1").replace("{{ $labels.node }}", "n1")
+        for name, text in found.items()
+    }
