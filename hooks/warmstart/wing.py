@@ -9,11 +9,14 @@
                            places.py    where others have images, too (`images.places`)
                            end.py       what it takes down when a job is over (`run_end`)
                            refused.py   what becomes of a job that is refused for want of an image (`entry.prolog`)
+                           observed.py  what it looks up for a job that is only observed (`entry.observe`)
                            importing.py what it does while an image is imported (`entry.import_image`)
                            answers.py   answers for slurmctld, in place of Slurm's commands (`slurm.slurmctld`)
                            programs/    Slurm's hooks: NAME_OF.py is PREFIX/libexec/warmstart/name-of (`packaging`)
                            libexec/, systemd/  other programs, and units, as templates (`packaging`)
                            events.py    its events, and `REMARKS`: those that explain a run, in words (`report.runs`)
+                           events.py    its events; `REMARKS`, those that explain a run, in words (`audit.runs`);
+                                        `COPIES`, as in `audit.events`
                            checks.py    `CHECKS`, what doctor looks at for it (`doctor.wings.Checks`)
                            maintenance.py  `PARTS`, what maintenance does for it (`maintenance.wings.Parts`)
                            maker.py     how a step gets an image that the store lacks (`entry.pyxis_importer.Maker`)

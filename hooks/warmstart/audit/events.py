@@ -32,7 +32,6 @@ TRUST_UNPROVEN = Event("trust.unproven")
 RUN_SUPERSEDED = Event("run.superseded")
 RECORD_DAMAGED = Event("record.damaged")
 RUN_UNKNOWN = Event("run.unknown")
-IMAGE_OBSERVED = Event("image.observed")
 IMAGE_REUSED = Event("image.reused")
 IMAGE_WAITED = Event("image.waited")
 IMAGE_IMPORT_STARTED = Event("image.import-started")
@@ -52,7 +51,6 @@ IMAGE_PINNED = Event("image.pinned")
 IMAGE_UNPINNED = Event("image.unpinned")
 PROFILE_LEFT_OUT = Event("profile.left-out")
 TMPDIR_LEFT_OUT = Event("tmpdir.left-out")
-CACHE_OBSERVED = Event("cache.observed")
 CACHE_SEEDED = Event("cache.seeded")
 CACHE_AGREED = Event("cache.agreed")
 OVERLAY_FAILED = Event("overlay.failed")
@@ -91,6 +89,9 @@ ERRAND_DROPPED = Event("errand.dropped")
 ORPHAN_REMOVED = Event("orphan.removed")
 AUDIT_UNSHIPPED = Event("audit.unshipped")
 JOURNAL_DAMAGED = Event("journal.damaged")
+
+# What an observed job would have had as a copy, if there was one: the events, and what the report calls such copies.
+COPIES = {TREE_OBSERVED: "trees from a copy"}
 
 # What a job's own user may read of its prolog: nothing of other users' jobs, of the node, or of the policy.
 SHOWN_TO_JOB = frozenset(

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
-from tests.support import packed, superblocks
 from tests.support.asked_trees import ask, offer_trees, packs
 from tests.support.entry_site import NUMBA, SCOPE, EntrySite
+from tests.support.observing import files, run
 from warmstart import record as records
+from warmstart import wing
 from warmstart.entry import epilog, observe, prolog
-from warmstart.host import deadline
-from warmstart.images.choice import recipe
-from warmstart.images.store import layout
-from warmstart.policy.compiled import Condition, Pattern
-from warmstart.profiles import facts, registry
+from warmstart.policy.compiled import Condition, Pattern, Policy
 from warmstart.record import Record
 from warmstart.slurm import commands
-from warmstart.store.layout import Namespace
-
-IMAGE = "reg.example.com/a:1"
-DIGEST = f"sha256:{'ab' * 32}"
-BARE = facts.namespace(registry.get("numba"), facts.derive([registry.get("numba")], "label:bare"))
 
 
 @pytest.fixture
@@ -35,80 +26,27 @@ def observed(entry_site: EntrySite) -> EntrySite:
     return entry_site
 
 
-def files(site: EntrySite) -> dict[str, bytes]:
-    """Return all files of the site but the journals and the audit log."""
-    found = {}
-    for directory, _, names in os.walk(site.root):
-        if "/journal" not in directory:
-            found[directory] = b""
-            found |= {f"{directory}/{name}": Path(directory, name).read_bytes() for name in names}
-    return {path: data for path, data in found.items() if not path.endswith("audit.jsonl")}
-
-
-def run(site: EntrySite) -> dict[str, Any]:
-    """Run a prolog that touches nothing; return its `job.observed`."""
-    for directory in (site.paths.state, site.paths.view):  # as after any other job
-        os.makedirs(directory, exist_ok=True)
-    before = files(site)
-    assert prolog.main(site.installation.prefix) == 0
-    assert files(site) == before
-    assert [event["status"] for event in site.events("hook.finished")] == [0]
-    (event,) = site.events("job.observed")
-    return event
-
-
 def test_what_a_job_would_get_is_said(observed: EntrySite) -> None:
-    """The steps, and for each profile what the store has."""
-    where = Namespace(str(observed.store), SCOPE, "numba", BARE)
-    packed.publish(observed.root, where, {"m/f": {"m/f.nbi": b"index"}})
+    """The steps, whichever wings look up more."""
     assert run(observed)["steps"] == ["workspace", "seed", "environment"]
-    (cache,) = observed.events("cache.observed")
-    assert (cache["profile"], cache["namespace"], cache["scopes"], cache["publishes"]) == (
-        "numba",
-        BARE,
-        [SCOPE],
-        SCOPE,
-    )
-    assert (cache["entries"], cache["bundles"], cache["fresh"]) == (1, 1, False)
-    assert cache["bytes"] > 0
 
 
-@pytest.mark.parametrize(("nodelist", "publishes"), [("n1,n2", [SCOPE, SCOPE]), ("n0,n1", [SCOPE, ""])])
-def test_every_node_would_publish_but_what_the_head_node_alone_does(
-    observed: EntrySite, nodelist: str, publishes: list[str]
-) -> None:
-    """A cache that is one file is the head node's."""
-    rule = NUMBA._replace(profiles=("numba", "cuda-computecache"), mode="observe")
-    observed.write(observed.policy._replace(rules=(rule,)))
-    observed.environ(SLURM_JOB_NODELIST=nodelist)
+def test_wings_look_up_what_the_job_would_find(observed: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that the policy uses; what fails is audited, and the job is none the wiser."""
+    monkeypatch.setattr(Policy, "parts", lambda _policy, part: [f"one.{part}"])
+    seen: list[observe.Observed] = []
+    monkeypatch.setattr(wing, "load", lambda _module: SimpleNamespace(look=seen.append))
     run(observed)
-    assert [event["publishes"] for event in observed.events("cache.observed")] == publishes
+    (job,) = seen
+    assert (job.hook.job.id, job.planned.profiles, job.grant.read_scopes, job.head) == (7, ["numba"], [SCOPE], True)
 
+    def fail(_observed: observe.Observed) -> None:
+        raise records.StateUnusable(path="/var", problem="read-only")
 
-def test_an_index_that_is_gone_is_not_made_anew(observed: EntrySite) -> None:
-    """The manifests are read instead."""
-    where = Namespace(str(observed.store), SCOPE, "numba", BARE)
-    packed.publish(observed.root, where, {"m/f": {"m/f.nbi": b"index"}})
-    Path(where.path, "index.json").unlink()
-    run(observed)
-    assert [event["entries"] for event in observed.events("cache.observed")] == [1]
-
-
-def test_images_are_looked_up(observed: EntrySite) -> None:
-    """One that is missing counts by its reference, so that jobs with it share a namespace; another has its digest."""
-    kind = f"{os.uname().machine}.{recipe(observed.policy.images.importer)}"
-    images = observed.store / "images"
-    images.mkdir()
-    (images / f"{layout.image_name(DIGEST, kind)}.sqsh").write_bytes(superblocks.image())
-    observed.environ(SLURM_JOB_COMMENT=f"warmstart: image={IMAGE} image=reg.example.com/b@{DIGEST} fresh")
-    event = run(observed)
-    assert event["asked"] == {"images": [IMAGE, f"reg.example.com/b@{DIGEST}"], "fresh": True}
-    first, second = observed.events("image.observed")
-    assert (first["image"], first["digest"], first["found"], first["bytes"]) == (IMAGE, "", False, 0)
-    assert (second["digest"], second["found"], second["bytes"] > 0) == (DIGEST, True, True)
-    (cache,) = observed.events("cache.observed")
-    known = facts.derive([registry.get("numba")], f"unresolved:{IMAGE}")
-    assert (cache["namespace"], cache["fresh"]) == (facts.namespace(registry.get("numba"), known), True)
+    monkeypatch.setattr(wing, "load", lambda _module: SimpleNamespace(look=fail))
+    assert prolog.main(observed.installation.prefix) == 0
+    assert [event["error"]["code"] for event in observed.events("step.failed")] == ["state-unusable"]
+    assert len(observed.events("job.observed")) == 2
 
 
 def test_a_tree_is_looked_at_and_not_packed(observed: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,22 +84,6 @@ def test_a_job_that_no_rule_matches_has_no_notice(observed: EntrySite) -> None:
     assert (event["steps"], event["excluded"]) == ([], "no rule matches it on this node")
 
 
-def test_a_store_that_is_away_costs_one_look(observed: EntrySite) -> None:
-    """It is said once, and the plan is audited all the same."""
-    observed.environ(SLURM_JOB_COMMENT=f"warmstart: image={IMAGE} image={IMAGE}0 profiles=inductor")
-    shutil.rmtree(observed.store)
-    assert len(run(observed)["steps"]) == 4
-    assert [event["error"]["kind"] for event in observed.events("step.failed")] == ["store"]
-    assert [event["entries"] for event in observed.events("cache.observed")] == [0, 0]
-
-
-def test_a_store_that_hangs_costs_the_deadline(observed: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process that looks is killed."""
-    monkeypatch.setattr(observe, "after", lambda _seconds: deadline.after(0))
-    run(observed)
-    assert [event["error"]["code"] for event in observed.events("step.failed")] == ["store-unresponsive"]
-
-
 def test_a_bug_in_observing_harms_no_job(observed: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even where a bug fails jobs."""
     policy = observed.policy
@@ -170,7 +92,7 @@ def test_a_bug_in_observing_harms_no_job(observed: EntrySite, monkeypatch: pytes
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(facts, "derive", fail)
+    monkeypatch.setattr(observe, "_plan", fail)
     assert prolog.main(observed.installation.prefix) == 0
     assert (len(observed.events("hook.crashed")), os.listdir(observed.paths.view)) == (1, [])
 

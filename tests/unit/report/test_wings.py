@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
+from warmstart import wing
 from warmstart.audit.runs import Run
 from warmstart.report.summary import summarize
-from warmstart.report.wings import Table, Told, forms, sections, watched
+from warmstart.report.wings import Form, Table, Told, forms, sections, watched
 
 
 class Hooks:
@@ -27,6 +32,15 @@ def test_every_section_sees_every_run() -> None:
     one, other = Hooks(), Hooks()
     seen = [run.hook for run in watched([Run("prolog", "0a", "n1"), Run("epilog", "0b", "n1")], iter((one, other)))]
     assert seen == one.hooks == other.hooks == ["prolog", "epilog"]
+
+
+def test_the_parts_of_all_wings_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the file that declares them; a section is made anew for each report."""
+    form = Form("Write verse.", lambda _summary, _tables, made: made)
+    monkeypatch.setattr(wing, "with_part", lambda part: [f"one.{part}"])
+    monkeypatch.setattr(wing, "load", lambda _module: SimpleNamespace(SECTIONS={"hooks": Hooks}, FORMS={"verse": form}))
+    assert forms() == {"verse": form}
+    assert sections()["hooks"] is not sections()["hooks"]
 
 
 def test_of_nothing_wings_tell_nothing() -> None:

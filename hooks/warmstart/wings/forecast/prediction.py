@@ -18,13 +18,21 @@ from array import array
 from datetime import datetime
 from typing import NamedTuple
 
+from warmstart import wing
 from warmstart.audit import events, values
 from warmstart.audit.line import Line
 from warmstart.audit.runs import EPILOG, IMPORTED, Run
 from warmstart.report.counting import Durations, percent
+from warmstart.wings.forecast.events import CACHE_OBSERVED, IMAGE_OBSERVED
 
-PACK_S = 600.0  # after which a tree that was missed is taken to be packed
+COPY_S = 600.0  # after which a copy that was missed is taken to be there
 MOST_OPEN = 1 << 16  # jobs without an epilog so far, and jobs on several nodes; the oldest are judged as they are
+
+COPIES: dict[str, str] = {
+    event: words
+    for module in (events, *map(wing.load, wing.with_part("events")))
+    for event, words in getattr(module, "COPIES", {}).items()
+}
 
 _Namespace = tuple[str, str]  # profile, name
 _Job = tuple[str, str, int]  # cluster, node, id
@@ -43,6 +51,14 @@ class Hits(NamedTuple):
         return percent(self.warm, self.warm + self.cold)
 
 
+class Copies(NamedTuple):
+    """Copies of one kind."""
+
+    what: str
+    had: int  # by jobs
+    wanted: int  # by jobs; what could not be looked at does not count
+
+
 class Predicted(NamedTuple):
     """Counts for each node of each job, as the hooks would have audited them."""
 
@@ -54,8 +70,7 @@ class Predicted(NamedTuple):
     saved_s: float  # seconds; on the first node of each job
     saves_unknown: int  # images on first nodes whose import nobody has measured
     profiles: tuple[Hits, ...]
-    trees: int = 0  # jobs that asked for one which could be looked at
-    copies: int = 0  # of these, jobs that would have read a copy
+    copies: tuple[Copies, ...] = ()  # of each kind that a job wanted
 
 
 class Prediction:
@@ -68,7 +83,7 @@ class Prediction:
         self._differing: dict[str, int] = {}  # profile → starts that nodes which differ make cold
         self._joint: dict[_Job, list[Line]] = {}  # what the nodes of a job agree on; the profile in place of the node
         self._open: dict[_Job, list[tuple[_Namespace, str]]] = {}  # where each job will publish
-        self._trees: dict[str, _Image] = {}  # each version of a tree
+        self._copies: dict[str, dict[str, _Image]] = {event: {} for event in COPIES}  # each version of an original
         self._imports: dict[str, Durations] = {}  # by image
         self._all_imports = Durations()
 
@@ -85,18 +100,18 @@ class Prediction:
                 self._caches.setdefault(name, _Cache()).filled(scope, _seconds({"ts": run.last}))
 
     def _observed(self, run: Run, line: Line) -> None:
-        match line["event"]:
-            case events.JOB_OBSERVED:
-                self._jobs += 1
-                self._refused += "refused" in line
-            case events.DRAIN_OBSERVED:
-                self._drains += 1
-            case events.IMAGE_OBSERVED:
-                self._images.setdefault(str(line.get("image")), _Image()).add(line)
-            case events.TREE_OBSERVED if not line.get("reason"):
-                self._trees.setdefault(str(line.get("namespace")), _Image()).add(line)
-            case events.CACHE_OBSERVED:
-                self._cache(run, line)
+        event = line["event"]
+        if event == events.JOB_OBSERVED:
+            self._jobs += 1
+            self._refused += "refused" in line
+        elif event == events.DRAIN_OBSERVED:
+            self._drains += 1
+        elif event == IMAGE_OBSERVED:
+            self._images.setdefault(str(line.get("image")), _Image()).add(line)
+        elif event == CACHE_OBSERVED:
+            self._cache(run, line)
+        elif event in self._copies and not line.get("reason"):
+            self._copies[event].setdefault(str(line.get("namespace")), _Image()).add(line)
 
     def result(self) -> Predicted:
         """Return what the lines so far amount to."""
@@ -123,8 +138,15 @@ class Prediction:
             saved_s=round(saved, 3),
             saves_unknown=unknown,
             profiles=tuple(counts.values()),
-            trees=sum(tree.heads for tree in self._trees.values()),
-            copies=sum(len(tree.later(PACK_S)) for tree in self._trees.values()),
+            copies=tuple(
+                Copies(
+                    COPIES[event],
+                    sum(len(original.later(COPY_S)) for original in originals.values()),
+                    sum(original.heads for original in originals.values()),
+                )
+                for event, originals in self._copies.items()
+                if originals
+            ),
         )
 
     def _cache(self, run: Run, line: Line) -> None:
@@ -156,7 +178,7 @@ class Prediction:
 
 
 class _Image:
-    """One image, or one version of a tree: when it was first missed, and when first nodes of jobs wanted it."""
+    """One image, or one version of what is copied: when it was first missed, and when first nodes of jobs wanted it."""
 
     def __init__(self) -> None:
         self.times = 0

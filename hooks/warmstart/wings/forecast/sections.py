@@ -32,7 +32,7 @@ def _table(predicted: Predicted) -> Table:
         ("imports", predicted.imports, ""),
         ("imports avoided", predicted.avoided, f"of {counted(images, 'image')}"),
         ("time saved on imports", format_duration(predicted.saved_s), unknown),
-        *([("trees from a copy", predicted.copies, f"of {predicted.trees}")] if predicted.trees else []),
+        *((copies.what, copies.had, f"of {copies.wanted}") for copies in predicted.copies),
         ("jobs refused", predicted.refused, ""),
         ("nodes drained", predicted.drains, ""),
     ]

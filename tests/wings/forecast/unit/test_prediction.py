@@ -9,7 +9,7 @@ import pytest
 from warmstart.audit.line import Line, timestamp
 from warmstart.audit.runs import runs
 from warmstart.wings.forecast import prediction
-from warmstart.wings.forecast.prediction import Predicted, Prediction
+from warmstart.wings.forecast.prediction import Copies, Predicted, Prediction
 
 USER = "user-1-a"
 
@@ -57,15 +57,16 @@ def test_the_first_job_imports() -> None:
     assert (found.imports, found.avoided, found.saved_s, found.saves_unknown) == (2, 3, 0.0, 2)
 
 
-def test_the_first_job_has_its_tree_packed() -> None:
-    """Those that begin later read the copy, until the tree changes; one that cannot be looked at counts nowhere."""
+def test_the_first_job_has_its_original_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that begin later have the copy, until the original changes; what cannot be looked at counts nowhere."""
+    monkeypatch.setattr(prediction, "COPIES", {"toy.observed": "toys from a copy", "tool.observed": "tools"})
 
-    def tree(at: float, version: str, *, found: bool = False, head: bool = True, reason: str = "") -> Line:
-        return line("tree.observed", at, namespace=version, found=found, head=head, reason=reason)
+    def toy(at: float, version: str, *, found: bool = False, head: bool = True, reason: str = "") -> Line:
+        return line("toy.observed", at, namespace=version, found=found, head=head, reason=reason)
 
-    lines = [tree(0, "a"), tree(1, "a"), tree(2, "a", head=False), tree(700, "a"), tree(701, "b")]
-    found = predicted(*lines, tree(9, "c", found=True), tree(800, "", reason="tree-unusable"))
-    assert (found.trees, found.copies) == (5, 2)
+    lines = [toy(0, "a"), toy(1, "a"), toy(2, "a", head=False), toy(700, "a"), toy(701, "b")]
+    found = predicted(*lines, toy(9, "c", found=True), toy(800, "", reason="toy-unusable"))
+    assert found.copies == (Copies("toys from a copy", 2, 5),)
 
 
 def test_time_is_what_an_import_was_seen_to_take() -> None:

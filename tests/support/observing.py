@@ -1,0 +1,32 @@
+"""A prolog of a job that is only observed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tests.support.entry_site import EntrySite
+from warmstart.entry import prolog
+
+
+def files(site: EntrySite) -> dict[str, bytes]:
+    """Return all files of the site but the journals and the audit log."""
+    found = {}
+    for directory, _, names in os.walk(site.root):
+        if "/journal" not in directory:
+            found[directory] = b""
+            found |= {f"{directory}/{name}": Path(directory, name).read_bytes() for name in names}
+    return {path: data for path, data in found.items() if not path.endswith("audit.jsonl")}
+
+
+def run(site: EntrySite) -> dict[str, Any]:
+    """Run a prolog that touches nothing; return its `job.observed`."""
+    for directory in (site.paths.state, site.paths.view):  # as after any other job
+        os.makedirs(directory, exist_ok=True)
+    before = files(site)
+    assert prolog.main(site.installation.prefix) == 0
+    assert files(site) == before
+    assert [event["status"] for event in site.events("hook.finished")] == [0]
+    (event,) = site.events("job.observed")
+    return event
