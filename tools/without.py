@@ -81,10 +81,10 @@ def _copy(root: Path, copy: Path) -> None:
 
 
 def _remove(copy: Path, name: str) -> None:
-    """Remove what is a wing's: three names, and rows of figures about its tests."""
+    """Remove what is a wing's: its two folders, its page, and rows of figures about its tests."""
     shutil.rmtree(copy / "hooks" / "warmstart" / "wings" / name)
     shutil.rmtree(copy / "tests" / "wings" / name)
-    for path in (copy / "docs" / "wings").glob(f"{name}[.-]*"):  # its page, and pictures
+    for path in (copy / "docs" / "wings").glob(f"{name}[.-]*"):  # with the page's pictures
         path.unlink()
     for page in FIGURES:
         lines = (copy / page).read_text().splitlines(keepends=True)

@@ -14,9 +14,7 @@
                            answers.py   answers for slurmctld, in place of Slurm's commands (`slurm.slurmctld`)
                            programs/    Slurm's hooks: NAME_OF.py is PREFIX/libexec/warmstart/name-of (`packaging`)
                            libexec/, systemd/  other programs, and units, as templates (`packaging`)
-                           events.py    its events, and `REMARKS`: those that explain a run, in words (`report.runs`)
-                           events.py    its events; `REMARKS`, those that explain a run, in words (`audit.runs`);
-                                        `COPIES`, as in `audit.events`
+                           events.py    its events, and `REMARKS`: those that explain a run, in words (`audit.runs`)
                            checks.py    `CHECKS`, what doctor looks at for it (`doctor.wings.Checks`)
                            maintenance.py  `PARTS`, what maintenance does for it (`maintenance.wings.Parts`)
                            maker.py     how a step gets an image that the store lacks (`entry.pyxis_importer.Maker`)

@@ -90,9 +90,6 @@ ORPHAN_REMOVED = Event("orphan.removed")
 AUDIT_UNSHIPPED = Event("audit.unshipped")
 JOURNAL_DAMAGED = Event("journal.damaged")
 
-# What an observed job would have had as a copy, if there was one: the events, and what the report calls such copies.
-COPIES = {TREE_OBSERVED: "trees from a copy"}
-
 # What a job's own user may read of its prolog: nothing of other users' jobs, of the node, or of the policy.
 SHOWN_TO_JOB = frozenset(
     {

@@ -17,7 +17,7 @@ class Table(NamedTuple):
     rows: Sequence[tuple[str, int | str, str]]  # as those of the summary: what, the number, of which
 
 
-class Told(NamedTuple):
+class Content(NamedTuple):
     """What a section says."""
 
     figures: object  # for JSON
@@ -30,7 +30,7 @@ class Section(Protocol):
     def add(self, run: Run) -> None:
         """Count one run."""
 
-    def told(self) -> Told | None:
+    def told(self) -> Content | None:
         """Return what the runs so far amount to; None if there is nothing to say."""
 
 

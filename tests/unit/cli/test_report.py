@@ -14,7 +14,7 @@ from warmstart.audit.runs import Run
 from warmstart.cli import report as cli_report
 from warmstart.entry import epilog, prolog
 from warmstart.paths import Installation
-from warmstart.report.wings import Table, Told
+from warmstart.report.wings import Content, Table
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +70,11 @@ class Jobs:
         """Count it."""
         self._runs += run.hook == "prolog"
 
-    def told(self) -> Told | None:
+    def told(self) -> Content | None:
         """Say nothing of few."""
-        return Told({"runs": self._runs}, Table("Seen", [("runs", self._runs, "of all")])) if self._runs > 1 else None
+        return (
+            Content({"runs": self._runs}, Table("Seen", [("runs", self._runs, "of all")])) if self._runs > 1 else None
+        )
 
 
 def test_wings_have_sections(nowhere: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from warmstart import wing
 from warmstart.audit.runs import Run
 from warmstart.report.summary import summarize
-from warmstart.report.wings import Form, Table, Told, forms, sections, watched
+from warmstart.report.wings import Content, Form, Table, forms, sections, watched
 
 
 class Hooks:
@@ -22,9 +22,9 @@ class Hooks:
         """Note it."""
         self.hooks.append(run.hook)
 
-    def told(self) -> Told:
+    def told(self) -> Content:
         """Return them."""
-        return Told(self.hooks, Table("Hooks", [(hook, 1, "") for hook in self.hooks]))
+        return Content(self.hooks, Table("Hooks", [(hook, 1, "") for hook in self.hooks]))
 
 
 def test_every_section_sees_every_run() -> None:

@@ -18,21 +18,14 @@ from array import array
 from datetime import datetime
 from typing import NamedTuple
 
-from warmstart import wing
 from warmstart.audit import events, values
 from warmstart.audit.line import Line
 from warmstart.audit.runs import EPILOG, IMPORTED, Run
 from warmstart.report.counting import Durations, percent
 from warmstart.wings.forecast.events import CACHE_OBSERVED, IMAGE_OBSERVED
 
-COPY_S = 600.0  # after which a copy that was missed is taken to be there
+MADE_S = 600.0  # after which what a wing makes, and a job missed, is taken to be made
 MOST_OPEN = 1 << 16  # jobs without an epilog so far, and jobs on several nodes; the oldest are judged as they are
-
-COPIES: dict[str, str] = {
-    event: words
-    for module in (events, *map(wing.load, wing.with_part("events")))
-    for event, words in getattr(module, "COPIES", {}).items()
-}
 
 _Namespace = tuple[str, str]  # profile, name
 _Job = tuple[str, str, int]  # cluster, node, id
@@ -51,14 +44,6 @@ class Hits(NamedTuple):
         return percent(self.warm, self.warm + self.cold)
 
 
-class Copies(NamedTuple):
-    """Copies of one kind."""
-
-    what: str
-    had: int  # by jobs
-    wanted: int  # by jobs; what could not be looked at does not count
-
-
 class Predicted(NamedTuple):
     """Counts for each node of each job, as the hooks would have audited them."""
 
@@ -70,7 +55,7 @@ class Predicted(NamedTuple):
     saved_s: float  # seconds; on the first node of each job
     saves_unknown: int  # images on first nodes whose import nobody has measured
     profiles: tuple[Hits, ...]
-    copies: tuple[Copies, ...] = ()  # of each kind that a job wanted
+    others: tuple[Hits, ...] = ()  # what wings would have shown jobs in time, by kind
 
 
 class Prediction:
@@ -83,7 +68,7 @@ class Prediction:
         self._differing: dict[str, int] = {}  # profile → starts that nodes which differ make cold
         self._joint: dict[_Job, list[Line]] = {}  # what the nodes of a job agree on; the profile in place of the node
         self._open: dict[_Job, list[tuple[_Namespace, str]]] = {}  # where each job will publish
-        self._copies: dict[str, dict[str, _Image]] = {event: {} for event in COPIES}  # each version of an original
+        self._others: dict[str, dict[str, _Image]] = {}  # of wings: kind → name → what jobs wanted
         self._imports: dict[str, Durations] = {}  # by image
         self._all_imports = Durations()
 
@@ -110,8 +95,9 @@ class Prediction:
             self._images.setdefault(str(line.get("image")), _Image()).add(line)
         elif event == CACHE_OBSERVED:
             self._cache(run, line)
-        elif event in self._copies and not line.get("reason"):
-            self._copies[event].setdefault(str(line.get("namespace")), _Image()).add(line)
+        elif not line.get("reason"):
+            of_kind = self._others.setdefault(str(event).partition(".")[0], {})
+            of_kind.setdefault(str(line.get("namespace")), _Image()).add(line)
 
     def result(self) -> Predicted:
         """Return what the lines so far amount to."""
@@ -138,15 +124,7 @@ class Prediction:
             saved_s=round(saved, 3),
             saves_unknown=unknown,
             profiles=tuple(counts.values()),
-            copies=tuple(
-                Copies(
-                    COPIES[event],
-                    sum(len(original.later(COPY_S)) for original in originals.values()),
-                    sum(original.heads for original in originals.values()),
-                )
-                for event, originals in self._copies.items()
-                if originals
-            ),
+            others=tuple(_in_time(kind, [*known.values()]) for kind, known in sorted(self._others.items())),
         )
 
     def _cache(self, run: Run, line: Line) -> None:
@@ -177,8 +155,13 @@ class Prediction:
         return known.total / known.count if known.count else None
 
 
+def _in_time(kind: str, known: list[_Image]) -> Hits:
+    warm = sum(len(one.later(MADE_S)) for one in known)
+    return Hits(kind, warm, sum(one.heads for one in known) - warm)
+
+
 class _Image:
-    """One image, or one version of what is copied: when it was first missed, and when first nodes of jobs wanted it."""
+    """One image, or one thing of a wing's: when it was first missed, and when first nodes of jobs wanted it."""
 
     def __init__(self) -> None:
         self.times = 0

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from warmstart.policy.units import format_duration
 from warmstart.report.counting import counted
-from warmstart.report.wings import Table, Told
+from warmstart.report.wings import Content, Table
 from warmstart.wings.forecast.prediction import Predicted, Prediction
 
 
 class Forecast(Prediction):
     """What the runs of observed jobs foretell."""
 
-    def told(self) -> Told | None:
+    def told(self) -> Content | None:
         """Return it, if a job was observed."""
         predicted = self.result()
-        return Told(predicted, _table(predicted)) if predicted.jobs else None
+        return Content(predicted, _table(predicted)) if predicted.jobs else None
 
 
 SECTIONS = {"observed": Forecast}
@@ -32,7 +32,7 @@ def _table(predicted: Predicted) -> Table:
         ("imports", predicted.imports, ""),
         ("imports avoided", predicted.avoided, f"of {counted(images, 'image')}"),
         ("time saved on imports", format_duration(predicted.saved_s), unknown),
-        *((copies.what, copies.had, f"of {copies.wanted}") for copies in predicted.copies),
+        *((f"{hits.name}: in time", hits.warm, f"of {hits.warm + hits.cold}") for hits in predicted.others),
         ("jobs refused", predicted.refused, ""),
         ("nodes drained", predicted.drains, ""),
     ]

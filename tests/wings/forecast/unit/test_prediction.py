@@ -9,7 +9,7 @@ import pytest
 from warmstart.audit.line import Line, timestamp
 from warmstart.audit.runs import runs
 from warmstart.wings.forecast import prediction
-from warmstart.wings.forecast.prediction import Copies, Predicted, Prediction
+from warmstart.wings.forecast.prediction import Hits, Predicted, Prediction
 
 USER = "user-1-a"
 
@@ -57,16 +57,15 @@ def test_the_first_job_imports() -> None:
     assert (found.imports, found.avoided, found.saved_s, found.saves_unknown) == (2, 3, 0.0, 2)
 
 
-def test_the_first_job_has_its_original_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that begin later have the copy, until the original changes; what cannot be looked at counts nowhere."""
-    monkeypatch.setattr(prediction, "COPIES", {"toy.observed": "toys from a copy", "tool.observed": "tools"})
+def test_the_first_job_has_what_a_wing_makes_made() -> None:
+    """Those that begin later have it in time, until its name changes; what cannot be looked at counts nowhere."""
 
     def toy(at: float, version: str, *, found: bool = False, head: bool = True, reason: str = "") -> Line:
         return line("toy.observed", at, namespace=version, found=found, head=head, reason=reason)
 
     lines = [toy(0, "a"), toy(1, "a"), toy(2, "a", head=False), toy(700, "a"), toy(701, "b")]
     found = predicted(*lines, toy(9, "c", found=True), toy(800, "", reason="toy-unusable"))
-    assert found.copies == (Copies("toys from a copy", 2, 5),)
+    assert found.others == (Hits("toy", 2, 3),)
 
 
 def test_time_is_what_an_import_was_seen_to_take() -> None:
