@@ -12,7 +12,7 @@ import time
 
 from warmstart.errors import NodeError, PolicyError, ResourceError, StoreError, UserError, WarmstartError
 from warmstart.host import wire
-from warmstart.host.deadline import Deadline
+from warmstart.host.deadline import Deadline, looks
 from warmstart.job import Job
 from warmstart.lean import NamedTuple, partial, suppress
 from warmstart.policy.compiled import Policy
@@ -24,7 +24,7 @@ from warmstart.slurm import nodes
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import board
 from warmstart.store.board import run_of
-from warmstart.store.meeting import Meeting, looks
+from warmstart.store.meeting import Meeting
 from warmstart.wings.ports import events, ledger
 from warmstart.wings.ports.ledger import Holder, PortRequest
 
