@@ -193,8 +193,8 @@ def test_the_quarantine_is_shown_and_emptied(site: Installation, place: Place, s
     assert answer(site, "maintain", "--store")["discarded"] == 1
     assert list(folder.iterdir()) == []
     lines = [json.loads(line) for line in (place.base / "log" / "audit.jsonl").read_text().splitlines()]
-    (told,) = [line for line in lines if line["event"] == "image.discarded"]
-    assert told["name"] == old
+    (told,) = [line for line in lines if line["event"] == "store.swept"]
+    assert told["names"] == [old]
 
 
 @pytest.mark.usefixtures("ready")

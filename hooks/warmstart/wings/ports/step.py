@@ -8,8 +8,6 @@ since another node may already know them. `end` frees them.
 
 from __future__ import annotations
 
-import time
-
 from warmstart.errors import NodeError, PolicyError, ResourceError, StoreError, UserError, WarmstartError
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline, looks
@@ -210,15 +208,12 @@ def _publish(context: Context, options: Options, answer: Answer) -> None:
 
 
 def _join(context: Context, options: Options) -> Outcome:
-    started = time.monotonic()
     answer = _answer(context, options)
     if answer.refused:
         raise HeadRefused(head=answer.address, reason=answer.refused)
     address, ports = answer.address, answer.ports
     if not address or len(ports) <= options.further:
         raise AnswerUnusable(name=options.meeting.path, problem="it has no address, or too few ports")
-    waited = round((time.monotonic() - started) * 1000, 3)
-    context.audit.emit(events.RENDEZVOUS_JOINED, address=address, ports=ports, waited_ms=waited)
     return _outcome(context.record, address, ports)
 
 
