@@ -141,7 +141,7 @@ def test_a_namespace_goes_with_its_last_bundle(site: MaintenanceSite, monkeypatc
     later = time.time() + 2 * 86400
     monkeypatch.setattr(time, "time", lambda: later)
     assert site.json("maintain", "--store")["swept"] == 1
-    assert sorted(os.listdir(site.store / "artifacts")) == ["locks", "site"]
+    assert sorted(os.listdir(site.store / "artifacts")) == ["id", "locks", "maintained", "site"]
     (event,) = site.events("store.swept")
     assert (event["scope"], event["namespace"], event["names"]) == ("user-1-a", "ns", ["numba"])
 
