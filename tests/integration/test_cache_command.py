@@ -122,10 +122,10 @@ def test_replaced_bundles_go_after_the_grace(site: MaintenanceSite, monkeypatch:
         site.publish(one(name))
     site.json("cache", "compact")
     seen = site.seen()
-    assert site.json("cache", "gc")["removed"] == 0
+    assert site.json("maintain", "--store")["removed"] == 0
     later = time.time() + 7200
     monkeypatch.setattr(time, "time", lambda: later)
-    assert site.json("cache", "gc")["removed"] == 3
+    assert site.json("maintain", "--store")["removed"] == 3
     assert site.seen() == seen
     assert [path.suffix for path in sorted(site.directory().glob("*Z-*"))] == [".json", ".sqsh"]
 
@@ -137,11 +137,11 @@ def test_a_namespace_goes_with_its_last_bundle(site: MaintenanceSite, monkeypatc
     site.publish(one("b"), scope="site")
     with site.client() as client:
         client.run_in(after(20), maintenance.remove, site.namespace(), [bundle])
-    assert site.json("cache", "gc")["swept"] == 0
+    assert site.json("maintain", "--store")["swept"] == 0
     later = time.time() + 2 * 86400
     monkeypatch.setattr(time, "time", lambda: later)
-    assert site.json("cache", "gc")["swept"] == 1
-    assert sorted(os.listdir(site.store / "artifacts")) == ["locks", "site"]
+    assert site.json("maintain", "--store")["swept"] == 1
+    assert sorted(os.listdir(site.store / "artifacts")) == ["id", "locks", "maintained", "site"]
     (event,) = site.events("store.swept")
     assert (event["scope"], event["namespace"], event["names"]) == ("user-1-a", "ns", ["numba"])
 
@@ -154,7 +154,7 @@ def test_what_is_unused_or_too_much_goes(site: MaintenanceSite) -> None:
         at = time.time() - days * 86400
         os.utime(site.directory() / f"{bundle}.sqsh", (at, at))
     limited = MaintenanceSite(site.base, "maintenance: {keep: 90d, per_user: 4MiB}")
-    assert limited.json("cache", "gc")["removed"] == 2
+    assert limited.json("maintain", "--store")["removed"] == 2
     assert set(site.seen().values()) == {used}
     assert {event["bundle"]: event["reason"] for event in site.events("bundle.removed")} == {
         old: "unused for longer than maintenance.keep",

@@ -130,10 +130,9 @@ def test_verify_reads_every_byte(site: Installation, place: Place, store: Store)
 
 
 @pytest.mark.usefixtures("ready")
-def test_pin_and_evict(site: Installation, place: Place, store: Store) -> None:
-    """Images in use or pinned stay unless forced. Without names nothing is evicted while there is space."""
+def test_pin_and_remove(site: Installation, place: Place, store: Store) -> None:
+    """Images in use or pinned stay unless forced."""
     name = Path(imported(site, place)["path"]).name.removesuffix(".sqsh")
-    assert answer(site, "images", "evict") == {"evicted": []}
     kept = run(site, "images", "rm", name, "--json")
     assert (kept.exit_code, name in kept.stdout) == (1, True)
     shutil.rmtree(store.source / "images" / "used")
@@ -193,8 +192,8 @@ def test_the_quarantine_is_shown_and_emptied(site: Installation, place: Place, s
     assert answer(site, "maintain", "--store")["discarded"] == 1
     assert list(folder.iterdir()) == []
     lines = [json.loads(line) for line in (place.base / "log" / "audit.jsonl").read_text().splitlines()]
-    (told,) = [line for line in lines if line["event"] == "image.discarded"]
-    assert told["name"] == old
+    (told,) = [line for line in lines if line["event"] == "store.swept"]
+    assert told["names"] == [old]
 
 
 @pytest.mark.usefixtures("ready")

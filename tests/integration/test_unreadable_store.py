@@ -196,7 +196,7 @@ def test_a_shared_scope_leaves_the_users_own(site: Site) -> None:
         site.seen(SHARED, OWN)
 
 
-@pytest.mark.parametrize("command", ["reindex", "compact", "gc"])
+@pytest.mark.parametrize("command", ["reindex", "compact"])
 def test_a_command_goes_on_and_names_each(site: Site, command: str) -> None:
     """Namespaces that cannot be read keep no other from its index."""
     for scope in ("account-a", SHARED):

@@ -456,7 +456,7 @@ def test_nodes_and_maintenance_publish_nothing_there(site: Site) -> None:
         os.close(fd)
     assert site.json("cache", "compact")["compacted"] == 1  # of the user's own
     with mock.patch("warmstart.store.maintenance.time.time", return_value=time.time() + 400 * 86400):
-        site.json("cache", "gc")
+        site.json("maintain", "--store")
     assert site.node("n2").seeded() == dict.fromkeys("ab", GOOD)
 
 

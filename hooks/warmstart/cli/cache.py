@@ -343,25 +343,6 @@ def compact(installation: Installation, /, as_json: bool, **options: str | None)
 
 
 @cache.command()
-@json_option
-@click.pass_obj
-def gc(installation: Installation, as_json: bool) -> None:
-    """Remove files of publishers that died, replaced bundles, bundles that the policy lets expire, empty namespaces.
-
-    Exit status: 0 done; 1 a namespace fails; 2 not root, or the store is busy.
-    """
-    with store_maintenance(installation) as (session, work):
-        for where in work.namespaces():
-            with work.isolated():
-                work.sweep(where)
-        work.collect_garbage()
-        work.remove_empty()
-    tell_counts(work.report, as_json)
-    if _tell_failures(session):
-        raise click.exceptions.Exit(NO)
-
-
-@cache.command()
 @filter_options
 @table_options(REINDEXED)
 @click.pass_obj

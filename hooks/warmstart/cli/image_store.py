@@ -219,6 +219,15 @@ def _at_work(reference: str, machine: str, producer: ImageProducer, private: str
     is_measured = producer.total > 0 and producer.rate > 0
     left = round((producer.total - producer.done) / producer.rate) if is_measured else -1
     return Import(
-        *(reference, machine, producer.host, producer.job, producer.since, producer.phase or "begins"),
-        *(producer.done, producer.total, producer.rate, left, private),
+        reference=reference,
+        machine=machine,
+        node=producer.host,
+        job_id=producer.job,
+        since=producer.since,
+        phase=producer.phase or "begins",
+        done=producer.done,
+        total=producer.total,
+        rate=producer.rate,
+        left=left,
+        private=private,
     )

@@ -35,7 +35,6 @@ from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
 from warmstart.images.store import eviction, published
 from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
-from warmstart.images.store.layout import NOBODY
 from warmstart.paths import Installation
 from warmstart.steps.image import tell
 
@@ -280,25 +279,6 @@ def remove(installation: Installation, image: tuple[str, ...], force: bool, as_j
         show_table(("result", "image"), [*(("removed", e.name) for e in done), *(("protected", n) for n in protected)])
     if protected:
         raise click.exceptions.Exit(NOT_DONE)
-
-
-@images.command()
-@_common
-def evict(installation: Installation, as_json: bool) -> None:
-    """Evict the least recently used images, down to the policy's watermarks. For root.
-
-    Exit status: 0 done; 2 wrong usage.
-    """
-    with changed(installation) as store:
-        rules = store.policy.images
-        gone = store.images.run(after(LISTING_S), eviction.make_room, 0, rules.keep, NOBODY)
-        for name in gone:
-            store.emit(events.IMAGE_EVICTED, name=name, reason="warmstart images evict")
-        store.site().forget_gone(after(LISTING_S))
-    if as_json:
-        show_json({"evicted": gone})
-    elif gone:
-        show_table(("result", "image"), [("evicted", name) for name in gone])
 
 
 @contextmanager

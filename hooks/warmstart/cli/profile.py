@@ -99,7 +99,8 @@ def tried(policy: Policy, profile: Profile, directory: str) -> Taken:
     with opened_dir(os.path.realpath(directory)) as top, _stage() as stage:
         owner = os.fstat(top).st_uid
         found = collect(
-            *(top, ""),
+            top,
+            "",
             owner=owner,
             entry_of=profile.entry_of,
             skip=(),

@@ -304,7 +304,7 @@ def space(store: Store) -> Iterator[Finding]:
     """Compare free space with `images.keep.floor`, below which imports fail with `store-full`."""
     seen, keep = store.run(probe.look, store.path), store.policy.images.keep
     free = 100 * seen.free / max(seen.size, 1)
-    change = "run `warmstart images evict` and `warmstart cache gc`, or enlarge the file system"
+    change = "run `warmstart maintain --store`, or enlarge the file system"
     if free <= keep.floor:
         found = (
             f"{free:.1f}% of the store's file system is free; images.keep.floor is {keep.floor}%: nothing is imported"

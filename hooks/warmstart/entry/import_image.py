@@ -45,7 +45,6 @@ from warmstart.slurm.facts import Access
 from warmstart.steps.image import tell
 
 MADE = ("imported", "adopted")  # not: found in the store, or left to another host
-PROGRESS_S = 60.0  # between two events of progress
 OVERTIME_S = 60.0  # after its deadline the process is killed: something hangs
 FAILED, WRONG_USAGE = 1, 2
 
@@ -123,7 +122,6 @@ class _Import:
         self._request = request
         self._directory = session.paths.imports
         self._audit = session.audit.bind(job_id=request.job_id, cluster=request.cluster)
-        self._told = ("", 0.0)  # the phase of the last event of progress, and when it was
 
     def run(self) -> None:
         """Import the image. All failures are audited and told to those who wait."""
@@ -199,15 +197,9 @@ class _Import:
         importer = partial(_importer_with_login, session.policy, credentials.file, reference.registry)
         return private.site_of(site, request.private, deadline)._replace(importer=importer)
 
-    def _progress(self, now: ImageProducer) -> None:
-        """Audit each phase, and a long one's progress from time to time."""
+    def _progress(self, _now: ImageProducer) -> None:
         for watcher in self._watchers:
             watcher.progressed()
-        phase, at = self._told
-        if now.phase != phase or time.monotonic() - at >= PROGRESS_S:
-            self._told = (now.phase, time.monotonic())
-            progress = {"phase": now.phase, "bytes": now.done, "total": now.total, "rate": now.rate}
-            self._audit.emit(events.IMAGE_IMPORT_PROGRESS, image=self._request.reference, **progress)
 
     def _abandoned(self, problem: str) -> ImportAbandoned:
         return ImportAbandoned(image=self._request.reference, node=self._request.node, problem=problem)

@@ -235,10 +235,8 @@ def in_store(reference: Reference, policy: Policy) -> str:
     """Return the path of the store's image, "" if there is none. Reads the store as the user, without a lock."""
     query = query_by_rules(reference, policy.images, recipe(policy.images.importer))
     try:
-        image = layout.find(
-            *(policy.paths.store, query.key, reference.digest, query.kind, query.fresh_after),
-            owner=policy.store_user.uid,
-        )
+        store, owner = policy.paths.store, policy.store_user.uid
+        image = layout.find(store, query.key, reference.digest, query.kind, query.fresh_after, owner=owner)
     except OSError as error:
         _say(f"cannot read the image store: {error.strerror}")
         return ""

@@ -1,4 +1,4 @@
-"""Fetch bundles that did not come within `seed.fetch_budget`. One process of a node, so `seed.fetch_rate` is its."""
+"""Fetch bundles that did not come within `seed.fetch_budget`. One process of a node, so `RATE` is its."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from warmstart.seed.wanted import FETCHES, Wanted
 from warmstart.session import Session
 from warmstart.store.bundles import BundleGone, CopyFailed, FetchOverBudget
 
-FETCH_S = 3600.0  # for one attempt at a bundle; longer if the rate is low
+RATE = 64 << 20  # bytes per second
+FETCH_S = 3600.0  # for one attempt at a bundle; longer for a very large one
 
 
 def fetch(turn: Turn) -> Outcome:
@@ -51,8 +52,8 @@ def _fetch(session: Session, item: Wanted) -> None:
     if item.size > most:
         raise FetchOverBudget(bundle=item.bundle, problem=f"it has {item.size} bytes, which is more than {keys}")
     node_cache.prune(directory, session.paths.layers, room, time.time())
-    deadline = after(max(FETCH_S, 2 * item.size / rules.fetch_rate))
-    node_cache.fetch_wanted(directory, item, store=session.store, rate=rules.fetch_rate, deadline=deadline)
+    deadline = after(max(FETCH_S, 2 * item.size / RATE))
+    node_cache.fetch_wanted(directory, item, store=session.store, rate=RATE, deadline=deadline)
 
 
 WORK = {FETCHES.name: Work(FETCHES, fetch)}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
 from warmstart import run_end
-from warmstart.audit import events
 from warmstart.errands.loop import DONE, LATER, MORE, Outcome, Turn, Work
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import REMOVALS
@@ -24,11 +21,7 @@ def remove(turn: Turn) -> Outcome:
         return LATER
     if item.record is None:  # maintenance finds its tree, which nothing names any more
         return DONE
-    if not run_end.finish_removal(session.paths, item.record, after(SLICE_S)):
-        return MORE
-    took = round((time.time() - item.since) * 1000, 3)
-    session.audit.for_job(**item.job_labels).emit(events.REMOVAL_FINISHED, run=item.name, duration_ms=took)
-    return DONE
+    return DONE if run_end.finish_removal(session.paths, item.record, after(SLICE_S)) else MORE
 
 
 WORK = {REMOVALS.name: Work(REMOVALS, remove, owner_s=USER_S, step=run_end.STEP, while_off=True, patience_s=PATIENCE_S)}

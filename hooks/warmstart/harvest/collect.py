@@ -205,10 +205,19 @@ class _Copy:
         unchanged = scanned.seeded.keys() - set(self._changed)
         skipped = scanned.skipped + sum(len(scanned.seeded[entry]) for entry in unchanged)
         return Collected(
-            *(self._entries, self._changed, self._size, skipped, scanned.ignored, scanned.ignored_examples),
-            *(tally.counts, tally.examples, scanned.truncated or truncated),
-            "" if scanned.truncated else last,  # what was not scanned could have a place before it
-            *(scanned.is_empty, scanned.hides, scanned.touched),
+            entries=self._entries,
+            changed=self._changed,
+            size=self._size,
+            skipped=skipped,
+            ignored=scanned.ignored,
+            ignored_examples=scanned.ignored_examples,
+            rejected=tally.counts,
+            examples=tally.examples,
+            truncated=scanned.truncated or truncated,
+            reached="" if scanned.truncated else last,  # what was not scanned could have a place before it
+            is_empty=scanned.is_empty,
+            hides=scanned.hides,
+            touched=scanned.touched,
         )
 
     def _one_new(self, entry: str, paths: list[str]) -> None:

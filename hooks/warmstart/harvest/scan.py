@@ -98,8 +98,16 @@ def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
         if entry not in walk.rejected and posixpath.dirname(entry) in walk.seen_whole
     }
     return Found(
-        *(entries, walk.seeded, walk.touched, walk.rejected, walk.skipped),
-        *(walk.ignored.counts, walk.ignored.examples, walk.truncated, walk.is_empty, walk.hides),
+        entries=entries,
+        seeded=walk.seeded,
+        touched=walk.touched,
+        rejected=walk.rejected,
+        skipped=walk.skipped,
+        ignored=walk.ignored.counts,
+        ignored_examples=walk.ignored.examples,
+        truncated=walk.truncated,
+        is_empty=walk.is_empty,
+        hides=walk.hides,
     )
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 
-from warmstart.lean import NamedTuple
+from warmstart.lean import Iterator, NamedTuple
+
+FIRST_PAUSE_S = 0.02
+SHORT_PAUSE_S = 0.25  # the longest in the first seconds,
+PAUSE_SHARE = 0.05  # then this part of the time waited so far,
+LONGEST_PAUSE_S = 5.0  # and never more than this; chance makes each up to half longer or shorter
 
 
 class Deadline(NamedTuple):
@@ -28,3 +34,23 @@ class Deadline(NamedTuple):
 def after(seconds: float) -> Deadline:
     """Return the deadline `seconds` from now."""
     return Deadline(time.monotonic() + seconds)
+
+
+def looks(until: Deadline) -> Iterator[None]:
+    """Yield at each moment to look: at once, then with growing pauses, the last time at `until`.
+
+    Whoever waits long looks seldom: a thousand nodes may wait for the same. A look comes late by a small part of the
+    time that was waited already.
+    """
+    pause, began = FIRST_PAUSE_S, time.monotonic()
+    yield
+    while not until.expired():
+        time.sleep(min(jittered(pause), until.left()))
+        waited = time.monotonic() - began
+        pause = min(pause * 1.5, max(SHORT_PAUSE_S, min(waited * PAUSE_SHARE, LONGEST_PAUSE_S)))
+        yield
+
+
+def jittered(pause: float) -> float:
+    """Return a pause between half and one and a half of this one, so that many who wait do not look at once."""
+    return pause * (0.5 + os.urandom(1)[0] / 256)

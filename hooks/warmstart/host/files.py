@@ -228,10 +228,27 @@ def is_temporary(name: str) -> bool:
 def remove_temporaries(directory: str, before: float) -> None:
     """Remove what writers left in a directory that died (`replace_file`) before a time in epoch seconds."""
     with suppress(FileNotFoundError), opened_dir(directory) as fd:
-        for name in filter(is_temporary, os.listdir(fd)):
-            with suppress(FileNotFoundError):
-                if os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime < before:
-                    os.unlink(name, dir_fd=fd)
+        remove_older(fd, before, is_temporary)
+
+
+def remove_older(dir_fd: int, before: float, is_one: Callable[[str], bool]) -> int:
+    """Unlink the files of such names that were last written before a time in epoch seconds; return how many."""
+    names = filter(is_one, os.listdir(dir_fd))
+    return sum(unlink_if_there(name, dir_fd) for name in names if written(name, dir_fd) < before)
+
+
+def written(name: str, dir_fd: int) -> float:
+    """Return when a file was last written, in epoch seconds; infinity if it is gone."""
+    with suppress(FileNotFoundError):
+        return os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mtime
+    return float("inf")
+
+
+def changed(name: str, dir_fd: int) -> float:
+    """Return when a file was last changed, also by a new time or link (ctime); infinity if it is gone."""
+    with suppress(FileNotFoundError):
+        return os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_ctime
+    return float("inf")
 
 
 def unlink_if_there(name: str, dir_fd: int) -> bool:

@@ -54,11 +54,11 @@ class WorkerStopped(WorkerSilent):
     hint = "ask that user, whose own copies and images alone wait for it; no file system is at fault"
 
 
-class WorkerNotStarted(ResourceError):
-    """The node has no processes, memory or descriptors left for a worker."""
+class ProgramNotStarted(ResourceError):
+    """The node has no processes, memory or descriptors left for a program or a worker."""
 
-    code = "worker-not-started"
-    template = "cannot start a process as {identity}: {problem}"
+    code = "program-not-started"
+    template = "cannot start {program}: {problem}"
     hint = "find out who has used up the node's processes, memory or open files"
 
 

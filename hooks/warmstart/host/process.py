@@ -11,7 +11,7 @@ import os
 
 from warmstart.errors import NodeError, ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.identity import Identity
+from warmstart.host.identity import Identity, ProgramNotStarted
 from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple, Sequence, suppress
 
 if TYPE_CHECKING:
@@ -42,14 +42,6 @@ class ProgramTooSlow(ResourceError):
     code = "program-too-slow"
     template = "{program} was killed at its deadline"
     hint = "check whether the node or its disk is overloaded; raise the budget in the policy if this is usual"
-
-
-class ProgramNotStarted(ResourceError):
-    """The node has no processes, memory or descriptors left to start a program."""
-
-    code = "program-not-started"
-    template = "cannot start {program}: {problem}"
-    hint = "find out who has used up the node's processes, memory or open files"
 
 
 class CompletedProgram(NamedTuple):

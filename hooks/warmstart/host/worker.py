@@ -20,9 +20,9 @@ from warmstart.host.files import file_of, write_all
 from warmstart.host.identity import (
     SIGKILL,
     Identity,
+    ProgramNotStarted,
     WorkerAnswerMalformed,
     WorkerDied,
-    WorkerNotStarted,
     WorkerSilent,
     WorkerStopped,
     become,
@@ -102,7 +102,7 @@ class Worker:
         """Run the module-level `function` in the child and return its result.
 
         Arguments and result must have types that `wire` can send; both sides check them against the function's
-        annotations. Raises the function's own `WarmstartError` or `OSError`, `WorkerNotStarted`, `WorkerSilent` at the
+        annotations. Raises the function's own `WarmstartError` or `OSError`, `ProgramNotStarted`, `WorkerSilent` at the
         deadline, `WorkerDied` if the child died, `WorkerAnswerMalformed` for a result of another type, and `WorkerBug`
         for any other exception; `ValueError` for a function of another room.
         """
@@ -167,7 +167,7 @@ class Worker:
         except OSError as error:
             for fd in pipes:
                 os.close(fd)
-            raise WorkerNotStarted(identity=self.identity.name, problem=error.strerror) from error
+            raise ProgramNotStarted(program=f"a process as {self.identity.name}", problem=error.strerror) from error
         request_read, self._requests, self._answers, answer_write = pipes
         if pid:
             self._pid = pid
@@ -176,8 +176,8 @@ class Worker:
             return
         try:  # the child: no exception may reach the hook's own code
             if problem := self._become(request_read, answer_write):
-                not_started = {"identity": self.identity.name, "problem": problem}
-                _send(answer_write, {"code": WorkerNotStarted.code, "fields": not_started})
+                not_started = {"program": f"a process as {self.identity.name}", "problem": problem}
+                _send(answer_write, {"code": ProgramNotStarted.code, "fields": not_started})
             else:
                 _serve(request_read, answer_write)
         except BaseException:  # noqa: BLE001 - the parent raises it

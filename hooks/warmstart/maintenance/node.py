@@ -162,8 +162,13 @@ class _NodeMaintenance:
         if self._is_complete:
             self._record_success()
         return Report(
-            *(self._session.node, spooled, orphans.finished, done["harvests"], orphans.removed + done["removals"]),
-            *(pruned, noted),
+            self._session.node,
+            spooled=spooled,
+            finished=orphans.finished,
+            harvested=done["harvests"],
+            removed=orphans.removed + done["removals"],
+            pruned=pruned,
+            noted=noted,
             failed=tuple(map(str, self._session.failures)),
         )
 
@@ -271,9 +276,14 @@ class _NodeMaintenance:
         """Remove the temporary files of writers that died."""
         installation, paths = self._installation, self._session.paths
         for directory in (
-            *(installation.var, installation.metrics),
+            installation.var,
+            installation.metrics,
+            paths.root,
+            paths.bundles,
+            paths.imports,
+            paths.journal,
+            paths.trees,
             *(f"{paths.errands}/{kind}" for kind in names_in(paths.errands)),
-            *(paths.root, paths.bundles, paths.imports, paths.journal, paths.trees),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
 

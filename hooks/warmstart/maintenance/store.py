@@ -188,8 +188,8 @@ class StoreMaintenance:
         """Remove quarantined images that are too old or too many."""
         lease = self._session.policy.images.keep.lease
         gone = store.run(self._session.store_deadline(), eviction.empty_quarantine, time.time(), lease)
-        for name in gone:
-            self._session.audit.emit(events.IMAGE_DISCARDED, name=name, store=store.path)
+        if gone:
+            self._session.audit.emit(events.STORE_SWEPT, names=gone[:20], store=store.path)
         self._count(discarded=len(gone))
 
     def _sweep_top(self) -> None:

@@ -112,7 +112,6 @@ class Seed(NamedTuple):
 
     fetch_budget: int  # seconds
     max_fetch: int  # bytes
-    fetch_rate: int  # bytes per second
     keep: int  # bytes
     together: bool  # whether nodes of a job agree on what they show it
     verify: int | None = None  # percent of jobs that start cold, and whose work is compared; None: of none

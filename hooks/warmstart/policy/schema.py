@@ -384,9 +384,6 @@ class Seed(Section):
 
     fetch_budget: Duration = key("10s", "Time for fetching bundles to the node, per job.")
     max_fetch: Size = key("1GiB", "Bytes of bundles fetched to the node, per job. No larger bundle is ever made.")
-    fetch_rate: Size = key(
-        "64MiB", "Bytes per second at most at which a node fetches what did not arrive within `seed.fetch_budget`."
-    )
     keep: Size = key(
         "20GiB", "Copies of bundles that `warmstart maintain` leaves on a node. Least recently used copies go first."
     )

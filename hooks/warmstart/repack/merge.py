@@ -381,7 +381,8 @@ def _collect_verified(
     entries = {entry: selection.manifest.entries[entry] for entry in selection.entries}
     entry_of = {path: entry for entry, files in entries.items() for path in files}
     collected = collect(
-        *(top, "unpacked/all"),
+        top,
+        "unpacked/all",
         owner=settings.validator.uid,
         entry_of=entry_of.get,
         skip=(),

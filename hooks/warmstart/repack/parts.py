@@ -113,8 +113,14 @@ class _Union:
         """Return the draft of the bundle. Raises `ValueError` without any part."""
         if self._first is None:
             raise ValueError("no part")
-        producer, facts = self._first.producer, self._first.facts
-        return Draft(*(producer, facts, self._entries, self._origins), based_on=self._based_on, fresh=self._is_fresh)
+        return Draft(
+            self._first.producer,
+            self._first.facts,
+            self._entries,
+            self._origins,
+            based_on=self._based_on,
+            fresh=self._is_fresh,
+        )
 
     def _take(self, entry: str, files: dict[str, File]) -> bool:
         """Take an entry; return False if it is above the limits or one of its files is another's directory."""

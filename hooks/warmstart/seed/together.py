@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import time
 
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import Deadline, after, looks
 from warmstart.lean import Mapping, NamedTuple, partial
 from warmstart.record import Record
 from warmstart.slurm.nodes import expand
 from warmstart.store.client import StoreClient
-from warmstart.store.meeting import Meeting, looks
+from warmstart.store.meeting import Meeting
 
 VOTES_S = 5.0  # for mounts, votes and what the store is late by
 MARGIN_S = 5.0  # by which a node waits longer for the choice than the head node may take

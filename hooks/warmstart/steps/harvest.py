@@ -347,7 +347,7 @@ class _ProfileHarvest:
             self._is_overlaid = overlay is not None
             if overlay:
                 collected = collect_overlay(
-                    *(overlay,),
+                    overlay,
                     owner=owner,
                     entry_of=entry_of,
                     skip=() if record.sampled else self._skip,
@@ -357,7 +357,8 @@ class _ProfileHarvest:
                 )
             else:
                 collected = collect(
-                    *(base, f"cache/{profile.name}"),
+                    base,
+                    f"cache/{profile.name}",
                     owner=owner,
                     entry_of=entry_of,
                     skip=() if record.sampled else self._skip,

@@ -16,7 +16,16 @@ import random
 import time
 
 from warmstart.errors import StoreError
-from warmstart.host.files import ensure_dir, is_temporary, opened_dir, read_small, replace_file, touch, unlink_if_there
+from warmstart.host.files import (
+    changed,
+    ensure_dir,
+    is_temporary,
+    opened_dir,
+    read_small,
+    replace_file,
+    touch,
+    unlink_if_there,
+)
 from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple, Sequence, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.profiles.defined import TREES
@@ -404,7 +413,7 @@ def sweep_top(store: str, now: float) -> list[str]:
     ):
         with store_errors("sweep the store"), suppress(FileNotFoundError), opened_dir(f"{store}/{folder}") as fd:
             names = [name for name in sorted(os.listdir(fd)) if name.startswith(prefix) or is_temporary(name)]
-            old = [name for name in names if _ctime(fd, name) < now - age]
+            old = [name for name in names if changed(name, fd) < now - age]
             swept += [f"{folder}/{name}" for name in old[:MOST_SWEPT] if _removed(name, fd)]
     return swept
 
@@ -416,26 +425,14 @@ def _removed(name: str, fd: int) -> bool:
         return board.remove(name, fd)
 
 
-def _ctime(fd: int, name: str) -> float:
-    with suppress(FileNotFoundError):
-        return os.stat(name, dir_fd=fd, follow_symlinks=False).st_ctime
-    return float("inf")
-
-
 def _is_left_over(fd: int, name: str, names: set[str], before: float) -> bool:
     stem, suffix = os.path.splitext(name)
     orphan = suffix == BUNDLE and is_bundle_id(stem) and stem + MANIFEST not in names
     if not (orphan or name.startswith(TEMP_PREFIX)):
         return False
-    try:
-        if orphan:
-            # By name, because the listing may be stale. Its age is by ctime, because mtime is the last use.
-            with suppress(FileNotFoundError):
-                os.stat(stem + MANIFEST, dir_fd=fd, follow_symlinks=False)
-                return False
-        return os.stat(name, dir_fd=fd, follow_symlinks=False).st_ctime < before
-    except FileNotFoundError:
+    if orphan and changed(stem + MANIFEST, fd) < float("inf"):  # by name, because the listing may be stale
         return False
+    return changed(name, fd) < before  # not by mtime, which is the last use
 
 
 def superseded(where: Namespace, writer: str, now: float) -> list[str]:

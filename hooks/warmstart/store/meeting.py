@@ -9,8 +9,8 @@ import time
 
 from warmstart.errors import StoreError
 from warmstart.host import wire
-from warmstart.host.deadline import Deadline, after
-from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, dumps, suppress
+from warmstart.host.deadline import Deadline, after, looks
+from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, dumps, suppress
 from warmstart.record import Record
 from warmstart.slurm.nodes import first
 from warmstart.store import board
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     N = TypeVar("N", bound=Notice)
     T = TypeVar("T")
 
-FIRST_PAUSE_S = 0.02
-SHORT_PAUSE_S = 0.25  # the longest in the first seconds,
-PAUSE_SHARE = 0.05  # then this part of the time waited so far,
-LONGEST_PAUSE_S = 5.0  # and never more than this
 LOOK_S = 5.0  # for one question to the store
 
 
@@ -113,14 +109,3 @@ def _read(kind: type[N], text: str) -> N | None:
     with suppress(ValueError):
         return wire.from_object(kind, wire.parse(text.encode()))
     return None
-
-
-def looks(until: Deadline) -> Iterator[None]:
-    """Yield at each moment to look into the store: at once, then with growing pauses, the last time at `until`."""
-    pause, began = FIRST_PAUSE_S, time.monotonic()
-    yield
-    while not until.expired():
-        time.sleep(min(pause, until.left()))
-        waited = time.monotonic() - began
-        pause = min(pause * 1.5, max(SHORT_PAUSE_S, min(waited * PAUSE_SHARE, LONGEST_PAUSE_S)))
-        yield

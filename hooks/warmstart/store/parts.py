@@ -21,7 +21,7 @@ import time
 
 from warmstart.errors import UserError
 from warmstart.host import wire
-from warmstart.host.files import ensure_dir, open_regular, opened_dir, unlink_if_there, write_all
+from warmstart.host.files import changed, ensure_dir, open_regular, opened_dir, unlink_if_there, write_all
 from warmstart.host.wire import Json
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
 from warmstart.slurm.nodes import expand
@@ -332,7 +332,7 @@ def _bundles(names: list[str]) -> list[str]:
 
 
 def _since(dir_fd: int, names: list[str]) -> float:
-    return min(_ctime(dir_fd, name) for name in [*names, "."] if name != LOCKS)
+    return min(changed(name, dir_fd) for name in [*names, "."] if name != LOCKS)
 
 
 def _standing(names: list[str], nodelist: str, since: float = 0.0) -> Standing:
@@ -380,14 +380,8 @@ def _size(dir_fd: int) -> int:
     return size * len(names) // max(1, len(looked_at))
 
 
-def _ctime(dir_fd: int, name: str) -> float:
-    with suppress(FileNotFoundError):
-        return os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_ctime
-    return float("inf")
-
-
 def _is_left_over(dir_fd: int, name: str) -> bool:
     """Return whether a file is what a writer left that died long ago."""
     stem, suffix = os.path.splitext(name)
     is_ours = name.startswith(TEMP_PREFIX) or (suffix == BUNDLE and is_bundle_id(stem))
-    return is_ours and _ctime(dir_fd, name) < time.time() - _LEFT_S
+    return is_ours and changed(name, dir_fd) < time.time() - _LEFT_S

@@ -13,8 +13,7 @@ from tests.support.worker_calls import put_in_place
 from warmstart.host import files, linux, loops
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
-from warmstart.host.identity import ROOT, Identity
-from warmstart.host.process import ProgramNotStarted
+from warmstart.host.identity import ROOT, Identity, ProgramNotStarted
 from warmstart.host.worker import Worker
 from warmstart.images import layers, scratch
 from warmstart.images.importers.base import run

@@ -126,10 +126,10 @@ def test_what_the_policy_does_not_keep_goes(site: EntrySite) -> None:
     (left,) = Path(site.store).rglob("index.json")
     (left.parent / ".tmp-n9-dead-1-0").touch()
     site.write(site.policy._replace(maintenance=site.policy.maintenance._replace(per_user=1)))
-    assert "2 removed" in site.command("cache", "gc").stdout
+    assert "2 removed" in site.command("maintain", "--store").stdout
     assert site.offered() == []
     assert len(site.events("bundle.removed")) == 2
-    assert site.json("cache", "gc")["removed"] == 0
+    assert site.json("maintain", "--store")["removed"] == 0
 
 
 def test_a_bundle_can_be_removed(site: EntrySite) -> None:
@@ -202,7 +202,7 @@ def test_one_host_maintains_at_a_time(site: EntrySite) -> None:
     """Who comes second is told."""
     with site.client() as other:
         assert other.lock(after(5))
-        result = site.command("cache", "gc")
+        result = site.command("cache", "compact")
     assert (result.exit_code, "another maintenance run" in result.stderr) == (2, True)
 
 
@@ -214,7 +214,6 @@ def test_one_host_maintains_at_a_time(site: EntrySite) -> None:
         ("show", "x"),
         ("verify",),
         ("compact",),
-        ("gc",),
         ("reindex",),
         ("promote", "x", "--to", "site"),
     ],

@@ -79,12 +79,6 @@ def test_a_pinned_image_stays(site: EntrySite) -> None:
     assert len(site.events("image.evicted")) == 2
 
 
-def test_without_a_name_the_watermarks_decide(site: EntrySite) -> None:
-    """On a disk with space nothing goes."""
-    assert site.json("images", "evict") == {"evicted": []}
-    assert names(site) == [HEX, OTHER]
-
-
 def test_a_damaged_image_is_quarantined(site: EntrySite) -> None:
     """Once it was read whole, every byte counts; what has not changed is not read again."""
     for how in ("intact", "intact, unchanged since it was last read"):
@@ -120,7 +114,7 @@ def test_an_image_is_brought_into_the_store(site: EntrySite, monkeypatch: pytest
     assert refused.exit_code in (1, 2)
 
 
-@pytest.mark.parametrize("command", [("pin", HEX), ("unpin", HEX), ("evict",), ("verify",), ("import", "a:1")])
+@pytest.mark.parametrize("command", [("pin", HEX), ("unpin", HEX), ("verify",), ("import", "a:1")])
 def test_only_root_changes_anything(site: EntrySite, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
     """Everybody may look."""
     monkeypatch.setattr(sessions, "os", OsAs(1000))

@@ -51,13 +51,12 @@ def left(site: EntrySite, number: int, *files: str, uid: int = 0) -> Path:
 
 def test_what_hooks_left_is_removed(site: EntrySite) -> None:
     """Also while warmstart is off, as when it is uninstalled; nothing stays but the workspaces' own directory."""
-    trees = [left(site, number, "tmp/a", "cache/b/c") for number in (1, 2)]
+    for number in (1, 2):
+        left(site, number, "tmp/a", "cache/b/c")
     Path(site.installation.off_switch).touch()
     assert run(site) == 0
     assert os.listdir(site.root / "workspace" / NODE) == []
     assert Errands(site.paths, REMOVALS).all() == []
-    assert [event["run"] for event in site.events("removal.finished")] == [tree.name for tree in trees]
-    assert [event["job_id"] for event in site.events("removal.finished")] == [1, 2]
 
 
 @pytest.mark.threat(43)

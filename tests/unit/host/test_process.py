@@ -12,6 +12,7 @@ import pytest
 
 from warmstart.host import process
 from warmstart.host.deadline import after
+from warmstart.host.identity import ProgramNotStarted
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # it is left on purpose
@@ -45,7 +46,7 @@ def test_a_node_without_descriptors_left_is_not_ours_to_mend() -> None:
     used = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (used[-1] + 1, hard))
     try:
-        with pytest.raises(process.ProgramNotStarted) as failed:
+        with pytest.raises(ProgramNotStarted) as failed:
             process.run(["/bin/true"], deadline=after(10))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -12,7 +12,7 @@ import pytest
 
 from warmstart.errors import NodeError, UserError
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerNotStarted, WorkerSilent, WorkerStopped
+from warmstart.host.identity import Identity, ProgramNotStarted, WorkerAnswerMalformed, WorkerSilent, WorkerStopped
 from warmstart.host.worker import Worker, WorkerBug
 
 ME = Identity("me", os.getuid(), os.getgid())
@@ -205,7 +205,7 @@ def test_a_node_without_processes_or_descriptors_is_no_bug(
     before = set(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(function, fails)
-        with pytest.raises(WorkerNotStarted, match="Too many open files"):
+        with pytest.raises(ProgramNotStarted, match="Too many open files"):
             worker.run(after(5), ids)
     worker.close()
     assert set(os.listdir("/proc/self/fd")) <= before  # garbage of other tests may be closed meanwhile

@@ -247,4 +247,4 @@ def test_images_are_kept_below_the_watermarks(
     assert asked == ["store", "team"] * 2
     done = 0 if fails else 2
     assert (work.report.evicted, work.report.discarded, work.report.failed) == (done, done, 4 - 2 * done)
-    assert (len(entry_site.events("image.evicted")), len(entry_site.events("image.discarded"))) == (done, done)
+    assert (len(entry_site.events("image.evicted")), len(entry_site.events("store.swept"))) == (done, done)

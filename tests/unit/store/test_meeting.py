@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,9 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.runs import a_record
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.store import meeting
 from warmstart.store.board import Topic, Whose, say, take_down
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import HeadSilent, Meeting
@@ -59,21 +57,3 @@ def test_it_looks_until_there_is_something(store: StoreClient) -> None:
     with pytest.raises(HeadSilent, match="the head node n1 has said nothing within 0 s"):
         board.await_head(lambda _: None, after(0.1), "said nothing")
     assert store.head_silent
-
-
-def test_who_waits_long_looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, often in the first seconds, every five seconds at the end: a thousand nodes may wait for minutes."""
-    now = 0.0
-    pauses: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-        pauses.append(seconds)
-
-    monkeypatch.setattr(time, "sleep", sleep)
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    assert sum(1 for _ in meeting.looks(Deadline(240.0))) == len(pauses) + 1
-    assert max(pauses[:10]) <= meeting.SHORT_PAUSE_S
-    assert pauses[-2] == meeting.LONGEST_PAUSE_S
-    assert len(pauses) < 120

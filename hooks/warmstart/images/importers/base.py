@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from warmstart.errors import StoreError, UserError
 from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import Identity
+from warmstart.host.identity import Identity, ProgramNotStarted
 from warmstart.host.namespaces import Arrangement
 from warmstart.images.importers import egress
 from warmstart.images.importers.egress import Destinations, Reach
@@ -254,7 +254,7 @@ def _mounts(scratch: Scratch, identity: Identity) -> Iterator[int]:
     try:
         fd = namespaces.new_namespace(wanted)
     except OSError as error:
-        raise process.ProgramNotStarted(program="an import's program", problem=error.strerror) from error
+        raise ProgramNotStarted(program="an import's program", problem=error.strerror) from error
     try:
         yield fd
     finally:

@@ -12,13 +12,12 @@ Only a clear answer counts. Without one, or if slurmctld does not know the job, 
 from __future__ import annotations
 
 import os
-import random
 import time
 from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.errors import UserError, WarmstartError
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import Deadline, after, jittered
 from warmstart.record import Record
 from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import Slurmctld
@@ -62,7 +61,7 @@ class JobEnd:
         self._slurmctld = Slurmctld(Access(scontrol, os.environ.get("SLURM_CONF", "")))
         self._stands_in = stands_in
         self._pause = STAND_IN_S if stands_in else FIRST_S
-        self._due = time.monotonic() + _jittered(self._pause)
+        self._due = time.monotonic() + jittered(self._pause)
         if record.head and self._board:
             with suppress(WarmstartError):
                 store.run(after(ANSWER_S), board.take_down, meeting.path)
@@ -76,7 +75,7 @@ class JobEnd:
             is_over = self._ask(deadline) if self._record.head or self._stands_in else self._look(deadline)
         if not self._stands_in:
             self._pause = min(self._pause * GROWTH, LONGEST_S) if self._record.head else LOOK_S
-        self._due = time.monotonic() + _jittered(self._pause)
+        self._due = time.monotonic() + jittered(self._pause)
         return is_over
 
     def _ask(self, deadline: Deadline) -> bool:
@@ -90,8 +89,3 @@ class JobEnd:
 
     def _look(self, deadline: Deadline) -> bool:
         return self._board is not None and self._board.hear(_OVER, Over, deadline.within(ANSWER_S)) is not None
-
-
-def _jittered(pause: float) -> float:
-    # S311: jitter between the waiters of many nodes; no secret
-    return pause * (0.5 + random.random())  # noqa: S311

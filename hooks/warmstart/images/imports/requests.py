@@ -387,15 +387,8 @@ def failures(directory: str) -> list[RememberedFailure]:
 
 def forget_failures(directory: str, older_than_s: float) -> None:
     """Forget old failures, and what killed writers left. Raises `OSError`."""
-    now = time.time()
-    for name in names_in(directory):
-        path = f"{directory}/{name}"
-        with suppress(FileNotFoundError):
-            if (
-                name.endswith((FAILED, ".tmp"))
-                and not 0 <= now - os.stat(path, follow_symlinks=False).st_mtime < older_than_s
-            ):
-                os.unlink(path)
+    with suppress(FileNotFoundError), opened_dir(directory) as fd:
+        files.remove_older(fd, time.time() - older_than_s, lambda name: name.endswith((FAILED, ".tmp")))
 
 
 def abandon_expired(directory: str, deadline_s: float) -> list[ImportRequest]:

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from warmstart.errors import StoreError, UserError, WarmstartError, by_code
+from warmstart.host import deadline as deadlines
 from warmstart.host.deadline import Deadline, after
 from warmstart.images.importers.base import ImportFailed
 from warmstart.images.imports import requests
@@ -37,10 +38,6 @@ from warmstart.policy.units import format_duration, format_size
 from warmstart.record import using_state
 
 ANSWER_S = 1.0  # reserved for the last look into the store
-FIRST_PAUSE_S = 0.05
-SHORT_PAUSE_S = 0.25  # the longest in the first seconds,
-PAUSE_SHARE = 0.05  # then this part of the time waited so far,
-LONGEST_PAUSE_S = 5.0  # and never more than this
 PROBE_S = 1.0  # the least between two questions whether somebody is at work; jitter makes each up to half longer
 PRODUCER_S = 5.0  # for a question about the producer
 LAST_IMAGE_S = 5.0  # the least for looking up what a tag meant last, also after the deadline
@@ -58,21 +55,9 @@ class ImageWaitExpired(StoreError):
     hint = "the import goes on: submit the job again when it is done; for very large images raise images.wait"
 
 
-def looks(deadline: Deadline) -> Iterator[None]:
-    """Yield for each look into the store, the first at once and the last a second before the deadline.
-
-    Whoever waits long looks seldom: a thousand nodes may wait for the same image. A look comes late by a small part of
-    the time that was waited already.
-    """
-    last = Deadline(deadline.at - ANSWER_S)
-    pause, began = FIRST_PAUSE_S, time.monotonic()
-    yield
-    while not last.expired():
-        # S311: jitter between the waiters of many nodes; no secret
-        time.sleep(min(pause * (0.5 + random.random()), last.left()))  # noqa: S311
-        waited = time.monotonic() - began
-        pause = min(pause * 1.5, max(SHORT_PAUSE_S, min(waited * PAUSE_SHARE, LONGEST_PAUSE_S)))
-        yield
+def looks(until: Deadline) -> Iterator[None]:
+    """Yield for each look into the store, the first at once and the last a second before `until`."""
+    return deadlines.looks(Deadline(until.at - ANSWER_S))
 
 
 class Wait:

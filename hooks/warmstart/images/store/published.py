@@ -42,8 +42,10 @@ from warmstart.host.files import (
     open_regular,
     opened_dir,
     read_small,
+    remove_older,
     unlink_if_there,
     weakness,
+    written,
 )
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store.layout import (
@@ -295,7 +297,8 @@ def unrecorded(store: str) -> list[str]:
         names = frozenset(os.listdir(images))
         squashfs = [name for name in sorted(names) if name.endswith(IMAGE) and not name.startswith(".")]
         stems = [name.removesuffix(IMAGE) for name in squashfs]
-        return [stem for stem in stems if stem + META not in names and _age(images, stem + IMAGE) > ABANDONED_S]
+        before = time.time() - ABANDONED_S
+        return [stem for stem in stems if stem + META not in names and written(stem + IMAGE, images) < before]
 
 
 def _is_checked(store: str, name: str, status: os.stat_result) -> bool:
@@ -395,30 +398,15 @@ def writer_of(key: str, node: str, run_id: str) -> str:
 def sweep(store: str, key: str) -> int:
     """Remove half-copied files of dead producers of this reference; return how many. The caller holds its lock."""
     prefix = f"{TEMP_PREFIX}{writer_of(key, '', '').rstrip('.')}."
-    swept = 0
     with opened_folder(store) as images:
-        for name in os.listdir(images):
-            if name.startswith(prefix) and _age(images, name) > ABANDONED_S:
-                swept += unlink_if_there(name, images)
-    return swept
+        return remove_older(images, time.time() - ABANDONED_S, lambda name: name.startswith(prefix))
 
 
-def sweep_all(store: str) -> int:
-    """Remove all temporary files that no live producer writes to any more; return how many."""
-    swept = 0
+def sweep_all(store: str) -> None:
+    """Remove all temporary files that no live producer writes to any more."""
     for folder in ("", *FOLDERS):
         with opened_folder(store, folder) as opened:
-            for name in os.listdir(opened):
-                if name.startswith(TEMP_PREFIX) and _age(opened, name) > ABANDONED_S:
-                    swept += unlink_if_there(name, opened)
-    return swept
-
-
-def _age(folder: int, name: str) -> float:
-    try:
-        return time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
-    except FileNotFoundError:
-        return 0.0
+            remove_older(opened, time.time() - ABANDONED_S, lambda name: name.startswith(TEMP_PREFIX))
 
 
 def begin(store: str, key: str, producer: ImageProducer, writer: str) -> str | None:
@@ -546,9 +534,7 @@ def is_refusal(failure: RememberedFailure, size: int, files: int) -> bool:
 def forget_failures(store: str, older_than_s: float) -> None:
     """Remove the records of old failures."""
     with opened_folder(store, FAILED) as folder:
-        for name in os.listdir(folder):
-            if name.endswith(META) and _age(folder, name) > older_than_s:
-                unlink_if_there(name, folder)
+        remove_older(folder, time.time() - older_than_s, lambda name: name.endswith(META))
 
 
 def as_error(failure: RememberedFailure) -> UserError | StoreError | None:

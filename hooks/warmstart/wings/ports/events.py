@@ -5,5 +5,4 @@ from __future__ import annotations
 from warmstart.audit.events import Event
 
 RENDEZVOUS_RESERVED = Event("rendezvous.reserved")
-RENDEZVOUS_JOINED = Event("rendezvous.joined")
 RENDEZVOUS_RELEASED = Event("rendezvous.released")

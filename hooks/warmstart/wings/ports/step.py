@@ -8,11 +8,9 @@ since another node may already know them. `end` frees them.
 
 from __future__ import annotations
 
-import time
-
 from warmstart.errors import NodeError, PolicyError, ResourceError, StoreError, UserError, WarmstartError
 from warmstart.host import wire
-from warmstart.host.deadline import Deadline
+from warmstart.host.deadline import Deadline, looks
 from warmstart.job import Job
 from warmstart.lean import NamedTuple, partial, suppress
 from warmstart.policy.compiled import Policy
@@ -24,7 +22,7 @@ from warmstart.slurm import nodes
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import board
 from warmstart.store.board import run_of
-from warmstart.store.meeting import Meeting, looks
+from warmstart.store.meeting import Meeting
 from warmstart.wings.ports import events, ledger
 from warmstart.wings.ports.ledger import Holder, PortRequest
 
@@ -210,15 +208,12 @@ def _publish(context: Context, options: Options, answer: Answer) -> None:
 
 
 def _join(context: Context, options: Options) -> Outcome:
-    started = time.monotonic()
     answer = _answer(context, options)
     if answer.refused:
         raise HeadRefused(head=answer.address, reason=answer.refused)
     address, ports = answer.address, answer.ports
     if not address or len(ports) <= options.further:
         raise AnswerUnusable(name=options.meeting.path, problem="it has no address, or too few ports")
-    waited = round((time.monotonic() - started) * 1000, 3)
-    context.audit.emit(events.RENDEZVOUS_JOINED, address=address, ports=ports, waited_ms=waited)
     return _outcome(context.record, address, ports)
 
 

@@ -18,7 +18,7 @@ import time
 from typing import NamedTuple
 
 from warmstart.host import wire
-from warmstart.host.files import read_small, unlink_if_there
+from warmstart.host.files import read_small, unlink_if_there, written
 from warmstart.images.store.layout import META
 from warmstart.images.store.published import opened_folder
 from warmstart.store.atomic import TEMP_PREFIX, replace
@@ -98,7 +98,7 @@ def forget(store: str) -> int:
                 job = _read(folder, name)
                 is_old = job is None or not _is_kept(job)
             else:
-                is_old = _age(folder, name) > KEPT_S
+                is_old = written(name, folder) < time.time() - KEPT_S
             if is_old:
                 gone += unlink_if_there(name, folder)
     return gone
@@ -106,13 +106,6 @@ def forget(store: str) -> int:
 
 def _hash(image: str, machine: str, cluster: str) -> str:
     return hashlib.sha256(f"{image}\0{machine}\0{cluster}".encode()).hexdigest()[:16]
-
-
-def _age(folder: int, name: str) -> float:
-    try:
-        return time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def _is_kept(job: RequeuedJob) -> bool:

