@@ -40,7 +40,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, NamedTuple
+from typing import IO
 
 from warmstart.images.importers import image_config, manifest, oci_layout
 from warmstart.images.importers.image_config import Additions
@@ -157,13 +157,6 @@ def _link_target(entry: Entry) -> bytes:
     return entry.target if entry.type == tarfile.LNKTYPE else b""
 
 
-class _Links(NamedTuple):
-    """Hard links of one layer to a target that no layer has had so far."""
-
-    paths: list[bytes]
-    layer: int
-
-
 class Image:
     """What the layers that were read so far make of the image, and what they hide in lower ones."""
 
@@ -174,7 +167,7 @@ class Image:
         self._ends: set[bytes] = set()  # hidden, with everything in it
         self._opaque: set[bytes] = set()  # everything in it is hidden
         self._links: list[tuple[bytes, bytes]] = []  # hard links to write, with the paths of their content
-        self._wanted: dict[bytes, list[_Links]] = {}  # by target: links to what may be in a lower layer
+        self._wanted: dict[bytes, list[bytes]] = {}  # by target: links to what may be in a lower layer
         self.passed: dict[int, dict[bytes, list[bytes]]] = {}  # by layer and target: links to what was not written
         self._opaque.add(image_config.EMPTIED)
         for path, content in added.files.items():
@@ -206,11 +199,9 @@ class Image:
         is_visible = not self._hides(path, layer) and path not in self._directories
         if is_visible and path in self._implied:
             raise Unsupported(f"an upper layer leads through {path!r}")
-        links = [path] if is_visible else []
-        for wanted in self._wanted.pop(path, []):
-            if wanted.layer == number:
-                raise Unsupported(f"a hard link to {path!r} comes before it")
-            links += wanted.paths
+        if path in layer.awaited:
+            raise Unsupported(f"a hard link to {path!r} comes before it")
+        links = [*([path] if is_visible else ()), *self._wanted.pop(path, ())]
         if is_visible:
             self._implied.update(_parents(path))
             if any(path in wanted for wanted in self._wanted_directories):
@@ -219,8 +210,8 @@ class Image:
             target = layer.targets.get(entry.target, entry.target)
             if entry.target == path:
                 raise InvalidImage(f"{path!r} is a hard link to itself")
-            if target == path:
-                raise Unsupported(f"{path!r} is a hard link to what it replaces")
+            if target not in layer.contents:
+                layer.awaited.add(target)
             layer.targets[path] = target
             layer.contents[path] = None
             self._link(number, layer, links, target)
@@ -235,7 +226,7 @@ class Image:
         if not links:
             return
         if target not in layer.contents:
-            self._wanted.setdefault(target, []).append(_Links(links, number))
+            self._wanted.setdefault(target, []).extend(links)
         elif content := layer.contents[target]:
             self._links += [(link, content) for link in links]
         else:
@@ -282,6 +273,7 @@ class _LayerState:
     def __init__(self) -> None:
         self.contents: dict[bytes, bytes | None] = {}  # all but directories → path that has the content, None: none
         self.targets: dict[bytes, bytes] = {}  # hard link → what it leads to, not itself a link of this layer
+        self.awaited: set[bytes] = set()  # targets that this layer had not had when a link to them came
         self.directories: dict[bytes, Entry] = {}  # the last entry of each
         self.implied: set[bytes] = {b""}  # directories that entries are in
         self.whiteouts: set[bytes] = set()

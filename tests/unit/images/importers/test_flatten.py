@@ -187,8 +187,15 @@ def test_a_hard_link_to_itself_is_refused(tmp_path: Path) -> None:
 def test_a_hard_link_to_what_it_replaces_is_left_to_the_unpacker(tmp_path: Path) -> None:
     """Its name leads to another one, which leads to what the lower layer has under its name."""
     links = [Item("a", "hardlink", target="f"), Item("f", "hardlink", target="a")]
-    with pytest.raises(Unsupported, match="replaces"):
+    with pytest.raises(Unsupported, match="comes before"):
         Result(tmp_path, [Item("f", content=b"kept")], links, [Item(".wh.a")])
+
+
+def test_a_link_to_a_hidden_link_to_what_comes_later_is_left_to_the_unpacker(tmp_path: Path) -> None:
+    """It leads to what the lower layer has, though no upper one shows the link between."""
+    links = [Item("d/l", "hardlink", target="f"), Item("f", content=b"new"), Item("m", "hardlink", target="d/l")]
+    with pytest.raises(Unsupported, match="comes before"):
+        Result(tmp_path, [Item("f", content=b"old")], links, [Item("d")])
 
 
 def test_an_upper_layer_that_leads_through_a_lower_link_is_left_to_the_unpacker(tmp_path: Path) -> None:
