@@ -117,7 +117,7 @@ class Cluster:
             user, env=env, stdin=script,
         )  # fmt: skip
         if done.returncode != 0:
-            raise RuntimeError(f"sbatch: {done.stderr.strip()}")
+            raise RuntimeError(f"sbatch ended with {done.returncode}: {done.stderr.strip()}")
         return int(done.stdout.partition(";")[0])
 
     def run(
