@@ -14,9 +14,9 @@ from tests.support.bundles import OWNER, draft, namespace
 from tests.support.maintenance_site import MaintenanceSite, one
 from tests.support.vanish import WHENS, vanishes
 from tests.support.whole_jobs import WholeJob
+from tests.support.worker_calls import answer_here
 from warmstart.host import process
 from warmstart.store import parts
-from warmstart.store.client import StoreClient
 from warmstart.store.parts import RunParts
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -99,7 +99,7 @@ def test_a_merge_killed_on_the_way(base: Path, monkeypatch: pytest.MonkeyPatch) 
         if was_left:  # by whoever comes first, whatever there is to do
             cleared += 1
             with monkeypatch.context() as patch:
-                patch.setattr(StoreClient, "due_parts", lambda *_: [])
+                answer_here(patch, parts.due, lambda *_: [])
                 assert job.merge() == 0
             assert os.listdir(job.paths.merging) == []
         now = set(site.seen())
