@@ -139,9 +139,9 @@ def test_a_collection_and_a_quarantine_killed_at_any_step(tmp_path: Path, when: 
         for call in count(1):
             going = publish(tmp_path, "going", content=b"%d %d" % (call, time.time_ns())).bundle or ""
             names = [going] if act is maintenance.remove else going
-            died = vanishes(lambda names=names, act=act: act(where, names, OWNER), call, when)  # type: ignore[misc]
+            died = vanishes(lambda names=names, act=act: act(where, OWNER, names), call, when)  # type: ignore[misc]
             assert seen(tmp_path, frozenset({going}))["kept"] == kept
-            act(where, names, OWNER)  # type: ignore[arg-type]
+            act(where, OWNER, names)  # type: ignore[arg-type]
             assert seen(tmp_path) == {"kept": kept}
             if not died:
                 assert call > 8

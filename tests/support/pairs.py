@@ -322,5 +322,9 @@ class InProcess:
 
     look = run
 
+    def another(self, **_: object) -> InProcess:
+        """Return itself: there is one process."""
+        return self
+
     def close(self) -> None:
         """Do nothing."""
