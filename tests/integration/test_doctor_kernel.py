@@ -102,24 +102,28 @@ def test_a_node_that_mounts_nothing(here: Node, monkeypatch: pytest.MonkeyPatch)
     assert examined(here)["seeding"].status == "advice"
 
 
-def test_a_doctor_that_was_killed(here: Node) -> None:
+def test_a_doctor_that_was_killed(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its mounts end with its process; the next run removes its files."""
     workspace = Path(here.policy.paths.workspace)
-    child = os.fork()
-    if not child:
-        try:
-            kernel._try(here, _wait)
-        finally:
-            os._exit(0)
+    mount = scratch.mount_loop_filesystem
+
+    def mount_and_wait(parent: int, path: str, name: str, caps: scratch.Caps) -> bool:
+        """Mount, signal, and stay until well after the parent's end."""
+        assert mount(parent, path, name, caps)
+        Path(path, "ready").touch()
+        time.sleep(0.5)
+        return True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scratch, "mount_loop_filesystem", mount_and_wait)
+        child = os.fork()
+        if not child:
+            try:
+                kernel._try(here, kernel._make)
+            finally:
+                os._exit(0)
     processes.wait_until("the mount", lambda: bool(list(workspace.glob(".doctor-*/ready"))), 20)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert len(os.listdir(workspace)) == 1
     examined(here)
-
-
-def _wait(parent: str, name: str) -> None:
-    """Mount, signal, and stay until well after the parent's end."""
-    assert kernel._make(parent, name)
-    Path(parent, name, "ready").touch()
-    time.sleep(0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from warmstart.paths import Installation
 pytestmark = pytest.mark.usefixtures("capable_host")
 
 REPOSITORY = Path(__file__).parents[2]
+HOOK = REPOSITORY / "packaging/libexec/hook.in"
 PROGRAMS = (
     "bin/warmstart",
     "lib/tmpfiles.d/warmstart.conf",
@@ -27,16 +29,19 @@ PROGRAMS = (
     "libexec/warmstart/background",
     "share/warmstart/site.yaml",
 )
+HOOKS = ("epilog", "job-container", "prolog")  # what slurm.conf and job_container.conf name
 KEPT = ("etc/warmstart/policy.yaml", "var/lib/warmstart/policy.json", "var/lib/warmstart/n1/spool/one/bundle.sqsh")
 
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Iterator[Path]:
     """Return a prefix as an installation leaves it after a job: one copy of a bundle is mounted."""
-    for name in (*PROGRAMS, *KEPT, "libexec/warmstart/prolog", "bin/another", "lib/another"):
+    for name in (*PROGRAMS, *KEPT, "bin/another", "lib/another"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
+    for name in HOOKS:
+        shutil.copy(HOOK, tmp_path / "libexec/warmstart" / name)
     state = tmp_path / "var/lib/warmstart/n1"
     copy, layer = state / "bundles/aa.sqsh", state / "layers/aa"
     copy.parent.mkdir()
@@ -90,7 +95,7 @@ def test_what_is_installed_again_meanwhile_stays(prefix: Path) -> None:
     subprocess.run([lib / "leave", "leave", lib, libexec, var], check=True)
     assert not record.exists()
     assert (lib / "python").exists()
-    assert (libexec / "prolog").read_text() == "x"
+    assert (libexec / "prolog").read_bytes() == HOOK.read_bytes()
 
 
 def test_the_programs_go_and_nothing_stays_mounted(prefix: Path) -> None:
@@ -101,6 +106,7 @@ def test_the_programs_go_and_nothing_stays_mounted(prefix: Path) -> None:
     assert not os.path.ismount(prefix / "var/lib/warmstart/n1/layers/aa")
     assert not (prefix / "var/lib/warmstart/n1/trees").exists()
     assert f"kept the policy in {prefix}/etc/warmstart and the state in {prefix}/var/lib/warmstart" in said
-    assert os.listdir(prefix / "libexec/warmstart") == ["prolog"]
-    assert subprocess.run([prefix / "libexec/warmstart/prolog"], check=True, capture_output=True).stdout == b""
+    assert sorted(os.listdir(prefix / "libexec/warmstart")) == list(HOOKS)
+    for hook in HOOKS:
+        assert subprocess.run([prefix / "libexec/warmstart" / hook], check=True, capture_output=True).stdout == b""
     assert uninstall(prefix) == said
