@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.entry_site import NODE, SCOPE, EntrySite
+from tests.wings.trees.values import offering
 from warmstart.entry import background
 from warmstart.host import process
-from warmstart.trees import packing, requests
-from warmstart.trees.requests import TreeRequest
+from warmstart.wings.trees import packing, requests
+from warmstart.wings.trees.requests import TreeRequest
 
 
 def offer_trees(site: EntrySite, monkeypatch: pytest.MonkeyPatch, *, max_files: int = 100) -> Path:
@@ -25,8 +26,7 @@ def offer_trees(site: EntrySite, monkeypatch: pytest.MonkeyPatch, *, max_files: 
     os.makedirs(site.paths.state, exist_ok=True)
     monkeypatch.setattr(packing, "QUIET_S", 0.0)
     monkeypatch.setattr(process, "be_idle", lambda: None)
-    trees = site.policy.trees._replace(prefixes=(str(path.parent),), max_files=max_files)
-    site.write(site.policy._replace(trees=trees))
+    site.write(offering(site.policy, path.parent, max_files=max_files))
     return path
 
 

@@ -14,15 +14,14 @@ from tests.cluster import mounts
 from tests.support.maintenance_site import MaintenanceSite
 from warmstart.entry import background
 from warmstart.errand import Asker
-from warmstart.errands import trees
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
-from warmstart.profiles.defined import TREES
 from warmstart.seed import node_cache
 from warmstart.store import maintenance
-from warmstart.trees import requests
-from warmstart.trees.requests import TreeRequest
+from warmstart.wings.trees import errands, requests
+from warmstart.wings.trees.offered import PROFILE, directory
+from warmstart.wings.trees.requests import TreeRequest
 
 NODE = "n1"
 # No accounts of this host: nothing else runs as these, not even another process of pytest.
@@ -42,8 +41,8 @@ class TreeSite:
         self.trees = base / "trees"
         self.site = MaintenanceSite(base)
         self.policy()
-        for directory in (self.paths.state, self.paths.trees):
-            Path(directory).mkdir(parents=True, mode=0o700)
+        for path in (self.paths.state, directory(self.paths)):
+            Path(path).mkdir(parents=True, mode=0o700)
 
     def policy(self, size: str = "64MiB", files: int = 2000, quota: str = "1GiB", compare: str = "24h") -> None:
         """Write the policy anew."""
@@ -86,8 +85,8 @@ class TreeSite:
         """Have the copies of a user's trees on the node, as after jobs; return the last one's bundle."""
         with self.site.client() as store:
             for where in store.run(after(20), maintenance.namespaces, scope_of(user)):
-                if where.profile == TREES:
-                    (offer,) = store.offers([where.scope], TREES, where.name, after(20)).offers
+                if where.profile == PROFILE:
+                    (offer,) = store.offers([where.scope], PROFILE, where.name, after(20)).offers
                     asker = Asker(7, user.uid, user.name, "test")
                     node_cache.local_copy(
                         self.paths.bundles, where, offer, asker, store=store, most_bytes=1 << 30, deadline=after(20)
@@ -96,7 +95,7 @@ class TreeSite:
 
     def compare(self) -> None:
         """Run the program that compares."""
-        assert background.main(str(self.base), [trees.COMPARISONS.name, NODE]) == 0
+        assert background.main(str(self.base), [errands.COMPARISONS.name, NODE]) == 0
 
     def bundles(self, user: Identity = ALICE) -> list[str]:
         """Return what jobs of a user are offered."""
@@ -104,9 +103,9 @@ class TreeSite:
             wheres = [
                 where
                 for where in store.run(after(20), maintenance.namespaces, scope_of(user))
-                if where.profile == TREES
+                if where.profile == PROFILE
             ]
-            offers = [store.offers([where.scope], TREES, where.name, after(20)).offers for where in wheres]
+            offers = [store.offers([where.scope], PROFILE, where.name, after(20)).offers for where in wheres]
         return [offer.bundle for found in offers for offer in found]
 
     def events(self, name: str, user: Identity = ALICE) -> list[dict[str, Any]]:
@@ -124,14 +123,14 @@ class TreeSite:
 
     def copy(self, user: Identity = ALICE) -> dict[str, str]:
         """Return what the user's copy has: the mode of each path."""
-        (bundle,) = self.base.glob(f"store/artifacts/user-{user.uid}-*/trees/*/*.sqsh")
+        (bundle,) = self.base.glob(f"store/artifacts/user-{user.uid}-*/whole-trees/*/*.sqsh")
         done = subprocess.run(["/usr/bin/unsquashfs", "-lln", bundle], check=True, capture_output=True)
         lines = done.stdout.decode(errors="surrogateescape").splitlines()
         return {path: line.partition(" ")[0] for line in lines if (path := line.partition(" squashfs-root/tree/")[2])}
 
     def left(self) -> list[str]:
         """Return what a pack has left behind: on the node, in the store, as a process of a user's."""
-        left = os.listdir(self.paths.trees)
+        left = os.listdir(directory(self.paths))
         left += [str(path) for path in (self.base / "store").rglob(".tmp-*")]
         left += [f"squashfs without manifest: {path}" for path in (self.base / "store").rglob("*.sqsh")
                  if not path.with_suffix(".json").exists()]  # fmt: skip

@@ -14,13 +14,13 @@ from warmstart.host.worker import Worker
 from warmstart.lean import TYPE_CHECKING, Sequence
 
 if TYPE_CHECKING:
-    from warmstart.policy.match import GrantedTree
-    from warmstart.trees.current import Look
-    from warmstart.trees.differences import Differences
-    from warmstart.trees.stage import Stage
-    from warmstart.trees.walk import Bounds
+    from warmstart.wings.trees.current import Look
+    from warmstart.wings.trees.differences import Differences
+    from warmstart.wings.trees.offered import GrantedTree
+    from warmstart.wings.trees.stage import Stage
+    from warmstart.wings.trees.walk import Bounds
 
-ROOMS = (f"{__package__}.",)
+ROOMS = tuple(f"{__package__}.{module}:" for module in ("client", "current", "differences", "walk"))
 PIECE_S = 120.0  # for one piece of a walk
 
 
@@ -51,10 +51,10 @@ class TreeClient:
 
         Raises `TreeUnusable`, or `WorkerSilent` where its file system hangs.
         """
-        from warmstart.policy.match import covering
         from warmstart.store.manifest import is_sha256
-        from warmstart.trees import current
-        from warmstart.trees.place import uids_of
+        from warmstart.wings.trees import current
+        from warmstart.wings.trees.offered import covering
+        from warmstart.wings.trees.place import uids_of
 
         seen = self._worker.run(deadline, current.look, self._tree, list(prefixes), marker, list(shared))
         is_below = any(seen.path.startswith(f"{prefix}/") for prefix in prefixes)
@@ -77,7 +77,7 @@ class TreeClient:
 
         Raises `OSError`, too, and `WorkerSilent`.
         """
-        from warmstart.trees import current
+        from warmstart.wings.trees import current
 
         self._worker.run(deadline, current.check_compiled, path)
 
@@ -89,7 +89,7 @@ class TreeClient:
         Raises `TreeChanged`, `TreeTooLarge`, `TreeNotShared`, `TreeUnusable`, `WalkMalformed`, `WorkerSilent`, and
         `OSError` if the stage's disk fails.
         """
-        from warmstart.trees import walk
+        from warmstart.wings.trees import walk
 
         self._worker.run(deadline.within(PIECE_S), walk.begin, path, bounds, owners)
         is_whole = False
@@ -104,10 +104,21 @@ class TreeClient:
 
         Raises `TreeUnusable`, `WorkerSilent`, and `OSError` where a file system fails.
         """
-        from warmstart.trees import differences
+        from warmstart.wings.trees import differences
 
         self._worker.run(deadline.within(PIECE_S), differences.begin, path, self._shared, most)
         while True:
             found = self._worker.run(deadline.within(PIECE_S), differences.more)
             if found.is_over:
                 return found._replace(examples=found.examples[: differences.MOST_EXAMPLES])
+
+
+def real_path(path: str, deadline: Deadline) -> str:
+    """Return a path without links, looked up as root. Raises `OSError`, and `WorkerSilent` where it hangs."""
+    root = Identity("root", os.geteuid(), os.getegid())
+    with Worker(root, f"the file system of {path}", rooms=(f"{__name__}:",)) as worker:
+        return worker.run(deadline, _real_path, path)
+
+
+def _real_path(path: str) -> str:
+    return os.path.realpath(path, strict=True)

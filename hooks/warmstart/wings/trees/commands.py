@@ -1,10 +1,10 @@
-"""`warmstart trees`: list, show, refresh and remove packed copies of trees (docs/reference/trees.md). Root only."""
+"""`warmstart trees`: list, show, refresh and remove packed copies of trees (docs/wings/trees.md). Root only."""
 
 from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -30,20 +30,23 @@ from warmstart.errand import Errands
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
+from warmstart.job import Job
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
-from warmstart.profiles.defined import TREES
+from warmstart.policy.match import Grant
+from warmstart.request import Request
 from warmstart.seed import node_cache
 from warmstart.session import Session
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
-from warmstart.trees import copies, requests
-from warmstart.trees.client import TreeClient
-from warmstart.trees.copies import TreeCopy
-from warmstart.trees.current import Look, TreeUnusable
-from warmstart.trees.place import facts_of, place_of
-from warmstart.trees.requests import PACKS, TreeRequest, Waiting
+from warmstart.wings.trees import copies, requests, step
+from warmstart.wings.trees.client import TreeClient
+from warmstart.wings.trees.copies import TreeCopy
+from warmstart.wings.trees.current import Look, TreeUnusable
+from warmstart.wings.trees.offered import PROFILE, WORD, granted, offered
+from warmstart.wings.trees.place import facts_of, place_of
+from warmstart.wings.trees.requests import PACKS, TreeRequest, Waiting
 
 LOOK_S = 10.0
 NEWEST, OLDER = "newest", "older"  # of a tree's copies; an older one is never shown any more
@@ -223,6 +226,18 @@ def remove(installation: Installation, path: str, user: str | None, as_json: boo
         say(f"{tree}: {len(chosen)} removed, {len(waiting)} no longer wait to be packed")
 
 
+def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Iterator[str]:
+    """Say how the job reads the tree that it asks for, and which ones it shares."""
+    if offered(policy).prefixes and WORD in requested.words:
+        options = step.options_of(policy, job, grant, requested)
+        shows = not step.why_not(policy, options)
+        how = "read-only, from a packed copy if there is one" if shows else "as it is: this node shows no copies"
+        yield f"Reads the tree {options.tree} {how}."
+    for shared in granted(policy, job, grant):
+        owners = ", ".join(owner.name for owner in shared.owners)
+        yield f"Trees at {shared.path}, of {owners}: one copy, in {shared.scope} (rule {shared.rule})."
+
+
 def _named(path: str) -> str:
     """Return a path as copies bear it; links in it are not followed, since the file system may hang."""
     return os.path.normpath(os.path.join(os.getcwd(), path))
@@ -236,7 +251,7 @@ def _rows(installation: Installation, tree: str, user: str | None) -> tuple[list
     here: dict[str, list[str]] = {}
     for node in installation.nodes():
         for use in node_cache.uses(installation.node(node).bundles):
-            if use.profile == TREES:
+            if use.profile == PROFILE:
                 here.setdefault(use.bundle, []).append(node)
     newest = {(_view(copy), copy.scope): copy for copy in found}
     return [
@@ -272,7 +287,7 @@ def _say_nothing(tree: str, user: str | None) -> None:
 
 def _take_out(session: Session, chosen: Sequence[TreeCopy], how: str) -> None:
     for copy in chosen:
-        require_unnamed(session, Namespace(session.store.path, copy.scope, TREES, copy.namespace), copy.bundle)
+        require_unnamed(session, Namespace(session.store.path, copy.scope, PROFILE, copy.namespace), copy.bundle)
     for copy in chosen:
         copies.take_out(session.store, session.audit, copy, f"{how} by {administrator()}")
 
@@ -290,7 +305,7 @@ def _look(policy: Policy, copy: TreeCopy) -> Look | str:
         if entry.pw_uid != copy.uid:
             return f"{copy.user} is another user here"
         with TreeClient(Identity(copy.user, copy.uid, entry.pw_gid), copy.tree) as client:
-            return client.look(policy.trees.prefixes, copy.marker, after(LOOK_S))
+            return client.look(offered(policy).prefixes, copy.marker, after(LOOK_S))
     except KeyError:
         return f"this host knows no user {copy.user}"
     except WarmstartError as error:

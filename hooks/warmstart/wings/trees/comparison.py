@@ -13,30 +13,30 @@ import pwd
 import time
 from typing import NamedTuple
 
-from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import after
 from warmstart.host.files import DIRECTORY
 from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
-from warmstart.profiles.defined import TREES
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import Copy
 from warmstart.store import maintenance
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, is_user_scope
-from warmstart.trees import copies
-from warmstart.trees.client import TreeClient
-from warmstart.trees.copies import TreeCopy
-from warmstart.trees.current import TreeUnusable
-from warmstart.trees.differences import Differences
-from warmstart.trees.place import ENTRY
+from warmstart.wings.trees import copies, events
+from warmstart.wings.trees.client import TreeClient
+from warmstart.wings.trees.copies import TreeCopy
+from warmstart.wings.trees.current import TreeUnusable
+from warmstart.wings.trees.differences import Differences
+from warmstart.wings.trees.offered import PROFILE, offered
+from warmstart.wings.trees.place import ENTRY
 
 LOOK_S = 30.0
 MOUNTING_S = 5.0
 STORE_S = 60.0
 CHANGED = "the tree has changed"
+_MARK = "compared"  # of a namespace: when its copies were last compared with their tree
 
 
 class Here(NamedTuple):
@@ -50,16 +50,16 @@ class Here(NamedTuple):
 def here(paths: NodePaths, store: str) -> list[Here]:
     """Return the copies of trees that a node has."""
     return [
-        Here(file, Namespace(store, use.scope, TREES, use.namespace), use.bundle)
+        Here(file, Namespace(store, use.scope, PROFILE, use.namespace), use.bundle)
         for file, use in node_cache.placed(paths.bundles)
-        if use.profile == TREES
+        if use.profile == PROFILE
     ]
 
 
 def due(paths: NodePaths, store: StoreClient, interval: int) -> list[Here]:
     """Return the copies of this node that no node has compared for so many seconds, longest ago first."""
     found = here(paths, store.path)
-    compared = store.worker.run(after(STORE_S), maintenance.last_compared, [item.where for item in found])
+    compared = store.worker.run(after(STORE_S), maintenance.marked, [item.where for item in found], _MARK)
     before = time.time() - interval
     return [item for at, item in sorted(zip(compared, found, strict=True)) if at < before]
 
@@ -79,7 +79,7 @@ def compare(item: Here, paths: NodePaths, policy: Policy, store: StoreClient, au
     except TreeUnusable:
         found = None
     finally:
-        store.run_in(after(STORE_S), maintenance.record_compared, item.where)
+        store.run_in(after(STORE_S), maintenance.mark, item.where, _MARK)
     if not (copy and found):
         return
     audit = audit.for_job(uid=copy.uid, user=copy.user)
@@ -112,7 +112,7 @@ def _user(copy: TreeCopy, policy: Policy) -> Identity | None:
 
 def _differences(item: Here, copy: TreeCopy, user: Identity, paths: NodePaths, policy: Policy) -> Differences | None:
     """Return how a tree differs from its copy; None if the markers say so, before or after."""
-    rules = policy.trees
+    rules = offered(policy)
     (root,) = node_cache.mounted(paths.layers, [item.file], after(MOUNTING_S))
     try:
         top = os.open(ENTRY, DIRECTORY, dir_fd=root)

@@ -9,11 +9,12 @@ from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.profiles.defined import OWNERS, TREES
+from warmstart.profiles.defined import OWNERS
 from warmstart.store import maintenance
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
-from warmstart.trees.place import ENTRY
+from warmstart.wings.trees.offered import PROFILE
+from warmstart.wings.trees.place import ENTRY
 
 STORE_S = 60.0  # for one operation on the store
 _FILES, _LEFT_OUT, _EXAMPLES = "files", "left_out", "left_out_examples"  # facts of a copy, beside its namespace's
@@ -64,7 +65,7 @@ def copies(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iter
 def copies_in(store: StoreClient, scope: str, failed: Callable[[WarmstartError], None]) -> Iterator[TreeCopy]:
     """Yield the copies of a scope. `failed` gets the error of each namespace that is left out."""
     for where in store.run(_deadline(), maintenance.namespaces, scope):
-        if where.profile == TREES:
+        if where.profile == PROFILE:
             try:
                 yield from copies_of(store, where)
             except WarmstartError as error:
@@ -104,10 +105,10 @@ def take_out(store: StoreClient, audit: Journal, copy: TreeCopy, reason: str) ->
     Jobs that have it keep it: their node has the bytes as long as it is mounted there. Whoever asks for the tree next
     has it packed anew.
     """
-    where = Namespace(store.path, copy.scope, TREES, copy.namespace)
+    where = Namespace(store.path, copy.scope, PROFILE, copy.namespace)
     if not store.run_in(_deadline(), maintenance.remove, where, [copy.bundle]):
         return False
-    about = {"profile": TREES, "namespace": copy.namespace, "scope": copy.scope, "bundle": copy.bundle}
+    about = {"profile": PROFILE, "namespace": copy.namespace, "scope": copy.scope, "bundle": copy.bundle}
     audit.emit(events.BUNDLE_REMOVED, **about, tree=copy.tree, reason=reason)
     return True
 

@@ -13,7 +13,7 @@ import os
 from warmstart.errors import ResourceError
 from warmstart.host import linux
 from warmstart.lean import Iterator, NamedTuple, dumps, sha256, suppress
-from warmstart.policy.match import GrantedTree, covering
+from warmstart.wings.trees.offered import GrantedTree, covering
 
 _MARKS = ("pyvenv.cfg", "conda-meta", "conda-meta/history", "conda-meta/state")
 _LIBRARIES = ("lib", "lib64")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from warmstart.host.files import DIRECTORY, mount_id
 from warmstart.host.untrusted import MOUNT, UNREADABLE, TurnedAway, open_any_file, open_directory
 from warmstart.store.manifest import LATEST_NS
-from warmstart.trees.current import TreeUnusable
+from warmstart.wings.trees.current import TreeUnusable
 
 RATE = 500  # names of a tree in a second; a file server does not notice
 CHUNK_S = 10.0  # after which `more` returns

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 
-from warmstart.audit import events
 from warmstart.errand import Errand, Errands, Kind
 from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.errors import WarmstartError
 from warmstart.session import Session
-from warmstart.trees import comparison, packing, requests
-from warmstart.trees.comparison import Here
-from warmstart.trees.current import TreeUnusable
-from warmstart.trees.requests import PACKS, TreeRequest
-from warmstart.trees.walk import TreeNotShared, TreeTooLarge
+from warmstart.wings.trees import comparison, events, packing, requests
+from warmstart.wings.trees.comparison import Here
+from warmstart.wings.trees.current import TreeUnusable
+from warmstart.wings.trees.offered import offered
+from warmstart.wings.trees.requests import PACKS, TreeRequest
+from warmstart.wings.trees.walk import TreeNotShared, TreeTooLarge
 
 COMPARISONS = Kind("comparisons")
 COMPARE_S = 900.0  # after which no further tree is compared
@@ -67,14 +67,14 @@ def pack(turn: Turn) -> Outcome:
 
 def to_compare(session: Session, _: Kind) -> list[Errand]:
     """Return the copies that no node has compared for long, longest ago first. Scopes take turns."""
-    interval = session.policy.trees.compare
+    interval = offered(session.policy).compare
     found = [] if interval is None else comparison.due(session.paths, session.store, interval)
     return [Errand(item.where.scope, 0, 0, _key(item)) for item in found]
 
 
 def lock_store(session: Session) -> bool:
     """Return whether no other node of the store compares."""
-    is_wanted = session.policy.trees.compare is not None
+    is_wanted = offered(session.policy).compare is not None
     return is_wanted and session.store.lock(session.store_deadline(), COMPARISONS.name)
 
 

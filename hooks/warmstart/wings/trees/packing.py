@@ -1,6 +1,6 @@
 """Pack a tree into a squashfs of root's, and publish it (docs/adr/0048). Runs as root, for no job.
 
-A packed tree is a bundle of the profile `trees`, whose namespace names the tree and what it looked like (`current`). So
+A packed tree is a whole (`profiles.defined`), whose namespace names the tree and what it looked like (`current`). So
 a tree that changes has another namespace, and the old copy goes when nobody has used it for long. Its one entry stands
 for the whole: a manifest could not name the files of a large tree, and nobody takes a part of one.
 
@@ -22,21 +22,21 @@ from warmstart.host.files import create_file, ensure_dir, opened_dir, remove_tre
 from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
-from warmstart.policy.match import covering
 from warmstart.store import bundles
 from warmstart.store.bundles import Published, QuotaExceeded
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, is_user_scope
 from warmstart.store.maintenance import IN_USE_SECONDS, OVER
 from warmstart.store.manifest import Draft, File, Producer
-from warmstart.trees import copies
-from warmstart.trees.client import TreeClient
-from warmstart.trees.copies import told_of
-from warmstart.trees.current import Look, TreeUnusable
-from warmstart.trees.place import ENTRY, LEFT_OUT, facts_of, place_of, uids_of
-from warmstart.trees.requests import TreeRequest
-from warmstart.trees.stage import Stage, Staged
-from warmstart.trees.walk import Bounds, TreeChanged, TreeTooLarge
+from warmstart.wings.trees import copies
+from warmstart.wings.trees.client import TreeClient
+from warmstart.wings.trees.copies import told_of
+from warmstart.wings.trees.current import Look, TreeUnusable
+from warmstart.wings.trees.offered import covering, directory, offered
+from warmstart.wings.trees.place import ENTRY, LEFT_OUT, facts_of, place_of, uids_of
+from warmstart.wings.trees.requests import TreeRequest
+from warmstart.wings.trees.stage import Stage, Staged
+from warmstart.wings.trees.walk import Bounds, TreeChanged, TreeTooLarge
 
 T = TypeVar("T")
 
@@ -64,10 +64,10 @@ def pack_tree(
     may do this at a time. Raises `TreeUnusable`, `TreeNotCompiled`, `TreeChanged`, `TreeTooLarge`, `TreeNotShared`,
     `QuotaExceeded`, `PublishBlocked`, `PackFailed`, other errors of the store and of programs, and `OSError`.
     """
-    deadline = after(policy.trees.pack_deadline)
+    deadline = after(offered(policy).pack_deadline)
     user = Identity(request.user, request.uid, request.gid)
     clear(paths)
-    records = os.open(paths.trees, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    records = os.open(directory(paths), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         with TreeClient(user, request.tree, records) as client:
             work = _Pack(request, paths, policy, store, client, audit)
@@ -86,8 +86,9 @@ def pack_tree(
 
 def clear(paths: NodePaths) -> None:
     """Remove what a process that died has left of its work. Raises `OSError`."""
-    ensure_dir(paths.trees, 0o700)
-    with opened_dir(paths.trees) as fd:
+    for path in (paths.work, directory(paths)):
+        ensure_dir(path, 0o700)
+    with opened_dir(directory(paths)) as fd:
         remove_tree(fd, _STAGE, after(REMOVAL_S))
         unlink_if_there(_PACKED, fd)
 
@@ -104,15 +105,15 @@ class _Pack(NamedTuple):
         """Return the tree as it is now."""
         request = self.request
         shared = (request.shared,) if request.shared else ()
-        seen = self.client.look(self.policy.trees.prefixes, request.marker, deadline.within(LOOK_S), shared)
+        seen = self.client.look(offered(self.policy).prefixes, request.marker, deadline.within(LOOK_S), shared)
         if not (covering(seen.path, shared) if shared else is_user_scope(request.scope)):
             raise TreeUnusable(tree=request.tree, problem=f"it leads to {seen.path}, which no rule names any more")
         return seen
 
     def publish(self, seen: Look, deadline: Deadline) -> Packed:
         """Copy, pack and publish the tree."""
-        request, rules = self.request, self.policy.trees
-        with opened_dir(self.paths.trees) as fd:
+        request, rules = self.request, offered(self.policy)
+        with opened_dir(directory(self.paths)) as fd:
             os.mkdir(_STAGE, 0o700, dir_fd=fd)
             with opened_dir(_STAGE, fd) as top:
                 os.mkdir(_TREE, 0o755, dir_fd=top)
@@ -182,10 +183,10 @@ class _Pack(NamedTuple):
             if staged.left_out:
                 lines = [f"{staged.left_out}", *(f"{path}: {reason}" for path, reason in staged.examples)]
                 os.close(create_file(top, LEFT_OUT, "".join(f"{line}\n" for line in lines).encode(), 0o444))
-            path = f"{self.paths.trees}/{_PACKED}"
+            path = f"{directory(self.paths)}/{_PACKED}"
             own = (0, seen.group) if request.shared else (request.uid, request.gid)
-            packed = pack(f"{self.paths.trees}/{_STAGE}", path, deadline, stage.space.while_written(path), own)
-            size, keep = os.fstat(packed).st_size, self.policy.trees.keep
+            packed = pack(f"{directory(self.paths)}/{_STAGE}", path, deadline, stage.space.while_written(path), own)
+            size, keep = os.fstat(packed).st_size, offered(self.policy).keep
             if size > keep:
                 os.close(packed)
                 problem = f"its copy has {size} bytes, and nodes keep {keep} of all trees"

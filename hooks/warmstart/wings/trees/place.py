@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, sha256
-from warmstart.policy.match import GrantedTree, covering
-from warmstart.profiles.defined import OWNERS, TREES
+from warmstart.policy.match import accepted, nodes_publish
+from warmstart.profiles.defined import OWNERS
 from warmstart.store.layout import Namespace
-from warmstart.store.signed import is_signed
+from warmstart.wings.trees.offered import PROFILE, GrantedTree, covering
 
 if TYPE_CHECKING:
     from warmstart.policy.compiled import Trust
-    from warmstart.trees.current import Look
+    from warmstart.wings.trees.current import Look
 
 ENTRY = "tree"  # the one entry of a bundle, and the tree's directory in it
 LEFT_OUT = "left-out"  # beside it: what the copy lacks, if anything: the number, and a line for some of it
@@ -31,11 +31,9 @@ def home_of(path: str, granted: Sequence[GrantedTree], own: str, trust: Trust, *
     In a signed scope nodes publish nothing: a copy for many is packed in the user's, for an administrator to promote.
     """
     shared = covering(path, granted)
-    if shared is None:
-        return Home([] if signed_only else [own], own, None)
-    if not is_signed(shared.scope, trust):
-        return Home([] if signed_only else [shared.scope], shared.scope, shared)
-    return Home([shared.scope] if signed_only else [shared.scope, own], own, shared)
+    scope = shared.scope if shared else own
+    publish = scope if nodes_publish(trust, scope) else own
+    return Home(accepted(trust, dict.fromkeys([scope, publish]), signed_only=signed_only), publish, shared)
 
 
 def facts_of(seen: Look, shared: GrantedTree | None) -> dict[str, str]:
@@ -53,4 +51,4 @@ def uids_of(shared: GrantedTree) -> list[int]:
 
 def place_of(store: str, scope: str, facts: dict[str, str]) -> Namespace:
     """Return the namespace of a tree as it is now."""
-    return Namespace(store, scope, TREES, sha256(dumps(facts, sort_keys=True).encode()).hexdigest()[:32])
+    return Namespace(store, scope, PROFILE, sha256(dumps(facts, sort_keys=True).encode()).hexdigest()[:32])

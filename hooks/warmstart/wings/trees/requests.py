@@ -10,7 +10,7 @@ import time
 
 from warmstart.errand import Asker, Errand, Errands, Kind, start
 from warmstart.lean import TYPE_CHECKING, NamedTuple, sha256
-from warmstart.policy.match import GrantedTree
+from warmstart.wings.trees.offered import GrantedTree
 
 if TYPE_CHECKING:
     from warmstart.paths import NodePaths

@@ -18,8 +18,8 @@ from warmstart.host.files import CHUNK as READ
 from warmstart.host.files import write_all
 from warmstart.host.space import Reservation
 from warmstart.store.manifest import LATEST_NS
-from warmstart.trees import walk
-from warmstart.trees.walk import Bounds, TreeChanged, TreeTooLarge
+from warmstart.wings.trees import walk
+from warmstart.wings.trees.walk import Bounds, TreeChanged, TreeTooLarge
 
 MOST_EXAMPLES = 20  # of paths that are left out
 LONGEST_TARGET = 4095  # bytes of a symbolic link's target

@@ -1,4 +1,4 @@
-"""Step `tree`: let the job read a directory of the shared file system from a packed copy (docs/reference/trees.md).
+"""Step `tree`: let the job read a directory of the shared file system from a packed copy (docs/wings/trees.md).
 
 If the store has a copy of the tree as it is now, and it is on this node in time, it is mounted in the run's directory,
 and the policy's way to the constant path shows it at the tree's own path. Otherwise the job reads the tree itself,
@@ -10,31 +10,39 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart import view
-from warmstart.audit import events
+from warmstart import plan, view
+from warmstart.audit import events as core_events
 from warmstart.errors import StoreError, WarmstartError
 from warmstart.host.files import opened_dir, read_small
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
 from warmstart.paths import NOTHING, Shown
-from warmstart.profiles.defined import TREES
+from warmstart.policy.match import accepted, scope_key
+from warmstart.request import COMMENT, RequestInvalid
+from warmstart.runner import Step
+from warmstart.slurm import nodes
 from warmstart.steps.contract import Context, Outcome
-from warmstart.trees import requests, shown
-from warmstart.trees.client import TreeClient
-from warmstart.trees.current import Look, TreeNotCompiled, TreeUnusable
-from warmstart.trees.place import LEFT_OUT, Home, facts_of, home_of, place_of
+from warmstart.wings.trees import events, requests, shown
+from warmstart.wings.trees.client import TreeClient
+from warmstart.wings.trees.current import Look, TreeNotCompiled, TreeUnusable
+from warmstart.wings.trees.offered import PROFILE, WAYS, WORD, granted, offered
+from warmstart.wings.trees.place import LEFT_OUT, Home, facts_of, home_of, place_of
 
 if TYPE_CHECKING:
-    from warmstart.policy.match import GrantedTree
+    from warmstart.job import Job
+    from warmstart.policy.compiled import Policy
+    from warmstart.policy.match import Grant
+    from warmstart.request import Request
     from warmstart.store.bundles import Offer, Offers
     from warmstart.store.meeting import Meeting
+    from warmstart.wings.trees.offered import GrantedTree
 
 NAME = "tree"
 LOOK_S = 5.0
 MOUNTING_S = 5.0
 _LONGEST = 64 << 10
 _UNBINDABLE = frozenset(",:\\")  # what Apptainer would take for the end of a path
-# Why a job reads the tree itself; docs/reference/audit.md explains them.
+# Why a job reads the tree itself; docs/wings/trees.md explains them.
 SEVERAL_NODES = "several-nodes"
 NO_COPY = "no-copy"
 NOTHING_PROPOSED = "nothing-proposed"
@@ -54,6 +62,18 @@ _WHY = {
 ANOTHER = (
     "warmstart: another directory is at the path of the job's tree than when the job began: this step and what already "
     "runs read that one, and may write it"
+)
+NO_WAY = (
+    "tree {tree} is read from the shared file system: this node has no way to show a packed copy to a job "
+    "(policy: constant_path)"
+)
+NO_ROOM = (
+    "tree {tree} is read from the shared file system, and can be written: the job has no workspace on this node, where "
+    "a packed copy would be shown"
+)
+UNSIGNED = (
+    "tree {tree} is read from the shared file system: this job takes nothing that is not signed, and packed copies of "
+    "trees are not"
 )
 _ELSEWHERE = "a node of the job cannot show its copy ({})"
 _MOST_NAMED = 3  # of what a copy lacks, in a job's output
@@ -95,6 +115,56 @@ class _Shown(NamedTuple):
     reason: str  # why that is so, "" for a copy
     failure: WarmstartError | None = None
     outlook: str = ""  # what comes of the pack that was asked for
+
+
+def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step | None:
+    """Return the step, which says so if this node shows the job no copy. Raises `RequestInvalid`."""
+    options = options_of(policy, job, grant, requested)
+    if why := why_not(policy, options):
+        return Step(NAME, partial(_left, sentence=why.format(tree=options.tree)), optional=True)
+    return Step(NAME, partial(_show, options=options), optional=True)
+
+
+def options_of(policy: Policy, job: Job, grant: Grant, requested: Request) -> Options:
+    """Return what a job asks for. Raises `RequestInvalid`."""
+    tree, marker = asked(requested)
+    return Options(
+        tree,
+        marker,
+        scope_key("user", job),
+        alone=not nodes.has_several(job.nodelist),
+        meeting=(meeting := plan.meeting_of(job, grant)) and meeting._replace(topic=NAME),
+        shared=granted(policy, job, grant),
+        signed_only=grant.signed_only,
+    )
+
+
+def asked(requested: Request) -> tuple[str, str]:
+    """Return the tree that the job asks for, and the path in it that it names, if any. Raises `RequestInvalid`."""
+    text = requested.words[WORD]
+    tree, _, marker = text.partition(":")
+    parts = [*tree.split("/")[1:], *marker.split("/")]
+    if not tree.startswith("/") or not tree.strip("/") or marker.startswith("/") or ".." in parts:
+        raise RequestInvalid(where=COMMENT, word=f"{WORD}={text}"[:80])
+    return tree.rstrip("/"), marker
+
+
+def why_not(policy: Policy, options: Options) -> str:
+    """Return the sentence for a job that this node shows no copy, whatever the store has; "" if it may get one."""
+    if policy.constant_path not in WAYS:
+        return NO_WAY
+    scopes = [options.scope, *(tree.scope for tree in options.shared)]
+    return "" if accepted(policy.trust, scopes, signed_only=options.signed_only) else UNSIGNED
+
+
+def _left(context: Context, sentence: str) -> Outcome:  # noqa: ARG001 - the shape of all steps'
+    return Outcome("skipped", notices=(sentence,))
+
+
+def _show(context: Context, options: Options) -> Outcome:
+    if not context.record.cache:
+        return Outcome("skipped", notices=(NO_ROOM.format(tree=options.tree),))
+    return run(context, options)
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -142,12 +212,15 @@ def run(context: Context, options: Options) -> Outcome:
         bytes=found.copy.size if found.copy else 0,
         duration_ms=round((time.monotonic() - started) * 1000, 3),
     )
-    degraded = [found.failure] if found.failure else []
-    topics = (options.meeting.path,) if options.meeting and record.head else ()
-    variables = _variables(context, tree.seen.path, found)
-    done: dict[str, object] = {"tree": tree.seen.path}
-    notices = _notices(context, options, found)
-    return Outcome("changed", done, {}, variables, degraded, notices=notices, topics=topics)
+    return Outcome(
+        "changed",
+        {tree.seen.path: _told(found)},
+        {},
+        _variables(context, tree.seen.path, found),
+        [found.failure] if found.failure else [],
+        notices=_notices(context, options, found),
+        topics=(options.meeting.path,) if options.meeting and record.head else (),
+    )
 
 
 def _look(context: Context, options: Options) -> _Tree:
@@ -155,7 +228,7 @@ def _look(context: Context, options: Options) -> _Tree:
     policy, deadline = context.policy, context.deadline.within(LOOK_S)
     try:
         with TreeClient(user, options.tree) as client:
-            seen = client.look(policy.trees.prefixes, options.marker, deadline, options.shared)
+            seen = client.look(offered(policy).prefixes, options.marker, deadline, options.shared)
     except WorkerSilent as error:
         raise TreeUnusable(tree=options.tree, problem=f"its file system: {error.fields['problem']}") from error
     home = home_of(seen.path, options.shared, options.scope, policy.trust, signed_only=options.signed_only)
@@ -216,24 +289,24 @@ def _agreed(
         if offers.offers:
             where = place_of(context.store.path, offers.offers[0].scope, tree.facts)
             bundles = [ProposedBundle(*offer[:6]) for offer in offers.offers[:1]]
-            own[TREES] = ProposedProfile(where.name, tree.facts, bundles)
+            own[PROFILE] = ProposedProfile(where.name, tree.facts, bundles)
         else:
             without = _without(context, options, tree, offers)
-    proposed = together.proposal(own, context.deadline).get(TREES)
+    proposed = together.proposal(own, context.deadline).get(PROFILE)
     if proposed is None or not proposed.offers:
         return without
     found = _Shown(None, problem)
     if tree and proposed.facts == tree.facts:
         offers_of_head = [Offer(*bundle) for bundle in proposed.offers]
-        offer = context.store.borne_out(TREES, proposed.namespace, offers_of_head, context.deadline)[0]
+        offer = context.store.borne_out(PROFILE, proposed.namespace, offers_of_head, context.deadline)[0]
         found = _isolated(options, partial(_fetched, context, tree, offer))
     settled = None
     try:
-        settled = together.settle({} if found.copy else {TREES: found.reason}, context.deadline)
+        settled = together.settle({} if found.copy else {PROFILE: found.reason}, context.deadline)
     finally:
-        if found.copy and (settled is None or TREES in settled.cold):
+        if found.copy and (settled is None or PROFILE in settled.cold):
             os.close(found.copy.root)
-    cold = settled.cold.get(TREES)
+    cold = settled.cold.get(PROFILE)
     return _Shown(None, cold.reason, found.failure) if cold else found
 
 
@@ -252,11 +325,24 @@ def _variables(context: Context, path: str, found: _Shown) -> dict[str, str]:
     return {**variables, "APPTAINER_BIND": f"{source}:{path}:ro"}
 
 
+def _why(found: _Shown) -> str:
+    return found.outlook or _WHY.get(found.reason, _ELSEWHERE.format(found.reason))
+
+
+def _told(found: _Shown) -> str:
+    """Return what `explain` says of the tree."""
+    if found.copy is None:
+        return f"read from the shared file system: {found.reason if found.failure else _why(found)}"
+    fetched = f", {found.copy.fetched:,} bytes fetched" if found.copy.fetched else ""
+    lacking = f"; {found.copy.lacks[0]} files are not, or not wholly, in it" if found.copy.lacks else ""
+    return f"read from a packed copy of {found.copy.files:,} files, {found.copy.size:,} bytes{fetched}{lacking}"
+
+
 def _notices(context: Context, options: Options, found: _Shown) -> tuple[str, ...]:
     if found.copy is None:
         where = "in containers " if context.policy.constant_path in ("containers", "enroot") else ""
         # What failed is a notice of its own; other reasons are those of a node that did not get the copy.
-        why = "" if found.failure else f"; {found.outlook or _WHY.get(found.reason, _ELSEWHERE.format(found.reason))}"
+        why = "" if found.failure else f"; {_why(found)}"
         return (f"tree {options.tree} is read from the shared file system, {where}read-only{why}",)
     if found.copy.lacks:
         number, *named = found.copy.lacks
@@ -286,7 +372,7 @@ def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Shown:
             offer,
             Asker.of(context.record),
             store=context.store,
-            most_bytes=policy.trees.keep,
+            most_bytes=offered(policy).keep,
             deadline=context.deadline.within(policy.seed.fetch_budget),
         )
     except FetchGoesOn as error:
@@ -306,7 +392,7 @@ def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Shown:
 def _without(context: Context, options: Options, tree: _Tree, offers: Offers) -> _Shown:
     """Have the tree packed, unless its copies are refused; return why the job has none."""
     for bundle, why in offers.refused.items():
-        context.audit.emit(events.BUNDLE_REFUSED, profile=TREES, bundle=bundle, reason=why)
+        context.audit.emit(core_events.BUNDLE_REFUSED, profile=PROFILE, bundle=bundle, reason=why)
     elsewhere = {f"{scope}/*" for scope in tree.home.read if scope != tree.home.publish}  # no list that is signed
     if offers.refused.keys() - elsewhere:
         return _Shown(None, REFUSED)

@@ -32,7 +32,7 @@ from warmstart.errors import ResourceError
 from warmstart.host.files import mount_id, write_all
 from warmstart.host.untrusted import MOUNT, SPECIAL, UNREADABLE, TurnedAway, open_any_file, open_directory
 from warmstart.store.manifest import LATEST_NS
-from warmstart.trees.current import TreeUnusable
+from warmstart.wings.trees.current import TreeUnusable
 
 PIECE = 1 << 20  # bytes of a file that one record has at most
 CHUNK = 64 << 20  # bytes after which `more` returns,

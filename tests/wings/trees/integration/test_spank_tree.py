@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.test_spank import JOB, ONCE, Node, harnesses, node, view_of
 from warmstart.paths import NOTHING, Shown
-from warmstart.trees.current import look
+from warmstart.wings.trees.current import look
 
 __all__ = ["harnesses", "node"]  # fixtures
 RUN = "7.0a1b2c3d"

@@ -1,4 +1,4 @@
-"""What package managers do to an environment is seen (docs/reference/trees.md): pip, uv and rattler, without a network.
+"""What package managers do to an environment is seen (docs/wings/trees.md): pip, uv and rattler, without a network.
 
 rattler is pixi's library. Unlike conda it leaves `conda-meta/history` empty.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.requirements import need_module
-from warmstart.trees import current
+from warmstart.wings.trees import current
 
 PACKAGES = "lib/python3.12/site-packages"
 PROJECT = """\

@@ -1,4 +1,4 @@
-"""A tree on the shared file system that a job reads from a packed copy (docs/reference/trees.md)."""
+"""A tree on the shared file system that a job reads from a packed copy (docs/wings/trees.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.cluster.accounts import ALICE, BOB, CAROL
 from tests.cluster.cluster import JobResult
 from tests.cluster.site import Site
 from warmstart.host import files
-from warmstart.trees.requests import PACKS
+from warmstart.wings.trees.requests import PACKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -305,7 +305,9 @@ def test_the_site_has_one_copy_of_a_tree_of_roots(site: Site) -> None:
         )
         assert site.events(stranger.job_id, "tree.shown") == []
         assert "one" not in stranger.output.splitlines()
-        listed = json.loads(site.command("cache", "list", "--profile", "trees", "--scope", "site", "--json").stdout)
+        listed = json.loads(
+            site.command("cache", "list", "--profile", "whole-trees", "--scope", "site", "--json").stdout
+        )
         assert [(copy["scope"], copy["user"]) for copy in listed] == [("site", "root")]
         (packages / "planted.py").write_text("import os\n")
         bob = site.cluster.account(BOB)
@@ -382,4 +384,4 @@ def test_a_hostile_tree_stops_no_job(site: Site) -> None:
         assert (failed["tree"], failed["error"]["code"]) == (str(target / "env"), "tree-too-large")
         assert run(site, target / "ordinary", SHOW, ALICE, "--nodelist=n1").output.splitlines()[-1] == "copy"
         assert site.leftovers() == []
-        assert [name for name in os.listdir(site.var / "n1" / "trees") if not name.endswith(".json")] == []
+        assert [name for name in os.listdir(site.var / "n1" / "work" / "trees") if not name.endswith(".json")] == []

@@ -15,11 +15,11 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.policy.compiled import User
-from warmstart.policy.match import GrantedTree
-from warmstart.trees.client import TreeClient
-from warmstart.trees.current import TreeUnusable
-from warmstart.trees.stage import Stage, Staged
-from warmstart.trees.walk import Bounds, TreeNotShared
+from warmstart.wings.trees.client import TreeClient
+from warmstart.wings.trees.current import TreeUnusable
+from warmstart.wings.trees.offered import GrantedTree
+from warmstart.wings.trees.stage import Stage, Staged
+from warmstart.wings.trees.walk import Bounds, TreeNotShared
 
 USER = Identity("ws-nobody-of-this-name", 64201, 64201)
 OTHER = 64202  # who owns a tree that many share

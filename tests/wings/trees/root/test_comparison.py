@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from tests.support import odd_files
-from tests.support.tree_site import ALICE, BOB, TreeSite, a_tree_site, scope_of
-from warmstart.errands import trees
+from tests.wings.trees.sites import ALICE, BOB, TreeSite, a_tree_site, scope_of
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.trees import client, comparison, packing
-from warmstart.trees.current import Look
+from warmstart.wings.trees import client, comparison, errands, packing
+from warmstart.wings.trees.current import Look
 
 PACKAGE = "lib/python3.11/site-packages/one"
 
@@ -98,7 +97,7 @@ def test_a_copy_is_compared_once_in_a_while(site: TreeSite) -> None:
     assert len(site.events("tree.compared")) == 1
     site.policy()
     with site.site.client() as store:
-        assert store.lock(after(20), trees.COMPARISONS.name)  # another node is at it
+        assert store.lock(after(20), errands.COMPARISONS.name)  # another node is at it
         site.compare()
         assert len(site.events("tree.compared")) == 1
     site.compare()
@@ -212,7 +211,7 @@ def test_whose_rights_are_used(site: TreeSite, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.threat(58)
 def test_a_manifest_that_names_another_user_is_not_believed(site: TreeSite) -> None:
     """Who can write to the store gets no process with the rights of whom they like."""
-    (where,) = (site.base / "store/artifacts" / scope_of(ALICE) / "trees").iterdir()
+    (where,) = (site.base / "store/artifacts" / scope_of(ALICE) / "whole-trees").iterdir()
     for file in where.glob("*Z-*.json"):
         text = file.read_text().replace(ALICE.name, BOB.name).replace(f'"uid":{ALICE.uid}', f'"uid":{BOB.uid}')
         file.chmod(0o644)

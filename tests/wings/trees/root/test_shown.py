@@ -12,7 +12,7 @@ import pytest
 
 from warmstart import view
 from warmstart.host.files import PATH, opened_dir
-from warmstart.trees import shown
+from warmstart.wings.trees import shown
 
 USER, OTHER = 64201, 64202
 

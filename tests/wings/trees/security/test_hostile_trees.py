@@ -19,13 +19,14 @@ import pytest
 
 from tests.cluster import mounts
 from tests.support import odd_files
-from tests.support.tree_site import ALICE, BOB, TreeSite, a_tree_site
+from tests.wings.trees.sites import ALICE, BOB, TreeSite, a_tree_site
 from warmstart.host import process, space
 from warmstart.host.deadline import Deadline
-from warmstart.trees import client, packing, requests
-from warmstart.trees.client import TreeClient
-from warmstart.trees.stage import Stage
-from warmstart.trees.walk import Bounds
+from warmstart.wings.trees import client, packing, requests
+from warmstart.wings.trees.client import TreeClient
+from warmstart.wings.trees.offered import directory
+from warmstart.wings.trees.stage import Stage
+from warmstart.wings.trees.walk import Bounds
 
 pytestmark = [pytest.mark.threat(50), pytest.mark.usefixtures("capable_host")]
 
@@ -304,11 +305,11 @@ def test_a_node_whose_disk_is_full(site: TreeSite, monkeypatch: pytest.MonkeyPat
         try:
             return real(stage, records)
         finally:
-            disk = os.statvfs(site.paths.trees)
+            disk = os.statvfs(directory(site.paths))
             free.append(disk.f_bavail / disk.f_blocks)
 
     monkeypatch.setattr(Stage, "take", take)
-    with mounts.tmpfs(Path(site.paths.trees), "48m"):  # the records of a tree are there, too
+    with mounts.tmpfs(Path(directory(site.paths)), "48m"):  # the records of a tree are there, too
         code, problem = packed(site, tree)
     assert code == "tree-unusable"
     assert "has no room" in str(problem)

@@ -18,12 +18,11 @@ import pytest
 from tests.support import judge
 from tests.support.faults import Done, Faults
 from tests.support.sweeping import chosen
-from tests.support.tree_site import ALICE, NODE, TreeSite, a_tree_site
+from tests.wings.trees.sites import ALICE, NODE, TreeSite, a_tree_site
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background
-from warmstart.errands import trees
 from warmstart.host import process
-from warmstart.trees import comparison, packing, requests
+from warmstart.wings.trees import comparison, errands, packing, requests
 
 WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
 LATER_S = 2 * 86_400.0  # what those left that died stays for a day, at most
@@ -113,7 +112,7 @@ def test_comparing_killed_before_every_change(site: TreeSite, whole: bool, monke
     monkeypatch.setattr(comparison, "_user", lambda *_: ALICE)
 
     def compare() -> int:
-        return background.main(str(site.base), [trees.COMPARISONS.name, NODE])
+        return background.main(str(site.base), [errands.COMPARISONS.name, NODE])
 
     def prepare() -> None:
         shutil.rmtree(site.base / "store/artifacts", ignore_errors=True)

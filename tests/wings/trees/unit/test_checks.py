@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.policy_site import defaults
-from warmstart.doctor import trees
+from tests.wings.trees.values import offering
 from warmstart.doctor.node import Node
 from warmstart.errors import WarmstartError
 from warmstart.host import linux
@@ -16,6 +16,7 @@ from warmstart.host.identity import WorkerSilent
 from warmstart.host.namespaces import Mount
 from warmstart.host.worker import Worker
 from warmstart.paths import Installation
+from warmstart.wings.trees import checks as trees
 
 
 @pytest.fixture
@@ -26,17 +27,25 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "trees"
 
 
-def found(prefix: Path, *prefixes: object, max_size: int = 1) -> list[tuple[str, str]]:
+def found(prefix: Path, *prefixes: object, max_size: int = 1, way: str = "spank") -> list[tuple[str, str]]:
     """Return the status and the text of each finding."""
-    policy = defaults()
-    offered = policy.trees._replace(prefixes=tuple(map(str, prefixes)), max_size=max_size)
-    node = Node(Installation(str(prefix.parent)), policy._replace(trees=offered))
+    policy = offering(defaults(), *prefixes, max_size=max_size)._replace(constant_path=way)
+    node = Node(Installation(str(prefix.parent)), policy)
     return [(finding.status, finding.found) for finding in trees.trees(node)]
 
 
 def test_a_policy_without_trees_asks_for_nothing(prefix: Path) -> None:
     """The kernel may be old, and the disk full."""
     assert found(prefix, max_size=1 << 60) == [("ok", "the policy offers no trees")]
+
+
+def test_a_node_that_shows_no_job_a_copy(prefix: Path) -> None:
+    """And bounds that contradict each other: nothing above `trees.keep` is packed."""
+    ((status, text),) = found(prefix, prefix, way="link")
+    assert (status, "trees are never packed" in text) == ("advice", True)
+    assert ("advice", "trees.max_size is above trees.keep (50GiB), which no packed copy may exceed") in found(
+        prefix, prefix, max_size=1 << 36
+    )
 
 
 def test_what_serves_is_fine(prefix: Path) -> None:
@@ -80,4 +89,4 @@ def test_a_node_that_cannot_show_or_pack_trees(prefix: Path, monkeypatch: pytest
     assert linux.has_mount_setattr() or tuple(map(int, os.uname().release.split(".")[:2])) < (5, 12)
     monkeypatch.setattr(linux, "has_mount_setattr", lambda: False)
     statuses = [finding[0] for finding in found(prefix, prefix, max_size=1 << 60)]
-    assert sorted(statuses) == ["advice", "wrong"]
+    assert sorted(statuses) == ["advice", "advice", "wrong"]  # also that no copy may be so large

@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 
-from tests.support.asked_trees import ask, offer_trees, packs
 from tests.support.entry_site import NODE, SCOPE, EntrySite, OsAs
+from tests.wings.trees.asked import ask, offer_trees, packs
+from tests.wings.trees.values import offering
 from warmstart import session as sessions
-from warmstart.cli import trees
 from warmstart.errand import Errands
 from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.policy.compiled import User
-from warmstart.policy.match import GrantedTree
 from warmstart.repack import signing
 from warmstart.store import bundles
-from warmstart.trees import current, place, requests
-from warmstart.trees.requests import TreeRequest
+from warmstart.wings.trees import commands as trees
+from warmstart.wings.trees import current, place, requests
+from warmstart.wings.trees.offered import GrantedTree
+from warmstart.wings.trees.requests import TreeRequest
 
 
 class Copied:
@@ -120,7 +121,7 @@ def test_what_waits_to_be_packed_is_shown(copied: Copied) -> None:
     """With when it is tried again; also where there is no copy yet."""
     (copied.tree / "more").mkdir()
     policy = copied.site.policy
-    copied.site.write(policy._replace(trees=policy.trees._replace(max_files=3)))
+    copied.site.write(offering(policy, max_files=3))
     copied.pack()
     (item,) = copied.show()["waiting"]
     assert (item["node"], item["attempts"]) == (NODE, 1)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.asked_trees import ask, offer_trees, packs
 from tests.support.entry_site import NODE, SCOPE, EntrySite
+from tests.wings.trees.asked import ask, offer_trees, packs
 from warmstart.audit.journal import Journal
 from warmstart.errors import WarmstartError
-from warmstart.trees import copies
-from warmstart.trees.copies import TreeCopy
+from warmstart.wings.trees import copies
+from warmstart.wings.trees.copies import TreeCopy
 
 
 @pytest.fixture

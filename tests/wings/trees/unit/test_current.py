@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.policy.match import GrantedTree
-from warmstart.trees import current
-from warmstart.trees.current import TreeUnusable
+from warmstart.wings.trees import current
+from warmstart.wings.trees.current import TreeUnusable
+from warmstart.wings.trees.offered import GrantedTree
 
 
 @pytest.fixture

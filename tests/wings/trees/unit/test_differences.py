@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from warmstart.host.files import DIRECTORY
-from warmstart.trees import differences
-from warmstart.trees.current import TreeUnusable
-from warmstart.trees.differences import ADDED, KIND, MODE, REMOVED, SIZE, TARGET, TIME, Differences
+from warmstart.wings.trees import differences
+from warmstart.wings.trees.current import TreeUnusable
+from warmstart.wings.trees.differences import ADDED, KIND, MODE, REMOVED, SIZE, TARGET, TIME, Differences
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ def test_a_comparison_keeps_its_pace(tree: Path, monkeypatch: pytest.MonkeyPatch
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr("warmstart.trees.differences.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("warmstart.trees.differences.time.sleep", sleep)
+    monkeypatch.setattr("warmstart.wings.trees.differences.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("warmstart.wings.trees.differences.time.sleep", sleep)
     for number in range(1000):
         (tree / "empty" / str(number)).touch()
     compared(tree, most=5000)

@@ -1,4 +1,4 @@
-"""Trees are packed: what becomes of each, and who is told. tests/root/trees/test_comparison.py compares some."""
+"""Trees are packed: what becomes of each, and who is told. tests/wings/trees/root/test_comparison.py compares some."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.asked_trees import ask, offer_trees, packs
 from tests.support.entry_site import NODE, SCOPE, EntrySite
+from tests.wings.trees.asked import ask, offer_trees, packs
+from tests.wings.trees.values import offering
 from warmstart.host.deadline import Deadline
 from warmstart.policy.compiled import User
-from warmstart.policy.match import GrantedTree
-from warmstart.trees import current, place, requests
-from warmstart.trees.requests import TreeRequest
+from warmstart.wings.trees import current, place, requests
+from warmstart.wings.trees.offered import GrantedTree, directory
+from warmstart.wings.trees.requests import TreeRequest
 
 
 @pytest.fixture
@@ -36,12 +37,12 @@ def tree(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_tree_is_packed_once(site: EntrySite, tree: Path) -> None:
     """Its copy has the tree below a directory that only its user enters; nothing stays, of a killed attempt either."""
-    Path(site.paths.trees, "stage", "tree").mkdir(parents=True)
-    Path(site.paths.trees, "packed.sqsh").write_text("half")
+    Path(directory(site.paths), "stage", "tree").mkdir(parents=True)
+    Path(directory(site.paths), "packed.sqsh").write_text("half")
     assert packs(site) == 0
     (packed,) = site.events("tree.packed")
     assert (packed["tree"], packed["files"], packed["bytes"], packed["left_out"]) == (str(tree), 3, 1, 0)
-    assert os.listdir(site.paths.trees) == []
+    assert os.listdir(directory(site.paths)) == []
     assert requests.waiting(site.paths) == []
     (bundle,) = site.store.rglob("*.sqsh")
     listed = subprocess.run(["/usr/bin/unsquashfs", "-lln", bundle], check=True, capture_output=True, text=True).stdout
@@ -62,7 +63,7 @@ def test_what_cannot_be_packed_waits(site: EntrySite, tree: Path) -> None:
     assert (packs(site), packs(site)) == (0, 0)
     (failed,) = site.events("tree.pack-failed")
     assert (failed["error"]["code"], failed["attempt"]) == ("tree-too-large", 1)
-    assert os.listdir(site.paths.trees) == []
+    assert os.listdir(directory(site.paths)) == []
     (item,) = requests.waiting(site.paths)
     assert (item.errand.attempts, item.request.refused) == (1, True)
     assert list(site.store.rglob("*.sqsh")) == []
@@ -112,7 +113,7 @@ def test_what_cannot_be_shared_is_told_to_whoever_asks(site: EntrySite, tree: Pa
 
 def limit(site: EntrySite, *, keep: int) -> None:
     """Change how many bytes of trees a node keeps."""
-    site.write(site.policy._replace(trees=site.policy.trees._replace(keep=keep)))
+    site.write(offering(site.policy, keep=keep))
 
 
 def test_a_tree_that_no_node_may_keep_is_not_published(site: EntrySite, tree: Path) -> None:

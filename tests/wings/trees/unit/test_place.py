@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from warmstart.policy.compiled import Trust, User
-from warmstart.policy.match import GrantedTree
-from warmstart.trees.current import Look
-from warmstart.trees.place import Home, facts_of, home_of, place_of
+from warmstart.wings.trees.current import Look
+from warmstart.wings.trees.offered import GrantedTree
+from warmstart.wings.trees.place import Home, facts_of, home_of, place_of
 
 OWN = "user-7-u"
 TEAM = GrantedTree("/l/proj/*", (User("pi", 3),), "account-p", "", "team")

@@ -10,8 +10,8 @@ import pytest
 
 from warmstart.errand import KEPT_S, Errand, Errands
 from warmstart.paths import NodePaths
-from warmstart.trees import requests
-from warmstart.trees.requests import PACKS, TreeRequest
+from warmstart.wings.trees import requests
+from warmstart.wings.trees.requests import PACKS, TreeRequest
 
 
 @pytest.fixture

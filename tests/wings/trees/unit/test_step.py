@@ -7,33 +7,38 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from tests.support.runs import a_context, events
-from warmstart import view
+from tests.support.policy_site import defaults
+from tests.support.runs import a_context, a_job, events
+from tests.wings.trees.values import offering
+from warmstart import plan, view
 from warmstart.errand import Errands
 from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.paths import NOTHING
-from warmstart.policy.compiled import User
-from warmstart.policy.match import GrantedTree
-from warmstart.profiles.defined import TREES
+from warmstart.policy.compiled import Policy, User
+from warmstart.policy.match import Grant
+from warmstart.request import Request, RequestInvalid
+from warmstart.runner import Prepared
 from warmstart.seed import node_cache, together
 from warmstart.seed.node_cache import Copy
 from warmstart.seed.together import Cold, ProposedProfile, Settled
 from warmstart.seed.wanted import FETCHES, Wanted
-from warmstart.steps import tree as step
 from warmstart.steps.contract import Context
-from warmstart.steps.tree import Options
 from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget
 from warmstart.store.manifest import Draft, File, Producer
 from warmstart.store.meeting import Meeting
 from warmstart.store.verify import SignedLists
-from warmstart.trees import current, place, requests, shown
-from warmstart.trees.current import TreeNotCompiled, TreeUnusable
-from warmstart.trees.requests import TreeRequest
+from warmstart.wings.trees import current, place, requests, shown, step
+from warmstart.wings.trees.current import TreeNotCompiled, TreeUnusable
+from warmstart.wings.trees.offered import PROFILE, GrantedTree
+from warmstart.wings.trees.requests import TreeRequest
+from warmstart.wings.trees.step import Options
 
 SCOPE = "user-64201-ws-alice"
 
@@ -50,9 +55,7 @@ class Shown:
         (root / "store").mkdir()
         context = a_context(root)
         policy = context.policy
-        self.context: Context = context._replace(
-            policy=policy._replace(trees=policy.trees._replace(prefixes=(str(self.tree.parent),)))
-        )
+        self.context: Context = context._replace(policy=offering(policy, self.tree.parent))
         os.makedirs(context.record.run_directory)
         self.shared: GrantedTree | None = None
         self.signed_only = False
@@ -285,8 +288,7 @@ def test_a_copy_larger_than_all_that_a_node_keeps_is_not_fetched(site: Shown) ->
     policy = site.context.policy
     seed = policy.seed._replace(max_fetch=1, keep=1)
     for keep, expected in ((7, ("itself", "fetch-over-budget")), (8, ("copy", ""))):
-        trees = policy.trees._replace(keep=keep)
-        site.context = site.context._replace(policy=policy._replace(trees=trees, seed=seed))
+        site.context = site.context._replace(policy=offering(policy, keep=keep)._replace(seed=seed))
         site.run()
         assert site.event() == expected
 
@@ -309,7 +311,7 @@ class Nodes:
     def settle(self, cold: dict[str, str], _deadline: object) -> Settled:
         """Return what all nodes show."""
         self.votes.append(cold)
-        return Settled({TREES: Cold(self._cold or cold[TREES], ["n2"])} if self._cold or cold else {}, 0.0)
+        return Settled({PROFILE: Cold(self._cold or cold[PROFILE], ["n2"])} if self._cold or cold else {}, 0.0)
 
 
 def agreed(site: Shown) -> tuple[str, str]:
@@ -324,7 +326,7 @@ def test_all_nodes_of_a_job_show_the_copy_or_none_does(site: Shown, monkeypatch:
     """The head node proposes it, and one node that lacks it is enough for all to read the tree itself."""
     site.publish()
     nodes = Nodes(monkeypatch)
-    assert (agreed(site), nodes.votes, list(nodes.own)) == (("copy", ""), [{}], [TREES])
+    assert (agreed(site), nodes.votes, list(nodes.own)) == (("copy", ""), [{}], [PROFILE])
     nodes = Nodes(monkeypatch, cold="fetch-goes-on")
     assert (agreed(site), site.sources[-1]) == (("itself", "fetch-goes-on"), NOTHING)
 
@@ -334,7 +336,7 @@ def test_a_node_that_sees_another_tree_says_so(site: Shown, monkeypatch: pytest.
     site.publish()
     nodes = Nodes(monkeypatch)
     nodes.facts = {"path": str(site.tree), "stamp": "ab" * 32}
-    assert (agreed(site), nodes.votes) == (("itself", "nodes-differ"), [{TREES: "nodes-differ"}])
+    assert (agreed(site), nodes.votes) == (("itself", "nodes-differ"), [{PROFILE: "nodes-differ"}])
 
 
 def test_the_head_node_without_a_copy_asks_for_it(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,3 +383,55 @@ def test_a_tree_without_bytecode_is_left_as_it_is(site: Shown, *, alone: bool) -
     subprocess.run([sys.executable, "-m", "compileall", "-q", str(packages)], check=True)
     site.run(alone=alone)
     assert site.event() == ("itself", "no-copy" if alone else "several-nodes")
+
+
+ASKED = Request((), (), words={"tree": "/lustre/envs/train/"})
+GRANT = Grant([], [], {}, "user", [SCOPE], SCOPE, "")
+
+
+def notices(policy: Policy, grant: Grant = GRANT, cache: str = "/w/cache") -> list[str]:
+    """Return what a job that asks for a tree is told by the step, which does not look at the tree; [] if it would."""
+    planned = step.planned(policy, a_job(), grant, ASKED)
+    assert planned is not None
+    if cache and not step.why_not(policy, step.options_of(policy, a_job(), grant, ASKED)):
+        return []
+    context = SimpleNamespace(record=SimpleNamespace(cache=cache))
+    return list(planned.run(cast("Context", context)).notices)
+
+
+def test_a_copy_needs_a_way_to_the_job_and_a_workspace() -> None:
+    """Otherwise the job reads the tree itself, and is told."""
+    policy = offering(defaults(), "/lustre")._replace(constant_path="spank")
+    assert notices(policy) == []
+    (told,) = notices(policy, cache="")
+    assert "/lustre/envs/train is read" in told
+    assert "no workspace" in told
+    (told,) = notices(policy._replace(constant_path="none"))
+    assert "constant_path" in told
+    unsigned = GRANT._replace(signed_only=True)
+    (told,) = notices(policy, unsigned)
+    assert "takes nothing that is not signed" in told
+    signed = policy._replace(trust=policy.trust._replace(signed=("site",)))
+    everyones = [["/lustre/envs/*", [], "site", "", "everyone"]]
+    assert notices(signed, unsigned._replace(own={"trees": [everyones]})) == []
+
+
+def test_only_jobs_that_ask_have_the_step() -> None:
+    """Where no trees are offered, a job that asks is told, and runs."""
+    policy = offering(defaults(), "/lustre")._replace(constant_path="spank")
+    assert [step.name for step in plan.prolog(policy, a_job(), GRANT, ASKED)] == ["workspace", "tree"]
+    assert plan.prolog(policy, a_job(), GRANT, Request((), ())) == []
+    assert [step.name for step in plan.prolog(defaults(), a_job(), GRANT, ASKED)] == ["workspace"]
+    prepared = Prepared(cast("Context", SimpleNamespace(record=SimpleNamespace(cache=""))), [])
+    last = plan.environment(defaults(), GRANT, ASKED, prepared)
+    (told,) = last.run.keywords["options"].notices  # type: ignore[attr-defined]
+    assert told.startswith("warmstart: tree=/lustre/envs/train/: read from the shared file system")
+
+
+def test_a_tree_is_an_absolute_path() -> None:
+    """And a file in it may follow, that changes when the tree does."""
+    assert step.asked(ASKED) == ("/lustre/envs/train", "")
+    assert step.asked(ASKED._replace(words={"tree": "/l/tools:etc/VERSION"})) == ("/l/tools", "etc/VERSION")
+    for text in ("/", "envs", "/a/../b", "/a:/b", "/a:../b"):
+        with pytest.raises(RequestInvalid):
+            step.asked(ASKED._replace(words={"tree": text}))

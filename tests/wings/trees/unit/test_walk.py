@@ -16,10 +16,10 @@ import pytest
 from warmstart.host import untrusted
 from warmstart.host.files import opened_dir
 from warmstart.host.untrusted import TurnedAway
-from warmstart.trees import walk
-from warmstart.trees.current import TreeUnusable
-from warmstart.trees.stage import Stage, Staged, WalkMalformed
-from warmstart.trees.walk import Bounds, TreeChanged, TreeNotShared, TreeTooLarge
+from warmstart.wings.trees import walk
+from warmstart.wings.trees.current import TreeUnusable
+from warmstart.wings.trees.stage import Stage, Staged, WalkMalformed
+from warmstart.wings.trees.walk import Bounds, TreeChanged, TreeNotShared, TreeTooLarge
 
 MANY = Bounds(1 << 30, 1000)
 
@@ -153,7 +153,7 @@ def test_a_file_that_grows_is_no_copy(tmp_path: Path, records: BinaryIO, monkeyp
         return read(fd, most)
 
     walk.begin(str(tree), MANY, None)
-    monkeypatch.setattr("warmstart.trees.walk.os.read", growing)
+    monkeypatch.setattr("warmstart.wings.trees.walk.os.read", growing)
     with pytest.raises(TreeChanged):
         walk.more(records.fileno())
 
