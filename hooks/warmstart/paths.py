@@ -226,9 +226,9 @@ class NodePaths(NamedTuple):
         return f"{self.root}/layers"
 
     @property
-    def trees(self) -> str:
-        """The tree that is being packed."""
-        return f"{self.root}/trees"
+    def work(self) -> str:
+        """What wings are making, each in a directory of its own; nobody misses it."""
+        return f"{self.root}/work"
 
     @property
     def uses(self) -> str:

@@ -1,6 +1,6 @@
 """The plan: which steps apply to a job, and in which order.
 
-prolog   workspace → early steps of wings → image → seed → tree → late steps of wings → environment
+prolog   workspace → early steps of wings → image → seed → late steps of wings → environment
 epilog   harvest → release → spool
 
 The order is fixed. The policy and the job's request decide only which steps run, and with which options.
@@ -18,7 +18,7 @@ from warmstart.images import reference as references
 from warmstart.images.reference import PyxisImage, Reference
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, partial
-from warmstart.policy.compiled import WAYS_TO_TREE, Policy, Rule
+from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.match import NO_RULE, Grant, combine, matching, observed_on, private_repository, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
@@ -51,22 +51,6 @@ NO_RULE_MATCHES = (
 )
 NO_CONSTANT_PATH = "needs a constant path (policy: constant_path)"
 SHARED_SCOPE = "is kept in its user's own scope, and this job publishes into a shared one"
-NO_TREES = (
-    "warmstart: tree {tree} is read from the shared file system: this cluster offers no packed copies (policy: "
-    "trees.prefixes)"
-)
-NO_WAY_TO_TREE = (
-    "warmstart: tree {tree} is read from the shared file system: this node has no way to show a packed copy to a job "
-    "(policy: constant_path)"
-)
-NO_ROOM_FOR_TREE = (
-    "warmstart: tree {tree} is read from the shared file system, and can be written: the job has no workspace on this "
-    "node, where a packed copy would be shown"
-)
-UNSIGNED_TREE = (
-    "warmstart: tree {tree} is read from the shared file system: this job takes nothing that is not signed, and packed "
-    "copies of trees are not"
-)
 TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: not offered on this cluster; TMPDIR is removed after the job"
 
 
@@ -214,9 +198,8 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     """Return the steps before `environment`. Its options depend on their results, so `environment()` comes later."""
     names, job_images = profiles(policy, grant, requested), images(policy, grant, requested)
     early, late = _of_wings(policy, job, grant, requested)
-    meeting = _meeting(job, grant)
-    tree = _tree(policy, job, grant, requested, meeting) if requested.tree else None
-    if not (names or job_images or grant.env or early or late or requested.keep or requested.tree):
+    meeting = meeting_of(job, grant)
+    if not (names or job_images or grant.env or early or late or requested.keep or requested.words):
         return []
     from warmstart.steps import workspace
 
@@ -250,8 +233,6 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
         place = meeting if in_step else None
         seeded = seed.Options(tuple(names), requested.files, requested.fresh, place, sampled)
         steps.append(Step(seed.NAME, partial(seed.run, options=seeded), in_workspace=True))
-    if tree:
-        steps.append(tree)
     return steps + late
 
 
@@ -260,7 +241,7 @@ def _of_wings(policy: Policy, job: Job, grant: Grant, requested: Request) -> tup
     early: list[Step] = []
     late: list[Step] = []
     for known in policy.wings if not grant.reason else ():
-        if known.step and known.used:
+        if known.step and known.used and (not known.word or known.word in requested.words):
             planned: StepPart = wing.load(known.step)
             if step := planned.planned(policy, job, grant, requested):
                 (early if known.early else late).append(step._replace(wing=known.name))
@@ -269,35 +250,6 @@ def _of_wings(policy: Policy, job: Job, grant: Grant, requested: Request) -> tup
         if word.refuses and word.name in requested.words and word.wing not in used:
             raise NotOffered(sentence=word.refused)
     return early, late
-
-
-def _tree(policy: Policy, job: Job, grant: Grant, requested: Request, meeting: Meeting | None) -> Step | None:
-    """Return the step if the policy offers trees, and this node has a way to show a job one."""
-    if not policy.trees.prefixes:
-        return None
-    if policy.constant_path not in WAYS_TO_TREE or _lacks_signed_tree(policy, grant):
-        return None
-    from warmstart.steps import tree
-
-    options = tree.Options(
-        requested.tree,
-        requested.marker,
-        scope_key("user", job),
-        alone=not nodes.has_several(job.nodelist),
-        meeting=meeting and meeting._replace(topic="tree"),
-        shared=grant.trees,
-        signed_only=grant.signed_only,
-    )
-    return Step(tree.NAME, partial(tree.run, options=options), in_workspace=True)
-
-
-def _lacks_signed_tree(policy: Policy, grant: Grant) -> bool:
-    """Return whether the job takes what is signed alone, and no tree can have a signed copy."""
-    if not grant.signed_only:
-        return False
-    from warmstart.store.signed import is_signed
-
-    return not any(is_signed(tree.scope, policy.trust) for tree in grant.trees)
 
 
 def is_sampled(policy: Policy, job: Job) -> bool:
@@ -311,7 +263,7 @@ def is_sampled(policy: Policy, job: Job) -> bool:
     return place * 100 < policy.seed.verify << 32
 
 
-def _meeting(job: Job, grant: Grant) -> Meeting | None:
+def meeting_of(job: Job, grant: Grant) -> Meeting | None:
     """Return where the nodes of a job agree on what they show it; None if each decides for itself."""
     if not (grant.together and nodes.has_several(job.nodelist)):
         return None
@@ -365,14 +317,6 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
     notices = [*prepared.notices, *_refused(policy, requested)]
     if requested.keep and policy.limits.keep is None:
         notices.append(TMPDIR_NOT_RETAINED)
-    if requested.tree and not policy.trees.prefixes:
-        notices.append(NO_TREES.format(tree=requested.tree))
-    elif requested.tree and policy.constant_path not in WAYS_TO_TREE:
-        notices.append(NO_WAY_TO_TREE.format(tree=requested.tree))
-    elif requested.tree and _lacks_signed_tree(policy, grant):
-        notices.append(UNSIGNED_TREE.format(tree=requested.tree))
-    elif requested.tree and not cache:
-        notices.append(NO_ROOM_FOR_TREE.format(tree=requested.tree))
     options = step.Options(variables, dict(grant.env), tuple(notices), grant.override)
     return Step(step.NAME, partial(step.run, options=options))
 

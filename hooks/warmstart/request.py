@@ -34,7 +34,7 @@ class RequestInvalid(UserError):
     template = "{where} has {word!r}, which is not a valid request to warmstart"
     hint = (
         'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME files=NAME '
-        'tree=PATH[:FILE] keep fresh refresh", or another word that `warmstart plan` lists'
+        'keep fresh refresh", or another word that `warmstart plan` lists'
     )
 
 
@@ -44,8 +44,6 @@ class Request(NamedTuple):
     images: tuple[str, ...]
     profiles: tuple[str, ...]
     files: str = ""  # the name of its declared files; "" if it declares none
-    tree: str = ""  # a directory on the shared file system that it reads from a packed copy; "" if none
-    marker: str = ""  # a path in the tree that changes with it; "" if it names none
     keep: bool = False  # whether to retain its TMPDIR after the job
     fresh: bool = False  # whether it starts cold, and what it builds takes the place of what is published
     refresh: bool = False  # whether the registry is asked what the tags of its images mean now
@@ -54,7 +52,7 @@ class Request(NamedTuple):
 
 
 NOTHING = Request((), ())
-_ONCE = ("files", "tree")  # also the words of wings: a second one would replace the first without a word
+_ONCE = ("files",)  # also the words of wings: a second one would replace the first without a word
 
 
 def asks(job: Job) -> bool:
@@ -72,7 +70,7 @@ def of(job: Job, of_wings: Collection[str] = ()) -> Request:
     images = [pyxis_image] if pyxis_image else []
     profiles: list[str] = []
     others: dict[str, str] = {}
-    files = tree = marker = ""
+    files = ""
     once: dict[str, str] = {}
     words = {KEEP: job.warm_keep, FRESH: job.warm_fresh, REFRESH: job.warm_refresh}
     if job.warm_image:
@@ -95,16 +93,12 @@ def of(job: Job, of_wings: Collection[str] = ()) -> Request:
             others[key] = value
         elif key == "files" and _is_name(value):
             files = value
-        elif key == "tree" and _is_tree(value):
-            tree, _, marker = value.partition(":")
         else:
             raise RequestInvalid(where=COMMENT, word=word[:80])
     return Request(
         tuple(dict.fromkeys(images)),
         tuple(dict.fromkeys(profiles)),
         files,
-        tree=tree.rstrip("/"),
-        marker=marker,
         keep=words[KEEP],
         fresh=words[FRESH],
         refresh=words[REFRESH],
@@ -120,12 +114,6 @@ def _only(known: dict[str, str], key: str, value: str, of_wings: Collection[str]
 
 def _is_name(value: str) -> bool:
     return 0 < len(value) <= LONGEST_NAME and _IN_NAME.issuperset(value)
-
-
-def _is_tree(value: str) -> bool:
-    tree, _, marker = value.partition(":")
-    parts = [*tree.split("/")[1:], *marker.split("/")]
-    return tree.startswith("/") and tree.strip("/") != "" and not marker.startswith("/") and ".." not in parts
 
 
 def _value(where: str, word: str, value: str) -> str:

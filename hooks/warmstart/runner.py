@@ -31,6 +31,7 @@ class Step(NamedTuple):
     run: Callable[[Context], Outcome]
     in_workspace: bool = False  # skipped if the job has no cache
     wing: str = ""  # whose step it is, "" for the core's
+    optional: bool = False  # the job has the same without it, only later: no failure of it is a verdict
 
 
 class Prepared(NamedTuple):
@@ -54,7 +55,7 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
         for failure in degraded:
             if isinstance(failure, UserError | NodeError):
                 raise failure
-            if _is_verdict(context.policy, step.name, failure):
+            if not step.optional and _is_verdict(context.policy, step.name, failure):
                 raise Refused(reason=str(failure), cause=failure.code, step=step.name) from failure
             notices.append(f"warmstart: {failure}; the job runs without it")
     return Prepared(context, list(dict.fromkeys(notices)))  # several profiles may have the same reason
@@ -95,8 +96,6 @@ class Refused(UserError):
 def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:
     if step == "image":
         return policy.on_error.image != "run-without"
-    if step == "tree":  # without its copy a job reads the tree itself
-        return False
     return isinstance(error, StoreError) and policy.on_error.store == "fail-job"
 
 

@@ -15,6 +15,7 @@
                            programs/    Slurm's hooks: NAME_OF.py is PREFIX/libexec/warmstart/name-of (`packaging`)
                            libexec/, systemd/  other programs, and units, as templates (`packaging`)
                            events.py    its events, and `REMARKS`: those that explain a run, in words (`audit.runs`)
+                           told.py      what reports and explain say of its events (`audit.told`)
                            checks.py    `CHECKS`, what doctor looks at for it (`doctor.wings.Checks`)
                            maintenance.py  `PARTS`, what maintenance does for it (`maintenance.wings.Parts`)
                            maker.py     how a step gets an image that the store lacks (`entry.pyxis_importer.Maker`)
@@ -46,6 +47,8 @@ class Wing(NamedTuple):
     about: str  # what it is, for the table of wings
     step: Literal["early", "late"] = "late"  # before the images, whose import may take long, or after the caches
     words: dict[str, str] = {}  # noqa: RUF012 - word of a job's request → what a job is told where it is not offered
+    only_for: str = ""  # the word without which a job has no step of it; "": any job may
+    keep: str = ""  # the policy's key, SECTION.KEY, for the bytes of its packed wholes that stay on a node
     variables: tuple[str, ...] = ()  # of the job, that its step sets
     commands: dict[str, str] = {}  # noqa: RUF012 - command → its name in `commands.py`
     errands: tuple[str, ...] = ()  # kinds, each with its name in `errands.py`

@@ -62,7 +62,6 @@ from warmstart.store import manifest as manifests
 from warmstart.store.bundles import BundleGone
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import Meeting
-from warmstart.trees import stage, walk
 
 SHA256 = "ab" * 32
 BUNDLE = "20260101T120000.000000Z-0123456789abcdef"
@@ -255,23 +254,6 @@ def _left(path: str) -> object:
     return deferred.read(NodePaths(root, ""), HARVESTS, Errand("0", 1, 0, name.rpartition(",")[2]))
 
 
-def _tree_records(data: bytes) -> object:
-    """Take the records of a tree, as root does, into a stage of its own."""
-    with tempfile.TemporaryDirectory(dir=STAGE) as top, tempfile.TemporaryFile(buffering=0) as file:
-        file.write(data)
-        with opened_dir(top) as fd, stage.Stage(fd, "/tree", walk.Bounds(1 << 20, 100)) as staged:
-            return staged.take(file.fileno())
-
-
-_TREE = b"".join(
-    [
-        walk.DIRECTORY + walk.NAME.pack(1) + b"a" + walk.ATTRIBUTES.pack(0o755, 1, 0),
-        walk.FILE + walk.NAME.pack(1) + b"b" + walk.ATTRIBUTES.pack(0o644, 1, 2),
-        walk.BYTES + (2).to_bytes(4, "little") + b"xy" + walk.UP,
-        walk.LINK + walk.NAME.pack(1) + b"c" + walk.ATTRIBUTES.pack(0o777, 1, 0) + walk.NAME.pack(1) + b"a",
-        walk.LEFT_OUT + walk.NAME.pack(1) + b"d" + walk.NAME.pack(4) + b"gone" + walk.END,
-    ]
-)
 _REFUSED = (WarmstartError,)
 _FILE = Path(__file__).parents[2] / "policies/site.yaml"
 _DAMAGED = {"format": 2, "plain": True, "bundles": [], "refused": {BUNDLE: "its format is 2"}}
@@ -554,12 +536,6 @@ PARSERS: dict[str, Parser] = {
         plain.check_artifact,
         cache_files.torch_artifact(b"CacheCompiledArtifact", b"key", b"a2V5", b"x" * 99),
         covers=("profiles/formats/plain.py:check_artifact",),
-    ),
-    "tree-records": Parser(
-        _tree_records,
-        (*_REFUSED, OSError),
-        tuple(f"trees/stage.py:_Records.{method}" for method in ("name", "attributes", "piece")),
-        (_TREE,),
     ),
     "triton": _profile("triton", _TRITON),
     "triton-group": Parser(

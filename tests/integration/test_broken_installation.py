@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import installation
 from tests.cluster.accounts import ALICE
 from tests.cluster.cluster import Cluster
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site
-from tests.integration import test_trees as trees
 from warmstart import wing
 
 REPOSITORY = Path(__file__).parents[2]
@@ -91,30 +89,3 @@ def test_uninstalled_under_a_running_job(own: Site) -> None:
         ["epilog", "job-container", "prolog", "task-prolog", *wing.programs()]
     )
     assert own.cluster.wait(own.cluster.submit(SHOW, ALICE, "--nodelist=n1")).output.strip() == "cache none"
-
-
-@pytest.mark.sweep
-def test_a_tree_outlives_an_upgrade_and_an_uninstallation(own: Site) -> None:
-    """A running job reads its copy to its end; then nothing is mounted. Jobs after the next installation have it."""
-    go, prefix = own.cluster.base / "go", own.cluster.prefix
-    with trees.shared(own, "tree.kept") as (target, source):
-        file = trees.make_environment(own, source / "env") / "one/__init__.py"
-        seen = file.relative_to(source)
-        trees.run(own, target / "env", "#!/bin/sh\n", ALICE, "--nodelist=n1")
-        script = f"#!/bin/sh\ncat {target}/{seen}\nwhile [ ! -e {go} ]; do sleep 0.1; done\ncat {target}/{seen}\n"
-        comment = f"--comment=warmstart: tree={target}/env"
-        job = own.cluster.submit(script, ALICE, "--nodelist=n1", comment)
-        wait_until("the job", lambda: "one" in own.cluster.job(job).output, 60)
-        file.write_text("edited\n")
-        installation.install(prefix)
-        subprocess.run(["/usr/bin/make", "-s", "uninstall", f"PREFIX={prefix}"], check=True, cwd=REPOSITORY)
-        assert f"{own.workspace}/n1/{job}." in Path("/proc/self/mountinfo").read_text()
-        go.touch()
-        ended = own.cluster.wait(job)
-        assert (ended.state, ended.output) == ("COMPLETED", "one\none\n")
-        wait_until("the end of the programs", lambda: not (prefix / "lib/warmstart/python").exists(), 60)
-        wait_until("the end of the mounts", lambda: own.leftovers() == [], 60)
-        assert str(prefix) not in Path("/proc/self/mountinfo").read_text()
-        installation.install(prefix)
-        last = own.finish(own.cluster.submit(f"#!/bin/sh\ncat {target}/{seen}\n", ALICE, "--nodelist=n1", comment))
-        assert last.output == "one\n"

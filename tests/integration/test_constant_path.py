@@ -21,7 +21,6 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.config import Namespace
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site, result
-from tests.integration import test_trees as trees
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -274,21 +273,6 @@ def test_without_the_plugin_a_cache_is_warm_elsewhere(contained: Callable[[str],
     cold, warm = (result(each.output) for each in ended)
     assert (cold["cache_hits"], cold["cache_misses"] > 0) == (0, True)
     assert (warm["cache_hits"] > 0, warm["cache_misses"]) == (True, 0)
-
-
-def test_a_tree_without_the_plugin(contained: Callable[[str], Site]) -> None:
-    """The second job sees the packed copy, in a home that root cannot enter; a job that cannot is told so once."""
-    _, setting = WITHOUT_PLUGIN[version()]
-    site = contained(setting.namespace)
-    with trees.shared(site, "tree.contained", setting.way) as (target, source):
-        trees.make_environment(site, source / "env")
-        first = trees.run(site, target / "env")
-        if setting.way == "link":
-            assert first.output.count("this node has no way to show a packed copy") == 1
-            return
-        assert first.output.splitlines()[-1] == "itself"
-        assert trees.run(site, target / "env").output.splitlines() == [*trees.ALIKE, "1", "copy"]
-    assert site.leftovers() == []
 
 
 def test_a_profile_that_needs_the_path_is_left_out_without_it(site: Site) -> None:

@@ -357,11 +357,11 @@ def loop_devices(copy: Copy) -> list[str]:
 def test_maintenance_keeps_what_a_job_has(node: Node) -> None:
     """Only the mount here goes; the copy counts as used. After the job it goes, and the loop device with it."""
     copy = node.bundle({"big": os.urandom(300_000)})
-    Path(copy.path.replace(".sqsh", ".origin.json")).write_text('["user-1-a", "trees", "ns", "b"]')
+    Path(copy.path.replace(".sqsh", ".origin.json")).write_text('["user-1-a", "whole-things", "ns", "b"]')
     before = Path(copy.path).stat().st_mtime
     run = node.run("1.aaaaaaaa")
     run.show(copy)
-    assert node_cache.prune(copy.directory, node.layers, Keep(0, 0), before + 7200) == 0
+    assert node_cache.prune(copy.directory, node.layers, Keep(0), before + 7200) == 0
     assert os.listdir(node.layers) == []
     assert len(loop_devices(copy)) == 1
     os.utime(copy.path, (before - 7200, before - 7200))
@@ -371,7 +371,7 @@ def test_maintenance_keeps_what_a_job_has(node: Node) -> None:
     run.take_down()
     assert loop_devices(copy) == []
     assert [use.at >= before for use in node_cache.uses(copy.directory)] == [False]
-    assert node_cache.prune(copy.directory, node.layers, Keep(0, 0), before + 7200) > 300_000
+    assert node_cache.prune(copy.directory, node.layers, Keep(0), before + 7200) > 300_000
     assert not Path(copy.path).exists()
     assert node.mounts() == []
 
@@ -383,9 +383,9 @@ def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
     before = Path(copy.path).stat().st_mtime
     run = node.run("1.aaaaaaaa")
     run.show(copy)
-    assert node_cache.prune(copy.directory, node.layers, Keep(1 << 40, 0), before + 1800) == 0
+    assert node_cache.prune(copy.directory, node.layers, Keep(1 << 40), before + 1800) == 0
     assert node_cache.mount_points(node.layers) == [copy.sha256]
-    assert node_cache.prune(copy.directory, node.layers, Keep(1 << 40, 0), before + 7200) == 0
+    assert node_cache.prune(copy.directory, node.layers, Keep(1 << 40), before + 7200) == 0
     assert (node_cache.mount_points(node.layers), Path(copy.path).exists()) == ([], True)
     assert run.as_job(lambda: Path("file").read_text()) == "seeded"
     run.take_down()
@@ -452,7 +452,7 @@ def test_a_prolog_that_needs_a_bundle_is_not_too_late(node: Node) -> None:
     os.close(*node_cache.mounted(node.layers, [copy], after(5)))
     with opened_dir(node.layers) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        pruning = threading.Thread(target=node_cache.prune, args=(copy.directory, node.layers, Keep(1 << 40, 0), now))
+        pruning = threading.Thread(target=node_cache.prune, args=(copy.directory, node.layers, Keep(1 << 40), now))
         pruning.start()
         while not waits_for(pruning, "_exclusive"):
             assert pruning.is_alive()

@@ -48,9 +48,9 @@ def prefix(tmp_path: Path) -> Iterator[Path]:
     layer.mkdir(parents=True)
     subprocess.run(["/usr/bin/mksquashfs", tmp_path / "etc", copy, "-quiet", "-no-progress"], check=True)
     subprocess.run(["/bin/mount", "-o", "loop,ro", copy, layer], check=True)
-    stage = state / "trees/stage/lib"
+    stage = state / "work/stage/lib"
     stage.mkdir(parents=True)
-    (stage / "half").write_text("of a tree that was being packed")
+    (stage / "half").write_text("of what was being made")
     yield tmp_path
     if os.path.ismount(layer):
         subprocess.run(["/bin/umount", layer], check=True)
@@ -104,7 +104,7 @@ def test_the_programs_go_and_nothing_stays_mounted(prefix: Path) -> None:
     assert [name for name in PROGRAMS if (prefix / name).exists()] == []
     assert all((prefix / name).exists() for name in (*KEPT, "bin/another", "lib/another"))
     assert not os.path.ismount(prefix / "var/lib/warmstart/n1/layers/aa")
-    assert not (prefix / "var/lib/warmstart/n1/trees").exists()
+    assert not (prefix / "var/lib/warmstart/n1/work").exists()
     assert f"kept the policy in {prefix}/etc/warmstart and the state in {prefix}/var/lib/warmstart" in said
     assert sorted(os.listdir(prefix / "libexec/warmstart")) == list(HOOKS)
     for hook in HOOKS:

@@ -25,7 +25,7 @@ MODULES = 51  # of our own; packages, which are empty, are not counted
 def site(install: Callable[[Path], None]) -> Iterator[BenchSite]:
     """Yield a site with an image, twenty rules, and three profiles that are seeded from ten bundles."""
     with bench_site(10, install) as made:
-        made.write_policy(f"trees: {{prefixes: [/lustre]}}\n{USUAL}")
+        made.write_policy(USUAL)
         made.fill_caches(BUNDLES)
         made.hook("prolog").run()  # mounts the bundles
         made.hook("epilog").run()
@@ -42,17 +42,13 @@ def calls(site: BenchSite, hook: str) -> list[str]:
 
 
 def test_a_warm_job_makes_few_system_calls(site: BenchSite) -> None:
-    """Of which almost none reach the store, and none of an epilog with nothing new.
-
-    A policy that offers trees costs a job without one nothing.
-    """
+    """Of which almost none reach the store, and none of an epilog with nothing new."""
     # Under load a hook looks more often at what it waits for: the fewest of three runs.
     found = {hook: min((calls(site, hook) for _ in range(3)), key=len) for hook in ("prolog", "epilog")}
     store = re.escape(str(site.base / "store"))
     assert {
         hook: sum(bool(re.search(rf'(?:"|<){store}/', call)) for call in found[hook]) for hook in found
     } == ON_THE_STORE
-    assert [call for call in found["prolog"] if re.search(r'"(\S*/)?(trees?|lustre)[/"]', call)] == []
     assert {hook: len(found[hook]) for hook in CALLS if len(found[hook]) > CALLS[hook]} == {}
 
 
@@ -71,7 +67,6 @@ def test_a_warm_prolog_loads_few_modules(site: BenchSite) -> None:
     names = set(done.stdout.split())
     packages = {name.rpartition(".")[0] for name in names}
     assert "warmstart.seed.overlay" in names
-    assert not {name for name in names if name.startswith(("warmstart.trees", "warmstart.steps.tree"))}
     assert len(names - packages) <= MODULES
 
 

@@ -5,7 +5,6 @@ The tool in the image is one whose entries are of use at one path only: it write
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -16,13 +15,12 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster import mounts, processes
+from tests.cluster import processes
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.cluster import Cluster
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
-from tests.integration.test_trees import make_environment
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 (SUITE,) = re.findall(r"^VERSION_CODENAME=(.+)$", Path("/etc/os-release").read_text(), re.MULTILINE)
@@ -91,14 +89,6 @@ class Runtime(NamedTuple):
             (first,) = re.findall(r"There begin with `(.*?)`", page)
             command = first + command[command.index("\n") :]
         return str(command).replace("COMMAND", inside)
-
-    def with_tree(self, inside: str, tree: Path) -> str:
-        """Return the command with the option of the guide for a tree, if it names one."""
-        options = re.findall(r"`(--[^`]*\$WARMSTART_TREE[^`]*)`", (GUIDES / self.guide).read_text())
-        option = "".join(f"{option} " for option in options).replace("/lustre/proj/envs/train", str(tree))
-        before = "--rootfs" if self.program == "podman" else '"$WARMSTART_IMAGE"'
-        head, found, tail = self.command(inside).rpartition(before)
-        return f"{head}{option}{found}{tail}"
 
 
 KNOWN = (Runtime("apptainer", "apptainer.md"), Runtime("ch-run", "charliecloud.md"), Runtime("podman", "podman.md"))
@@ -241,40 +231,6 @@ def test_what_users_say_to_apptainer(site: Site, submit: Submit, runtime: Runtim
         "bind": [cache, "two", "words", "own", "words", "cache", "tmp", "theirs"],
         "mount": [own, "two", "words", "own", "words", "cache", "tmp", "theirs"],
     }
-
-
-IN_TREE = 'busybox cat {tree}/pyvenv.cfg; busybox grep " {tree} r" /proc/self/mountinfo'
-
-
-def test_a_tree_in_containers(site: Site, image: str, runtime: Runtime) -> None:
-    """At its own path, read-only, with the option of the guide; with Apptainer also where the user binds more."""
-    if (SUITE, runtime.program) == ("bookworm", "ch-run"):
-        return  # its guide says why
-    base, account = site.cluster.base, site.cluster.account(ALICE)
-    source = base / f"tree.{runtime.program}"
-    source.mkdir(mode=0o700)
-    os.chown(source, account.uid, account.gid)
-    with mounts.squashed(base, source, base / f"shared.{runtime.program}", account) as target:
-        tree = target / "env"
-        make_environment(site, source / "env")
-        rules = f'trees: {{prefixes: ["{target}"]}}\n{RULES}'
-        site.write_policy(rules, constant="containers", cache=CACHE, store=str(site.new_store(base / "store.tree")))
-        command = runtime.with_tree(f"sh -c '{IN_TREE.format(tree=tree)}'", tree)
-        script = f"#!/bin/bash\n{command}\n"
-        if runtime.program == "apptainer":
-            script += command.replace("exec", f"exec --bind={target}", 1)
-        comment = f"--comment=warmstart: image={image} tree={tree}"
-        ended = [site.finish(site.cluster.submit(script, ALICE, "--nodelist=n1", comment)) for _ in range(2)]
-        first, second = (job.output for job in ended)
-        assert "in containers read-only; a copy is packed in the background" in first
-        runs = 2 if runtime.program == "apptainer" else 1
-        for output, kind in ((first, "fuse"), (second, "squashfs")):
-            assert output.count("home = /usr/bin\n") == runs, output
-            assert output.count(f" - {kind}") == runs, output
-            # Charliecloud has no read-only mounts.
-            read_only = 0 if (runtime.program, kind) == ("ch-run", "fuse") else runs
-            assert output.count(f" {tree} ro,") == read_only, output
-    site.write_policy()
 
 
 def test_charliecloud_without_the_constant_path(site: Site, submit: Submit, runtime: Runtime) -> None:

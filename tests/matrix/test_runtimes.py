@@ -18,7 +18,9 @@ NODE = """
 mknod -m 666 /run/fuse c 10 229
 mount --bind /run/fuse /dev/fuse
 ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified
-exec .venv/bin/python -m pytest -q -p no:cacheprovider tests/matrix/runtimes.py
+for part in tests/matrix/runtimes.py tests/wings/*/matrix/runtimes.py; do
+    [ ! -e "$part" ] || .venv/bin/python -m pytest -q -p no:cacheprovider "$part"
+done
 """
 
 

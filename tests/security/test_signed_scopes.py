@@ -150,7 +150,7 @@ def publish_tree(site: Site, data: bytes, facts: dict[str, str], *, scope: str =
     os.write(fd, data)
     draft = Draft(Producer(7, "sw", 5, "n1", "c"), facts, {"tree": {"tree": File(1, "ab" * 32, 0)}})
     with site.client() as client:
-        made = client.publish(Namespace(str(site.store), scope, "trees", "ns"), fd, draft, after(20))
+        made = client.publish(Namespace(str(site.store), scope, "whole-things", "ns"), fd, draft, after(20))
     os.close(fd)
     return str(made.bundle)
 
@@ -164,11 +164,11 @@ def test_the_copy_of_a_tree_for_many_is_promoted_as_bundles_are(site: Site) -> N
     publish_tree(site, EVIL, {"path": "/t", "owners": "5"}, scope=SCOPE)
     node = site.node("n2")
     with StoreClient.of(site.policy, node.paths, "n2-test") as client:
-        assert client.offers([SCOPE], "trees", "ns", after(20)).offers == []
+        assert client.offers([SCOPE], "whole-things", "ns", after(20)).offers == []
     promoted = site.json("cache", "promote", source, *to_site)["bundle"]
     with StoreClient.of(site.policy, node.paths, "n2-test") as client:
-        where = Namespace(str(site.store), SCOPE, "trees", "ns")
-        (offer,) = client.offers([SCOPE, "user-2-b"], "trees", "ns", after(20)).offers
+        where = Namespace(str(site.store), SCOPE, "whole-things", "ns")
+        (offer,) = client.offers([SCOPE, "user-2-b"], "whole-things", "ns", after(20)).offers
         assert (offer.scope, offer.bundle, len(offer.manifest)) == (SCOPE, promoted, 64)
         copy = node_cache.local_copy(
             node.paths.bundles, where, offer, ASKER, store=client, most_bytes=1 << 30, deadline=after(20)

@@ -25,12 +25,14 @@ def draft(*entries: str) -> Draft:
     return Draft(PRODUCER, {"cpu": "x"}, files)
 
 
-def publish(store: Path, *entries: str, scope: str = "user-1", content: bytes = b"bytes") -> Published:
+def publish(
+    store: Path, *entries: str, scope: str = "user-1", content: bytes = b"bytes", profile: str = "numba"
+) -> Published:
     """Publish a bundle with these entries."""
     fd = os.memfd_create("bundle")
     try:
         os.write(fd, content)
-        return bundles.publish_bundle(namespace(store, scope), fd, draft(*entries), OWNER)
+        return bundles.publish_bundle(namespace(store, scope)._replace(profile=profile), fd, draft(*entries), OWNER)
     finally:
         os.close(fd)
 

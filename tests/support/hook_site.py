@@ -77,7 +77,6 @@ constant_path: namespace
 images: {{registries: [reg.example.com], importer: oci, wait: 3s, tag_ttl: 30d}}
 seed: {{fetch_budget: 3s}}
 harvest: {{budget: 30s}}
-trees: {{prefixes: ["{top}/trees"]}}
 rules:
   - name: everyone
     profiles: [numba, torch-extensions]
@@ -134,13 +133,12 @@ class HookSite:
         self.installation = command_line.installed(
             self.base, "".join([POLICY, *(wing.policy for wing in OF_WINGS)]).format(base=self.base, top=top)
         )
-        self.tree = self._make_tree()
         self._image = squashfs(top / "ready.sqsh", 40_000)
         self._publish_image()
         for number, (user, job) in enumerate(((USER, JOB), (OTHER, NEIGHBOUR))):
             self.run("prolog", job, user)
             self.work(number, job)
-            self.run("background")  # packs the tree
+            self.run("background")
             self.run("epilog", job, user)
         self.run("prolog", NEIGHBOUR, OTHER)
         self._unmount()
@@ -149,15 +147,6 @@ class HookSite:
         # Joining a namespace is how a hook mounts the cache for a job.
         argv = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--propagation=private", "sleep", "infinity"]
         self._namespace = subprocess.Popen(argv)
-
-    def _make_tree(self) -> Path:
-        """Make a tree of the user's, beside the site: what is copied is another tree."""
-        tree = self._top / "trees/env"
-        tree.mkdir(parents=True)
-        (tree / "pyvenv.cfg").write_text("home = /usr/bin\n")
-        for path in (tree, tree / "pyvenv.cfg"):
-            os.chown(path, USER[1], USER[1])
-        return tree
 
     def _script(self, name: str, text: str) -> None:
         path = self.base / name
@@ -194,7 +183,15 @@ class HookSite:
     def domains(self) -> dict[str, str]:
         """The parts of the site that a fault can be in."""
         names = {"policy": "etc", "state": "var", "constant path": "constant"}
-        parts = ("store", "workspace", "audit", "policy", "state", *(wing.part for wing in OF_WINGS), "constant path")
+        parts = (
+            "store",
+            "workspace",
+            "audit",
+            "policy",
+            "state",
+            *(wing.part for wing in OF_WINGS if wing.part),
+            "constant path",
+        )
         return {part: str(self.base / names.get(part, part)) for part in parts}
 
     def prepare(self, hook: str) -> None:
@@ -327,6 +324,7 @@ class HookSite:
             "maintain-store": lambda: self._maintain("--store"),
             **{hook: partial(main, prefix) for wing in OF_WINGS for hook, main in wing.acts.items()},
         }
+        asked = " ".join(wing.words for wing in OF_WINGS if wing.words)
         environment = {
             "SLURM_JOB_ID": str(job),
             "SLURM_JOB_UID": str(user[1]),
@@ -336,7 +334,7 @@ class HookSite:
             "SLURM_JOB_NODELIST": NODE,
             "SLURM_CLUSTER_NAME": "test",
             "SLURMD_NODENAME": NODE,
-            **({"SLURM_JOB_COMMENT": f"warmstart: tree={self.tree}"} if job == JOB else {}),
+            **({"SLURM_JOB_COMMENT": f"warmstart: {asked.format(top=self._top)}"} if asked and job == JOB else {}),
         }
         if name == "job-container":
             environment["SLURM_NS"] = f"/proc/{self._namespace.pid}/ns/mnt"
@@ -409,7 +407,9 @@ class HookSite:
         found = judge.store_problems(self.store, settled=settled)
         if settled:
             found += judge.node_problems(self.workspace, self.base / "var/lib/warmstart", JOB)
-            found += [f"{path}: is left" for wing in OF_WINGS for path in (self.base / wing.part).glob("*")]
+            found += [
+                f"{path}: is left" for wing in OF_WINGS if wing.part for path in (self.base / wing.part).glob("*")
+            ]
         return [problem.replace(str(self.base), "").lstrip("/") for problem in found]
 
     def close(self) -> None:

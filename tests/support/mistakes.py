@@ -138,15 +138,6 @@ class Site(NamedTuple):
         os.chown(self.base / "link", uid, uid, follow_symlinks=False)
         self.edit(f"store: {self.store}", f"store: {self.base}/link/store")
 
-    def offer_trees(self, place: str = "") -> None:
-        """Let the policy offer trees in a directory: one, a link to one, or none."""
-        (self.base / "real").mkdir()
-        if place == "link":
-            (self.base / "trees").symlink_to("real")
-        elif place:
-            (self.base / "trees").mkdir()
-        self.edit(RULES, f"constant_path: enroot\ntrees: {{prefixes: [{self.base}/trees]}}\n{RULES}")
-
     def edit(self, old: str, new: str) -> None:
         """Edit the policy."""
         path = Path(self.installation.policy)
@@ -325,24 +316,6 @@ MISTAKES = (
         "seed.max_fetch is above seed.keep (1GiB)",
         RULES,
         "seed: {max_fetch: 2GiB, keep: 1GiB}\nrules:\n",
-    ),
-    _policy(
-        "trees that no job can be shown",
-        "which shows no job a packed copy",
-        RULES,
-        "trees: {prefixes: [/lustre]}\nrules:\n",
-    ),
-    _policy(
-        "trees of the system's",
-        "may be neither below /usr nor above it",
-        RULES,
-        "trees: {prefixes: [/usr/local]}\nrules:\n",
-    ),
-    _policy(
-        "trees larger than what a node keeps",
-        "trees.max_size is above trees.keep (1GiB)",
-        RULES,
-        "trees: {prefixes: [/lustre/proj], max_size: 2GiB, keep: 1GiB}\nrules:\n",
     ),
     _policy(
         "bundles that go within hours",
@@ -629,9 +602,6 @@ MISTAKES = (
         "others than root can change",
         lambda site: os.chmod(site.installation.var, 0o777),
     ),
-    _node("trees behind a link", "real: no job gets a tree there", lambda site: site.offer_trees("link")),
-    _node("trees that are not there", "No such file or directory: no job gets a tree there", Site.offer_trees),
-    _node("trees on the node's own disk", "a disk of this node's own", lambda site: site.offer_trees("directory")),
     _node("no maintenance", "maintenance has never succeeded", _old_node),
     _node("no `squeue`", "no job counts as successful", lambda site: os.unlink(site.base / "squeue")),
     _node("events that nobody moves into the log", "1 journals wait for the audit log, the oldest for", _waiting),

@@ -114,7 +114,7 @@ def what_happened(done: Done, events: list[dict[str, Any]]) -> str:
 
 def _job_over(site: HookSite) -> None:
     for wing in OF_WINGS:
-        if os.listdir(site.base / wing.part):
+        if wing.part and os.listdir(site.base / wing.part):
             site.hook(wing.over)
 
 

@@ -19,6 +19,7 @@ class WingHooks(NamedTuple):
     before: Mapping[str, str]  # hook → the program that runs before it
     over: str  # the program that runs when a job is over
     part: str  # the directory that faults can be in, where nothing may be left of a job
+    words: str = ""  # of the job's request; {top} is the directory above the site
 
 
 def of_wings() -> list[WingHooks]:

@@ -14,25 +14,13 @@ nothing of the job is left.
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 from tests.support.faults import Fault
-from tests.support.hook_site import HOOKS, JOB, HookSite
+from tests.support.hook_site import HOOKS, HookSite
 from tests.support.sweeping import Killed, Outcome, chosen, recover, report, what_happened, wrong_after
 
 WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
-
-
-def test_the_job_of_the_sweeps_reads_a_packed_tree(hook_site: HookSite) -> None:
-    """So that faults and kills meet what mounts it, and what takes it down."""
-    hook_site.prepare("epilog")
-    shown = [event["way"] for event in hook_site.events() if event["event"] == "tree.shown"]
-    assert shown[-1] == "copy"
-    hook_site.run("job-container")
-    assert re.search(rf" {hook_site.workspace}/{JOB}\.\w+/mounted/tree ", Path("/proc/self/mountinfo").read_text())
 
 
 @WHOLE

@@ -47,7 +47,6 @@ OWN = {
     "seed/node_cache.py:entries_of": "root's copy on the node, of a manifest that was checked",
     "store/verify.py:SignedLists._known": "root's file on the node",
     "steps/seed.py:_Seeding.extract": "starts unsquashfs",
-    "steps/tree.py:_fetched": "root's file in a bundle",
 }
 
 

@@ -62,7 +62,7 @@ def test_other_modules_are_found_as_usual(prefix: Path) -> None:
     """Beside the packages that come from the file; tracebacks name and show the source."""
     show = (
         "import warmstart.audit.line; import traceback, warmstart.policy.match as m\n"
-        "try: m._fits(None, '')\n"
+        "try: m.fits(None, '')\n"
         "except AttributeError: traceback.print_exc()"
     )
     (prefix / "shown").write_text(

@@ -1,22 +1,24 @@
 """Which profiles a job has depends on where its node puts caches."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.policy_site import a_rule, defaults
-from tests.support.runs import a_context, a_job, a_policy, a_record
-from warmstart import plan
+from tests.support.runs import a_job, a_policy, a_record
+from warmstart import plan, wing
 from warmstart.cli.plan import preview
 from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
 from warmstart.job import Job
-from warmstart.policy.compiled import Condition, Limits, Pattern, Policy
-from warmstart.policy.match import Grant, GrantedTree, scope_key
+from warmstart.policy.compiled import Condition, Limits, Pattern, Policy, Wing
+from warmstart.policy.match import Grant, scope_key
 from warmstart.profiles import numba, registry
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.record import Seeded
 from warmstart.request import Request, RequestInvalid
-from warmstart.runner import Prepared
+from warmstart.runner import Step
+from warmstart.steps.contract import Outcome
 from warmstart.steps.image import Options
 
 GRANT = Grant(["docker://reg.example.com/a:1"], ["numba"], {}, "user", ["user-1-a"], "user-1-a", "")
@@ -225,38 +227,6 @@ def test_nobody_waits_for_a_head_node_that_does_not_look(tmp_path: Path) -> None
     assert agreed(policy._replace(rules=(a_rule(together=False), policy.rules[1]._replace(together=True))), job) is None
 
 
-def test_a_tree_needs_a_policy_that_offers_it_and_the_plugin(tmp_path: Path) -> None:
-    """Where the policy offers none, or this node cannot show a copy, the job runs and is told."""
-    requested = Request((), (), tree="/lustre/envs/train")
-    nothing = GRANT._replace(images=[], profiles=[])
-    policy = a_policy(tmp_path, constant_path="spank")
-    assert [step.name for step in plan.prolog(policy, a_job(), nothing, requested)] == ["workspace"]
-    policy = policy._replace(trees=policy.trees._replace(prefixes=("/lustre",)))
-    assert [step.name for step in plan.prolog(policy, a_job(), nothing, requested)] == ["workspace", "tree"]
-    unsigned = nothing._replace(signed_only=True)
-    assert [step.name for step in plan.prolog(policy, a_job(), unsigned, requested)] == ["workspace"]
-    signed = policy._replace(trust=policy.trust._replace(signed=("site",)))
-    shared = unsigned._replace(trees=(GrantedTree("/lustre/envs/*", (), "site", "", "everyone"),))
-    assert [step.name for step in plan.prolog(signed, a_job(), shared, requested)] == ["workspace", "tree"]
-    without = policy._replace(constant_path="none")
-    assert [step.name for step in plan.prolog(without, a_job(), nothing, requested)] == ["workspace"]
-    assert plan.prolog(policy, a_job(), nothing, Request((), ())) == []
-
-
-@pytest.mark.parametrize("cache", ["", "/w/n1/7.0a1b2c3d/cache"])
-def test_a_job_without_a_workspace_is_told_of_its_tree(tmp_path: Path, cache: str) -> None:
-    """It has no place to show the tree: the job reads, and writes, the tree itself."""
-    policy = a_policy(tmp_path, constant_path="spank")
-    policy = policy._replace(trees=policy.trees._replace(prefixes=("/lustre",)))
-    context = a_context(tmp_path)
-    prepared = Prepared(context._replace(record=context.record._replace(cache=cache)), [])
-    requested = Request((), (), tree="/lustre/envs/train")
-    step = plan.environment(policy, GRANT._replace(profiles=[]), requested, prepared)
-    told = list(step.run.keywords["options"].notices)  # type: ignore[attr-defined]
-    assert [line for line in told if "/lustre/envs/train" in line and "has no workspace" in line] == told
-    assert bool(told) is (cache == "")
-
-
 def test_a_share_of_jobs_is_sampled_as_a_whole() -> None:
     """Evenly over ids that follow each other, and by the id that all nodes and components know; a new run anew."""
     policy = defaults()
@@ -268,3 +238,21 @@ def test_a_share_of_jobs_is_sampled_as_a_whole() -> None:
     for job in chosen:
         assert plan.is_sampled(policy, job._replace(node="n9", user="b"))
     assert not all(plan.is_sampled(policy, job._replace(restarts=1)) for job in chosen)
+
+
+def test_a_step_for_a_word_is_planned_where_a_job_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other job loads the wing."""
+    loaded: list[str] = []
+    part = SimpleNamespace(planned=lambda *_: Step("show", lambda _: Outcome("changed")))
+
+    def load(module: str) -> object:
+        loaded.append(module)
+        return part
+
+    things = Wing("things", used=True, step="things.step", early=False, end="", word="thing")
+    policy = a_policy(tmp_path, wings=(things,))
+    monkeypatch.setattr(wing, "load", load)
+    nothing = GRANT._replace(images=[], profiles=[])
+    assert (plan.prolog(policy, a_job(), nothing, Request((), ())), loaded) == ([], [])
+    steps = plan.prolog(policy, a_job(), nothing, Request((), (), words={"thing": "a"}))
+    assert ([(step.name, step.wing) for step in steps][1:], loaded) == ([("show", "things")], ["things.step"])

@@ -42,17 +42,6 @@ def test_files_have_a_name() -> None:
             request.of(a_job(comment=f"warmstart: {word}"))
 
 
-def test_a_tree_is_an_absolute_path() -> None:
-    """And a file in it may follow, that changes when the tree does."""
-    asked = request.of(a_job(comment="warmstart: tree=/lustre/envs/train/"))
-    assert (asked.tree, asked.marker) == ("/lustre/envs/train", "")
-    asked = request.of(a_job(comment="warmstart: tree=/lustre/tools:etc/VERSION"))
-    assert (asked.tree, asked.marker) == ("/lustre/tools", "etc/VERSION")
-    for word in ("tree=", "tree=/", "tree=envs", "tree=/a/../b", "tree=/a:/b", "tree=/a:../b"):
-        with pytest.raises(request.RequestInvalid):
-            request.of(a_job(comment=f"warmstart: {word}"))
-
-
 def test_pyxis_names_its_image_first() -> None:
     """The image that the containers will start from leads."""
     job = a_job(comment="warmstart: image=b", pyxis_image="docker://a")
@@ -117,7 +106,7 @@ def test_no_comment_raises_anything_else(text: str) -> None:
     assert all(" " not in word for word in wished.images + wished.profiles)
 
 
-@pytest.mark.parametrize(("key", "one", "other"), [("tree", "/l/a", "/l/b"), ("files", "a", "b"), ("wing", "1", "2")])
+@pytest.mark.parametrize(("key", "one", "other"), [("files", "a", "b"), ("wing", "1", "2")])
 def test_what_a_job_can_have_once_is_not_named_twice(key: str, one: str, other: str) -> None:
     """The last one would win without a word; the same one again says nothing new."""
     twice = f"warmstart: {key}={one} {key}="

@@ -66,7 +66,7 @@ GROUPS = {
     ),
     "trees": Group(
         "Imports from a tree on a network file system",
-        "`python -c 'import torch, numba'` from [a tree](reference/trees.md): torch 2.13 for CPUs, and numba; "
+        "`python -c 'import torch, numba'` from a tree of small files: torch 2.13 for CPUs, and numba; "
         "Python's own library is on the local disk. The volume is GlusterFS 10.3, one brick in memory and one "
         "client, all on this machine. Each operation at the brick takes a round trip longer, all of them at once "
         "(GlusterFS' `delay-gen`), and none waits for another node. Hooks have packed the tree and mounted its copy, "

@@ -23,7 +23,6 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
-from tests.integration.test_trees import make_environment, shared
 from tests.support import registries
 from tools.real.claims import SHOW, Failed, check
 from warmstart import wing
@@ -128,23 +127,6 @@ def check_without_view(site: Site, image: str) -> None:
     check("a node without a view runs the step as stock", seen=ended.state == "COMPLETED" and not told)
 
 
-def check_trees(site: Site, image: str) -> None:
-    """Check that containers have the packed copy of a tree, also where the user mounts a directory above it."""
-    for way in ("enroot", "spank"):
-        with shared(site, f"tree.{way}", way) as (target, source), plugged(site):
-            if way == "enroot":
-                plugstack = site.cluster.base / "etc/plugstack.conf"
-                plugstack.write_text(plugstack.read_text().splitlines()[0])  # pyxis alone
-            make_environment(site, source / "env")
-            asks = f"--comment=warmstart: tree={target}/env"
-            look = f'ls {target}/env; grep " {target}/env " /proc/self/mountinfo'
-            srun(site, ALICE, image, look, asks)
-            site.wait_imports()
-            for options in ([], [f"--container-mounts={target}:{target}"]):
-                text = srun(site, ALICE, image, look, asks, *options)
-                check(f"the packed copy of a tree, read-only ({way})", seen="squashfs" in text and " ro," in text)
-
-
 def check_saved(site: Site, image: str, saved: Path) -> None:
     """Check the file of a saved container, if this node's enroot can save any."""
     if not saved.exists():
@@ -211,7 +193,6 @@ def run(site: Site, registry: Registry, private: str) -> None:
     with plugged(site, first=True):
         text = srun(site, ALICE, public, SHOW, hiding)
         check("with the plugin before pyxis this is not noticed", seen="hides the job's cache" not in text)
-    check_trees(site, public)
 
 
 def main() -> int:

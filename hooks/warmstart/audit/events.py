@@ -59,11 +59,6 @@ HARVEST_DEFERRED = Event("harvest.deferred")
 HARVEST_DROPPED = Event("harvest.dropped")
 HARVEST_MERGED = Event("harvest.merged")
 ENTRY_REJECTED = Event("entry.rejected")
-TREE_OBSERVED = Event("tree.observed")
-TREE_SHOWN = Event("tree.shown")
-TREE_PACKED = Event("tree.packed")
-TREE_PACK_FAILED = Event("tree.pack-failed")
-TREE_COMPARED = Event("tree.compared")
 BUNDLE_LEFT_OUT = Event("bundle.left-out")
 BUNDLE_FETCHED = Event("bundle.fetched")
 BUNDLE_FETCH_FAILED = Event("bundle.fetch-failed")
@@ -94,6 +89,6 @@ SHOWN_TO_JOB = frozenset(
         *(RUN_SUPERSEDED, JOB_UNINFORMED),
         *(IMAGE_REUSED, IMAGE_WAITED, IMAGE_IMPORTED, IMAGE_ADOPTED, IMAGE_STALE, IMAGE_LOCKLESS),
         *(PROFILE_LEFT_OUT, TMPDIR_LEFT_OUT),
-        *(TREE_SHOWN, CACHE_SEEDED, CACHE_AGREED, OVERLAY_FAILED, BUNDLE_LEFT_OUT, BUNDLE_REFUSED),
+        *(CACHE_SEEDED, CACHE_AGREED, OVERLAY_FAILED, BUNDLE_LEFT_OUT, BUNDLE_REFUSED),
     }
 )

@@ -15,7 +15,7 @@ from functools import cache
 from typing import NamedTuple, TypeVar, get_type_hints
 
 from warmstart import wing
-from warmstart.audit import events, values
+from warmstart.audit import events, told, values
 from warmstart.audit.line import Line
 
 MOST_OPEN = 1024
@@ -63,10 +63,9 @@ _DEGREES = {
     events.NODE_DRAINED: DRAINED,
     events.STEP_FAILED: FAILED,
     events.IMAGE_IMPORT_FAILED: FAILED,
-    events.TREE_PACK_FAILED: FAILED,
 }
 # The step of failures whose events name none.
-_STEPS = {events.IMAGE_IMPORT_FAILED: "import", events.TREE_PACK_FAILED: "packs"}
+_STEPS = {events.IMAGE_IMPORT_FAILED: "import"}
 KILLED = "killed"  # why a hook crashed, if it was no bug
 COMPARISONS = ("equal", "different", "incomparable")  # what entries that a job built again may be
 SAMPLED = "sampled"  # a profile that began cold on purpose (`steps.seed`), which counts as neither warm nor cold
@@ -80,7 +79,6 @@ _KEYS = {
     "from_bundles": "bundle_ids",
     "granted_images": "images",
     "granted_profiles": "profiles",
-    "path": "tree",
     "reference": "image",
     "seconds": "duration_ms",
     "size": "bytes",
@@ -108,17 +106,6 @@ class ImageUse(NamedTuple):
     size: int  # bytes
     seconds: float
     waited: float  # seconds, part of `seconds`
-
-
-class TreeUse(NamedTuple):
-    """How a job saw its tree."""
-
-    path: str
-    reason: str  # why it was the tree itself; "" for a copy
-    fetched: int  # bytes
-    left_out: int  # things that the copy lacks
-    files: int  # files and directories that the copy has
-    size: int  # of the copy, bytes
 
 
 class Seeding(NamedTuple):
@@ -208,8 +195,7 @@ class Run:
     agreed: dict[str, Cold] = field(default_factory=dict)  # of those, by profile: what the job's nodes agreed on
     facts: dict[str, str] = field(default_factory=dict)
     told: list[tuple[str, str, str]] = field(default_factory=list)  # step of a wing, what it tells of, and the text
-    tree: TreeUse | None = None
-    packed_trees: list[int] = field(default_factory=list)  # bytes of each copy
+    counted: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)  # of wings: metric and labels → sum
     harvests: list[Harvest] = field(default_factory=list)
     handed_in: dict[str, int] = field(default_factory=dict)  # profile → entries, to be published with other nodes'
     rejected: dict[str, dict[str, int]] = field(default_factory=dict)  # profile → reason → entries
@@ -269,6 +255,8 @@ def _add(run: Run, line: Line) -> None:
         run.remarks.append(_remark(event, line))
     elif event in _ADD:
         _ADD[event](run, line)
+    elif tell := told.events().get(event):
+        _add_told(run, line, tell(line))
     if event.endswith(_OBSERVED):
         run.observed.append(line)
     if event in (events.STEP_FINISHED, events.STEP_FAILED) and (step := values.text(line, "step")):
@@ -324,6 +312,15 @@ def _add_step(run: Run, line: Line) -> None:
         run.told.append((step, name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
 
 
+def _add_told(run: Run, line: Line, of_wing: told.Told) -> None:
+    if error := values.mapping(line, "error"):
+        run.failures.append(_read(Failure, error, degree=FAILED, step=of_wing.step))
+    if of_wing.text:
+        run.told.append((of_wing.step, of_wing.about, of_wing.text))
+    for counted, number in of_wing.counts.items():
+        run.counted[counted] += number  # type: ignore[assignment] # seconds are no whole numbers
+
+
 def _add_agreed(run: Run, line: Line) -> None:
     _take(run, line, "head")
     cold = values.mapping(line, "cold")
@@ -369,8 +366,6 @@ _ADD: dict[events.Event, Callable[[Run, Line], None]] = {
     events.STEP_FINISHED: _add_step,
     events.CACHE_SEEDED: lambda run, line: run.seedings.update({values.text(line, "profile"): _read(Seeding, line)}),
     events.CACHE_AGREED: _add_agreed,
-    events.TREE_SHOWN: lambda run, line: setattr(run, "tree", _read(TreeUse, line)),
-    events.TREE_PACKED: lambda run, line: run.packed_trees.append(values.count(line, "size")),
     events.CACHE_HARVESTED: _add_harvest,
     events.CACHE_COMPARED: _add_compared,
     events.BUNDLE_HANDED_IN: _add_handed_in,

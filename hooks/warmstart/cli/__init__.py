@@ -24,7 +24,6 @@ _COMMANDS = (
     "profile",
     "release",
     "report",
-    "trees",
 )
 
 

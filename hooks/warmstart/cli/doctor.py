@@ -19,7 +19,6 @@ from warmstart.doctor import (
     slurm,
     slurm_conf,
     store,
-    trees,
 )
 from warmstart.doctor import policy as site_policy
 from warmstart.doctor.finding import (
@@ -47,7 +46,7 @@ from warmstart.session import known_store_id
 GOOD, PROBLEMS, SEVERE, NOT_RUN = range(4)  # the exit statuses
 _WINGS = of_wings()
 _OF_WINGS = {name: check for part in _WINGS for name, check in part.node.items()}
-NODE = {**_OF_WINGS, **node.CHECKS, **kernel.CHECKS, **trees.CHECKS, **job_side.CHECKS}
+NODE = {**_OF_WINGS, **node.CHECKS, **kernel.CHECKS, **job_side.CHECKS}
 STORE = {**store.CHECKS, **{name: check for part in _WINGS for name, check in part.store.items()}}
 SLURM = {**slurm.CHECKS, **{name: check for part in _WINGS for name, check in part.slurm.items()}}
 TASKS = {**containers.CHECKS, **constant_path.CHECKS}

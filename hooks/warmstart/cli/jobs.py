@@ -17,7 +17,7 @@ from warmstart.cli.output import Column, Listing, brief_time, duration, table_op
 from warmstart.maintenance.bundles import survey
 from warmstart.paths import Installation
 from warmstart.policy.units import parse_duration
-from warmstart.report.jobs import COPY, MOST_JOBS, STATES, Job, of_runs
+from warmstart.report.jobs import MOST_JOBS, STATES, Job, of_runs
 from warmstart.store.layout import is_bundle_id
 
 NOTHING = 1
@@ -39,7 +39,7 @@ COLUMNS = (
     Column("nodes", _nodes),
     Column("prolog", duration),
     Column("detail", cut=True),
-    *(Column(name, listed=False) for name in ("warm", "cold", "tree", "images", "bundles", "why", "cluster")),
+    *(Column(name, listed=False) for name in ("warm", "cold", "told", "images", "bundles", "why", "cluster")),
     Column("epilog", duration, listed=False),
 )
 
@@ -128,8 +128,7 @@ def _detail(job: Job) -> str:
         by_reason.setdefault(reason, []).append(profile)
     cold = [f"cold: {', '.join(profiles)} ({reason})" for reason, profiles in by_reason.items()]
     warm = [f"warm: {', '.join(job.warm)}"] if job.warm else []
-    tree = [f"tree: {job.tree if job.tree == COPY else f'itself ({job.tree})'}"] if job.tree else []
-    return job.why or "; ".join([*cold, *warm, *tree])
+    return job.why or "; ".join([*cold, *warm])
 
 
 def _bundles_of(installation: Installation, sources: Sequence[str], given: str) -> Collection[str]:

@@ -120,16 +120,11 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
         "images": _images(policy, job, grant, requested),
         "profiles": _profiles(policy, grant, requested),
         "left_out": _left_out(policy, grant, requested),
-        "tree": requested.tree,
-        "shared_trees": [
-            {"rule": tree.rule, "path": tree.path, "owners": [owner.name for owner in tree.owners], "scope": tree.scope}
-            for tree in grant.trees
-        ],
         "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
         "environment": grant.env,
         "override": sorted(grant.override),
         "own": grant.own,
-        "remarks": [remark for part in _of_wings() for remark in part.remarks(grant)],
+        "remarks": [remark for part in _of_wings() for remark in part.remarks(policy, job, grant, requested)],
         "keep": policy.limits.keep if verdict is None and planning.keeps(policy, requested) else None,
         "limits": {
             "images.wait": policy.images.wait,
@@ -248,8 +243,8 @@ def _print(shown: dict[str, Json], policy: CurrentPolicy, off_switch: str) -> No
 class CommandsPart(Protocol):
     """`commands.py` of a wing."""
 
-    def remarks(self, grant: Grant) -> Iterator[str]:
-        """Yield sentences on what a job gets."""
+    def remarks(self, policy: Policy, job: Job, grant: Grant, requested: Request) -> Iterator[str]:
+        """Yield sentences on what a job gets. Raises `UserError`."""
 
 
 def _of_wings() -> list[CommandsPart]:
@@ -258,18 +253,11 @@ def _of_wings() -> list[CommandsPart]:
 
 
 def _remarks(shown: dict[str, Json]) -> list[str]:
-    """Return what there is to know about the job's profiles and its tree."""
+    """Return what there is to know about the job's profiles."""
     experimental = [row["name"] for row in shown["profiles"] if row["experimental"]]
     remarks = [f"Left out: {name} {why}" for name, why in shown["left_out"].items()]
     if experimental:
         remarks.insert(0, f"Experimental, because they were never run with their tools: {', '.join(experimental)}")
-    if shown["tree"] and not shown["verdict"]:
-        shows = "tree" in shown["steps"]["prolog"]
-        how = "read-only, from a packed copy if there is one" if shows else "as it is: this node shows no copies"
-        remarks.append(f"Reads the tree {shown['tree']} {how}.")
-    for tree in shown["shared_trees"]:
-        owners = ", ".join(tree["owners"])
-        remarks.append(f"Trees at {tree['path']}, of {owners}: one copy, in {tree['scope']} (rule {tree['rule']}).")
     return remarks
 
 

@@ -17,7 +17,7 @@ from warmstart.paths import Installation
 from warmstart.policy.units import SECONDS, format_duration, format_size
 from warmstart.profiles.contract import USES
 from warmstart.report.counting import counted
-from warmstart.report.summary import Counted, Summary, Trees, Uses, summarize
+from warmstart.report.summary import Counted, Summary, Uses, in_units, summarize
 from warmstart.report.wings import forms, sections, watched
 
 NOTHING = 1
@@ -126,12 +126,11 @@ def _show(summary: Summary) -> None:
             ("time saved on imports", format_duration(saved.seconds), known),
             ("entries harvested", entries.harvested, format_size(entries.harvested_bytes)),
             ("added to the store", added, "images and bundles; what left it again is not subtracted"),
-            *_trees(summary.trees),
+            *((one.name, in_units(one), "on each node") for one in summary.of_wings),
             ("bundles removed", summary.removed_bundles, ""),
             ("images evicted", summary.evicted_images, ""),
         ],
     )
-    _counts("tree read from the shared file system, because", summary.trees.itself)
     _uses("profile", summary.profiles)
     _uses("user", summary.by_user)
     cold = [(cold.user, cold.times, _reasons(cold.why)) for cold in summary.cold_by_user]
@@ -151,14 +150,6 @@ def _show(summary: Summary) -> None:
         ],
     )
     _counts("image", summary.top_images)
-
-
-def _trees(trees: Trees) -> list[tuple[object, ...]]:
-    """Return rows about trees, none where no job asked for one and none was packed."""
-    asked = trees.copies + sum(one.times for one in trees.itself)
-    served = f"of {asked} jobs with a tree; {trees.files:,} files and {format_size(trees.bytes)} on all their nodes"
-    rows = [("trees from a copy", trees.copies, served)] if asked else []
-    return [*rows, *([("trees packed", trees.packed, format_size(trees.packed_bytes))] if trees.packed else [])]
 
 
 def _uses(what: str, all_uses: Sequence[Uses]) -> None:

@@ -15,14 +15,10 @@ from warmstart.audit import events
 from warmstart.entry.hook import Hook
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.identity import Identity
 from warmstart.images.reference import Reference
-from warmstart.policy.match import Grant, scope_key
+from warmstart.policy.match import Grant
 from warmstart.request import NOTHING, Request
-from warmstart.steps import tree
 from warmstart.store.client import StoreClient
-from warmstart.trees.client import TreeClient
-from warmstart.trees.place import facts_of, home_of, place_of
 
 STEP = "observe"
 SECONDS = 2.0  # for all look-ups of a job
@@ -82,8 +78,6 @@ def _run(hook: Hook, grant: Grant, *, head: bool) -> None:
                 part.look(observed)
             except WarmstartError as error:
                 hook.audit.emit(events.STEP_FAILED, step=STEP, error=error.as_audit())
-        if tree.NAME in planned.steps:
-            _tree(observed)
     hook.audit.emit(
         events.JOB_OBSERVED,
         **plan.as_audit(grant, planned.requested, head=head),
@@ -105,24 +99,4 @@ def _plan(hook: Hook, grant: Grant) -> Planned:
         plan.profiles(policy, grant, requested),
         [*plan.left_out(policy, grant, requested)],
         requested,
-    )
-
-
-def _tree(observed: Observed) -> None:
-    """Audit the tree: whether the store has a copy of it as it is now, for this job."""
-    hook, grant, store, deadline = observed.hook, observed.grant, observed.store, observed.deadline
-    policy, job, requested, reason = hook.policy, hook.job, observed.planned.requested, ""
-    path, name, size = requested.tree, "", 0
-    try:
-        with TreeClient(Identity(job.user, job.uid, job.gid), requested.tree) as client:
-            seen = client.look(policy.trees.prefixes, requested.marker, deadline, grant.trees)
-        home = home_of(seen.path, grant.trees, scope_key("user", job), policy.trust, signed_only=grant.signed_only)
-        where = place_of(store.path, home.publish, facts_of(seen, home.shared))
-        path, name = seen.path, where.name
-        offers = store.offers(home.read, where.profile, name, deadline).offers
-        size = offers[0].size if offers else 0
-    except WarmstartError as error:
-        reason = error.code
-    hook.audit.emit(
-        events.TREE_OBSERVED, tree=path, namespace=name, found=size > 0, bytes=size, head=observed.head, reason=reason
     )

@@ -9,7 +9,7 @@ from warmstart.errand import Errands
 from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.profiles.defined import TREES
+from warmstart.profiles.defined import is_whole
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import Keep, NotOffered
 from warmstart.seed.wanted import FETCHES, Wanted
@@ -44,14 +44,13 @@ def fetch(turn: Turn) -> Outcome:
 
 def _fetch(session: Session, item: Wanted) -> None:
     directory, rules, keep = session.paths.bundles, session.policy.seed, Keep.of(session.policy)
-    if item.profile == TREES:
-        most, keys, room = keep.trees, "trees.keep", keep._replace(trees=keep.trees - item.size)
+    if is_whole(item.profile):
+        most, keys = keep.wholes.get(item.profile, 0), "a node keeps of its kind"
     else:
         most, keys = min(rules.max_fetch, keep.caches), "seed.max_fetch or seed.keep"
-        room = keep._replace(caches=keep.caches - item.size)
     if item.size > most:
         raise FetchOverBudget(bundle=item.bundle, problem=f"it has {item.size} bytes, which is more than {keys}")
-    node_cache.prune(directory, session.paths.layers, room, time.time())
+    node_cache.prune(directory, session.paths.layers, keep.less(item.profile, item.size), time.time())
     deadline = after(max(FETCH_S, 2 * item.size / RATE))
     node_cache.fetch_wanted(directory, item, store=session.store, rate=RATE, deadline=deadline)
 

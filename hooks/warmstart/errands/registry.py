@@ -18,8 +18,6 @@ _CORE = {
     "parts": "merges",
     "removals": "removals",
     "fetches": "fetches",
-    "packs": "trees",
-    "comparisons": "trees",
 }
 
 

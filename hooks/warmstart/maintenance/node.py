@@ -147,7 +147,7 @@ class _NodeMaintenance:
         self._part("store", self._store)
         spooled = self._part("spool", self._spool)
         self._part("runs", orphans.finish_runs)
-        self._part("trees", orphans.remove_trees)
+        self._part("leftovers", orphans.remove_leftovers)
         self._part("imports", self._imports)
         noted = self._part("uses", self._uses)
         pruned = self._part("copies", self._copies)
@@ -282,7 +282,6 @@ class _NodeMaintenance:
             paths.bundles,
             paths.imports,
             paths.journal,
-            paths.trees,
             *(f"{paths.errands}/{kind}" for kind in names_in(paths.errands)),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
@@ -299,7 +298,7 @@ class _NodeMaintenance:
 
 
 class Orphans:
-    """Leftovers of jobs that are over: runs without an epilog, and trees without a record."""
+    """Leftovers of jobs that are over: runs without an epilog, and directories without a record."""
 
     def __init__(
         self,
@@ -314,7 +313,7 @@ class Orphans:
         self._is_over = is_over
         self._slurm_conf = slurm_conf
         self.finished = 0  # runs
-        self.removed = 0  # trees
+        self.removed = 0  # directories
 
     def finish_runs(self) -> None:
         """Harvest and release the runs whose epilog never ran, or was killed."""
@@ -323,7 +322,7 @@ class Orphans:
                 with self._session.isolated(f"run of job {name}"), suppress(JobBusy):
                     self._finish_run(int(name))
 
-    def remove_trees(self) -> None:
+    def remove_leftovers(self) -> None:
         """Remove stages, workspaces and views without a record."""
         self._remove_stages()
         self._remove_workspaces()

@@ -28,7 +28,7 @@ from warmstart.maintenance.bundles import (
     survey,
 )
 from warmstart.maintenance.wings import of_wings
-from warmstart.profiles.defined import TREES
+from warmstart.profiles.defined import is_whole
 from warmstart.repack import merge
 from warmstart.session import MaintenanceBusy, Session
 from warmstart.store import maintenance, signed
@@ -85,7 +85,7 @@ class StoreMaintenance:
     def compact(self, where: Namespace, fewest: int = merge.FEWEST) -> None:
         """Merge bundles into ones of at most half of `seed.max_fetch`, so that jobs can still be seeded with them."""
         session = self._session
-        if where.profile == TREES or self._is_signed(where.scope):  # what is merged would not be in a signed list
+        if is_whole(where.profile) or self._is_signed(where.scope):  # what is merged would not be in a signed list
             return
         most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
         for merger in session.store.run_in(session.store_deadline(), maintenance.plan_compaction, where, fewest, most):

@@ -15,10 +15,10 @@ from typing import Protocol
 from warmstart import wing
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
-from warmstart.paths import Installation, longest_node_name
+from warmstart.paths import longest_node_name
 from warmstart.policy.document import Fault, Loc, dotted, nearest
 from warmstart.policy.schema import DefinedProfile, Match, PolicyModel, Rule
-from warmstart.profiles.defined import FILES, TREES
+from warmstart.profiles.defined import FILES, is_whole
 from warmstart.slurm.nodes import expand
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
@@ -36,22 +36,7 @@ _NEVER_INSIDE = (
     ("workspace", "cache"),
 )
 # With job_container/tmpfs jobs have their own directories there, and any user can create a name there first.
-_NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")
-_OF_THE_SYSTEM = (
-    "/bin",
-    "/boot",
-    "/etc",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/root",
-    "/run",
-    "/sbin",
-    "/usr",
-    "/var/lib",
-    "/var/run",
-    "/var/spool",
-)
+NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")
 _RESERVED = ("WARMSTART_", "SLURM_")  # prefixes of variables that a policy may not set
 _RESERVED_PROBLEM = "is reserved for warmstart or Slurm; a policy may not set it"
 
@@ -77,7 +62,7 @@ class PolicyPart(Protocol):
     def of_policy(self, model: PolicyModel, find_user: FindUser) -> dict[str, Json]:
         """Return what is read of the wing's sections, by key; none that the policy does not use."""
 
-    def of_rule(self, rule: Rule) -> dict[str, Json]:
+    def of_rule(self, rule: Rule, find_user: FindUser) -> dict[str, Json]:
         """Return what hooks read of a rule: by key, without those that the rule does not have."""
 
 
@@ -87,11 +72,8 @@ def of_wings() -> list[PolicyPart]:
     return parts
 
 
-def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser, policy: str = "") -> list[Fault]:
-    """Return all faults of a policy that the schema accepts. `shipped` names the profiles that come with warmstart.
-
-    `policy` is its path, which tells the prefix of the installation.
-    """
+def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser) -> list[Fault]:
+    """Return all faults of a policy that the schema accepts. `shipped` names the profiles that come with warmstart."""
     known = [*shipped, *model.profiles]
     return [
         *_defined_profiles(model, shipped),
@@ -101,7 +83,6 @@ def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser, poli
         *_registries(model),
         *_credentials(model),
         *_keep(model),
-        *_trees(model, policy),
         *_signed(model),
         *_rule_names(model),
         *(_fault(*fault) for part in of_wings() for fault in part.faults(model, find_user)),
@@ -118,7 +99,7 @@ def _paths(model: PolicyModel) -> Iterator[Fault]:
     for key, path in paths.items():
         loc = ("paths", key)
         yield from _normal(loc, path)
-        for bad in _NEVER_BELOW:
+        for bad in NEVER_BELOW:
             # With `link` the path is created only in a job that has its own /tmp from job_container.
             is_link = (key, bad, model.constant_path) == ("cache", "/tmp", "link")
             if within(path, bad) and not is_link:
@@ -217,25 +198,6 @@ def _repeated(names: Iterable[str]) -> list[int]:
     return repeated
 
 
-def _trees(model: PolicyModel, policy: str) -> Iterator[Fault]:
-    """Yield prefixes that are the system's, or warmstart's: a job sees a copy in place of what is below one."""
-    installation = Installation(policy.removesuffix("/etc/warmstart/policy.yaml"))
-    is_private = installation.prefix not in ("", policy)
-    own = (installation.etc, installation.var, installation.lib, installation.libexec) if is_private else ()
-    for number, prefix in enumerate(model.trees.prefixes):
-        loc = ("trees", "prefixes", number)
-        yield from _normal(loc, prefix)
-        for bad in (*_NEVER_BELOW, *_OF_THE_SYSTEM):
-            if within(prefix, bad) or within(bad, prefix):
-                yield _fault(loc, f"may be neither below {bad} nor above it")
-        if any(within(prefix, path) or within(path, prefix) for path in own):
-            yield _fault(loc, f"may be neither in warmstart's own directories nor above one ({installation.prefix})")
-        for key in ("store", "workspace", "cache", "audit"):
-            path = getattr(model.paths, key)
-            if within(prefix, path) or within(path, prefix):
-                yield _fault(loc, f"may be neither in paths.{key} nor above it ({path})")
-
-
 def _signed(model: PolicyModel) -> Iterator[Fault]:
     if model.trust.signed and not model.trust.keys:
         yield _fault(("trust", "keys"), "needs the public keys that may sign (trust.signed)")
@@ -244,7 +206,7 @@ def _signed(model: PolicyModel) -> Iterator[Fault]:
 def _defined_profiles(model: PolicyModel, shipped: Sequence[str]) -> Iterator[Fault]:
     for name, profile in model.profiles.items():
         loc = ("profiles", name)
-        if name in shipped or name in (FILES, TREES):
+        if name in shipped or name == FILES or is_whole(name):
             yield _fault(loc, "is a profile of warmstart; choose another name", at_key=True)
         yield from _variables(name, profile)
 
@@ -297,7 +259,6 @@ def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user:
     yield from _untold(rule, model, find_user)
     yield from _publish(rule, model)
     yield from _publishers(rule, model, find_user)
-    yield from _shared_trees(rule, model, find_user)
     for number, problem in not_allowed(rule.images, model):
         yield Fault(("images", number), problem)
     for name in rule.env:
@@ -367,23 +328,6 @@ def _publishers(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
             yield Fault(loc, f"no user {name!r} on this node")
         elif account.uid < model.limits.min_uid:
             yield Fault(loc, f"{name!r} has uid {account.uid}, below limits.min_uid: its jobs get nothing")
-
-
-def _shared_trees(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
-    for number, tree in enumerate(rule.trees):
-        loc = ("trees", number)
-        if problem := not_normal(tree.path):
-            yield Fault((*loc, "path"), problem)
-        if not any(tree.path.startswith(f"{prefix}/") for prefix in model.trees.prefixes):
-            yield Fault((*loc, "path"), f"{tree.path} is below none of trees.prefixes")
-        for index, name in enumerate(tree.owners):
-            if find_user(name) is None:
-                yield Fault((*loc, "owners", index), f"no user {name!r} on this node")
-        if tree.scope == "account" and model.trust.account != "enforced":
-            problem = "account needs trust.account: enforced; otherwise users choose their account"
-            yield Fault((*loc, "scope"), problem)
-    if rule.trees:
-        yield from claimed(model, rule.match, "trees", "user, group, node or partition")
 
 
 def not_allowed(references: Sequence[str], model: PolicyModel) -> Iterator[tuple[int, str]]:

@@ -20,7 +20,6 @@ from warmstart.profiles.defined import DefinedProfile
 _FORMAT = 1
 VERSION = "0.1.0"  # setup.cfg's; a test compares them
 MADE_BY = f"{_FORMAT} warmstart-{VERSION} python-{sys.version_info[0]}.{sys.version_info[1]}"
-WAYS_TO_TREE = ("spank", "namespace", "containers", "enroot")  # values of `constant_path` that show jobs their trees
 _LARGEST = 4 << 20
 
 # (path, device, inode, size, mtime in ns, ctime in ns), or (path,) if it is missing.
@@ -128,17 +127,6 @@ class Harvest(NamedTuple):
     only_successful: bool
 
 
-class Trees(NamedTuple):
-    """Which trees jobs may read from packed copies, and bounds of packing one."""
-
-    prefixes: tuple[str, ...]
-    max_size: int  # bytes
-    max_files: int
-    pack_deadline: int  # seconds
-    compare: int | None  # seconds between two comparisons of a copy with its tree; None: never
-    keep: int  # bytes of copies on a node
-
-
 class Maintenance(NamedTuple):
     """How long the store keeps unused bundles, and quotas per scope."""
 
@@ -181,15 +169,6 @@ class User(NamedTuple):
     uid: int
 
 
-class SharedTree(NamedTuple):
-    """Trees of which an account, or the site, has one copy."""
-
-    path: str  # `*` stands for any part of one name
-    owners: tuple[User, ...]
-    scope: str  # account | site
-    marker: str | None  # a path in the tree
-
-
 class Rule(NamedTuple):
     """One rule of the policy."""
 
@@ -205,7 +184,6 @@ class Rule(NamedTuple):
     mode: str | None = None  # observe | enforce
     together: bool | None = None  # as `Seed.together`
     signed_only: bool = False  # seed from signed scopes alone
-    trees: tuple[SharedTree, ...] = ()
     own: dict[str, Json] = {}  # noqa: RUF012 - what wings read of it, by key; never mutated
 
 
@@ -227,6 +205,8 @@ class Wing(NamedTuple):
     early: bool  # whether its step comes before the images
     end: str
     informs: str = ""
+    word: str = ""  # without which a job has no step of it; "": any job may
+    keep: int = 0  # bytes of its packed wholes that stay on a node
 
 
 class Policy(NamedTuple):
@@ -249,7 +229,6 @@ class Policy(NamedTuple):
     on_error: OnError
     rules: tuple[Rule, ...]
     profiles: tuple[DefinedProfile, ...]  # the site's own, and `files`
-    trees: Trees
     mode: str = "enforce"  # observe | enforce
     own: dict[str, Json] = {}  # noqa: RUF012 - what is read of wings' sections, by key; never mutated
     unseen: tuple[str, ...] = ()  # attributes that rules match on and that some slurmd does not tell

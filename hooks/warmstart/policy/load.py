@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from warmstart import wing
@@ -96,7 +96,7 @@ def checked(document: Document, users: checks.FindUser, profiles: Sequence[str] 
     """Return the model of a document. Raises `PolicyInvalid` with all problems."""
     shape = check_shape(document.data)
     known = _profile_names() if profiles is None else profiles
-    faults = shape if isinstance(shape, list) else checks.faults(shape, known, users, document.position(())[0])
+    faults = shape if isinstance(shape, list) else checks.faults(shape, known, users)
     problems = [*document.problems, *(problem_at(document, fault) for fault in faults)]
     if problems or isinstance(shape, list):
         raise invalid(problems)
@@ -149,17 +149,13 @@ def _unseen(model: PolicyModel) -> tuple[str, ...]:
 
 def _rule(rule: Rule, place: str, users: checks.FindUser) -> compiled.Rule:
     named = tuple(_user(users, name) for name in (rule.publish.users if rule.publish else []))
-    trees = tuple(
-        _form(compiled.SharedTree, tree, owners=tuple(_user(users, name) for name in tree.owners))
-        for tree in rule.trees
-    )
     own: dict[str, Json] = {}
     for part in checks.of_wings():
-        own |= part.of_rule(rule)
-    return _form(compiled.Rule, rule, place=place, publishers=named, trees=trees, own=own)
+        own |= part.of_rule(rule, users)
+    return _form(compiled.Rule, rule, place=place, publishers=named, own=own)
 
 
-def _wings(rules: Sequence[compiled.Rule], own: Collection[str]) -> Iterator[compiled.Wing]:
+def _wings(rules: Sequence[compiled.Rule], own: Mapping[str, Json]) -> Iterator[compiled.Wing]:
     """Yield the wings that are here. One with keys of its own is used where the policy, or a rule, has one of them."""
     given = {*own, *(key for rule in rules for key in rule.own)}
     for name, declared in wing.found().items():
@@ -169,7 +165,9 @@ def _wings(rules: Sequence[compiled.Rule], own: Collection[str]) -> Iterator[com
             used = not given.isdisjoint({*part.RULE_KEYS, *part.SECTIONS})
         parts = ("step", "end", "informs")
         step, end, informs = (f"{name}.{part}" if wing.has(name, part) else "" for part in parts)
-        yield compiled.Wing(name, used, step, declared.step == "early", end, informs)
+        section, _, key = declared.keep.partition(".")
+        keep = own[section][key] if section in own else 0
+        yield compiled.Wing(name, used, step, declared.step == "early", end, informs, declared.only_for, keep)
 
 
 def _words() -> Iterator[compiled.Word]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from warmstart.host.wire import Json
 from warmstart.job import Job
-from warmstart.lean import Callable, Iterator, NamedTuple, Sequence
-from warmstart.policy.compiled import Condition, Pattern, Policy, Rule, User
+from warmstart.lean import Callable, Iterable, NamedTuple, Sequence
+from warmstart.policy.compiled import Condition, Pattern, Policy, Rule, Trust
 from warmstart.policy.trust import unproven
 
 SCOPES = ("user", "account", "site")  # from the narrowest to the widest
@@ -29,16 +29,6 @@ class Matched(NamedTuple):
     )
 
 
-class GrantedTree(NamedTuple):
-    """Trees of which the job's account, or the site, has one copy."""
-
-    path: str  # `*` stands for any part of one name
-    owners: tuple[User, ...]  # whose files they may have, besides root's
-    scope: str  # a directory of the store
-    marker: str  # a path in the tree, "" if what package managers leave is enough
-    rule: str
-
-
 class Grant(NamedTuple):
     """What the rules grant a job."""
 
@@ -54,7 +44,6 @@ class Grant(NamedTuple):
     signed_only: bool = False  # `read_scopes` are signed ones, so nothing of the user's own may be shown
     together: bool = True  # the job's nodes agree on what they show it
     observed: bool = False  # hooks say what they would do, and touch nothing
-    trees: tuple[GrantedTree, ...] = ()  # of those that cover a tree the last one counts
     own: dict[str, list[Json]] = {}  # noqa: RUF012 - what wings read of the rules that match, by key, in their order
 
 
@@ -87,7 +76,7 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
     read, publish = _scopes(policy, () if narrowed else rules, scope, job)
     signed_only = any(match.rule.signed_only for match in matches if match.matched or match.unknown)
     if signed_only:
-        read = [name for name in read if name.partition("-")[0] in policy.trust.signed]
+        read = accepted(policy.trust, read, signed_only=True)
     return Grant(
         images=list(dict.fromkeys(image for rule in rules for image in rule.images)),
         profiles=list(dict.fromkeys(profile for rule in rules for profile in rule.profiles)),
@@ -101,7 +90,6 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         signed_only=signed_only,
         together=next((rule.together for rule in reversed(rules) if rule.together is not None), policy.seed.together),
         observed=is_observed(policy, matches),
-        trees=tuple(_trees(policy, rules, job)),
         own=_own(rules),
     )
 
@@ -112,23 +100,6 @@ def _own(rules: Sequence[Rule]) -> dict[str, list[Json]]:
         for key, value in rule.own.items():
             found.setdefault(key, []).append(value)
     return found
-
-
-def _trees(policy: Policy, rules: Sequence[Rule], job: Job) -> Iterator[GrantedTree]:
-    for rule in rules:
-        for tree in rule.trees:
-            if tree.scope != "account" or _has_account(policy, job):
-                yield GrantedTree(tree.path, tree.owners, scope_key(tree.scope, job), tree.marker or "", rule.name)
-
-
-def covering(path: str, granted: Sequence[GrantedTree]) -> GrantedTree | None:
-    """Return the last of these that the tree at a path without links is one of."""
-    return next((tree for tree in reversed(granted) if _fits_path(tree.path, path)), None)
-
-
-def _fits_path(glob: str, path: str) -> bool:
-    globs, names = glob.split("/"), path.split("/")
-    return len(globs) == len(names) and all(map(_fits, globs, names))
 
 
 def is_observed(policy: Policy, matches: Sequence[Matched]) -> bool:
@@ -209,6 +180,24 @@ def serves_repository(policy: Policy, name: str, repository: str) -> bool:
     return any(item.name == name and _matches(item.pattern, repository) for item in known)
 
 
+def accepted(trust: Trust, scopes: Iterable[str], *, signed_only: bool) -> list[str]:
+    """Return the directories of the store, of these, from which a job takes what is there.
+
+    `signed_only` is the grant's: then what nodes publish by themselves is not enough.
+    """
+    return [scope for scope in scopes if not (signed_only and nodes_publish(trust, scope))]
+
+
+def nodes_publish(trust: Trust, scope: str) -> bool:
+    """Return whether nodes publish into a directory of the store; administrators promote into the others."""
+    return scope.partition("-")[0] not in trust.signed
+
+
+def scope_of(policy: Policy, scope: str, job: Job) -> str:
+    """Return the store's directory for a scope, "" for the account's of a job that may have claimed its account."""
+    return scope_key(scope, job) if scope != "account" or _has_account(policy, job) else ""
+
+
 def scope_key(scope: str, job: Job) -> str:
     """Return the store's directory for a scope of this job. A user's has uid and name, because uids are reused."""
     if scope == "user":
@@ -258,7 +247,7 @@ def _has_account(policy: Policy, job: Job) -> bool:
 
 def _grants_rights(rule: Rule) -> bool:
     """Return whether the policy may have this rule only on verified attributes (`checks`)."""
-    return rule.scope in SCOPES[1:] or bool(rule.publishers or rule.trees)
+    return rule.scope in SCOPES[1:] or bool(rule.publishers or rule.own)
 
 
 def _match(rule: Rule, job: Job, groups: Callable[[], list[str]], doubted: frozenset[str]) -> Matched:
@@ -297,13 +286,13 @@ def _condition(
 
 def _matches(pattern: Pattern, value: str) -> bool:
     if not pattern.regex:
-        return _fits(pattern.glob, value)
+        return fits(pattern.glob, value)
     import re  # few policies need it
 
     return re.match(pattern.regex, value) is not None
 
 
-def _fits(glob: str, text: str) -> bool:
+def fits(glob: str, text: str) -> bool:
     """Return whether a text fits a glob that has no special character but `*`."""
     head, *others = glob.split("*")
     if not others:

@@ -41,8 +41,6 @@ from warmstart.policy.units import (
 LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 ACCOUNT = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
 PATH = r"/[A-Za-z0-9_.@+=%/-]{1,1023}"
-TREE_PATH = r"/[A-Za-z0-9_.@+=%/*-]{1,1023}"
-TREE_MARKER = r"(?!.*//|(.*/)?\.\.?(/|$))[A-Za-z0-9_.@+=%-][A-Za-z0-9_.@+=%/-]{0,254}"
 # No wider than what images.reference parses: a mistake is reported when the policy is loaded, not in every job.
 _DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _PORT = r"(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})"
@@ -72,7 +70,7 @@ GLOB = rf"{_PRINTABLE}{{1,256}}"
 _MOST = 32  # patterns of a kind: root compares each with every name
 
 
-def _matching(pattern: str, what: str) -> AfterValidator:
+def matching(pattern: str, what: str) -> AfterValidator:
     """Return a validator: the whole text matches `pattern`. `what` completes "… is not …" in its error."""
     compiled = re.compile(pattern)
 
@@ -84,7 +82,7 @@ def _matching(pattern: str, what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _in_schema(word: str, pattern: str) -> WithJsonSchema:
+def in_schema(word: str, pattern: str) -> WithJsonSchema:
     """Return what policies/schema.json says of a type; docs/reference/policy.md calls it `word`."""
     return WithJsonSchema({"type": "string", "title": word, "pattern": f"^{pattern}$"})
 
@@ -94,38 +92,28 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-Label = Annotated[str, _matching(LABEL, "a name: letters, digits and _.-, at most 64"), _in_schema("name", LABEL)]
-Account = Annotated[str, _matching(ACCOUNT, "a user name"), _in_schema("account", ACCOUNT)]
-Path = Annotated[str, _matching(PATH, "an absolute path of letters, digits and _.@+=%-/"), _in_schema("path", PATH)]
-TreePath = Annotated[
-    str,
-    _matching(TREE_PATH, "an absolute path of letters, digits and _.@+=%-/, and of *"),
-    _in_schema("path pattern", TREE_PATH),
-]
-TreeMarker = Annotated[
-    str,
-    _matching(TREE_MARKER, "a path in a tree, of letters, digits and _.@+=%-/"),
-    _in_schema("path in the tree", TREE_MARKER),
-]
+Label = Annotated[str, matching(LABEL, "a name: letters, digits and _.-, at most 64"), in_schema("name", LABEL)]
+Account = Annotated[str, matching(ACCOUNT, "a user name"), in_schema("account", ACCOUNT)]
+Path = Annotated[str, matching(PATH, "an absolute path of letters, digits and _.@+=%-/"), in_schema("path", PATH)]
 Registry = Annotated[
     str,
-    _matching(REGISTRY, "a registry: HOST or HOST:PORT in lower case, Docker Hub as docker.io"),
-    _in_schema("`HOST` or `HOST:PORT`", REGISTRY),
+    matching(REGISTRY, "a registry: HOST or HOST:PORT in lower case, Docker Hub as docker.io"),
+    in_schema("`HOST` or `HOST:PORT`", REGISTRY),
 ]
 Destination = Annotated[
     str,
-    _matching(DESTINATION, "a host: HOST, HOST:PORT or *.DOMAIN in lower case"),
-    _in_schema("`HOST`, `HOST:PORT` or `*.DOMAIN`", DESTINATION),
+    matching(DESTINATION, "a host: HOST, HOST:PORT or *.DOMAIN in lower case"),
+    in_schema("`HOST`, `HOST:PORT` or `*.DOMAIN`", DESTINATION),
 ]
-Proxy = Annotated[str, _matching(PROXY, "a proxy: HOST:PORT in lower case"), _in_schema("`HOST:PORT`", PROXY)]
+Proxy = Annotated[str, matching(PROXY, "a proxy: HOST:PORT in lower case"), in_schema("`HOST:PORT`", PROXY)]
 Reference = Annotated[
     str,
-    _matching(REFERENCE, "an image: docker://REGISTRY/REPOSITORY:TAG"),
-    _in_schema("`docker://REGISTRY/REPOSITORY:TAG` or `…@sha256:…`", REFERENCE),
+    matching(REFERENCE, "an image: docker://REGISTRY/REPOSITORY:TAG"),
+    in_schema("`docker://REGISTRY/REPOSITORY:TAG` or `…@sha256:…`", REFERENCE),
 ]
-Variable = Annotated[str, _matching(VARIABLE, "a variable's name"), _in_schema("variable", VARIABLE)]
-Value = Annotated[str, _matching(VALUE, "one line of at most 4096 printable characters"), _in_schema("text", VALUE)]
-Glob = Annotated[str, _matching(GLOB, "one line of at most 256 printable characters"), _in_schema("pattern", GLOB)]
+Variable = Annotated[str, matching(VARIABLE, "a variable's name"), in_schema("variable", VARIABLE)]
+Value = Annotated[str, matching(VALUE, "one line of at most 4096 printable characters"), in_schema("text", VALUE)]
+Glob = Annotated[str, matching(GLOB, "one line of at most 256 printable characters"), in_schema("pattern", GLOB)]
 Globs = Annotated[
     list[Glob],
     BeforeValidator(_as_list),
@@ -139,29 +127,29 @@ Globs = Annotated[
 ]
 PublicKey = Annotated[
     str,
-    _matching(PUBLIC_KEY, "an Ed25519 public key: `ssh-ed25519 AAAA…`, or `sk-ssh-ed25519@openssh.com AAAA…`"),
-    _in_schema("public key", PUBLIC_KEY),
+    matching(PUBLIC_KEY, "an Ed25519 public key: `ssh-ed25519 AAAA…`, or `sk-ssh-ed25519@openssh.com AAAA…`"),
+    in_schema("public key", PUBLIC_KEY),
 ]
 Profile = Annotated[
     str,
-    _matching(PROFILE, "a profile's name: lower-case letters, digits and -, at most 32"),
-    _in_schema("name", PROFILE),
+    matching(PROFILE, "a profile's name: lower-case letters, digits and -, at most 32"),
+    in_schema("name", PROFILE),
 ]
 AnyProfile = Annotated[str, WithJsonSchema({"type": "string", "title": "name"})]  # `checks` knows which ones exist
 NamePattern = Annotated[
     str,
-    _matching(NAME_PATTERN, "a pattern of names: letters, digits, _.+@%=,~-, *, ? and [...]"),
-    _in_schema("name pattern", NAME_PATTERN),
+    matching(NAME_PATTERN, "a pattern of names: letters, digits, _.+@%=,~-, *, ? and [...]"),
+    in_schema("name pattern", NAME_PATTERN),
 ]
 PathPattern = Annotated[
     str,
-    _matching(PATH_PATTERN, "a pattern of paths: at most 8 names with *, ? and [...], one of them may be **"),
-    _in_schema("path pattern", PATH_PATTERN),
+    matching(PATH_PATTERN, "a pattern of paths: at most 8 names with *, ? and [...], one of them may be **"),
+    in_schema("path pattern", PATH_PATTERN),
 ]
-Duration = Annotated[int, BeforeValidator(parse_duration), _in_schema("duration", DURATION)]
-Size = Annotated[int, BeforeValidator(parse_size), _in_schema("size", SIZE)]
-Percent = Annotated[int, BeforeValidator(parse_percent), _in_schema("share", PERCENT)]
-Ports = Annotated[tuple[int, int], BeforeValidator(parse_ports), _in_schema("`FIRST-LAST`", PORTS)]
+Duration = Annotated[int, BeforeValidator(parse_duration), in_schema("duration", DURATION)]
+Size = Annotated[int, BeforeValidator(parse_size), in_schema("size", SIZE)]
+Percent = Annotated[int, BeforeValidator(parse_percent), in_schema("share", PERCENT)]
+Ports = Annotated[tuple[int, int], BeforeValidator(parse_ports), in_schema("`FIRST-LAST`", PORTS)]
 Scope = Literal["user", "account", "site"]
 Mode = Literal["observe", "enforce"]
 DerivedFact = Literal["cpu", "driver", "gpu", "machine"]
@@ -427,29 +415,6 @@ class Harvest(Section):
     )
 
 
-class Trees(Section):
-    """Directories on shared file systems that jobs read from packed copies with [`tree=PATH`](trees.md)."""
-
-    prefixes: list[Path] = key(
-        [],
-        "Jobs may ask for directories below these, if root does not own them. Write each path without links, as "
-        "`realpath` shows it. Without any, jobs may ask for none.",
-    )
-    max_size: Size = key("20GiB", "Bytes of one tree's files. A larger one is not packed.")
-    max_files: int = key(1_000_000, "Files and directories of one tree. One with more is not packed.", ge=1)
-    pack_deadline: Duration = key("2h", "How long the packing of one tree may take, or one comparison.")
-    compare: Duration | None = key(
-        "24h",
-        "How often a copy that nodes have is compared with its tree, name by name, at a low pace ([what it "
-        "finds](trees.md#what-no-marker-shows)). `null`: never.",
-    )
-    keep: Size = key(
-        "50GiB",
-        "Packed copies that `warmstart maintain` leaves on a node, beside `seed.keep`. Least recently used copies go "
-        "first, and none that a job reads. No tree is packed whose copy would be larger.",
-    )
-
-
 class Maintenance(Section):
     """Which bundles `warmstart maintain --store` keeps ([maintenance](../operations/maintenance.md))."""
 
@@ -596,26 +561,6 @@ class Publish(Section):
     )
 
 
-class SharedTree(Section):
-    """Trees of which an account, or the site, has one copy ([trees](trees.md#trees-of-an-account-or-the-site))."""
-
-    path: TreePath = Field(
-        description="The tree's path without links, below one of `trees.prefixes`; `*` stands for any part of a name: "
-        "`/sw/envs/*`."
-    )
-    owners: Annotated[list[Account], Field(min_length=1)] = Field(
-        description="Whose files such a tree may have, besides root's. A tree that is root's itself needs `root` here."
-    )
-    scope: Literal["account", "site"] = Field(
-        description="Whose one copy it is: each account's, which needs `trust.account: enforced`, or the site's."
-    )
-    marker: TreeMarker | None = key(
-        None,
-        "A file in the tree that changes with it, for one that neither pip, uv nor conda has made. What the job names "
-        "does not count.",
-    )
-
-
 class Rule(Section):
     """What some jobs get. The rules that match a job apply in order; later ones add to earlier ones."""
 
@@ -650,11 +595,6 @@ class Rule(Section):
         "Seed these jobs from the scopes of `trust.signed` alone, not from their own user's, which root on any node "
         "can write. One matching rule is enough.",
     )
-    trees: list[SharedTree] = key(
-        [],
-        "Trees that these jobs [share](trees.md#trees-of-an-account-or-the-site). Several rules add up; of those that "
-        "cover a tree, the last one counts. `match` may use verified attributes only.",
-    )
 
 
 class PolicyModel(Section):
@@ -680,7 +620,7 @@ class PolicyModel(Section):
     constant_path: Literal["none", "spank", "namespace", "link", "containers", "enroot"] = key(
         "none",
         "What brings a job's cache to `paths.cache` on this node ([inside the job](../start/inside-the-job.md)), and "
-        "shows it its [tree](trees.md#how-a-job-sees-it). `spank`: warmstart's SPANK plugin. `namespace`: a mount in "
+        "shows it what else it is given. `spank`: warmstart's SPANK plugin. `namespace`: a mount in "
         "the job's mount namespace, by Slurm's CloneNSScript (24.11). `link`: a link in a directory that job_container "
         "gives to each job. `containers`: the runtime, for sites whose jobs are containers: Apptainer is told by "
         "variables, others by options. `enroot`: the same, and enroot's hook does it. `none`: bare jobs have it at a "
@@ -696,7 +636,6 @@ class PolicyModel(Section):
     on_error: OnError = Field(default_factory=OnError)
     profiles: dict[Profile, DefinedProfile] = key({}, "Profiles of the site's own, by name. Rules turn them on.")
     files: Files = Field(default_factory=Files)
-    trees: Trees = Field(default_factory=Trees)
     rules: list[Rule] = key([], "What jobs get, in order.")
 
 

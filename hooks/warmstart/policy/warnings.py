@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from warmstart.policy.compiled import WAYS_TO_TREE
 from warmstart.policy.document import Fault, nearest
 from warmstart.policy.schema import Match, PolicyModel, Rule
 from warmstart.policy.units import format_size
@@ -45,9 +44,6 @@ def warnings(model: PolicyModel, known: Known) -> Iterator[Fault]:
     yield from _sizes(model)
     yield from _unused(model)
     yield from _places(model)
-    if model.trees.prefixes and model.constant_path not in WAYS_TO_TREE:
-        problem = f"constant_path is {model.constant_path}, which shows no job a packed copy: trees are never packed"
-        yield Fault(("trees", "prefixes"), problem, at_key=True)
     for number, rule in enumerate(model.rules):
         for fault in (*_patterns(rule.match), *_unknown(rule.match, known), *_unkept(rule.match, known)):
             yield fault._replace(loc=("rules", number, *fault.loc))
@@ -122,11 +118,6 @@ def _sizes(model: PolicyModel) -> Iterator[Fault]:
     if seed.max_fetch > seed.keep:
         problem = f"seed.max_fetch is above seed.keep ({format_size(seed.keep)}): what a job fetches does not stay"
         yield Fault(("seed", "max_fetch"), problem)
-    if model.trees.prefixes and model.trees.max_size > model.trees.keep:
-        problem = (
-            f"trees.max_size is above trees.keep ({format_size(model.trees.keep)}), which no packed copy may exceed"
-        )
-        yield Fault(("trees", "max_size"), problem)
     if (most := model.limits.workspace) is not None and most > LARGEST_WORKSPACE:
         problem = f"limits.workspace is {format_size(most)}, and no file system is made above "
         yield Fault(("limits", "workspace"), f"{problem}{format_size(LARGEST_WORKSPACE)}: it limits nothing")

@@ -20,8 +20,10 @@ _NEVER = ("*.lock", "*.tmp", "*.part", "*.incomplete", "lock", "locks", "tmp.*")
 _HIDDEN = (".*",)
 _NEVER_HIDDEN = (".lock", ".lockfile", ".nfs*", ".staging*", ".tmp*", ".*.swp")  # of those that are kept if asked for
 FILES = "files"  # the profile of files that jobs declare; every policy has it
-TREES = "trees"  # where packed trees lie in the store (`trees.place`): no policy may define a profile of this name
-OWNERS = "owners"  # the fact that a packed tree for many has: the uids of whom the policy names
+# What wings pack lies in the store in place of a profile, under such a name: a whole, which is one entry, and whose
+# manifest names no files. So it can be verified, kept and promoted where its wing is gone.
+WHOLE = "whole-"
+OWNERS = "owners"  # the fact of a whole that may leave its user's scope: the uids of whom the policy names
 SIDECAR = ".sha256"
 _compiled: dict[str, Pattern[str]] = {}  # by pattern; the policy has few
 
@@ -49,6 +51,11 @@ class DefinedProfile(NamedTuple):
     sidecars: bool = False  # whether NAME.sha256 belongs to the entry NAME and holds its checksum
     empty: bool = False  # whether an empty file is one, whatever its format
     hidden: bool = False  # whether names that begin with a dot are kept
+
+
+def is_whole(profile: str) -> bool:
+    """Return whether a name in the store stands for wholes, and for no profile."""
+    return profile.startswith(WHOLE)
 
 
 def profile_of(defined: DefinedProfile) -> Profile:

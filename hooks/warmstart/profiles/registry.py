@@ -11,7 +11,7 @@ import sys
 from warmstart.errors import PolicyError
 from warmstart.lean import Sequence
 from warmstart.profiles.contract import Profile
-from warmstart.profiles.defined import TREES, DefinedProfile, profile_of
+from warmstart.profiles.defined import DefinedProfile, profile_of
 
 # Each is PROFILE of the module with its name, `_` for `-`.
 _SHIPPED = (
@@ -70,6 +70,6 @@ def shipped(name: str) -> Profile | None:
 
 
 def is_of_user(name: str) -> bool:
-    """Return whether a profile's entries stay in their user's own scope, as packed trees do."""
+    """Return whether a profile's entries stay in their user's own scope."""
     profile = shipped(name)
-    return name == TREES or (profile is not None and profile.user_scope)
+    return profile is not None and profile.user_scope

@@ -34,7 +34,7 @@ from warmstart.host.identity import Identity
 from warmstart.host.space import Reservation, room
 from warmstart.host.untrusted import UNREADABLE
 from warmstart.profiles import last_use, registry
-from warmstart.profiles.defined import OWNERS, TREES
+from warmstart.profiles.defined import OWNERS, is_whole
 from warmstart.seed.extract import Bounds, Source, extract, parents
 from warmstart.store.bundles import BundleDamaged, Published
 from warmstart.store.client import StoreClient
@@ -157,10 +157,10 @@ def to_promote(
     if _trust(where.scope) >= _trust(scope):
         raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
     stay = PromotionRefused(problem=f"entries of {where.profile} stay in their user's own scope")
-    if registry.is_of_user(where.profile) and where.profile != TREES:
+    if registry.is_of_user(where.profile):
         raise stay
     manifest = settings.store.manifest(where, bundle, deadline)
-    if where.profile == TREES and OWNERS not in manifest.facts:
+    if is_whole(where.profile) and OWNERS not in manifest.facts:
         raise stay
     missing = sorted(set(entries) - manifest.entries.keys())
     if missing:
@@ -188,7 +188,7 @@ def verify(settings: RepackSettings, where: Namespace, bundle: str, deadline: De
     """
     try:
         manifest = settings.store.manifest(where, bundle, deadline)
-        if where.profile == TREES:  # its manifest names no files
+        if is_whole(where.profile):  # its manifest names no files
             _read_whole(settings, where, manifest, deadline)
             return ""
         with unpacked(settings, [BundleSelection(where, manifest, sorted(manifest.entries))], deadline):
@@ -226,9 +226,9 @@ def packed_again(
 ) -> Iterator[int]:
     """Yield, for a `with`, a descriptor of a bundle to publish with what was chosen; raises the errors of `unpacked`.
 
-    A packed tree stays as it is, byte for byte: its manifest names no files to compare.
+    A whole stays as it is, byte for byte: its manifest names no files to compare.
     """
-    if target.profile == TREES:
+    if is_whole(target.profile):
         with _whole(settings, chosen, deadline) as fd:
             yield fd
     else:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from warmstart.audit.runs import DRAINED, EPILOG, OBSERVED, PROLOG, REFUSED, Run
 
 MOST_JOBS = 20_000
-COPY = "copy"  # how a job read its tree
 # States, by what a job's hooks did.
 RUNNING, DONE, REFUSED_JOB, DRAINED_NODE, CRASHED, OBSERVED_JOB, EXCLUDED = (
     "running", "done", "refused", "drained", "crashed", "observed", "excluded",
@@ -35,7 +34,7 @@ class Job(NamedTuple):
     images: tuple[str, ...]  # references and digests
     why: str  # it was refused, its node was drained, or it got nothing
     bundles: tuple[str, ...]  # ids of those that it was seeded from
-    tree: str = ""  # "copy", or why it read the tree itself; "" without a tree
+    told: tuple[str, ...] = ()  # what wings say of it
 
     @property
     def slowest(self) -> float:
@@ -87,7 +86,7 @@ def _job(runs: list[Run]) -> Job:
         images=tuple(filter(None, images)),
         why=failures[0].reason if failures else excluded,
         bundles=tuple(bundles),
-        tree=next((run.tree.reason or COPY for run in prologs if run.tree), ""),
+        told=tuple(dict.fromkeys(f"{name}: {text}" for run in prologs for _, name, text in run.told)),
     )
 
 

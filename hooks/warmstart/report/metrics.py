@@ -10,24 +10,15 @@ from bisect import bisect_left
 from collections.abc import Container
 from typing import NamedTuple
 
-from warmstart.audit import events
+from warmstart.audit import events, told
 from warmstart.audit.runs import FAILED, IMPORTED, OF_WINGS, PROLOG, REFUSED, SAMPLED, Run, kind_of
+from warmstart.audit.told import Metric
 from warmstart.profiles import contract
 
 MOST_LABELS = 200
 OTHER = "other"
 HOOK_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
 IMPORT_BOUNDS = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
-
-
-class Metric(NamedTuple):
-    """A counter or, with `bounds`, a histogram. A counter's exposed name ends in `_total`."""
-
-    name: str
-    help: str
-    labels: tuple[str, ...] = ()
-    bounds: tuple[float, ...] = ()  # upper bounds in seconds
-    zeros: tuple[tuple[str, ...], ...] = ()  # labels with a value from the start, so that the first increase is seen
 
 
 HOOK_RUNS = Metric("warmstart_hook_runs", "Finished runs of hooks and of maintenance.", ("hook", "outcome"))
@@ -66,13 +57,6 @@ COMPARED = Metric(
     "Entries that jobs built again, by what is published under their names: equal, different or incomparable.",
     ("profile", "result"),
 )
-TREES_SHOWN = Metric(
-    "warmstart_trees_shown",
-    "Trees of jobs, by how they were read on a node (copy, itself), and why the tree itself was.",
-    ("way", "reason"),
-)
-TREE_PACKS = Metric("warmstart_tree_packs", "Attempts to pack a tree.", ("outcome",), zeros=(("ok",), ("failed",)))
-TREE_PACKED_BYTES = Metric("warmstart_tree_packed_bytes", "Bytes of packed trees that were published.")
 HARVESTED = Metric("warmstart_entries_harvested", "Entries that were published.", ("profile",))
 REJECTED = Metric("warmstart_entries_rejected", "Entries that were not taken.", ("reason",))
 PUBLISHED_BYTES = Metric("warmstart_bundle_published_bytes", "Bytes of bundles that were published.", ("profile",))
@@ -83,7 +67,8 @@ HARVESTS_DROPPED = Metric("warmstart_harvests_dropped", "Deferred harvests that 
 SPOOLED = Metric("warmstart_bundles_spooled", "Bundles that the store did not take at once.")
 BUNDLES_DROPPED = Metric("warmstart_bundles_dropped", "Spooled bundles that were lost.")
 
-CATALOGUE = tuple(value for value in globals().values() if isinstance(value, Metric))
+CATALOGUE = (*(value for value in globals().values() if isinstance(value, Metric)), *told.metrics())
+_BY_NAME = {metric.name: metric for metric in CATALOGUE}
 
 # Counters of events, one by one.
 _COUNTED: dict[str, Metric] = {
@@ -132,12 +117,11 @@ class Counters:
         """Begin with what an earlier `save` returned, less what the catalogue does not have any more."""
         self._values: dict[str, dict[tuple[str, ...], float]] = {metric.name: {} for metric in CATALOGUE}
         self._classes: dict[str, dict[tuple[str, ...], list[int]]] = {metric.name: {} for metric in CATALOGUE}
-        known = {metric.name: metric for metric in CATALOGUE}
         for sample in saved.samples if saved else ():
-            if sample.metric in known and len(sample.labels) == len(known[sample.metric].labels):
+            if sample.metric in _BY_NAME and len(sample.labels) == len(_BY_NAME[sample.metric].labels):
                 self._values[sample.metric][tuple(sample.labels)] = sample.value
         for kept in saved.distributions if saved else ():
-            metric = known.get(kept.metric)
+            metric = _BY_NAME.get(kept.metric)
             if metric and (len(kept.labels), len(kept.counts)) == (len(metric.labels), len(metric.bounds) + 1):
                 self._classes[metric.name][tuple(kept.labels)] = list(kept.counts)
                 self._values[metric.name][tuple(kept.labels)] = kept.total
@@ -172,7 +156,8 @@ class Counters:
             elif failure.degree == FAILED:
                 self.add(STEP_FAILURES, failure.step, failure.code)
         self._add_images(run)
-        self._add_trees(run)
+        for (name, labels), value in run.counted.items():
+            self.add(_BY_NAME[name], *labels, value=value)
         self._add_starts(run)
         self._add_entries(run)
 
@@ -187,15 +172,6 @@ class Counters:
                 self.add(IMPORTS, "ok")
                 self.observe(IMPORT_SECONDS, seconds=max(image.seconds - image.waited, 0.0))
                 self.add(IMPORTED_BYTES, value=image.size)
-
-    def _add_trees(self, run: Run) -> None:
-        self.add(TREE_PACKS, "failed", value=run.counts[events.TREE_PACK_FAILED])
-        if run.tree:
-            self.add(TREES_SHOWN, "itself" if run.tree.reason else "copy", run.tree.reason)
-            self.add(FETCHED_BYTES, value=run.tree.fetched)
-        for size in run.packed_trees:
-            self.add(TREE_PACKS, "ok")
-            self.add(TREE_PACKED_BYTES, value=size)
 
     def _add_starts(self, run: Run) -> None:
         for profile in run.warm:

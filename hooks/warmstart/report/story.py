@@ -19,7 +19,6 @@ from warmstart.audit.runs import (
     Remark,
     Run,
     Seeding,
-    TreeUse,
 )
 from warmstart.policy.units import format_duration, format_size
 from warmstart.profiles import contract, registry
@@ -53,15 +52,6 @@ _ADVICE = {
     "blocked: `warmstart cache list --blocked`",
     "bundles-left-out": "{profiles}: administrators: raise seed.max_fetch or seed.fetch_budget in the policy, or let "
     "`warmstart maintain --store` compact the store",
-}
-_ITSELF = {
-    "fetch-over-budget": "its copy is larger than all trees together that a node keeps (trees.keep)",
-    "bundles-refused": "its copy is blocked",
-    "no-copy": "there was no copy of it as it was; one is packed in the background",
-    "several-nodes": "the job has several nodes, and the policy lets each decide for itself",
-    "not-signed": "the job takes nothing that is not signed, and no rule names the tree for a signed scope",
-    "too-many-packs": "too many trees of this user wait to be packed",
-    "nodes-differ": "the job's nodes saw different versions of it",
 }
 _GOT = {
     "reused": "was in the store",
@@ -249,14 +239,12 @@ def _hook(run: Run, history: History) -> HookStory:
             parts += _harvests(run)
         if step == "image":
             parts += [Part("  image", format_duration(image.seconds), _image(image)) for image in run.images]
-        if step == "tree" and run.tree:
-            parts.append(Part(f"  {run.tree.path}", "", _tree(run.tree)))
         parts += [Part(f"  {name}", "", text) for teller, name, text in run.told if teller == step]
     if "image" not in run.steps:  # an import in the background, or a hook that was killed
         parts += [Part("image", format_duration(image.seconds), _image(image)) for image in run.images]
     if HARVEST not in run.steps:
         parts += _harvests(run)
-    parts += [Part("tree", "", f"packed: {format_size(size)}") for size in run.packed_trees]
+    parts += [Part(teller, "", f"{name}: {text}") for teller, name, text in run.told if teller not in run.steps]
     parts += [
         Part("remark", "", told if times == 1 else f"{told}, {times} times")
         for told, times in Counter(map(_remark, run.remarks)).items()
@@ -347,16 +335,6 @@ def _listed(reasons: Mapping[str, int]) -> str:
 def _image(image: ImageUse) -> str:
     waited = f", after {format_duration(image.waited)} of waiting" if image.waited else ""
     return f"{image.reference} {_GOT[image.how]} ({format_size(image.size)}){waited}"
-
-
-def _tree(tree: TreeUse) -> str:
-    if tree.reason:
-        why = _ITSELF.get(tree.reason) or _COLD.get(tree.reason, f"an error ({tree.reason})").removeprefix("cold: ")
-        return f"read from the shared file system: {why}"
-    fetched = f", {format_size(tree.fetched)} fetched" if tree.fetched else ""
-    lacking = f"; {tree.left_out} files are not, or not wholly, in it" if tree.left_out else ""
-    has = f" of {tree.files:,} files, {format_size(tree.size)}" if tree.files else ""
-    return f"read from a packed copy{has}{fetched}{lacking}"
 
 
 def _remark(remark: Remark) -> str:

@@ -14,7 +14,7 @@ profile that shows no hit where it may have had some, only misses would be seen:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,9 +31,9 @@ from warmstart.audit.runs import (
     Harvest,
     ImageUse,
     Run,
-    TreeUse,
     kind_of,
 )
+from warmstart.policy.units import format_size
 from warmstart.profiles import contract
 from warmstart.report.counting import Durations, Tally, percent, top
 
@@ -128,17 +128,6 @@ class Entries(NamedTuple):
     rejected: tuple[Counted, ...]  # by reason
 
 
-class Trees(NamedTuple):
-    """Jobs that asked for a tree, and the copies that nodes showed them."""
-
-    copies: int  # jobs that read a copy
-    itself: tuple[Counted, ...]  # jobs that read the tree itself, by reason
-    files: int  # files and directories of all copies that were shown, on every node
-    bytes: int  # of these copies, packed
-    packed: int  # trees
-    packed_bytes: int
-
-
 class Period(NamedTuple):
     """One day, or one hour."""
 
@@ -171,7 +160,7 @@ class Summary(NamedTuple):
     saved: Saved
     cold_anyway: tuple[Counted, ...]  # "profile: reason", although there were entries
     entries: Entries
-    trees: Trees
+    of_wings: tuple[Counted, ...]  # what wings count, on each node, by its metric and labels
     refused: tuple[Counted, ...]  # jobs, by code
     drained: tuple[Counted, ...]  # nodes, by code
     failed: tuple[Counted, ...]  # "step: code"
@@ -263,7 +252,7 @@ class _Adding:
         self._waits, self._imports = Durations(), Durations()
         self._cold, self._rejected = Tally[str](), Tally[str]()
         self._harvested = self._harvested_bytes = 0
-        self._trees, self._itself = Counter[str](), Tally[str]()
+        self._of_wings = Tally[str]()
         self._failures = {degree: Tally[str]() for degree in (REFUSED, DRAINED, FAILED)}
         self._hooks: dict[str, _Hook] = {}
         self._periods: dict[str, Counter[str]] = {}
@@ -292,10 +281,8 @@ class _Adding:
         period["published_bytes"] += run.published.total()
         for image in run.images:
             self._add_image(run, image, period)
-        self._trees["packed"] += len(run.packed_trees)
-        self._trees["packed_bytes"] += sum(run.packed_trees)
-        if run.tree:
-            self._add_tree(run, run.tree)
+        for (name, labels), number in run.counted.items():
+            self._of_wings.add(_title(name, labels), int(number))
         if run.hook == PROLOG:
             self._add_prolog(run, period)
 
@@ -309,15 +296,6 @@ class _Adding:
                 self._why_cold.add((run.user, kind_of(reason)))
             if reason not in _NO_ENTRY:
                 self._cold.add(f"{profile}: {reason}")
-
-    def _add_tree(self, run: Run, tree: TreeUse) -> None:
-        if tree.reason:
-            if run.head:
-                self._itself.add(tree.reason)
-            return
-        self._trees["copies"] += run.head
-        self._trees["files"] += tree.files
-        self._trees["bytes"] += tree.size
 
     def _add_use(self, run: Run, harvest: Harvest) -> None:
         if harvest.use not in contract.USES:
@@ -444,11 +422,7 @@ class _Adding:
             saved=self._saved(),
             cold_anyway=_counts(self._cold),
             entries=Entries(self._harvested, self._harvested_bytes, _counts(self._rejected)),
-            trees=Trees(
-                self._trees["copies"],
-                _counts(self._itself),
-                *(self._trees[name] for name in ("files", "bytes", "packed", "packed_bytes")),
-            ),
+            of_wings=tuple(Counted(name, number) for name, number in sorted(self._of_wings.items()) if number),
             refused=_counts(self._failures[REFUSED]),
             drained=_counts(self._failures[DRAINED]),
             failed=_counts(self._failures[FAILED]),
@@ -461,6 +435,17 @@ class _Adding:
                 if start
             ),
         )
+
+
+def in_units(counted: Counted) -> str:
+    """Return the number of something that a wing counts: bytes, or times."""
+    is_size = counted.name.partition(":")[0].endswith("bytes")
+    return format_size(counted.times) if is_size else f"{counted.times:,}"
+
+
+def _title(metric: str, labels: Sequence[str]) -> str:
+    name = metric.removeprefix("warmstart_").replace("_", " ")
+    return ": ".join(filter(None, (name, ", ".join(filter(None, labels)))))
 
 
 def _counts(tally: Tally[str]) -> tuple[Counted, ...]:

@@ -17,9 +17,9 @@ device and bytes until the last overlay above it is unmounted. After a reboot th
 imported only to mount. Here at most `MOST_MOUNTED` stay mounted, of one scope `MOST_OF_SCOPE`: whoever mounts one more
 unmounts the least recently used of the scope that has most.
 
-Eviction keeps packed trees within `trees.keep`, and all else within `seed.keep`. It removes the least recently used
-copies of the scope that has most, but never one used in the last hour, which a prolog may be about to mount, and none
-that a job has mounted: that would free nothing before the job ends.
+Eviction keeps the wholes of each kind within what their wing has said, and all else within `seed.keep`. It removes the
+least recently used copies of the scope that has most, but never one used in the last hour, which a prolog may be about
+to mount, and none that a job has mounted: that would free nothing before the job ends.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from warmstart.lean import (
     partial,
     suppress,
 )
-from warmstart.profiles.defined import TREES
+from warmstart.profiles.defined import WHOLE, is_whole
 from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget, Offer
 from warmstart.store.client import StoreClient
@@ -137,12 +137,18 @@ class Keep(NamedTuple):
     """Bytes of copies that stay on a node."""
 
     caches: int
-    trees: int
+    wholes: dict[str, int] = {}  # noqa: RUF012 - by the name that they have in place of a profile's; never mutated
 
     @classmethod
     def of(cls, policy: Policy) -> Keep:
         """Return what the policy says."""
-        return cls(policy.seed.keep, policy.trees.keep)
+        return cls(policy.seed.keep, {f"{WHOLE}{known.name}": known.keep for known in policy.wings if known.keep})
+
+    def less(self, profile: str, size: int) -> Keep:
+        """Return what stays beside so many bytes more of a profile's, or of its wholes."""
+        if not is_whole(profile):
+            return self._replace(caches=self.caches - size)
+        return self._replace(wholes=self.wholes | {profile: self.wholes.get(profile, 0) - size})
 
 
 class _Copy(NamedTuple):
@@ -473,12 +479,13 @@ def prune(directory: str, layers: str, keep: Keep, now: float) -> int:
     try:
         with opened_dir(directory) as fd:
             _unmount_unused(fd, layers, now)
-            kinds: dict[bool, list[tuple[_Copy, str]]] = {False: [], True: []}  # by whether it is a tree
+            kinds: dict[str, list[tuple[_Copy, str]]] = {}  # of each name of wholes, and of all profiles: ""
             for copy in sorted(_copies(fd)):
                 scope, profile = _whose(fd, copy)
-                kinds[profile == TREES].append((copy, scope))
+                kinds.setdefault(profile if is_whole(profile) else "", []).append((copy, scope))
             held = _mounted_by_jobs()
-            removed = _evict(fd, kinds[False], keep.caches, held, now) + _evict(fd, kinds[True], keep.trees, held, now)
+            most = {"": keep.caches, **keep.wholes}
+            removed = sum(_evict(fd, copies, most.get(kind, 0), held, now) for kind, copies in kinds.items())
             _remove_abandoned(directory, fd, now)
             return removed
     except FileNotFoundError:

@@ -94,7 +94,7 @@ class FetchOverBudget(ResourceError):
 
     code = "fetch-over-budget"
     template = "bundle {bundle}: {problem}"
-    hint = "raise seed.max_fetch or seed.fetch_budget in the policy if this happens often, or for a tree trees.keep"
+    hint = "raise seed.max_fetch or seed.fetch_budget in the policy, or what nodes keep of its kind"
 
 
 class PublishBlocked(StoreError):

@@ -28,7 +28,7 @@ from warmstart.host.files import (
 )
 from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple, Sequence, suppress
 from warmstart.policy.compiled import Maintenance
-from warmstart.profiles.defined import TREES
+from warmstart.profiles.defined import is_whole
 from warmstart.store import blocklist, board, bundles, index
 from warmstart.store.atomic import TEMP_PREFIX
 from warmstart.store.blocklist import Block, Blocks
@@ -48,7 +48,7 @@ from warmstart.store.locks import HeldLock, publish_lock, try_lock
 from warmstart.store.manifest import MOST_PER_BUNDLE, MOST_PER_USER
 
 HOUR, DAY = 3600.0, 86400.0
-IN_USE_SECONDS = 3 * 3600.0  # a tree used within it may be read by a job: nodes tell each half hour
+IN_USE_SECONDS = 3 * 3600.0  # a whole used within it may be mounted by a job: nodes tell each half hour
 ORPHAN_SECONDS = DAY  # longer than any publish takes
 GRACE_SECONDS = HOUR  # longer than any reader uses an index that it has read
 BOARD_SECONDS = 7 * DAY  # a board is only read while the prologs of its run run
@@ -62,7 +62,6 @@ OVER_NAMES = "its user's names in the namespace are close to their bound"
 _PER_ORIGIN = 300  # most bytes of JSON of an entry's origin and mark, without the entry's name, which each repeats
 
 _MAINTAINED = "maintained"  # in ARTIFACTS: its mtime is when maintenance last succeeded
-_COMPARED = "compared"  # among a namespace's locks: its mtime is when a tree was last compared with its copies
 _ID = "id"  # in ARTIFACTS: 32 hexadecimal digits; nodes remember it, and so notice another store in its place
 _LONGEST_ID = 64  # bytes
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})  # rmdir(2)
@@ -144,27 +143,27 @@ def record_maintained(store: str) -> None:
         replace_file(fd, _MAINTAINED, b"", 0o600)
 
 
-def record_compared(where: Namespace, writer: str) -> None:
-    """Record that the copies of a tree were compared with it now, and update the index.
+def mark(where: Namespace, writer: str, name: str) -> None:
+    """Mark that some work was done on a namespace now, and update the index; a mark is a file among its locks.
 
-    Who took a copy out of use and died may have left it there: jobs would be offered what is gone. A namespace that is
-    gone stays so.
+    Who took a bundle out of use and died may have left it there: jobs would be offered what is gone. A namespace that
+    is gone stays so.
     """
     path = where.path
-    with store_errors("record a comparison"), suppress(FileNotFoundError), opened_dir(path) as fd:
+    with store_errors("mark a namespace"), suppress(FileNotFoundError), opened_dir(path) as fd:
         with publish_lock(path):
             index.update(fd, writer)
         with opened_dir(LOCKS, fd) as locks:
-            touch(_COMPARED, locks)
+            touch(name, locks)
 
 
-def last_compared(wheres: list[Namespace]) -> list[float]:
-    """Return when each namespace's copies were last compared with their tree, 0 if never."""
+def marked(wheres: list[Namespace], name: str) -> list[float]:
+    """Return when each namespace was last marked with a name, 0 if never."""
     times = []
     for where in wheres:
         at = 0.0
         with suppress(OSError):
-            at = os.stat(f"{where.path}/{LOCKS}/{_COMPARED}", follow_symlinks=False).st_mtime
+            at = os.stat(f"{where.path}/{LOCKS}/{name}", follow_symlinks=False).st_mtime
         times.append(at)
     return times
 
@@ -265,7 +264,7 @@ def survey(where: Namespace, writer: str) -> list[Bundle]:
 
 
 def record_uses(store: str, uses: list[Use]) -> int:
-    """Record the last uses of bundles, at most once a day (of a tree, an hour) for each; return how many were updated.
+    """Record the last uses of bundles, at most once a day (of a whole, an hour) for each; return how many were updated.
 
     A bundle that fails keeps no other: garbage collection would take what is in use. The first such error is raised.
     """
@@ -277,7 +276,7 @@ def record_uses(store: str, uses: list[Use]) -> int:
         path = os.path.join(Namespace(store, scope, profile, name).path, bundle + BUNDLE)
         try:
             with store_errors("record a use"), suppress(FileNotFoundError):
-                if os.stat(path, follow_symlinks=False).st_mtime < at - (HOUR if profile == TREES else DAY):
+                if os.stat(path, follow_symlinks=False).st_mtime < at - (HOUR if is_whole(profile) else DAY):
                     os.utime(path, (at, at), follow_symlinks=False)
                     recorded += 1
         except StoreError as error:
@@ -598,7 +597,7 @@ def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> li
 def _beyond(used: list[Bundle], quota: int, size_of: Callable[[Bundle], int], now: float) -> list[Bundle]:
     """Return the least recently used bundles to remove, so that new ones fit into the quota.
 
-    The most recently used bundle stays unless all together exceed the quota. A tree that a job may be reading stays.
+    The most recently used bundle stays unless all together exceed the quota. A whole that a job may be reading stays.
     """
     size = sum(map(size_of, used))
     excess = size - LOW * quota if size > HIGH * quota else 0
@@ -608,7 +607,7 @@ def _beyond(used: list[Bundle], quota: int, size_of: Callable[[Bundle], int], no
     for bundle in by_use if size > quota else by_use[:-1]:
         if excess <= 0:
             break
-        if bundle.profile == TREES and bundle.used > now - IN_USE_SECONDS:
+        if is_whole(bundle.profile) and bundle.used > now - IN_USE_SECONDS:
             continue
         going.append(bundle)
         excess -= size_of(bundle)

@@ -9,7 +9,7 @@ import pytest
 from tests.support import sample_log
 from warmstart.audit import runs as module
 from warmstart.audit.line import Line
-from warmstart.audit.runs import Harvest, ImageUse, Remark, Run, TreeUse, runs
+from warmstart.audit.runs import Harvest, ImageUse, Remark, Run, runs
 
 RUN: Line = {"hook": "prolog", "run_id": "0a", "node": "n1", "cluster": "c", "job_id": 7, "user": "alice"}
 
@@ -165,9 +165,3 @@ def test_an_observed_job_is_explained_and_no_start(fields: dict[str, object], ex
     """`warmstart explain` says why it has nothing; the report counts only jobs that warmstart did something for."""
     run = one(event("job.observed", asked={"keep": True}, head=True, **fields), event("hook.finished", outcome="ok"))
     assert (run.is_planned, run.head, run.asked, run.excluded) == (True, False, {"keep": True}, excluded)
-
-
-def test_how_the_job_saw_its_tree() -> None:
-    """From a copy, or why not."""
-    shown = {"tree": "/lustre/env", "way": "itself", "reason": "no-copy", "fetched_bytes": 0, "left_out": 0}
-    assert one(event("tree.shown", **shown)).tree == TreeUse("/lustre/env", "no-copy", 0, 0, 0, 0)

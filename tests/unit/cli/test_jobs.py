@@ -55,17 +55,6 @@ def test_one_line_a_job(nowhere: Installation, log: str) -> None:
     assert "(nothing-published)" in run(nowhere, "jobs", "--from", log, "--since", "2026-01-01", "--cold").stdout
 
 
-def test_how_a_job_read_its_tree(nowhere: Installation, tmp_path: Path) -> None:
-    """In the detail, and as a field."""
-    log = tmp_path / "audit.jsonl"
-    line: dict[str, object] = {"cluster": "c", "node": "n1", "hook": "prolog", "run_id": "r", "job_id": 7}
-    line |= {"ts": "2026-02-03T10:00:00.000Z", "event": "tree.shown", "tree": "/t", "way": "itself"}
-    log.write_text(json.dumps({**line, "reason": "no-copy"}) + "\n")
-    options = ("jobs", "--from", str(log), "--since", "2026-02-01")
-    assert "tree: itself (no-copy)" in run(nowhere, *options).stdout
-    assert run(nowhere, *options, "-o", "tree", "--no-header").stdout == "no-copy\n"
-
-
 def test_a_wrong_time_is_refused(nowhere: Installation, log: str) -> None:
     """In words."""
     result = run(nowhere, "jobs", "--from", log, "--slow", "10")

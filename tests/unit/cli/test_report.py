@@ -91,24 +91,6 @@ def test_wings_have_sections(nowhere: Installation, tmp_path: Path, monkeypatch:
     assert "Seen:\n" in run(nowhere, *options).stdout
 
 
-def test_trees_are_told_where_jobs_asked_for_some(nowhere: Installation, tmp_path: Path) -> None:
-    """How many read a copy, and why others did not; no time saved."""
-    log = tmp_path / "audit.jsonl"
-    known = {"cluster": "c", "node": "n1", "hook": "prolog", "ts": "2026-02-03T10:00:00.000Z"}
-    lines: list[dict[str, object]] = []
-    copy: dict[str, object] = {"way": "copy", "files": 30000, "bytes": 4096}
-    for job, shown in ((1, copy), (2, {"way": "itself", "reason": "no-copy"})):
-        own: dict[str, object] = {**known, "run_id": f"r{job}", "job_id": job}
-        lines += [{**own, "event": "job.planned", "head": True}, {**own, "event": "tree.shown", "tree": "/t", **shown}]
-    packed = {**known, "hook": "background", "run_id": "b", "event": "tree.packed", "size": 4096, "job_id": 2}
-    log.write_text("".join(f"{json.dumps(line)}\n" for line in [*lines, packed]))
-    options = ("report", "--from", str(log), "--since", "2026-02-01")
-    shown_text = run(nowhere, *options).stdout
-    for words in ("of 2 jobs with a tree; 30,000 files and 4KiB", "trees packed", "BECAUSE", "no-copy"):
-        assert words in shown_text
-    assert json.loads(run(nowhere, *options, "--json").stdout)["trees"]["copies"] == 1
-
-
 def test_a_host_reports_its_own(entry_site: EntrySite) -> None:
     """What is still in journals, too."""
     for hook in (prolog, epilog):

@@ -11,6 +11,7 @@ import re
 import socket
 import time
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ import pytest
 from tests.support.command_line import POLICY, answer, installed, run
 from tests.support.entry_site import OsAs
 from tests.support.runs import a_record
+from warmstart import wing
 from warmstart.audit.line import timestamp
 from warmstart.cli import doctor
 from warmstart.doctor import constant_path, containers, job_side, kernel, node, slurm, store
@@ -591,7 +593,7 @@ def test_a_slurm_conf_that_is_not_there(site: Installation) -> None:
 
 
 def test_the_documentation_has_every_check() -> None:
-    """And no other."""
+    """And no other; the pages of wings have theirs."""
     groups = (
         site_policy.CHECKS,
         doctor.NODE,
@@ -601,6 +603,12 @@ def test_the_documentation_has_every_check() -> None:
         constant_path.CHECKS,
     )
     code = [name for group in groups for name in group]
-    documented = re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", DOCS.read_text(), re.MULTILINE)
-    assert documented == code
+    row = r"^\| `([a-z]+\.[a-z-]+)` \|"
+    documented = re.findall(row, DOCS.read_text(), re.MULTILINE)
+    parts = {name: wing.load(f"{name}.checks").CHECKS for name in wing.found() if wing.has(name, "checks")}
+    of_wings = {name: [*part.node, *part.store, *part.slurm] for name, part in parts.items()}
+    assert documented == [name for name in code if name not in {*chain(*of_wings.values())}]
+    for name, known in of_wings.items():
+        page = DOCS.parents[1] / "wings" / f"{name}.md"
+        assert re.findall(row, page.read_text(), re.MULTILINE) == known
     assert CRITICAL_CHECKS - {"node", "store", "slurm", "slurm.tasks"} <= {*documented}

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.asked_trees import ask, offer_trees, packs
 from tests.support.entry_site import NUMBA, SCOPE, EntrySite
 from tests.support.observing import files, run
 from warmstart import record as records
@@ -47,25 +46,6 @@ def test_wings_look_up_what_the_job_would_find(observed: EntrySite, monkeypatch:
     assert prolog.main(observed.installation.prefix) == 0
     assert [event["error"]["code"] for event in observed.events("step.failed")] == ["state-unusable"]
     assert len(observed.events("job.observed")) == 2
-
-
-def test_a_tree_is_looked_at_and_not_packed(observed: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether there is a copy of it as it is now; nothing is asked for."""
-    tree = offer_trees(observed, monkeypatch)
-    observed.write(observed.policy._replace(constant_path="spank"))
-    observed.environ(SLURM_JOB_COMMENT=f"warmstart: tree={tree}")
-    assert "tree" in run(observed)["steps"]
-    (event,) = observed.events("tree.observed")
-    assert (event["tree"], event["found"], event["bytes"], event["reason"]) == (str(tree), False, 0, "")
-    ask(observed, tree)
-    packs(observed)
-    assert prolog.main(observed.installation.prefix) == 0
-    again = observed.events("tree.observed")[-1]
-    assert (again["namespace"], again["found"], again["bytes"] > 0) == (event["namespace"], True, True)
-    tree.rename(tree.parent / "gone")
-    assert prolog.main(observed.installation.prefix) == 0
-    assert observed.events("tree.observed")[-1]["reason"] == "tree-unusable"
-    assert observed.events("tree.shown") == []
 
 
 def test_a_job_that_would_be_refused_runs(observed: EntrySite) -> None:

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.asked_trees import ask, offer_trees, packs
 from tests.support.bundles import ASKER, publish
-from tests.support.entry_site import NODE, SCOPE, EntrySite
+from tests.support.entry_site import NODE, EntrySite
 from warmstart.entry import background
 from warmstart.errand import Errands, at_work
 from warmstart.host import process
+from warmstart.policy.compiled import Wing
 from warmstart.seed.wanted import FETCHES, Wanted
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer
-from warmstart.trees import current, place
 
 ABOUT = {"profile": "numba", "namespace": "ns", "scope": "user-1"}
 
@@ -62,11 +61,6 @@ def there(site: EntrySite) -> set[str]:
 def waiting(site: EntrySite) -> int:
     """Return how many bundles are wanted."""
     return len(Errands(site.paths, FETCHES).all())
-
-
-def limit(site: EntrySite, *, keep: int) -> None:
-    """Change how many bytes of trees a node keeps."""
-    site.write(site.policy._replace(trees=site.policy.trees._replace(keep=keep)))
 
 
 def test_what_is_wanted_is_fetched(site: EntrySite) -> None:
@@ -142,28 +136,22 @@ def test_a_damaged_wish_goes(site: EntrySite) -> None:
     assert (there(site), waiting(site)) == (set(), 0)
 
 
-def test_a_large_tree_is_bounded_by_its_own_quota_alone(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_is_bounded_by_its_own_quota_alone(site: EntrySite) -> None:
     """Neither by what a job's caches may take nor by what a node keeps of them; and none of these goes for it."""
-    tree = offer_trees(site, monkeypatch)
-    ask(site, tree)
-    assert packs(site) == 0
-    seen = current.look(str(tree), [str(tree.parent)], "", [])
-    where = place.place_of(str(site.store), SCOPE, place.facts_of(seen, None))
-    (offer,) = bundles.offers(where.store, [SCOPE], where.profile, where.name, "n1-test").offers
+    made = publish(site.store, "a", content=b"squashfs", profile="whole-things")
+    (offer,) = bundles.offers(str(site.store), ["user-1"], "whole-things", "ns", "n1-test").offers
+    assert offer.bundle == made.bundle
     cache = Path(site.paths.bundles, f"{'ab' * 32}.sqsh")
-    cache.write_bytes(b"x" * 100)
+    cache.write_bytes(b"x" * 7)
     os.utime(cache, (1, 1))
-    site.write(site.policy._replace(seed=site.policy.seed._replace(max_fetch=100, keep=100)))
-    wish = Wanted(offer.sha256, offer.size, SCOPE, where.profile, where.name, offer.bundle, ASKER)
-    limit(site, keep=100)
-    errands = Errands(site.paths, FETCHES)
-    errands.add(SCOPE, offer.sha256, wish)
-    run(site)
+    things = Wing("things", used=True, step="", early=False, end="")
+    policy = site.policy._replace(seed=site.policy.seed._replace(max_fetch=7, keep=7))
+    for keep, fetched in ((7, False), (offer.size, True)):
+        site.write(policy._replace(wings=(things._replace(keep=keep),)))
+        want(site, offer, profile="whole-things")
+        run(site)
+        assert os.path.exists(f"{site.paths.bundles}/{offer.sha256}.sqsh") is fetched
+        Errands(site.paths, FETCHES).drop(offer.sha256)
     (failed,) = site.events("bundle.fetch-failed")
-    assert "more than trees.keep" in failed["error"]["reason"]
-    limit(site, keep=offer.size)
-    errands.drop(offer.sha256)
-    errands.add(SCOPE, offer.sha256, wish)
-    run(site)
-    assert Path(site.paths.bundles, f"{offer.sha256}.sqsh").stat().st_size == offer.size > 100
+    assert "more than a node keeps of its kind" in failed["error"]["reason"]
     assert cache.exists()

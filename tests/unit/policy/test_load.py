@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.policy_site import MINIMAL, Compile, Site, refusals
 from warmstart import wing
-from warmstart.host.identity import Identity
-from warmstart.policy import compiled, load, source
+from warmstart.policy import compiled, load
 from warmstart.policy.invalid import PolicyInvalid
 
 ENFORCED = MINIMAL + "trust: {account: enforced}\n"
@@ -85,9 +84,6 @@ images:
         ("images: {keep: {low: 90%}}", "3:22: images.keep.low: 90% is not below keep.high, 85%"),
         ("images: {keep: {floor: 20%}}", "3:24: images.keep.floor: 20% is more than keep.high, 85%, leaves free"),
         ("images: {keep: {account: 1GiB}}", "3:26: images.keep.account: needs trust.account: enforced"),
-        ("trees: {prefixes: [/usr/local]}", "3:20: trees.prefixes[0]: may be neither below /usr nor above it"),
-        ("trees: {prefixes: [/shared]}", "3:20: trees.prefixes[0]: may be neither in paths.store nor above it"),
-        ("trees: {prefixes: [/lustre/]}", "3:20: trees.prefixes[0]: write /lustre,"),
         ("images: {insecure: [a.org]}", "3:21: images.insecure[0]: a.org is not in images.registries"),
         ("rules:\n  - profiles: [numba]", "4:5: rules[0].name: missing"),
         ("rules:\n  - {name: a, profiles: [nunba]}", "4:26: rules[0].profiles[0]: no profile 'nunba'; did you mean"),
@@ -218,33 +214,6 @@ def test_rights_on_claims_are_refused(site: Site, rule: str, refusal: str) -> No
 
 
 @pytest.mark.threat(54)
-@pytest.mark.parametrize(
-    ("rule", "refusal"),
-    [
-        ("{path: /lustre/sw, owners: [root], scope: account}", "trees[0].scope: account needs trust.account: enforced"),
-        ("{path: /lustre/sw, owners: [root], scope: user}", "trees[0].scope: expected 'account' or 'site'"),
-        ("{path: /lustre/sw, owners: [ghost], scope: site}", "trees[0].owners[0]: no user 'ghost' on this node"),
-        ("{path: /lustre/sw, owners: [], scope: site}", "trees[0].owners: is empty"),
-        ("{path: /lustre/sw/, owners: [root], scope: site}", "trees[0].path: write /lustre/sw, without"),
-        ("{path: /lustrous, owners: [root], scope: site}", "trees[0].path: /lustrous is below none of trees.prefixes"),
-        ("{path: /lustre, owners: [root], scope: site}", "trees[0].path: /lustre is below none of trees.prefixes"),
-        (
-            "{path: /lustre/a, owners: [root], scope: site, marker: ../b}",
-            "trees[0].marker: '../b' is not a path in a tree",
-        ),
-        ("{path: /lustre/a, owners: [root], scope: site, marker: /b}", "trees[0].marker: '/b' is not a path in a tree"),
-    ],
-)
-def test_trees_of_many_are_owned_and_below_a_prefix(site: Site, rule: str, refusal: str) -> None:
-    """Only what the policy offers as trees can be shared."""
-    text = f"{MINIMAL}trees: {{prefixes: [/lustre]}}\nrules:\n  - {{name: a, trees: [{rule}]}}\n"
-    (problem,) = refusals(site, text)
-    assert f"rules[0].{refusal}" in problem
-    tree = "{path: /lustre/*/env, owners: [root], scope: site, marker: .version/x..y}"
-    (problem,) = refusals(site, text.replace(rule, tree).replace("name: a", "name: a, match: {account: ml}"))
-    assert "rules[0].match.account: trees may not depend on a claimed attribute" in problem
-
-
 @pytest.mark.parametrize(
     "rule",
     [
@@ -397,16 +366,3 @@ def test_any_text_compiles_or_is_refused_with_a_place(site: Site, text: str) -> 
         assert str(error).isprintable() or "\n" in str(error)  # noqa: PT017
     else:
         assert compiled.decode(json.loads(compiled.encode(policy))) == policy
-
-
-@pytest.mark.parametrize(
-    "prefix", ["/opt", "/opt/site/lib/warmstart/1", "/opt/site/var/lib/warmstart", "/opt/site/etc"]
-)
-def test_a_tree_is_none_of_warmstarts_own_directories(prefix: str) -> None:
-    """Those of an installation below a prefix of its own, which the policy's path tells."""
-    text = f"version: 1\npaths: {{store: /shared/warmstart}}\ntrees: {{prefixes: [{prefix}]}}\n"
-    document = load.parsed([source.read_draft("/opt/site/etc/warmstart/policy.yaml", text.encode())])
-    with pytest.raises(PolicyInvalid, match="neither in warmstart's own directories nor above"):
-        load.checked(document, lambda name: Identity(name, 900 + len(name), 900))
-    document = load.parsed([source.read_draft("/etc/warmstart/policy.yaml", text.encode())])
-    load.checked(document, lambda name: Identity(name, 900 + len(name), 900))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.policy_site import Compile, a_rule, defaults
+from tests.support.policy_site import MINIMAL, Compile, a_rule, defaults
 from tests.support.runs import a_job
 from warmstart import plan
 from warmstart.job import Job
@@ -19,12 +19,14 @@ from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import (
     NO_RULE,
     Grant,
-    GrantedTree,
+    accepted,
     combine,
-    covering,
     is_observed,
     matching,
+    nodes_publish,
     private_repository,
+    scope_key,
+    scope_of,
 )
 
 JOB = a_job(uid=1000, gid=1000, user="alice", cluster="c", partition="gpu", account="ml-1")
@@ -52,17 +54,6 @@ SITE = "  - {name: site, match: {partition: [gpu]}, scope: site, publish: {users
 
 
 OWN = ["user-1000-alice"]
-
-
-TREES = """\
-version: 1
-paths: {store: /shared/warmstart}
-trust: {account: enforced}
-trees: {prefixes: [/lustre]}
-rules:
-  - {name: site, trees: [{path: /lustre/sw/*, owners: [operator, root], scope: site}]}
-  - {name: ml, match: {account: ml-*}, trees: [{path: /lustre/ml, owners: [svc_ml], scope: account, marker: a/b}]}
-"""
 
 
 def no_groups() -> list[str]:
@@ -485,38 +476,14 @@ def test_a_job_can_be_seeded_from_signed_scopes_alone() -> None:
     assert len(combine(policy, matching(policy, JOB, no_groups), JOB).read_scopes) == 3
 
 
-def test_trees_of_all_matching_rules_add_up(compiled_of: Compile) -> None:
-    """In the order of the rules, each with the scope of this job's account."""
-    policy = compiled_of(TREES)
-    site = ("/lustre/sw/*", (("operator", 800), ("root", 0)), "site", "", "site")
-    assert list(granted(policy, JOB).trees) == [site, ("/lustre/ml", (("svc_ml", 1501),), "account-ml-1", "a/b", "ml")]
-    assert list(granted(policy, JOB._replace(account="bio")).trees) == [site]
-
-
-def test_a_claimed_account_shares_no_trees(compiled_of: Compile) -> None:
-    """Neither by a rule that matches on it, nor by one that names its scope."""
-    policy = compiled_of(TREES.replace("match: {account: ml-*}, ", ""))
-    assert [tree.rule for tree in granted(policy, JOB).trees] == ["site", "ml"]
-    assert [tree.rule for tree in granted(policy, JOB._replace(account="")).trees] == ["site"]
-    for text in (TREES, TREES.replace("match: {account: ml-*}, ", "")):
-        policy = compiled_of(text)
-        policy = policy._replace(trust=policy.trust._replace(account="unproven"))
-        assert [tree.rule for tree in granted(policy, JOB).trees] == ["site"]
-
-
-@pytest.mark.parametrize(
-    ("path", "last"),
-    [
-        ("/l/sw", "none"),
-        ("/l/sw/a", "all"),
-        ("/l/sw/py-3", "py"),
-        ("/l/sw/py-3/lib", "none"),
-        ("/l/sw/x/env", "deep"),
-        ("/l/sw/x/y/env", "none"),
-    ],
-)
-def test_the_last_rule_that_covers_a_tree_counts(path: str, last: str) -> None:
-    """A star stands for a part of one name, so a directory in a tree is no other tree."""
-    globs = {"all": "/l/sw/*", "deep": "/l/sw/*/env", "py": "/l/sw/py*"}
-    found = covering(path, [GrantedTree(glob, (), "site", "", rule) for rule, glob in globs.items()])
-    assert (found.rule if found else "none") == last
+def test_which_scopes_a_job_is_shown_something_from(compiled_of: Compile) -> None:
+    """Nodes publish into all that are not signed; an account that a job may have claimed has none."""
+    policy = compiled_of(MINIMAL)
+    trust = policy.trust._replace(signed=("site",))
+    scopes = ["site", "account-ml", "user-1-a"]
+    assert accepted(trust, scopes, signed_only=False) == scopes
+    assert accepted(trust, scopes, signed_only=True) == ["site"]
+    assert [nodes_publish(trust, scope) for scope in scopes] == [False, True, True]
+    assert (scope_of(policy, "account", JOB), scope_of(policy, "site", JOB)) == ("", "site")
+    enforced = policy._replace(trust=trust._replace(account="enforced"))
+    assert scope_of(enforced, "account", JOB) == scope_key("account", JOB)

@@ -71,5 +71,4 @@ def test_entries_are_not_promoted(scope: str) -> None:
 def test_no_other_profiles_entries_stay_with_their_user() -> None:
     """A field of the profile says so."""
     assert [name for name in registry.names() if registry.is_of_user(name)] == ["warp"]
-    assert registry.is_of_user("trees")
     assert not registry.is_of_user("a-sites-own")

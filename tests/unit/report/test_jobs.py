@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warmstart.audit.runs import OBSERVED, Failure, ImageUse, Run, Seeding, TreeUse
+from warmstart.audit.runs import OBSERVED, Failure, ImageUse, Run, Seeding
 from warmstart.report import jobs
 from warmstart.report.jobs import Job, of_runs
 
@@ -35,13 +35,6 @@ def test_a_job_on_two_nodes() -> None:
     assert (found.prolog, found.epilog, found.slowest) == (5.0, 1.0, 5.0)
     assert (found.uses_image("a:1"), found.uses_image("sha256:ab"), found.uses_image("b:1")) == (True, True, False)
     assert found.state == "running"  # n2 has had no epilog
-
-
-def test_how_it_read_its_tree() -> None:
-    """All nodes the same."""
-    assert only(run()).tree == ""
-    assert only(run(tree=TreeUse("/t", "", 0, 0, 9, 4096)), run(node="n2")).tree == "copy"
-    assert only(run(tree=TreeUse("/t", "no-copy", 0, 0, 0, 0))).tree == "no-copy"
 
 
 REFUSAL = Failure("refused", "", "image-refused", "not allowed", "use another")

@@ -11,9 +11,10 @@ import pytest
 from tests.support import sample_log
 from warmstart.audit.line import Line
 from warmstart.audit.runs import runs
+from warmstart.audit.told import Metric
 from warmstart.host import wire
 from warmstart.report import metrics
-from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Metric, Sample, SavedCounters
+from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Sample, SavedCounters
 from warmstart.report.summary import summarize
 
 
@@ -102,20 +103,6 @@ def test_jobs_that_one_node_made_cold() -> None:
     )  # fmt: skip
     assert values(counters, metrics.JOBS_MADE_COLD) == {"nodes-differ": 1, "no-vote": 1}
     assert values(counters, metrics.CACHE_MISSES) == {"nodes-differ": 1}
-
-
-def test_trees() -> None:
-    """How jobs read them, and what packing came to."""
-    shown = {"event": "tree.shown", "way": "copy", "reason": "", "fetched_bytes": 7}
-    counters = counted(
-        shown, {**shown, "way": "itself", "reason": "no-copy", "fetched_bytes": 0}, {"event": "tree.packed", "size": 9},
-        {"event": "tree.pack-failed", "error": {"code": "tree-changed"}},
-    )  # fmt: skip
-    assert values(counters, metrics.TREES_SHOWN) == {"copy ": 1, "itself no-copy": 1}
-    assert values(counters, metrics.TREE_PACKS) == {"ok": 1, "failed": 1}
-    assert values(counters, metrics.TREE_PACKED_BYTES) == {"": 9}
-    assert values(counters, metrics.FETCHED_BYTES) == {"": 7}
-    assert values(counters, metrics.STEP_FAILURES) == {"packs tree-changed": 1}
 
 
 def test_errors() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.audit.runs import Cold, Failure, Harvest, ImageUse, Remark, Run, Seeding, TreeUse
+from warmstart.audit.runs import Cold, Failure, Harvest, ImageUse, Remark, Run, Seeding
 from warmstart.report import story
 from warmstart.report.story import History, Part, Spread, Story, named, tell
-from warmstart.steps import seed, tree
+from warmstart.steps import seed
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 FACTS = {"image": "sha256:ab", "cpu": "x86_64-1f", "gpu": "none"}
@@ -54,29 +54,6 @@ def test_what_the_job_asked_and_got() -> None:
     assert told.advice == ()
 
 
-@pytest.mark.parametrize("reason", ["", *story._ITSELF, "fetch-goes-on", "store-failed"])
-def test_how_a_tree_was_read(reason: str) -> None:
-    """From a copy, or why not."""
-    told = tell([prolog(steps={"tree": 0.01}, tree=TreeUse("/t", reason, 2048, 3, 30_209, 4096))], History())
-    part, _, what = parts(told)[1]
-    assert part == "  /t"
-    if reason:
-        assert what.startswith("read from the shared file system: ")
-        assert "cold" not in what
-    else:
-        assert (
-            what == "read from a packed copy of 30,209 files, 4KiB, 2KiB fetched; 3 files are not, or not wholly, in it"
-        )
-
-
-def test_that_a_tree_was_packed_is_told_under_the_job_that_asked() -> None:
-    """The job is over by then."""
-    packed = Run("background", "0c", "n1", job=7, done_by="background", first="2026-01-31T09:40:00.000Z")
-    packed.packed_trees = [4096]
-    (*_, last) = tell([prolog(), packed], History()).hooks
-    assert (last.hook, last.parts) == ("background", (Part("tree", "", "packed: 4KiB"),))
-
-
 @pytest.mark.parametrize("reason", [*story._COLD, "store-failed"])
 def test_every_cold_profile_has_a_reason(reason: str) -> None:
     """An error's code, where an error is the reason."""
@@ -90,9 +67,8 @@ def test_reasons_are_told_and_documented() -> None:
     """In the steps and in the audit they are codes; their words stand in the story, and in the reference."""
     cold = {seed.NOTHING_PUBLISHED, seed.ASKED_FRESH, seed.SAMPLED, seed.BUNDLES_REFUSED, seed.BUNDLES_LEFT_OUT}
     assert cold | {seed.NOTHING_PROPOSED, seed.NODES_DIFFER} <= story._COLD.keys()
-    assert {tree.SEVERAL_NODES, tree.NO_COPY, tree.NODES_DIFFER, tree.NOT_SIGNED} <= story._ITSELF.keys()
     pages = "".join((REFERENCE / page).read_text() for page in ("audit.md", "errors.md"))
-    assert [reason for reason in (*story._COLD, *story._ITSELF) if f"`{reason}" not in pages] == []
+    assert [reason for reason in story._COLD if f"`{reason}" not in pages] == []
 
 
 def test_what_the_nodes_of_a_job_agreed_on() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import sample_log
-from warmstart.audit.runs import Failure, Harvest, ImageUse, Run, TreeUse, runs
-from warmstart.report.summary import Counted, Entries, Saved, Summary, Trees, Uses, summarize
+from warmstart.audit.runs import Failure, Harvest, ImageUse, Run, runs
+from warmstart.report.summary import Counted, Entries, Saved, Summary, Uses, summarize
 
 
 def prolog(**fields: object) -> Run:
@@ -40,14 +40,6 @@ def test_jobs_are_counted_on_their_first_node() -> None:
     """Users and nodes once each."""
     found = summarize([prolog(), prolog(head=False, node="n2"), prolog(user="bob")])
     assert (found.runs, found.jobs, found.users, found.nodes) == (3, 2, 2, 2)
-
-
-def test_trees() -> None:
-    """Jobs on their first node; files and bytes of copies on every node; no time is claimed."""
-    copy, itself = TreeUse("/t", "", 0, 0, 100, 4096), TreeUse("/t", "no-copy", 0, 0, 0, 0)
-    packed = Run("background", "0c", "n1", job=7, done_by="background", packed_trees=[4096])
-    found = summarize([prolog(tree=copy), prolog(tree=copy, head=False), prolog(tree=itself), prolog(), packed]).trees
-    assert found == Trees(1, (Counted("no-copy", 1),), 200, 8192, 1, 4096)
 
 
 def epilog(*harvests: Harvest, **fields: object) -> Run:

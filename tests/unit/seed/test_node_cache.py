@@ -21,7 +21,6 @@ from tests.support.bundles import ASKER, draft, namespace, publish
 from warmstart.host import files, loops
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.profiles.defined import TREES
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, FetchGoesOn, Keep, NotOffered, local_copy
 from warmstart.seed.wanted import Wanted, beside
@@ -32,6 +31,8 @@ from warmstart.store.client import StoreClient
 from warmstart.store.layout import StoreFailed
 from warmstart.store.maintenance import Use
 from warmstart.store.manifest import Entries
+
+WHOLES = "whole-things"
 
 ME = Identity("me", os.getuid(), os.getgid())
 HOUR_AGO = IN_USE_SECONDS + 1
@@ -65,9 +66,11 @@ class Node(NamedTuple):
         """Return what the directory holds, without the hashes."""
         return {name.partition(".")[2] for name in os.listdir(self.directory)}
 
-    def prune(self, keep: int, trees: int = 0) -> int:
+    def prune(self, keep: int, wholes: int = 0) -> int:
         """Remove what is too much, now."""
-        return node_cache.prune(str(self.directory), str(self.base / "layers"), Keep(keep, trees), time.time())
+        return node_cache.prune(
+            str(self.directory), str(self.base / "layers"), Keep(keep, {WHOLES: wholes}), time.time()
+        )
 
 
 @pytest.fixture
@@ -276,7 +279,7 @@ def test_the_least_recently_used_copy_goes_first(node: Node) -> None:
     assert not list(node.directory.glob(f"{copies[1].sha256}*"))
     assert node.prune(0) == size
     assert [os.path.exists(copy.path) for copy in copies] == [False, False, True]
-    assert node_cache.prune(str(node.base / "none"), str(node.base / "layers"), Keep(0, 0), 0.0) == 0
+    assert node_cache.prune(str(node.base / "none"), str(node.base / "layers"), Keep(0), 0.0) == 0
 
 
 @pytest.mark.threat(27)
@@ -301,27 +304,27 @@ def put(node: Node, name: str, profile: str, hours: int) -> None:
     os.utime(node.directory / f"{name}.sqsh", (then, then))
 
 
-def test_trees_have_a_quota_of_their_own(node: Node) -> None:
-    """A large one pushes out no cache, and caches push out no tree."""
-    for name, profile, hours in (("aa", "numba", 9), ("bb", TREES, 8), ("cc", TREES, 7), ("dd", "numba", 6)):
+def test_wholes_have_a_quota_of_their_own(node: Node) -> None:
+    """A large one pushes out no cache, and caches push out no whole."""
+    for name, profile, hours in (("aa", "numba", 9), ("bb", WHOLES, 8), ("cc", WHOLES, 7), ("dd", "numba", 6)):
         put(node, name, profile, hours)
-    assert node.prune(20, trees=10) == 10
+    assert node.prune(20, wholes=10) == 10
     assert sorted(path.stem for path in node.directory.glob("*.sqsh")) == ["aa", "cc", "dd"]
-    assert node.prune(10, trees=10) == 10
+    assert node.prune(10, wholes=10) == 10
     assert sorted(path.stem for path in node.directory.glob("*.sqsh")) == ["cc", "dd"]
 
 
 def test_what_a_job_has_mounted_stays_and_counts_as_used(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it runs. Removing it would free nothing; after the job it goes, since it is the oldest."""
     for name, hours in (("aa", 200), ("bb", 8)):
-        put(node, name, TREES, hours)
+        put(node, name, WHOLES, hours)
     mounted = [f"{node.directory}/aa.sqsh"]
     monkeypatch.setattr(loops, "backing_files", lambda: mounted)
     assert sorted(use.at > time.time() - 9 for use in node_cache.uses(str(node.directory))) == [False, True]
-    assert node.prune(0, trees=0) == 10
+    assert node.prune(0, wholes=0) == 10
     assert [path.stem for path in node.directory.glob("*.sqsh")] == ["aa"]
     mounted.clear()
-    assert node.prune(0, trees=0) == 10
+    assert node.prune(0, wholes=0) == 10
 
 
 def test_what_the_dead_left_goes(node: Node) -> None:
@@ -386,7 +389,7 @@ def test_the_cache_is_bounded_but_for_what_is_in_use(copies: list[tuple[int, int
             path.write_bytes(b"x" * size)
             os.utime(path, (now - seconds, now - seconds))
         before = {path.name: path.stat() for path in Path(directory).iterdir()}
-        removed = node_cache.prune(directory, f"{directory}-layers", Keep(keep, 0), now)
+        removed = node_cache.prune(directory, f"{directory}-layers", Keep(keep), now)
         left = set(os.listdir(directory))
     gone = sorted((status.st_mtime, status.st_size) for name, status in before.items() if name not in left)
     stay = [(before[name].st_mtime, before[name].st_size) for name in left]

@@ -12,12 +12,13 @@ import pytest
 
 from tests.support.bundles import OWNER, draft, namespace, publish
 from tests.support.policy_site import defaults
-from warmstart.profiles.defined import TREES
 from warmstart.repack import merge
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import Keep
 from warmstart.store import blocklist, bundles, maintenance
 from warmstart.store.maintenance import Bundle, Use
+
+WHOLES = "whole-things"
 
 POLICY = defaults().maintenance._replace(keep=100, per_user=10, per_account=20, per_site=30)
 
@@ -42,10 +43,10 @@ def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
     }
 
 
-def test_a_tree_that_a_job_may_be_reading_stays() -> None:
+def test_a_whole_that_a_job_may_be_reading_stays() -> None:
     """Others go in its place, as long as there are any; a few hours after the job it goes as they do."""
     now = 1_000_000.0
-    read = bundle("read", now - 7200, 6)._replace(profile=TREES)
+    read = bundle("read", now - 7200, 6)._replace(profile=WHOLES)
     cache = bundle("cache", now - 100, 6)
     policy = POLICY._replace(keep=10**9)
     assert [one.bundle for one in maintenance.expired([read, cache], policy, now)] == [cache]
@@ -90,15 +91,15 @@ def test_the_survey_tells_the_last_use_and_uses_are_recorded_once_a_day(tmp_path
     assert row.stored > row.size + path.with_suffix(".json").stat().st_size
 
 
-def test_the_use_of_a_tree_is_exact_to_an_hour(tmp_path: Path) -> None:
+def test_the_use_of_a_whole_is_exact_to_an_hour(tmp_path: Path) -> None:
     """Whether a job reads it decides what goes first."""
-    where = namespace(tmp_path)._replace(profile=TREES)
-    fd = os.memfd_create("tree")
-    made = bundles.publish_bundle(where, fd, draft("tree"), OWNER).bundle or ""
+    where = namespace(tmp_path)._replace(profile=WHOLES)
+    fd = os.memfd_create("whole")
+    made = bundles.publish_bundle(where, fd, draft("whole"), OWNER).bundle or ""
     os.close(fd)
     (path,) = tmp_path.rglob("*.sqsh")
     os.utime(path, (1_000_000, 1_000_000))
-    use = Use(where.scope, TREES, where.name, made, 1_003_000.0)
+    use = Use(where.scope, WHOLES, where.name, made, 1_003_000.0)
     assert maintenance.record_uses(str(tmp_path), [use]) == 0
     assert maintenance.record_uses(str(tmp_path), [use._replace(at=1_004_000.0)]) == 1
 
@@ -151,7 +152,7 @@ def test_what_a_dead_head_node_left_goes_after_a_week(tmp_path: Path, monkeypatc
 
 def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:
     """A node without copies or spool and a store without artifacts are not errors."""
-    assert node_cache.prune(str(tmp_path / "none"), str(tmp_path / "layers"), Keep(1, 1), 0.0) == 0
+    assert node_cache.prune(str(tmp_path / "none"), str(tmp_path / "layers"), Keep(1), 0.0) == 0
     assert node_cache.uses(str(tmp_path / "none")) == []
     assert (maintenance.scopes(str(tmp_path)), maintenance.namespaces(str(tmp_path), "user-1")) == ([], [])
     assert maintenance.survey(namespace(tmp_path), OWNER) == []

@@ -13,8 +13,11 @@ from warmstart.host.deadline import Deadline
 from warmstart.images.imports import making
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
+from warmstart.job import Job
 from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant
+from warmstart.request import Request
 
 
 class NothingToAdopt(UserError):
@@ -48,6 +51,6 @@ def adopted(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     return image
 
 
-def remarks(grant: Grant) -> Iterator[str]:  # noqa: ARG001 - the shape of all wings'
+def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Iterator[str]:  # noqa: ARG001 - the shape of all wings'
     """Say nothing of a job."""
     yield from ()

@@ -74,7 +74,7 @@ def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:
     return {KEY: {"directory": given.directory, "lock": given.lock, "adopt": adopt}}
 
 
-def of_rule(rule: Rule) -> dict[str, Json]:  # noqa: ARG001 - as above
+def of_rule(rule: Rule, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - as above
     """Return nothing: no key of a rule is this wing's."""
     return {}
 

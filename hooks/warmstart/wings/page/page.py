@@ -10,7 +10,7 @@ from html import escape
 
 from warmstart.policy.units import format_duration, format_size
 from warmstart.report.counting import counted
-from warmstart.report.summary import ColdStarts, Counted, Period, Summary, Trees, Unsettled, Uses
+from warmstart.report.summary import ColdStarts, Counted, Period, Summary, Unsettled, Uses, in_units
 from warmstart.report.wings import Table
 from warmstart.wings.page import charts
 from warmstart.wings.page.charts import Series
@@ -140,7 +140,6 @@ def _tables(summary: Summary) -> str:
         + _counts("Cold, although there were entries", summary.cold_anyway)
         + _unsettled(summary.unsettled)
         + _counts("Entries rejected", summary.entries.rejected)
-        + (_counts("Trees read from the shared file system", summary.trees.itself) if summary.trees.itself else "")
         + _counts("Jobs refused", summary.refused)
         + _counts("Failures", (*summary.drained, *summary.failed))
         + "</div>"
@@ -193,21 +192,10 @@ def _waits(summary: Summary) -> str:
         ("saved images without an estimate", f"{summary.saved.unknown:,}"),
         ("entries harvested", f"{entries.harvested:,}"),
         ("bytes harvested", format_size(entries.harvested_bytes)),
-        *_trees(summary.trees),
+        *((one.name, in_units(one)) for one in summary.of_wings),
         ("bundles, images removed", f"{summary.removed_bundles:,}, {summary.evicted_images:,}"),
     ]
     return _table("Imports and harvests", (), [(_cell(name), _numeric(value)) for name, value in rows])
-
-
-def _trees(trees: Trees) -> list[tuple[str, str]]:
-    """Return rows about trees, none where no job asked for one."""
-    asked = trees.copies + sum(one.times for one in trees.itself)
-    if not asked:
-        return []
-    return [
-        ("jobs that read a tree from a copy", f"{trees.copies:,} of {asked:,}"),
-        ("files and bytes of these copies", f"{trees.files:,}, {format_size(trees.bytes)}"),
-    ]
 
 
 def _sections(tables: Iterable[Table]) -> str:

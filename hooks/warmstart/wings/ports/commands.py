@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from warmstart.job import Job
+from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant
+from warmstart.request import Request
 from warmstart.wings.ports import step
 
 
-def remarks(grant: Grant) -> Iterator[str]:
+def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Iterator[str]:  # noqa: ARG001 - the shape of all wings'
     """Say which ports a job of several nodes gets."""
     if rule := step.granted(grant):
         low, high = rule.ports

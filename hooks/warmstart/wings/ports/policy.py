@@ -79,7 +79,7 @@ def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:  # no
     return {}
 
 
-def of_rule(rule: Rule) -> dict[str, Json]:
+def of_rule(rule: Rule, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - as above
     """Return the rule's rendezvous."""
     given = _given(rule)
     return {step.KEY: given.model_dump(mode="json")} if given else {}

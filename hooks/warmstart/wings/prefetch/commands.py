@@ -8,9 +8,12 @@ import click
 
 from warmstart.cli.image_store import NOT_DONE, changed
 from warmstart.cli.output import json_option, show_json, show_table, warn
+from warmstart.job import Job
 from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.policy.match import Grant
+from warmstart.request import Request
 from warmstart.wings.prefetch import events, work
 
 
@@ -51,6 +54,6 @@ def prefetch(installation: Installation, of_policy: bool, of_jobs: bool, as_json
         raise click.exceptions.Exit(NOT_DONE)
 
 
-def remarks(grant: Grant) -> Iterator[str]:  # noqa: ARG001 - the shape of all wings'
+def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Iterator[str]:  # noqa: ARG001 - the shape of all wings'
     """Say nothing of a job."""
     yield from ()

@@ -41,7 +41,7 @@ def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:  # no
     return {KEY: given.times} if given else {}
 
 
-def of_rule(rule: Rule) -> dict[str, Json]:  # noqa: ARG001 - as above
+def of_rule(rule: Rule, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - as above
     """Return nothing: no key of a rule is this wing's."""
     return {}
 

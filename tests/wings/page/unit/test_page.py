@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import sample_log
 from warmstart.audit.runs import Harvest, ImageUse, Run, runs
-from warmstart.report.summary import Counted, Trees, summarize
+from warmstart.report.summary import Counted, summarize
 from warmstart.report.wings import Table
 from warmstart.wings.page.page import page
 
@@ -109,18 +109,19 @@ def test_nothing_to_show_is_a_page() -> None:
     assert "none" in page(summarize([]), [], "now")
 
 
-def test_trees_are_shown_where_jobs_asked_for_some() -> None:
-    """How many read a copy, and why others did not."""
-    trees = Trees(1, (Counted("no-copy", 1),), 30000, 4096, 0, 0)
-    text = page(summarize([])._replace(trees=trees), [], "now")
-    for words in ("Trees read from the shared file system", "no-copy", "1 of 2", "30,000, 4KiB"):
-        assert words in text
-
-
 def test_wings_have_sections() -> None:
     """Their names are text, too; figures of a kind read alike."""
     table = Table("<i>", [("<b>", 1197, "of 1200 jobs"), ("saved", "10m", "")])
     text = page(summarize([]), [table], "now")
     assert Checked(text).tags & {"i", "b"} == {"b"}  # the tiles' own
     for words in ("<h2>&lt;i&gt;<", ">&lt;b&gt;<", ">1,197<", ">of 1200 jobs<", ">10m<"):
+        assert words in text
+
+
+def test_what_wings_count_is_shown() -> None:
+    """Bytes in their units."""
+    text = page(
+        summarize([])._replace(of_wings=(Counted("things made: new", 3), Counted("thing bytes", 4096))), [], "now"
+    )
+    for words in ("things made: new", "thing bytes", "4KiB"):
         assert words in text

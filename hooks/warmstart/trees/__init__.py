@@ -1,1 +1,0 @@
-"""Trees of small files on the shared file system that a job reads from a packed copy (docs/reference/trees.md)."""

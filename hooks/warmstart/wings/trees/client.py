@@ -1,0 +1,124 @@
+"""Operations on a tree with the rights of the user who asks for it: the uid, and all groups that this node knows.
+
+The user's own processes can stop and kill these, but not trace them. Whatever they say, root mounts nothing outside of
+the policy's prefixes, and makes every inode itself. A file system that hangs ends an operation at its deadline.
+"""
+
+from __future__ import annotations
+
+import os
+
+from warmstart.host.deadline import Deadline
+from warmstart.host.identity import Identity
+from warmstart.host.worker import Worker
+from warmstart.lean import TYPE_CHECKING, Sequence
+
+if TYPE_CHECKING:
+    from warmstart.wings.trees.current import Look
+    from warmstart.wings.trees.differences import Differences
+    from warmstart.wings.trees.offered import GrantedTree
+    from warmstart.wings.trees.stage import Stage
+    from warmstart.wings.trees.walk import Bounds
+
+ROOMS = tuple(f"{__package__}.{module}:" for module in ("client", "current", "differences", "walk"))
+PIECE_S = 120.0  # for one piece of a walk
+
+
+class TreeClient:
+    """A tree as its user sees it; `close` ends the process that looks."""
+
+    def __init__(self, user: Identity, tree: str, shared: int = -1) -> None:
+        """Work with a user's rights on the tree at a path.
+
+        `shared` is a descriptor of root's: an open file for the records of `walk`, or the copy for `compare`.
+        """
+        self._tree = tree
+        self._shared = shared
+        groups = os.getgrouplist(user.name, user.gid)
+        keep = (shared,) if shared >= 0 else ()
+        self._worker = Worker(user, f"the file system of {tree}", rooms=ROOMS, keep=keep, groups=groups)
+
+    def __enter__(self) -> TreeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.close()
+
+    def look(
+        self, prefixes: tuple[str, ...], marker: str, deadline: Deadline, shared: Sequence[GrantedTree] = ()
+    ) -> Look:
+        """Return the tree as it is now; `shared` are trees of which rules say that they are everybody's.
+
+        Raises `TreeUnusable`, or `WorkerSilent` where its file system hangs.
+        """
+        from warmstart.store.manifest import is_sha256
+        from warmstart.wings.trees import current
+        from warmstart.wings.trees.offered import covering
+        from warmstart.wings.trees.place import uids_of
+
+        seen = self._worker.run(deadline, current.look, self._tree, list(prefixes), marker, list(shared))
+        is_below = any(seen.path.startswith(f"{prefix}/") for prefix in prefixes)
+        if not (is_below and os.path.normpath(seen.path) == seen.path and is_sha256(seen.stamp)) or "\n" in seen.path:
+            raise current.TreeUnusable(tree=self._tree, problem=f"it leads to {seen.path!a}, which may be no tree")
+        if seen.identity and not seen.identity.replace(" ", "").isdecimal():
+            raise current.TreeUnusable(tree=self._tree, problem=f"it is said to be {seen.identity[:80]!a}")
+        tree = covering(seen.path, shared)
+        if seen.marker != (tree.marker if tree else marker):
+            raise current.TreeUnusable(
+                tree=self._tree, problem="another file than it has to be says whether it changed"
+            )
+        if seen.owner == 0 and not (tree and 0 in uids_of(tree)):
+            # The system's: what programs with more rights read must not be another version.
+            raise current.TreeUnusable(tree=self._tree, problem="it belongs to root")
+        return seen
+
+    def check_compiled(self, path: str, deadline: Deadline) -> None:
+        """Raise `TreeNotCompiled` if Python files of the tree at a path without links lack bytecode.
+
+        Raises `OSError`, too, and `WorkerSilent`.
+        """
+        from warmstart.wings.trees import current
+
+        self._worker.run(deadline, current.check_compiled, path)
+
+    def walk(
+        self, path: str, bounds: Bounds, stage: Stage, deadline: Deadline, owners: list[int] | None = None
+    ) -> None:
+        """Copy the tree at a path without links into a stage; `owners` as `walk.begin`.
+
+        Raises `TreeChanged`, `TreeTooLarge`, `TreeNotShared`, `TreeUnusable`, `WalkMalformed`, `WorkerSilent`, and
+        `OSError` if the stage's disk fails.
+        """
+        from warmstart.wings.trees import walk
+
+        self._worker.run(deadline.within(PIECE_S), walk.begin, path, bounds, owners)
+        is_whole = False
+        while not is_whole:
+            has_more = self._worker.run(deadline.within(PIECE_S), walk.more, self._shared)
+            is_whole = stage.take(self._shared)
+            if not has_more and not is_whole:
+                raise walk.TreeChanged(tree=self._tree, problem="the walk ended early")
+
+    def compare(self, path: str, most: int, deadline: Deadline) -> Differences:
+        """Return how the tree at a path without links differs from its copy, after at most so many names.
+
+        Raises `TreeUnusable`, `WorkerSilent`, and `OSError` where a file system fails.
+        """
+        from warmstart.wings.trees import differences
+
+        self._worker.run(deadline.within(PIECE_S), differences.begin, path, self._shared, most)
+        while True:
+            found = self._worker.run(deadline.within(PIECE_S), differences.more)
+            if found.is_over:
+                return found._replace(examples=found.examples[: differences.MOST_EXAMPLES])
+
+
+def real_path(path: str, deadline: Deadline) -> str:
+    """Return a path without links, looked up as root. Raises `OSError`, and `WorkerSilent` where it hangs."""
+    root = Identity("root", os.geteuid(), os.getegid())
+    with Worker(root, f"the file system of {path}", rooms=(f"{__name__}:",)) as worker:
+        return worker.run(deadline, _real_path, path)
+
+
+def _real_path(path: str) -> str:
+    return os.path.realpath(path, strict=True)

@@ -1,0 +1,370 @@
+"""`warmstart trees`: list, show, refresh and remove packed copies of trees (docs/wings/trees.md). Root only."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import click
+
+from warmstart.cli.cache import NO, SHORT, admin_session, administrator, require_unnamed, store_reading
+from warmstart.cli.output import (
+    UNUSABLE,
+    Column,
+    Listing,
+    json_option,
+    rfc3339,
+    say,
+    show_fields,
+    show_json,
+    show_table,
+    size,
+    table_options,
+    text,
+    warn,
+)
+from warmstart.errand import Errands
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.job import Job
+from warmstart.paths import Installation, NodePaths
+from warmstart.policy.compiled import Policy
+from warmstart.policy.current import current_policy
+from warmstart.policy.match import Grant
+from warmstart.request import Request
+from warmstart.seed import node_cache
+from warmstart.session import Session
+from warmstart.store.client import StoreClient
+from warmstart.store.layout import Namespace
+from warmstart.wings.trees import copies, requests, step
+from warmstart.wings.trees.client import TreeClient
+from warmstart.wings.trees.copies import TreeCopy
+from warmstart.wings.trees.current import Look, TreeUnusable
+from warmstart.wings.trees.offered import PROFILE, WORD, granted, offered
+from warmstart.wings.trees.place import facts_of, place_of
+from warmstart.wings.trees.requests import PACKS, TreeRequest, Waiting
+
+LOOK_S = 10.0
+NEWEST, OLDER = "newest", "older"  # of a tree's copies; an older one is never shown any more
+CURRENT, STALE, UNKNOWN = "current", "stale", "unknown"  # after a look at the tree with its user's rights
+_View = tuple[str, str, str]  # tree, marker, user
+COLUMNS = (
+    Column("id"),
+    Column("user"),
+    Column("size", size),
+    Column("files"),
+    Column("packed", rfc3339),
+    Column("used", rfc3339),
+    Column("state"),
+    Column("node"),
+    Column("tree"),
+    *(
+        Column(name, listed=False)
+        for name in ("here", "scope", "owners", "marker", "left_out", "bundle", "namespace", "stamp")
+    ),
+    Column("bytes", size, listed=False),
+)
+WAITING = ("node", "user", "marker", "attempts", "next attempt", "last problem")
+
+
+class _Row(NamedTuple):
+    """A copy, and what this host knows of it."""
+
+    copy: TreeCopy
+    state: str
+    here: list[str]  # this host's nodes that have it on their disks
+    why: str = ""  # the state is `unknown`
+
+    def fields(self) -> dict[str, object]:
+        """Return it as --json has it."""
+        known = {**self.copy._asdict(), "id": self.copy.bundle.partition("-")[2][:SHORT]}
+        return {**known, "state": self.state, "here": self.here, **({"why": self.why} if self.why else {})}
+
+
+@click.group()
+def trees() -> None:
+    """List and show packed copies of trees, have a tree packed anew, and remove copies. For root."""
+
+
+@trees.command("list")
+@click.option("--user", help="Only copies that jobs of this user asked for, by name.")
+@table_options(COLUMNS)
+@click.pass_obj
+def list_trees(installation: Installation, /, user: str | None, listing: Listing) -> None:
+    """List packed copies of trees, those of one tree after each other, the youngest of them last.
+
+    STATE is `older` for a copy that no job is shown any more, since the tree has changed and was packed again. Whether
+    the newest one is current, `show` finds out.
+
+    Exit status: 0 listed; 1 there are none; 2 not root, or no policy, or the store fails.
+    """
+    rows, failures = _rows(installation, "", user)
+    listing.show(row.fields() for row in rows)
+    for failure in failures:
+        warn(str(failure))
+    if failures:
+        raise click.exceptions.Exit(UNUSABLE)
+    if not rows:
+        raise click.exceptions.Exit(NO)
+
+
+@trees.command()
+@click.argument("path")
+@click.option("--user", help="Only copies that jobs of this user asked for, by name.")
+@json_option
+@click.pass_obj
+def show(installation: Installation, path: str, user: str | None, as_json: bool) -> None:
+    """Show what is known of one tree: its copies, and what waits on this host to be packed.
+
+    Looks at the tree with the rights of each copy's user, as a job's start does, and says which copy is current.
+
+    Exit status: 0 shown; 1 nothing is known of the tree; 2 not root, or no policy, or the store fails.
+    """
+    tree = _named(path)
+    found, failures = _rows(installation, tree, user)
+    policy = current_policy(installation).policy
+    rows = [_looked(row, policy) for row in found]
+    waiting = _waiting(installation, tree, user)
+    for failure in failures:
+        warn(str(failure))
+    if not (rows or waiting):
+        _say_nothing(tree, user)
+        raise click.exceptions.Exit(NO)
+    if as_json:
+        requested = [
+            {**item.request._asdict(), "attempts": item.errand.attempts, "node": node, "next": item.next}
+            for node, item in waiting
+        ]
+        show_json({"tree": tree, "copies": [row.fields() for row in rows], "waiting": requested})
+        return
+    shown = {column.name: column.show for column in COLUMNS}
+    for row in rows:
+        show_fields((key, shown.get(key, text)(value)) for key, value in row.fields().items() if value not in ("", []))
+        click.echo()
+    if waiting:
+        show_table(
+            WAITING,
+            [
+                (
+                    *(node, item.request.user, item.request.marker, item.errand.attempts),
+                    *(
+                        rfc3339(item.next) if item.next else "now",
+                        item.request.problem,
+                    ),
+                )
+                for node, item in waiting
+            ],
+        )
+    else:
+        say("Nothing of it waits on this host to be packed.")
+
+
+@trees.command()
+@click.argument("path")
+@click.option("--user", help="Only the copies that jobs of this user asked for, by name.")
+@json_option
+@click.pass_obj
+def refresh(installation: Installation, path: str, user: str | None, as_json: bool) -> None:
+    """Have a tree packed anew on this node, though nothing shows that it has changed.
+
+    Its copies are removed first. Jobs that begin from now on read the tree itself until the new copy is there; running
+    jobs keep what they have.
+
+    Exit status: 0 it waits to be packed; 1 there is no copy, or it could not be looked at; 2 not root, or the store
+    fails.
+    """
+    tree = _named(path)
+    with admin_session(installation, "trees") as session, ExitStack() as locks:
+        chosen = _chosen(session, tree, user)
+        looks = {_view(copy): _look(session.policy, copy) for copy in {_view(copy): copy for copy in chosen}.values()}
+        for copy in chosen:
+            if not _is_ours(session, copy, looks[_view(copy)], locks):
+                warn(f"{tree} is being packed right now for {copy.user}: refresh it when that is done")
+                raise click.exceptions.Exit(NO)
+        _take_out(session, chosen, "refreshed")
+        node = _node(installation, session)
+        problems = _ask(installation.node(node), chosen, looks) if node else []
+    if node:
+        requests.start_due(installation.node(node))
+    if as_json:
+        show_json({"removed": [copy.bundle for copy in chosen], "node": node, "problems": problems})
+    else:
+        say(f"{tree}: {len(chosen)} removed; {_what_follows(node)}")
+        for problem in problems:
+            warn(f"{tree} is packed when a job asks for it: {problem}")
+    if problems or not node:
+        raise click.exceptions.Exit(NO)
+
+
+@trees.command("rm")
+@click.argument("path")
+@click.option("--user", help="Only the copies that jobs of this user asked for, by name.")
+@json_option
+@click.pass_obj
+def remove(installation: Installation, path: str, user: str | None, as_json: bool) -> None:
+    """Remove all copies of a tree, and what waits on this host to be packed of it.
+
+    Running jobs keep what they have. The next job that asks for the tree has it packed again: `cache block` withholds a
+    user's copies from all jobs, and the policy's trees.prefixes says where trees may be.
+
+    Exit status: 0 removed; 1 nothing is known of the tree; 2 not root, or the store fails.
+    """
+    tree = _named(path)
+    with admin_session(installation, "trees") as session:
+        waiting = _waiting(installation, tree, user)
+        chosen = _chosen(session, tree, user, other=bool(waiting))
+        _take_out(session, chosen, "removed")
+        for node, item in waiting:
+            Errands(installation.node(node), PACKS).drop(item.errand.key)
+    if as_json:
+        show_json({"removed": [copy.bundle for copy in chosen], "withdrawn": len(waiting)})
+    else:
+        say(f"{tree}: {len(chosen)} removed, {len(waiting)} no longer wait to be packed")
+
+
+def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Iterator[str]:
+    """Say how the job reads the tree that it asks for, and which ones it shares."""
+    if offered(policy).prefixes and WORD in requested.words:
+        options = step.options_of(policy, job, grant, requested)
+        shows = not step.why_not(policy, options)
+        how = "read-only, from a packed copy if there is one" if shows else "as it is: this node shows no copies"
+        yield f"Reads the tree {options.tree} {how}."
+    for shared in granted(policy, job, grant):
+        owners = ", ".join(owner.name for owner in shared.owners)
+        yield f"Trees at {shared.path}, of {owners}: one copy, in {shared.scope} (rule {shared.rule})."
+
+
+def _named(path: str) -> str:
+    """Return a path as copies bear it; links in it are not followed, since the file system may hang."""
+    return os.path.normpath(os.path.join(os.getcwd(), path))
+
+
+def _rows(installation: Installation, tree: str, user: str | None) -> tuple[list[_Row], list[WarmstartError]]:
+    """Return the copies of a tree (or of all: ""), and the errors of what could not be read."""
+    failures: list[WarmstartError] = []
+    with store_reading(installation) as store:
+        found = _found(store, tree, user, failures)
+    here: dict[str, list[str]] = {}
+    for node in installation.nodes():
+        for use in node_cache.uses(installation.node(node).bundles):
+            if use.profile == PROFILE:
+                here.setdefault(use.bundle, []).append(node)
+    newest = {(_view(copy), copy.scope): copy for copy in found}
+    return [
+        _Row(copy, NEWEST if newest[_view(copy), copy.scope] is copy else OLDER, sorted(here.get(copy.bundle, [])))
+        for copy in found
+    ], failures
+
+
+def _found(store: StoreClient, tree: str, user: str | None, failures: list[WarmstartError]) -> list[TreeCopy]:
+    """Return copies sorted by tree and user, the youngest last."""
+    known = [
+        copy for copy in copies.copies(store, failures.append) if tree in ("", copy.tree) and user in (None, copy.user)
+    ]
+    return sorted(known, key=lambda copy: (copy.tree, copy.scope, copy.marker, copy.packed))
+
+
+def _chosen(session: Session, tree: str, user: str | None, *, other: bool = False) -> list[TreeCopy]:
+    """Return the copies of a tree. Exits with 1 if there are none, and nothing `other` either."""
+    found = _found(session.store, tree, user, session.failures)
+    for failure in session.failures:
+        warn(str(failure))
+    if not (found or other):
+        _say_nothing(tree, user)
+        raise click.exceptions.Exit(NO)
+    return found
+
+
+def _say_nothing(tree: str, user: str | None) -> None:
+    whose = f" of user {user}" if user else ""
+    warn(f"there is no copy of {tree}{whose} in the store")
+    warn("`warmstart trees list` has all; write a path without links, as `realpath` shows it")
+
+
+def _take_out(session: Session, chosen: Sequence[TreeCopy], how: str) -> None:
+    for copy in chosen:
+        require_unnamed(session, Namespace(session.store.path, copy.scope, PROFILE, copy.namespace), copy.bundle)
+    for copy in chosen:
+        copies.take_out(session.store, session.audit, copy, f"{how} by {administrator()}")
+
+
+def _view(copy: TreeCopy) -> _View:
+    """Return what decides what a look at a copy's tree finds."""
+    return copy.tree, copy.marker, copy.user
+
+
+def _look(policy: Policy, copy: TreeCopy) -> Look | str:
+    if copy.owners and not copy.uid:
+        return "it is root's, and root's rights read no tree"
+    try:
+        entry = pwd.getpwnam(copy.user)
+        if entry.pw_uid != copy.uid:
+            return f"{copy.user} is another user here"
+        with TreeClient(Identity(copy.user, copy.uid, entry.pw_gid), copy.tree) as client:
+            return client.look(offered(policy).prefixes, copy.marker, after(LOOK_S))
+    except KeyError:
+        return f"this host knows no user {copy.user}"
+    except WarmstartError as error:
+        return str(error)
+    except OSError as error:
+        return str(TreeUnusable(tree=copy.tree, problem=error.strerror))
+
+
+def _looked(row: _Row, policy: Policy) -> _Row:
+    if row.state == OLDER:
+        return row._replace(state=STALE)
+    seen = _look(policy, row.copy)
+    if isinstance(seen, str):
+        return row._replace(state=UNKNOWN, why=seen)
+    is_current = (seen.path, seen.stamp) == (row.copy.tree, row.copy.stamp)
+    return row._replace(state=CURRENT if is_current else STALE)
+
+
+def _waiting(installation: Installation, tree: str, user: str | None) -> list[tuple[str, Waiting]]:
+    """Return what waits on this host's nodes to be packed of a tree, for one user or all."""
+    return [
+        (node, item)
+        for node in installation.nodes()
+        for item in requests.waiting(installation.node(node))
+        if item.request.tree == tree and user in (None, item.request.user)
+    ]
+
+
+def _node(installation: Installation, session: Session) -> str:
+    """Return the node of this host where a tree is to be packed; "" if it has none."""
+    nodes = installation.nodes()
+    return session.node if session.node in nodes else next(iter(nodes), "")
+
+
+def _is_ours(session: Session, copy: TreeCopy, seen: Look | str, locks: ExitStack) -> bool:
+    """Keep others from packing a tree as it is now; return False if somebody does already."""
+    if isinstance(seen, str) or copy.owners:
+        return True
+    where = place_of(session.store.path, copy.scope, facts_of(seen, None))
+    return locks.enter_context(session.store.locked_namespace(where, session.store_deadline()))
+
+
+def _ask(paths: NodePaths, chosen: Sequence[TreeCopy], looks: Mapping[_View, Look | str]) -> list[str]:
+    """Have trees packed on a node; return why some are not."""
+    problems = []
+    for copy in {(_view(copy), copy.scope): copy for copy in chosen}.values():
+        seen = looks[_view(copy)]
+        if isinstance(seen, str):
+            problems.append(f"{copy.user}: {seen}")
+        elif copy.owners:
+            problems.append("many share it, and the rights of the user who asks for it count")
+        else:
+            whose = (copy.scope, copy.user, copy.uid, pwd.getpwnam(copy.user).pw_gid)
+            node = os.path.basename(paths.root)
+            requests.renew(paths, TreeRequest(seen.path, copy.marker, *whose, "", 0, node))
+    return problems
+
+
+def _what_follows(node: str) -> str:
+    if node:
+        return f"it is packed on {node}, and jobs read the tree itself until that is done"
+    return "jobs read the tree itself until it is packed, on the next node where a job asks: this host runs no hooks"

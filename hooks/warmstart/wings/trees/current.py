@@ -1,0 +1,158 @@
+"""Look at a tree with the rights of the job's user: where it is, whose, and whether it has changed since.
+
+What a package manager changes decides, by a few stat calls and without a walk: pip and uv add, rename or remove a name
+in `site-packages` with every package, also with an editable one; conda, mamba and pixi in `conda-meta`. A file that
+somebody edits in place shows in none of them, so a user can name a file to look at, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from warmstart.errors import ResourceError
+from warmstart.host import linux
+from warmstart.lean import Iterator, NamedTuple, dumps, sha256, suppress
+from warmstart.wings.trees.offered import GrantedTree, covering
+
+_MARKS = ("pyvenv.cfg", "conda-meta", "conda-meta/history", "conda-meta/state")
+_LIBRARIES = ("lib", "lib64")
+_PYTHONS = ("python", "pypy", "graalpy")
+_ENVIRONMENTS = "envs"  # where conda keeps them below its own
+_MOST = 64  # of them, names in `lib` that begin as a Python's, and directories of packages that are looked at
+_BYTECODE = "__pycache__"
+_FEW = 20  # Python files; so few take no time to compile
+_COMPILED = 0.9  # of the files; templates and tests of syntax cannot be compiled
+
+
+class TreeUnusable(ResourceError):
+    """A tree that a job asks for cannot be shown to it."""
+
+    code = "tree-unusable"
+    template = "tree {tree}: {problem}"
+    hint = "name a directory that you can read, below one of the policy's trees.prefixes"
+
+
+class TreeNotCompiled(ResourceError):
+    """The Python of a tree has no bytecode, and none could be written into a tree that is read-only.
+
+    Each process would compile what it imports. So the job's tree is left as it is.
+    """
+
+    code = "tree-not-compiled"
+    template = "tree {tree}: {problem}"
+    hint = "as its owner: TREE/bin/python -m compileall -q TREE/lib; uv compiles with UV_COMPILE_BYTECODE=1"
+
+
+class Look(NamedTuple):
+    """A tree as it is now."""
+
+    path: str  # without links
+    stamp: str  # SHA-256 of what shows changes
+    changed: float  # when the youngest of that was changed, by the file system's clock
+    owner: int  # uid of its top
+    group: int  # gid of its top
+    marker: str = ""  # the file that the job named, a path in the tree
+    identity: str = ""  # of its top: device, inode, birth in nanoseconds (0: unknown); an inode may be used again
+
+
+def look(tree: str, prefixes: list[str], marker: str, shared: list[GrantedTree]) -> Look:
+    """Return a tree below one of the prefixes as it is now; `marker` is a path in it, or "".
+
+    Of a tree that is one of `shared`, their marker counts: whoever could choose one would make a copy for each. Raises
+    `TreeUnusable`.
+    """
+    try:
+        path = os.path.realpath(tree, strict=True)
+        if not any(path.startswith(f"{prefix}/") for prefix in prefixes):
+            raise TreeUnusable(tree=tree, problem=f"it leads to {path}, which is below none of trees.prefixes")
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)  # who may list it may look
+        try:
+            chosen = covering(path, shared)
+            return _look(fd, tree, path, chosen.marker if chosen else marker)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise TreeUnusable(tree=tree, problem=error.strerror or str(error)) from error
+
+
+def check_compiled(tree: str) -> None:
+    """Raise `TreeNotCompiled` if Python files of the tree at a path without links lack bytecode.
+
+    pip and conda compile all, uv nothing. Looks at some directories of each `site-packages`, those higher up first.
+    """
+    fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        directories = [name for name in _names(fd, "") if name not in _MARKS]
+        files = compiled = looked = 0
+        while looked < min(len(directories), _MOST):
+            names = _listed(fd, directories[looked], "")
+            cached = {name.partition(".")[0] for name in _listed(fd, f"{directories[looked]}/{_BYTECODE}", "")}
+            modules = [name[:-3] for name in names if name.endswith(".py")]
+            files += len(modules)
+            compiled += len(cached.intersection(modules))
+            directories += [f"{directories[looked]}/{name}" for name in names if "." not in name and name != _BYTECODE]
+            looked += 1
+    finally:
+        os.close(fd)
+    if files >= _FEW and compiled < files * _COMPILED:
+        problem = f"of {files} Python files {files - compiled} have no bytecode, which it could not get in a copy; "
+        raise TreeNotCompiled(tree=tree, problem=f"{problem}compile them once: python -m compileall")
+
+
+def _look(fd: int, tree: str, path: str, marker: str) -> Look:
+    top = os.fstat(fd)
+    names = ["", *_names(fd, "")]
+    environments = _listed(fd, _ENVIRONMENTS, "")
+    if len(environments) > _MOST:
+        raise TreeUnusable(tree=tree, problem=f"it has {len(environments)} environments; name one of them")
+    marks = [(name, status) for name in names if (status := _status(fd, name))]
+    if len(marks) > 1:
+        names = [name for below in environments for name in _names(fd, f"{_ENVIRONMENTS}/{below}/")]
+        marks += [(name, status) for name in names if (status := _status(fd, name))]
+    if marker:
+        status = _status(fd, marker)
+        if status is None:
+            raise TreeUnusable(tree=tree, problem=f"it has no {marker}")
+        marks.append((marker, status))
+    elif len(marks) == 1:
+        problem = "it is no environment of pip, uv or conda; name a file that changes with it: tree=PATH:FILE"
+        problem += ", or marker where a rule names the tree"
+        raise TreeUnusable(tree=tree, problem=problem)
+    facts = [
+        (name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode, status.st_uid, status.st_gid)
+        for name, status in marks
+    ]
+    changed = max(status.st_mtime for _, status in marks)
+    identity = f"{top.st_dev} {top.st_ino} {linux.birth(fd)}"
+    return Look(path, sha256(dumps(facts).encode()).hexdigest(), changed, top.st_uid, top.st_gid, marker, identity)
+
+
+def _names(fd: int, top: str) -> Iterator[str]:
+    """Yield what package managers change in the environment at `top`."""
+    for name in _MARKS:
+        yield top + name
+    for library in _LIBRARIES:
+        for python in _listed(fd, top + library, _PYTHONS)[:_MOST]:
+            yield f"{top}{library}/{python}/site-packages"
+
+
+def _listed(fd: int, directory: str, starts: str | tuple[str, ...]) -> list[str]:
+    """Return the names in a directory that start so; none if it is a link, as lib64 to lib, or cannot be listed."""
+    with suppress(OSError):
+        found = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        try:
+            return sorted(name for name in os.listdir(found) if name.startswith(starts))
+        finally:
+            os.close(found)
+    return []
+
+
+def _status(fd: int, name: str) -> os.stat_result | None:
+    """Return what a name leads to, None if that is not there for its user. Packages may lie behind a link."""
+    try:
+        return os.stat(name, dir_fd=fd) if name else os.fstat(fd)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP):
+            return None
+        raise

@@ -1,0 +1,11 @@
+"""The wing's events (docs/wings/trees.md)."""
+
+from __future__ import annotations
+
+from warmstart.audit.events import Event
+
+TREE_OBSERVED = Event("tree.observed")
+TREE_SHOWN = Event("tree.shown")
+TREE_PACKED = Event("tree.packed")
+TREE_PACK_FAILED = Event("tree.pack-failed")
+TREE_COMPARED = Event("tree.compared")

@@ -1,0 +1,54 @@
+"""Where a packed tree lies in the store, and whose it is. Hot path of jobs that ask for a tree."""
+
+from __future__ import annotations
+
+from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, sha256
+from warmstart.policy.match import accepted, nodes_publish
+from warmstart.profiles.defined import OWNERS
+from warmstart.store.layout import Namespace
+from warmstart.wings.trees.offered import PROFILE, GrantedTree, covering
+
+if TYPE_CHECKING:
+    from warmstart.policy.compiled import Trust
+    from warmstart.wings.trees.current import Look
+
+ENTRY = "tree"  # the one entry of a bundle, and the tree's directory in it
+LEFT_OUT = "left-out"  # beside it: what the copy lacks, if anything: the number, and a line for some of it
+FORMAT = "1"  # raise it if older copies must not be shown any more
+
+
+class Home(NamedTuple):
+    """The scopes of the store that a job's copy of a tree may come from, and go to."""
+
+    read: list[str]  # the most trusted first
+    publish: str
+    shared: GrantedTree | None  # None: it is the user's own
+
+
+def home_of(path: str, granted: Sequence[GrantedTree], own: str, trust: Trust, *, signed_only: bool) -> Home:
+    """Return where the copy of the tree at a path without links is; `own` is the user's scope.
+
+    In a signed scope nodes publish nothing: a copy for many is packed in the user's, for an administrator to promote.
+    """
+    shared = covering(path, granted)
+    scope = shared.scope if shared else own
+    publish = scope if nodes_publish(trust, scope) else own
+    return Home(accepted(trust, dict.fromkeys([scope, publish]), signed_only=signed_only), publish, shared)
+
+
+def facts_of(seen: Look, shared: GrantedTree | None) -> dict[str, str]:
+    """Return the facts of a tree's namespace."""
+    facts = {"format": FORMAT, "path": seen.path, "marker": seen.marker, "stamp": seen.stamp}
+    if shared:
+        facts[OWNERS] = " ".join(str(uid) for uid in uids_of(shared))
+    return facts
+
+
+def uids_of(shared: GrantedTree) -> list[int]:
+    """Return whose files a tree may have, besides root's."""
+    return sorted({owner.uid for owner in shared.owners})
+
+
+def place_of(store: str, scope: str, facts: dict[str, str]) -> Namespace:
+    """Return the namespace of a tree as it is now."""
+    return Namespace(store, scope, PROFILE, sha256(dumps(facts, sort_keys=True).encode()).hexdigest()[:32])

@@ -1,0 +1,117 @@
+"""Trees that this node is to pack off the clock of jobs (docs/adr/0048).
+
+Prologs ask, `PACKS` are done and dropped in the background. A user has a bound, and users take turns, also those who
+ask for one tree: nobody waits for another's process.
+"""
+
+from __future__ import annotations
+
+import time
+
+from warmstart.errand import Asker, Errand, Errands, Kind, start
+from warmstart.lean import TYPE_CHECKING, NamedTuple, sha256
+from warmstart.wings.trees.offered import GrantedTree
+
+if TYPE_CHECKING:
+    from warmstart.paths import NodePaths
+
+PACKS = Kind("packs", most=8, backoff_s=300.0)
+
+
+class TreeRequest(NamedTuple):
+    """What a prolog asks for. The owner is the user."""
+
+    tree: str  # as the job names it
+    marker: str
+    scope: str  # that the copy is published in
+    user: str
+    uid: int
+    gid: int
+    cluster: str  # of the job that asked first
+    job_id: int
+    node: str
+    shared: GrantedTree | None = None  # of which the tree is, if it is not the user's own
+    problem: str = ""  # of the last attempt
+    refused: bool = False  # that is the tree's: nobody's attempt would do better
+
+    def is_like(self, other: TreeRequest) -> bool:
+        """Return whether a request is for the same copy."""
+        return (self.scope, self.tree, self.marker) == (other.scope, other.tree, other.marker)
+
+    @property
+    def key(self) -> str:
+        """The errand's."""
+        text = f"{self.scope}\0{self.uid}\0{self.tree}\0{self.marker}"
+        return str(sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32])
+
+    @property
+    def asker(self) -> Asker:
+        """The job that asked first."""
+        return Asker(self.job_id, self.uid, self.user, self.cluster)
+
+
+class Waiting(NamedTuple):
+    """A request that waits, also while an attempt is under way."""
+
+    errand: Errand
+    request: TreeRequest
+    next: int  # when the next attempt may begin, in seconds since the epoch; 0 for now
+
+    def outlook(self) -> str:
+        """Return what comes of it, for the job that asks: a copy, or why there is none, and when it is tried again."""
+        if not self.next:
+            return "a copy is packed in the background"
+        again = f"after {_clock(self.next)}"
+        if self.request.problem:
+            return f"it was not packed: {self.request.problem}; it is tried again {again}"
+        return f"a pack of it began at {_clock(self.errand.tried(PACKS))}; another one may begin {again}"
+
+
+def ask(paths: NodePaths, request: TreeRequest) -> Waiting | None:
+    """Have a tree packed; return the request whose last attempt counts, another user's perhaps.
+
+    None: its user has too many. Raises `OSError`.
+    """
+    errands = Errands(paths, PACKS)
+    errands.forget_old()
+    if not errands.find(request.key) and not errands.add(str(request.uid), request.key, request):
+        return None
+    known = waiting(paths)
+    refused = [item for item in known if item.request.refused and item.next and item.request.is_like(request)]
+    return next(iter(refused or [item for item in known if item.errand.key == request.key]), None)
+
+
+def renew(paths: NodePaths, request: TreeRequest) -> None:
+    """Have a tree packed, at once, whatever came of earlier attempts. Raises `OSError`."""
+    Errands(paths, PACKS).put(Errand(str(request.uid), int(time.time()), 0, request.key), request)
+
+
+def waiting(paths: NodePaths) -> list[Waiting]:
+    """Return all requests of a node; drop damaged ones. Raises `OSError`."""
+    errands, found = Errands(paths, PACKS), []
+    for errand in errands.all():
+        if request := errands.read(errand, TreeRequest):
+            found.append(Waiting(errand, request, 0 if errand.is_due(PACKS) else errand.due))
+        else:
+            errands.drop(errand.key)
+    return found
+
+
+def due(paths: NodePaths) -> list[Waiting]:
+    """Return the requests of which an attempt may begin, without those like one that was just refused.
+
+    Raises `OSError`.
+    """
+    known = waiting(paths)
+    refused = [item.request for item in known if item.request.refused and item.next]
+    return [item for item in known if not item.next and not any(map(item.request.is_like, refused))]
+
+
+def start_due(paths: NodePaths) -> None:
+    """Start the program that packs, if an attempt is due."""
+    if due(paths):
+        start(paths, PACKS.name)
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M UTC", time.gmtime(at))

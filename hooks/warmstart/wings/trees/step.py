@@ -1,0 +1,411 @@
+"""Step `tree`: let the job read a directory of the shared file system from a packed copy (docs/wings/trees.md).
+
+If the store has a copy of the tree as it is now, and it is on this node in time, it is mounted in the run's directory,
+and the policy's way to the constant path shows it at the tree's own path. Otherwise the job reads the tree itself,
+read-only as the copy would be, and a pack is asked for. No failure here costs the job more than the copy.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from warmstart import plan, view
+from warmstart.audit import events as core_events
+from warmstart.errors import StoreError, WarmstartError
+from warmstart.host.files import opened_dir, read_small
+from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
+from warmstart.paths import NOTHING, Shown
+from warmstart.policy.match import accepted, scope_key
+from warmstart.request import COMMENT, RequestInvalid
+from warmstart.runner import Step
+from warmstart.slurm import nodes
+from warmstart.steps.contract import Context, Outcome
+from warmstart.wings.trees import events, requests, shown
+from warmstart.wings.trees.client import TreeClient
+from warmstart.wings.trees.current import Look, TreeNotCompiled, TreeUnusable
+from warmstart.wings.trees.offered import PROFILE, WAYS, WORD, granted, offered
+from warmstart.wings.trees.place import LEFT_OUT, Home, facts_of, home_of, place_of
+
+if TYPE_CHECKING:
+    from warmstart.job import Job
+    from warmstart.policy.compiled import Policy
+    from warmstart.policy.match import Grant
+    from warmstart.request import Request
+    from warmstart.store.bundles import Offer, Offers
+    from warmstart.store.meeting import Meeting
+    from warmstart.wings.trees.offered import GrantedTree
+
+NAME = "tree"
+LOOK_S = 5.0
+MOUNTING_S = 5.0
+_LONGEST = 64 << 10
+_UNBINDABLE = frozenset(",:\\")  # what Apptainer would take for the end of a path
+# Why a job reads the tree itself; docs/wings/trees.md explains them.
+SEVERAL_NODES = "several-nodes"
+NO_COPY = "no-copy"
+NOTHING_PROPOSED = "nothing-proposed"
+NODES_DIFFER = "nodes-differ"
+NOT_SIGNED = "not-signed"
+TOO_MANY = "too-many-packs"
+REFUSED = "bundles-refused"
+_WHY = {
+    SEVERAL_NODES: "the policy lets the nodes of a job not agree on a copy (seed.together)",
+    NOTHING_PROPOSED: "the job's first node has no copy",
+    NODES_DIFFER: "the job's nodes see different versions of it",
+    NOT_SIGNED: "it has no signed copy",
+    TOO_MANY: "too many of your trees wait to be packed already",
+    REFUSED: "its copies are refused: the administrators' audit says why",
+    "fetch-goes-on": "its copy did not come in time: it comes for later jobs",
+}
+ANOTHER = (
+    "warmstart: another directory is at the path of the job's tree than when the job began: this step and what already "
+    "runs read that one, and may write it"
+)
+NO_WAY = (
+    "tree {tree} is read from the shared file system: this node has no way to show a packed copy to a job "
+    "(policy: constant_path)"
+)
+NO_ROOM = (
+    "tree {tree} is read from the shared file system, and can be written: the job has no workspace on this node, where "
+    "a packed copy would be shown"
+)
+UNSIGNED = (
+    "tree {tree} is read from the shared file system: this job takes nothing that is not signed, and packed copies of "
+    "trees are not"
+)
+_ELSEWHERE = "a node of the job cannot show its copy ({})"
+_MOST_NAMED = 3  # of what a copy lacks, in a job's output
+
+
+class Options(NamedTuple):
+    """What the job asks for."""
+
+    tree: str
+    marker: str
+    scope: str  # the user's own, in the store
+    alone: bool  # the job has one node
+    meeting: Meeting | None = None  # where the nodes of a job agree on its tree; None: each reads the tree itself
+    shared: tuple[GrantedTree, ...] = ()  # trees of the job's account, or the site
+    signed_only: bool = False
+
+
+class _Tree(NamedTuple):
+    """The tree that the job asks for, and where copies of it are."""
+
+    seen: Look
+    home: Home
+    facts: dict[str, str]
+
+
+class _Copy(NamedTuple):
+    root: int  # descriptor (O_PATH) of the mounted copy
+    fetched: int  # bytes
+    lacks: list[str]  # how many things it lacks, then `path: reason` for some of them; empty if nothing
+    files: int  # files and directories that it has
+    size: int  # bytes
+    scope: str  # of the store, where it is
+
+
+class _Shown(NamedTuple):
+    """What the job sees at its tree's path."""
+
+    copy: _Copy | None  # None: the tree itself
+    reason: str  # why that is so, "" for a copy
+    failure: WarmstartError | None = None
+    outlook: str = ""  # what comes of the pack that was asked for
+
+
+def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step | None:
+    """Return the step, which says so if this node shows the job no copy. Raises `RequestInvalid`."""
+    options = options_of(policy, job, grant, requested)
+    if why := why_not(policy, options):
+        return Step(NAME, partial(_left, sentence=why.format(tree=options.tree)), optional=True)
+    return Step(NAME, partial(_show, options=options), optional=True)
+
+
+def options_of(policy: Policy, job: Job, grant: Grant, requested: Request) -> Options:
+    """Return what a job asks for. Raises `RequestInvalid`."""
+    tree, marker = asked(requested)
+    return Options(
+        tree,
+        marker,
+        scope_key("user", job),
+        alone=not nodes.has_several(job.nodelist),
+        meeting=(meeting := plan.meeting_of(job, grant)) and meeting._replace(topic=NAME),
+        shared=granted(policy, job, grant),
+        signed_only=grant.signed_only,
+    )
+
+
+def asked(requested: Request) -> tuple[str, str]:
+    """Return the tree that the job asks for, and the path in it that it names, if any. Raises `RequestInvalid`."""
+    text = requested.words[WORD]
+    tree, _, marker = text.partition(":")
+    parts = [*tree.split("/")[1:], *marker.split("/")]
+    if not tree.startswith("/") or not tree.strip("/") or marker.startswith("/") or ".." in parts:
+        raise RequestInvalid(where=COMMENT, word=f"{WORD}={text}"[:80])
+    return tree.rstrip("/"), marker
+
+
+def why_not(policy: Policy, options: Options) -> str:
+    """Return the sentence for a job that this node shows no copy, whatever the store has; "" if it may get one."""
+    if policy.constant_path not in WAYS:
+        return NO_WAY
+    scopes = [options.scope, *(tree.scope for tree in options.shared)]
+    return "" if accepted(policy.trust, scopes, signed_only=options.signed_only) else UNSIGNED
+
+
+def _left(context: Context, sentence: str) -> Outcome:  # noqa: ARG001 - the shape of all steps'
+    return Outcome("skipped", notices=(sentence,))
+
+
+def _show(context: Context, options: Options) -> Outcome:
+    if not context.record.cache:
+        return Outcome("skipped", notices=(NO_ROOM.format(tree=options.tree),))
+    return run(context, options)
+
+
+def run(context: Context, options: Options) -> Outcome:
+    """Show the job its tree. Raises `TreeUnusable`, or `TreeNotCompiled`: then it is neither shown nor read-only."""
+    started = time.monotonic()
+    record = context.record
+    try:
+        tree = _look(context, options)
+    except TreeUnusable as error:
+        if options.meeting:  # the other nodes wait for this one's word
+            with suppress(StoreError):
+                _agreed(context, options, options.meeting, None, error.code)
+        raise
+    if options.meeting:
+        found = _isolated(options, partial(_agreed, context, options, options.meeting, tree))
+    elif options.alone:
+        found = _isolated(options, partial(_alone, context, options, tree))
+    else:
+        found = _Shown(None, SEVERAL_NODES)
+    if found.reason in (SEVERAL_NODES, NOTHING_PROPOSED):
+        found = _not_compiled(context, options, tree) or found
+    if isinstance(found.failure, TreeNotCompiled):
+        raise found.failure
+    try:
+        with opened_dir(record.run_directory) as base:
+            if found.copy:
+                shown.mount(base, found.copy.root, (record.uid, record.gid) if tree.home.shared else None)
+            source = shown.SOURCE if found.copy else NOTHING
+            view.show(base, Shown("ro", "job", source, tree.seen.identity or NOTHING, tree.seen.path, ANOTHER))
+    except OSError as error:
+        raise TreeUnusable(tree=options.tree, problem=f"it cannot be mounted: {error.strerror}") from error
+    finally:
+        if found.copy:
+            os.close(found.copy.root)
+    context.audit.emit(
+        events.TREE_SHOWN,
+        tree=tree.seen.path,
+        way="copy" if found.copy else "itself",
+        reason=found.reason,
+        scope=found.copy.scope if found.copy else tree.home.publish,
+        rule=tree.home.shared.rule if tree.home.shared else "",
+        left_out=int(found.copy.lacks[0]) if found.copy and found.copy.lacks else 0,
+        fetched_bytes=found.copy.fetched if found.copy else 0,
+        files=found.copy.files if found.copy else 0,
+        bytes=found.copy.size if found.copy else 0,
+        duration_ms=round((time.monotonic() - started) * 1000, 3),
+    )
+    return Outcome(
+        "changed",
+        {tree.seen.path: _told(found)},
+        {},
+        _variables(context, tree.seen.path, found),
+        [found.failure] if found.failure else [],
+        notices=_notices(context, options, found),
+        topics=(options.meeting.path,) if options.meeting and record.head else (),
+    )
+
+
+def _look(context: Context, options: Options) -> _Tree:
+    user = Identity(context.record.user, context.record.uid, context.record.gid)
+    policy, deadline = context.policy, context.deadline.within(LOOK_S)
+    try:
+        with TreeClient(user, options.tree) as client:
+            seen = client.look(offered(policy).prefixes, options.marker, deadline, options.shared)
+    except WorkerSilent as error:
+        raise TreeUnusable(tree=options.tree, problem=f"its file system: {error.fields['problem']}") from error
+    home = home_of(seen.path, options.shared, options.scope, policy.trust, signed_only=options.signed_only)
+    return _Tree(seen, home, facts_of(seen, home.shared))
+
+
+def _not_compiled(context: Context, options: Options, tree: _Tree) -> _Shown | None:
+    """Return what to show of a tree that would be slower for being read-only; None if it would not be."""
+    user = Identity(context.record.user, context.record.uid, context.record.gid)
+    try:
+        with TreeClient(user, options.tree) as client:
+            client.check_compiled(tree.seen.path, context.deadline.within(LOOK_S))
+    except TreeNotCompiled as error:
+        return _Shown(None, error.code, error)
+    except (OSError, WorkerSilent):
+        return None
+    return None
+
+
+def _isolated(options: Options, find: Callable[[], _Shown]) -> _Shown:
+    """Return what `find` finds, or the tree itself after an error."""
+    try:
+        return find()
+    except WarmstartError as error:
+        return _Shown(None, error.code, error)
+    except OSError as error:
+        failure = TreeUnusable(tree=options.tree, problem=f"its copy: {error.strerror}")
+        return _Shown(None, failure.code, failure)
+
+
+def _alone(context: Context, options: Options, tree: _Tree) -> _Shown:
+    if not tree.home.read:
+        return _Shown(None, NOT_SIGNED)
+    offers = _offers(context, tree)
+    if offers.offers:
+        return _fetched(context, tree, offers.offers[0])
+    return _without(context, options, tree, offers)
+
+
+def _agreed(
+    context: Context, options: Options, meeting: Meeting, tree: _Tree | None, problem: str = NODES_DIFFER
+) -> _Shown:
+    """Show what all nodes of the job show: the copy that the head node proposes, or the tree itself.
+
+    Without a tree this node shows nothing, and says why: `problem`. Raises `StoreError`.
+    """
+    from warmstart.seed.together import ProposedBundle, ProposedProfile, Together
+    from warmstart.store.bundles import Offer
+
+    if tree and not tree.home.read:
+        tree, problem = None, NOT_SIGNED
+    record = context.record._replace(read_scopes=tree.home.read if tree else [options.scope])
+    together = Together(context.store, record, meeting, context.policy.seed.fetch_budget)
+    own: dict[str, ProposedProfile] = {}
+    without = _Shown(None, NOTHING_PROPOSED if tree else problem)
+    if record.head and tree:
+        offers = _offers(context, tree)
+        if offers.offers:
+            where = place_of(context.store.path, offers.offers[0].scope, tree.facts)
+            bundles = [ProposedBundle(*offer[:6]) for offer in offers.offers[:1]]
+            own[PROFILE] = ProposedProfile(where.name, tree.facts, bundles)
+        else:
+            without = _without(context, options, tree, offers)
+    proposed = together.proposal(own, context.deadline).get(PROFILE)
+    if proposed is None or not proposed.offers:
+        return without
+    found = _Shown(None, problem)
+    if tree and proposed.facts == tree.facts:
+        offers_of_head = [Offer(*bundle) for bundle in proposed.offers]
+        offer = context.store.borne_out(PROFILE, proposed.namespace, offers_of_head, context.deadline)[0]
+        found = _isolated(options, partial(_fetched, context, tree, offer))
+    settled = None
+    try:
+        settled = together.settle({} if found.copy else {PROFILE: found.reason}, context.deadline)
+    finally:
+        if found.copy and (settled is None or PROFILE in settled.cold):
+            os.close(found.copy.root)
+    cold = settled.cold.get(PROFILE)
+    return _Shown(None, cold.reason, found.failure) if cold else found
+
+
+def _variables(context: Context, path: str, found: _Shown) -> dict[str, str]:
+    """Return the variables that tell container runtimes of the tree.
+
+    APPTAINER_BIND, since APPTAINER_MOUNT binds the cache and takes one mount (decision 51).
+    """
+    source = f"{context.record.run_directory}/{shown.SOURCE}" if found.copy else path
+    if not path.isprintable():
+        return {}
+    # A job that is submitted from this one forgets what this names (the task prolog).
+    variables = {"WARMSTART_TREE": source, "WARMSTART_SHOWN": f"WARMSTART_TREE {source}"}
+    if context.policy.constant_path != "containers" or not _UNBINDABLE.isdisjoint(path):
+        return variables
+    return {**variables, "APPTAINER_BIND": f"{source}:{path}:ro"}
+
+
+def _why(found: _Shown) -> str:
+    return found.outlook or _WHY.get(found.reason, _ELSEWHERE.format(found.reason))
+
+
+def _told(found: _Shown) -> str:
+    """Return what `explain` says of the tree."""
+    if found.copy is None:
+        return f"read from the shared file system: {found.reason if found.failure else _why(found)}"
+    fetched = f", {found.copy.fetched:,} bytes fetched" if found.copy.fetched else ""
+    lacking = f"; {found.copy.lacks[0]} files are not, or not wholly, in it" if found.copy.lacks else ""
+    return f"read from a packed copy of {found.copy.files:,} files, {found.copy.size:,} bytes{fetched}{lacking}"
+
+
+def _notices(context: Context, options: Options, found: _Shown) -> tuple[str, ...]:
+    if found.copy is None:
+        where = "in containers " if context.policy.constant_path in ("containers", "enroot") else ""
+        # What failed is a notice of its own; other reasons are those of a node that did not get the copy.
+        why = "" if found.failure else f"; {_why(found)}"
+        return (f"tree {options.tree} is read from the shared file system, {where}read-only{why}",)
+    if found.copy.lacks:
+        number, *named = found.copy.lacks
+        shown_here = [*named[:_MOST_NAMED], *(["…"] if int(number) > _MOST_NAMED else [])]
+        return (f"tree {options.tree}: its copy lacks {number} things: {'; '.join(shown_here)}",)
+    return ()
+
+
+def _offers(context: Context, tree: _Tree) -> Offers:
+    where = place_of(context.store.path, tree.home.publish, tree.facts)
+    deadline = context.deadline.within(context.policy.seed.fetch_budget)
+    return context.store.offers(tree.home.read, where.profile, where.name, deadline)
+
+
+def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Shown:
+    """Return the mounted copy; the tree itself if it does not come in time."""
+    from warmstart.errand import Asker, Errands
+    from warmstart.seed import node_cache
+    from warmstart.seed.node_cache import FetchGoesOn
+    from warmstart.seed.wanted import FETCHES
+
+    policy = context.policy
+    try:
+        copy = node_cache.local_copy(
+            context.paths.bundles,
+            place_of(context.store.path, offer.scope, tree.facts),
+            offer,
+            Asker.of(context.record),
+            store=context.store,
+            most_bytes=offered(policy).keep,
+            deadline=context.deadline.within(policy.seed.fetch_budget),
+        )
+    except FetchGoesOn as error:
+        Errands(context.paths, FETCHES).start_due()
+        return _Shown(None, error.code)
+    (root,) = node_cache.mounted(context.paths.layers, [copy], context.deadline.within(MOUNTING_S))
+    lacks: list[str] = []
+    with suppress(FileNotFoundError):
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
+        try:
+            lacks = read_small(LEFT_OUT, _LONGEST, fd).decode("utf-8", "replace").splitlines()
+        finally:
+            os.close(fd)
+    return _Shown(_Copy(root, copy.fetched, lacks, os.fstatvfs(root).f_files, offer.size, offer.scope), "")
+
+
+def _without(context: Context, options: Options, tree: _Tree, offers: Offers) -> _Shown:
+    """Have the tree packed, unless its copies are refused; return why the job has none."""
+    for bundle, why in offers.refused.items():
+        context.audit.emit(core_events.BUNDLE_REFUSED, profile=PROFILE, bundle=bundle, reason=why)
+    elsewhere = {f"{scope}/*" for scope in tree.home.read if scope != tree.home.publish}  # no list that is signed
+    if offers.refused.keys() - elsewhere:
+        return _Shown(None, REFUSED)
+    if found := _not_compiled(context, options, tree):
+        return found
+    record = context.record
+    request = requests.TreeRequest(
+        *(options.tree, tree.seen.marker, tree.home.publish, record.user, record.uid, record.gid),
+        *(record.cluster, record.job_id, record.node),
+        shared=tree.home.shared,
+    )
+    asked = requests.ask(context.paths, request)
+    if asked is None:
+        return _Shown(None, TOO_MANY)
+    requests.start_due(context.paths)
+    return _Shown(None, NO_COPY, outlook=asked.outlook())

@@ -1,0 +1,26 @@
+"""Trees by the ways of newer releases to the constant path; `tests/matrix` runs it with these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.cluster.site import Site
+from tests.integration.test_constant_path import WITHOUT_PLUGIN, contained, version
+from tests.wings.trees.integration import test_trees as trees
+
+__all__ = ["contained"]
+
+
+def test_a_tree_without_the_plugin(contained: Callable[[str], Site]) -> None:
+    """The second job sees the packed copy, in a home that root cannot enter; a job that cannot is told so once."""
+    _, setting = WITHOUT_PLUGIN[version()]
+    site = contained(setting.namespace)
+    with trees.shared(site, "tree.contained", setting.way) as (target, source):
+        trees.make_environment(site, source / "env")
+        first = trees.run(site, target / "env")
+        if setting.way == "link":
+            assert first.output.count("this node has no way to show a packed copy") == 1
+            return
+        assert first.output.splitlines()[-1] == "itself"
+        assert trees.run(site, target / "env").output.splitlines() == [*trees.ALIKE, "1", "copy"]
+    assert site.leftovers() == []

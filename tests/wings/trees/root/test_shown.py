@@ -1,0 +1,77 @@
+"""A copy that many share, as it is mounted for one job: whoever else is on the node cannot get to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from warmstart import view
+from warmstart.host.files import PATH, opened_dir
+from warmstart.wings.trees import shown
+
+USER, OTHER = 64201, 64202
+
+
+@pytest.fixture
+def run() -> Iterator[Path]:
+    """Yield a run's directory, which all can enter as on a node, with a copy for its job."""
+    with tempfile.TemporaryDirectory(prefix="warmstart-shown-", dir="/var/tmp") as made:
+        base = Path(made)
+        base.chmod(0o711)
+        (base / "run").mkdir()
+        (base / "run").chmod(0o711)
+        tree = base / "packed" / "tree"
+        tree.mkdir(parents=True)
+        (tree / "file").write_text("shared")
+        (base / "packed").chmod(0o700)
+        root = os.open(base / "packed", PATH)
+        with opened_dir(str(base / "run")) as fd:
+            shown.mount(fd, root, (USER, USER))
+            os.close(root)
+            try:
+                yield base / "run"
+            finally:
+                view.take_down(fd)
+        assert str(base) not in Path("/proc/self/mountinfo").read_text()
+
+
+def done_as(uid: int, act: Callable[[], object]) -> int:
+    """Do something as a user; return its errno, 0 if it worked."""
+    pid = os.fork()
+    if not pid:
+        status = 255
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            act()
+            status = 0
+        except OSError as error:
+            status = error.errno or 255
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.threat(55)
+def test_the_jobs_user_alone_gets_to_a_copy_of_many(run: Path) -> None:
+    """Another user of the node may not be able to read the tree."""
+    file = run / shown.SOURCE / "file"
+    assert file.read_text() == "shared"
+    assert done_as(USER, file.read_bytes) == 0
+    assert done_as(OTHER, file.read_bytes) == errno.EACCES
+    assert (run / shown.SOURCE).parent.stat().st_uid == USER
+
+
+@pytest.mark.threat(55)
+def test_the_jobs_user_changes_nothing_above_it(run: Path) -> None:
+    """Though the directory is the user's."""
+    copy = (run / shown.SOURCE).parent
+    assert done_as(USER, lambda: copy.chmod(0o755)) == errno.EROFS
+    assert done_as(USER, lambda: (copy / "tree").rename(copy / "other")) in (errno.EROFS, errno.EBUSY)
+    assert done_as(USER, (copy / "new").mkdir) in (errno.EROFS, errno.EACCES)

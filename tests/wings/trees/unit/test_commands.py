@@ -1,0 +1,253 @@
+"""`warmstart trees` on a store of ours with packed copies: what it shows and changes, and its exit statuses."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.entry_site import NODE, SCOPE, EntrySite, OsAs
+from tests.wings.trees.asked import ask, offer_trees, packs
+from tests.wings.trees.values import offering
+from warmstart import session as sessions
+from warmstart.errand import Errands
+from warmstart.host import detached
+from warmstart.host.deadline import after
+from warmstart.policy.compiled import User
+from warmstart.repack import signing
+from warmstart.store import bundles
+from warmstart.wings.trees import commands as trees
+from warmstart.wings.trees import current, place, requests
+from warmstart.wings.trees.offered import GrantedTree
+from warmstart.wings.trees.requests import TreeRequest
+
+
+class Copied:
+    """A site with a copy of a tree, made by an account of this host."""
+
+    def __init__(self, site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.site = site
+        self.started: list[list[str]] = []
+        monkeypatch.setattr(detached, "start", self.started.append)
+        account = pwd.getpwuid(os.getuid())
+        monkeypatch.setattr(pwd, "getpwnam", {"ws-alice": account}.__getitem__)
+        self.tree = offer_trees(site, monkeypatch)
+        self.pack()
+
+    def pack(self, marker: str = "") -> None:
+        """Have the tree packed as it is now, as a job does."""
+        ask(self.site, self.tree, marker)
+        packs(self.site)
+
+    def change(self) -> None:
+        """Change the tree as an installation does."""
+        (self.tree / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+
+    def rows(self, *options: str) -> list[dict[str, Any]]:
+        """Return the copies that are listed."""
+        found: list[dict[str, Any]] = self.site.json("trees", "list", *options)
+        return found
+
+    def show(self, *options: str) -> dict[str, Any]:
+        """Return what is known of the tree."""
+        found: dict[str, Any] = self.site.json("trees", "show", str(self.tree), *options)
+        return found
+
+    def offered(self) -> bool:
+        """Return whether a job would find a copy of the tree as it is now."""
+        seen = current.look(str(self.tree), [str(self.tree.parent)], "", [])
+        where = place.place_of(str(self.site.store), SCOPE, place.facts_of(seen, None))
+        return bool(bundles.offers(where.store, [SCOPE], where.profile, where.name, "n1-test").offers)
+
+    def waiting(self) -> list[tuple[str, str, int]]:
+        """Return what waits to be packed: tree, user, attempts."""
+        return [
+            (item.request.tree, item.request.user, item.errand.attempts) for item in requests.waiting(self.site.paths)
+        ]
+
+
+@pytest.fixture
+def copied(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Copied:
+    """Return a site with a copy."""
+    return Copied(entry_site, monkeypatch)
+
+
+def test_copies_are_listed(copied: Copied) -> None:
+    """With their sizes, who asked, when, and which of one tree's is never shown any more."""
+    copied.change()
+    copied.pack()
+    old, new = copied.rows()
+    assert [row["state"] for row in (old, new)] == ["older", "newest"]
+    assert (new["tree"], new["user"], new["scope"], new["node"]) == (str(copied.tree), "ws-alice", SCOPE, NODE)
+    assert (new["files"], new["bytes"], new["here"], new["packed"] > old["packed"]) == (5, 1, [], True)
+    head, first, second = copied.site.command("trees", "list").stdout.splitlines()
+    assert head.split() == ["ID", "USER", "SIZE", "FILES", "PACKED", "USED", "STATE", "NODE", "TREE"]
+    assert (first.split()[0], second.split()[-1]) == (old["id"], str(copied.tree))
+    assert copied.site.command("trees", "list", "--user", "bob").exit_code == 1
+
+
+def test_a_tree_with_and_without_a_named_file_has_two_newest_copies(copied: Copied) -> None:
+    """Jobs are shown the one that they ask for."""
+    copied.pack("pyvenv.cfg")
+    assert [(row["marker"], row["state"]) for row in copied.rows()] == [("", "newest"), ("pyvenv.cfg", "newest")]
+    assert [row["state"] for row in copied.show()["copies"]] == ["current", "current"]
+
+
+def test_what_is_current_is_found_out_with_the_rights_of_its_user(copied: Copied) -> None:
+    """As a job finds it out; where that fails, why."""
+    assert [row["state"] for row in copied.show()["copies"]] == ["current"]
+    copied.change()
+    assert [row["state"] for row in copied.show()["copies"]] == ["stale"]
+    copied.pack()
+    assert [row["state"] for row in copied.show()["copies"]] == ["stale", "current"]
+    copied.tree.rename(copied.tree.parent / "gone")
+    (*_, row) = copied.show()["copies"]
+    assert (row["state"], "No such file" in row["why"]) == ("unknown", True)
+    assert "No such file" in copied.site.command("trees", "show", str(copied.tree)).stdout
+
+
+def test_copies_of_a_user_who_is_gone_are_shown(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can say whether they are current."""
+    monkeypatch.setattr(pwd, "getpwnam", dict[str, object]().__getitem__)
+    (row,) = copied.show()["copies"]
+    assert (row["state"], row["why"]) == ("unknown", "this host knows no user ws-alice")
+
+
+def test_what_waits_to_be_packed_is_shown(copied: Copied) -> None:
+    """With when it is tried again; also where there is no copy yet."""
+    (copied.tree / "more").mkdir()
+    policy = copied.site.policy
+    copied.site.write(offering(policy, max_files=3))
+    copied.pack()
+    (item,) = copied.show()["waiting"]
+    assert (item["node"], item["attempts"]) == (NODE, 1)
+    assert time.time() + 200 < item["next"] < time.time() + 400
+    other = copied.tree.parent / "other"
+    ask(copied.site, other)
+    found = copied.site.json("trees", "show", str(other))
+    assert (found["copies"], [item["next"] for item in found["waiting"]]) == ([], [0.0])
+    assert "now" in copied.site.command("trees", "show", str(other)).stdout
+
+
+def test_a_tree_is_packed_anew_though_nothing_shows_a_change(copied: Copied) -> None:
+    """Its copy is of no use from then on; what comes in its place has what is in the tree now."""
+    (old,) = copied.rows()
+    before = os.stat(copied.tree)
+    (copied.tree / "lib" / "empty.py").write_text("edited in place")
+    os.utime(copied.tree, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert copied.offered()
+    result = copied.site.command("trees", "refresh", str(copied.tree))
+    assert (result.exit_code, "jobs read the tree itself until that is done" in result.stdout) == (0, True)
+    assert not copied.offered()
+    assert copied.waiting() == [(str(copied.tree), "ws-alice", 0)]
+    assert [arguments[1:] for arguments in copied.started] == [[requests.PACKS.name, NODE]]
+    (event,) = copied.site.events("bundle.removed")
+    assert (event["bundle"], event["tree"], event["reason"]) == (
+        *(old["bundle"], str(copied.tree), "refreshed by root"),
+    )
+    assert packs(copied.site) == 0
+    (new,) = copied.rows()
+    assert (new["bytes"], new["stamp"], copied.offered()) == (16, old["stamp"], True)
+
+
+def test_a_refresh_does_not_wait_for_what_failed_before(copied: Copied) -> None:
+    """An attempt that failed is no reason to wait."""
+    ask(copied.site, copied.tree)
+    (item,) = requests.waiting(copied.site.paths)
+    assert Errands(copied.site.paths, requests.PACKS).begin(item.errand)
+    assert copied.site.json("trees", "refresh", str(copied.tree))["node"] == NODE
+    assert copied.waiting() == [(str(copied.tree), "ws-alice", 0)]
+
+
+def test_what_is_being_packed_is_not_refreshed(copied: Copied) -> None:
+    """Its copy may have the files as they were before."""
+    copied.change()
+    seen = current.look(str(copied.tree), [str(copied.tree.parent)], "", [])
+    where = place.place_of(str(copied.site.store), SCOPE, place.facts_of(seen, None))
+    with copied.site.client() as store, store.locked_namespace(where, after(9)) as is_ours:
+        assert is_ours
+        result = copied.site.command("trees", "refresh", str(copied.tree))
+    assert (result.exit_code, "being packed right now" in result.stderr) == (1, True)
+    assert (len(copied.rows()), copied.waiting()) == (1, [])
+
+
+def test_copies_of_a_tree_that_cannot_be_looked_at_go_all_the_same(copied: Copied) -> None:
+    """A job that asks for it has it packed."""
+    copied.tree.rename(copied.tree.parent / "gone")
+    result = copied.site.command("trees", "refresh", str(copied.tree))
+    assert (result.exit_code, "packed when a job asks for it" in result.stderr) == (1, True)
+    assert (copied.site.command("trees", "list").exit_code, copied.waiting()) == (1, [])
+
+
+def test_a_copy_of_many_is_packed_anew_by_the_next_job(copied: Copied) -> None:
+    """With the rights of whoever asks: root's, or the owner's, would read more."""
+    owner = User("ws-owner", copied.tree.stat().st_uid)
+    granted = GrantedTree(f"{copied.tree.parent}/*", (owner,), "site", "", "everyone")
+    whose = ("site", "ws-alice", os.getuid(), os.getgid())
+    asked = TreeRequest(str(copied.tree), "", *whose, "test", 7, NODE, shared=granted)
+    assert requests.ask(copied.site.paths, asked)
+    assert packs(copied.site) == 0
+    assert [(row["scope"], row["user"], row["owners"]) for row in copied.rows()] == [
+        ("site", "ws-owner", str(owner.uid)),
+        (SCOPE, "ws-alice", ""),
+    ]
+    result = copied.site.command("trees", "refresh", str(copied.tree), "--user", "ws-owner")
+    assert (result.exit_code, "packed when a job asks for it" in result.stderr) == (1, True)
+    assert ([row["scope"] for row in copied.rows()], copied.waiting()) == ([SCOPE], [])
+
+
+def test_a_tree_is_removed(copied: Copied) -> None:
+    """All its copies, and what waits of it; not those of other users, if one is named."""
+    copied.change()
+    copied.pack()
+    ask(copied.site, copied.tree)
+    assert copied.site.command("trees", "rm", str(copied.tree), "--user", "bob").exit_code == 1
+    removed = copied.site.json("trees", "rm", f"{copied.tree}/")
+    assert (len(removed["removed"]), removed["withdrawn"], copied.waiting()) == (2, 1, [])
+    assert copied.site.command("trees", "list").exit_code == 1
+    assert {event["reason"] for event in copied.site.events("bundle.removed")} == {"removed by root"}
+
+
+@pytest.mark.parametrize("command", ["show", "refresh", "rm"])
+def test_a_path_of_no_copy_is_an_error_with_a_hint(copied: Copied, command: str) -> None:
+    """The usual reason is a link in it."""
+    (copied.tree.parent / "link").symlink_to("env")
+    result = copied.site.command("trees", command, str(copied.tree.parent / "link"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "there is no copy of" in result.stderr
+    assert "`realpath`" in result.stderr
+
+
+def test_a_host_that_is_no_node_refreshes_what_it_can(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is out of use; the tree is packed where a job asks next."""
+    monkeypatch.setattr(trees, "_node", lambda *_: "")
+    result = copied.site.command("trees", "refresh", str(copied.tree))
+    assert (result.exit_code, "this host runs no hooks" in result.stdout) == (1, True)
+    assert (copied.offered(), copied.waiting()) == (False, [])
+
+
+def test_a_copy_that_a_signed_list_names_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until somebody signs the list without it, as with `cache rm`."""
+    (row,) = copied.rows()
+    monkeypatch.setattr(signing, "named", lambda *_: {row["bundle"]})
+    for command in ("refresh", "rm"):
+        result = copied.site.command("trees", command, str(copied.tree))
+        assert (result.exit_code, f"cache sign {SCOPE} --without" in result.stderr) == (2, True)
+    assert (copied.offered(), copied.waiting()) == (True, [])
+
+
+def test_the_store_is_for_root_alone(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `warmstart cache` is."""
+    monkeypatch.setattr(sessions, "os", OsAs(1000))
+    for command in (("list",), ("show", "/t"), ("refresh", "/t"), ("rm", "/t")):
+        assert copied.site.command("trees", *command).exit_code == 2
+
+
+def test_a_path_is_taken_as_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative to where the command runs."""
+    monkeypatch.chdir(tmp_path)
+    assert trees._named("env/../other/") == str(tmp_path / "other")

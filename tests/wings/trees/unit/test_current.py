@@ -1,0 +1,173 @@
+"""Whether a tree has changed, by what package managers leave behind."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from warmstart.wings.trees import current
+from warmstart.wings.trees.current import TreeUnusable
+from warmstart.wings.trees.offered import GrantedTree
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return an environment that root does not own."""
+    packages = tmp_path / "trees" / "env" / "lib" / "python3.12" / "site-packages"
+    packages.mkdir(parents=True)
+    (tmp_path / "trees" / "env" / "pyvenv.cfg").write_text("home = /usr\n")
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "trees" / "env", 64201, 64201)
+    return tmp_path / "trees" / "env"
+
+
+def stamp(tree: Path, marker: str = "") -> str:
+    """Return what a tree looks like."""
+    return current.look(str(tree), [str(tree.parent)], marker, []).stamp
+
+
+def test_a_tree_stays_the_same(tree: Path) -> None:
+    """Files that programs write below packages are no change of the environment."""
+    before = stamp(tree)
+    packages = tree / "lib" / "python3.12" / "site-packages"
+    (packages / "one").mkdir()
+    after = stamp(tree)
+    (packages / "one" / "__pycache__").mkdir()
+    assert before != after == stamp(tree)
+
+
+def test_environments_below_condas_own_are_looked_at(tree: Path) -> None:
+    """Who names the directory of conda itself may start Python from any of them."""
+    (tree / "conda-meta").mkdir()
+    below = tree / "envs" / "train"
+    (below / "conda-meta").mkdir(parents=True)
+    (below / "lib" / "pypy3.11" / "site-packages").mkdir(parents=True)
+    seen = [stamp(tree)]
+    (below / "conda-meta" / "one-1-0.json").write_text("{}")
+    seen.append(stamp(tree))
+    (below / "lib" / "pypy3.11" / "site-packages" / "one").mkdir()
+    seen.append(stamp(tree))
+    assert len({*seen}) == 3
+    for number in range(64):
+        (tree / "envs" / f"{number}").mkdir()
+    with pytest.raises(TreeUnusable, match="65 environments; name one"):
+        stamp(tree)
+
+
+def test_packages_behind_a_link_are_looked_at(tree: Path) -> None:
+    """The link itself stays as it is when something is installed. One that leads to itself leads nowhere."""
+    packages = tree / "lib" / "python3.12" / "site-packages"
+    packages.rmdir()
+    (tree / "packages").mkdir()
+    packages.symlink_to("../../packages")
+    (tree / "conda-meta").symlink_to("conda-meta")
+    (tree / "lib64").symlink_to("lib")
+    before = stamp(tree)
+    (tree / "packages" / "one").mkdir()
+    assert stamp(tree) != before
+
+
+def test_what_conda_does_is_seen(tree: Path) -> None:
+    """Seen with conda 26.7: a line in the history, and a new description of each package, also of the same one again.
+
+    An upgrade writes into the directories of the old version: `site-packages` stays as it was. `conda env config vars`
+    writes its file in place, and `conda activate` reads it.
+    """
+    seen = [stamp(tree)]
+    meta = tree / "conda-meta"
+    meta.mkdir()
+    (meta / "history").write_text("==> 2026 <==\n")
+    seen.append(stamp(tree))
+    with (meta / "history").open("a") as history:
+        history.write("+one-1\n")
+    seen.append(stamp(tree))
+    (meta / "one-1-0.json").write_text("{}")
+    seen.append(stamp(tree))
+    (meta / "one-1-0.json").unlink()
+    (meta / "one-1-0.json").write_text("{}")
+    seen.append(stamp(tree))
+    for variables in ("{}", '{"A": "1"}'):
+        (meta / "state").write_text(variables)
+        seen.append(stamp(tree))
+    assert len({*seen}) == 7
+
+
+def test_a_file_that_the_job_names_is_looked_at(tree: Path) -> None:
+    """Also in a tree that is no environment."""
+    (tree / "pyvenv.cfg").unlink()
+    (tree / "lib" / "python3.12" / "site-packages").rmdir()
+    with pytest.raises(TreeUnusable, match="name a file"):
+        stamp(tree)
+    with pytest.raises(TreeUnusable, match="it has no version"):
+        stamp(tree, "version")
+    (tree / "version").write_text("1")
+    before = stamp(tree, "version")
+    (tree / "version").write_text("11")
+    assert stamp(tree, "version") != before
+
+
+@pytest.mark.threat(54)
+def test_of_a_tree_of_many_the_rule_says_what_shows_a_change(tree: Path) -> None:
+    """Not the job, which could have a copy made for each of its files."""
+    shared = GrantedTree(f"{tree.parent}/*", (), "site", "", "everyone")
+    prefixes = [str(tree.parent)]
+    seen = current.look(str(tree), prefixes, "pyvenv.cfg", [shared])
+    assert (seen.marker, seen.stamp) == ("", stamp(tree))
+    seen = current.look(str(tree), prefixes, "", [shared._replace(marker="pyvenv.cfg")])
+    assert (seen.marker, seen.stamp) == ("pyvenv.cfg", stamp(tree, "pyvenv.cfg"))
+
+
+def test_a_link_to_a_tree_is_the_tree(tree: Path, tmp_path: Path) -> None:
+    """It is named by its path without links, and must be below a prefix itself."""
+    link = tmp_path / "link"
+    link.symlink_to(tree)
+    assert current.look(str(link), [str(tree.parent)], "", []).path == str(tree)
+
+
+@pytest.mark.threat(51)
+def test_what_is_not_offered_is_no_tree(tree: Path, tmp_path: Path) -> None:
+    """A link out of the prefix, the prefix itself, a file, and what is missing."""
+    out = tree.parent / "out"
+    out.symlink_to("/etc")
+    for name in (out, tree.parent, tree / "pyvenv.cfg", tree / "gone"):
+        with pytest.raises(TreeUnusable):
+            current.look(str(name), [str(tree.parent)], "", [])
+    assert tmp_path.exists()
+
+
+def test_who_may_read_it_is_part_of_what_it_looks_like(tree: Path) -> None:
+    """A copy for many is as readable as its top was, so another mode makes another copy."""
+    before = stamp(tree)
+    tree.chmod(0o750)
+    assert stamp(tree) != before
+
+
+def make_packages(tree: Path, compiled: int) -> None:
+    """Make an environment of 30 modules, of which so many have bytecode."""
+    for number in range(30):
+        package = tree / "lib" / "python3.11" / "site-packages" / f"package{number % 3}"
+        (package / "__pycache__").mkdir(parents=True, exist_ok=True)
+        (package / f"module{number}.py").write_text("")
+        if number < compiled:
+            (package / "__pycache__" / f"module{number}.cpython-311.pyc").write_bytes(b"")
+
+
+@pytest.mark.parametrize(("compiled", "enough"), [(0, False), (26, False), (27, True), (30, True)])
+def test_an_environment_needs_bytecode(tmp_path: Path, compiled: int, *, enough: bool) -> None:
+    """As pip and conda leave one, but for files that cannot be compiled; what was imported once is not enough."""
+    make_packages(tmp_path, compiled)
+    with (
+        nullcontext() if enough else pytest.raises(current.TreeNotCompiled, match=f"of 30 Python files {30 - compiled}")
+    ):
+        current.check_compiled(str(tmp_path))
+
+
+def test_a_few_modules_need_no_bytecode(tmp_path: Path) -> None:
+    """Nor does a tree without Python."""
+    current.check_compiled(str(tmp_path))
+    (tmp_path / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    (tmp_path / "lib" / "python3.11" / "site-packages" / "one.py").write_text("")
+    current.check_compiled(str(tmp_path))

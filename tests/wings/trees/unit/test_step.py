@@ -1,0 +1,437 @@
+"""What a job gets of the tree that it asks for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from tests.support.policy_site import defaults
+from tests.support.runs import a_context, a_job, events
+from tests.wings.trees.values import offering
+from warmstart import plan, view
+from warmstart.errand import Errands
+from warmstart.host import detached
+from warmstart.host.deadline import after
+from warmstart.paths import NOTHING
+from warmstart.policy.compiled import Policy, User
+from warmstart.policy.match import Grant
+from warmstart.request import Request, RequestInvalid
+from warmstart.runner import Prepared
+from warmstart.seed import node_cache, together
+from warmstart.seed.node_cache import Copy
+from warmstart.seed.together import Cold, ProposedProfile, Settled
+from warmstart.seed.wanted import FETCHES, Wanted
+from warmstart.steps.contract import Context
+from warmstart.store import bundles
+from warmstart.store.bundles import FetchOverBudget
+from warmstart.store.manifest import Draft, File, Producer
+from warmstart.store.meeting import Meeting
+from warmstart.store.verify import SignedLists
+from warmstart.wings.trees import current, place, requests, shown, step
+from warmstart.wings.trees.current import TreeNotCompiled, TreeUnusable
+from warmstart.wings.trees.offered import PROFILE, GrantedTree
+from warmstart.wings.trees.requests import TreeRequest
+from warmstart.wings.trees.step import Options
+
+SCOPE = "user-64201-ws-alice"
+
+
+class Shown:
+    """A job, its tree, and what was mounted for it."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, name: str = "env") -> None:
+        self.tree = root / "trees" / name
+        self.tree.mkdir(parents=True)
+        (self.tree / "pyvenv.cfg").write_text("")
+        if os.geteuid() == 0:
+            os.chown(self.tree, 64201, 64201)
+        (root / "store").mkdir()
+        context = a_context(root)
+        policy = context.policy
+        self.context: Context = context._replace(policy=offering(policy, self.tree.parent))
+        os.makedirs(context.record.run_directory)
+        self.shared: GrantedTree | None = None
+        self.signed_only = False
+        self.sources: list[str] = []  # of what the run shows
+        self.started: list[object] = []
+        monkeypatch.setattr(shown, "mount", lambda *_: None)
+        monkeypatch.setattr(view, "show", lambda _run, item: self.sources.append(item.source))
+        monkeypatch.setattr(requests, "start_due", self.started.append)
+        monkeypatch.setattr(node_cache, "mounted", self._mounted)
+
+    def _mounted(self, _layers: str, copies: list[Copy], _deadline: object) -> list[int]:
+        assert os.path.exists(copies[0].path)
+        return [os.open(self.tree, os.O_RDONLY)]
+
+    def policy(self, *, constant_path: str) -> None:
+        """Let the policy have another way."""
+        self.context = self.context._replace(policy=self.context.policy._replace(constant_path=constant_path))
+
+    def publish(self, scope: str = SCOPE) -> None:
+        """Publish a copy of the tree as it is."""
+        seen = current.look(str(self.tree), [str(self.tree.parent)], "", [])
+        facts = place.facts_of(seen, self.shared)
+        where = place.place_of(self.context.store.path, scope, facts)
+        whole = {place.ENTRY: {place.ENTRY: File(0, seen.stamp, 0)}}
+        draft = Draft(Producer(1, "ws-alice", 64201, "n1", "test"), facts, whole)
+        fd = os.memfd_create("tree")
+        os.write(fd, b"squashfs")
+        assert bundles.publish_bundle(where, fd, draft, "n1-test").bundle
+        os.close(fd)
+
+    def run(self, *, alone: bool = True, tree: str = "") -> tuple[str, ...]:
+        """Run the step; return its notices."""
+        shared = (self.shared,) if self.shared else ()
+        options = Options(tree or str(self.tree), "", SCOPE, alone=alone, shared=shared, signed_only=self.signed_only)
+        return step.run(self.context, options).notices
+
+    def event(self) -> tuple[str, str]:
+        """Return the last way of showing it, and the reason."""
+        told = events(self.context, "tree.shown")[-1]
+        return told["way"], told["reason"]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shown:
+    """Return a job with a tree."""
+    return Shown(tmp_path, monkeypatch)
+
+
+def test_without_a_copy_one_is_asked_for(site: Shown) -> None:
+    """The job reads the tree itself, and is told."""
+    (notice,) = site.run()
+    assert notice.endswith("read-only; a copy is packed in the background")
+    assert (site.event(), site.sources, len(site.started)) == (("itself", "no-copy"), [NOTHING], 1)
+    assert [item.request.tree for item in requests.due(site.context.paths)] == [str(site.tree)]
+
+
+def test_a_copy_of_the_tree_as_it_is_is_shown(site: Shown) -> None:
+    """Not one of the tree as it was."""
+    site.publish()
+    assert (site.run(), site.event()) == ((), ("copy", ""))
+    assert site.sources == [shown.SOURCE]
+    os.utime(site.tree, (time.time() - 5, time.time() - 5))
+    site.run()
+    assert site.event() == ("itself", "no-copy")
+
+
+def asked_for(site: Shown) -> list[TreeRequest]:
+    """Return what is to be packed."""
+    return [item.request for item in requests.due(site.context.paths)]
+
+
+def share(site: Shown, *, signed: tuple[str, ...] = ()) -> None:
+    """Have a rule name the tree for the site."""
+    site.shared = GrantedTree(f"{site.tree.parent}/*", (User("ws-alice", 64201),), "site", "", "everyone")
+    policy = site.context.policy
+    site.context = site.context._replace(policy=policy._replace(trust=policy.trust._replace(signed=signed)))
+
+
+def test_a_tree_of_the_site_has_one_copy(site: Shown) -> None:
+    """The user's own is not looked at, and what is packed is the site's."""
+    site.publish()
+    share(site)
+    site.run()
+    assert site.event() == ("itself", "no-copy")
+    (asked,) = asked_for(site)
+    assert (asked.scope, asked.shared, asked.uid) == ("site", site.shared, site.context.record.uid)
+    site.publish("site")
+    assert (site.run(), site.event()) == ((), ("copy", ""))
+    told = events(site.context, "tree.shown")[-1]
+    assert (told["scope"], told["rule"]) == ("site", "everyone")
+
+
+def test_a_job_is_told_why_its_tree_was_not_packed(site: Shown) -> None:
+    """And when; where it is tried again now, that it is."""
+    share(site)
+    site.run()
+    again = rewrite(site, 60, problem="a/b: unreadable")
+    (notice,) = site.run()
+    assert notice.endswith(f"read-only; it was not packed: a/b: unreadable; it is tried again after {again} UTC")
+    rewrite(site, requests.PACKS.backoff_s + 1, problem="a/b: unreadable")
+    (notice,) = site.run()
+    assert notice.endswith("read-only; a copy is packed in the background")
+
+
+def rewrite(site: Shown, ago_s: float, **changes: str) -> str:
+    """Have the one attempt at a request begun so long ago; return when the next one may begin, as clocks show it."""
+    (item,) = requests.waiting(site.context.paths)
+    due = int(time.time() - ago_s + requests.PACKS.backoff_s)
+    tried = item.errand._replace(attempts=1, due=due)
+    Errands(site.context.paths, requests.PACKS).put(tried, item.request._replace(**changes))  # type: ignore[arg-type]
+    return time.strftime("%H:%M", time.gmtime(due))
+
+
+def test_a_pack_that_never_ended_is_not_called_one_that_runs(site: Shown) -> None:
+    """Its process was killed, or is still at it: when it began, and when the next one may begin."""
+    site.run()
+    again = rewrite(site, 60)
+    (notice,) = site.run()
+    (item,) = requests.waiting(site.context.paths)
+    since = time.strftime("%H:%M", time.gmtime(item.errand.tried(requests.PACKS)))
+    assert notice.endswith(f"; a pack of it began at {since} UTC; another one may begin after {again} UTC")
+
+
+def test_eight_trees_that_wait_are_a_reason(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job is told why nothing is packed for it."""
+    monkeypatch.setattr(requests, "PACKS", requests.PACKS._replace(most=0))
+    (notice,) = site.run()
+    assert notice.endswith("read-only; too many of your trees wait to be packed already")
+
+
+def test_a_job_is_told_what_its_copy_lacks(site: Shown) -> None:
+    """Some of it by name, each with the reason."""
+    lines = ["4", "fifo: neither file nor directory", "key: unreadable", "a: extended attributes", "b: unreadable"]
+    (site.tree / place.LEFT_OUT).write_text("".join(f"{line}\n" for line in lines))  # the stand-in for a mounted copy
+    site.publish()
+    (notice,) = site.run()
+    assert notice == f"tree {site.tree}: its copy lacks 4 things: {'; '.join(lines[1:4])}; …"
+
+
+@pytest.mark.threat(54)
+def test_in_a_signed_scope_nodes_publish_nothing(site: Shown) -> None:
+    """What is there without a signature is not shown; what is packed is the user's, until it is promoted."""
+    share(site, signed=("site",))
+    site.publish("site")
+    site.context.store.lists = no_lists(site)
+    site.run()
+    assert site.event() == ("itself", "no-copy")
+    (asked,) = asked_for(site)
+    assert (asked.scope, asked.shared) == (SCOPE, site.shared)
+    site.publish()
+    site.run()
+    assert site.event() == ("copy", "")
+    site.signed_only = True
+    site.run()
+    assert site.event() == ("itself", "no-copy")
+    site.shared = None
+    (notice,) = site.run()
+    assert (site.event(), notice.endswith("read-only; it has no signed copy")) == (("itself", "not-signed"), True)
+
+
+def no_lists(site: Shown) -> SignedLists:
+    """Return what a host believes that has seen no signed list."""
+    os.makedirs(site.context.paths.shared, exist_ok=True)
+    return SignedLists(site.context.policy.trust, site.context.policy.validate_user, site.context.paths.shared)
+
+
+@pytest.mark.parametrize("name", ["env", "e:nv", "e nv", "\udcff"])
+def test_runtimes_are_told_of_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Where the policy leaves it to them, and as far as a variable and Apptainer can have the path."""
+    site = Shown(tmp_path, monkeypatch, name)
+    site.policy(constant_path="containers")
+    link = site.tree.with_name("link")
+    link.symlink_to(site.tree)
+    options = Options(str(link), "", SCOPE, alone=True)
+    copy = f"{site.context.record.run_directory}/mounted/tree/tree"
+    said = "read from the shared file system, in containers read-only"
+    for published, source in ((False, str(site.tree)), (True, copy)):
+        if published:
+            site.publish()
+        outcome = step.run(site.context, options)
+        assert [said in notice for notice in outcome.notices] == ([] if published else [True])
+        expected = {} if name == "\udcff" else named(source)
+        if name in ("env", "e nv"):
+            expected["APPTAINER_BIND"] = f"{source}:{site.tree}:ro"
+        assert outcome.environment == expected
+    site.policy(constant_path="spank")
+    outcome = step.run(site.context, options)
+    assert outcome.environment == ({} if name == "\udcff" else named(copy))
+
+
+def named(source: str) -> dict[str, str]:
+    """Return the variables that say where the tree is; jobs that are submitted from there forget both."""
+    return {"WARMSTART_TREE": source, "WARMSTART_SHOWN": f"WARMSTART_TREE {source}"}
+
+
+def test_nodes_that_decide_for_themselves_read_the_tree_itself(site: Shown) -> None:
+    """Where the policy says `together: false`; nothing is packed for them."""
+    site.publish()
+    (notice,) = site.run(alone=False)
+    assert notice.endswith("; the policy lets the nodes of a job not agree on a copy (seed.together)")
+    assert (site.event(), site.started) == (("itself", "several-nodes"), [])
+
+
+def test_a_copy_that_does_not_come_in_time_comes_later(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job reads the tree itself; its fetch goes on, and the next job has the copy."""
+    site.publish()
+
+    def too_slow(*_: object) -> None:
+        raise FetchOverBudget(bundle="b", problem="it is too slow")
+
+    started: list[object] = []
+    monkeypatch.setattr(detached, "start", started.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(bundles._Pace, "__call__", too_slow)
+        (notice,) = site.run()
+    assert (site.event(), site.sources, len(started)) == (("itself", "fetch-goes-on"), [NOTHING], 1)
+    assert notice.endswith("read-only; its copy did not come in time: it comes for later jobs")
+    paths = site.context.paths
+    errands = Errands(paths, FETCHES)
+    (item,) = errands.due()
+    wish = errands.read(item, Wanted)
+    assert wish
+    node_cache.fetch_wanted(paths.bundles, wish, store=site.context.store, rate=1 << 30, deadline=after(30))
+    assert (site.run(), site.event()) == ((), ("copy", ""))
+
+
+def test_a_copy_larger_than_all_that_a_node_keeps_is_not_fetched(site: Shown) -> None:
+    """The policy has changed since it was packed. What caches may take counts for nothing."""
+    site.publish()
+    policy = site.context.policy
+    seed = policy.seed._replace(max_fetch=1, keep=1)
+    for keep, expected in ((7, ("itself", "fetch-over-budget")), (8, ("copy", ""))):
+        site.context = site.context._replace(policy=offering(policy, keep=keep)._replace(seed=seed))
+        site.run()
+        assert site.event() == expected
+
+
+class Nodes:
+    """What the other node of a job says, in place of the store."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cold: str = "") -> None:
+        self.own: dict[str, ProposedProfile] = {}
+        self.votes: list[dict[str, str]] = []
+        self._cold = cold
+        self.facts: dict[str, str] = {}
+        monkeypatch.setattr(together, "Together", lambda *_: self)
+
+    def proposal(self, own: dict[str, ProposedProfile], _deadline: object) -> dict[str, ProposedProfile]:
+        """Return what the head node proposes."""
+        self.own = own
+        return {name: it._replace(facts=self.facts or it.facts) for name, it in own.items()}
+
+    def settle(self, cold: dict[str, str], _deadline: object) -> Settled:
+        """Return what all nodes show."""
+        self.votes.append(cold)
+        return Settled({PROFILE: Cold(self._cold or cold[PROFILE], ["n2"])} if self._cold or cold else {}, 0.0)
+
+
+def agreed(site: Shown) -> tuple[str, str]:
+    """Run the step on the head node of a job on two nodes; return the way and the reason."""
+    options = Options(str(site.tree), "", SCOPE, alone=False, meeting=Meeting("c.7.0", "tree", "n[1-2]"))
+    outcome = step.run(site.context, options)
+    assert outcome.topics == ("c.7.0/tree",)
+    return site.event()
+
+
+def test_all_nodes_of_a_job_show_the_copy_or_none_does(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head node proposes it, and one node that lacks it is enough for all to read the tree itself."""
+    site.publish()
+    nodes = Nodes(monkeypatch)
+    assert (agreed(site), nodes.votes, list(nodes.own)) == (("copy", ""), [{}], [PROFILE])
+    nodes = Nodes(monkeypatch, cold="fetch-goes-on")
+    assert (agreed(site), site.sources[-1]) == (("itself", "fetch-goes-on"), NOTHING)
+
+
+def test_a_node_that_sees_another_tree_says_so(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changed between two prologs of the job."""
+    site.publish()
+    nodes = Nodes(monkeypatch)
+    nodes.facts = {"path": str(site.tree), "stamp": "ab" * 32}
+    assert (agreed(site), nodes.votes) == (("itself", "nodes-differ"), [{PROFILE: "nodes-differ"}])
+
+
+def test_the_head_node_without_a_copy_asks_for_it(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody votes."""
+    nodes = Nodes(monkeypatch)
+    assert (agreed(site), nodes.votes, nodes.own) == (("itself", "no-copy"), [], {})
+    assert [item.request.tree for item in requests.due(site.context.paths)] == [str(site.tree)]
+
+
+def test_a_node_without_the_tree_lets_the_others_know(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not wait for it in vain."""
+    nodes = Nodes(monkeypatch)
+    options = Options(f"{site.tree}/gone", "", SCOPE, alone=False, meeting=Meeting("c.7.0", "tree", "n[1-2]"))
+    with pytest.raises(TreeUnusable):
+        step.run(site.context, options)
+    assert (nodes.own, site.sources) == ({}, [])
+
+
+def test_a_store_that_fails_costs_the_copy_alone(site: Shown) -> None:
+    """The tree is shown all the same."""
+    os.rmdir(site.context.store.path)
+    outcome = step.run(site.context, Options(str(site.tree), "", SCOPE, alone=True))
+    assert [error.code for error in outcome.degraded] == ["store-failed"]
+    assert site.event() == ("itself", "store-failed")
+
+
+def test_what_is_no_tree_is_not_shown(site: Shown) -> None:
+    """The job runs as if it had not asked, and is told by the error."""
+    with pytest.raises(TreeUnusable):
+        site.run(tree=f"{site.tree}/gone")
+    assert site.sources == []
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_tree_without_bytecode_is_left_as_it_is(site: Shown, *, alone: bool) -> None:
+    """Read-only it would never get any: nothing is shown, and nothing is packed."""
+    packages = site.tree / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    for number in range(20):
+        (packages / f"module{number}.py").write_text("")
+    with pytest.raises(TreeNotCompiled, match="have no bytecode"):
+        site.run(alone=alone)
+    assert (site.sources, site.started) == ([], [])
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(packages)], check=True)
+    site.run(alone=alone)
+    assert site.event() == ("itself", "no-copy" if alone else "several-nodes")
+
+
+ASKED = Request((), (), words={"tree": "/lustre/envs/train/"})
+GRANT = Grant([], [], {}, "user", [SCOPE], SCOPE, "")
+
+
+def notices(policy: Policy, grant: Grant = GRANT, cache: str = "/w/cache") -> list[str]:
+    """Return what a job that asks for a tree is told by the step, which does not look at the tree; [] if it would."""
+    planned = step.planned(policy, a_job(), grant, ASKED)
+    assert planned is not None
+    if cache and not step.why_not(policy, step.options_of(policy, a_job(), grant, ASKED)):
+        return []
+    context = SimpleNamespace(record=SimpleNamespace(cache=cache))
+    return list(planned.run(cast("Context", context)).notices)
+
+
+def test_a_copy_needs_a_way_to_the_job_and_a_workspace() -> None:
+    """Otherwise the job reads the tree itself, and is told."""
+    policy = offering(defaults(), "/lustre")._replace(constant_path="spank")
+    assert notices(policy) == []
+    (told,) = notices(policy, cache="")
+    assert "/lustre/envs/train is read" in told
+    assert "no workspace" in told
+    (told,) = notices(policy._replace(constant_path="none"))
+    assert "constant_path" in told
+    unsigned = GRANT._replace(signed_only=True)
+    (told,) = notices(policy, unsigned)
+    assert "takes nothing that is not signed" in told
+    signed = policy._replace(trust=policy.trust._replace(signed=("site",)))
+    everyones = [["/lustre/envs/*", [], "site", "", "everyone"]]
+    assert notices(signed, unsigned._replace(own={"trees": [everyones]})) == []
+
+
+def test_only_jobs_that_ask_have_the_step() -> None:
+    """Where no trees are offered, a job that asks is told, and runs."""
+    policy = offering(defaults(), "/lustre")._replace(constant_path="spank")
+    assert [step.name for step in plan.prolog(policy, a_job(), GRANT, ASKED)] == ["workspace", "tree"]
+    assert plan.prolog(policy, a_job(), GRANT, Request((), ())) == []
+    assert [step.name for step in plan.prolog(defaults(), a_job(), GRANT, ASKED)] == ["workspace"]
+    prepared = Prepared(cast("Context", SimpleNamespace(record=SimpleNamespace(cache=""))), [])
+    last = plan.environment(defaults(), GRANT, ASKED, prepared)
+    (told,) = last.run.keywords["options"].notices  # type: ignore[attr-defined]
+    assert told.startswith("warmstart: tree=/lustre/envs/train/: read from the shared file system")
+
+
+def test_a_tree_is_an_absolute_path() -> None:
+    """And a file in it may follow, that changes when the tree does."""
+    assert step.asked(ASKED) == ("/lustre/envs/train", "")
+    assert step.asked(ASKED._replace(words={"tree": "/l/tools:etc/VERSION"})) == ("/l/tools", "etc/VERSION")
+    for text in ("/", "envs", "/a/../b", "/a:/b", "/a:../b"):
+        with pytest.raises(RequestInvalid):
+            step.asked(ASKED._replace(words={"tree": text}))

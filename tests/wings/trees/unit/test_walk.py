@@ -1,0 +1,323 @@
+"""A tree as its user reads it, and root's copy of it: the two ends of the same records."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from warmstart.host import untrusted
+from warmstart.host.files import opened_dir
+from warmstart.host.untrusted import TurnedAway
+from warmstart.wings.trees import walk
+from warmstart.wings.trees.current import TreeUnusable
+from warmstart.wings.trees.stage import Stage, Staged, WalkMalformed
+from warmstart.wings.trees.walk import Bounds, TreeChanged, TreeNotShared, TreeTooLarge
+
+MANY = Bounds(1 << 30, 1000)
+
+
+@pytest.fixture
+def records() -> Iterator[BinaryIO]:
+    """Yield the file of root's that records are written to."""
+    with tempfile.TemporaryFile(buffering=0) as file:
+        yield file
+
+
+def copied(tree: Path, to: Path, records: BinaryIO, bounds: Bounds = MANY, owners: list[int] | None = None) -> Staged:
+    """Copy a tree as `TreeClient.walk` does."""
+    to.mkdir()
+    walk.begin(str(tree), bounds, owners)
+    with opened_dir(str(to)) as fd, Stage(fd, str(tree), bounds) as stage:
+        has_more = True
+        while has_more:
+            has_more = walk.more(records.fileno())
+            assert stage.take(records.fileno()) is not has_more
+        return stage.result()
+
+
+def seen(top: Path) -> dict[str, tuple[object, ...]]:
+    """Return what lies below a directory: kind and mode, whole seconds of the mtime, content."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in sorted(top.rglob("*")):
+        status = path.lstat()
+        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        found[str(path.relative_to(top))] = (status.st_mode, int(status.st_mtime), content)
+    return found
+
+
+def test_a_copy_has_everything(tmp_path: Path, records: BinaryIO) -> None:
+    """Links as they are, absolute ones too; empty and hidden files, programs, hard links, odd names, old times."""
+    tree = tmp_path / "tree"
+    (tree / "a" / "b").mkdir(parents=True)
+    (tree / "a" / "b" / "__init__.py").write_text("")
+    (tree / "a" / ".hidden").write_bytes(b"x" * (walk.PIECE + 1))
+    (tree / "a" / "run").write_text("#!/bin/sh\n")
+    (tree / "a" / "run").chmod(0o751)
+    os.link(tree / "a" / "run", tree / "a" / "same")
+    (tree / "absolute").symlink_to("/etc/passwd")
+    (tree / "nowhere").symlink_to("../../gone")
+    (tree / os.fsdecode(b"\xff\n")).write_text("odd")
+    os.utime(tree / "a" / "run", (1_000_000_000, 1_000_000_000))
+    os.utime(tree / "a" / "b", (1_000_000_001, 1_000_000_001))
+    staged = copied(tree, tmp_path / "copy", records)
+    assert seen(tmp_path / "copy") == seen(tree)
+    assert (staged.files, staged.left_out) == (9, 0)
+
+
+@pytest.mark.threat(50)
+def test_what_is_no_file_is_left_out(tmp_path: Path, records: BinaryIO) -> None:
+    """A FIFO hangs nobody, and programs lose the bits that give rights."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    os.mkfifo(tree / "fifo")
+    (tree / "program").write_text("x")
+    (tree / "program").chmod(0o6755)
+    staged = copied(tree, tmp_path / "copy", records)
+    assert (staged.left_out, staged.examples) == (1, [("fifo", "neither file nor directory")])
+    assert stat.S_IMODE((tmp_path / "copy" / "program").stat().st_mode) == 0o755
+
+
+def test_what_a_copy_cannot_have_of_a_file_is_told(tmp_path: Path, records: BinaryIO) -> None:
+    """Squashfs begins in 1970, and copies have no attributes; the file itself is there."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for name in ("old", "marked", "plain"):
+        (tree / name).write_text(name)
+    os.utime(tree / "old", (-1, -1))
+    os.setxattr(tree / "marked", "user.checksum", b"1")
+    staged = copied(tree, tmp_path / "copy", records)
+    assert sorted(staged.examples) == [("marked", "extended attributes"), ("old", "time before 1970 or after 2106")]
+    assert (staged.left_out, staged.files) == (2, 3)
+    assert (tmp_path / "copy" / "old").read_text() == "old"
+
+
+def test_a_directory_that_cannot_be_listed_but_entered_is_refused(
+    tmp_path: Path, records: BinaryIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs open what they know to be in it, and would not find it in the copy."""
+    tree = tmp_path / "tree"
+    (tree / "hidden").mkdir(parents=True)
+
+    def unlistable(*_: object) -> int:
+        raise TurnedAway(untrusted.UNREADABLE) from PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(walk, "open_directory", unlistable)
+    with pytest.raises(TreeUnusable, match="'hidden': you may enter it, but not list it"):
+        copied(tree, tmp_path / "copy", records)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    staged = copied(tree, tmp_path / "second", records)
+    assert staged.examples == [("hidden", "unreadable")]
+
+
+@pytest.mark.threat(50)
+@pytest.mark.parametrize("bounds", [Bounds(1 << 30, 4), Bounds(9, 1000)])
+def test_a_tree_has_bounds(tmp_path: Path, records: BinaryIO, bounds: Bounds) -> None:
+    """Of names and of bytes."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for number in range(5):
+        (tree / str(number)).write_text("12")
+    with pytest.raises(TreeTooLarge):
+        copied(tree, tmp_path / "copy", records, bounds)
+
+
+@pytest.mark.threat(50)
+def test_directories_in_each_other_have_a_bound(tmp_path: Path, records: BinaryIO) -> None:
+    """A walk has a descriptor open for each."""
+    deep = tmp_path / "tree"
+    deep.joinpath(*["d"] * (walk.DEEPEST + 1)).mkdir(parents=True)
+    with pytest.raises(TreeTooLarge):
+        copied(deep, tmp_path / "copy", records)
+
+
+@pytest.mark.threat(50)
+def test_a_file_that_grows_is_no_copy(tmp_path: Path, records: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read up to the size that it had, and then the walk ends."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    file = tree / "log"
+    file.write_text("some")
+    read = os.read
+
+    def growing(fd: int, most: int) -> bytes:
+        with file.open("a") as log:
+            log.write("more")
+        return read(fd, most)
+
+    walk.begin(str(tree), MANY, None)
+    monkeypatch.setattr("warmstart.wings.trees.walk.os.read", growing)
+    with pytest.raises(TreeChanged):
+        walk.more(records.fileno())
+
+
+@pytest.mark.threat(50)
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        (untrusted.UNREADABLE, errno.EACCES),
+        (untrusted.UNREADABLE, errno.EIO),
+        (untrusted.UNREADABLE, errno.ESTALE),
+        (untrusted.GONE, errno.ENOENT),
+        (untrusted.LINK, 0),
+    ],
+)
+def test_only_what_the_user_may_not_read_is_left_out(
+    tmp_path: Path, records: BinaryIO, monkeypatch: pytest.MonkeyPatch, reason: str, error: int
+) -> None:
+    """What goes, is swapped, or cannot be read now would be missing from a copy that is shown for months."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").write_text("x")
+
+    def turn_away(*_: object) -> int:
+        raise untrusted.TurnedAway(reason) from (OSError(error, os.strerror(error)) if error else None)
+
+    monkeypatch.setattr(walk, "open_any_file", turn_away)
+    if error == errno.EACCES:
+        assert copied(tmp_path / "tree", tmp_path / "copy", records).examples == [("file", reason)]
+    else:
+        with pytest.raises(TreeChanged, match="'file' c"):
+            copied(tmp_path / "tree", tmp_path / "copy", records)
+
+
+@pytest.mark.threat(50)
+def test_a_directory_that_changes_while_it_is_read_is_no_copy(
+    tmp_path: Path, records: BinaryIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that was moved may be missing from the copy, or be there twice."""
+    directory = tmp_path / "tree" / "directory"
+    directory.mkdir(parents=True)
+    (directory / "file").write_text("x")
+
+    def opening(name: str, parent: int, mount: str) -> int:
+        (directory / "new").touch()
+        return untrusted.open_any_file(name, parent, mount)
+
+    monkeypatch.setattr(walk, "open_any_file", opening)
+    with pytest.raises(TreeChanged, match="directory"):
+        copied(tmp_path / "tree", tmp_path / "copy", records)
+
+
+@pytest.fixture
+def open_tree(tmp_path: Path) -> Path:
+    """Return a tree that everybody may read, and its owner alone may write."""
+    tree = tmp_path / "tree"
+    (tree / "lib").mkdir(parents=True)
+    for path, mode in (
+        (tree, 0o755),
+        (tree / "lib", 0o755),
+        (tree / "lib" / "one.py", 0o644),
+        (tree / "run", 0o755),
+    ):
+        if not path.exists():
+            path.write_text("x")
+        path.chmod(mode)
+    (tree / "link").symlink_to("/etc/hostname")
+    return tree
+
+
+def test_a_tree_that_is_everybodys_is_copied(open_tree: Path, tmp_path: Path, records: BinaryIO) -> None:
+    """With its modes."""
+    assert copied(open_tree, tmp_path / "copy", records, owners=[os.getuid()]).left_out == 0
+    assert seen(tmp_path / "copy") == seen(open_tree)
+
+
+@pytest.mark.threat(54)
+@pytest.mark.parametrize(
+    ("path", "mode", "problem"),
+    [
+        ("", 0o775, "its top: others than its owner may write it"),
+        ("", 0o705, "its top: not all who may read the tree may read it"),
+        ("lib", 0o1777, "lib: others than its owner may write it"),
+        ("lib", 0o711, "lib: not all who may read the tree may read it"),
+        ("lib/one.py", 0o646, "lib/one.py: others than its owner may write it"),
+        ("lib/one.py", 0o664, "lib/one.py: others than its owner may write it"),
+        ("lib/one.py", 0o640, "lib/one.py: not all who may read the tree may read it"),
+        ("lib/one.py", 0o604, "lib/one.py: not all who may read the tree may read it"),
+        ("run", 0o700, "run: not all who may read the tree may read it"),
+    ],
+)
+def test_one_file_is_enough_against_a_copy_for_many(  # noqa: PLR0917 - what, how
+    open_tree: Path, tmp_path: Path, records: BinaryIO, path: str, mode: int, problem: str
+) -> None:
+    """Who can write it could have put anything there; and whoever sees the copy must be able to read the tree."""
+    (open_tree / path).chmod(mode)
+    with pytest.raises(TreeNotShared, match=problem):
+        copied(open_tree, tmp_path / "copy", records, owners=[os.getuid()])
+
+
+@pytest.mark.threat(54)
+def test_in_a_tree_of_a_group_the_groups_files_may_be_the_groups(
+    open_tree: Path, tmp_path: Path, records: BinaryIO
+) -> None:
+    """Nobody else can list its top, so nobody else is shown the copy."""
+    open_tree.chmod(0o750)
+    (open_tree / "lib").chmod(0o2750)
+    (open_tree / "lib" / "one.py").chmod(0o640)
+    copied(open_tree, tmp_path / "copy", records, owners=[os.getuid()])
+    (open_tree / "lib" / "one.py").chmod(0o600)
+    with pytest.raises(TreeNotShared, match=r"lib/one.py: not all"):
+        copied(open_tree, tmp_path / "other", records, owners=[os.getuid()])
+
+
+@pytest.mark.threat(54)
+def test_a_copy_for_many_is_whole(open_tree: Path, tmp_path: Path, records: BinaryIO) -> None:
+    """What would be left out of a user's own ends it."""
+    os.mkfifo(open_tree / "lib" / "fifo")
+    with pytest.raises(TreeNotShared, match="lib/fifo: neither file nor directory; so no copy"):
+        copied(open_tree, tmp_path / "copy", records, owners=[os.getuid()])
+
+
+@pytest.mark.threat(54)
+def test_a_link_on_the_way_leads_to_no_other_tree(open_tree: Path, tmp_path: Path) -> None:
+    """Somebody could put it there after the tree was looked at."""
+    (tmp_path / "way").symlink_to(tmp_path)
+    with pytest.raises(TreeUnusable, match="has become another's"):
+        walk.begin(str(tmp_path / "way" / "tree"), MANY, None)
+    walk.begin(str(open_tree), MANY, None)
+
+
+def name(text: bytes) -> bytes:
+    """Return a name as a record has it."""
+    return struct.pack("<H", len(text)) + text
+
+
+DIRECTORY = walk.ATTRIBUTES.pack(0o755, 0, 0)
+FILE = walk.ATTRIBUTES.pack(0o644, 0, 4)
+HOSTILE = {
+    "a path": walk.DIRECTORY + name(b"a/b") + DIRECTORY,
+    "the parent": walk.DIRECTORY + name(b"..") + DIRECTORY,
+    "no name": walk.FILE + name(b"") + FILE,
+    "a NUL": walk.FILE + name(b"a\0b") + FILE,
+    "out of the tree": walk.UP,
+    "an end in a directory": walk.DIRECTORY + name(b"a") + DIRECTORY + walk.END,
+    "an end in a file": walk.FILE + name(b"a") + FILE + walk.END,
+    "bytes of no file": walk.BYTES + struct.pack("<I", 1) + b"x",
+    "more bytes than the file": walk.FILE + name(b"a") + FILE + walk.BYTES + struct.pack("<I", 5) + b"12345",
+    "a long piece": walk.FILE + name(b"a") + FILE + walk.BYTES + struct.pack("<I", 1 << 30),
+    "half a record": walk.FILE + name(b"a") + FILE[:3],
+    "an empty link": walk.LINK + name(b"a") + DIRECTORY + name(b""),
+    "an unknown kind": b"?",
+}
+
+
+@pytest.mark.threat(50)
+@pytest.mark.parametrize("case", sorted(HOSTILE))
+def test_records_are_not_believed(tmp_path: Path, records: BinaryIO, case: str) -> None:
+    """Whatever a process of the user's writes, nothing is made outside of the stage."""
+    records.write(HOSTILE[case])
+    (tmp_path / "copy").mkdir()
+    with (
+        opened_dir(str(tmp_path / "copy")) as fd,
+        Stage(fd, "/tree", MANY) as stage,
+        pytest.raises(WalkMalformed),
+    ):
+        stage.take(records.fileno())
+    assert os.listdir(tmp_path) == ["copy"]
