@@ -21,6 +21,7 @@ from warmstart.audit import events
 from warmstart.errors import NodeError, ResourceError
 from warmstart.host.deadline import after
 from warmstart.host.files import (
+    FULL,
     NODE_FAULTS,
     Untrusted,
     ensure_dir,
@@ -142,7 +143,12 @@ def _build(node: int, record: Record, profiles: tuple[str, ...], constant: str) 
                 made.append(name)
             for name in own:
                 os.chown(name, record.uid, record.gid, dir_fd=run_fd, follow_symlinks=False)
-            view.show(run_fd, Shown("rw", "root", "cache", NOTHING, constant, NOTHING))
+            try:
+                view.show(run_fd, Shown("rw", "root", "cache", NOTHING, constant, NOTHING))
+            except OSError as error:
+                # All else takes only inodes. The job has its cache, at the cache's own path; its containers have none.
+                if error.errno not in FULL:
+                    raise
     except OSError:
         _unbuild(node, record.run_name, made)
         raise

@@ -52,6 +52,10 @@ def test_a_closed_workspace_is_no_container(base: Path) -> None:
     ]
     assert printed() == reached
     (base / "workspace").chmod(0o700)
-    told, *rest = printed()
+    *rest, told = printed()
     assert told.startswith(f"print warmstart: you cannot enter {base}/workspace: this job runs cold")
     assert rest == ["export B=x"]
+    environment.run(
+        made._replace(record=a_record(workspace=f"{base}/workspace", uid=JOB, gid=JOB)), Options({}, {}, ())
+    )
+    assert printed() == []  # no workspace was made, and the job was told why

@@ -123,6 +123,17 @@ def test_any_single_failing_call_leaves_nothing(
     assert nth > 12
 
 
+def test_a_list_that_has_no_space_is_done_without(short: tuple[Context, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All else takes only inodes, and a disk whose blocks another user's job has taken has some."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(view, "write_all", full)
+    assert workspace.run(short[0], OPTIONS).state == "changed"
+    assert view.shown(short[0].record.run_directory) == []
+
+
 def test_a_tmpdir_that_is_too_long_for_sockets_is_left_out(short: tuple[Context, Path]) -> None:
     """With the longest one that is set programs can bind what they add to it; with one more byte they could not."""
     context, base = short
