@@ -231,7 +231,7 @@ def test_another_jobs_namespace_holds_no_mount_of_a_job_that_ended(contained: Si
     site = contained
     site.finish(site.compile_job("copy", ALICE, "n1"))
     first, directory, pid = running(site, ALICE, "n1")
-    assert "overlay" in Path(f"/proc/{pid}/mountinfo").read_text()
+    assert str(directory) in mounted(site, f"/proc/{pid}/mountinfo")
     second, _, other = running(site, BOB, "n1")
     assert str(directory) in mounted(site, f"/proc/{other}/mountinfo")
     site.cluster.cancel(first)
