@@ -45,7 +45,7 @@ def late_job(site: Site, job_id: int) -> Path:
         done = site.run_hook("epilog", variables)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     (event,) = site.events(job_id, "harvest.deferred")
-    assert (event["run"], "numba" in event["profiles"]) == (name, True), site.events(job_id)
+    assert (event["run"], "numba" in event["profiles"]) == (name, True), (event, site.events(job_id, "step.failed"))
     assert (run.stat().st_mode & 0o7777, (run / "tmp").exists()) == (0o700, False)
     assert run_as(alice, ["/bin/ls", str(run / "cache")]).returncode != 0
     assert not (site.var / "n1" / "state" / str(job_id)).exists()
