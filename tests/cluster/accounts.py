@@ -82,8 +82,10 @@ class Accounts:
 
 
 def remove_unused() -> None:
-    """Remove the marked accounts, unless a cluster still holds them."""
+    """Remove the marked accounts, unless a cluster still holds them, or runs: its jobs would be killed with them."""
     with host.changing():
+        if processes.runs("slurmctld"):
+            return
         holders = host.open_lock("holders")
         try:
             fcntl.flock(holders, fcntl.LOCK_EX | fcntl.LOCK_NB)
