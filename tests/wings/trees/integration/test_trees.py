@@ -115,6 +115,12 @@ def test_the_first_job_reads_the_tree_itself_and_the_second_its_copy(site: Site)
         assert second.output.splitlines() == [*ALIKE, "1", "copy"]
         assert [event["way"] for event in site.events(second.job_id, "tree.shown")] == ["copy"]
         (packages / "two").mkdir()  # as an installation does
+        changed = str(packages.stat().st_mtime_ns)
+        mirror = tree / packages.relative_to(source / "env")
+        look = ["stat", "-c", "%.9Y", str(mirror)]  # a FUSE file system keeps what it knows of a directory for a second
+        processes.wait_until(
+            "the change", lambda: site.cluster.run(look, ALICE).stdout.strip().replace(".", "") == changed, 10
+        )
         third = run(site, tree, SHOW, ALICE, "--nodelist=n2")
         assert third.output.splitlines()[-1] == "itself"
         assert len(site.events(third.job_id, "tree.packed")) == 1
