@@ -82,10 +82,8 @@ class Accounts:
 
 
 def remove_unused() -> None:
-    """Remove the marked accounts, unless a cluster still holds them, or runs: its jobs would be killed with them."""
+    """Remove the marked accounts, unless a cluster still holds them."""
     with host.changing():
-        if processes.runs("slurmctld"):
-            return
         holders = host.open_lock("holders")
         try:
             fcntl.flock(holders, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -139,11 +139,6 @@ def arguments(pid: int) -> list[bytes]:
         return []
 
 
-def runs(program: str) -> bool:
-    """Return whether any process of the host runs a program of this name."""
-    return any(os.path.basename(first) == program.encode() for pid in parents() for first in arguments(pid)[:1])
-
-
 def children(*pids: int) -> set[int]:
     """Return the live children of processes; those of a slurmd are its running hooks."""
     return {child for child, parent in parents().items() if parent in pids}
