@@ -26,7 +26,7 @@ STORE = "warmstart"
 IMPORT = "warmstart-import"
 VALIDATE = "warmstart-validate"
 
-_UIDS = {ALICE: 64201, BOB: 64202, CAROL: 64203, STORE: 64210, IMPORT: 64211, VALIDATE: 64212}
+UIDS = {ALICE: 64201, BOB: 64202, CAROL: 64203, STORE: 64210, IMPORT: 64211, VALIDATE: 64212}
 _MARK = "warmstart test account"
 
 
@@ -64,10 +64,10 @@ class Accounts:
             # A shared lock, held while the accounts are needed; `remove_unused` takes it exclusively.
             self._holder = host.open_lock("holders")
             fcntl.flock(self._holder, fcntl.LOCK_SH)
-            for name, uid in _UIDS.items():
+            for name, uid in UIDS.items():
                 if not _exists(name):
                     _create(name, uid)
-        self._accounts = {name: lookup(name, homes / name) for name in _UIDS}
+        self._accounts = {name: lookup(name, homes / name) for name in UIDS}
         for account in self._accounts.values():
             account.home.mkdir(mode=0o700, parents=True)
             os.chown(account.home, account.uid, account.gid)
@@ -87,7 +87,7 @@ def remove_unused() -> None:
         holders = host.open_lock("holders")
         try:
             fcntl.flock(holders, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for name in _UIDS:
+            for name in UIDS:
                 if _exists(name) and pwd.getpwnam(name).pw_gecos == _MARK:
                     processes.kill_of_uid(pwd.getpwnam(name).pw_uid)
                     _run("/usr/sbin/userdel", name)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import accounts
 from tests.gpu import __main__ as command
 from tests.gpu import page, suite
 from tests.gpu import place as placing
@@ -56,6 +57,11 @@ def place(install: Callable[[Path], None], capable_host: None) -> Iterator[Place
     yield made
     with opened_dir(str(base.parent)) as parent:
         remove_tree(parent, base.name, after(60))
+
+
+def test_its_uid_is_nobody_elses() -> None:
+    """All processes of that uid are killed after each job: those of another cluster's jobs must not be among them."""
+    assert UID not in accounts.UIDS.values()
 
 
 def test_cold_warm_and_moved(place: Place) -> None:
