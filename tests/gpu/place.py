@@ -23,10 +23,7 @@ from warmstart.host.files import opened_dir, remove_tree
 
 JOBS = Path(__file__).with_name("jobs")
 HOOK_S = 120.0  # for one hook
-UID, USER = (
-    64220,
-    "warmstart-gpu",
-)  # of the jobs; no account is needed. All its processes are killed: nobody else may have it
+UID, USER = 64220, "warmstart-gpu"  # of the jobs: no account is needed, and all its processes are ended
 POLICY = """\
 version: 1
 paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl,
