@@ -57,7 +57,7 @@ from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
 from warmstart.seed import together
 from warmstart.slurm import commands, nodes
-from warmstart.store import blocklist, board, bundles, index, parts, signed
+from warmstart.store import blocklist, board, bundles, index, listing, parts
 from warmstart.store import manifest as manifests
 from warmstart.store.bundles import BundleGone
 from warmstart.store.client import StoreClient
@@ -261,7 +261,6 @@ _ROW = {
     "bundle": BUNDLE, "sha256": SHA256, "size": 4096, "entries": {}, "user": "a", "uid": 1, "replaces": [],
     "supersedes": {}, "weight": 750, "number": 1,
 }  # fmt: skip
-_SIGNED = signed.SignedList(1, "ab" * 16, "site", 7, 1.0, 2.0, {"numba/ns": SHA256})
 _REQUEST = requests.ImportRequest("reg/a:1", "x86_64.oci1", "", "a", 1, "", "c", "n1", 7, "0a1b2c3d", 1.0)
 _PRODUCER = {"host": "n1", "job": 7, "since": "now", "phase": "fetching", "done": 1, "total": 2, "rate": 3, "at": 1.5}
 _FAILURE = {"code": "image-not-found", "fields": {"image": "reg/a:1"}, "at": 1.5, "uid": 1}
@@ -421,6 +420,12 @@ PARSERS: dict[str, Parser] = {
         b"{'a': (1, [None, -2]), 'b': {'c': True}}",
         covers=("profiles/formats/literal.py:read_dict",),
     ),
+    "listing": Parser(
+        listing.decoded,
+        (OSError,),
+        ("store/listing.py:decoded",),
+        (listing.encoded(listing.Listing([], {})).encode(),),
+    ),
     "manifest": Parser(partial(manifests.decode, BUNDLE), _REFUSED, ("store/manifest.py:decode",), (_manifest(),)),
     "metrics": Parser(
         in_directory(metrics._read, "metrics.json"),
@@ -487,24 +492,6 @@ PARSERS: dict[str, Parser] = {
         _REFUSED,
         ("store/bundles.py:_known_sum",),
         (_json({"used": 9, "announced": 1, "at": 1.5}),),
-    ),
-    "signed-list": Parser(
-        _text(signed.checked),
-        (ValueError,),
-        ("store/signed.py:checked",),
-        (_json(_SIGNED._asdict()),),
-    ),
-    "signed-list-file": Parser(
-        _store_file("artifacts/site/signed.json", lambda store: signed.read(store, "site")),
-        (),
-        ("store/signed.py:read",),
-        (_json({"text": "{}", "signature": "x"}),),
-    ),
-    "signed-listing": Parser(
-        signed.decoded,
-        (OSError,),
-        ("store/signed.py:decoded",),
-        (signed.encoded(signed.Listing([], {})).encode(),),
     ),
     "slurm-conf": Parser(
         _file(lambda path: (slurm_conf.read(path), slurm_conf.plugins(path), slurm_conf.pairs(path))),

@@ -37,11 +37,10 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "index": lambda data: (of("store.index")._decode(data), of("store.index")._is_other_format(data)),
     "proposal": lambda data: of("store.meeting")._read(of("seed.together").Proposal, text(data)),
     "layer-configuration": lambda data: of("images.importers.oci_layout").parse(data),
+    "listing": lambda data: of("store.listing").decoded(data),
     "manifest": lambda data: of("store.manifest").decode(BUNDLE, data),
     "record": lambda data: of("record").decode("x", data),
     "registry-manifest": lambda data: of("images.importers.manifest").read(text(data), "x86_64"),
-    "signed-list": lambda data: of("store.signed").checked(text(data)),
-    "signed-listing": lambda data: of("store.signed").decoded(data),
     "spool": lambda data: of("harvest.spool")._decode(data),
     "tag": lambda data: of("images.store.layout").parse_pointer(data),
     "worker-message": lambda data: received(len(data).to_bytes(4, "big") + data),
@@ -65,7 +64,6 @@ OF_FILES: dict[str, tuple[str, Callable[[int], object]]] = {
         "artifacts/locks/size.user-1",
         lambda _: of("store.bundles").check_quota(".", "user-1", 1, 1 << 30),
     ),
-    "signed-list-file": ("artifacts/site/signed.json", lambda _: of("store.signed").read(".", "site")),
     "triton-group": ("group.json", lambda fd: of("profiles.triton")._rewrite(fd, "group.json", "/x")),
 }
 

@@ -45,7 +45,6 @@ OWN = {
     "seed/node_cache.py:_manifest": "root's copy on the node; whatever it is, it is compared with one value",
     "seed/node_cache.py:_origin": "root's copy on the node; its callers expect any error",
     "seed/node_cache.py:entries_of": "root's copy on the node, of a manifest that was checked",
-    "store/verify.py:SignedLists._known": "root's file on the node",
     "steps/seed.py:_Seeding.extract": "starts unsquashfs",
 }
 

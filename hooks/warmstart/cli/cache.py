@@ -39,16 +39,15 @@ from warmstart.maintenance.bundles import bundle_deadline, labels, namespace_of,
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy, hint_for
-from warmstart.policy.units import parse_duration
 from warmstart.profiles.defined import FILES
-from warmstart.repack import merge, signing
+from warmstart.repack import merge
 from warmstart.session import Session, open_session, require_root, store_deadline
 from warmstart.store import blocklist, bundles
+from warmstart.store.bundles import Published
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
 from warmstart.store.manifest import File, Manifest
-from warmstart.store.signed import is_signed
 
 NO = 1
 BLOCKS = (
@@ -82,28 +81,6 @@ _FILTERS = (
     click.option("--scope", help="Only bundles of this scope: user-UID-NAME, account-NAME, site."),
     click.option("--profile", help="Only bundles of this profile."),
     click.option("--namespace", help="Only bundles of this namespace, or of those that begin so (six characters)."),
-)
-
-
-def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-KEY = click.option(
-    "--key",
-    default="",
-    metavar="FILE",
-    help="The key that signs the scope's list; or its .pub, if an agent or a token has the key.",
-)
-VALID = click.option(
-    "--valid",
-    default="90d",
-    show_default=True,
-    callback=_seconds,
-    help="How long nodes believe the list.",
 )
 
 
@@ -167,10 +144,7 @@ def admin_session(installation: Installation, command: str = "cache") -> Iterato
 
 @click.group(
     cls=LazyGroup,
-    modules={
-        **{name: f"warmstart.cli.blocks:{name}" for name in ("block", "unblock", "cold", "warm")},
-        "sign": "warmstart.cli.signing:sign",
-    },
+    modules={name: f"warmstart.cli.blocks:{name}" for name in ("block", "unblock", "cold", "warm")},
 )
 def cache() -> None:
     """List, verify, clean and block the caches in the store. For root."""
@@ -317,7 +291,7 @@ def remove(installation: Installation, bundles: tuple[str, ...], as_json: bool) 
     with store_maintenance(installation) as (session, work):
         chosen = _chosen(work, NamespaceFilter(None, None, None), bundles)
         for bundle in chosen:
-            require_unnamed(session, namespace_of(bundle, session.store), bundle.bundle)
+            session.store.require_unnamed(namespace_of(bundle, session.store), bundle.bundle, session.store_deadline())
         work.remove(chosen, f"removed by {administrator()}")
     tell_counts(work.report, as_json)
 
@@ -368,29 +342,39 @@ def reindex(installation: Installation, /, listing: Listing, **options: str | No
 @click.argument("bundle")
 @click.argument("entries", nargs=-1, metavar="[ENTRY]...")
 @click.option("--to", "scope", required=True, help="The more trusted scope: account-NAME or site.")
-@KEY
-@VALID
 @json_option
 @click.pass_obj
-def promote_command(  # noqa: PLR0917 - one parameter for each option
-    installation: Installation, bundle: str, entries: tuple[str, ...], scope: str, key: str, valid: int, as_json: bool
+def promote_command(
+    installation: Installation, bundle: str, entries: tuple[str, ...], scope: str, as_json: bool
 ) -> None:
-    """Copy entries of a bundle (default: all) into a more trusted scope. A signed scope (trust.signed) needs --key.
+    """Copy entries of a bundle (default: all) into a more trusted scope, unless a wing guards that.
 
     Every job that reads that scope will run them, so check first who made them (`show`). They also stay in their own
     scope, and keep the name of the user whose job made them.
 
     Exit status: 0 published; 1 that scope has them all, or no such bundle; 2 refused, not root, or the store fails.
     """
+
+    def publish(session: Session, where: Namespace, source: str) -> Published:
+        return merge.promote(repack_settings(session), where, source, entries, bundle_deadline(), scope=scope)
+
+    promoted(installation, bundle, entries, scope, publish, as_json=as_json)
+
+
+def promoted(
+    installation: Installation,
+    bundle: str,
+    entries: tuple[str, ...],
+    scope: str,
+    publish: Callable[[Session, Namespace, str], Published],
+    *,
+    as_json: bool,
+) -> None:
+    """Have `publish` put entries of a bundle into a scope, audit it, and say what came of it."""
     with store_maintenance(installation) as (session, work):
         source = find(list(work.bundles()), bundle)
         where = namespace_of(source, session.store)
-        settings, deadline = repack_settings(session), bundle_deadline()
-        if is_signed(scope, session.policy.trust):
-            how = signing.signing(session.store, scope, key, valid)
-            made = signing.promote(settings, how, where, source.bundle, entries, deadline)
-        else:
-            made = merge.promote(settings, where, source.bundle, entries, deadline, scope=scope)
+        made = publish(session, where, source.bundle)
         session.audit.emit(
             events.ENTRY_PROMOTED,
             **labels(where),
@@ -404,13 +388,6 @@ def promote_command(  # noqa: PLR0917 - one parameter for each option
     answer(words, made._asdict(), as_json=as_json)
     if not made.bundle:
         raise click.exceptions.Exit(NO)
-
-
-def require_unnamed(session: Session, where: Namespace, bundle: str) -> None:
-    """Raise `NotSigned` if a signed list names a bundle: nodes would look for it in vain."""
-    if bundle in signing.named(session.store, where, session.store_deadline()):
-        problem = f"it names {bundle}: sign it without, `warmstart cache sign {where.scope} --without …`"
-        raise signing.NotSigned(scope=where.scope, problem=problem)
 
 
 def find(bundles: Sequence[Bundle], name: str) -> Bundle:

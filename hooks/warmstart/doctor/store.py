@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from warmstart.doctor import probe
@@ -35,17 +34,14 @@ from warmstart.images.store.layout import reference_of
 from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration
 from warmstart.session import STORE_INTERVAL_S
-from warmstart.store import maintenance, signed
-from warmstart.store.client import OWNERS_ROOMS
-from warmstart.store.signed import Envelope
-from warmstart.store.verify import SignedLists
+from warmstart.store import maintenance
+from warmstart.store.client import rooms_of
 
 DEADLINE = 10.0  # seconds for each probe; a healthy file system needs milliseconds
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "tmpfs", "ramfs")
 NOBODY = (65534, 4294967294)
 SILENT_S = 1800.0  # a copy of a large image into the store reports nothing meanwhile
 MOST_INDEXES = 100  # looked at; every node may run doctor every few minutes, and chooses its own
-EXPIRES_SOON_S = 14 * 86400.0
 MOST_NAMED = 3  # places in a finding
 MOST_AHEAD = 5.0  # seconds; a tag's time to live and leases compare clocks
 
@@ -111,7 +107,7 @@ def opened(policy: Policy, known_id: str = "", shared: str = "") -> Iterator[Sto
 def two_processes(policy: Policy) -> Iterator[tuple[RunAs, RunAs]]:
     """Start two processes as the store's owner for a `with` block."""
     owner, what = policy.store_user, _subject(policy)
-    with Worker(owner, what, rooms=(*OWNERS_ROOMS, probe.__name__)) as first, first.another() as second:
+    with Worker(owner, what, rooms=(*rooms_of(policy), probe.__name__)) as first, first.another() as second:
         yield RunAs(first), RunAs(second)
 
 
@@ -340,37 +336,6 @@ def indexes(store: Store) -> Iterator[Finding]:
         yield Finding(OK, f"the indexes of {seen.looked} namespaces can be read" + ("" if seen.is_all else ", of more"))
 
 
-def signed_lists(store: Store) -> Iterator[Finding]:
-    """Check the lists of scopes that must be signed: without one that holds, nothing is taken from there."""
-    trust = store.policy.trust
-    if not trust.signed:
-        yield Finding(OK, "no scope needs a signed list (trust.signed)")
-        return
-    if store.run_root is None:
-        yield Finding(UNKNOWN, "only root knows which lists this host has seen", AS_ROOT)
-        return
-    lists = SignedLists(trust, store.policy.validate_user, store.shared)
-    there = filter(lists.is_signed, store.run(maintenance.scopes, store.path))
-    wanted = {name for name in trust.signed if name == "site"}
-    for scope in sorted({*there} | wanted):
-        verdict = lists.current(scope, partial(_signed_list, store, scope), after(DEADLINE))
-        change = "signing.md, What a node says"
-        if verdict.problem or verdict.list is None:
-            words = "" if verdict.list else "; jobs are seeded with nothing of it"
-            yield Finding(WRONG, f"scope {scope}: {verdict.problem}{words}", change)
-            continue
-        left = verdict.list.expires - time.time()
-        words = f"scope {scope}: its list with the serial {verdict.list.serial} holds for {format_duration(left)}"
-        if left < EXPIRES_SOON_S:
-            yield Finding(ADVICE, words, f"`warmstart cache sign {scope} --key …` on the host that signs")
-        else:
-            yield Finding(OK, words)
-
-
-def _signed_list(store: Store, scope: str) -> Envelope | None:
-    return store.run(signed.read, store.path, scope)
-
-
 def imports(store: Store) -> Iterator[Finding]:
     """Check for imports that have reported nothing for long: whoever wants their image waits in vain."""
     producers = store.run(published.under_way, store.path)
@@ -396,7 +361,6 @@ CHECKS = {
     "store.clock": clock,
     "store.maintenance": maintained,
     "store.indexes": indexes,
-    "store.signed": signed_lists,
     "store.imports": imports,
     "store.root": root,
     "store.space": space,

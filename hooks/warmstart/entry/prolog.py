@@ -106,7 +106,7 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
     record = record._replace(
         workspace=hook.policy.paths.workspace,
         read_scopes=list(grant.read_scopes),
-        signed_only=grant.signed_only,
+        guarded_only=grant.guarded_only,
         publish_scope=grant.publish_scope,
         keep=plan.keeps(hook.policy, requested),
     )

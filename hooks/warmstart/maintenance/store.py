@@ -31,7 +31,7 @@ from warmstart.maintenance.wings import of_wings
 from warmstart.profiles.defined import is_whole
 from warmstart.repack import merge
 from warmstart.session import MaintenanceBusy, Session
-from warmstart.store import maintenance, signed
+from warmstart.store import maintenance
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle, Merger
@@ -85,7 +85,7 @@ class StoreMaintenance:
     def compact(self, where: Namespace, fewest: int = merge.FEWEST) -> None:
         """Merge bundles into ones of at most half of `seed.max_fetch`, so that jobs can still be seeded with them."""
         session = self._session
-        if is_whole(where.profile) or self._is_signed(where.scope):  # what is merged would not be in a signed list
+        if is_whole(where.profile) or session.policy.is_guarded(where.scope):  # no listing names what would be merged
             return
         most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
         for merger in session.store.run_in(session.store_deadline(), maintenance.plan_compaction, where, fewest, most):
@@ -95,11 +95,8 @@ class StoreMaintenance:
     def collect_garbage(self) -> None:
         """Remove the bundles that the policy's `maintenance` section lets expire; one scope after the other."""
         for scope, bundles in groupby(self.bundles(), lambda bundle: bundle.scope):
-            if not self._is_signed(scope):
+            if not self._session.policy.is_guarded(scope):
                 self._collect_garbage(bundles)
-
-    def _is_signed(self, scope: str) -> bool:
-        return signed.is_signed(scope, self._session.policy.trust)
 
     def _collect_garbage(self, bundles: Iterable[Bundle]) -> None:
         going: dict[tuple[Namespace, str], list[str]] = {}

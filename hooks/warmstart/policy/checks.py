@@ -83,7 +83,6 @@ def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser) -> l
         *_registries(model),
         *_credentials(model),
         *_keep(model),
-        *_signed(model),
         *_rule_names(model),
         *(_fault(*fault) for part in of_wings() for fault in part.faults(model, find_user)),
         *(
@@ -198,11 +197,6 @@ def _repeated(names: Iterable[str]) -> list[int]:
     return repeated
 
 
-def _signed(model: PolicyModel) -> Iterator[Fault]:
-    if model.trust.signed and not model.trust.keys:
-        yield _fault(("trust", "keys"), "needs the public keys that may sign (trust.signed)")
-
-
 def _defined_profiles(model: PolicyModel, shipped: Sequence[str]) -> Iterator[Fault]:
     for name, profile in model.profiles.items():
         loc = ("profiles", name)
@@ -257,7 +251,7 @@ def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user:
     yield from _host_lists(rule.match)
     yield from _scope(rule, model)
     yield from _untold(rule, model, find_user)
-    yield from _publish(rule, model)
+    yield from _publish(rule)
     yield from _publishers(rule, model, find_user)
     for number, problem in not_allowed(rule.images, model):
         yield Fault(("images", number), problem)
@@ -285,8 +279,6 @@ def _host_lists(match: Match) -> Iterator[Fault]:
 def _scope(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
     if rule.scope == "account" and model.trust.account != "enforced":
         yield Fault(("scope",), "account needs trust.account: enforced; otherwise users choose their account")
-    if rule.signed_only and not model.trust.signed:
-        yield Fault(("signed_only",), "needs trust.signed: otherwise these jobs are seeded from nothing", at_key=True)
     if rule.scope in ("account", "site"):
         yield from claimed(model, rule.match, f"scope {rule.scope}", "user, group, node or partition")
 
@@ -305,12 +297,9 @@ def _untold(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fau
                 yield Fault(("match", attribute), problem, at_key=True)
 
 
-def _publish(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
+def _publish(rule: Rule) -> Iterator[Fault]:
     if rule.publish is None:
         return
-    if rule.scope in model.trust.signed:
-        problem = f"scope {rule.scope} is signed (trust.signed): jobs publish into their user's, and you promote"
-        yield Fault(("publish",), problem, at_key=True)
     if rule.scope not in ("account", "site"):
         yield Fault(("publish",), "needs scope: account or scope: site in the same rule", at_key=True)
     if rule.match.partition is None:

@@ -17,7 +17,7 @@ from warmstart.host.wire import Json
 from warmstart.lean import NamedTuple, dumps
 from warmstart.profiles.defined import DefinedProfile
 
-_FORMAT = 1
+_FORMAT = 2
 VERSION = "0.1.0"  # setup.cfg's; a test compares them
 MADE_BY = f"{_FORMAT} warmstart-{VERSION} python-{sys.version_info[0]}.{sys.version_info[1]}"
 _LARGEST = 4 << 20
@@ -150,8 +150,6 @@ class Trust(NamedTuple):
 
     account: str
     qos: str
-    signed: tuple[str, ...] = ()  # account | site: scopes from which nodes take what a signed list names
-    keys: tuple[str, ...] = ()  # public, as OpenSSH writes them
 
 
 class OnError(NamedTuple):
@@ -183,7 +181,7 @@ class Rule(NamedTuple):
     override: tuple[str, ...]
     mode: str | None = None  # observe | enforce
     together: bool | None = None  # as `Seed.together`
-    signed_only: bool = False  # seed from signed scopes alone
+    guarded_only: bool = False  # take from guarded scopes alone
     own: dict[str, Json] = {}  # noqa: RUF012 - what wings read of it, by key; never mutated
 
 
@@ -229,6 +227,7 @@ class Policy(NamedTuple):
     on_error: OnError
     rules: tuple[Rule, ...]
     profiles: tuple[DefinedProfile, ...]  # the site's own, and `files`
+    guards: dict[str, str]  # account | site → the wing that guards these scopes (`store.guards`); never mutated
     mode: str = "enforce"  # observe | enforce
     own: dict[str, Json] = {}  # noqa: RUF012 - what is read of wings' sections, by key; never mutated
     unseen: tuple[str, ...] = ()  # attributes that rules match on and that some slurmd does not tell
@@ -239,6 +238,10 @@ class Policy(NamedTuple):
     def constant_cache(self) -> str:
         """The path at which all jobs of this node see their cache; "" if each job has its own."""
         return "" if self.constant_path == "none" else self.paths.cache
+
+    def is_guarded(self, scope: str) -> bool:
+        """Return whether a wing guards a scope, a directory of the store: nodes publish nothing there."""
+        return scope.partition("-")[0] in self.guards
 
     def parts(self, part: str) -> list[str]:
         """Return the modules of this part, of the wings that the policy uses. Not on a warm path: looks for files."""
@@ -303,7 +306,7 @@ def _plain(value: object) -> Json:
 def decode(data: Json) -> Policy:
     """Return the policy from what `encode` wrote. Raises `KeyError`, `TypeError` or `ValueError` for anything else.
 
-    Checks no types but the whole's: the file is root's own, and every hook reads it.
+    Checks no types but the whole's, and that it says who guards what: the file is root's own, and every hook reads it.
     """
     classes = {name: value for name, value in globals().items() if hasattr(value, "_fields")}
 
@@ -316,6 +319,6 @@ def decode(data: Json) -> Policy:
         return value
 
     policy = decoded(data["policy"])
-    if not isinstance(policy, Policy):
+    if not (isinstance(policy, Policy) and isinstance(policy.guards, dict)):
         raise TypeError("not a policy")
     return policy

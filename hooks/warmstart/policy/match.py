@@ -9,7 +9,7 @@ from __future__ import annotations
 from warmstart.host.wire import Json
 from warmstart.job import Job
 from warmstart.lean import Callable, Iterable, NamedTuple, Sequence
-from warmstart.policy.compiled import Condition, Pattern, Policy, Rule, Trust
+from warmstart.policy.compiled import Condition, Pattern, Policy, Rule
 from warmstart.policy.trust import unproven
 
 SCOPES = ("user", "account", "site")  # from the narrowest to the widest
@@ -41,7 +41,7 @@ class Grant(NamedTuple):
     reason: str  # why the job is left alone; "" if it is not
     override: frozenset[str] = frozenset()  # variables that the user cannot override
     rules: tuple[str, ...] = ()  # names of the rules that match
-    signed_only: bool = False  # `read_scopes` are signed ones, so nothing of the user's own may be shown
+    guarded_only: bool = False  # `read_scopes` are guarded ones, so nothing of the user's own may be shown
     together: bool = True  # the job's nodes agree on what they show it
     observed: bool = False  # hooks say what they would do, and touch nothing
     own: dict[str, list[Json]] = {}  # noqa: RUF012 - what wings read of the rules that match, by key, in their order
@@ -74,9 +74,9 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         env.update(rule.env)
     scope, narrowed = _scope(matches)
     read, publish = _scopes(policy, () if narrowed else rules, scope, job)
-    signed_only = any(match.rule.signed_only for match in matches if match.matched or match.unknown)
-    if signed_only:
-        read = accepted(policy.trust, read, signed_only=True)
+    guarded_only = any(match.rule.guarded_only for match in matches if match.matched or match.unknown)
+    if guarded_only:
+        read = accepted(policy, read, guarded_only=True)
     return Grant(
         images=list(dict.fromkeys(image for rule in rules for image in rule.images)),
         profiles=list(dict.fromkeys(profile for rule in rules for profile in rule.profiles)),
@@ -87,7 +87,7 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         reason="",
         override=frozenset(name for rule in rules for name in rule.override),
         rules=tuple(rule.name for rule in rules),
-        signed_only=signed_only,
+        guarded_only=guarded_only,
         together=next((rule.together for rule in reversed(rules) if rule.together is not None), policy.seed.together),
         observed=is_observed(policy, matches),
         own=_own(rules),
@@ -180,17 +180,12 @@ def serves_repository(policy: Policy, name: str, repository: str) -> bool:
     return any(item.name == name and _matches(item.pattern, repository) for item in known)
 
 
-def accepted(trust: Trust, scopes: Iterable[str], *, signed_only: bool) -> list[str]:
+def accepted(policy: Policy, scopes: Iterable[str], *, guarded_only: bool) -> list[str]:
     """Return the directories of the store, of these, from which a job takes what is there.
 
-    `signed_only` is the grant's: then what nodes publish by themselves is not enough.
+    `guarded_only` is the grant's: then what nodes publish by themselves is not enough.
     """
-    return [scope for scope in scopes if not (signed_only and nodes_publish(trust, scope))]
-
-
-def nodes_publish(trust: Trust, scope: str) -> bool:
-    """Return whether nodes publish into a directory of the store; administrators promote into the others."""
-    return scope.partition("-")[0] not in trust.signed
+    return [scope for scope in scopes if policy.is_guarded(scope) or not guarded_only]
 
 
 def scope_of(policy: Policy, scope: str, job: Job) -> str:

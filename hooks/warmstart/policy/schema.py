@@ -64,8 +64,6 @@ VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
 _PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 # A value in a task prolog's output ends at the newline and is not quoted (Slurm's prolog_epilog.html).
 VALUE = rf"{_PRINTABLE}{{0,4096}}"
-# Ends up in a file of ssh-keygen's, so no quotes; the comment is the admin's.
-PUBLIC_KEY = r"(ssh-ed25519|sk-ssh-ed25519@openssh\.com) AAAA[A-Za-z0-9+/]{40,400}={0,2}( [A-Za-z0-9_.@ -]{1,100})?"
 GLOB = rf"{_PRINTABLE}{{1,256}}"
 _MOST = 32  # patterns of a kind: root compares each with every name
 
@@ -124,11 +122,6 @@ Globs = Annotated[
             "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
         }
     ),
-]
-PublicKey = Annotated[
-    str,
-    matching(PUBLIC_KEY, "an Ed25519 public key: `ssh-ed25519 AAAA…`, or `sk-ssh-ed25519@openssh.com AAAA…`"),
-    in_schema("public key", PUBLIC_KEY),
 ]
 Profile = Annotated[
     str,
@@ -461,14 +454,6 @@ class Trust(Section):
     qos: Literal["claimed", "enforced"] = key(
         "claimed", "`enforced` only if `AccountingStorageEnforce` has `qos`: otherwise users may submit under any QOS."
     )
-    signed: list[Literal["account", "site"]] = key(
-        [],
-        "Scopes of which nodes take only what [a signed list](../operations/signing.md) names. "
-        "Nobody's jobs publish there: `warmstart cache promote` does. `account`: every account's scope.",
-    )
-    keys: list[PublicKey] = key(
-        [], "Public keys that may sign such a list, as in OpenSSH's `*.pub`: any one of them is enough."
-    )
 
 
 class OnError(Section):
@@ -590,11 +575,6 @@ class Rule(Section):
         [], "Variables that users cannot change in these jobs: warmstart's value wins. Several rules add up."
     )
     together: bool | None = key(None, "`seed.together` for these jobs. The last matching rule that has one counts.")
-    signed_only: bool = key(
-        False,
-        "Seed these jobs from the scopes of `trust.signed` alone, not from their own user's, which root on any node "
-        "can write. One matching rule is enough.",
-    )
 
 
 class PolicyModel(Section):

@@ -142,10 +142,12 @@ def promote(
 ) -> Published:
     """Publish entries of a bundle (default: all) in a more trusted scope.
 
-    Raises `PromotionRefused`, else errors as in `compact`.
+    Raises `PromotionRefused`, `ScopeGuarded`, else errors as in `compact`.
     """
+    target = where._replace(scope=scope)
+    settings.store.require_unguarded(target)
     chosen = to_promote(settings, where, bundle, entries, deadline, scope=scope)
-    target, draft = where._replace(scope=scope), draft_of(chosen.manifest, [chosen])
+    draft = draft_of(chosen.manifest, [chosen])
     with packed_again(settings, chosen, target, draft, deadline) as fd:
         return settings.store.publish(target, fd, draft, deadline)
 

@@ -3,7 +3,7 @@
     <node>/bundles/                     root, 0700
         <sha256>.sqsh                   0444; mtime is the last use
         <sha256>.files.json             its entries with their files, as in the manifest
-        <sha256>.origin.json            its place in the store, and the hash of its manifest if that was signed
+        <sha256>.origin.json            its place in the store, and the hash of its manifest if a listing says it
         <sha256>.fetching               its beginning; being fetched while a process holds a flock on it, otherwise
                                         abandoned, unless its fetch goes on off the clock of jobs (`wanted`)
     <node>/layers/<sha256>/             root, 0700; the bundle, mounted `ro,nosuid,nodev`
@@ -76,7 +76,7 @@ MOST_MOUNTED, MOST_OF_SCOPE = 256, 64
 
 _BUNDLE = ".sqsh"
 _FILES = ".files.json"  # entry → path → size, SHA-256, mtime in nanoseconds
-_ORIGIN = ".origin.json"  # [scope, profile, namespace, bundle, hash of the manifest if it was signed]
+_ORIGIN = ".origin.json"  # [scope, profile, namespace, bundle, hash of the manifest if a listing says it]
 _COMPANIONS = (_FILES, _ORIGIN)
 _FETCHING = ".fetching"
 _LARGEST_FILES = 64 << 20
@@ -343,7 +343,7 @@ def _fetch(  # noqa: PLR0917 - what from where, how fast
     _reserve(fd, offer)
     try:
         return store.fetch(
-            namespace, offer.bundle, offer.sha256, offer.size, deadline, into=fd, rate=rate, signed=offer.manifest
+            namespace, offer.bundle, offer.sha256, offer.size, deadline, into=fd, rate=rate, manifest=offer.manifest
         )
     except bundles.BundleDamaged:
         if not is_resumed:

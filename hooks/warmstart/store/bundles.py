@@ -47,8 +47,8 @@ from warmstart.store.layout import (
 from warmstart.store.manifest import Draft, Entries, Manifest, ManifestUnreadable, Producer
 
 if TYPE_CHECKING:
+    from warmstart.store.listing import Listing
     from warmstart.store.locks import HeldLock
-    from warmstart.store.signed import Listing
 
 _MAKING = "making"  # a lock's name
 SUM = "size."  # before a scope's name, among the locks of ARTIFACTS: the sum of its bytes
@@ -122,7 +122,7 @@ class Offer(NamedTuple):
     size: int  # of the squashfs file, bytes
     entries: list[str]  # empty if they are all of the bundle's, and their names were not asked for
     whole: bool  # `entries` are all entries of the bundle
-    manifest: str = ""  # SHA-256 of its manifest, if the scope is signed (`store.signed`)
+    manifest: str = ""  # SHA-256 of its manifest, if the scope is guarded (`store.listing`)
     number: int = 0  # of entries, where their names are left out
 
 
@@ -144,14 +144,6 @@ class Published(NamedTuple):
     superseding: list[str] = []  # noqa: RUF012 - entries of which it takes the place, or that it retires
 
 
-class ToSign(NamedTuple):
-    """A bundle that a signed list is to name, as its publisher knows it: the store is not asked again."""
-
-    published: Published
-    listed: Listed
-    manifest: str  # SHA-256 of its manifest
-
-
 class _Sum(NamedTuple):
     """The bytes of a scope."""
 
@@ -167,12 +159,12 @@ class Reindexed(NamedTuple):
     refused: dict[str, str]  # bundle → why its manifest is unusable
 
 
-class ScopeSigned(PublishBlocked):
-    """The content of the scope is what a signed list says, and the key is not on this node."""
+class ScopeGuarded(PublishBlocked):
+    """A wing guards the scope: what nodes publish there, nobody would take."""
 
-    code = "scope-signed"
-    template = "cannot publish into {scope}: only what a signed list names is taken from there"
-    hint = "publish into the user's scope, and promote from there (docs/operations/signing.md)"
+    code = "scope-guarded"
+    template = "cannot publish into {scope}: only what its guard names is taken from there"
+    hint = "publish into the user's scope; the page of the wing that guards this one says who adds to it"
 
 
 def offers(  # noqa: PLR0917 - what to whom
@@ -186,9 +178,9 @@ def offers(  # noqa: PLR0917 - what to whom
 ) -> Offers:
     """Return which entries to take from which bundle; `scopes` are ordered most trusted first.
 
-    `listings` has the hash of the namespace's listing for each signed scope, "" where nothing may be taken. Unless they
-    are to be `named`, the names of entries are left out where all is taken of large bundles: then the time that this
-    takes does not depend on how many they are.
+    `listings` has the hash of the namespace's listing for each guarded scope, "" where nothing may be taken. Unless
+    they are to be `named`, the names of entries are left out where all is taken of large bundles: then the time that
+    this takes does not depend on how many they are.
 
     Each entry is in one offer at most. A missing namespace counts as empty, and so does one of a shared scope that
     cannot be read; what a user's own scope hides in the others must be known. Raises `StoreFailed` if the store fails
@@ -210,7 +202,7 @@ def offers(  # noqa: PLR0917 - what to whom
         head = heads.get(scope)
         try:
             if scope in listings:
-                listing = _listing(where, listings[scope], manifests)
+                listing = _named(where, listings[scope], manifests)
             elif head and (head.is_named or is_plain):
                 listing = head.listing
             else:
@@ -251,25 +243,25 @@ def _is_one_plain(heads: dict[str, Head | None]) -> bool:
     return all(head and head.is_plain for head in there) and len(there) <= 1
 
 
-def _listing(where: Namespace, sha256: str, manifests: dict[str, str]) -> index.Index:
-    """Return the index of a signed scope's namespace, and add the hashes of its manifests to `manifests`."""
+def _named(where: Namespace, sha256: str, manifests: dict[str, str]) -> index.Index:
+    """Return what counts as the index of a guarded namespace, and add the hashes of its manifests to `manifests`."""
     if not sha256:
         return index.Index([], {})
-    from warmstart.store import signed
+    from warmstart.store import listing
 
-    listing = signed.read_listing(where, sha256)
-    manifests.update(listing.manifests)
-    return index.Index(listing.bundles, {})
+    named = listing.read(where, sha256)
+    manifests.update(named.manifests)
+    return index.Index(named.bundles, {})
 
 
 def borne_out(store: str, profile: str, namespace: str, offers: list[Offer], listings: dict[str, str]) -> list[Offer]:
-    """Return offers that another node proposes without those of signed scopes that are not so in their listings."""
-    from warmstart.store import signed
+    """Return offers that another node proposes without those of guarded scopes that are not so in their listings."""
+    from warmstart.store import listing
 
     listed: dict[str, Listing] = {}
     for scope, sha256 in listings.items():
         where = Namespace(store, scope, profile, namespace)
-        listed[scope] = signed.read_listing(where, sha256) if sha256 else signed.Listing([], {})
+        listed[scope] = listing.read(where, sha256) if sha256 else listing.Listing([], {})
     return [
         offer._replace(manifest=listed[offer.scope].manifests[offer.bundle]) if offer.scope in listed else offer
         for offer in offers
@@ -384,11 +376,11 @@ def unblocked(where: Namespace, user: str, uid: int) -> Blocks:
 
 
 def fetch(  # noqa: PLR0917 - which bundle, where to, how fast
-    where: Namespace, bundle: str, sha256: str, size: int, fd: int, seconds: float = 0, rate: int = 0, signed: str = ""
+    where: Namespace, bundle: str, sha256: str, size: int, fd: int, seconds: float = 0, rate: int = 0, named: str = ""
 ) -> Entries:
     """Copy a bundle into the inherited descriptor `fd`; return its entries with their files.
 
-    `signed` is the hash that its manifest must have, "" for any.
+    `named` is the hash that its manifest must have, "" for any.
 
     What `fd` has already is kept: an earlier fetch of the same bundle left it. All bytes are hashed. They and the
     manifest must match `sha256` and `size`, or it raises `BundleDamaged`, and the content of `fd` is useless. At most
@@ -401,7 +393,7 @@ def fetch(  # noqa: PLR0917 - which bundle, where to, how fast
     with store_errors("fetch a bundle", where.path):
         try:
             with opened_dir(where.path) as dir_fd:
-                stored = index.read_manifest(dir_fd, bundle, signed)
+                stored = index.read_manifest(dir_fd, bundle, named)
                 if (stored.sha256, stored.size) != (sha256, size):
                     raise BundleDamaged(bundle=bundle, problem="index and manifest disagree")
                 source = open_regular(bundle + BUNDLE, dir_fd)
@@ -482,7 +474,7 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: 
         check_quota(where.store, where.scope, size, quota, announced=True)
     with store_errors("read the blocklist"):
         blocked = blocklist.read(where.store)
-    return _publish(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))[0]
+    return publish_as(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))[0]
 
 
 def lock_making(where: Namespace) -> bool:
@@ -502,25 +494,13 @@ def publish_compacted(where: Namespace, fd: int, draft: Draft, writer: str) -> P
 
     The result's `bundle` is None if one of the replaced bundles is gone.
     """
-    return _publish(where, fd, draft, writer, lambda new, before, _: index.with_older_id(new, before))[0]
+    return publish_as(where, fd, draft, writer, lambda new, before, _: index.with_older_id(new, before))[0]
 
 
-def publish_to_sign(where: Namespace, fd: int, draft: Draft, writer: str) -> ToSign:
-    """Publish a bundle that a signed list is to name; errors as `publish_bundle`.
-
-    What else is in the namespace counts for nothing: any node can have written it.
-    """
-    published, made = _publish(
-        where, fd, draft, writer, lambda new, *_: index.with_youngest_id(new, index.Index([], {}))
-    )
-    if made is None:
-        raise ValueError("a bundle without an id")
-    return ToSign(published, index.listed_of(made), index.sha256_of(manifest.encode(made)))
-
-
-def _publish(
+def publish_as(
     where: Namespace, fd: int, draft: Draft, writer: str, with_id: _WithId
 ) -> tuple[Published, Manifest | None]:
+    """Publish a bundle with the id that `with_id` gives it; return its manifest, too. Errors as `publish_bundle`."""
     from warmstart.store.atomic import temp_file  # not needed to read
     from warmstart.store.locks import publish_lock
 

@@ -8,6 +8,7 @@ operations import what they run.
 
 from __future__ import annotations
 
+from warmstart import wing
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, WorkerAnswerMalformed
 from warmstart.host.worker import Worker
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 
     from warmstart.paths import NodePaths
     from warmstart.policy.compiled import Policy
-    from warmstart.store.bundles import Offer, Offers, Published, ToSign
+    from warmstart.store.bundles import Offer, Offers, Published
+    from warmstart.store.guards import Guard, Guards
     from warmstart.store.layout import Namespace
     from warmstart.store.maintenance import Bundle
     from warmstart.store.manifest import Draft, Entries, Manifest
     from warmstart.store.parts import Handed, Listing, RunParts
-    from warmstart.store.verify import SignedLists, Verdict
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 
 # Whose functions run as the store's owner; the contract "store" in setup.cfg says what they may not do.
 OWNERS_ROOMS = ("warmstart.store.", "warmstart.images.store.")
+
+
+def rooms_of(policy: Policy) -> tuple[str, ...]:
+    """Return whose functions run as the store's owner, with those of the wings that the policy uses."""
+    return (*OWNERS_ROOMS, *(f"warmstart.wings.{known.name}.stored:" for known in policy.wings if known.used))
 
 
 class StoreClient:
@@ -45,7 +51,7 @@ class StoreClient:
         """
         self.path = path
         self.writer = writer
-        self.lists: SignedLists | None = None  # None: the policy asks for no signature
+        self.guards: Guards | None = None  # None: the policy has no scope guarded
         self._what = f"the store {path}"
         self.worker = Worker(owner, self._what, rooms=rooms)
         # A process of its own holds the lock: the one that works is killed when an operation passes its deadline.
@@ -53,13 +59,16 @@ class StoreClient:
 
     @classmethod
     def of(cls, policy: Policy, paths: NodePaths, writer: str) -> StoreClient:
-        """Return a client of the policy's store, which takes from signed scopes what their lists name."""
-        of_wings = [f"warmstart.wings.{known.name}.stored:" for known in policy.wings if known.used]
-        client = cls(policy.store_user, policy.paths.store, writer, (*OWNERS_ROOMS, *of_wings))
-        if policy.trust.signed:
-            from warmstart.store.verify import SignedLists
+        """Return a client of the policy's store, which takes from guarded scopes what their guards name."""
+        client = cls(policy.store_user, policy.paths.store, writer, rooms_of(policy))
+        if policy.guards:
+            from warmstart.store.guards import Guards
 
-            client.lists = SignedLists(policy.trust, policy.validate_user, paths.shared)
+            def load(name: str) -> Guard:
+                made: Guard = wing.load(f"{name}.guard").guard(policy, paths, client)
+                return made
+
+            client.guards = Guards(policy, load)
         return client
 
     def __enter__(self) -> StoreClient:
@@ -108,33 +117,13 @@ class StoreClient:
         """
         from warmstart.store import bundles
 
-        listings, problems = self._listings(scopes, profile, namespace, deadline)
-        offers = self.look(deadline, bundles.offers, scopes, profile, namespace, self.writer, listings, named)
-        offers.refused.update(problems)
+        listings = self.guards.listings(scopes, profile, namespace, deadline) if self.guards else None
+        guarded = listings.named if listings else {}
+        offers = self.look(deadline, bundles.offers, scopes, profile, namespace, self.writer, guarded, named)
+        offers.refused.update(listings.problems if listings else {})
         for offer in offers.offers:
             self.check_offer(*offer[:3], scopes)
         return offers
-
-    def _listings(
-        self, scopes: list[str], profile: str, namespace: str, deadline: Deadline
-    ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the hash of the namespace's listing for each signed scope, "" if there is none, and what is wrong."""
-        listings: dict[str, str] = {}
-        problems: dict[str, str] = {}
-        for scope in scopes if self.lists else ():
-            if self.lists and self.lists.is_signed(scope):
-                verdict = self.verdict(self.lists, scope, deadline)
-                named = verdict.list.namespaces if verdict.list else {}
-                listings[scope] = named.get(f"{profile}/{namespace}", "")
-                if verdict.problem:
-                    problems[f"{scope}/*"] = verdict.problem
-        return listings, problems
-
-    def verdict(self, lists: SignedLists, scope: str, deadline: Deadline) -> Verdict:
-        """Return what this host makes of a scope's list."""
-        from warmstart.store import signed
-
-        return lists.current(scope, lambda: self.look(deadline, signed.read, scope), deadline)
 
     def check_offer(self, scope: str, bundle: str, sha256: str, scopes: list[str]) -> None:
         """Refuse what root cannot use: the hash becomes a file name, and an offer is trusted by its scope."""
@@ -154,11 +143,11 @@ class StoreClient:
         *,
         into: int,
         rate: int = 0,
-        signed: str = "",
+        manifest: str = "",
     ) -> Entries:
         """Copy a bundle into the open file `into`, which may have its beginning; return its entries with their files.
 
-        `signed` is the hash that its manifest must have, "" for any. `rate`: bytes per second at most, 0 for no limit.
+        `manifest` is the hash that its manifest must have, "" for any; `rate` is bytes per second at most, 0 for any.
         Raises `FetchOverBudget` as soon as it is clear that it cannot be complete at the deadline, `BundleDamaged`,
         `BundleGone`, `ManifestUnreadable`, or `CopyFailed` if the node's disk fails.
         """
@@ -166,7 +155,7 @@ class StoreClient:
 
         with self.worker.another(keep=[into]) as worker:
             entries = worker.run(
-                deadline, bundles.fetch, where, bundle, sha256, size, into, deadline.left(), rate, signed
+                deadline, bundles.fetch, where, bundle, sha256, size, into, deadline.left(), rate, manifest
             )
         if not all(layout.is_plain_path(path) for files in entries.values() for path in files):
             raise self._malformed("fetch", f"a file name in {bundle} is not valid in a manifest")
@@ -188,7 +177,7 @@ class StoreClient:
         """
         from warmstart.store import bundles
 
-        self._require_unsigned(where)
+        self.require_unguarded(where)
         with self.worker.another(keep=[squashfs]) as worker:
             return worker.run(deadline, bundles.publish_bundle, where, squashfs, draft, self.writer, quota)
 
@@ -196,7 +185,7 @@ class StoreClient:
         """Publish an open squashfs file that replaces other bundles; errors as in `publish`."""
         from warmstart.store import bundles
 
-        self._require_unsigned(where)
+        self.require_unguarded(where)
         with self.worker.another(keep=[squashfs]) as worker:
             return worker.run(deadline, bundles.publish_compacted, where, squashfs, draft, self.writer)
 
@@ -208,21 +197,17 @@ class StoreClient:
         with self.worker.another() as locker:
             yield locker.run(deadline, bundles.lock_making, where)
 
-    def _require_unsigned(self, where: Namespace) -> None:
-        """Raise `ScopeSigned` for a scope whose list must be signed: nobody would read what is published there."""
-        if self.lists and self.lists.is_signed(where.scope):
-            from warmstart.store.bundles import ScopeSigned
+    def require_unguarded(self, where: Namespace) -> None:
+        """Raise `ScopeGuarded` for a guarded scope: nobody would read what is published there."""
+        if self.guards and self.guards.scopes([where.scope]):
+            from warmstart.store.bundles import ScopeGuarded
 
-            raise ScopeSigned(scope=where.scope)
+            raise ScopeGuarded(scope=where.scope)
 
-    # Signed scopes, on the host that signs
-
-    def publish_to_sign(self, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline) -> ToSign:
-        """Publish an open squashfs file that a signed list is to name; errors as in `publish`."""
-        from warmstart.store import bundles
-
-        with self.worker.another(keep=[squashfs]) as worker:
-            return worker.run(deadline, bundles.publish_to_sign, where, squashfs, draft, self.writer)
+    def require_unnamed(self, where: Namespace, bundle: str, deadline: Deadline) -> None:
+        """Raise what a scope's guard says of a bundle that readers take: they would look for it in vain."""
+        if self.guards and self.guards.scopes([where.scope]):
+            self.guards.of(where.scope).require_unnamed(where, bundle, deadline)
 
     # What the nodes of a run hand in
 
@@ -243,7 +228,7 @@ class StoreClient:
         """
         from warmstart.store import parts
 
-        self._require_unsigned(where)
+        self.require_unguarded(where)
         with self.worker.another(keep=[squashfs]) as worker:
             return worker.run(deadline, parts.hand_in, place, where, squashfs, draft, nodelist, self.writer, quota)
 
@@ -302,22 +287,21 @@ class StoreClient:
         return surveyed
 
     def borne_out(self, profile: str, namespace: str, offers: list[Offer], deadline: Deadline) -> list[Offer]:
-        """Return the offers of a proposal. Any node can write one, so signed scopes must bear out theirs.
+        """Return the offers of a proposal. Any node can write one, so the guards of scopes must bear out theirs.
 
-        Raises `ListUnsigned` if one does not.
+        Raises `NotBorneOut` if one does not.
         """
+        guarded = sorted({*self.guards.scopes(offer.scope for offer in offers)}) if self.guards else []
+        if self.guards is None or not guarded:
+            return offers
         from warmstart.store import bundles
 
-        signed = sorted({offer.scope for offer in offers if self.lists and self.lists.is_signed(offer.scope)})
-        if not signed:
-            return offers
-        listings, _ = self._listings(signed, profile, namespace, deadline)
-        found = self.look(deadline, bundles.borne_out, profile, namespace, offers, listings)
+        listings = self.guards.listings(guarded, profile, namespace, deadline)
+        found = self.look(deadline, bundles.borne_out, profile, namespace, offers, listings.named)
         if len(found) < len(offers):
-            from warmstart.store.verify import ListUnsigned
+            from warmstart.store.guards import NotBorneOut
 
-            problem = "the head node proposes a bundle that its list does not name so"
-            raise ListUnsigned(scope=", ".join(signed), problem=problem)
+            raise NotBorneOut(scope=", ".join(guarded))
         return found
 
     def _malformed(self, function: str, problem: str) -> WorkerAnswerMalformed:

@@ -279,13 +279,13 @@ def read_manifest(dir_fd: int, bundle: str, sha256: str = "") -> Manifest:
             raise ManifestUnreadable(bundle=bundle, problem=str(error.strerror)) from error
         raise
     if sha256 and sha256_of(data) != sha256:
-        raise ManifestUnreadable(bundle=bundle, problem="it is not the manifest that was signed")
+        raise ManifestUnreadable(bundle=bundle, problem="it is not the manifest that the listing names")
     return manifest.decode(bundle, data)
 
 
 def sha256_of(data: bytes) -> str:
     """Return the SHA-256 of a file's content."""
-    import hashlib  # not needed to seed from a scope without a signed list
+    import hashlib  # not needed to seed from a scope that nobody guards
 
     return hashlib.sha256(data).hexdigest()
 

@@ -197,7 +197,6 @@ RIGHTS = [
     ("scope: site, publish: {}, match: {partition: ci}", "publish.users: missing"),
     ("scope: site, publish: {users: [ghost]}, match: {partition: ci}", "publish.users[0]: no user 'ghost'"),
     ("scope: site, publish: {users: ['svc*']}, match: {partition: ci}", "publish.users[0]: 'svc*' is not a user"),
-    ("signed_only: true", "signed_only: needs trust.signed"),
     ("scope: site, publish: {users: [operator]}, match: {partition: ci}", "'operator' has uid 800, below limits"),
     ("scope: site, publish: {users: [svc_ci]}, match: {partition: '*'}", "match.partition[0]: '*' matches every"),
     ("scope: site, publish: {users: [svc_ci]}, match: {partition: [ci, '?*']}", "match.partition[1]: '?*' matches"),
@@ -225,31 +224,6 @@ def test_rights_on_claims_are_refused(site: Site, rule: str, refusal: str) -> No
 def test_an_enforced_account_may_grant_rights(compiled_of: Compile, rule: str) -> None:
     """Where slurmctld enforces associations the account counts as verified."""
     assert compiled_of(f"{ENFORCED}rules:\n  - {{name: a, {rule}}}\n").rules[0].scope
-
-
-KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
-
-
-@pytest.mark.parametrize(
-    ("trust", "refusal"),
-    [
-        ("{signed: [site]}", "trust.keys: needs the public keys that may sign"),
-        (f"{{signed: [user], keys: [{KEY}]}}", "trust.signed[0]"),
-        ("{signed: [site], keys: [ssh-rsa AAAAB3NzaC1yc2E]}", "is not an Ed25519 public key"),
-        (f"{{signed: [site], keys: ['{KEY} \\\" cert-authority']}}", "is not an Ed25519 public key"),
-    ],
-)
-def test_a_signed_scope_needs_keys(site: Site, trust: str, refusal: str) -> None:
-    """Of a kind that ssh-keygen knows; nothing else gets into a line of its file."""
-    assert refusal in refusals(site, f"{MINIMAL}trust: {trust}\n")[0]
-
-
-def test_nobody_publishes_into_a_signed_scope(site: Site, compiled_of: Compile) -> None:
-    """An administrator promotes; the same rule is right for a scope that is not signed."""
-    rules = "rules: [{name: r, scope: site, publish: {users: [svc_ci]}, match: {partition: ci}}]\n"
-    (refusal,) = refusals(site, f"{MINIMAL}trust: {{signed: [site], keys: [{KEY}]}}\n{rules}")
-    assert "scope site is signed" in refusal
-    compiled_of(f"{MINIMAL}trust: {{signed: [account], keys: [{KEY}]}}\n{rules}")
 
 
 @pytest.mark.parametrize("attribute", ["job_name", "array"])

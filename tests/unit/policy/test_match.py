@@ -14,7 +14,7 @@ from tests.support.runs import a_job
 from warmstart import plan
 from warmstart.job import Job
 from warmstart.policy import load, match
-from warmstart.policy.compiled import Condition, Pattern, Policy
+from warmstart.policy.compiled import Condition, Pattern, Policy, Trust
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import (
     NO_RULE,
@@ -23,7 +23,6 @@ from warmstart.policy.match import (
     combine,
     is_observed,
     matching,
-    nodes_publish,
     private_repository,
     scope_key,
     scope_of,
@@ -461,29 +460,38 @@ def test_what_rules_override_adds_up(compiled_of: Compile) -> None:
     assert grant.override == {"OTHER", "NUMBA_CACHE_DIR", "TMPDIR"}
 
 
-def test_a_job_can_be_seeded_from_signed_scopes_alone() -> None:
+def test_a_job_can_be_seeded_from_guarded_scopes_alone() -> None:
     """One rule is enough, also one that the node cannot judge: it restricts. Its harvest is its user's."""
     bare = defaults()
-    trust = bare.trust._replace(account="enforced", signed=("site",))
+    guarded = bare._replace(trust=bare.trust._replace(account="enforced"), guards={"site": "a-wing"})
     wide = a_rule(scope="site")
-    only = a_rule(name="only", signed_only=True)
+    only = a_rule(name="only", guarded_only=True)
     unknown = only._replace(match=(Condition("job_name", ()),))
     for rules in ((wide, only), (only, wide), (wide, unknown)):
-        policy = bare._replace(trust=trust, rules=rules)
+        policy = guarded._replace(rules=rules)
         grant = combine(policy, matching(policy, JOB._replace(job_name=None), no_groups), JOB)
         assert (grant.read_scopes, grant.publish_scope) == (["site"], "user-1000-alice")
-    policy = bare._replace(trust=trust, rules=(wide,))
+    policy = guarded._replace(rules=(wide,))
     assert len(combine(policy, matching(policy, JOB, no_groups), JOB).read_scopes) == 3
 
 
+def test_a_rule_that_restricts_grants_nothing_by_that() -> None:
+    """It needs no proven attribute: on a claimed one it matches as any rule does."""
+    policy = defaults()._replace(
+        trust=Trust("unproven", "claimed"),
+        rules=(a_rule(guarded_only=True, match=(Condition("account", (Pattern("*", ""),)),)),),
+    )
+    (match,) = matching(policy, JOB, no_groups)
+    assert (match.matched, match.unknown) == (True, False)
+
+
 def test_which_scopes_a_job_is_shown_something_from(compiled_of: Compile) -> None:
-    """Nodes publish into all that are not signed; an account that a job may have claimed has none."""
-    policy = compiled_of(MINIMAL)
-    trust = policy.trust._replace(signed=("site",))
-    scopes = ["site", "account-ml", "user-1-a"]
-    assert accepted(trust, scopes, signed_only=False) == scopes
-    assert accepted(trust, scopes, signed_only=True) == ["site"]
-    assert [nodes_publish(trust, scope) for scope in scopes] == [False, True, True]
+    """Nodes publish into all that nobody guards; an account that a job may have claimed has none."""
+    policy = compiled_of(MINIMAL)._replace(guards={"site": "a-wing"})
+    scopes = ["site", "account-ml", "user-1-a", "user-1-site", "sites"]
+    assert accepted(policy, scopes, guarded_only=False) == scopes
+    assert accepted(policy, scopes, guarded_only=True) == ["site"]
+    assert [policy.is_guarded(scope) for scope in scopes] == [True, False, False, False, False]
     assert (scope_of(policy, "account", JOB), scope_of(policy, "site", JOB)) == ("", "site")
-    enforced = policy._replace(trust=trust._replace(account="enforced"))
+    enforced = policy._replace(trust=policy.trust._replace(account="enforced"))
     assert scope_of(enforced, "account", JOB) == scope_key("account", JOB)

@@ -12,33 +12,31 @@ from __future__ import annotations
 
 import time
 
-from warmstart.errors import StoreError, WarmstartError
-from warmstart.host import signatures, wire
+from warmstart.errors import UserError, WarmstartError
+from warmstart.host import wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import ensure_dir, opened_dir, opened_lock, read_small, replace_file, wait_flock
-from warmstart.host.identity import Identity
 from warmstart.lean import Callable, NamedTuple, dumps, suppress
-from warmstart.policy.compiled import Trust
-from warmstart.store import signed
+from warmstart.policy.compiled import Policy
 from warmstart.store.layout import StoreFailed
-from warmstart.store.signed import Envelope, SignedList
+from warmstart.wings.signing import signatures, stored
+from warmstart.wings.signing.settings import settings
+from warmstart.wings.signing.stored import Envelope, SignedList
 
 AHEAD_S = 3600.0  # by which the signer's clock may be ahead
 CHECKING_S = 10.0
 REUSED_S = 5.0  # a prolog asks once for each profile
 _STORE_ID = "store-id"
-_LARGEST = 2 * signed.LARGEST
+_LARGEST = 2 * stored.LARGEST
 _Read = Callable[[], Envelope | None]
 
 
-class ListUnsigned(StoreError):
-    """The list of a scope that must be signed does not hold, so nothing is taken from it."""
+class NotSigned(UserError):
+    """A list could not be signed, or may not be."""
 
-    code = "list-unsigned"
-    template = "the scope {scope}: {problem}"
-    hint = (
-        "run `warmstart doctor`; docs/operations/signing.md says how to sign, and who else may have written the store"
-    )
+    code = "not-signed"
+    template = "the list of the scope {scope} is not signed: {problem}"
+    hint = "docs/wings/signing.md says what signing needs"
 
 
 class Verdict(NamedTuple):
@@ -57,17 +55,13 @@ class _Known(NamedTuple):
 class SignedLists:
     """The signed lists of one store."""
 
-    def __init__(self, trust: Trust, validator: Identity, var: str) -> None:
+    def __init__(self, policy: Policy, var: str) -> None:
         """`var` is the directory of the installation's state."""
-        self.trust = trust
-        self._validator = validator
+        self._keys = settings(policy).keys
+        self._validator = policy.validate_user
         self._var = var
         self._directory = f"{var}/signed"
         self._recent: dict[str, tuple[float, Verdict]] = {}  # scope → when it was found, and what
-
-    def is_signed(self, scope: str) -> bool:
-        """Return whether the scope's list must be signed."""
-        return signed.is_signed(scope, self.trust)
 
     def current(self, scope: str, read: _Read, deadline: Deadline) -> Verdict:
         """Return what to take from a scope; `read` asks the store's owner for its list. Raises `WorkerSilent`."""
@@ -90,16 +84,16 @@ class SignedLists:
         except StoreFailed as error:
             problem = str(error)
         known = self._known(scope)
-        if there is None or known is None or there.text != known.text or known.keys != list(self.trust.keys):
+        if there is None or known is None or there.text != known.text or known.keys != self._keys:
             try:
                 known, refused = self._accepted(scope, there, deadline)
                 problem = problem or refused
             except (OSError, WarmstartError) as error:
-                known = known if known and known.keys == list(self.trust.keys) else None
+                known = known if known and known.keys == self._keys else None
                 problem = problem or f"its signature cannot be checked: {error}"
         if known is None:
             return Verdict(None, problem)
-        made = signed.checked(known.text)
+        made = stored.checked(known.text)
         now = time.time()
         if made.expires <= now:
             return Verdict(None, problem or f"its list has expired, {_ago(now - made.expires)} ago")
@@ -121,25 +115,25 @@ class SignedLists:
                 return known, "no key of the policy has signed its list"
             if problem := self._refusal(scope, there.text):
                 return known, problem
-            known = _Known(there.text, there.signature, list(self.trust.keys))
+            known = _Known(there.text, there.signature, self._keys)
             self._remember(scope, known)
             return known, ""
 
     def _held_to_keys(self, scope: str, deadline: Deadline) -> _Known | None:
         """Return the remembered list, if a key that the policy has now has signed it."""
         known = self._known(scope)
-        if known is None or known.keys == list(self.trust.keys):
+        if known is None or known.keys == self._keys:
             return known
         if not self.holds(Envelope(known.text, known.signature), deadline):
             return None
-        known = known._replace(keys=list(self.trust.keys))
+        known = known._replace(keys=self._keys)
         self._remember(scope, known)
         return known
 
     def _refusal(self, scope: str, text: str) -> str:
         """Return why a list that a key has signed does not count here; "" if it does."""
         try:
-            made = signed.checked(text)
+            made = stored.checked(text)
         except ValueError as error:
             return f"its list is of another form: {error}"
         known = self.remembered(scope)
@@ -156,7 +150,7 @@ class SignedLists:
     def remembered(self, scope: str) -> SignedList | None:
         """Return the last list of a scope that held, by whatever keys."""
         known = self._known(scope)
-        return signed.checked(known.text) if known else None
+        return stored.checked(known.text) if known else None
 
     def store_id(self) -> str:
         """Return the id of the store that this host remembers, "" if it remembers none."""
@@ -168,13 +162,13 @@ class SignedLists:
     def holds(self, envelope: Envelope, deadline: Deadline) -> bool:
         """Return whether a key of the policy has signed the text; raises `OSError`, or why ssh-keygen did not run."""
         by = deadline.within(CHECKING_S)
-        return signatures.holds(self.trust.keys, envelope.text, envelope.signature, self._validator, by)
+        return signatures.holds(self._keys, envelope.text, envelope.signature, self._validator, by)
 
     def _known(self, scope: str) -> _Known | None:
         """Return what root has remembered of a scope."""
         with suppress(OSError, ValueError):
             known = wire.from_object(_Known, wire.parse(read_small(f"{self._directory}/{scope}.json", _LARGEST)))
-            signed.checked(known.text)
+            stored.checked(known.text)
             return known
         return None
 

@@ -1,30 +1,28 @@
-"""The signed list of a scope, and what it names (docs/operations/signing.md, docs/store-format.md).
+"""The signed list of a scope (docs/wings/signing.md), and what is written with it. Runs as the store's owner.
 
-    artifacts/<scope>/signed.json                              replaced: the list as text, and its signature
-    artifacts/<scope>/<profile>/<namespace>/<sha256>.listing   immutable: the bundles of one namespace
+    artifacts/<scope>/signed.json       replaced: the list as text, and its signature
 
-The list names each listing by its hash, and a listing each bundle and each manifest by theirs. Whoever can write the
-store can remove all of that, and add nothing to it. Every identity uses the types; only the store's owner creates and
-reads the files. Nothing here believes a signature: `store.verify` checks it. Hot path of jobs that read such a scope.
+The list names the listing of each namespace by its hash (`store.listing`). Whoever can write the store can remove all
+of that, and add nothing to it. Every identity uses the types. Nothing here believes a signature: `lists` checks it. Hot
+path of jobs that read such a scope.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 
 from warmstart.host import wire
 from warmstart.host.files import opened_dir
 from warmstart.lean import NamedTuple, dumps
-from warmstart.policy.compiled import Trust
-from warmstart.store import index
+from warmstart.store import bundles, index, manifest
+from warmstart.store.bundles import Published
 from warmstart.store.index import Listed
 from warmstart.store.layout import ARTIFACTS, Namespace, is_component, store_errors
-from warmstart.store.manifest import is_sha256
+from warmstart.store.listing import LISTING
+from warmstart.store.manifest import Draft, is_sha256
 
 FORMAT = 1
 NAME = "signed.json"
-LISTING = ".listing"
 LARGEST = 4 << 20  # bytes of a list: 100 for each namespace
 
 
@@ -47,16 +45,12 @@ class Envelope(NamedTuple):
     signature: str  # as `ssh-keygen -Y sign` writes it
 
 
-class Listing(NamedTuple):
-    """The bundles of one namespace."""
+class ToSign(NamedTuple):
+    """A bundle that a list is to name, as its publisher knows it: the store is not asked again."""
 
-    bundles: list[Listed]  # oldest first
-    manifests: dict[str, str]  # bundle → SHA-256 of its manifest, as it is in the store
-
-
-def is_signed(scope: str, trust: Trust) -> bool:
-    """Return whether the policy asks for a signed list of a scope; `scope` is the name of its directory."""
-    return scope.partition("-")[0] in trust.signed
+    published: Published
+    listed: Listed
+    manifest: str  # SHA-256 of its manifest
 
 
 def of(profile: str, namespace: str) -> str:
@@ -71,6 +65,10 @@ def read(store: str, scope: str) -> Envelope | None:
             data = index.read_whole(os.path.join(store, ARTIFACTS, scope, NAME), LARGEST)
         except FileNotFoundError:
             return None
+    return _envelope(data)
+
+
+def _envelope(data: bytes) -> Envelope:
     try:
         envelope = wire.from_object(Envelope, wire.parse(data))
         (envelope.text + envelope.signature).encode()  # JSON can name surrogates, which are no text
@@ -90,37 +88,6 @@ def write(store: str, scope: str, envelope: Envelope, writer: str) -> None:
             replace(fd, writer, NAME, dumps(envelope._asdict()).encode())
 
 
-def read_listing(where: Namespace, sha256: str) -> Listing:
-    """Return the listing of a namespace with this hash; raises `StoreFailed` if it is missing or another's."""
-    with store_errors("read a signed listing", where.path):
-        data = index.read_whole(os.path.join(where.path, sha256 + LISTING), index.LARGEST)
-        if index.sha256_of(data) != sha256:
-            raise OSError(errno.EBADMSG, "not what was signed", sha256 + LISTING)
-        return decoded(data)
-
-
-def decoded(data: bytes) -> Listing:
-    """Return the listing that `encoded` made; raises `OSError` for anything else."""
-    try:
-        raw = wire.parse(data)
-        if raw["format"] != FORMAT:
-            raise OSError(errno.EBADMSG, f"its format is {raw['format']!r}, known is {FORMAT}")
-        listing = Listing(
-            [index.listed_row(row) for row in raw["bundles"]], wire.decode(dict[str, str], raw["manifests"])
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise OSError(errno.EBADMSG, "not a listing") from error
-    if {listed.bundle for listed in listing.bundles} != listing.manifests.keys():
-        raise OSError(errno.EBADMSG, "not a listing")
-    return listing
-
-
-def encoded(listing: Listing) -> str:
-    """Return a listing as it is stored."""
-    bundles = [listed._asdict() for listed in sorted(listing.bundles)]
-    return dumps({"format": FORMAT, "bundles": bundles, "manifests": listing.manifests}, separators=(",", ":"))
-
-
 def write_listing(where: Namespace, writer: str, text: str) -> str:
     """Store a listing; return its hash. Raises `StoreFull` or `StoreFailed`."""
     from warmstart.store.atomic import replace
@@ -138,6 +105,19 @@ def remove_listings(where: Namespace, keep: list[str]) -> None:
             stem = name.removesuffix(LISTING)
             if stem != name and is_sha256(stem) and stem not in keep:
                 os.unlink(name, dir_fd=fd)
+
+
+def publish(where: Namespace, fd: int, draft: Draft, writer: str) -> ToSign:
+    """Publish the squashfs of the inherited descriptor `fd`, for a list to name; errors as `bundles.publish_bundle`.
+
+    What else is in the namespace counts for nothing: any node can have written it.
+    """
+    published, made = bundles.publish_as(
+        where, fd, draft, writer, lambda new, *_: index.with_youngest_id(new, index.Index([], {}))
+    )
+    if made is None:
+        raise ValueError("a bundle without an id")
+    return ToSign(published, index.listed_of(made), index.sha256_of(manifest.encode(made)))
 
 
 def checked(text: str) -> SignedList:

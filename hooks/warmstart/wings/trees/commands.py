@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from warmstart.cli.cache import NO, SHORT, admin_session, administrator, require_unnamed, store_reading
+from warmstart.cli.cache import NO, SHORT, admin_session, administrator, store_reading
 from warmstart.cli.output import (
     UNUSABLE,
     Column,
@@ -287,7 +287,8 @@ def _say_nothing(tree: str, user: str | None) -> None:
 
 def _take_out(session: Session, chosen: Sequence[TreeCopy], how: str) -> None:
     for copy in chosen:
-        require_unnamed(session, Namespace(session.store.path, copy.scope, PROFILE, copy.namespace), copy.bundle)
+        where = Namespace(session.store.path, copy.scope, PROFILE, copy.namespace)
+        session.store.require_unnamed(where, copy.bundle, session.store_deadline())
     for copy in chosen:
         copies.take_out(session.store, session.audit, copy, f"{how} by {administrator()}")
 

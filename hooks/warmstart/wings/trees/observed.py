@@ -24,7 +24,7 @@ def look(observed: Observed) -> None:
     try:
         with TreeClient(Identity(job.user, job.uid, job.gid), options.tree) as client:
             seen = client.look(offered(policy).prefixes, options.marker, observed.deadline, options.shared)
-        home = home_of(seen.path, options.shared, options.scope, policy.trust, signed_only=options.signed_only)
+        home = home_of(seen.path, options.shared, options.scope, policy, guarded_only=options.guarded_only)
         where = place_of(store.path, home.publish, facts_of(seen, home.shared))
         path, name = seen.path, where.name
         offers = store.offers(home.read, where.profile, name, observed.deadline).offers

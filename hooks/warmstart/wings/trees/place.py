@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, sha256
-from warmstart.policy.match import accepted, nodes_publish
+from warmstart.policy.match import accepted
 from warmstart.profiles.defined import OWNERS
 from warmstart.store.layout import Namespace
 from warmstart.wings.trees.offered import PROFILE, GrantedTree, covering
 
 if TYPE_CHECKING:
-    from warmstart.policy.compiled import Trust
+    from warmstart.policy.compiled import Policy
     from warmstart.wings.trees.current import Look
 
 ENTRY = "tree"  # the one entry of a bundle, and the tree's directory in it
@@ -25,15 +25,15 @@ class Home(NamedTuple):
     shared: GrantedTree | None  # None: it is the user's own
 
 
-def home_of(path: str, granted: Sequence[GrantedTree], own: str, trust: Trust, *, signed_only: bool) -> Home:
+def home_of(path: str, granted: Sequence[GrantedTree], own: str, policy: Policy, *, guarded_only: bool) -> Home:
     """Return where the copy of the tree at a path without links is; `own` is the user's scope.
 
-    In a signed scope nodes publish nothing: a copy for many is packed in the user's, for an administrator to promote.
+    In a guarded scope nodes publish nothing: a copy for many is packed in the user's, for an administrator to promote.
     """
     shared = covering(path, granted)
     scope = shared.scope if shared else own
-    publish = scope if nodes_publish(trust, scope) else own
-    return Home(accepted(trust, dict.fromkeys([scope, publish]), signed_only=signed_only), publish, shared)
+    publish = own if policy.is_guarded(scope) else scope
+    return Home(accepted(policy, dict.fromkeys([scope, publish]), guarded_only=guarded_only), publish, shared)
 
 
 def facts_of(seen: Look, shared: GrantedTree | None) -> dict[str, str]:

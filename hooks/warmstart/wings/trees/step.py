@@ -47,14 +47,14 @@ SEVERAL_NODES = "several-nodes"
 NO_COPY = "no-copy"
 NOTHING_PROPOSED = "nothing-proposed"
 NODES_DIFFER = "nodes-differ"
-NOT_SIGNED = "not-signed"
+NOT_ACCEPTED = "not-accepted"
 TOO_MANY = "too-many-packs"
 REFUSED = "bundles-refused"
 _WHY = {
     SEVERAL_NODES: "the policy lets the nodes of a job not agree on a copy (seed.together)",
     NOTHING_PROPOSED: "the job's first node has no copy",
     NODES_DIFFER: "the job's nodes see different versions of it",
-    NOT_SIGNED: "it has no signed copy",
+    NOT_ACCEPTED: "the job may take none of its copies",
     TOO_MANY: "too many of your trees wait to be packed already",
     REFUSED: "its copies are refused: the administrators' audit says why",
     "fetch-goes-on": "its copy did not come in time: it comes for later jobs",
@@ -71,9 +71,9 @@ NO_ROOM = (
     "tree {tree} is read from the shared file system, and can be written: the job has no workspace on this node, where "
     "a packed copy would be shown"
 )
-UNSIGNED = (
-    "tree {tree} is read from the shared file system: this job takes nothing that is not signed, and packed copies of "
-    "trees are not"
+UNACCEPTED = (
+    "tree {tree} is read from the shared file system: this job takes from guarded scopes alone, and a packed copy is "
+    "in none"
 )
 _ELSEWHERE = "a node of the job cannot show its copy ({})"
 _MOST_NAMED = 3  # of what a copy lacks, in a job's output
@@ -88,7 +88,7 @@ class Options(NamedTuple):
     alone: bool  # the job has one node
     meeting: Meeting | None = None  # where the nodes of a job agree on its tree; None: each reads the tree itself
     shared: tuple[GrantedTree, ...] = ()  # trees of the job's account, or the site
-    signed_only: bool = False
+    guarded_only: bool = False
 
 
 class _Tree(NamedTuple):
@@ -135,7 +135,7 @@ def options_of(policy: Policy, job: Job, grant: Grant, requested: Request) -> Op
         alone=not nodes.has_several(job.nodelist),
         meeting=(meeting := plan.meeting_of(job, grant)) and meeting._replace(topic=NAME),
         shared=granted(policy, job, grant),
-        signed_only=grant.signed_only,
+        guarded_only=grant.guarded_only,
     )
 
 
@@ -154,7 +154,7 @@ def why_not(policy: Policy, options: Options) -> str:
     if policy.constant_path not in WAYS:
         return NO_WAY
     scopes = [options.scope, *(tree.scope for tree in options.shared)]
-    return "" if accepted(policy.trust, scopes, signed_only=options.signed_only) else UNSIGNED
+    return "" if accepted(policy, scopes, guarded_only=options.guarded_only) else UNACCEPTED
 
 
 def _left(context: Context, sentence: str) -> Outcome:  # noqa: ARG001 - the shape of all steps'
@@ -231,7 +231,7 @@ def _look(context: Context, options: Options) -> _Tree:
             seen = client.look(offered(policy).prefixes, options.marker, deadline, options.shared)
     except WorkerSilent as error:
         raise TreeUnusable(tree=options.tree, problem=f"its file system: {error.fields['problem']}") from error
-    home = home_of(seen.path, options.shared, options.scope, policy.trust, signed_only=options.signed_only)
+    home = home_of(seen.path, options.shared, options.scope, policy, guarded_only=options.guarded_only)
     return _Tree(seen, home, facts_of(seen, home.shared))
 
 
@@ -261,7 +261,7 @@ def _isolated(options: Options, find: Callable[[], _Shown]) -> _Shown:
 
 def _alone(context: Context, options: Options, tree: _Tree) -> _Shown:
     if not tree.home.read:
-        return _Shown(None, NOT_SIGNED)
+        return _Shown(None, NOT_ACCEPTED)
     offers = _offers(context, tree)
     if offers.offers:
         return _fetched(context, tree, offers.offers[0])
@@ -279,7 +279,7 @@ def _agreed(
     from warmstart.store.bundles import Offer
 
     if tree and not tree.home.read:
-        tree, problem = None, NOT_SIGNED
+        tree, problem = None, NOT_ACCEPTED
     record = context.record._replace(read_scopes=tree.home.read if tree else [options.scope])
     together = Together(context.store, record, meeting, context.policy.seed.fetch_budget)
     own: dict[str, ProposedProfile] = {}
@@ -393,7 +393,7 @@ def _without(context: Context, options: Options, tree: _Tree, offers: Offers) ->
     """Have the tree packed, unless its copies are refused; return why the job has none."""
     for bundle, why in offers.refused.items():
         context.audit.emit(core_events.BUNDLE_REFUSED, profile=PROFILE, bundle=bundle, reason=why)
-    elsewhere = {f"{scope}/*" for scope in tree.home.read if scope != tree.home.publish}  # no list that is signed
+    elsewhere = {f"{scope}/*" for scope in tree.home.read if scope != tree.home.publish}  # its guard names nothing
     if offers.refused.keys() - elsewhere:
         return _Shown(None, REFUSED)
     if found := _not_compiled(context, options, tree):

@@ -29,13 +29,14 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.seed import node_cache
 from warmstart.seed.together import ProposedBundle, ProposedProfile, Together
-from warmstart.store import bundles, index, signed
+from warmstart.store import bundles, index, listing
 from warmstart.store.bundles import Offer, Offers
 from warmstart.store.client import StoreClient
+from warmstart.store.guards import NotBorneOut
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Draft, File, ManifestUnreadable, Producer
 from warmstart.store.meeting import Meeting
-from warmstart.store.verify import ListUnsigned
+from warmstart.wings.signing import stored
 
 pytestmark = [pytest.mark.usefixtures("capable_host"), pytest.mark.threat(52)]
 
@@ -57,7 +58,7 @@ class Site(MaintenanceSite):
     def trusting(self, *names: str) -> str:
         """Return the part of a policy that believes these keys."""
         keys = ", ".join(f'"{(self.keys / f"{name}.pub").read_text().strip()}"' for name in names)
-        return f"trust: {{signed: [site], keys: [{keys}]}}"
+        return f"signing: {{scopes: [site], keys: [{keys}]}}"
 
     def trust(self, *names: str) -> None:
         """Believe these keys from now on."""
@@ -72,17 +73,17 @@ class Site(MaintenanceSite):
         """Promote a bundle with entries of this content; return its id in the site's scope."""
         made = {entry: files for name in entries for entry, files in one(name, data).items()}
         source = self.publish(made, user="a")
-        answer = self.json("cache", "promote", source, "--to", SCOPE, "--key", f"{self.keys}/{key}")
+        answer = self.json("signing", "promote", source, "--to", SCOPE, "--key", f"{self.keys}/{key}")
         return str(answer["bundle"])
 
     def sign(self, *options: str, key: str = "first") -> int:
         """Sign the site's list anew; return the exit status."""
-        return self.command("cache", "sign", SCOPE, "--key", f"{self.keys}/{key}", *options)
+        return self.command("signing", "sign", SCOPE, "--key", f"{self.keys}/{key}", *options)
 
     @property
     def list(self) -> Path:
         """The site's signed list."""
-        return self.store / "artifacts" / SCOPE / signed.NAME
+        return self.store / "artifacts" / SCOPE / stored.NAME
 
     def node(self, name: str) -> Node:
         """Return a node."""
@@ -159,13 +160,13 @@ def publish_tree(site: Site, data: bytes, facts: dict[str, str], *, scope: str =
 def test_the_copy_of_a_tree_for_many_is_promoted_as_bundles_are(site: Site) -> None:
     """Byte for byte. What a node puts beside it is not seen; a user's own copy, which may lack files, stays theirs."""
     to_site = ("--to", SCOPE, "--key", f"{site.keys}/first")
-    assert site.command("cache", "promote", publish_tree(site, b"own", {"path": "/t"}), *to_site) == 2
+    assert site.command("signing", "promote", publish_tree(site, b"own", {"path": "/t"}), *to_site) == 2
     source = publish_tree(site, GOOD, {"path": "/t", "owners": "5"}, scope="user-2-b")
     publish_tree(site, EVIL, {"path": "/t", "owners": "5"}, scope=SCOPE)
     node = site.node("n2")
     with StoreClient.of(site.policy, node.paths, "n2-test") as client:
         assert client.offers([SCOPE], "whole-things", "ns", after(20)).offers == []
-    promoted = site.json("cache", "promote", source, *to_site)["bundle"]
+    promoted = site.json("signing", "promote", source, *to_site)["bundle"]
     with StoreClient.of(site.policy, node.paths, "n2-test") as client:
         where = Namespace(str(site.store), SCOPE, "whole-things", "ns")
         (offer,) = client.offers([SCOPE, "user-2-b"], "whole-things", "ns", after(20)).offers
@@ -286,7 +287,7 @@ def listing_with_planted(site: Site) -> str:
     plant_bundle(site)
     rows = [index.listed_row(row) for row in rows_of(site)]
     hashes = {row.bundle: index.sha256_of((site.directory(SCOPE) / f"{row.bundle}.json").read_bytes()) for row in rows}
-    return signed.write_listing(site.namespace(SCOPE), "n1-test", signed.encoded(signed.Listing(rows, hashes)))
+    return stored.write_listing(site.namespace(SCOPE), "n1-test", listing.encoded(listing.Listing(rows, hashes)))
 
 
 def sign_as_attacker(site: Site, key: str, purpose: str, **changes: str) -> None:
@@ -398,7 +399,7 @@ def test_time_does_not_help(site: Site, offset: int, said: str) -> None:
     site.promote("e")
     node = site.node("n2")
     assert node.seeded() == {"e": GOOD}
-    with mock.patch("warmstart.store.verify.time.time", return_value=time.time() + offset):
+    with mock.patch("warmstart.wings.signing.lists.time.time", return_value=time.time() + offset):
         assert node.seeded() == {}
         assert said in node.problem()
     assert node.seeded() == {"e": GOOD}
@@ -452,7 +453,7 @@ def test_nodes_and_maintenance_publish_nothing_there(site: Site) -> None:
         fd = site.packed(one("x"))
         with pytest.raises(bundles.PublishBlocked) as refused:
             client.publish(site.namespace(SCOPE), fd, site.draft(one("x")), after(20))
-        assert refused.value.code == "scope-signed"
+        assert refused.value.code == "scope-guarded"
         os.close(fd)
     assert site.json("cache", "compact")["compacted"] == 1  # of the user's own
     with mock.patch("warmstart.store.maintenance.time.time", return_value=time.time() + 400 * 86400):
@@ -502,5 +503,5 @@ def test_a_head_node_proposes_only_what_is_signed(site: Site) -> None:
     assert proposed(1, good._replace(entries=[])) == [good._replace(entries=[])]
     changed = [evil, good._replace(sha256=evil.sha256), good._replace(entries=["f"], whole=False)]
     for number, offer in enumerate(changed, 2):
-        with pytest.raises(ListUnsigned):
+        with pytest.raises(NotBorneOut):
             proposed(number, offer)

@@ -1,4 +1,4 @@
-"""What a host believes of signed lists, with real keys: the rest of it is in security/test_signed_scopes.py."""
+"""What a host believes of signed lists, with real keys: the rest of it is in tests/wings/signing/security."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from unittest import mock
 
 import pytest
 
+from tests.support.policy_site import defaults
 from tests.support.requirements import need_ssh_keygen
 from warmstart.errors import StoreError
-from warmstart.host import signatures
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.policy.compiled import Trust
+from warmstart.policy.compiled import Policy
 from warmstart.store.layout import StoreFailed
-from warmstart.store.signed import Envelope
-from warmstart.store.verify import SignedLists, Verdict
+from warmstart.wings.signing import signatures
+from warmstart.wings.signing.lists import SignedLists, Verdict
+from warmstart.wings.signing.settings import KEY
+from warmstart.wings.signing.stored import Envelope
 
 pytestmark = pytest.mark.threat(52)
 
@@ -34,7 +36,9 @@ class Host:
         self.var = root / "var"
         self.var.mkdir()
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key], check=True)
-        self.trust = Trust("claimed", "claimed", ("site",), ((root / "key.pub").read_text().strip(),))
+        keys = [(root / "key.pub").read_text().strip()]
+        me = Identity("me", os.getuid(), os.getgid())
+        self.policy: Policy = defaults()._replace(validate_user=me, own={KEY: {"scopes": ["site"], "keys": keys}})
         self.there: Envelope | None = None
         self.error: StoreError | None = None
 
@@ -54,7 +58,7 @@ class Host:
 
     def verdict(self) -> Verdict:
         """Return what a new process of this host makes of it."""
-        lists = SignedLists(self.trust, Identity("me", os.getuid(), os.getgid()), str(self.var))
+        lists = SignedLists(self.policy, str(self.var))
         return lists.current("site", self.read, after(20))
 
     def outcome(self) -> tuple[int, str]:
@@ -120,7 +124,7 @@ def test_without_the_program_nothing_new_is_believed(host: Host) -> None:
 def test_a_process_asks_the_store_once_for_all_profiles(host: Host) -> None:
     """Within a few seconds, unless it is told to look again."""
     host.put(7)
-    lists = SignedLists(host.trust, Identity("me", os.getuid(), os.getgid()), str(host.var))
+    lists = SignedLists(host.policy, str(host.var))
     assert lists.current("site", host.read, after(20)).problem == ""
     host.there = None
     assert lists.current("site", host.read, after(20)).problem == ""

@@ -18,8 +18,9 @@ from warmstart.errand import Errands
 from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.policy.compiled import User
-from warmstart.repack import signing
 from warmstart.store import bundles
+from warmstart.store.bundles import PublishBlocked
+from warmstart.store.client import StoreClient
 from warmstart.wings.trees import commands as trees
 from warmstart.wings.trees import current, place, requests
 from warmstart.wings.trees.offered import GrantedTree
@@ -230,13 +231,16 @@ def test_a_host_that_is_no_node_refreshes_what_it_can(copied: Copied, monkeypatc
     assert (copied.offered(), copied.waiting()) == (False, [])
 
 
-def test_a_copy_that_a_signed_list_names_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until somebody signs the list without it, as with `cache rm`."""
-    (row,) = copied.rows()
-    monkeypatch.setattr(signing, "named", lambda *_: {row["bundle"]})
+def test_a_copy_that_a_guard_names_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it does no more, as with `cache rm`."""
+
+    def named(*_: object) -> None:
+        raise PublishBlocked(what="the copy")
+
+    monkeypatch.setattr(StoreClient, "require_unnamed", named)
     for command in ("refresh", "rm"):
         result = copied.site.command("trees", command, str(copied.tree))
-        assert (result.exit_code, f"cache sign {SCOPE} --without" in result.stderr) == (2, True)
+        assert (result.exit_code, "the copy is blocked" in result.stderr) == (2, True)
     assert (copied.offered(), copied.waiting()) == (True, [])
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from warmstart.policy.compiled import Trust, User
+from tests.support.policy_site import defaults
+from warmstart.policy.compiled import Policy, User
 from warmstart.wings.trees.current import Look
 from warmstart.wings.trees.offered import GrantedTree
 from warmstart.wings.trees.place import Home, facts_of, home_of, place_of
@@ -10,14 +11,14 @@ from warmstart.wings.trees.place import Home, facts_of, home_of, place_of
 OWN = "user-7-u"
 TEAM = GrantedTree("/l/proj/*", (User("pi", 3),), "account-p", "", "team")
 SITE = GrantedTree("/l/proj/sw/*", (User("sw", 2), User("root", 0)), "site", "", "all")
-CLAIMED = Trust("claimed", "claimed")
-SIGNED = CLAIMED._replace(signed=("site",))
+BARE = defaults()
+GUARDED = BARE._replace(guards={"site": "a-wing"})
 SEEN = Look("/l/proj/sw/env", "ab" * 32, 0.0, 2, 2)
 
 
-def home(path: str, trust: Trust = CLAIMED, *, signed_only: bool = False) -> Home:
+def home(path: str, policy: Policy = BARE, *, guarded_only: bool = False) -> Home:
     """Return whose the copy of a tree is."""
-    return home_of(path, (TEAM, SITE), OWN, trust, signed_only=signed_only)
+    return home_of(path, (TEAM, SITE), OWN, policy, guarded_only=guarded_only)
 
 
 def test_a_tree_of_many_has_its_copy_in_their_scope() -> None:
@@ -27,12 +28,12 @@ def test_a_tree_of_many_has_its_copy_in_their_scope() -> None:
     assert home("/l/proj") == Home([OWN], OWN, None)
 
 
-def test_a_signed_scope_is_read_and_not_written() -> None:
+def test_a_guarded_scope_is_read_and_not_written() -> None:
     """A job that takes nothing else has no copy elsewhere."""
-    assert home("/l/proj/sw/a", SIGNED) == Home(["site", OWN], OWN, SITE)
-    assert home("/l/proj/sw/a", SIGNED, signed_only=True) == Home(["site"], OWN, SITE)
-    assert home("/l/proj/a", SIGNED, signed_only=True).read == []
-    assert home("/l/own", SIGNED, signed_only=True).read == []
+    assert home("/l/proj/sw/a", GUARDED) == Home(["site", OWN], OWN, SITE)
+    assert home("/l/proj/sw/a", GUARDED, guarded_only=True) == Home(["site"], OWN, SITE)
+    assert home("/l/proj/a", GUARDED, guarded_only=True).read == []
+    assert home("/l/own", GUARDED, guarded_only=True).read == []
 
 
 def test_a_copy_for_many_is_no_users_own() -> None:

@@ -31,9 +31,9 @@ from warmstart.seed.wanted import FETCHES, Wanted
 from warmstart.steps.contract import Context
 from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget
+from warmstart.store.guards import Guards
 from warmstart.store.manifest import Draft, File, Producer
 from warmstart.store.meeting import Meeting
-from warmstart.store.verify import SignedLists
 from warmstart.wings.trees import current, place, requests, shown, step
 from warmstart.wings.trees.current import TreeNotCompiled, TreeUnusable
 from warmstart.wings.trees.offered import PROFILE, GrantedTree
@@ -58,7 +58,7 @@ class Shown:
         self.context: Context = context._replace(policy=offering(policy, self.tree.parent))
         os.makedirs(context.record.run_directory)
         self.shared: GrantedTree | None = None
-        self.signed_only = False
+        self.guarded_only = False
         self.sources: list[str] = []  # of what the run shows
         self.started: list[object] = []
         monkeypatch.setattr(shown, "mount", lambda *_: None)
@@ -89,7 +89,7 @@ class Shown:
     def run(self, *, alone: bool = True, tree: str = "") -> tuple[str, ...]:
         """Run the step; return its notices."""
         shared = (self.shared,) if self.shared else ()
-        options = Options(tree or str(self.tree), "", SCOPE, alone=alone, shared=shared, signed_only=self.signed_only)
+        options = Options(tree or str(self.tree), "", SCOPE, alone=alone, shared=shared, guarded_only=self.guarded_only)
         return step.run(self.context, options).notices
 
     def event(self) -> tuple[str, str]:
@@ -127,11 +127,11 @@ def asked_for(site: Shown) -> list[TreeRequest]:
     return [item.request for item in requests.due(site.context.paths)]
 
 
-def share(site: Shown, *, signed: tuple[str, ...] = ()) -> None:
+def share(site: Shown, *, guarded: tuple[str, ...] = ()) -> None:
     """Have a rule name the tree for the site."""
     site.shared = GrantedTree(f"{site.tree.parent}/*", (User("ws-alice", 64201),), "site", "", "everyone")
     policy = site.context.policy
-    site.context = site.context._replace(policy=policy._replace(trust=policy.trust._replace(signed=signed)))
+    site.context = site.context._replace(policy=policy._replace(guards=dict.fromkeys(guarded, "a-wing")))
 
 
 def test_a_tree_of_the_site_has_one_copy(site: Shown) -> None:
@@ -196,11 +196,11 @@ def test_a_job_is_told_what_its_copy_lacks(site: Shown) -> None:
 
 
 @pytest.mark.threat(54)
-def test_in_a_signed_scope_nodes_publish_nothing(site: Shown) -> None:
-    """What is there without a signature is not shown; what is packed is the user's, until it is promoted."""
-    share(site, signed=("site",))
+def test_in_a_guarded_scope_nodes_publish_nothing(site: Shown) -> None:
+    """What its guard does not name is not shown; what is packed is the user's, until it is promoted."""
+    share(site, guarded=("site",))
     site.publish("site")
-    site.context.store.lists = no_lists(site)
+    site.context.store.guards = Guards(site.context.policy, lambda _: NamesNothing())
     site.run()
     assert site.event() == ("itself", "no-copy")
     (asked,) = asked_for(site)
@@ -208,18 +208,24 @@ def test_in_a_signed_scope_nodes_publish_nothing(site: Shown) -> None:
     site.publish()
     site.run()
     assert site.event() == ("copy", "")
-    site.signed_only = True
+    site.guarded_only = True
     site.run()
     assert site.event() == ("itself", "no-copy")
     site.shared = None
     (notice,) = site.run()
-    assert (site.event(), notice.endswith("read-only; it has no signed copy")) == (("itself", "not-signed"), True)
+    assert site.event() == ("itself", "not-accepted")
+    assert notice.endswith("read-only; the job may take none of its copies")
 
 
-def no_lists(site: Shown) -> SignedLists:
-    """Return what a host believes that has seen no signed list."""
-    os.makedirs(site.context.paths.shared, exist_ok=True)
-    return SignedLists(site.context.policy.trust, site.context.policy.validate_user, site.context.paths.shared)
+class NamesNothing:
+    """A guard from whose scopes nothing may be taken."""
+
+    def listing(self, *_: object) -> tuple[str, str]:
+        """Name no listing."""
+        return "", "there is no list"
+
+    def require_unnamed(self, *_: object) -> None:
+        """Let anything go."""
 
 
 @pytest.mark.parametrize("name", ["env", "e:nv", "e nv", "\udcff"])
@@ -408,12 +414,12 @@ def test_a_copy_needs_a_way_to_the_job_and_a_workspace() -> None:
     assert "no workspace" in told
     (told,) = notices(policy._replace(constant_path="none"))
     assert "constant_path" in told
-    unsigned = GRANT._replace(signed_only=True)
-    (told,) = notices(policy, unsigned)
-    assert "takes nothing that is not signed" in told
-    signed = policy._replace(trust=policy.trust._replace(signed=("site",)))
+    narrow = GRANT._replace(guarded_only=True)
+    (told,) = notices(policy, narrow)
+    assert "takes from guarded scopes alone" in told
+    guarded = policy._replace(guards={"site": "a-wing"})
     everyones = [["/lustre/envs/*", [], "site", "", "everyone"]]
-    assert notices(signed, unsigned._replace(own={"trees": [everyones]})) == []
+    assert notices(guarded, narrow._replace(own={"trees": [everyones]})) == []
 
 
 def test_only_jobs_that_ask_have_the_step() -> None:
