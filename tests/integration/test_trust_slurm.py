@@ -1,10 +1,8 @@
-"""On real Slurm: a sample built again tells a planted entry, and a job is seeded from a signed scope alone."""
+"""On real Slurm: a sample built again tells a planted entry."""
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from tests.cluster.accounts import ALICE
 from tests.cluster.site import Site
 from tests.support.cache_files import triton_kernel
-from tests.support.requirements import need_ssh_keygen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,9 +21,6 @@ rules:
   - name: everyone
     profiles: [triton]
     scope: site
-  - name: production
-    match: {{node: n3}}
-    signed_only: {signed_only}
 """
 SAMPLE = "seed: {verify: 99%}"
 
@@ -44,8 +38,7 @@ def site(installed: Site) -> Iterator[Site]:
 
 def write(site: Site, more: str = "") -> None:
     """Write the policy with further keys."""
-    rules = RULES.format(more=more, signed_only="true" if "trust" in more else "false")
-    site.write_policy(rules, store=str(site.cluster.base / "store-trust"))
+    site.write_policy(RULES.format(more=more), store=str(site.cluster.base / "store-trust"))
 
 
 def kernels(site: Site) -> tuple[Path, Path, str]:
@@ -98,24 +91,3 @@ def test_a_sample_tells_a_planted_entry(site: Site) -> None:
     write(site)
     _, found = job(site, "n2")
     assert len(found) == 1
-
-
-@pytest.mark.threat(52)
-def test_a_job_is_seeded_from_a_signed_scope_alone(site: Site) -> None:
-    """Not from its user's scope, where root on any node can publish. A block counts as ever."""
-    need_ssh_keygen()
-    true, _, _ = kernels(site)
-    key = site.cluster.base / "site-key"
-    if not key.exists():
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    job(site, "n1", true)
-    (bundle,) = json.loads(site.command("cache", "list", "--json").stdout)
-    write(site, f"trust: {{signed: [site], keys: ['{key.with_suffix('.pub').read_text().strip()}']}}")
-    assert [len(job(site, node)[1]) for node in ("n1", "n3")] == [1, 0]
-    done = site.command("cache", "promote", bundle["bundle"], "--to", "site", "--key", str(key))
-    assert done.returncode == 0, done.stderr
-    _, found = job(site, "n3")
-    assert len(found) == 1
-    assert site.command("cache", "block", "--user", ALICE, "--reason", "test").returncode == 0
-    _, found = job(site, "n3")
-    assert found == []

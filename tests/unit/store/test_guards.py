@@ -28,6 +28,8 @@ from warmstart.store.guards import GuardMissing, NotBorneOut
 from warmstart.store.layout import Namespace
 from warmstart.store.listing import LISTING, Listing
 
+pytestmark = pytest.mark.threat(52)
+
 USER = "user-1"
 WING = "a-wing"
 
