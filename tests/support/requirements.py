@@ -27,9 +27,3 @@ def need_root_and_mksquashfs() -> None:
     """Require root and the program that packs bundles."""
     if os.geteuid() != 0 or not shutil.which("mksquashfs"):
         unavailable("needs root and squashfs-tools")
-
-
-def need_ssh_keygen() -> None:
-    """Require the program that makes and checks signatures."""
-    if not shutil.which("ssh-keygen"):
-        unavailable("needs openssh-client")

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
 from warmstart.cli.cache import administrator, promoted, store_maintenance
 from warmstart.cli.output import answer, json_option, rfc3339
+from warmstart.job import Job
 from warmstart.maintenance.bundles import bundle_deadline, repack_settings
 from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
+from warmstart.policy.match import Grant
 from warmstart.policy.units import parse_duration
+from warmstart.request import Request
 from warmstart.session import Session
 from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
 from warmstart.wings.signing import events, promotion
+
+
+def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Iterator[str]:  # noqa: ARG001 - the shape of all wings'
+    """Say nothing of a job: the scopes that it is seeded from are the core's to show."""
+    yield from ()
 
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) -> int:

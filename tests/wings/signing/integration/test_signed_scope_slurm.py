@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.accounts import ALICE
 from tests.cluster.site import Site
 from tests.support.cache_files import triton_kernel
-from tests.support.requirements import need_ssh_keygen
+from tests.wings.signing.values import need_ssh_keygen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

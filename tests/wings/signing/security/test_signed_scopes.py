@@ -21,8 +21,8 @@ import pytest
 
 from tests.support.bundles import ASKER
 from tests.support.maintenance_site import MaintenanceSite, one
-from tests.support.requirements import need_ssh_keygen
 from tests.support.runs import a_record
+from tests.wings.signing.values import need_ssh_keygen
 from warmstart.host.deadline import after
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy

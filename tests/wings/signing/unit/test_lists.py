@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from tests.support.policy_site import defaults
-from tests.support.requirements import need_ssh_keygen
+from tests.wings.signing.values import need_ssh_keygen
 from warmstart.errors import StoreError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
