@@ -145,8 +145,8 @@ def promote(
     Raises `PromotionRefused`, `ScopeGuarded`, else errors as in `compact`.
     """
     target = where._replace(scope=scope)
-    settings.store.require_unguarded(target)
     chosen = to_promote(settings, where, bundle, entries, deadline, scope=scope)
+    settings.store.require_unguarded(target)
     draft = draft_of(chosen.manifest, [chosen])
     with packed_again(settings, chosen, target, draft, deadline) as fd:
         return settings.store.publish(target, fd, draft, deadline)
