@@ -144,7 +144,7 @@ def test_what_was_not_tried_for_a_day_is_forgotten(errands: Errands, paths: Node
 def test_the_program_is_started_for_what_is_due(errands: Errands, monkeypatch: pytest.MonkeyPatch) -> None:
     """And for nothing else."""
     started: list[list[str]] = []
-    monkeypatch.setattr(detached, "start", started.append)
+    monkeypatch.setattr(detached, "start", lambda argv, **_: started.append(argv))
     put(errands, "a", attempts=1)
     errands.start_due()
     assert started == []
