@@ -35,9 +35,10 @@ class OwnProcesses:
         self.begun: list[Errand] = []
         self.done: dict[str, float] = {}  # key → when
         self.killed: list[str] = []
+        self.installation = SimpleNamespace(is_off=False)
         self.each: Callable[[], object] = lambda: None  # is called after each look
         self._lasts_s = lasts_s
-        self._session = cast(Session, SimpleNamespace(paths=paths, node="n1"))
+        self._session = cast(Session, SimpleNamespace(paths=paths, node="n1", installation=self.installation))
         self._work = Work(kind, lambda _: DONE, apart=apart)
         self._apart = apart
         self.os = SimpleNamespace(environ={}, WNOHANG=1, posix_spawn=self.spawn, waitpid=self._wait, kill=self._kill)

@@ -71,7 +71,7 @@ class _Processes:
                 del self._at_work[pid]
             elif begun.errand.key not in waiting and self._errands.find(begun.errand.key) is None:  # it may be renamed
                 os.kill(pid, signal.SIGTERM)
-        while (errand := self._next()) is not None:
+        while not self._session.installation.is_off and (errand := self._next()) is not None:
             self._begin(errand)
         return bool(self._at_work)
 

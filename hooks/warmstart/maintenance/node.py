@@ -146,7 +146,7 @@ class _NodeMaintenance:
         spooled = self._part("spool", self._spool)
         self._part("runs", orphans.finish_runs)
         self._part("leftovers", orphans.remove_leftovers)
-        self._part("imports", self._imports)
+        self._part("scratch", self._scratch)
         noted = self._part("uses", self._uses)
         pruned = self._part("copies", self._copies)
         self._part("temporaries", self._temporaries)
@@ -221,8 +221,8 @@ class _NodeMaintenance:
     def _unknown(self) -> None:
         registry.drop_unknown(self._session)
 
-    def _imports(self) -> None:
-        """Remove what dead imports left on the disk."""
+    def _scratch(self) -> None:
+        """Remove what dead imports left on the disk, and old notes of how imports failed."""
         session = self._session
         with suppress(FileNotFoundError), self._opened_workspaces() as fd:
             scratch.remove_abandoned(fd)

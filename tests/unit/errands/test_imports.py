@@ -197,6 +197,18 @@ def test_an_import_that_has_died_too_often_is_given_up(entry_site: EntrySite, mo
     assert (failure.code, "has died 5 times" in failure.text) == ("image-import-abandoned", True)
 
 
+@pytest.mark.threat(38)
+def test_a_request_whose_time_is_over_goes(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who wait hear why."""
+    flights = imports(monkeypatch, publish)
+    request = ask(entry_site, asked=time.time() - 8000)
+    run(entry_site, request)
+    assert (flights, left(entry_site)) == ([], [])
+    failure = requests.last_failure(entry_site.paths, request.image)
+    assert failure
+    assert "its time is over" in failure.text
+
+
 def others(site: EntrySite, request: ImportRequest) -> list[ImportRequest]:
     """Have two more users ask for the same image, and one for another one."""
     found = [ask(site, uid=uid, user=f"u{uid}", fresh_after=time.time()) for uid in (5001, 5002)]

@@ -16,6 +16,8 @@ from tests.support.own_processes import OwnProcesses, apart
 from warmstart.errand import Errand, Errands, Kind, at_work
 from warmstart.errands import processes
 from warmstart.errands.loop import DONE, Work
+from warmstart.images.imports import requests
+from warmstart.images.imports.requests import ImportRequest
 from warmstart.paths import NodePaths
 from warmstart.session import open_session
 
@@ -115,6 +117,38 @@ def test_no_owner_holds_the_last_place_while_another_one_waits(
     assert node.done["b0"] - node.done["a0"] == pytest.approx(SHORT_S)
 
 
+@pytest.mark.threat(38)
+def test_nobody_is_held_back_by_a_stranger_who_wants_the_same(
+    paths: NodePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a user with many requests asks for all images of another one, too. One import is made of each."""
+    node = OwnProcesses(paths, apart(1, requests.waits_s), all_short, monkeypatch, requests.IMPORTS)
+
+    def asks(uid: int, *names: str) -> None:
+        for name in names:
+            request = ImportRequest(f"reg.io/{name}:1", "k", "", f"u{uid}", uid, "", "c", 7, node.now)
+            assert requests.submit(paths, request, LONG_S) == ""
+            images[request.image] = name
+            node.now += 1
+
+    images: dict[str, str] = {}
+    asks(2001, *(f"m{number}" for number in range(4)))
+    asks(2002, "b0", "b1")
+    asks(2001, "b0", "b1")
+    at_work: list[str] = []
+    former = node.spawn
+
+    def spawn(program: str, argv: list[str], environ: object) -> int:
+        at_work.append(images[requests.image_of(argv[-1])])
+        running = [requests.image_of(errand.key) for _, errand in node.ends.values()]
+        assert requests.image_of(argv[-1]) not in running
+        return former(program, argv, environ)
+
+    monkeypatch.setattr(node.os, "posix_spawn", spawn)
+    node.run()
+    assert at_work[:4] == ["m0", "b0", "m1", "b1"]
+
+
 def test_some_wait_for_others(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a while, or until those are done; the next in line goes first."""
 
@@ -163,6 +197,15 @@ def test_what_is_withdrawn_is_ended(paths: NodePaths, monkeypatch: pytest.Monkey
     node.run()
     assert set(node.killed) == {"a0"}
     assert node.done["a0"] < node.done["b0"]
+
+
+def test_nothing_begins_while_warmstart_is_off(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is at work goes on."""
+    node = OwnProcesses(paths, apart(1), all_short, monkeypatch)
+    ask(node, "a0", "a1", ago_s=9)
+    node.each = lambda: setattr(node.installation, "is_off", True)
+    node.run()
+    assert (list(node.done), [errand.key for errand in node.errands.all()]) == (["a0"], ["a1"])
 
 
 PROGRAM = """\
