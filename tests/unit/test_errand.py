@@ -153,6 +153,32 @@ def test_the_program_is_started_for_what_is_due(errands: Errands, monkeypatch: p
     assert started == [["/nowhere/background", "wishes", "n1"]]
 
 
+def test_nothing_is_started_beside_a_process_at_work(
+    paths: NodePaths, errands: Errands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kind may have a unit of systemd, named after the node."""
+    started: list[str] = []
+    monkeypatch.setattr(detached, "start", lambda _argv, unit: started.append(unit))
+    errands.kind = KIND._replace(unit="wish@{}.service")
+    put(errands, "a")
+    with errand.at_work(paths, KIND.name):
+        assert errand.is_at_work(paths, KIND.name)
+        errands.start_due()
+        assert started == []
+    errands.start_due()
+    assert started == ["wish@n1.service"]
+
+
+def test_an_attempt_may_be_hastened(errands: Errands) -> None:
+    """It may begin at once, and counts on."""
+    errands.hasten(put(errands, "a", attempts=2))
+    (item,) = errands.due()
+    assert item.attempts == 2
+    errands.drop("a")
+    errands.hasten(item)
+    assert errands.all() == []
+
+
 def test_one_process_is_at_work(paths: NodePaths) -> None:
     """On one kind."""
     with errand.at_work(paths, "a") as first, errand.at_work(paths, "a") as second, errand.at_work(paths, "b") as third:
