@@ -37,7 +37,6 @@ release_parts() { # PYTHON CLI LIBEXEC: a release, in three directories that are
         name=$(basename "$program" .py | tr _ -)
         fill libexec/hook.in "$3/$name" "$(echo "${program%.py}" | sed 's|hooks/warmstart/||; s|/|.|g')"
     done
-    fill libexec/import.in "$3/import" -
     fill libexec/background.in "$3/background" -
     fill libexec/flush.in "$3/flush" -
     fill libexec/task-prolog.in "$3/task-prolog" -

@@ -42,6 +42,7 @@ class Kind(NamedTuple):
     most: int = 0  # of one owner, if `add` is to bound them
     backoff_s: float = 0.0  # after the first attempt, doubled after each further one; 0: none, and it waits for ever
     on_full_disk: bool = False  # whether one is written on a full disk, too
+    unit: str = ""  # of systemd, which the program is started as where that runs; with the node's name for {}
 
 
 class Asker(NamedTuple):
@@ -141,10 +142,16 @@ class Errands:
     def begin(self, errand: Errand) -> Errand | None:
         """Count an attempt, and say when the next one may begin; None if there is no such errand any more."""
         due = int(time.time() + self.kind.backoff_s * 2**errand.attempts)
-        begun = errand._replace(attempts=errand.attempts + 1, due=due)
+        return self._rename(errand, errand._replace(attempts=errand.attempts + 1, due=due))
+
+    def hasten(self, errand: Errand) -> None:
+        """Let the next attempt begin at once; those that were begun count."""
+        self._rename(errand, errand._replace(due=int(time.time())))
+
+    def _rename(self, errand: Errand, new: Errand) -> Errand | None:
         with suppress(FileNotFoundError):
-            os.rename(f"{self.directory}/{errand.name}", f"{self.directory}/{begun.name}")
-            return begun
+            os.rename(f"{self.directory}/{errand.name}", f"{self.directory}/{new.name}")
+            return new
         return None
 
     def forget_old(self) -> None:
@@ -155,9 +162,9 @@ class Errands:
                 self.drop(errand.key)
 
     def start_due(self) -> None:
-        """Start the program if an attempt is due; another process of it that is at work goes on alone."""
-        if self.due():
-            start(self._paths, self.kind.name)
+        """Start the program if an attempt is due, and no process of it is at work."""
+        if self.due() and not is_at_work(self._paths, self.kind.name):
+            start(self._paths, self.kind.name, self.kind.unit)
 
 
 def _parsed(names: list[str]) -> Iterator[Errand]:
@@ -169,11 +176,12 @@ def _parsed(names: list[str]) -> Iterator[Errand]:
             yield Errand(owner, int(due), int(attempts), key)
 
 
-def start(paths: NodePaths, kind: str) -> None:
-    """Start the program that does a kind of errand on a node."""
+def start(paths: NodePaths, kind: str, unit: str = "") -> None:
+    """Start the program that does a kind of errand on a node; `unit` as in `Kind`."""
     from warmstart.host import detached
 
-    detached.start([paths.background_program, kind, os.path.basename(paths.root)])
+    node = os.path.basename(paths.root)
+    detached.start([paths.background_program, kind, node], unit=unit.format(node))
 
 
 @contextmanager
@@ -181,3 +189,15 @@ def at_work(paths: NodePaths, kind: str, patience_s: float = 0.0) -> Iterator[bo
     """Hold the lock of who does a kind on a node for a `with`; yields False if another process has it."""
     with files.opened_lock(paths.locks, kind) as fd:
         yield files.wait_flock(fd, after(patience_s))
+
+
+def is_at_work(paths: NodePaths, kind: str) -> bool:
+    """Return whether a process does a kind on a node."""
+    try:
+        fd = os.open(f"{paths.locks}/{kind}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not files.try_flock(fd, shared=True)
+    finally:
+        os.close(fd)

@@ -156,18 +156,13 @@ class NodePaths(NamedTuple):
     programs: str  # directory of the installation's hooks and programs, not of this node alone
 
     @property
-    def import_program(self) -> str:
-        """The program that makes a background import."""
-        return f"{self.programs}/import"
-
-    @property
     def background_program(self) -> str:
         """The program that does off the clock of jobs what their hooks had no time for."""
         return f"{self.programs}/background"
 
     @property
     def imports(self) -> str:
-        """Requests for background imports."""
+        """How background imports failed lately (`images.imports.requests`)."""
         return f"{self.root}/imports"
 
     @property

@@ -65,6 +65,7 @@ class StoreReplaced(StoreError):
 class Session(NamedTuple):
     """One run of maintenance, of an import, or of a command that changes something."""
 
+    installation: Installation
     policy: Policy
     paths: NodePaths
     node: str
@@ -129,7 +130,7 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
     outcome = "failed"
     try:
         with StoreClient.of(policy, paths, f"{node}-{run_id}") as store:
-            session = Session(policy, paths, node, journal, run_id, store, [])
+            session = Session(installation, policy, paths, node, journal, run_id, store, [])
             yield session
         outcome = "failed" if session.failures else "ok"
     except WarmstartError as error:

@@ -11,7 +11,7 @@
                            end.py       what it takes down when a job is over (`run_end`)
                            refused.py   what becomes of a job that is refused for want of an image (`entry.prolog`)
                            observed.py  what it looks up for a job that is only observed (`entry.observe`)
-                           importing.py what it does while an image is imported (`entry.import_image`)
+                           importing.py what it does while an image is imported (`errands.imports`)
                            answers.py   answers for slurmctld, in place of Slurm's commands (`slurm.slurmctld`)
                            programs/    Slurm's hooks: NAME_OF.py is PREFIX/libexec/warmstart/name-of (`packaging`)
                            libexec/, systemd/  other programs, and units, as templates (`packaging`)

@@ -204,22 +204,26 @@ class Site:
 
     def imports(self) -> list[int]:
         """Return the pids of this installation's background imports, without those that they forked."""
-        return self._running("import")
-
-    def _running(self, name: str) -> list[int]:
-        program = f"{self.cluster.prefix}/libexec/warmstart/{name}".encode()
-        parents = processes.parents()
-        found = {pid for pid in parents if program in processes.arguments(pid)}
+        parents, background = processes.parents(), self._background()
+        found = {pid for pid, (kind, *_, key) in background.items() if kind == b"imports" and b"." in key}
         return [pid for pid in found if parents[pid] not in found]
+
+    def _background(self) -> dict[int, list[bytes]]:
+        """Return the arguments of all processes of this installation that work in the background."""
+        program, found = f"{self.cluster.prefix}/libexec/warmstart/background".encode(), {}
+        for pid in processes.parents():
+            arguments = processes.arguments(pid)
+            if program in arguments:
+                found[pid] = arguments[arguments.index(program) + 1 : -1]
+        return found
 
     def wait_imports(self, deadline_s: float = 60) -> None:
         """Wait until nothing of this installation works in the background."""
-        programs = ("import", "background")
-        processes.wait_until("the end of all imports", lambda: not any(map(self._running, programs)), deadline_s)
+        processes.wait_until("the end of all imports", lambda: not self._background(), deadline_s)
 
     def forget_imports(self) -> None:
         """Remove the requests that maintenance would still start, and notes of failures."""
-        for path in self.var.glob("*/imports/*"):
+        for path in (*self.var.glob("*/imports/*"), *self.var.glob("*/errands/imports/*")):
             path.unlink()
 
     def runs(self, node: str = "n1") -> list[str]:

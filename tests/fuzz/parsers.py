@@ -261,7 +261,7 @@ _ROW = {
     "bundle": BUNDLE, "sha256": SHA256, "size": 4096, "entries": {}, "user": "a", "uid": 1, "replaces": [],
     "supersedes": {}, "weight": 750, "number": 1,
 }  # fmt: skip
-_REQUEST = requests.ImportRequest("reg/a:1", "x86_64.oci1", "", "a", 1, "", "c", "n1", 7, "0a1b2c3d", 1.0)
+_REQUEST = requests.ImportRequest("reg/a:1", "x86_64.oci1", "", "a", 1, "", "c", 7, 1.0)
 _PRODUCER = {"host": "n1", "job": 7, "since": "now", "phase": "fetching", "done": 1, "total": 2, "rate": 3, "at": 1.5}
 _FAILURE = {"code": "image-not-found", "fields": {"image": "reg/a:1"}, "at": 1.5, "uid": 1}
 _SPOOLED = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", SHA256)
@@ -383,15 +383,15 @@ PARSERS: dict[str, Parser] = {
         (b"docker://reg.example.com:5000/a/b:1", f"reg.example.com#a@sha256:{SHA256}".encode()),
     ),
     "import-failure": Parser(
-        _file(lambda path: requests.last_failure(os.path.dirname(path), "0" * 32), f"imports/{'0' * 32}.failed"),
+        _file(lambda _: requests.last_failure(NodePaths(str(STAGE), ""), "0"), "imports/0.failed"),
         (),
         ("images/imports/requests.py:last_failure",),
         (_json(_FAILURE),),
     ),
     "import-request": Parser(
-        _file(lambda path: requests.read(os.path.dirname(path), "0" * 32), f"imports/{'0' * 32}.request"),
+        _file(lambda _: requests.waiting(NodePaths(str(STAGE), "")), "errands/imports/1,1,0,0"),
         (),
-        ("images/imports/requests.py:read",),
+        ("images/imports/requests.py:waiting",),
         (_json(_REQUEST._asdict()),),
     ),
     "index": Parser(

@@ -25,6 +25,7 @@ from tests.cluster.site import RULES, Site
 from tests.support.reports import write_fragment
 from tests.support.slow_relay import slowed
 from warmstart.images.imports import requests
+from warmstart.paths import NodePaths
 
 SHOW = '#!/bin/sh\nunsquashfs -s "$WARMSTART_IMAGE" > /dev/null && echo found\n'
 BY_HAND = 7301
@@ -283,20 +284,18 @@ def test_maintenance_starts_what_nobody_works_on(site: Site, fresh_image: Callab
     """As after a reboot: the request is there, its process is gone, and no job waits."""
     image = fresh_image()
     variables = site.variables(BY_HAND + 1, SLURM_JOB_COMMENT=f"warmstart: image={image}")
-    program = site.cluster.prefix / "libexec" / "warmstart" / "import"
+    program = site.cluster.prefix / "libexec" / "warmstart" / "background"
+    paths = NodePaths(str(site.var / "n1"), "")
     program.rename(program.with_suffix(".away"))
     try:
         with site.start_hook("prolog", variables) as prolog:
-            directory = site.var / "n1" / "imports"
-            wait_until("a request", lambda: bool(requests.keys(str(directory))), 30)
+            wait_until("a request", lambda: bool(requests.waiting(paths)), 30)
             prolog.kill()
             prolog.communicate(timeout=20)
     finally:
         program.with_suffix(".away").rename(program)
     assert site.run_hook("epilog", variables).returncode == 0
-    (key,) = requests.keys(str(directory))
-    requests.put_back(str(directory), key, attempts=1)  # its time between two attempts is over
     assert site.command("maintain").returncode == 0
     site.wait_imports()
     assert outcomes(site, image) == ["image.import-started", "image.imported"]
-    assert requests.keys(str(directory)) == []
+    assert requests.waiting(paths) == []

@@ -23,6 +23,7 @@ from warmstart.errands import fetches, loop
 from warmstart.harvest.pack import pack
 from warmstart.host import detached, files, linux
 from warmstart.host.deadline import after
+from warmstart.paths import Installation
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.seed.wanted import FETCHES
@@ -188,7 +189,9 @@ def slow_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def fetched(context: Context) -> None:
     """Have the node fetch what is wanted."""
-    session = Session(context.policy, context.paths, "n1", context.audit, "0b1b2c3d", context.store, [])
+    session = Session(
+        Installation("/nowhere"), context.policy, context.paths, "n1", context.audit, "0b1b2c3d", context.store, []
+    )
     loop.run(session, fetches.WORK[FETCHES.name])
 
 

@@ -55,8 +55,8 @@ OF_FILES: dict[str, tuple[str, Callable[[int], object]]] = {
     "failure": ("images/failed/key.json", lambda _: of("images.store.published").last_failure(".", "key")),
     "helion": ("e/file", lambda _: of("profiles.helion").check_best(files())),
     "image-metadata": ("image.json", lambda _: of("images.store.published").read_metadata("image.json")),
-    "import-failure": ("k.failed", lambda _: of("images.imports.requests").last_failure(".", "k")),
-    "import-request": ("k.request", lambda _: of("images.imports.requests").read(".", "k")),
+    "import-failure": ("imports/k.failed", lambda _: of("images.imports.requests").last_failure(node(), "k")),
+    "import-request": ("errands/imports/1,1,0,k", lambda _: of("images.imports.requests").waiting(node())),
     "json": ("e/file", lambda _: of("profiles.formats.plain").check_json(files(), "e/file")),
     "part": (f"parts/1000.c.7.0/{BUNDLE}.json", lambda _: read_parts()),
     "producer": ("images/locks/key.producer", lambda _: of("images.store.published").producer_of(".", "key")),
@@ -82,7 +82,12 @@ def hear() -> object:
 def read_left() -> object:
     """Read a run that is to be harvested."""
     left, errand = of("harvest.deferred"), of("errand").Errand("0", 1, 0, "7.0a1b2c3d")
-    return left.read(of("paths").NodePaths(".", ""), left.HARVESTS, errand)
+    return left.read(node(), left.HARVESTS, errand)
+
+
+def node() -> object:
+    """Return the directories of a node that is the working directory."""
+    return of("paths").NodePaths(".", "")
 
 
 def read_parts() -> None:

@@ -31,7 +31,7 @@ import structlog  # noqa: F401
 from tests.support import command_line, judge
 from tests.support.faults import Done, Fault, Faults
 from tests.support.image_place import Ready, squashfs
-from tests.support.image_site import NO_QUEUE, RULES
+from tests.support.image_site import NO_NODE, RULES
 from tests.support.numba_entries import numba_entries, write_as
 from tests.support.wing_hooks import of_wings
 from warmstart import run_end
@@ -40,7 +40,6 @@ from warmstart.entry import (
     background,
     epilog,
     flush,
-    import_image,
     job_container,
     prolog,
 )
@@ -53,7 +52,7 @@ from warmstart.host.identity import Identity
 from warmstart.images import choice
 from warmstart.images.imports import making, requests
 from warmstart.images.imports.requests import ImportRequest
-from warmstart.images.query import Queue, Requester, Site
+from warmstart.images.query import Requester, Site
 from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.paths import SPARE, Installation, NodePaths
@@ -166,7 +165,7 @@ class HookSite:
             workspace=str(self.base / "workspace"),
             uses=str(self._top / "uses"),
             requester=Requester("n0", "r1", 1),
-            queue=NO_QUEUE,
+            paths=NO_NODE,
         )
         with site.store:
             making.obtain(parse(IMAGE), site, after(60))
@@ -235,9 +234,9 @@ class HookSite:
     def _request(self) -> None:
         request = ImportRequest(
             reference=WANTED, kind=KIND, private="", user=USER[0], uid=USER[1], account="", cluster="test",
-            node=NODE, job_id=JOB, run_id="0a1b2c3d", asked=time.time(), attempts=1, tried=time.time(),
+            job_id=JOB, asked=time.time(),
         )  # fmt: skip
-        assert requests.submit(Queue(self.paths.imports, "/nowhere", 2, 3600), request) == ""
+        assert requests.submit(self.paths, request, 3600) == ""
         self._key = request.key
 
     def _want(self) -> None:
@@ -349,7 +348,7 @@ class HookSite:
 
     def _import(self, prefix: str) -> int:
         choice.choose = self._importer  # type: ignore[assignment] # only in this child
-        return import_image.main(prefix, [self._key])
+        return background.main(prefix, ["imports", NODE, self._key])
 
     def _maintain(self, *arguments: str) -> NoReturn:
         maintain.main(args=list(arguments), obj=self.installation)  # exits

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tests.cluster import mounts, teardown
 from tests.cluster.accounts import IMPORT, STORE, VALIDATE, Accounts
 from tests.cluster.registry import Registry, build_image
-from tests.support.image_site import NO_QUEUE, RULES
+from tests.support.image_site import NO_NODE, RULES
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
@@ -94,7 +94,7 @@ class Place(NamedTuple):
             workspace=str(self.base / "workspace"),
             uses=str(self.base / f"uses-{store.name}"),
             requester=Requester(node, run_id, job_id),
-            queue=NO_QUEUE,
+            paths=NO_NODE,
         )
         return made._replace(**changes)
 

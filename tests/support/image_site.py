@@ -17,16 +17,17 @@ from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 from warmstart.images.importers.base import Importer
 from warmstart.images.places import Copied
-from warmstart.images.query import Queue, Requester, Site
+from warmstart.images.query import Requester, Site
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps
 from warmstart.images.store.client import ImageStoreClient
+from warmstart.paths import NodePaths
 
 KEEP = defaults().images.keep._replace(high=99, low=98, floor=0, lease=600)
 RULES = defaults().images._replace(tag_ttl=600, wait=60, keep=KEEP)
 CAPS = Caps(1 << 30, 100_000)
 KIND = f"{os.uname().machine}.none1"
-NO_QUEUE = Queue("/nowhere", "/nowhere/import", 1, 7200)  # of a site that imports by itself
+NO_NODE = NodePaths("/nowhere", "/nowhere")  # of a site that imports by itself
 NOBODY = Identity("nobody", 65534, 65534)
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -121,6 +122,7 @@ def client(store: Path, worker: InlineWorker | None = None) -> ImageStoreClient:
 
 def site(store: Path, workspace: Path) -> Site:
     """Return a site with a store in a directory and no programs."""
+    (store.parent / "n1").mkdir(exist_ok=True)
     return Site(
         store=client(store),
         importer=lambda: cast(Importer, NoImporter()),
@@ -130,5 +132,5 @@ def site(store: Path, workspace: Path) -> Site:
         workspace=str(workspace),
         uses=str(store.parent / "uses"),
         requester=Requester("n1", "r1", 7),
-        queue=Queue(str(store.parent / "imports"), "/nowhere/import", 2, 7200),
+        paths=NodePaths(str(store.parent / "n1"), "/nowhere"),
     )

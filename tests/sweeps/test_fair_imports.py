@@ -2,7 +2,7 @@
 
 Once by a made-up clock, beside imports that last until their deadline, where nothing is imported (`-o log_cli=1
 --log-cli-level=INFO` shows the waits); and once as it is, beside every image of tests/support/hostile_layers.py. The
-queue of requests is the real one.
+line of requests is the real one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +20,14 @@ from tests.cluster.site import RULES, Site
 from tests.support.hostile_layers import ATTACKS, alike, emptied, streamed
 from tests.support.layer_registry import LayerRegistry, layer, serving
 from tests.support.layer_stacks import write_packed
+from tests.support.own_processes import OwnProcesses, apart
 from tests.support.reports import write_fragment
 from tests.support.slow_relay import slowed
+from warmstart.errand import Errand, Errands
 from warmstart.images import choice
 from warmstart.images.imports import requests
-from warmstart.images.imports.requests import MOST_PER_USER, ImportRequest
-from warmstart.images.query import Queue
+from warmstart.images.imports.requests import IMPORTS, ImportRequest
+from warmstart.paths import NodePaths
 
 USERS = 7  # besides the hostile one
 HOSTILE, FIRST = 2000, 2001  # uids
@@ -42,69 +43,57 @@ class Waits(NamedTuple):
 
 
 class Node:
-    """One node's queue, by a clock of its own."""
+    """One node's line of requests, by a clock of its own."""
 
     def __init__(self, directory: Path, parallel: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = time.time()
-        self._queue = Queue(str(directory), "/nowhere", parallel, 100 * DEADLINE_S)
-        self._at_work: dict[str, tuple[float, ExitStack]] = {}  # key → end, its locks
-        self._asked: dict[str, ImportRequest] = {}
+        directory.mkdir()
+        self._paths = NodePaths(str(directory), "/nowhere")
+        self._own = OwnProcesses(
+            self._paths, apart(parallel, requests.waits_s), self._lasts_s, monkeypatch, requests.IMPORTS
+        )
+        self._users = set[int]()
+        self._asked: dict[str, float] = {}
         self.waits: dict[int, list[float]] = {}
-        monkeypatch.setattr(requests, "_start", lambda _program, key: self._begin(key))
-        monkeypatch.setattr(time, "time", lambda: self.now)
+
+    @staticmethod
+    def _lasts_s(errand: Errand) -> float:
+        return DEADLINE_S if errand.owner == str(HOSTILE) else IMPORT_S
 
     def ask(self, uid: int) -> None:
         """Ask for as many images as a user may."""
-        for number in range(MOST_PER_USER):
-            reference = f"reg.io/u{uid}/{number}:1"
+        self._users.add(uid)
+        for number in range(IMPORTS.most):
             request = ImportRequest(
-                reference,
-                "x86_64.oci1",
-                "",
-                f"u{uid}",
-                uid,
-                "",
-                "c",
-                "n1",
-                number,
-                "r",
-                self.now + len(self._asked) / 1e6,
+                f"reg.io/u{uid}/{number}:1", "x86_64.oci1", "", f"u{uid}", uid, "", "c", number, self._own.now
             )
-            assert requests.submit(self._queue, request) == ""
-            self._asked[request.key] = request
+            assert requests.submit(self._paths, request, 100 * DEADLINE_S) == ""
+            self._asked[request.key] = self._own.now
+        self._own.now += 1
+
+    def _ask_all(self) -> None:
+        for uid in range(FIRST, FIRST + USERS):
+            if uid not in self._users:
+                self.ask(uid)
 
     def run(self) -> None:
-        """Let imports run until all are done but those of the hostile user."""
-        while any(request.uid != HOSTILE for request in self._asked.values()):
-            requests.start_due(self._queue)
-            key, (end, locks) = min(self._at_work.items(), key=lambda item: item[1][0])
-            self.now = end
-            del self._at_work[key]
-            request = self._asked.pop(key)
-            self.waits.setdefault(request.uid, []).append(end - request.asked)
-            requests.drop(self._queue.directory, key)
-            locks.close()
-        for _, locks in self._at_work.values():
-            locks.close()
-
-    def _begin(self, key: str) -> None:
-        request, locks = self._asked[key], ExitStack()
-        assert locks.enter_context(requests.held(self._queue.directory, key))
-        assert locks.enter_context(requests.slot(self._queue, request))
-        self._at_work[key] = self.now + (DEADLINE_S if request.uid == HOSTILE else IMPORT_S), locks
+        """Let all imports run; the others ask when the first user's are at work."""
+        self._own.each = self._ask_all
+        self._own.run()
+        for key, since in self._asked.items():
+            uid = int(key.rpartition(".")[2])
+            if uid != HOSTILE:
+                self.waits.setdefault(uid, []).append(self._own.done[key] - since)
 
 
 def waits(directory: Path, parallel: int, monkeypatch: pytest.MonkeyPatch, *, hostile: bool) -> Waits:
-    """Return how long the users wait who are not hostile. A hostile one asks first, and has all slots."""
+    """Return how long the users wait who are not hostile. A hostile one asks first, and has all places."""
     with monkeypatch.context() as patch:
         node = Node(directory, parallel, patch)
-        for uid in [HOSTILE] * hostile + list(range(FIRST, FIRST + USERS)):
-            node.ask(uid)
-            requests.start_due(node._queue)
+        node.ask(HOSTILE if hostile else FIRST)
         node.run()
-    ends = sorted(wait for uid, own in node.waits.items() if uid != HOSTILE for wait in own)
-    assert len(ends) == USERS * MOST_PER_USER
-    firsts = [min(own) for uid, own in node.waits.items() if uid != HOSTILE]
+    ends = sorted(wait for own in node.waits.values() for wait in own)
+    assert len(ends) == USERS * IMPORTS.most
+    firsts = [min(own) for own in node.waits.values()]
     return Waits(max(firsts), ends[len(ends) // 2], ends[-1])
 
 
@@ -118,8 +107,8 @@ def test_eight_users_one_of_them_hostile(tmp_path: Path, monkeypatch: pytest.Mon
     logging.getLogger(__name__).info(
         "images.parallel %d: alone %s, beside the hostile user %s", parallel, alone, beside
     )
-    assert beside.first <= USERS * IMPORT_S + 1
-    assert beside.last <= USERS * MOST_PER_USER * IMPORT_S + 1
+    assert beside.first <= USERS * IMPORT_S + 9  # whoever asks does so one second after the other
+    assert beside.last <= USERS * IMPORTS.most * IMPORT_S + 9
 
 
 class Asked(NamedTuple):
@@ -133,9 +122,8 @@ class RealNode:
     """A node's own queue and imports; how long each lasted, from its request."""
 
     def __init__(self, site: Site) -> None:
-        self._queue = Queue(
-            str(site.var / "n1" / "imports"), f"{site.cluster.prefix}/libexec/warmstart/import", 2, DEADLINE_S
-        )
+        self._paths = NodePaths(str(site.var / "n1"), f"{site.cluster.prefix}/libexec/warmstart")
+        self._errands = Errands(self._paths, IMPORTS)
         self._since: dict[str, tuple[Asked, float]] = {}
         self.waits: dict[Asked, float] = {}
 
@@ -144,23 +132,23 @@ class RealNode:
         left = list(asked)
         while any(one.uid != HOSTILE for one in left) or any(one.uid != HOSTILE for one, _ in self._since.values()):
             for one in list(left):
-                if sum(other.uid == one.uid for other, _ in self._since.values()) < MOST_PER_USER:
+                if sum(other.uid == one.uid for other, _ in self._since.values()) < IMPORTS.most:
                     self._ask(one)
                     left.remove(one)
-            requests.start_due(self._queue)
+            self._errands.start_due()
             time.sleep(0.05)
-            for key in self._since.keys() - set(requests.keys(self._queue.directory)):
+            for key in self._since.keys() - {errand.key for errand in self._errands.all()}:
                 one, since = self._since.pop(key)
                 self.waits[one] = time.monotonic() - since
         for key in self._since:
-            requests.cancel(self._queue.directory, key)
+            self._errands.drop(key)
 
     def _ask(self, one: Asked) -> None:
         kind = f"{os.uname().machine}.{choice.recipe('oci')}"
         request = ImportRequest(
-            one.reference, kind, "", f"u{one.uid}", one.uid, "", "c", "n1", 1, "r", time.time()
+            one.reference, kind, "", f"u{one.uid}", one.uid, "", "c", 1, time.time()
         )  # fmt: skip
-        assert requests.submit(self._queue, request) == ""
+        assert requests.submit(self._paths, request, DEADLINE_S) == ""
         self._since[request.key] = one, time.monotonic()
 
 
@@ -186,7 +174,7 @@ def test_eight_users_and_every_hostile_image(site: Site, tmp_path: Path) -> None
         site.write_policy(registry=f'{registry.url}", "{slow}', rules=f"{RULES}")
         policy = site.etc / "policy.yaml"
         policy.write_text(policy.read_text().replace("wait: 60s", "max_size: 256MiB\n  max_files: 20000"))
-        for hook in ("prolog", "epilog"):  # only a node that has run one has a queue
+        for hook in ("prolog", "epilog"):  # only a host on which one has run has the node
             assert site.run_hook(hook, site.variables(7400)).returncode == 0
         made = hostile_images(registry, tmp_path)
         hostile = [Asked(f"{registry.url}/{name}", HOSTILE) for name in made.values()]
@@ -195,7 +183,7 @@ def test_eight_users_and_every_hostile_image(site: Site, tmp_path: Path) -> None
             honest = [
                 Asked(f"{registry.url}/u{uid}/{number}@{registry.add_image([layer('f', 1 << 16)], '1')}", uid)
                 for uid in range(FIRST, FIRST + USERS)
-                for number in range(MOST_PER_USER)
+                for number in range(IMPORTS.most)
             ]
             node = RealNode(site)
             node.run([*(hostile if beside else []), *honest])
@@ -209,7 +197,7 @@ def test_eight_users_and_every_hostile_image(site: Site, tmp_path: Path) -> None
             site.forget_imports()
     write_fragment(
         "cold-4-hostile.md",
-        f"Seven users want {MOST_PER_USER} small images each on one node (`images.parallel: 2`), alone and beside a "
+        f"Seven users want {IMPORTS.most} small images each on one node (`images.parallel: 2`), alone and beside a "
         f"user who has asked first for {len(hostile)} hostile ones: every kind of row 45 of the threats, and one of a "
         "registry that trickles. Seconds until an image is there:\n\n"
         "| | the longest wait for a user's first image | the median of all | the last |\n|---|---|---|---|\n"

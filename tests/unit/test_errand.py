@@ -144,13 +144,39 @@ def test_what_was_not_tried_for_a_day_is_forgotten(errands: Errands, paths: Node
 def test_the_program_is_started_for_what_is_due(errands: Errands, monkeypatch: pytest.MonkeyPatch) -> None:
     """And for nothing else."""
     started: list[list[str]] = []
-    monkeypatch.setattr(detached, "start", started.append)
+    monkeypatch.setattr(detached, "start", lambda argv, **_: started.append(argv))
     put(errands, "a", attempts=1)
     errands.start_due()
     assert started == []
     put(errands, "a")
     errands.start_due()
     assert started == [["/nowhere/background", "wishes", "n1"]]
+
+
+def test_nothing_is_started_beside_a_process_at_work(
+    paths: NodePaths, errands: Errands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kind may have a unit of systemd, named after the node."""
+    started: list[str] = []
+    monkeypatch.setattr(detached, "start", lambda _argv, unit: started.append(unit))
+    errands.kind = KIND._replace(unit="wish@{}.service")
+    put(errands, "a")
+    with errand.at_work(paths, KIND.name):
+        assert errand.is_at_work(paths, KIND.name)
+        errands.start_due()
+        assert started == []
+    errands.start_due()
+    assert started == ["wish@n1.service"]
+
+
+def test_an_attempt_may_be_hastened(errands: Errands) -> None:
+    """It may begin at once, and counts on."""
+    errands.hasten(put(errands, "a", attempts=2))
+    (item,) = errands.due()
+    assert item.attempts == 2
+    errands.drop("a")
+    errands.hasten(item)
+    assert errands.all() == []
 
 
 def test_one_process_is_at_work(paths: NodePaths) -> None:

@@ -152,7 +152,7 @@ def busy_disk(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Have no time to remove anything at once; return what is started instead."""
     started: list[list[str]] = []
     monkeypatch.setattr(run_end, "AT_ONCE_S", 0.0)
-    monkeypatch.setattr(detached, "start", started.append)
+    monkeypatch.setattr(detached, "start", lambda argv, **_: started.append(argv))
     return started
 
 

@@ -31,11 +31,11 @@ def test_doctor_knows_the_intervals() -> None:
 
 
 def test_an_import_has_limits_and_may_clean_up() -> None:
-    """It is started by hooks for its request's name; its programs get no signal before they are killed with it."""
+    """Hooks start all of a node; what one takes too much of ends no other. A signal is for the first process alone."""
     unit = (UNITS / "warmstart-import@.service").read_text()
     settings = dict(re.findall(r"^(\w+)=(.*)$", unit, re.MULTILINE))
-    assert settings["ExecStart"] == f"{Installation('@PREFIX@').node('n1').import_program} %i"
-    assert requests.UNIT.format(key="0a") == "warmstart-import@0a.service"
-    assert settings["KillMode"] == "mixed"
-    assert {"CPUWeight", "IOWeight", "MemoryHigh", "MemoryMax", "TasksMax", "RuntimeMaxSec"} <= settings.keys()
+    assert settings["ExecStart"] == f"{Installation('@PREFIX@').node('n1').background_program} imports %i"
+    assert requests.IMPORTS.unit.format("n1") == "warmstart-import@n1.service"
+    assert (settings["KillMode"], settings["OOMPolicy"]) == ("mixed", "continue")
+    assert {"CPUWeight", "IOWeight", "MemoryHigh", "MemoryMax", "TasksMax"} <= settings.keys()
     assert "[Install]" not in unit

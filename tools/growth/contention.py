@@ -63,7 +63,7 @@ def _flight(site: BenchSite, registry: Registry, image: str, size: int) -> Point
     os.close(read)
     os.close(go)  # all start now
     rows = [_answer(pid, fd) for pid, fd in children]
-    program = f"{site.prefix}/libexec/warmstart/import".encode()
+    program = f"{site.prefix}/libexec/warmstart/background".encode()
 
     def is_idle() -> bool:
         return not any(program in processes.arguments(pid) for pid in processes.parents())

@@ -13,7 +13,6 @@ from tests.cluster.accounts import ALICE, BOB, IMPORT, STORE, VALIDATE
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site
 from tests.cluster.teardown import mounts_below
-from warmstart.images.imports.requests import keys
 
 
 class Daemon(NamedTuple):
@@ -54,7 +53,6 @@ def left(site: Site) -> list[str]:
     found = [f"left: {path}" for path in site.leftovers()]
     for pattern in ("ports/*", "*/spool/*", "*/errands/*/*", "*/journal/*"):
         found += [f"left: {path}" for path in site.var.glob(pattern)]
-    found += [f"left: request of an import: {key}" for path in site.var.glob("*/imports") for key in keys(str(path))]
     found += [f"left: {path}" for path in unfinished(site.store)]
     found += [f"mounted: {target}" for target in _mounted(site)]
     # The last process of a mount namespace holds its mounts, and the kernel frees their loop devices soon after.

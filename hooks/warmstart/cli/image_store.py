@@ -16,11 +16,12 @@ import click
 from warmstart.audit.events import Event
 from warmstart.audit.journal import Journal
 from warmstart.cli.output import fail, warn
+from warmstart.errand import Errands
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images.imports import requests
-from warmstart.images.imports.requests import ImportAbandoned, ImportRequest
+from warmstart.images.imports.requests import IMPORTS, ImportAbandoned, ImportRequest
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import ImageReferenceInvalid, Reference, check_allowed, parse
 from warmstart.images.store import eviction, published
@@ -28,7 +29,7 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
 from warmstart.images.store.layout import reference_of
 from warmstart.images.store.published import ImageProducer, RememberedFailure
-from warmstart.paths import Installation
+from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy, hint_for
 from warmstart.session import open_session
@@ -134,8 +135,10 @@ class ImageStore(NamedTuple):
                 key, machine, _ = lock.rsplit(".", 2)
                 imports.append(_at_work(reference_of(key), machine, producer, name))
         known = {(known.reference, known.private) for known in imports}
-        for node, _, request in self._requests():
+        for paths, request in self._requests():
             if (request.reference, request.private) not in known:
+                known.add((request.reference, request.private))
+                node = os.path.basename(paths.root)
                 since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(request.asked))
                 place = (request.reference, request.kind.partition(".")[0], node, request.job_id, since)
                 imports.append(Import(*place, WAITS, 0, 0, 0, -1, request.private))
@@ -147,23 +150,19 @@ class ImageStore(NamedTuple):
         Return whether there was either. Those who wait are told.
         """
         cancelled = False
-        for node, directory, request in self._requests():
+        for paths, request in self._requests():
             if request.reference == reference:
-                is_live = requests.is_live(directory, request.key)
-                if requests.cancel(directory, request.key):
-                    cancelled = True
-                    if not is_live:  # else its process tells
-                        error = ImportAbandoned(image=reference, node=node, problem="it was cancelled")
-                        requests.remember_failure(directory, request.key, RememberedFailure.of(error))
+                cancelled, node = True, os.path.basename(paths.root)
+                error = ImportAbandoned(image=reference, node=node, problem="it was cancelled")
+                requests.remember_failure(paths, request.image, RememberedFailure.of(error))
+                Errands(paths, IMPORTS).drop(request.key)
         return cancelled
 
-    def _requests(self) -> Iterator[tuple[str, str, ImportRequest]]:
-        """Yield (node, directory, request) of this host's requests."""
-        for node in self.installation.nodes():
-            directory = self.installation.node(node).imports
-            for key in requests.keys(directory):
-                if (request := requests.read(directory, key)) is not None:
-                    yield node, directory, request
+    def _requests(self) -> Iterator[tuple[NodePaths, ImportRequest]]:
+        """Yield this host's requests, with their nodes' directories."""
+        for paths in map(self.installation.node, self.installation.nodes()):
+            for _, request in requests.waiting(paths):
+                yield paths, request
 
     def site(self) -> Site:
         """Return the site as a prolog on this host has it, except that no user's quota is charged."""

@@ -22,7 +22,7 @@ from warmstart.audit.line import Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.doctor import probe
 from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, OVERDUE_INTERVALS, UNKNOWN, WRONG, Finding
-from warmstart.errand import Errands
+from warmstart.errand import Errands, is_at_work
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
 from warmstart.harvest.deferred import REMOVALS
@@ -34,6 +34,7 @@ from warmstart.images import choice
 from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers import base, layer_reader
 from warmstart.images.imports import requests, verify
+from warmstart.images.imports.requests import IMPORTS
 from warmstart.paths import Installation, NodePaths, longest_node_name
 from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration, format_size
@@ -462,14 +463,12 @@ def imports(node: Node) -> Iterator[Finding]:
     """Check for background imports that nobody works on, and for those that failed lately."""
     waiting, stuck, failed = 0, [], []
     for paths in node.nodes():
-        for key in requests.keys(paths.imports):
-            request = requests.read(paths.imports, key)
-            if request is None or requests.is_live(paths.imports, key):
-                continue
-            waiting += 1
-            if time.time() - max(request.asked, request.tried) > NODE_INTERVAL_S:  # maintenance has not started it
+        for errand, request in requests.waiting(paths):
+            waiting += not errand.attempts
+            is_old = time.time() - errand.tried(IMPORTS) > NODE_INTERVAL_S  # maintenance has not started it
+            if is_old and not is_at_work(paths, IMPORTS.name):
                 stuck.append(request.reference)
-        failed += requests.failures(paths.imports)
+        failed += requests.failures(paths)
     if stuck:
         change = "enable warmstart-maintain.timer, or run `warmstart maintain`"
         yield Finding(WRONG, f"nobody makes the import of {', '.join(stuck)}", change)

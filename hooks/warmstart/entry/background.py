@@ -1,13 +1,14 @@
-"""`background KIND NODE`: do a node's errands of one kind off the clock of jobs (`errands`). Runs as root, for no job.
+"""`background KIND NODE [KEY]`: do a node's errands of one kind, or one of them (`errands`). Runs as root, for no job.
 
-Hooks start it detached (`host.detached`); it makes itself idle. While warmstart is off it does only kinds that say so.
+Hooks start it detached, or systemd does (`host.detached`). It makes itself idle, but not for kinds of which each errand
+has a process of its own (`errands.processes`). While warmstart is off it does only kinds that say so.
 """
 
 from __future__ import annotations
 
 import sys
 
-from warmstart.errands import loop, registry
+from warmstart.errands import loop, processes, registry
 from warmstart.errors import WarmstartError
 from warmstart.host import process
 from warmstart.paths import Installation
@@ -20,15 +21,22 @@ def main(prefix: str, arguments: list[str]) -> int:
     """Do what waits on a node. Return the exit status."""
     installation = Installation(prefix)
     try:
-        kind, node = arguments if len(arguments) == len(("KIND", "NODE")) else ("", "")
+        kind, node, key = [*arguments, "", "", ""][:3]
         if kind not in registry.kinds() or node not in installation.nodes():
-            print(f"usage: background {'|'.join(registry.kinds())} NODE", file=sys.stderr)  # noqa: T201 - who calls it
+            print(f"usage: background {'|'.join(registry.kinds())} NODE [KEY]", file=sys.stderr)  # noqa: T201 - who calls it
             return WRONG_USAGE
         work = registry.load(kind)
         if work.while_off or not installation.is_off:
-            process.be_idle()
-            with open_session(installation, "background", node) as session, session.isolated(kind):
-                loop.run(session, work)
+            if work.apart is None:
+                process.be_idle()
+            hook = work.apart.hook if work.apart and key else "background"
+            with open_session(installation, hook, node) as session, session.isolated(kind):
+                if key:
+                    loop.one(session, work, key)
+                elif work.apart:
+                    processes.run(session, work, work.apart)
+                else:
+                    loop.run(session, work)
     except WarmstartError as error:
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - who calls it by hand
         return FAILED

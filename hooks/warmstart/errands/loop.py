@@ -38,6 +38,14 @@ def waiting_here(session: Session, kind: Kind) -> list[Errand]:
     return errands.due()
 
 
+class Apart(NamedTuple):
+    """How a process of its own does each errand of a kind, a few at a time (`processes`)."""
+
+    hook: str  # of its events
+    most: Callable[[Session], int]  # at a time
+    waits_s: Callable[[Errand, Errand], float]  # how long after the other one began an errand may
+
+
 class Work(NamedTuple):
     """How errands of a kind are done."""
 
@@ -51,6 +59,7 @@ class Work(NamedTuple):
     while_off: bool = False  # whether it is done while warmstart is off, too
     by_maintenance: bool = True  # which otherwise starts the program: it takes longer than maintenance may
     patience_s: float = 0.0  # of maintenance, with a process that is at it
+    apart: Apart | None = None  # None: one process does all
 
 
 def run(session: Session, work: Work, patience_s: float = 0.0) -> int:
@@ -84,6 +93,14 @@ def run(session: Session, work: Work, patience_s: float = 0.0) -> int:
             if outcome != MORE:
                 over.add(errand.key)
     return done
+
+
+def one(session: Session, work: Work, key: str) -> None:
+    """Do one errand, if it is still there."""
+    errand = Errands(session.paths, work.kind).find(key)
+    if errand is not None:
+        with session.isolated(f"{work.kind.name} of {key}", step=work.step):
+            _turn(work, Turn(session, errand, work.owner_s))
 
 
 def _turn(work: Work, turn: Turn) -> Outcome:

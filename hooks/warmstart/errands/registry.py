@@ -18,6 +18,7 @@ _CORE = {
     "parts": "merges",
     "removals": "removals",
     "fetches": "fetches",
+    "imports": "imports",
 }
 
 

@@ -13,16 +13,26 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import after
 from warmstart.host.identity import close_others, detach
 
+SYSTEMD = "/run/systemd/system"  # exists where systemd is the system manager (sd_booted(3))
+SYSTEMCTL = "/usr/bin/systemctl"
+SYSTEMCTL_S = 5.0
 CGROUP = "warmstart-import"
 _SLURM = "slurm"  # in the path of every cgroup of Slurm's: slurmd.service, slurmstepd.scope, /slurm/uid_…
 _OOM_SCORE = "/proc/self/oom_score_adj"
 _NOT_STARTED = 127
 
 
-def start(argv: Sequence[str]) -> None:
-    """Start a program with nothing of this process but the path of slurm.conf. Does not tell whether it could start."""
+def start(argv: Sequence[str], *, unit: str = "") -> None:
+    """Start a program with nothing of this process but the path of slurm.conf. Does not tell whether it could start.
+
+    Where systemd runs it is started as `unit`, if one is given, and systemd has it.
+    """
+    if unit and _is_started(unit):
+        return
     kept = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
     env = {"LC_ALL": "C.UTF-8", **kept}
     child = os.fork()
@@ -39,6 +49,17 @@ def start(argv: Sequence[str]) -> None:
             os.execve(argv[0], list(argv), env)  # noqa: S606 - no shell: argv is a list, its path absolute
     finally:
         os._exit(_NOT_STARTED)
+
+
+def _is_started(unit: str) -> bool:
+    if not os.path.isdir(SYSTEMD):
+        return False
+    from warmstart.host import process
+
+    with suppress(WarmstartError):
+        argv = [SYSTEMCTL, "start", "--no-block", unit]
+        return process.run(argv, deadline=after(SYSTEMCTL_S)).status == 0
+    return False
 
 
 def _reset() -> None:

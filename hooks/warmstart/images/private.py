@@ -41,9 +41,8 @@ class JobOwner(NamedTuple):
 
 def site_of(site: Site, name: str, deadline: Deadline) -> Site:
     """Return the site for the private images `name`: a store of their own, without places where others have images."""
-    queue = site.queue._replace(private=name)
     uses = f"{site.uses}-private-{name}"
-    return site._replace(store=site.store.private(name, deadline), uses=uses, queue=queue, places=tuple)
+    return site._replace(store=site.store.private(name, deadline), uses=uses, private=name, places=tuple)
 
 
 def hand_over(image: Obtained, reference: Reference, owner: JobOwner, site: Site, deadline: Deadline) -> str:

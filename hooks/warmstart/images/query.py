@@ -32,21 +32,6 @@ class Requester(NamedTuple):
     cluster: str = ""
 
 
-class Queue(NamedTuple):
-    """The background imports of this node (requests.py)."""
-
-    directory: str  # of the requests
-    program: str  # that makes an import (`entry.import_image`)
-    parallel: int  # imports at a time
-    lifetime: int  # seconds that a request is tried for
-    private: str = ""  # name of the store of private images, "" for the shared one
-
-    @classmethod
-    def of(cls, paths: NodePaths, rules: Images) -> Queue:
-        """Return a node's queue under a policy."""
-        return cls(paths.imports, paths.import_program, rules.parallel, rules.import_deadline)
-
-
 def _nobody(_: ImageProducer) -> None:
     """Do nothing."""
 
@@ -66,7 +51,8 @@ class Site(NamedTuple):
     workspace: str
     uses: str  # directory where this node knows which uses it has recorded (store/client.py)
     requester: Requester
-    queue: Queue  # where hooks ask for a missing image
+    paths: NodePaths  # where hooks ask for a missing image
+    private: str = ""  # name of the store of private images, "" for the shared one
     charged: Charged = NOBODY
     watch: Callable[[ImageProducer], object] = _nobody  # is told how far an import of this process is
     # Begins a wait: returns what tells whether the waiting job is over (imports/job_end.py). Not called for a warm job.
@@ -86,7 +72,7 @@ class Site(NamedTuple):
             workspace=policy.paths.workspace,
             uses=paths.uses,
             requester=requester,
-            queue=Queue.of(paths, policy.images),
+            paths=paths,
             places=partial(_places, policy),
         )
 

@@ -31,8 +31,6 @@ from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
 from warmstart.images import choice, layers, notes, scratch
 from warmstart.images.imports import requests
-from warmstart.images.imports.requests import ImportAbandoned
-from warmstart.images.query import Queue
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.wings import of_wings
 from warmstart.paths import SPARE, Installation
@@ -148,7 +146,7 @@ class _NodeMaintenance:
         spooled = self._part("spool", self._spool)
         self._part("runs", orphans.finish_runs)
         self._part("leftovers", orphans.remove_leftovers)
-        self._part("imports", self._imports)
+        self._part("scratch", self._scratch)
         noted = self._part("uses", self._uses)
         pruned = self._part("copies", self._copies)
         self._part("temporaries", self._temporaries)
@@ -217,34 +215,21 @@ class _NodeMaintenance:
         if work.by_maintenance:
             return loop.run(session, work, work.patience_s)
         if work.due(session, work.kind):
-            errand.start(session.paths, kind)
+            errand.start(session.paths, kind, work.kind.unit)
         return 0
 
     def _unknown(self) -> None:
         registry.drop_unknown(self._session)
 
-    def _imports(self) -> None:
-        """Remove what dead imports left on the disk, and start those that still have to be made."""
+    def _scratch(self) -> None:
+        """Remove what dead imports left on the disk, and old notes of how imports failed."""
         session = self._session
         with suppress(FileNotFoundError), self._opened_workspaces() as fd:
             scratch.remove_abandoned(fd)
-        directory, rules = session.paths.imports, session.policy.images
+        rules = session.policy.images
         kept = f"{session.policy.paths.workspace}/{session.node}/{layers.LAYERS}"
         layers.tidy(kept, rules.keep_layers if choice.keeps_layers(rules.importer) else 0)
-        requests.forget_failures(directory, FAILURES_KEPT_S)
-        if not requests.keys(directory):
-            return
-        for request in requests.abandon_expired(directory, rules.import_deadline):
-            error = ImportAbandoned(image=request.reference, node=request.node, problem=requests.EXPIRED)
-            audit = session.audit.bind(job_id=request.job_id, cluster=request.cluster)
-            audit.emit(
-                events.IMAGE_IMPORT_FAILED,
-                image=request.reference,
-                attempt=request.attempts,
-                again=False,
-                error=error.as_audit(),
-            )
-        requests.start_due(Queue.of(session.paths, rules))
+        requests.forget_failures(session.paths, FAILURES_KEPT_S)
 
     def _uses(self) -> int:
         session = self._session

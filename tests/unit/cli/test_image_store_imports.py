@@ -14,7 +14,6 @@ from warmstart import session as sessions
 from warmstart.cli import image_store
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportRequest
-from warmstart.images.query import Queue
 from warmstart.images.store import published
 from warmstart.images.store.published import ImageProducer
 
@@ -39,13 +38,13 @@ def importing(site: EntrySite) -> Iterator[None]:
     published.end(str(site.store), LOCK)
 
 
-def ask(site: EntrySite, reference: str) -> ImportRequest:
+def ask(site: EntrySite, reference: str, uid: int = 1000) -> ImportRequest:
     """Write a hook's request."""
     request = ImportRequest(
-        reference=reference, kind="x86_64.oci2", private="", user="ws-alice", uid=1000, account="",
-        cluster="test", node="n1", job_id=7, run_id="0a1b2c3d", asked=time.time(),
+        reference=reference, kind="x86_64.oci2", private="", user="ws-alice", uid=uid, account="",
+        cluster="test", job_id=7, asked=time.time(),
     )  # fmt: skip
-    assert requests.submit(Queue(site.paths.imports, "/nowhere/import", 2, 7200), request) == ""
+    assert requests.submit(site.paths, request, 7200) == ""
     return request
 
 
@@ -77,9 +76,10 @@ def test_a_dead_producer_imports_nothing(site: EntrySite) -> None:
 
 @pytest.mark.usefixtures("importing")
 def test_what_waits_for_its_turn_is_listed_too(site: EntrySite) -> None:
-    """Of this host, once, and not what is at work already."""
+    """Of this host, once, whoever asks, and not what is at work already."""
     ask(site, REFERENCE)
-    ask(site, "reg.example.com/b:1")
+    for uid in (1000, 1001):
+        ask(site, "reg.example.com/b:1", uid)
     assert [(known["reference"], known["phase"]) for known in coming(site)] == [
         (REFERENCE, "fetching it"),
         ("reg.example.com/b:1", image_store.WAITS),
@@ -94,12 +94,13 @@ def test_others_than_root_see_no_imports(site: EntrySite, monkeypatch: pytest.Mo
 
 
 def test_a_request_is_cancelled(site: EntrySite) -> None:
-    """It is gone, and the audit says so."""
+    """Of all who asked; it is gone, and the audit says so."""
     request = ask(site, REFERENCE)
+    ask(site, REFERENCE, uid=1001)
     done = site.command("images", "cancel", REFERENCE)
     assert (done.exit_code, "cancelled" in done.stdout) == (0, True)
-    assert requests.read(site.paths.imports, request.key) is None
-    told = requests.last_failure(site.paths.imports, request.key)
+    assert requests.waiting(site.paths) == []
+    told = requests.last_failure(site.paths, request.image)
     assert told
     assert (told.code, "it was cancelled" in told.text) == ("image-import-abandoned", True)
     assert [event["image"] for event in site.events("image.import-cancelled")] == [REFERENCE]

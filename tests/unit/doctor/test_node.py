@@ -28,14 +28,14 @@ from warmstart.doctor import policy as site_policy
 from warmstart.doctor.finding import CRITICAL_CHECKS, Finding, Result
 from warmstart.doctor.finding import run as run_checks
 from warmstart.doctor.node import Node
+from warmstart.errand import Errand, Errands, at_work
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import REMOVALS
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.images import choice, credentials
 from warmstart.images.importers import layer_reader
 from warmstart.images.imports import requests
-from warmstart.images.imports.requests import ImportRequest
-from warmstart.images.query import Queue
+from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Credentials, Pattern, PrivateRepository
@@ -438,19 +438,21 @@ def test_stuck_and_failed_imports_are_told(here: Node) -> None:
     os.makedirs(place.state)
     assert one(node.imports, here).status == "ok"
     request = ImportRequest(
-        reference="reg.io/a:1", kind="k", private="", user="a", uid=1, account="", cluster="c", node="n1", job_id=7,
-        run_id="0a1b2c3d", asked=time.time(),
+        reference="reg.io/a:1", kind="k", private="", user="a", uid=1, account="", cluster="c", job_id=7,
+        asked=time.time(),
     )  # fmt: skip
-    queue = Queue(place.imports, "/nowhere/import", 2, 7200)
-    assert requests.submit(queue, request) == ""
+    assert requests.submit(place, request, 7200) == ""
     assert "1 imports wait" in one(node.imports, here).found
-    assert requests.submit(queue, request._replace(reference="reg.io/b:1", asked=time.time() - 3600)) == ""
+    old = request._replace(reference="reg.io/b:1")
+    Errands(place, IMPORTS).put(Errand("1", int(time.time()) - 3600, 0, old.key), old)
+    with at_work(place, IMPORTS.name):
+        assert "2 imports wait" in one(node.imports, here).found
     found = one(node.imports, here)
     assert (found.status, found.found) == ("wrong", "nobody makes the import of reg.io/b:1")
-    for waiting in requests.keys(place.imports):
-        requests.drop(place.imports, waiting)
+    for waiting in (request, old):
+        Errands(place, IMPORTS).drop(waiting.key)
     error = requests.ImportAbandoned(image="reg.io/a:1", node="n1", problem="it was cancelled")
-    requests.remember_failure(place.imports, request.key, RememberedFailure.of(error))
+    requests.remember_failure(place, request.image, RememberedFailure.of(error))
     found = one(node.imports, here)
     assert (found.status, "import of image reg.io/a:1 on node n1 was given up" in found.found) == ("advice", True)
 

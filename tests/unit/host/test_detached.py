@@ -64,6 +64,24 @@ def test_a_program_that_is_not_there_harms_nobody() -> None:
     assert processes.children(os.getpid()) <= before
 
 
+def test_systemd_starts_a_unit_where_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it cannot, as without the unit, or where none is named, the program is started all the same."""
+    log, systemctl, done = tmp_path / "log", tmp_path / "systemctl", tmp_path / "done"
+    systemctl.write_text(f'#!/bin/sh\necho "$@" >> {log}\n[ ! -e {tmp_path}/broken ]\n')
+    systemctl.chmod(0o755)
+    monkeypatch.setattr(detached, "SYSTEMD", str(tmp_path))
+    monkeypatch.setattr(detached, "SYSTEMCTL", str(systemctl))
+    program = ["/usr/bin/touch", str(done)]
+    detached.start(program, unit="warmstart-import@n1.service")
+    assert (log.read_text(), done.exists()) == ("start --no-block warmstart-import@n1.service\n", False)
+    for named in (False, True):
+        (tmp_path / "broken").touch()
+        detached.start(program, unit="warmstart-import@n1.service" if named else "")
+        processes.wait_until("the program", done.exists, 20)
+        done.unlink()
+    assert len(log.read_text().splitlines()) == 2
+
+
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
     """Return a directory with the files of /proc/self for a process in cgroups of both versions."""

@@ -13,7 +13,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.images import private, single_flight
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable
 from warmstart.images.private import JobOwner
-from warmstart.images.query import Missing, Obtained, Queue, Requester, Site
+from warmstart.images.query import Missing, Obtained, Requester, Site
 from warmstart.images.reference import PyxisImage, Reference, parse
 from warmstart.images.store.layout import NOBODY, Charged
 from warmstart.policy.compiled import Credentials
@@ -111,10 +111,10 @@ def test_an_image_leaves_time_to_later_steps(context: Context, monkeypatch: pyte
 
 
 def test_a_hook_asks_for_a_background_import(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It imports nothing itself: what it starts, and how many, is the installation's and the policy's."""
+    """It imports nothing itself: it leaves a request on its node."""
     flights = fly(monkeypatch)
     image.run(context, Options((FIRST,)))
-    assert [site.queue for _, site, _ in flights.asked] == [Queue.of(context.paths, context.policy.images)]
+    assert [site.paths for _, site, _ in flights.asked] == [context.paths]
 
 
 def test_what_happened_on_the_way_is_told(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:

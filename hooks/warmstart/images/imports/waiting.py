@@ -23,13 +23,14 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
+from warmstart.errand import Errands, is_at_work
 from warmstart.errors import StoreError, UserError, WarmstartError, by_code
 from warmstart.host import deadline as deadlines
 from warmstart.host.deadline import Deadline, after
 from warmstart.images.importers.base import ImportFailed
 from warmstart.images.imports import requests
 from warmstart.images.imports.job_end import JobOver
-from warmstart.images.imports.requests import ImportRequest
+from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.query import Obtained, Site
 from warmstart.images.store import published
 from warmstart.images.store.layout import ImageQuery, is_adopted
@@ -66,8 +67,9 @@ class Wait:
     def __init__(self, query: ImageQuery, site: Site) -> None:
         self._query = query
         self._site = site
-        self._queue = site.queue
+        self._paths = site.paths
         self._request = ImportRequest.of(query, site)
+        self._has_asked = False
         self._problem = ""  # why no import could be asked for
         self._seen: set[float] | None = None  # times of the failures that were there when the wait began
         self._probed = 0.0
@@ -109,19 +111,21 @@ class Wait:
         return True
 
     def _is_at_work(self, deadline: Deadline) -> bool:
-        with using_state(self._queue.directory):
-            if requests.is_live(self._queue.directory, self._request.key):
+        with using_state(self._paths.errands):
+            errand = Errands(self._paths, IMPORTS).find(self._request.key)
+            if self._has_asked and errand is not None and is_at_work(self._paths, IMPORTS.name):
                 return True
         return self._site.store.look(deadline, published.is_at_work, self._query.lock)
 
     def _ask(self) -> None:
-        with using_state(self._queue.directory):
-            self._problem = requests.submit(self._queue, self._request)
-            requests.start_due(self._queue)
+        with using_state(self._paths.errands):
+            self._problem = requests.submit(self._paths, self._request, self._site.rules.import_deadline)
+            Errands(self._paths, IMPORTS).start_due()
+        self._has_asked = True
 
     def _raise_failure(self, deadline: Deadline) -> None:
         """Raise the failure of an import that ended after this wait began, or a recent one that ends each wait."""
-        here = requests.last_failure(self._queue.directory, self._request.key)
+        here = requests.last_failure(self._paths, self._request.image)
         shared = self._site.store.look(deadline, published.last_failure, self._query.lock)
         failures = [failure for failure in (here, shared) if failure is not None]
         is_first, remembered_s = self._seen is None, self._site.rules.remember_failures
@@ -162,12 +166,10 @@ class Wait:
             return known
         if self._problem:
             return self._problem
-        directory, key = self._queue.directory, self._request.key
-        with using_state(directory):
-            request = requests.read(directory, key)
-            is_started = requests.is_live(directory, key) or (request is not None and request.is_starting())
-        text = STARTS if is_started else WAITS
-        return text.format(node=self._request.node, parallel=self._queue.parallel)
+        with using_state(self._paths.errands):
+            errand = Errands(self._paths, IMPORTS).find(self._request.key)
+        text = STARTS if errand is not None and errand.attempts else WAITS
+        return text.format(node=self._site.requester.node, parallel=self._site.rules.parallel)
 
 
 def as_error(failure: RememberedFailure) -> WarmstartError | None:

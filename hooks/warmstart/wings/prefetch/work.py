@@ -25,13 +25,14 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from warmstart import plan
+from warmstart.errand import Errands
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host import wire
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_path
 from warmstart.images import private
 from warmstart.images.imports import requests
-from warmstart.images.imports.requests import MOST_PER_USER, ImportRequest
+from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.query import Site, query_by_rules
 from warmstart.images.reference import Reference, parse, split_login
 from warmstart.images.store import published
@@ -49,7 +50,7 @@ from warmstart.slurm.slurmctld import QUERY_S, Slurmctld
 
 KEY = "prefetch"  # of the policy
 MOST_JOBS = 100
-MOST_IMAGES = MOST_PER_USER
+MOST_IMAGES = IMPORTS.most
 MOST_PARTITIONS = 8  # of one job
 PAUSE_S = 3600.0
 RUN_S = 300.0  # for all look-ups into the store
@@ -185,10 +186,9 @@ def run(site: Site, installation: Installation, images: Iterable[Wanted]) -> lis
     paths = installation.node(site.requester.node)
     with using_state(paths.root):
         ensure_path(paths.state, 0o700)  # makes this host a node with maintenance, although no hook runs here
-        ensure_path(paths.imports, 0o700)
         ours = _Run(site)
         done = [Prefetched(w.reference.canonical(), ours.ask(w), w.job_id, w.private) for w in images]
-        requests.start_due(site.queue)
+        Errands(paths, IMPORTS).start_due()
     return done
 
 
@@ -197,13 +197,12 @@ class _Run:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._queue = queue = site.queue
         self._deadline = after(RUN_S)
-        present = (requests.read(queue.directory, key) for key in requests.keys(queue.directory))
+        self._lifetime_s = site.rules.import_deadline
+        present = [item for _, item in requests.waiting(site.paths) if not item.is_expired(self._lifetime_s)]
+        self._images = {request.image for request in present}
         # The users of the requests of jobs, each named once for each.
-        self._users = [
-            known.uid for known in present if known and known.job_id and not known.is_expired(queue.lifetime)
-        ]
+        self._users = [request.uid for request in present if request.job_id]
 
     def ask(self, wanted: Wanted) -> str:
         """Write a request for an image if it is missing; return what became of it."""
@@ -220,24 +219,23 @@ class _Run:
                 site.record_use(image.name, self._deadline)  # so that it is not evicted
             return PRESENT
         request = ImportRequest.of(query, site)
-        known = requests.read(self._queue.directory, request.key)
-        is_known = known is not None and not known.is_expired(self._queue.lifetime)
-        if is_known:
-            requests.submit(self._queue, request)  # for its rank
+        if request.image in self._images:
+            requests.submit(site.paths, request, self._lifetime_s)  # for its user's turn
             return UNDER_WAY
         if site.store.look(self._deadline, published.is_at_work, query.lock):
             return UNDER_WAY
         if self._has_failed(query, site, request):
             return FAILED
-        if wanted.job_id and request.uid in self._users and len(self._users) >= self._queue.parallel:
+        if wanted.job_id and request.uid in self._users and len(self._users) >= site.rules.parallel:
             return NO_SLOT
-        problem = requests.submit(self._queue, request)
-        if not problem and wanted.job_id:
-            self._users.append(request.uid)
+        problem = requests.submit(site.paths, request, self._lifetime_s)
+        if not problem:
+            self._images.add(request.image)
+            self._users += [request.uid] * bool(wanted.job_id)
         return problem or REQUESTED
 
     def _has_failed(self, query: ImageQuery, site: Site, request: ImportRequest) -> bool:
-        here = requests.last_failure(self._queue.directory, request.key)
+        here = requests.last_failure(site.paths, request.image)
         failures = (here, site.store.look(self._deadline, published.last_failure, query.lock))
         return any(failure is not None and _is_recent(failure, request.uid) for failure in failures)
 

@@ -1,4 +1,4 @@
-"""Jobs that were requeued because of an image, seen by its background import (`entry.import_image`). Runs as root.
+"""Jobs that were requeued because of an image, seen by its background import (`errands.imports`). Runs as root.
 
 While the import runs, their start is put off a few minutes at a time: else they would come back and wait in vain until
 they have used up `requeue.times`. When the image is there, or cannot be had, they may start: at the earliest when

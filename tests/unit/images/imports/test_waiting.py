@@ -14,13 +14,16 @@ import pytest
 
 from tests.support import image_site
 from tests.support.superblocks import image
+from warmstart import errand
+from warmstart.errand import Errands
 from warmstart.errors import WarmstartError
+from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.images import single_flight
 from warmstart.images.importers.base import ImageNotFound, ImportFailed, RegistryUnreachable
 from warmstart.images.imports import requests
 from warmstart.images.imports.job_end import JobOver
-from warmstart.images.imports.requests import ImportRequest
+from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.query import Site, query_by_rules
 from warmstart.images.reference import parse
@@ -53,7 +56,7 @@ def site(tmp_path: Path) -> Site:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     """Return what happens, one after another, when imports are started; nothing after the last."""
     deeds: list[Callable[[], object]] = []
-    monkeypatch.setattr(requests, "_start", lambda _program, _key: deeds.pop(0)() if deeds else None)
+    monkeypatch.setattr(detached, "start", lambda _argv, **_: deeds.pop(0)() if deeds else None)
     return deeds
 
 
@@ -67,8 +70,7 @@ def at_work(site: Site) -> Iterator[None]:
 
 def asked(site: Site) -> list[ImportRequest]:
     """Return the requests of the node."""
-    found = [requests.read(site.queue.directory, key) for key in requests.keys(site.queue.directory)]
-    return [request for request in found if request]
+    return [request for _, request in requests.waiting(site.paths)]
 
 
 def put_image(site: Site) -> None:
@@ -90,26 +92,21 @@ def test_a_missing_image_is_asked_for_and_awaited(site: Site, started: list[Call
     found = single_flight.obtain(WANTED, site, after(5))
     assert (found.how, found.digest) == ("waited", f"sha256:{HEX}")
     (request,) = asked(site)
-    assert request[:10] == (
-        WANTED.canonical(), image_site.KIND, "", "alice", 2001, "physics", "", "n1", 7, "r1",
-    )  # fmt: skip
-    assert request.attempts == 1
+    assert request[:8] == (WANTED.canonical(), image_site.KIND, "", "alice", 2001, "physics", "", 7)
 
 
 def test_a_warm_image_asks_for_nothing(site: Site) -> None:
     """Not even the directory of requests is made."""
     put_image(site)
     assert single_flight.obtain(WANTED, site, after(5)).how == "reused"
-    assert not Path(site.queue.directory).exists()
+    assert not Path(site.paths.errands).exists()
 
 
 def test_a_hook_with_no_time_left_asks_nevertheless(site: Site, started: list[Callable[[], object]]) -> None:
     """Its job fails or comes back; the import that it asked for is the next one's image."""
     started.append(lambda: put_image(site))
-    assert "its import on node n1 is starting" in str(
-        expired(site, seconds=0.9)
-    )  # the last look is due before the first
-    assert [request.attempts for request in asked(site)] == [1]
+    expired(site, seconds=0.9)  # the last look is due before the first
+    assert len(asked(site)) == 1
     assert single_flight.obtain(WANTED, site, after(0.9)).how == "reused"
 
 
@@ -155,7 +152,6 @@ def test_all_who_wait_hear_why_it_failed(site: Site, started: list[Callable[[], 
         with pytest.raises(RegistryUnreachable) as raised:
             single_flight.obtain(WANTED, site, after(30))
         assert raised.value.fields["problem"] == problem
-        requests.put_back(site.queue.directory, asked(site)[0].key, attempts=1)
 
 
 def test_what_is_definitive_is_not_tried_again(site: Site, started: list[Callable[[], object]]) -> None:
@@ -174,7 +170,6 @@ def test_a_quota_is_its_users_matter(site: Site, started: list[Callable[[], obje
     with pytest.raises(ImageWaitExpired):
         single_flight.obtain(WANTED, alice, after(1.2))
     started.append(lambda: told(site, refusal, 2001))
-    requests.put_back(site.queue.directory, asked(site)[0].key, attempts=1)
     with pytest.raises(ImageQuotaExceeded):
         single_flight.obtain(WANTED, alice, after(5))
 
@@ -186,8 +181,7 @@ def test_only_roots_own_word_breaks_a_node(site: Site, started: list[Callable[[]
     with pytest.raises(ImportFailed, match="read-only"):
         single_flight.obtain(WANTED, site, after(5))
     (request,) = asked(site)
-    requests.put_back(site.queue.directory, request.key, attempts=1)
-    started.append(lambda: requests.remember_failure(site.queue.directory, request.key, RememberedFailure.of(broken)))
+    started.append(lambda: requests.remember_failure(site.paths, request.image, RememberedFailure.of(broken)))
     with pytest.raises(ScratchBroken):
         single_flight.obtain(WANTED, site, after(5))
 
@@ -195,7 +189,7 @@ def test_only_roots_own_word_breaks_a_node(site: Site, started: list[Callable[[]
 def test_a_hook_that_died_before_it_started_the_import(site: Site, started: list[Callable[[], object]]) -> None:
     """Its request is there: the next hook starts it."""
     query = query_by_rules(WANTED, site.rules, site.recipe)
-    assert requests.submit(site.queue, ImportRequest.of(query, site)) == ""
+    assert requests.submit(site.paths, ImportRequest.of(query, site), 7200) == ""
     started.append(lambda: put_image(site))
     assert single_flight.obtain(WANTED, site, after(5)).how == "waited"
 
@@ -206,24 +200,27 @@ def test_a_hook_that_died_before_it_started_the_import(site: Site, started: list
 )
 @pytest.mark.usefixtures("started")
 def test_the_deadline_says_what_the_request_waits_for(site: Site, waits: bool, said: str) -> None:
-    """No producer has been elected: its process starts, or there is no slot for it."""
-    query = query_by_rules(WANTED, site.rules, site.recipe)
-    request = ImportRequest.of(query, site)
-    requests.submit(site.queue, request)
-    with requests.slot(site.queue, request), requests.slot(site.queue, request):
-        if waits:
-            raised = expired(site)
-        else:
-            with requests.held(site.queue.directory, request.key):
-                raised = expired(site)
-    assert said in str(raised)
+    """No producer has been elected: its process has just begun, or it is another one's turn."""
+    query, errands = query_by_rules(WANTED, site.rules, site.recipe), Errands(site.paths, IMPORTS)
+    requests.submit(site.paths, ImportRequest.of(query, site), 7200)
+    if not waits:
+        errands.begin(errands.all()[0])
+    assert said in str(expired(site))
+
+
+def test_who_is_in_line_starts_nothing(site: Site, started: list[Callable[[], object]]) -> None:
+    """As long as the process is at work that begins one import after the other."""
+    started.append(never)
+    with errand.at_work(site.paths, IMPORTS.name):
+        expired(site)
+        assert len(asked(site)) == 1
 
 
 def test_a_user_with_too_many_requests_is_told(
     site: Site, started: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job waits on, since another may bring the image; then it hears why nothing was asked for."""
-    monkeypatch.setattr(requests, "MOST_PER_USER", 0)
+    monkeypatch.setattr(requests, "IMPORTS", IMPORTS._replace(most=0))
     started.append(never)
     assert "0 imports of the policy wait on node n1 already" in str(expired(site))
 
@@ -240,19 +237,16 @@ def test_a_request_that_cannot_be_written_is_said(
     site: Site, monkeypatch: pytest.MonkeyPatch, number: int, error: type[WarmstartError]
 ) -> None:
     """A broken file system of the node's state is the node's fault, a full one is not, as for the record."""
-    monkeypatch.setattr(requests, "replace_file", refusing(number))
+    monkeypatch.setattr(errand, "replace_file", refusing(number))
     with pytest.raises(error, match=os.strerror(number)):
         single_flight.obtain(WANTED, site, after(5))
     assert asked(site) == []
 
 
-@pytest.mark.parametrize("function", ["is_live", "read"])
 @pytest.mark.usefixtures("started")
-def test_requests_that_cannot_be_read_are_the_nodes_fault(
-    site: Site, monkeypatch: pytest.MonkeyPatch, function: str
-) -> None:
-    """At the first look as in the message at the end."""
-    monkeypatch.setattr(requests, function, refusing(errno.EIO))
+def test_requests_that_cannot_be_read_are_the_nodes_fault(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first look."""
+    monkeypatch.setattr(errand, "names_in", refusing(errno.EIO))
     with pytest.raises(StateUnusable, match=os.strerror(errno.EIO)):
         single_flight.obtain(WANTED, site, after(0.9))
 
@@ -268,7 +262,7 @@ def refusing(number: int) -> Callable[..., NoReturn]:
 
 def test_waiters_probe_seldom(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking is cheap and frequent; whether somebody is at work is asked once in a second or two."""
-    monkeypatch.setattr(requests, "start_due", lambda _queue: [])
+    monkeypatch.setattr(detached, "start", lambda *_, **__: None)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     with pytest.raises(ImageWaitExpired):
         single_flight.obtain(WANTED, site, after(1.3))

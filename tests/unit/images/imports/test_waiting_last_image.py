@@ -14,7 +14,9 @@ import pytest
 
 from tests.support import image_site
 from tests.support.superblocks import image
+from warmstart import errand
 from warmstart.errors import WarmstartError
+from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.images import single_flight
 from warmstart.images.importers.base import (
@@ -57,15 +59,14 @@ def site(tmp_path: Path) -> Site:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     """Return what happens, one after another, when imports are started; nothing after the last."""
     deeds: list[Callable[[], object]] = []
-    monkeypatch.setattr(requests, "_start", lambda _program, _key: deeds.pop(0)() if deeds else None)
+    monkeypatch.setattr(detached, "start", lambda _argv, **_: deeds.pop(0)() if deeds else None)
     return deeds
 
 
 def told_here(site: Site, error: WarmstartError) -> None:
     """Remember a failure on the node, as an import does that cannot write the store."""
-    key = ImportRequest.of(query_by_rules(WANTED, site.rules, site.recipe), site).key
-    os.makedirs(site.queue.directory, exist_ok=True)
-    requests.remember_failure(site.queue.directory, key, RememberedFailure.of(error))
+    image = ImportRequest.of(query_by_rules(WANTED, site.rules, site.recipe), site).image
+    requests.remember_failure(site.paths, image, RememberedFailure.of(error))
 
 
 def told(site: Site, error: WarmstartError) -> None:
@@ -92,8 +93,6 @@ def test_a_failure_that_says_nothing_of_the_tag(
     assert re.fullmatch(rf"its registry said so \d\S* ago; {re.escape(str(error))}", found.reason)
     started.append(lambda: pytest.fail("asked again"))
     assert single_flight.obtain(WANTED, site, after(5)).how == "stale"
-    (key,) = requests.keys(site.queue.directory)
-    requests.put_back(site.queue.directory, key, attempts=1)
     started[:] = [lambda: told(site, OUTAGE)]
     forgetful = site._replace(rules=site.rules._replace(remember_failures=0))
     assert single_flight.obtain(WANTED, forgetful, after(5)).reason.endswith(f" ago; {OUTAGE}")
@@ -177,7 +176,7 @@ def test_requests_that_cannot_be_written(site: Site, monkeypatch: pytest.MonkeyP
     def full(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(requests, "replace_file", full)
+    monkeypatch.setattr(errand, "replace_file", full)
     assert single_flight.obtain(WANTED, site, after(5)).how == "stale"
 
 

@@ -14,11 +14,13 @@ import pytest
 
 from tests.support.entry_site import EntrySite
 from tests.support.superblocks import image
+from warmstart.errand import Errands
+from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.images import choice
 from warmstart.images.importers.base import ImageNotFound
 from warmstart.images.imports import requests
-from warmstart.images.imports.requests import ImportRequest
+from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import parse
 from warmstart.images.store import layout, published
@@ -72,7 +74,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
     """Give a site that starts no imports."""
-    monkeypatch.setattr(requests, "_start", lambda *_: None)
+    monkeypatch.setattr(detached, "start", lambda *_, **__: None)
     entry_site.write(entry_site.policy._replace(rules=(RULE,)))
     return entry_site
 
@@ -95,8 +97,7 @@ def run(site: EntrySite, *images: Wanted) -> list[str]:
 
 def written(site: EntrySite) -> list[ImportRequest]:
     """Return the requests that there are."""
-    found = [requests.read(site.paths.imports, key) for key in requests.keys(site.paths.imports)]
-    return sorted((request for request in found if request), key=lambda request: request.reference)
+    return sorted((request for _, request in requests.waiting(site.paths)), key=lambda request: request.reference)
 
 
 def of_job(name: str, number: int = 7, uid: int = ALICE) -> Wanted:
@@ -221,12 +222,11 @@ def test_no_user_keeps_the_others_requests_out(site: EntrySite) -> None:
     assert run(site, *bobs) == [UNDER_WAY, NO_SLOT]
 
 
-def test_an_image_that_is_asked_for_keeps_the_better_rank(site: EntrySite) -> None:
-    """The request knows of the second user, whose turn may come first; or of nobody, for whom the policy asks."""
+def test_an_image_is_asked_for_by_each_of_its_users(site: EntrySite) -> None:
+    """So that it comes by the turn that is first; by nobody's, too, for whom the policy asks."""
     policys = of_job("a:1")._replace(job_id=0, charged=NOBODY)
     assert run(site, of_job("a:1"), of_job("a:1", 8, BOB), policys) == [REQUESTED, UNDER_WAY, UNDER_WAY]
-    (request,) = written(site)
-    assert (request.uid, request.further) == (ALICE, (BOB, -1))
+    assert {request.uid for request in written(site)} == {ALICE, BOB, -1}
 
 
 def test_who_comes_first_is_chance(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,9 +254,8 @@ def test_a_request_is_as_a_prolog_writes_it(site: EntrySite) -> None:
     assert run(site, of_job("a:1")) == [REQUESTED]
     (request,) = written(site)
     assert (request.reference, request.user, request.uid) == ("reg.example.com/a:1", "alice", ALICE)
-    assert (request.job_id, request.cluster, request.node) == (7, "c1", "n1")
+    assert (request.job_id, request.cluster) == (7, "c1")
     assert request.fresh_after == pytest.approx(time.time() - site.policy.images.tag_ttl, abs=60)
-    assert request.attempts == 1  # it was started
     assert run(site, of_job("a:1", 8)) == [UNDER_WAY]
     assert site.installation.nodes() == ["n1"]  # maintenance takes care of its requests
 
@@ -292,10 +291,10 @@ def test_what_has_failed_waits_an_hour(site: EntrySite, age: float, uid: int, re
     """So that it takes no slot each time; another user's own failure does not count."""
     assert run(site, of_job("a:1")) == [REQUESTED]
     (request,) = written(site)
-    requests.drop(site.paths.imports, request.key)
+    Errands(site.paths, IMPORTS).drop(request.key)
     failure = RememberedFailure.of(ImageNotFound(image="reg.example.com/a:1"))._replace(uid=uid)
-    requests.remember_failure(site.paths.imports, request.key, failure)
-    note = os.path.join(site.paths.imports, f"{request.key}.failed")
+    requests.remember_failure(site.paths, request.image, failure)
+    note = os.path.join(site.paths.imports, f"{request.image}.failed")
     with open(note, encoding="ascii") as file:
         content = json.load(file)
     with open(note, "w", encoding="ascii") as file:
@@ -336,7 +335,7 @@ def test_without_slurmctld_the_policys_images_come_all_the_same(
     monkeypatch.setattr(Slurmctld, "pending", fail)
     done = site.command("prefetch")
     assert (done.exit_code, "it is away" in done.stderr) == (1, True)
-    assert len(list(site.root.glob("var/lib/warmstart/*/imports/*.json"))) == 1
+    assert len(list(site.root.glob("var/lib/warmstart/*/errands/imports/*"))) == 1
 
 
 def test_it_does_nothing_while_warmstart_is_off(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:

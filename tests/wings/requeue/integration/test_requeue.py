@@ -19,6 +19,7 @@ from tests.cluster.site import RULES, Site
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images.imports import requests
+from warmstart.paths import NodePaths
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.slurm.slurmctld import Slurmctld
 from warmstart.wings.requeue.client import RequeueClient
@@ -47,11 +48,10 @@ def hold_and_let_go(site: Site, job_id: int, image: str) -> None:
 
 def import_of(site: Site, node: str, image: str) -> int:
     """Wait until a node imports an image; return the pid."""
-    directory = str(site.var / node / "imports")
+    paths = NodePaths(str(site.var / node), "")
 
     def keys() -> set[bytes]:
-        found = {key: requests.read(directory, key) for key in requests.keys(directory)}
-        return {key.encode() for key, request in found.items() if request and request.reference == image}
+        return {errand.key.encode() for errand, request in requests.waiting(paths) if request.reference == image}
 
     def pids() -> list[int]:
         return [pid for pid in site.imports() if keys() & {*processes.arguments(pid)}]

@@ -273,7 +273,7 @@ def test_a_copy_that_does_not_come_in_time_comes_later(site: Shown, monkeypatch:
         raise FetchOverBudget(bundle="b", problem="it is too slow")
 
     started: list[object] = []
-    monkeypatch.setattr(detached, "start", started.append)
+    monkeypatch.setattr(detached, "start", lambda argv, **_: started.append(argv))
     with monkeypatch.context() as patch:
         patch.setattr(bundles._Pace, "__call__", too_slow)
         (notice,) = site.run()

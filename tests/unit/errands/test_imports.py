@@ -14,18 +14,22 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.support.entry_site import EntrySite
+from tests.support.entry_site import NODE, EntrySite
 from tests.support.superblocks import image
 from warmstart import wing
-from warmstart.entry import import_image
+from warmstart.entry import background
+from warmstart.errand import Errand, Errands
 from warmstart.errors import WarmstartError
+from warmstart.host import wire
 from warmstart.images import choice
 from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
 from warmstart.images.imports import making, requests
 from warmstart.images.imports.making import Flight
-from warmstart.images.imports.requests import MOST_ATTEMPTS, ImportRequest
-from warmstart.images.query import Obtained, Queue, as_obtained
+from warmstart.images.imports.requests import IMPORTS, MOST_ATTEMPTS, ImportRequest
+from warmstart.images.query import Obtained, as_obtained, query_by_rules
+from warmstart.images.reference import parse
 from warmstart.images.store import published
+from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import image_name
 from warmstart.policy import compiled
 from warmstart.policy.compiled import Credentials, PrivateRepository
@@ -54,28 +58,32 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def handlers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[int, None], NoReturn]]:
-    """Start no further imports, and leave the signals of this process alone. Return the handlers of SIGTERM."""
+    """Leave the signals of this process alone. Return the handlers of SIGTERM."""
     found: list[Callable[[int, None], NoReturn]] = []
-    monkeypatch.setattr(requests, "_start", lambda *_: None)
     monkeypatch.setattr(signal, "signal", lambda _number, handler: found.append(handler))
     return found
 
 
-def ask(site: EntrySite, **changes: Any) -> ImportRequest:  # noqa: ANN401 - fields of ImportRequest
-    """Write a request as a hook of job 7 does, and start its first attempt."""
+def ask(site: EntrySite, /, attempts: int = 0, **changes: Any) -> ImportRequest:  # noqa: ANN401 - fields of ImportRequest
+    """Write a request as a hook of job 7 does."""
     os.makedirs(site.paths.state, exist_ok=True)
     kind = f"{os.uname().machine}.{choice.recipe(site.policy.images.importer)}"
     request = ImportRequest(
         reference=IMAGE, kind=kind, private="", user="ws-alice", uid=os.getuid(), account="",
-        cluster="test", node="n1", job_id=7, run_id="0a1b2c3d", asked=time.time(), attempts=1, tried=time.time(),
+        cluster="test", job_id=7, asked=time.time(),
     )._replace(**changes)  # fmt: skip
-    assert requests.submit(Queue(site.paths.imports, "/nowhere", 2, 10**9), request) == ""
+    Errands(site.paths, IMPORTS).put(Errand(str(request.uid), int(request.asked), attempts, request.key), request)
     return request
+
+
+def left(site: EntrySite) -> list[ImportRequest]:
+    """Return what still has to be done."""
+    return [request for _, request in requests.waiting(site.paths)]
 
 
 def run(site: EntrySite, request: ImportRequest) -> int:
     """Run the program for a request."""
-    return import_image.main(site.installation.prefix, [request.key])
+    return background.main(site.installation.prefix, [IMPORTS.name, NODE, request.key])
 
 
 def imports(monkeypatch: pytest.MonkeyPatch, deed: Callable[[Flight], Obtained]) -> list[Flight]:
@@ -116,7 +124,7 @@ def test_an_import_ends_with_the_image_and_without_its_request(
     request = ask(entry_site)
     imports(monkeypatch, publish)
     assert run(entry_site, request) == 0
-    assert requests.keys(entry_site.paths.imports) == []
+    assert left(entry_site) == []
     found = [entry_site.events(f"image.import{kind}") for kind in ("-started", "ed")]
     assert [[event["job_id"] for event in kind] for kind in found] == [[7], [7]]
     assert found[1][0]["image"] == IMAGE
@@ -152,13 +160,12 @@ def test_a_failure_is_told_and_tried_again_if_that_may_help(
     assert run(entry_site, request) == 0
     (event,) = entry_site.events("image.import-failed")
     assert (event["again"], event["attempt"]) == (stays, 1)
-    failure = requests.last_failure(entry_site.paths.imports, request.key)
+    failure = requests.last_failure(entry_site.paths, request.image)
     assert failure is not None
     assert failure.code == event["error"]["code"]
-    left = requests.read(entry_site.paths.imports, request.key)
-    assert (left is not None) == stays
-    if left is not None:
-        assert left.is_due()
+    assert left(entry_site) == [request] * stays
+    assert requests.submit(entry_site.paths, request._replace(asked=time.time()), 7200) == ""
+    assert len(Errands(entry_site.paths, IMPORTS).due()) == 1
     notes = list(entry_site.store.glob("images/failed/*.json"))
     assert len(notes) == (not isinstance(error, ZeroDivisionError))
 
@@ -175,8 +182,70 @@ def test_a_failure_is_told_to_those_who_watch(
 def test_the_last_attempt_ends_the_request(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next job asks anew."""
     imports(monkeypatch, fail(RegistryUnreachable(image=IMAGE, problem="refused")))
-    run(entry_site, ask(entry_site, attempts=MOST_ATTEMPTS))
-    assert requests.keys(entry_site.paths.imports) == []
+    run(entry_site, ask(entry_site, attempts=MOST_ATTEMPTS - 1))
+    assert left(entry_site) == []
+
+
+def test_an_import_that_has_died_too_often_is_given_up(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who wait hear why."""
+    flights = imports(monkeypatch, publish)
+    request = ask(entry_site, attempts=MOST_ATTEMPTS)
+    run(entry_site, request)
+    assert (flights, left(entry_site)) == ([], [])
+    failure = requests.last_failure(entry_site.paths, request.image)
+    assert failure
+    assert (failure.code, "has died 5 times" in failure.text) == ("image-import-abandoned", True)
+
+
+@pytest.mark.threat(38)
+def test_a_request_whose_time_is_over_goes(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who wait hear why."""
+    flights = imports(monkeypatch, publish)
+    request = ask(entry_site, asked=time.time() - 8000)
+    run(entry_site, request)
+    assert (flights, left(entry_site)) == ([], [])
+    failure = requests.last_failure(entry_site.paths, request.image)
+    assert failure
+    assert "its time is over" in failure.text
+
+
+def others(site: EntrySite, request: ImportRequest) -> list[ImportRequest]:
+    """Have two more users ask for the same image, and one for another one."""
+    found = [ask(site, uid=uid, user=f"u{uid}", fresh_after=time.time()) for uid in (5001, 5002)]
+    return [*found, ask(site, uid=5003, reference="reg.example.com/b:1")]
+
+
+@pytest.mark.parametrize(
+    ("error", "stay"),
+    [(None, 0), (ImageNotFound(image=IMAGE), 0), (RegistryUnreachable(image=IMAGE, problem="refused"), 1)],
+)
+def test_one_import_is_made_for_all(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, error: WarmstartError | None, stay: int
+) -> None:
+    """They have waited for it, and all hear how it ended; another attempt is the first one's."""
+    flights = imports(monkeypatch, fail(error) if error else publish)
+    request = ask(entry_site)
+    *_, other = others(entry_site, request)
+    run(entry_site, request)
+    assert len(flights) == 1
+    assert left(entry_site) == [*[request] * stay, other] or left(entry_site) == [other, *[request] * stay]
+
+
+@pytest.mark.parametrize("error", [ImageQuotaExceeded(bytes=1, whose="a", taken=1, quota=1), None])
+def test_what_concerns_one_user_ends_no_others_request(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, error: WarmstartError | None
+) -> None:
+    """A quota; or a tag that is fresh enough for one, and not for another."""
+    request = ask(entry_site)
+    expected = others(entry_site, request)
+    imports(monkeypatch, fail(error) if error else publish)
+    if error is None:
+        query = query_by_rules(parse(IMAGE), entry_site.policy.images, choice.recipe(entry_site.policy.images.importer))
+        folder = Path(entry_site.store, "images")
+        folder.mkdir()
+        (folder / f"{image_name(DIGEST, query.kind)}.sqsh").write_bytes(image())
+    run(entry_site, request)
+    assert sorted(left(entry_site)) == sorted(expected)
 
 
 @pytest.mark.threat(39)
@@ -191,7 +260,7 @@ def test_the_last_attempt_ends_the_request(entry_site: EntrySite, monkeypatch: p
     ],
 )
 def test_the_policy_in_force_decides(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], code: str
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], code: str
 ) -> None:
     """It may have changed since the hook asked; a request is believed no further."""
     flights = imports(monkeypatch, publish)
@@ -225,32 +294,8 @@ def test_an_image_that_another_host_imports_is_left_to_it(
     monkeypatch.setattr(making, "begin", lambda *_: None)
     run(entry_site, ask(entry_site))
     assert flights == []
-    assert requests.keys(entry_site.paths.imports) == []
+    assert left(entry_site) == []
     assert entry_site.events("image.import-failed") == []
-
-
-def test_without_a_slot_the_request_waits(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That attempt does not count."""
-    monkeypatch.setattr(requests, "LOCK_S", 0.1)
-    flights = imports(monkeypatch, publish)
-    request = ask(entry_site)
-    queue = Queue(entry_site.paths.imports, "/nowhere", entry_site.policy.images.parallel, 7200)
-    with requests.slot(queue, request), requests.slot(queue, request):
-        run(entry_site, request)
-    left = requests.read(entry_site.paths.imports, request.key)
-    assert left == request._replace(attempts=0, tried=0.0)
-    assert flights == []
-
-
-def test_one_process_works_on_a_request(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second one ends at once, without a word."""
-    monkeypatch.setattr(requests, "LOCK_S", 0.1)
-    flights = imports(monkeypatch, publish)
-    request = ask(entry_site)
-    with requests.held(entry_site.paths.imports, request.key):
-        assert run(entry_site, request) == 0
-    assert flights == []
-    assert entry_site.events("hook.started") == []
 
 
 def test_a_cancelled_import_says_so(
@@ -260,7 +305,7 @@ def test_a_cancelled_import_says_so(
     request = ask(entry_site)
 
     def cancel(_: Flight) -> NoReturn:
-        requests.drop(entry_site.paths.imports, request.key)
+        Errands(entry_site.paths, IMPORTS).drop(request.key)
         handlers[-1](15, None)
 
     imports(monkeypatch, cancel)
@@ -277,32 +322,29 @@ def test_a_host_that_shuts_down_leaves_the_request(
     imports(monkeypatch, lambda _: handlers[-1](15, None))
     with pytest.raises(SystemExit):
         run(entry_site, request)
-    assert requests.keys(entry_site.paths.imports) == [request.key]
-    assert not requests.is_live(entry_site.paths.imports, request.key)
+    assert left(entry_site) == [request]
 
 
-def test_a_request_that_is_gone_or_no_request(entry_site: EntrySite, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its import was faster, or somebody calls the program by hand."""
-    assert import_image.main(entry_site.installation.prefix, ["0" * 32]) == 0
-    assert import_image.main(entry_site.installation.prefix, ["../x"]) == 2
-    assert "usage" in capsys.readouterr().err
+def test_a_request_that_is_gone_or_damaged(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its import was faster, or it was cancelled."""
+    flights, request, errands = imports(monkeypatch, publish), ask(entry_site), Errands(entry_site.paths, IMPORTS)
+    Path(errands.directory, errands.all()[0].name).write_bytes(b"{")
+    assert (run(entry_site, request), run(entry_site, request)) == (0, 0)
+    assert (flights, errands.all()) == ([], [])
 
 
-@pytest.mark.parametrize("function", ["read_small", "opened_lock"])
-def test_a_failing_disk_leaves_the_request(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], function: str
-) -> None:
-    """One line for systemd's journal and a status, no traceback. Maintenance starts it again."""
+def test_a_failing_disk_leaves_the_request(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit says so. Maintenance starts it again."""
     request = ask(entry_site)
 
     def fails(*_: object) -> NoReturn:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(requests, function, fails)
-        assert run(entry_site, request) == 1
-    assert "Input/output error" in capsys.readouterr().err
-    assert requests.keys(entry_site.paths.imports) == [request.key]
+        patch.setattr(wire, "from_object", fails)
+        run(entry_site, request)
+    assert "Input/output error" in entry_site.events("step.failed")[0]["error"]["reason"]
+    assert left(entry_site) == [request]
 
 
 def test_nothing_is_imported_while_warmstart_is_off(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,4 +354,4 @@ def test_nothing_is_imported_while_warmstart_is_off(entry_site: EntrySite, monke
     Path(entry_site.installation.off_switch).touch()
     assert run(entry_site, request) == 0
     assert flights == []
-    assert requests.keys(entry_site.paths.imports) == [request.key]
+    assert left(entry_site) == [request]
