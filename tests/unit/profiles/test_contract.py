@@ -31,6 +31,17 @@ def test_variables_lead_into_the_profiles_own_directory(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_each_variable_has_what_the_tool_takes_without_it(name: str) -> None:
+    """In a form that enroot's hook reads; never a path of ours, and empty only where the tool reads that as not set."""
+    profile = registry.get(name)
+    assert profile.defaults.keys() == profile.variables.keys()
+    for variable, default in profile.defaults.items():
+        assert re.fullmatch(r"(~|\{[A-Z_]+:[~/][a-z./]*\})?[^{}:~]*(\{user\}[^{}:~]*)?", default)
+        assert default != profile.variables[variable]
+        assert default or variable in {"JAX_COMPILATION_CACHE_DIR", "NUMBA_CACHE_DIR"}
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_profile_does_not_contradict_itself(name: str) -> None:
     """What relocates says how; what needs one path has no other; what grows has one entry."""
     profile = registry.get(name)
