@@ -146,10 +146,19 @@ def test_a_container_that_the_caches_are_not_for_has_the_tools_own_places(
 
 def test_a_container_in_which_nothing_is_left_is_as_without_us(context: Context, container: Container) -> None:
     """Nor is what the image, the user or the policy has set taken away."""
-    rendered(context, {"A": f"{CONSTANT}/a", "B": f"{CONSTANT}/b", "C": f"{CONSTANT}/c"}, "", {"A": "~/a", "B": "~/b"})
-    container.environ.write_text("B=image\n")
-    container.start(B=f"{CONSTANT}/b", C="/mine")
-    assert container.variables() == ["B=image"]
+    profiles = {"A": f"{CONSTANT}/a", "B": f"{CONSTANT}/b", "C": f"{CONSTANT}/c", "D": "0"}
+    rendered(context, profiles, "", {"A": "~/a", "B": "~/b", "D": "1"})
+    container.environ.write_text("B=image\nD=0\n")
+    container.start(B=f"{CONSTANT}/b", C="/mine", D="0")
+    assert container.variables() == ["B=image", "D=0"]
+
+
+def test_what_pyxis_brings_of_the_steps_is_not_the_images(context: Context, container: Container) -> None:
+    """--container-env=NAME writes the step's value among the image's."""
+    rendered(context, {"A": f"{CONSTANT}/a"}, "", {"A": "~/a"})
+    container.environ.write_text(f"A={CONSTANT}/a\n")
+    container.start(A=f"{CONSTANT}/a", HOME="/h")
+    assert container.variables() == [f"A={CONSTANT}/a", "A=/h/a", "WARMSTART_UNSET=A"]
 
 
 @pytest.mark.parametrize(("given", "home"), [({}, "/home/a"), ({"ENROOT_REMAP_ROOT": "y"}, "/root")])
