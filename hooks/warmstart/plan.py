@@ -312,12 +312,15 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
 
     cache = prepared.context.record.cache
     variables: dict[str, str] = {}
+    defaults: dict[str, str] = {}
     for name in profiles(policy, grant, requested) if cache else ():
-        variables.update(registry.get(name, policy.profiles).environment(cache))
+        profile = registry.get(name, policy.profiles)
+        variables.update(profile.environment(cache))
+        defaults.update(profile.defaults)
     notices = [*prepared.notices, *_refused(policy, requested)]
     if requested.keep and policy.limits.keep is None:
         notices.append(TMPDIR_NOT_RETAINED)
-    options = step.Options(variables, dict(grant.env), tuple(notices), grant.override)
+    options = step.Options(variables, dict(grant.env), tuple(notices), grant.override, defaults)
     return Step(step.NAME, partial(step.run, options=options))
 
 

@@ -436,6 +436,19 @@ static void forget_led(spank_t spank)
 	spank_unsetenv(spank, "WARMSTART_LED");
 }
 
+/* Unset what enroot's hook has set in place of a cache, because a hook can unset nothing: in this container, or in the
+ * one that this job was submitted from. The task prolog has the same rule. */
+static void forget_places(spank_t spank)
+{
+	char names[PATH_MAX], *rest, *name;
+
+	if (spank_getenv(spank, "WARMSTART_UNSET", names, sizeof(names)) != ESPANK_SUCCESS)
+		return;
+	for (name = strtok_r(names, " ", &rest); name != NULL; name = strtok_r(NULL, " ", &rest))
+		spank_unsetenv(spank, name);
+	spank_unsetenv(spank, "WARMSTART_UNSET");
+}
+
 int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 {
 	struct variable variable;
@@ -446,6 +459,7 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 	if (verdict != NULL)
 		end_task();
 	forget_mounts(spank);
+	forget_places(spank);
 	if (notice != NULL)
 		tell_notice(spank);
 	if (line == NULL) {

@@ -57,6 +57,31 @@ def tool(request: pytest.FixtureRequest) -> str:
     return name
 
 
+WHERE = {
+    "inductor": """from torch._inductor import config
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+print(cache_dir(), config.cpp_cache_precompile_headers)""",
+    "jax": """import jax
+print(not jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_enable_xla_caches)""",
+    "numba": "from numba.core import config; print(repr(config.CACHE_DIR))",
+    "triton": "from os.path import normpath; from triton import knobs; print(normpath(knobs.cache.dir))",
+}
+
+
+def test_a_profile_says_what_the_tool_takes_without_its_variables(tool: str, tmp_path: Path) -> None:
+    """The tool itself is asked, with no variable, and with those that enroot's hook sets."""
+    there = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "LOGNAME": "a", "PATH": os.defpath}
+    places = {"{TMPDIR:/tmp}": str(tmp_path), "{TRITON_HOME:~}": str(tmp_path), "{user}": "a"}
+    defaults = registry.get(tool).defaults
+    for placeholder, value in places.items():
+        defaults = {name: default.replace(placeholder, value) for name, default in defaults.items()}
+    said = [
+        subprocess.run([sys.executable, "-c", WHERE[tool]], env=env, capture_output=True, text=True, check=True).stdout
+        for env in (there, {**there, **defaults}, {**there, **dict.fromkeys(defaults, "/elsewhere")})
+    ]
+    assert said[0] == said[1] != said[2]
+
+
 @pytest.fixture(scope="module")
 def cold(tool: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the profile's directory after one cold job."""

@@ -243,18 +243,19 @@ def test_a_mount_of_the_users_hides_the_cache(node: Node, *, hidden: bool) -> No
 
 
 @ONCE
-def test_a_container_that_the_caches_are_not_for_keeps_its_own(node: Node) -> None:
-    """By enroot's hook it has empty ones in TMPDIR: no hidden ones, so no step's stderr has a line."""
+def test_a_container_that_the_caches_are_not_for_is_as_without_us(node: Node) -> None:
+    """What enroot's hook set in place of a cache is unset; nothing is hidden, so no step's stderr has a line."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     tmp = cache.with_name("tmp")
-    (tmp / "warmstart-cache.x").mkdir(parents=True)
+    tmp.mkdir()
     node.write_view(*view_of(node, cache), f"TMPDIR={tmp}")
-    there = Path(f"{node.base}/container{tmp}")
-    there.mkdir(parents=True)
-    own = {"NUMBA_CACHE_DIR": f"{tmp}/warmstart-cache.x/numba", "TMPDIR": str(tmp)}
+    Path(f"{node.base}/container{tmp}").mkdir(parents=True)
+    of_the_hook = {"NUMBA_CACHE_DIR": "/home/a/.numba", "WARMSTART_CACHE": "", "WARMSTART_UNSET": "NUMBA_CACHE_DIR"}
     with in_container(node, cache, hidden=True) as container:
-        done = node.start(**container, WARMSTART_CACHE="", **own)
-    assert {f"{name}={value}" for name, value in own.items()} <= set(done.stdout.splitlines())
+        done = node.start(**container, **of_the_hook, TMPDIR=str(tmp), MINE="x")
+    lines = done.stdout.splitlines()
+    assert {"MINE=x", f"TMPDIR={tmp}", "WARMSTART_CACHE="} <= {*lines}
+    assert not [line for line in lines if line.startswith(("NUMBA_CACHE_DIR=", "WARMSTART_UNSET="))]
     assert done.stderr == ""
 
 

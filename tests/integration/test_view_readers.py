@@ -119,6 +119,26 @@ def test_whose_rendezvous_it_is(base: Path, readers: dict[str, Read]) -> None:
             assert agreed(readers, task(**given), list(own)) == expected, (mark, given)
 
 
+def test_what_a_container_got_in_place_of_a_cache_is_unset(base: Path, readers: dict[str, Read]) -> None:
+    """There, and where the caches are, it is not the user's; enroot's hook, which can unset nothing, names it."""
+    constant = base / "constant"
+    names = ["NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "OTHER"]
+    given = {"NUMBA_CACHE_DIR": "/home/a/n", "TRITON_CACHE_DIR": "/home/a/t", "OTHER": "/mine"}
+    given["WARMSTART_UNSET"] = "NUMBA_CACHE_DIR TRITON_CACHE_DIR $(id) 1 A/../B"
+    write_view(base, f"TRITON_CACHE_DIR={constant}x")
+    has_the_cache = {"TRITON_CACHE_DIR": f"{constant}x", "OTHER": "/mine"}
+    of_the_hook = {**has_the_cache, "NUMBA_CACHE_DIR": "/home/a/n"}
+    for who, read in readers.items():
+        seen = read(task(**given))
+        expected = of_the_hook if who == "enroot hook" else has_the_cache
+        assert {name: seen[name] for name in names if name in seen} == expected, who
+    shutil.rmtree(base / "state")
+    (base / "state" / NODE / "view").mkdir(parents=True)
+    for who, read in readers.items():
+        seen = read(task(**given))
+        assert [name for name in names if name in seen] == (names if who == "enroot hook" else ["OTHER"]), who
+
+
 @pytest.mark.threat(59)
 def test_what_leads_into_another_nodes_workspace_is_forgotten(base: Path, readers: dict[str, Read]) -> None:
     """Without a view of this run nothing of the batch host's is left; what the user has set since stays.

@@ -33,7 +33,7 @@ PYXIS = "/usr/lib/slurm/spank_pyxis.so"
 ENROOT = Path("/etc/enroot")
 RULES = """\
 rules:
-  - {name: everyone, match: {partition: main}, profiles: [numba], scope: site, publish: {users: [ws-alice]}}
+  - {name: everyone, match: {partition: main}, profiles: [numba, triton], scope: site, publish: {users: [ws-alice]}}
 """
 FSTAB = "{0} {0} none x-create=dir,{1},ro,nosuid,nodev,nofail,silent\n"
 CONF = "".join(
@@ -49,9 +49,7 @@ def set_up_enroot(site: Site, private: str) -> None:
     """Install warmstart's hook and mounts, as docs/guides/enroot-hook.md says, and alice's credentials."""
     base = site.cluster.base
     if not HAS_TASK_PROLOG:  # the hook and the plugin suffice
-        conf = base / "etc/warmstart.conf"
-        conf.write_text(conf.read_text().replace("\nTaskProlog=", "\n#"))
-        site.cluster.admin("scontrol", "reconfigure")
+        leave_out_task_prolog(site)
     shutil.copy(site.cluster.prefix / "share/warmstart/enroot/40-warmstart.sh", ENROOT / "hooks.d")
     (ENROOT / "hooks.d/40-warmstart.sh").chmod(0o755)
     libexec = site.cluster.prefix / "libexec/warmstart"
@@ -71,6 +69,13 @@ def set_up_enroot(site: Site, private: str) -> None:
     (config / ".credentials").write_text(line)
     for path in (config.parent, config, config / ".credentials"):
         os.chown(path, site.cluster.account(ALICE).uid, site.cluster.account(ALICE).gid)
+
+
+def leave_out_task_prolog(site: Site) -> None:
+    """Take the task prolog out of slurm.conf."""
+    conf = site.cluster.base / "etc/warmstart.conf"
+    conf.write_text(conf.read_text().replace("\nTaskProlog=", "\n#"))
+    site.cluster.admin("scontrol", "reconfigure")
 
 
 @contextmanager
@@ -127,6 +132,32 @@ def check_without_view(site: Site, image: str) -> None:
     check("a node without a view runs the step as stock", seen=ended.state == "COMPLETED" and not told)
 
 
+def check_places(site: Site, image: str, way: str) -> None:
+    """Check that steps in an image of their own find what a tool keeps in its own place, as with stock pyxis."""
+    directory = "${TRITON_CACHE_DIR:-$HOME/.triton/cache}"  # a job compiles one kernel
+    script = f"mkdir -p {directory}; echo entries: $(ls {directory} | wc -l); touch {directory}/$SLURM_JOB_ID"
+    home = site.cluster.account(ALICE).home
+    for setting, options in (
+        ("", "--container-mount-home"),
+        ("", "--no-container-mount-home --container-writable"),
+        ("", "--no-container-mount-home --container-writable --container-name=kept-NAME"),
+        ("TRITON_CACHE_DIR=$HOME/mine ", "--container-mount-home"),
+    ):
+        counts = []
+        for off in (["--no-warm"], []):
+            for name in (".triton", "mine"):
+                shutil.rmtree(home / name, ignore_errors=True)
+            named = options.replace("NAME", f"{way}{len(off)}".replace(" ", "-"))
+            step = f"{setting}srun --container-image={image} {named} sh -c '{script}'\n"
+            text = ""
+            for _ in range(2):
+                job = site.cluster.submit(f"#!/bin/sh\n{step}{step}", ALICE, "--nodelist=n1", *off)
+                text += site.finish(job).output
+            counts.append([line.partition(": ")[2] for line in text.splitlines() if line.startswith("entries: ")])
+        claim = f"{way}, {setting}srun {options}: entries {counts[1]}, without warmstart {counts[0]}"
+        check(claim, seen=counts[0] == counts[1] and len(counts[0]) == 4)
+
+
 def check_saved(site: Site, image: str, saved: Path) -> None:
     """Check the file of a saved container, if this node's enroot can save any."""
     if not saved.exists():
@@ -150,6 +181,7 @@ def run(site: Site, registry: Registry, private: str) -> None:
         for part in OF_WINGS:
             part.run(site, registry)
         check_without_view(site, public)
+        check_places(site, f"{registry.url}/team/places:1", "plugin after pyxis")
 
         text = srun(site, ALICE, private, f"cat /etc/motd; {SHOW}")
         check("the plugin says so, once", seen=text.count("imports it as you") == 1)
@@ -190,9 +222,17 @@ def run(site: Site, registry: Registry, private: str) -> None:
         check_saved(site, public, Path(home, "saved.sqsh"))
         srun(site, ALICE, public, "true", "--no-warm")
         check("nothing is left after --no-warm", seen=not list(Path("/var/tmp").glob("warmstart-images-*")))
+
+
+def run_without(site: Site, image: str, own: str) -> None:
+    """Run what differs where the plugin comes before pyxis, and where there is no task prolog, either."""
     with plugged(site, first=True):
-        text = srun(site, ALICE, public, SHOW, hiding)
+        hiding = f"--container-mounts={site.cluster.account(ALICE).home}:{site.constant}"
+        text = srun(site, ALICE, image, SHOW, hiding)
         check("with the plugin before pyxis this is not noticed", seen="hides the job's cache" not in text)
+        check_places(site, own, "plugin before pyxis")
+        leave_out_task_prolog(site)
+        check_places(site, own, "and no task prolog")
 
 
 def main() -> int:
@@ -202,13 +242,15 @@ def main() -> int:
         site.registry = f'{registry.url}", "{private}'  # two in the policy's lists
         site.write_policy(RULES, constant="enroot")
         of_registry = [
-            (name, registry.url) for name in ("public", "cold", *(name for part in OF_WINGS for name in part.IMAGES))
+            (name, registry.url)
+            for name in ("public", "cold", "places", *(name for part in OF_WINGS for name in part.IMAGES))
         ]
         for name, host in (*of_registry, ("private", private)):
             push(cluster.base / name, f"{host}/team/{name}:1")
         set_up_enroot(site, private)
         try:
             run(site, registry, f"{private}/team/private:1")
+            run_without(site, f"{registry.url}/team/public:1", f"{registry.url}/team/places:1")
         except Failed:
             cluster.keep_logs()
             sys.stdout.write(cluster.slurmd_log("n1")[-3000:])

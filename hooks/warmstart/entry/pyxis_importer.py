@@ -8,7 +8,7 @@ and for an image that is in no registry (`dockerd://`), the importer does what p
 pyxis asks before any task has read the job's verdict: a job that must fail gets the verdict, and imports nothing.
 
 The caches of a job belong to the first image that its prolog knew. A step in a container of another one is noted
-(`own_images.note_other`): enroot's hook gives it empty caches.
+(`own_images.note_other`): enroot's hook leaves tools there their own places.
 
 Protocol: pyxis 0.23 and later, importers/README.md: one line on stdout; stderr reaches the user only on failure;
 `release` may be called twice.

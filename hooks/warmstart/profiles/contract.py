@@ -35,8 +35,10 @@ class Profile(NamedTuple):
     """One tool's cache.
 
     `name` is also that of its directory below the job's cache root. `variables` maps names to templates in which
-    `{dir}` is the directory's absolute path; one without `{dir}` is a switch of the tool. `facts` are what a namespace
-    of this profile must contain besides its name.
+    `{dir}` is the directory's absolute path; one without `{dir}` is a switch of the tool. `defaults` are what the tool
+    takes without them, by its source: `~` is the home, `{VARIABLE:PATH}` what a variable says, or if it is not set a
+    path, `{user}` the user's name, and "" what the tool reads as not set. `facts` are what a namespace of this profile
+    must contain besides its name.
 
     `entry_of` maps the path of a regular file, relative to the directory and with `/` between parts, to the
     entry that it belongs to, or to None for what is never harvested. It sees names only, any string
@@ -85,6 +87,7 @@ class Profile(NamedTuple):
 
     name: str
     variables: dict[str, str]
+    defaults: dict[str, str]
     relocation: Relocation
     facts: tuple[Fact, ...]
     entry_of: Callable[[str], str | None]

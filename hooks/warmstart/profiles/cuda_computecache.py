@@ -45,6 +45,7 @@ def validate(files: EntryFiles) -> None:
 PROFILE = Profile(
     name="cuda-computecache",
     variables={"CUDA_CACHE_PATH": "{dir}"},
+    defaults={"CUDA_CACHE_PATH": "~/.nv/ComputeCache"},
     relocation="relocatable",
     facts=("image", "driver", "gpu"),
     entry_of=entry_of,

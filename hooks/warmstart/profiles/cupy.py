@@ -32,6 +32,7 @@ def validate(files: EntryFiles) -> None:
 PROFILE = Profile(
     name="cupy",
     variables={"CUPY_CACHE_DIR": "{dir}"},
+    defaults={"CUPY_CACHE_DIR": "~/.cupy/kernel_cache"},
     relocation="relocatable",
     facts=("image", "gpu"),
     entry_of=named_by(_FILE),  # the path of one kernel

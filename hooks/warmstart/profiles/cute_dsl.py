@@ -44,6 +44,11 @@ PROFILE = Profile(
         "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": "{dir}/flash-attention",
         "QUACK_CACHE_DIR": "{dir}/quack",
     },
+    defaults={
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "0",
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": "{TMPDIR:/tmp}/{user}/flash_attention_cute_dsl_cache",
+        "QUACK_CACHE_DIR": "{TMPDIR:/tmp}/{user}/quack_cache",
+    },
     relocation="relocatable",
     facts=("image", "gpu", "cpu"),
     entry_of=named_by(_OBJECT, _TIMINGS),  # the path of one kernel, or of one autotuner's timings

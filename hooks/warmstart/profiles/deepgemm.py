@@ -40,6 +40,7 @@ def validate(files: EntryFiles) -> None:
 PROFILE = Profile(
     name="deepgemm",
     variables={"DG_JIT_CACHE_DIR": "{dir}"},
+    defaults={"DG_JIT_CACHE_DIR": "~/.deep_gemm"},
     relocation="relocatable",
     facts=("image", "gpu"),
     entry_of=named_by(_FILE),  # `cache/kernel.<name>.<hex>` for the files of one kernel

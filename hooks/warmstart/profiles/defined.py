@@ -25,6 +25,7 @@ FILES = "files"  # the profile of files that jobs declare; every policy has it
 WHOLE = "whole-"
 OWNERS = "owners"  # the fact of a whole that may leave its user's scope: the uids of whom the policy names
 SIDECAR = ".sha256"
+IN_TMPDIR = "{TMPDIR:/tmp}"
 _compiled: dict[str, Pattern[str]] = {}  # by pattern; the policy has few
 
 
@@ -70,6 +71,8 @@ def profile_of(defined: DefinedProfile) -> Profile:
     return Profile(
         name=defined.name,
         variables=defined.variables,
+        # A tool's own place is not known; what warmstart itself names has one that goes with the job.
+        defaults={name: IN_TMPDIR for name in defined.variables if name.startswith("WARMSTART_")},
         relocation=defined.relocation,
         facts=tuple(defined.facts),
         entry_of=entry_of,

@@ -122,6 +122,7 @@ def _check_choice(files: EntryFiles) -> None:
 PROFILE = Profile(
     name="flashinfer",
     variables={"FLASHINFER_WORKSPACE_BASE": "{dir}"},
+    defaults={"FLASHINFER_WORKSPACE_BASE": "~"},
     relocation="constant-path",
     facts=("image", "gpu", "cpu"),
     entry_of=entry_of,

@@ -54,6 +54,7 @@ def check_best(files: EntryFiles) -> None:
 PROFILE = Profile(
     name="helion",
     variables={"HELION_CACHE_DIR": "{dir}"},
+    defaults={"HELION_CACHE_DIR": "{TMPDIR:/tmp}/torchinductor_{user}/helion"},
     relocation="rewrite",
     facts=("image", "gpu", "machine"),
     entry_of=_NESTED.entry_of,  # the path of one configuration, or Triton's entry

@@ -107,6 +107,10 @@ PROFILE = Profile(
         # With them every job builds 150 MB, also one that compiles nothing (docs/reference/profiles.md has the times).
         "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
     },
+    defaults={
+        "TORCHINDUCTOR_CACHE_DIR": "{TMPDIR:/tmp}/torchinductor_{user}",
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "1",
+    },
     relocation="relocatable",
     facts=("image", "cpu"),
     # The stem of generated code, the key directory of a graph, or the path of a single file.

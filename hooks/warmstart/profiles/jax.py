@@ -48,6 +48,10 @@ def _last_use(entry: str) -> str:
 PROFILE = Profile(
     name="jax",
     variables={"JAX_COMPILATION_CACHE_DIR": "{dir}", "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"},
+    defaults={  # without a directory it keeps nothing
+        "JAX_COMPILATION_CACHE_DIR": "",
+        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "xla_gpu_per_fusion_autotune_cache_dir",
+    },
     relocation="relocatable",
     facts=("image", "cpu", "gpu"),
     entry_of=named_by(_FILE),  # the path of one executable

@@ -59,6 +59,7 @@ def validate(files: EntryFiles) -> None:
 PROFILE = Profile(
     name="numba",
     variables={"NUMBA_CACHE_DIR": "{dir}"},
+    defaults={"NUMBA_CACHE_DIR": ""},  # __pycache__ beside each source
     relocation="relocatable",
     facts=("image", "cpu"),
     entry_of=entry_of,

@@ -72,6 +72,12 @@ PROFILE = Profile(
         "SGLANG_JIT_CACHE_DIR": "{dir}/jit",
         "SGLANG_CUTE_AOT_CACHE_DIR": "{dir}/cute_aot",
     },
+    defaults={
+        "SGLANG_CACHE_DIR": "~/.cache/sglang",
+        "SGLANG_DG_CACHE_DIR": "~/.cache/sglang/deep_gemm",
+        "SGLANG_JIT_CACHE_DIR": "~/.cache/sglang/jit",
+        "SGLANG_CUTE_AOT_CACHE_DIR": "~/.cache/sglang/cute_aot",
+    },
     relocation="rewrite",
     facts=("image", "gpu", "cpu"),
     entry_of=_NESTED.entry_of,  # a module's directory, an object's path, or another tool's entry

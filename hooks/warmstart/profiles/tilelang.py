@@ -60,6 +60,7 @@ def _recorded(fields: object) -> tuple[object, object]:
 PROFILE = Profile(
     name="tilelang",
     variables={"TILELANG_CACHE_DIR": "{dir}"},
+    defaults={"TILELANG_CACHE_DIR": "~/.tilelang/cache"},
     relocation="relocatable",
     facts=("image", "gpu", "cpu"),
     entry_of=named_by(_FILE),  # `<version>/<platform>/kernels/<sha256>` for the files of one kernel

@@ -47,6 +47,7 @@ def validate(files: EntryFiles) -> None:
 PROFILE = Profile(
     name="torch-extensions",
     variables={"TORCH_EXTENSIONS_DIR": "{dir}"},
+    defaults={"TORCH_EXTENSIONS_DIR": "{XDG_CACHE_HOME:~/.cache}/torch_extensions"},
     relocation="constant-path",
     facts=("image", "cpu", "gpu"),
     entry_of=named_by(_FILE),  # the extension's directory, for all files by which ninja finds the build up to date

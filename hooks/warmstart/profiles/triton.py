@@ -207,6 +207,7 @@ def _rewrite(directory: int, group: str, path: str) -> None:
 PROFILE = Profile(
     name="triton",
     variables={"TRITON_CACHE_DIR": "{dir}"},
+    defaults={"TRITON_CACHE_DIR": "{TRITON_HOME:~}/.triton/cache"},
     relocation="rewrite",
     facts=("image", "gpu", "machine"),
     entry_of=named_by(_FILE),  # the key directory

@@ -39,6 +39,7 @@ def validate(files: EntryFiles) -> None:
 PROFILE = Profile(
     name="trt-rtx",
     variables={"WARMSTART_TRT_RTX_CACHE": f"{{dir}}/{FILE}"},
+    defaults={"WARMSTART_TRT_RTX_CACHE": f"{{TMPDIR:/tmp}}/{FILE}"},
     relocation="relocatable",
     facts=("image", "gpu"),
     entry_of=entry_of,

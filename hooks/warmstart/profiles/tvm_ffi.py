@@ -34,6 +34,7 @@ def validate(files: EntryFiles) -> None:
 PROFILE = Profile(
     name="tvm-ffi",
     variables={"TVM_FFI_CACHE_DIR": "{dir}"},
+    defaults={"TVM_FFI_CACHE_DIR": "~/.cache/tvm-ffi"},
     relocation="constant-path",
     facts=("image", "cpu", "gpu"),
     entry_of=named_by(_FILE),  # the extension's directory, for all files by which ninja finds the build up to date

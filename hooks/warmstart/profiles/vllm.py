@@ -122,6 +122,7 @@ def _artifacts(value: object) -> set[str]:
 PROFILE = Profile(
     name="vllm",
     variables={"VLLM_CACHE_ROOT": "{dir}"},
+    defaults={"VLLM_CACHE_ROOT": "{XDG_CACHE_HOME:~/.cache}/vllm"},
     relocation="rewrite",
     facts=("image", "gpu", "cpu"),
     entry_of=_NESTED.entry_of,  # a rank's directory of one part, a model's path, or another tool's entry

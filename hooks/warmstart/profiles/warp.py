@@ -56,6 +56,7 @@ def validate(files: EntryFiles) -> None:
 PROFILE = Profile(
     name="warp",
     variables={"WARP_CACHE_PATH": "{dir}"},
+    defaults={"WARP_CACHE_PATH": "{XDG_CACHE_HOME:~/.cache}/warp"},
     relocation="relocatable",
     facts=("image", "gpu", "cpu"),
     entry_of=named_by(_FILE),  # `<version>/wp_<module>_<7 hex>` for the files of one module

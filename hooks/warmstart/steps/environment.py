@@ -2,11 +2,12 @@
 
     view/<jobid>/            root, 0711; its files are root's, and the job's uid can read them (`view`)
         environment          three lines with paths: the workspace root, the constant path, the cache's real path; then
-                             `NAME=VALUE`, or `!NAME=VALUE` if the user cannot override the variable
+                             `NAME=VALUE`, or `!NAME=VALUE` if the user cannot override the variable. Before that of
+                             a profile `=NAME=DEFAULT` (`Profile.defaults`), which enroot's hook alone reads
         notice               lines for the job's output, if any
         images               a line `REFERENCE PATH` for each of the job's images, for `pyxis-importer`; first the one
                              that the caches belong to, without a path if it is left to pyxis. Without this file they
-                             belong to the host, and enroot's hook gives every container empty ones
+                             belong to the host, and enroot's hook leaves the tools in a container their own places
         events               those of the prolog's audit events that the job's user may read (`warmstart explain`)
         link                 exists if the task prolog makes the constant path a link (`constant_path: link`)
 
@@ -50,6 +51,7 @@ class Options(NamedTuple):
     policy: dict[str, str]  # variables of the matching rules; they replace those of the profiles
     notices: tuple[str, ...]
     override: frozenset[str] = frozenset()  # variables, also of earlier steps, that the user cannot override
+    defaults: dict[str, str] = {}  # noqa: RUF012 - what tools take without the variables of profiles; never mutated
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -62,7 +64,11 @@ def run(context: Context, options: Options) -> Outcome:
     paths = [record.workspace, context.policy.paths.cache, f"{record.run_directory}/cache"]
     if led := _led(variables, paths[:2]):
         variables[LED] = " ".join([*paths[:2], *led])
-    lines = [*paths, *(_line(name, variables[name], options.override) for name in sorted(variables))]
+    lines = paths.copy()
+    for name in sorted(variables):
+        if name in options.defaults and name not in options.policy:
+            lines.append(f"={name}={options.defaults[name]}")
+        lines.append(_line(name, variables[name], options.override))
     files = {"environment": "\n".join(lines) + "\n", view.EVENTS: context.audit.shown_to_job()}
     if record.image:
         left = {record.image.removeprefix(CLAIMED): ""} if record.image.startswith(CLAIMED) else {}

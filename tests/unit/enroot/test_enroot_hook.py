@@ -2,7 +2,9 @@
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -61,10 +63,16 @@ def container(tmp_path: Path) -> Container:
     return Container(tmp_path)
 
 
-def rendered(context: Context, profiles: dict[str, str], image: str = "sha256:1", **found: str) -> None:
+def rendered(
+    context: Context,
+    profiles: dict[str, str],
+    image: str = "sha256:1",
+    defaults: Mapping[str, str] = MappingProxyType({}),
+    **found: str,
+) -> None:
     """Render the job's view; its caches belong to an `image`, or with "" to the host."""
     record = context.record._replace(environment=found, image=image)
-    environment.run(context._replace(record=record), Options(profiles, {}, ()))
+    environment.run(context._replace(record=record), Options(profiles, {}, (), defaults=dict(defaults)))
 
 
 @pytest.mark.parametrize("where", ["constant", "own"])
@@ -87,40 +95,88 @@ def test_the_cache_is_at_the_constant_path(context: Context, container: Containe
     ]
 
 
+DEFAULTS = {
+    "DEEP": "{XDG_CACHE_HOME:~/.cache}/deep",
+    "EMPTY": "",
+    "FLAG": "1",
+    "OWN": "~/own",
+    "TEMPORARY": "{TMPDIR:/tmp}/of_{user}/x",
+    "TRITON_CACHE_DIR": "{TRITON_HOME:~}/.triton/cache",
+    "WARMSTART_FILES": "{TMPDIR:/tmp}",
+}
+
+
 @pytest.mark.parametrize("why", ["the host's", "another image's", "not listed"])
-@pytest.mark.parametrize("full", [False, True])
-def test_a_container_that_the_caches_are_not_for_has_empty_ones(
-    context: Context, container: Container, why: str, full: bool
+def test_a_container_that_the_caches_are_not_for_has_the_tools_own_places(
+    context: Context, container: Container, why: str
 ) -> None:
-    """A directory of its own in TMPDIR for each profile; where there is no room for it, the tools' own places."""
-    run = context.record.run_directory
-    profiles = {"NUMBA_CACHE_DIR": f"{CONSTANT}/numba", "DEEP": f"{run}/cache/vllm/a/b", "FLAG": "1"}
+    """As the tool finds them without us; the plugin and the task prolog unset what it would not have."""
+    run, away = context.record.run_directory, f"{context.record.workspace}/n9/6.00000000/cache"
+    profiles = {name: f"{CONSTANT}/{name.lower()}" for name in DEFAULTS} | {"FLAG": "0"}
     image = "" if why == "the host's" else "sha256:1"
     if why == "not listed":  # the workspace's disk was full
         os.truncate(f"{run}/shown", 0)
-    rendered(context, profiles, image, WARMSTART_CACHE=CONSTANT, TMPDIR=f"{run}/tmp")
+    found = {"WARMSTART_CACHE": CONSTANT, "TMPDIR": f"{run}/tmp", "LEADS": f"{run}/cache/x", "PLAIN": "1"}
+    rendered(context, profiles, image, DEFAULTS, **found)
     if why == "another image's":
         os.mkdir(f"{run}/tmp/warmstart-images")
         Path(f"{run}/tmp/warmstart-images/.other-3").touch()
-    if full:
-        container.hook.write_text(container.hook.read_text().replace("/usr/bin/mktemp", "/bin/false"))
-    done = container.start(SLURM_STEP_ID="3", NUMBA_CACHE_DIR=f"{CONSTANT}/numba", WARMSTART_CACHE=CONSTANT)
+    left = {**profiles, **found, "DEEP": away, "OWN": "/mine", "TRITON_HOME": "/scratch"}
+    done = container.start(SLURM_STEP_ID="3", HOME="/home/a", LOGNAME="a", **left)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert f" {CONSTANT} " not in container.mounts.read_text()
-    found = dict(line.split("=", 1) for line in container.variables())
-    assert (found["WARMSTART_CACHE"], found["TMPDIR"], found["FLAG"]) == ("", f"{run}/tmp", "1")
-    if full:
-        assert (found["NUMBA_CACHE_DIR"], found["DEEP"]) == ("", "")
-        return
-    (made,) = Path(f"{run}/tmp").glob("warmstart-cache.*")
-    assert (found["NUMBA_CACHE_DIR"], found["DEEP"]) == (f"{made}/numba", f"{made}/vllm/a/b")
-    assert sorted(os.listdir(made)) == ["numba", "vllm"]
-    assert made.stat().st_mode & 0o777 == 0o700
+    assert container.variables() == [
+        "DEEP=/home/a/.cache/deep",
+        "EMPTY=",
+        "FLAG=1",
+        "LEADS=",
+        f"TEMPORARY={run}/tmp/of_a/x",
+        f"TMPDIR={run}/tmp",
+        "TRITON_CACHE_DIR=/scratch/.triton/cache",
+        "WARMSTART_CACHE=",
+        f"WARMSTART_FILES={run}/tmp",
+        "WARMSTART_UNSET=DEEP EMPTY FLAG LEADS TEMPORARY TRITON_CACHE_DIR",
+    ]
+    assert os.listdir(f"{run}/tmp") == (["warmstart-images"] if why == "another image's" else [])
     container.start(SLURM_STEP_ID="4")  # the same container again
-    assert len(list(Path(f"{run}/tmp").glob("warmstart-cache.*"))) == 2
-    container.mounts.write_text("")
+    assert f" {CONSTANT} " not in container.mounts.read_text()
     container.start(SLURM_STEP_ID="4", ENROOT_ROOTFS="/pyxis_another")
     assert (f" {CONSTANT} " in container.mounts.read_text()) is (why == "another image's")
+
+
+def test_a_container_in_which_nothing_is_left_is_as_without_us(context: Context, container: Container) -> None:
+    """Nor is what the image, the user or the policy has set taken away."""
+    profiles = {"A": f"{CONSTANT}/a", "B": f"{CONSTANT}/b", "C": f"{CONSTANT}/c", "D": "0"}
+    rendered(context, profiles, "", {"A": "~/a", "B": "~/b", "D": "1"})
+    container.environ.write_text("B=image\nD=0\n")
+    container.start(B=f"{CONSTANT}/b", C="/mine", D="0")
+    assert container.variables() == ["B=image", "D=0"]
+
+
+def test_what_pyxis_brings_of_the_steps_is_not_the_images(context: Context, container: Container) -> None:
+    """--container-env=NAME writes the step's value among the image's."""
+    rendered(context, {"A": f"{CONSTANT}/a"}, "", {"A": "~/a"})
+    container.environ.write_text(f"A={CONSTANT}/a\n")
+    container.start(A=f"{CONSTANT}/a", HOME="/h")
+    assert container.variables() == [f"A={CONSTANT}/a", "A=/h/a", "WARMSTART_UNSET=A"]
+
+
+@pytest.mark.parametrize(("given", "home"), [({}, "/home/a"), ({"ENROOT_REMAP_ROOT": "y"}, "/root")])
+def test_the_home_is_the_containers(context: Context, container: Container, given: dict[str, str], home: str) -> None:
+    """The image's or a hook's, if it has one; with pyxis the job's own; of a user who is root in there, root's."""
+    rendered(context, {"A": f"{CONSTANT}/a"}, "", {"A": "~/a"})
+    container.start(A=f"{CONSTANT}/a", HOME="/home/a", **given)
+    assert container.variables()[0] == f"A={home}/a"
+    container.environ.write_text("HOME=/image\n")
+    container.start(A=f"{CONSTANT}/a", HOME="/home/a", **given)
+    assert container.variables()[1] == "A=/image/a"
+
+
+def test_what_a_container_got_in_their_place_is_not_the_users(context: Context, container: Container) -> None:
+    """A step that was started from within it may have the caches."""
+    rendered(context, {"A": f"{CONSTANT}/a", "B": f"{CONSTANT}/b"})
+    container.start(WARMSTART_UNSET="A", A="/home/a/.a", B="/home/a/.b")
+    assert container.variables() == [f"A={CONSTANT}/a", "WARMSTART_UNSET="]
 
 
 READ_ONLY = "rbind,ro,nosuid,nodev,rslave,nofail,silent"

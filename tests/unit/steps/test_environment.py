@@ -196,13 +196,23 @@ def test_what_cannot_be_reached_is_left_out(
     assert f"export TMPDIR={run}/tmp" in printed(tmp_path)[1]
 
 
-def test_a_container_that_the_caches_are_not_for_keeps_its_empty_ones(context: Context, tmp_path: Path) -> None:
-    """They are in this run's TMPDIR, by enroot's hook. What leads into the workspace of another run is forgotten."""
-    run, constant = context.record.run_directory, context.policy.paths.cache
-    environment.run(context, Options({"A": f"{constant}/numba"}, {}, ()))
+def test_a_container_that_the_caches_are_not_for_has_what_the_tools_have_without_us(
+    context: Context, tmp_path: Path
+) -> None:
+    """What enroot's hook put in their place is unset; what leads into the workspace of another run is forgotten."""
+    constant = context.policy.paths.cache
+    environment.run(context, Options({"A": f"{constant}/numba"}, {}, (), defaults={"A": "~/.a"}))
     led = {environment.LED: f"{context.record.workspace} {constant} A B", "WARMSTART_CACHE": ""}
-    given = {"A": f"{run}/tmp/warmstart-cache.x/numba", "B": f"{context.record.workspace}/n9/7.00000000/tmp"}
-    assert printed(tmp_path, {**led, **given})[1] == ["unset B"]
+    given = {"A": "/home/a/.a", "B": f"{context.record.workspace}/n9/7.00000000/tmp", "WARMSTART_UNSET": "A"}
+    assert printed(tmp_path, {**led, **given})[1] == ["unset A", "unset WARMSTART_UNSET", "unset B"]
+
+
+def test_what_the_policy_sets_in_place_of_a_profile_has_no_default(context: Context) -> None:
+    """It is the site's, in every container."""
+    defaults = {"A": "~/.a", "B": "~/.b"}
+    environment.run(context, Options({"A": "/w/a", "B": "/w/b"}, {"A": "/site"}, (), defaults=defaults))
+    lines = Path(f"{context.paths.view}/{context.record.view_id}/environment").read_text().splitlines()
+    assert lines[3:6] == ["A=/site", "=B=~/.b", "B=/w/b"]
 
 
 def test_a_constant_path_that_was_inherited_is_replaced(context: Context, tmp_path: Path) -> None:
