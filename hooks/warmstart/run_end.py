@@ -5,7 +5,7 @@
 | `release`                          | the epilog                      | TMPDIR, if the job asked for it               |
 | `defer`                            | `release`, harvest not finished | the cache, and TMPDIR if the job asked for it |
 | `supersede`                        | the prolog of a requeued job    | as with `release`                             |
-| `undo`                             | a prolog that failed            | its ports, until the epilog                   |
+| `undo`                             | a prolog that failed            | what wings hold for it, until the epilog      |
 | `finish_deferred`, `drop_deferred` | maintenance                     | as with `release`                             |
 | `end_orphan`                       | maintenance                     | a retained TMPDIR until `limits.keep` is over |
 
@@ -17,7 +17,7 @@ its deadline.
 
 The order of removal:
 
-1. The reserved ports. They are the job's, not the run's, and depend on nothing else.
+1. What wings hold for the job. It is the job's, not the run's, and depends on nothing else.
 2. The view (`view/<jobid>`), so that no task starts with variables that name removed paths.
 3. The mounts below the run's directory. Each is made read-only first, so that a process that outlived the job can
    change nothing. Removing a tree would detach its mounts, too, but would not report which ones were in use.
@@ -31,7 +31,7 @@ file of a deferred harvest or of a removal, names the run, and a repeated epilog
 background or maintenance starts over. So a part that fails leaves the record in place, and does not keep the other
 parts from being done. Only the board can outlive both; maintenance of the store removes old ones. The file is
 written first and the record removed last, so at least one of them names the run at all times. A tree that none names is
-an orphan. After `undo`, which leaves the ports, the epilog releases them without a record.
+an orphan. After `undo`, which leaves what wings hold, the epilog has them release it without a record.
 
 Every part accepts that its object is already gone, so a run may be ended twice. Two processes never end one run at the
 same time: hooks hold the lock on the job's state (`record.job_lock`), maintenance holds that or is at work on deferred
@@ -169,7 +169,7 @@ def supersede(ending: Ending, deadline: Deadline, *, rebooted: bool) -> None:
 def undo(ending: Ending, deadline: Deadline) -> None:
     """End a run whose prolog failed, so that the job gets all of its preparation or none. Nothing is retained.
 
-    Ports stay reserved until the epilog, since another node may already know them. Failures are audited and not
+    What wings hold stays until the epilog, since another node may already know of it. Failures are audited and not
     raised: the failure that the caller handles matters more.
     """
     ending = ending._replace(record=ending.record._replace(keep=False))

@@ -35,20 +35,13 @@ def site(install: Callable[[Path], None]) -> Iterator[BenchSite]:
 
 def calls(site: BenchSite, hook: str) -> list[str]:
     """Run a hook; return its system calls and those of its children, but for those that wait: load adds to them."""
-    command = site.hook(hook)
-    log = site.base / "calls"
-    argv = ["/usr/bin/strace", "-f", "-y", "-qq", "-e", "signal=none", "-o", str(log), *command.argv]
-    subprocess.run(argv, env=dict(command.env), check=True)
-    return [line for line in log.read_text().splitlines() if "resumed>" not in line and not WAITING.search(line)]
+    return [line for line in site.hook(hook).calls(site.base / "calls") if not WAITING.search(line)]
 
 
 def test_a_warm_job_makes_few_system_calls(site: BenchSite) -> None:
     """Of which almost none reach the store, and none of an epilog with nothing new."""
     found = {hook: calls(site, hook) for hook in ("prolog", "epilog")}
-    store = re.escape(str(site.base / "store"))
-    assert {
-        hook: sum(bool(re.search(rf'(?:"|<){store}/', call)) for call in found[hook]) for hook in found
-    } == ON_THE_STORE
+    assert {hook: site.on_store(found[hook]) for hook in found} == ON_THE_STORE
     assert {hook: len(found[hook]) for hook in CALLS if len(found[hook]) > CALLS[hook]} == {}
 
 

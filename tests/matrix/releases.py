@@ -14,7 +14,7 @@ NEWER = Path(__file__).resolve().parents[1] / "newer"
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "releases"
 SUITES = ("bookworm", "trixie", "sid")  # of Debian; tests/newer/build has their releases
 # Tests of tools alone run once, with the host's Slurm, as do those that only add size.
-WHOLE = ("-m", "slurm and not tool and not sweep", "tests/integration", "tests/security")
+WHOLE = ("-m", "slurm and not tool and not sweep", "tests/integration", "tests/security", "tests/wings")
 _REPORTS = Path("/run/warmstart-tests")  # the same directory inside and outside (tests/newer/enter)
 _VERSIONS = "slurmd -V; .venv/bin/python -V; mksquashfs -version | head -n 1"
 _PROCESSES = 3  # of one CPU: most tests wait for Slurm

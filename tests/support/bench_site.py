@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -60,6 +61,12 @@ class Command(NamedTuple):
         """Run it to its end, which must be a good one."""
         subprocess.run(self.argv, env=dict(self.env), check=True, stdout=subprocess.DEVNULL)
 
+    def calls(self, log: Path) -> list[str]:
+        """Run it under strace(1), which writes `log`; return its system calls and those of its children."""
+        strace = ["/usr/bin/strace", "-f", "-y", "-qq", "-e", "signal=none", "-o", str(log)]
+        Command([*strace, *self.argv], self.env).run()
+        return [line for line in log.read_text(errors="replace").splitlines() if "resumed>" not in line]
+
 
 class BenchSite(NamedTuple):
     """Where everything is, and who owns it."""
@@ -89,9 +96,14 @@ class BenchSite(NamedTuple):
         start = POLICY.format(base=self.base, registry=registry, importer=importer)
         installation.write_policy(self.prefix, start + rest)
 
-    def fill_caches(self, bundles: int) -> None:
-        """Let jobs leave entries, so that as many bundles are published for the profiles in turn."""
-        for first in range(0, bundles, len(PROFILES)):
+    def on_store(self, calls: Sequence[str]) -> int:
+        """Return how many of these system calls name a path in the store, or a descriptor of it."""
+        store = re.escape(str(self.base / "store"))
+        return sum(bool(re.search(rf'(?:"|<){store}/', call)) for call in calls)
+
+    def fill_caches(self, bundles: int, there: int = 0) -> None:
+        """Let jobs leave entries, so that as many bundles are published for the profiles in turn; `there` are some."""
+        for first in range(there, bundles, len(PROFILES)):
             job_id = 100 + first
             self.hook("prolog", job_id).run()
             (cache,) = self.base.glob(f"workspace/n1/{job_id}.*/cache")

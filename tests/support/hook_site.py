@@ -80,7 +80,6 @@ rules:
   - name: everyone
     profiles: [numba, torch-extensions]
     images: ["docker://reg.example.com/team/tool:1"]
-    rendezvous: {{ports: 28000-28999, shared_nodes: true}}
 """
 OF_WINGS = of_wings()
 # The node's hooks, what hooks leave to the background, both kinds of maintenance, and programs of wings.
@@ -129,9 +128,9 @@ class HookSite:
         running = f"echo '{NEIGHBOUR}|RUNNING|normal|{NEIGHBOUR}|N/A|0|'"
         unknown = 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1'
         self._script("squeue", f'case "$*" in *--jobs={NEIGHBOUR}*) {running} ;; *) {unknown} ;; esac')
-        self.installation = command_line.installed(
-            self.base, "".join([POLICY, *(wing.policy for wing in OF_WINGS)]).format(base=self.base, top=top)
-        )
+        rules = [f"    {wing.rule}\n" for wing in OF_WINGS if wing.rule]
+        policy = "".join([POLICY, *rules, *(wing.policy for wing in OF_WINGS)]).format(base=self.base, top=top)
+        self.installation = command_line.installed(self.base, policy)
         self._image = squashfs(top / "ready.sqsh", 40_000)
         self._publish_image()
         for number, (user, job) in enumerate(((USER, JOB), (OTHER, NEIGHBOUR))):

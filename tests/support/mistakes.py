@@ -282,7 +282,6 @@ MISTAKES = (
     ),
     _policy("one account for two roles", "each account needs its own", "import_user: bin", "import_user: daemon"),
     _policy("a profile that does not exist", "no profile 'nunba'; did you mean numba?", "[numba]", "[nunba]"),
-    _policy("an account that is Slurm's", "is SlurmUser", "limits:", "slurmctld: {user: bin}\nlimits:"),
     _policy(
         "a host list as a pattern",
         "write [n10, n11, n12]",

@@ -91,9 +91,7 @@ def versions_of(content: dict[str, str]) -> Entries:
     return {entry: version(f"{entry}={text}") for entry, text in content.items()}
 
 
-def fetched(
-    store: StoreClient, place: Namespace, offer: Offer, files_of: Callable[[dict[str, str]], Entries] = versions_of
-) -> dict[str, str]:
+def fetched(store: StoreClient, place: Namespace, offer: Offer) -> dict[str, str]:
     """Fetch a bundle, which is whole; return its entries' versions."""
     fd = os.memfd_create("copy")
     try:
@@ -101,16 +99,16 @@ def fetched(
         content: dict[str, str] = json.loads(os.pread(fd, offer.size, 0))
     finally:
         os.close(fd)
-    assert files == files_of(content)
+    assert files == versions_of(content)
     return content
 
 
 # Operations on bundles. The template below has what they are about.
 
 
-def compact(store: StoreClient, place: Namespace | None = None) -> None:
+def compact(store: StoreClient) -> None:
     """Merge all bundles of each user."""
-    place = place or where(store.path)
+    place = where(store.path)
     for merger in store.run_in(after(60), maintenance.plan_compaction, place, 2, 1 << 30):
         merge.compact(settings(store), place, merger, after(60))
 

@@ -11,15 +11,16 @@ from warmstart import wing
 
 
 class WingHooks(NamedTuple):
-    """Programs of a wing that Slurm runs, and what they need."""
+    """Programs of a wing that Slurm runs, and what they need. In texts {base} is the site, {top} what it lies in."""
 
-    policy: str  # keys of the policy; {base} is the site's directory
-    make: Callable[[Path], None]  # makes the directories below that one
-    acts: Mapping[str, Callable[[str], int]]  # programs by name, each called with the prefix
-    before: Mapping[str, str]  # hook → the program that runs before it
-    over: str  # the program that runs when a job is over
-    part: str  # the directory that faults can be in, where nothing may be left of a job
-    words: str = ""  # of the job's request; {top} is the directory above the site
+    policy: str = ""  # sections of the policy
+    rule: str = ""  # a key of the policy's rule
+    make: Callable[[Path], None] = lambda _: None  # makes the directories below that one
+    acts: Mapping[str, Callable[[str], int]] = {}  # programs by name, each called with the prefix
+    before: Mapping[str, str] = {}  # hook → the program that runs before it
+    over: str = ""  # the program that runs when a job is over
+    part: str = ""  # the directory that faults can be in, where nothing may be left of a job
+    words: str = ""  # of the job's request
 
 
 def of_wings() -> list[WingHooks]:

@@ -1,16 +1,170 @@
-"""What should be flat is flat, at small sizes; `python -m tools.growth` takes large ones and draws the curves."""
+"""What a warm job's hooks and the store's maintenance cost does not grow with what a site has, by counts."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
 import pytest
 
-from tools.growth.__main__ import MEASUREMENTS, main
+from tests.support.bench_site import KIND, USUAL, BenchSite, bench_site
+from tests.support.numba_entries import numba_entry
+from tests.support.privileges import as_user
+from tests.support.sample_log import write as write_log
+from warmstart.audit import sink
+from warmstart.harvest.pack import pack
+from warmstart.host.deadline import after
+from warmstart.images.reference import parse
+from warmstart.images.store import layout as images
+from warmstart.paths import Installation
+from warmstart.store import index, layout, manifest
+from warmstart.store.layout import Namespace
+from warmstart.store.manifest import File, Manifest, Producer
 
 pytestmark = pytest.mark.sweep
 
+# How often a process asks for memory, or looks whether another has ended, depends on the moment.
+UNCOUNTED = re.compile(
+    r"^\d+ +(brk|m(un|re)?map|mprotect|madvise|wait4|waitid|p?select6?|poll|futex|restart_syscall)\("
+)
+SLACK = 10  # system calls: which second it is, and what others do on the host, makes a few
+MOST_MOUNTED = 15  # bundles of a profile that a job has mounted (docs/reference/seeding.md)
+PER_NAMESPACE = 3  # fewer bundles than maintenance merges
+# A process begins with the peak memory of the one that started it, so that has to be small.
+MEMORY = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=sys.stderr); \
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
 
-@pytest.mark.parametrize("name", MEASUREMENTS)
-def test_nothing_grows_that_should_not(capable_host: None, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """By counts of system calls, by memory, and by the number of imports; never by time."""
-    status = main(["--quick", "--only", name])
-    assert (status, capsys.readouterr().err) == (0, "")
+
+@pytest.fixture(scope="module")
+def site(capable_host: None) -> Iterator[BenchSite]:
+    """Yield a site with an image, and a bundle of each profile."""
+    with bench_site(10) as made:
+        made.write_policy(USUAL)
+        made.fill_caches(3)
+        yield made
+
+
+def journal(site: BenchSite) -> Path:
+    """Return the directory of the node's journals."""
+    return Path(Installation(str(site.prefix)).node("n1").journal)
+
+
+def warm(site: BenchSite) -> dict[str, tuple[int, int]]:
+    """Return how many system calls the hooks of a warm job make, and how many on the store; the epilog flushes."""
+    for hook in ("prolog", "epilog") * 2:  # the policy is compiled, bundles are fetched and mounted
+        site.hook(hook).run()
+    sink.flush(str(journal(site)), str(site.base / "audit/audit.jsonl"))
+    found = {}
+    for hook in ("prolog", "epilog"):
+        for path in journal(site).iterdir():
+            os.utime(path, (0, 0))
+        calls = [line for line in site.hook(hook).calls(site.base / "calls") if not UNCOUNTED.search(line)]
+        found[hook] = (len(calls), site.on_store(calls))
+    return found
+
+
+@contextmanager
+def flat(site: BenchSite) -> Iterator[None]:
+    """Hold that what is added in a `with` costs a warm job no more."""
+    before = warm(site)
+    yield
+    now = warm(site)
+    assert {hook: on_store for hook, (_, on_store) in now.items()} == {hook: few for hook, (_, few) in before.items()}
+    assert {hook: calls for hook, (calls, _) in now.items() if calls > before[hook][0] + SLACK} == {}
+
+
+def test_images_in_the_store(site: BenchSite) -> None:
+    """A thousand, each with its metadata, tag and use mark."""
+    top = site.base / "store" / "images"
+    with flat(site):
+        for number in range(1000):
+            digest = f"sha256:{number:064x}"
+            name = images.image_name(digest, KIND)
+            key = images.key_of(parse(f"reg.example.com/team/other:{number}").canonical())
+            (top / "used" / name).mkdir(parents=True)
+            (top / "used" / name / "n1").touch()
+            (top / f"{name}.sqsh").touch()
+            (top / f"{name}.json").write_text("{}")
+            (top / "tags" / f"{key}.json").write_text(json.dumps({"digest": digest, "resolved": 0}))
+
+
+def test_bundles_in_the_namespace(site: BenchSite) -> None:
+    """Beyond those that a job can have mounted."""
+    most = 3 * MOST_MOUNTED
+    site.fill_caches(most, there=3)
+    with flat(site):
+        site.fill_caches(most + 15, there=most)
+
+
+def test_jobs_on_the_node(site: BenchSite) -> None:
+    """Between their prologs and epilogs."""
+    others = range(1000, 1008)
+    with flat(site):
+        for job in others:
+            site.hook("prolog", job).run()
+    for job in others:
+        site.hook("epilog", job).run()
+
+
+def test_the_audit_log(site: BenchSite) -> None:
+    """Each epilog adds to it."""
+    log = site.base / "audit/audit.jsonl"
+    with flat(site):
+        piece = log.with_name("piece")
+        write_log(piece, 5000)
+        data = piece.read_bytes()
+        piece.unlink()
+        with log.open("ab") as file:
+            while file.tell() < 100 << 20:
+                file.write(data)
+            os.fsync(file.fileno())
+
+
+def test_maintenance_of_the_store(site: BenchSite) -> None:
+    """It takes as much memory for ten times the bundles, and as many calls for each."""
+    maintain = site.command("maintain", "--store")
+    found = {}
+    for bundles in (99, 990):
+        assert as_user(site.owner.uid, partial(_fill, site, range(bundles)))
+        argv = ["/usr/bin/python3", "-ISc", MEMORY, *maintain.argv]
+        memory = int(subprocess.run(argv, env={}, check=True, capture_output=True, text=True).stdout)
+        calls = [line for line in maintain.calls(site.base / "calls") if not UNCOUNTED.search(line)]
+        found[bundles] = (memory, len(calls) / bundles)
+    (few, each), (many, of_many) = found.values()
+    assert many < few * 1.5
+    assert of_many < each * 1.2
+
+
+def _fill(site: BenchSite, numbers: range) -> None:
+    """Write bundles as publishers leave them, a few for each user, and each namespace's index."""
+    entry, files = numba_entry(1)
+    stage = site.base / "store" / "stage"
+    for path, data in files.items():
+        (stage / path).parent.mkdir(parents=True, exist_ok=True)
+        (stage / path).write_bytes(data)
+        os.utime(stage / path, ns=(10**18, 10**18))
+    with open(pack(str(stage), f"{stage}.sqsh", after(60)), "rb") as packed:
+        content = packed.read()
+    entries = {entry: {path: File(len(data), hashlib.sha256(data).hexdigest(), 10**18) for path, data in files.items()}}
+    made = time.time_ns() // 1000 - 10**10
+    for number in numbers:
+        user = 2000 + number // PER_NAMESPACE
+        where = Namespace(str(site.base / "store"), f"user-{user}-u{user}", "numba", "0" * 32)
+        fd = layout.make_namespace(where)
+        data = content + number.to_bytes(8, "big")  # behind the squashfs: by its hash a scrub chooses
+        sha256 = hashlib.sha256(data).hexdigest()
+        bundle = layout.bundle_id(made + number, sha256)
+        producer = Producer(7, f"u{user}", user, "n1", "c")
+        said = Manifest(bundle, sha256, len(data), made / 1e6, *where[1:], producer, {}, entries)
+        for name, text in ((bundle + layout.BUNDLE, data), (bundle + layout.MANIFEST, manifest.encode(said))):
+            Path(f"/proc/self/fd/{fd}/{name}").write_bytes(text)
+        index.update(fd, "growth")
+        os.close(fd)

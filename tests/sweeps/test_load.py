@@ -17,8 +17,7 @@ from tools.load import history, judge
 from tools.load.front import KINDS as KINDS_OF_NONSENSE
 from tools.load.front import Front
 from tools.load.jobs import DONE, KINDS, NO_IMAGE, UNEQUAL, WITHOUT, WRONG, Job, mix
-from tools.load.resources import Daemon, Sample
-from tools.load.run import Load, Submitted, growth, prepared, record, wrong_end
+from tools.load.run import Load, Submitted, prepared, record, wrong_end
 from tools.load.story import Call, Ended, Off, gaps, printed
 from warmstart.audit.line import Line
 
@@ -169,16 +168,6 @@ def test_an_end_that_was_not_to_be_is_found(of: Submitted, state: str, output: s
     assert (wrong_end(of, state, output) == "") is fine
 
 
-def test_growth_is_found() -> None:
-    """Of memory beyond a quarter and a few MiB, of descriptors beyond two."""
-    flat = [Sample(jobs, {}, {"slurmctld": Daemon(50_000, 10)}) for jobs in range(8)]
-    flat[2] = Sample(2, {}, {"slurmctld": Daemon(15_000, 6)})  # restarted
-    assert growth(flat, 900) == []
-    grown = Sample(8, {}, {"slurmctld": Daemon(80_000, 14)})
-    assert [line.partition(":")[0] for line in growth([*flat, grown], 900)] == ["slurmctld", "slurmctld"]
-    assert [line.split()[2] for line in growth([*flat, grown], 500)] == ["descriptors"]
-
-
 ALICE, BOB = ("a", 1), ("b", 2)
 
 
@@ -208,47 +197,57 @@ def test_an_event_that_names_a_wrong_producer_is_found(tmp_path: Path) -> None:
     assert len(judge.wrong_producers([event("bundle.published", 1, 8)], jobs, tmp_path)) == 1
 
 
-def test_an_entry_that_comes_back_is_found() -> None:
-    """Only to the user whose job removed it, in jobs that began after that was published."""
-    remover = witness(ALICE, 2, "saw e1 a 1\nremoved e1 a 1")
-    log = [
-        event("bundle.published", 3, 2),
-        event("cache.harvested", 4, 2, profile="alpha", scope="user-1-a", retired=1, changed=0),
-    ]
-    before, after = witness(ALICE, 2.5, "saw e1 a 1"), witness(ALICE, 5, "saw e1 a 1")
-    assert judge.back_again(log, {2: remover, 3: before}) == []
-    assert judge.back_again(log, {2: remover, 3: witness(BOB, 5, "saw e1 a 1")}) == []
-    assert judge.back_again(log, {2: remover, 3: witness(ALICE, 5, "saw e1 a 4")}) == []
-    assert judge.back_again(log, {2: remover, 3: after}) == ["job 3 of a saw e1 a 1, which job 2 had removed"]
-    assert judge.back_again(log[1:], {2: remover, 3: after}) == []  # it was not published yet
+def hook(name: str, job: int, at: float, *more: judge.Event) -> list[judge.Event]:
+    """Return the events of a hook."""
+    run = {"run_id": f"{name} {job}", "node": "n1", "hook": name}
+    events = [event("hook.started", at, job, partition="main"), *more, event("hook.finished", at + 1, job)]
+    return [one._replace(fields={**one.fields, **run}) for one in events]
+
+
+def epilog(job: int, namespace: str, superseding: int) -> list[judge.Event]:
+    """Return the events of an epilog that publishes one entry."""
+    published = event("bundle.published", job, job, profile="alpha", scope="user-1-a", namespace=namespace)
+    published = published._replace(fields={**published.fields, "superseding": superseding})
+    harvested = event("cache.harvested", job, job, profile="alpha", entries=1)
+    return hook("epilog", job, job - 0.5, published, harvested)
+
+
+def prolog(job: int, namespace: str) -> list[judge.Event]:
+    """Return the events of a prolog that seeds the cache."""
+    seeded = event("cache.seeded", job, job, profile="alpha", namespace=namespace, scopes=["user-1-a"])
+    return hook("prolog", job, job - 0.5, event("job.planned", job - 0.4, job, head=True), seeded)
+
+
+def told_wrong(log: list[judge.Event], jobs: dict[int, judge.Witness]) -> list[str]:
+    """Return all that is wrong in a history."""
+    return [line for one in history.judged(log, jobs) for line in one.wrong]
 
 
 @pytest.mark.parametrize("namespace", ["same", "of an image"])
 def test_an_entry_hides_those_of_its_namespace(namespace: str) -> None:
     """What jobs in an image made is nobody else's."""
-
-    def hook(name: str, job: int, at: float, *more: judge.Event) -> list[judge.Event]:
-        run = {"run_id": f"{name} {job}", "node": "n1", "hook": name}
-        events = [event("hook.started", at, job, partition="main"), *more, event("hook.finished", at + 1, job)]
-        return [one._replace(fields={**one.fields, **run}) for one in events]
-
-    def epilog(job: int, namespace: str, superseding: int) -> list[judge.Event]:
-        published = event("bundle.published", job, job, profile="alpha", scope="user-1-a", namespace=namespace)
-        published = published._replace(fields={**published.fields, "superseding": superseding})
-        harvested = event("cache.harvested", job, job, profile="alpha", entries=1)
-        return hook("epilog", job, job - 0.5, published, harvested)
-
-    seeded = event("cache.seeded", 9, 9, profile="alpha", namespace=namespace, scopes=["user-1-a"])
-    prolog = hook("prolog", 9, 8.5, event("job.planned", 8.6, 9, head=True), seeded)
-    log = [*epilog(7, namespace, 0), *epilog(8, "same", 1), *prolog]
+    log = [*epilog(7, namespace, 0), *epilog(8, "same", 1), *prolog(9, namespace)]
     jobs = {
         7: witness(ALICE, 6, f"made e1 a 7\n{DONE}\n"),
         8: witness(ALICE, 7.1, f"removed e1 a 3\nmade e1 a 8\n{DONE}\n"),
         9: witness(ALICE, 8.5, "saw e1 a 7"),
     }
-    found = [line for one in history.judged(log, jobs) for line in one.wrong]
     hidden = ["job 9 saw e1 a 7, of which job 8 had taken the place"]
-    assert found == (hidden if namespace == "same" else [])
+    assert told_wrong(log, jobs) == (hidden if namespace == "same" else [])
+
+
+@pytest.mark.parametrize(
+    ("saw", "wrong"),
+    [
+        ("saw e1 a 7\n", []),
+        ("", ["job 9 did not see e1, which job 7 had published"]),
+        ("saw e1 a 7\nsaw e2 a 7\n", ["job 9 saw e2 a 7, which nobody had published"]),
+    ],
+)
+def test_what_a_job_misses_or_invents_is_found(saw: str, wrong: list[str]) -> None:
+    """It has a right to what was published before it began, and to nothing else."""
+    jobs = {7: witness(ALICE, 6, f"made e1 a 7\n{DONE}\n"), 9: witness(ALICE, 8.5, f"{saw}{DONE}\n")}
+    assert told_wrong([*epilog(7, "same", 0), *prolog(9, "same")], jobs) == wrong
 
 
 def test_an_entry_of_a_stranger_is_found() -> None:

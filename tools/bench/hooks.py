@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -85,10 +83,6 @@ def _system_calls(site: BenchSite) -> Figure:
 
 def _calls_on_store(site: BenchSite) -> int:
     """Count calls that name the store or use a descriptor of it."""
-    log = site.base / "strace.log"
-    command = site.hook("prolog")
-    argv = ["/usr/bin/strace", "-f", "-y", "-o", str(log), *command.argv]
-    subprocess.run(argv, env=dict(command.env), check=True)
+    calls = site.hook("prolog").calls(site.base / "strace.log")
     site.hook("epilog").run()
-    store = re.escape(str(site.base / "store"))
-    return sum(bool(re.search(rf'(?:"|<){store}/', line)) for line in log.read_text().splitlines())
+    return site.on_store(calls)

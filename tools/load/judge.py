@@ -89,11 +89,9 @@ def _seconds(stamp: str) -> float:
 def judged(seen: Sequence[Event], jobs: Mapping[int, Witness], store: Path, shared: str) -> list[Judged]:
     """Judge what jobs saw, and what was published; entries of the user `shared` are for all."""
     saw = sum(len(job.said.saw) for job in jobs.values())
-    removed = sum(len(job.said.removed) for job in jobs.values())
     published = sum(event.name == "bundle.published" for event in seen)
     return [
         Judged("entries that jobs saw were the user's own or shared ones", saw, strangers(jobs, shared)),
-        Judged("entries that jobs removed or replaced did not come back", removed, back_again(seen, jobs)),
         Judged("published bundles have the name of who made them", published, wrong_producers(seen, jobs, store)),
     ]
 
@@ -131,32 +129,6 @@ def _makers(bundle: Path) -> list[str]:
         files = [path for path in Path(target).rglob("*") if path.is_file()]
         texts = [path.read_text(errors="replace").splitlines()[:2] for path in files]
         return [lines[1] for lines in texts if len(lines) == 2 and re.fullmatch(r"\S+ \S+ \d+", lines[1])]
-
-
-def back_again(seen: Iterable[Event], jobs: Mapping[int, Witness]) -> list[str]:
-    """Return the entries that a user's job removed or replaced, and that a later job of the user saw again.
-
-    Only what was published at once counts: a removal that waits in a spool, or was lost, hides nothing yet.
-    """
-    published = {(event.job, event.fields["bundle"]): event.at for event in seen if event.name == "bundle.published"}
-    gone: dict[tuple[str, str], tuple[float, int]] = {}  # by user and entry: since when, through which job
-    for event in seen:
-        if event.name != "cache.harvested" or event.fields["profile"] != PROFILE or event.job not in jobs:
-            continue
-        at = published.get((event.job, event.fields["bundle"]))
-        if at is None or not str(event.fields["scope"]).startswith("user-"):
-            continue
-        if not (event.fields["retired"] or event.fields["changed"]):
-            continue
-        job = jobs[event.job]
-        for entry in job.said.removed & job.said.saw:
-            gone.setdefault((job.user, entry), (at, event.job))
-    return [
-        f"job {number} of {job.user} saw {entry}, which job {gone[job.user, entry][1]} had removed"
-        for number, job in sorted(jobs.items())
-        for entry in sorted(job.said.saw)
-        if job.began > gone.get((job.user, entry), (float("inf"), 0))[0]
-    ]
 
 
 def strangers(jobs: Mapping[int, Witness], shared: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a load run holds at one moment, and what must be gone at its end."""
+"""What must be gone at the end of a load run."""
 
 from __future__ import annotations
 
@@ -6,46 +6,12 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.cluster import processes
 from tests.cluster.accounts import ALICE, BOB, IMPORT, STORE, VALIDATE
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site
 from tests.cluster.teardown import mounts_below
-
-
-class Daemon(NamedTuple):
-    """One daemon: its resident memory in KiB, and its open descriptors."""
-
-    memory: int
-    descriptors: int
-
-
-class Sample(NamedTuple):
-    """What is held at one moment: `held` counts mounts, loops, processes …; `daemons` has slurmctld and the slurmds."""
-
-    jobs: int
-    held: dict[str, int]
-    daemons: dict[str, Daemon]
-
-
-def sample(site: Site, jobs: int) -> Sample:
-    """Return what the cluster holds after so many jobs."""
-    mounted = _mounted(site)
-    cached = sum(Path(target).parent.name == "layers" for target in mounted)
-    held = {
-        "bundles in the node caches": len(list(site.var.glob("*/bundles/*.sqsh"))),
-        "of them mounted": cached,
-        "other mounts": len(mounted) - cached,
-        "loops": len(loops(site)),
-        "runs": len(site.leftovers()),
-        "ports": len(list(site.var.glob("ports/*"))),
-        "processes": len(processes_of_accounts(site)),
-        "journals": len(list(site.var.glob("*/journal/*"))),
-        "files of state": sum(len(names) for _, _, names in os.walk(site.var)),
-    }
-    return Sample(jobs, held, {name: _daemon(pid) for name, pid in site.cluster.daemons().items()})
 
 
 def left(site: Site) -> list[str]:
@@ -110,12 +76,6 @@ def uid_of(pid: int) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return -1
     return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))
-
-
-def _daemon(pid: int) -> Daemon:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    memory = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
-    return Daemon(memory, len(os.listdir(f"/proc/{pid}/fd")))
 
 
 def unfinished(store: Path) -> list[Path]:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 from tests.cluster import mounts
@@ -37,7 +36,7 @@ from tools.load.jobs import (
     mix,
 )
 from tools.load.judge import Judged
-from tools.load.resources import Sample, left, sample
+from tools.load.resources import left
 from tools.load.story import Call, Ended
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
@@ -52,7 +51,6 @@ POLL_S = 2.0
 WAVE_S = 600.0
 HELD = "BeginTime"  # why a requeued job is pending until two minutes after its epilog
 REMEMBERED_S = 30.0  # images.remember_failures
-MIN_JOB_AGE_S = 300.0  # for which slurmctld keeps a job that has ended (slurm.conf, MinJobAge)
 TWO_DAYS = 2 * 86400  # after which maintenance takes what killed publishers left
 NO_STATE = "no space for warmstart's state"  # what a job with an image is told when the reserve is used up, too
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
@@ -77,8 +75,6 @@ class Outcome(NamedTuple):
     kinds: dict[str, int]
     faults: dict[str, int]
     calls: list[Call]
-    samples: list[Sample]
-    end: Sample  # after maintenance, as two days later
     events: int  # in the audit log
     printed: int  # those that could be written nowhere
     unrecorded: int  # jobs with an image in the store that were told instead that the state's disk was full
@@ -139,12 +135,10 @@ class Load:
         self._policy(keep="1m")
         for _ in range(IMAGES):
             self._new_image()
-        samples = [sample(self._site, 0)]
         jobs = mix(self._number, self._seed, self._images)
         while not self._ends_early and (wave := [job for _, job in zip(range(WAVE), jobs, strict=False)]):
             self._wave(wave)
-            samples.append(sample(self._site, len(self._ended)))
-            say(f"{len(self._ended)} jobs, {time.monotonic() - began:.0f} s, {samples[-1].held}")
+            say(f"{len(self._ended)} jobs, {time.monotonic() - began:.0f} s")
             self._new_image()
         self._wave([])
         outputs = self._outputs()
@@ -155,7 +149,6 @@ class Load:
         ]
         self._maintain_to_the_end()
         leftovers = left(self._site)
-        end = sample(self._site, len(self._ended))
         lines, printed = self._site.audit(), story.printed(self._log)
         told = sorted([*lines, *printed], key=lambda line: str(line["ts"]))
         gaps = story.gaps(seen, told, self._ended.values(), self._faults.off)
@@ -167,18 +160,14 @@ class Load:
         ]
         findings = [*self._stuck, *self._faults.failed, *self._unheard(), *story.tracebacks(self._log)]
         findings += [line for one in judged for line in one.wrong] + leftovers
-        seconds = time.monotonic() - began
-        findings += growth(samples, seconds)
         return Outcome(
             jobs=sum(KINDS[one.job.kind].tasks for one in self._submitted.values()),
             seed=self._seed,
-            seconds=seconds,
+            seconds=time.monotonic() - began,
             states=dict(Counter(end.state for end in self._ended.values())),
             kinds=dict(Counter(one.job.kind for one in self._submitted.values())),
             faults=dict(self._faults.injected),
             calls=seen,
-            samples=samples,
-            end=end,
             events=len(lines),
             printed=len(printed),
             unrecorded=self._unrecorded,
@@ -348,26 +337,6 @@ def wrong_end(submitted: Submitted, state: str, output: str) -> str:
     return "" if any(fine) else f"it was to end {job.ends}, and said {output!r}"
 
 
-def growth(samples: list[Sample], seconds: float) -> list[str]:
-    """Return what a daemon has more of at the end than ever in the first half: a quarter of memory, descriptors.
-
-    A daemon that has just been restarted has little of both. slurmctld's memory grows until it forgets first jobs.
-    """
-    if len(samples) < 4:
-        return []
-    early, late = samples[: len(samples) // 2], samples[-1]
-    found = []
-    for name, now in late.daemons.items():
-        before = [sample.daemons[name] for sample in early if name in sample.daemons]
-        memory, descriptors = (max(values) for values in zip(*before, strict=True))
-        forgets = name != "slurmctld" or seconds > 2 * MIN_JOB_AGE_S
-        if now.memory > 1.25 * memory + 4096 and forgets:
-            found.append(f"{name}: {memory} KiB in the first half, {now.memory} KiB at the end")
-        if now.descriptors > descriptors + 2:
-            found.append(f"{name}: {descriptors} descriptors in the first half, {now.descriptors} at the end")
-    return found
-
-
 def _submission(shown: str) -> int:
     """Return the id that sbatch gave: of an array or a heterogeneous job, the first part."""
     found = re.match(r"\d+", shown)
@@ -391,44 +360,21 @@ def record(outcome: Outcome) -> None:
 
 def fragment(outcome: Outcome) -> str:
     """Return the run's figures as a part of a Markdown page."""
-    quarters = [outcome.samples[len(outcome.samples) * part // 4] for part in range(1, 4)]
-    quarters += [outcome.samples[-1], outcome.end]
-    header = [*(f"after {one.jobs}" for one in quarters[:-1]), "two days later"]
-    rows = [["", *header], ["---", *("---" for _ in header)]]
-    rows += [[what, *(str(one.held[what]) for one in quarters)] for what in quarters[0].held]
-    for name in quarters[0].daemons:
-        daemons = [one.daemons[name] for one in quarters]
-        rows.append([name, *(f"{one.memory / 1024:.1f} MiB, {one.descriptors} files" for one in daemons)])
-    for hook in story.HOOKS:
-        rows.append([f"{hook}, median", *(f"{_median_ms(outcome, hook, part)} ms" for part in range(4)), ""])
-    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     counts = {"Ends": outcome.states, "Submissions": outcome.kinds, "Faults": outcome.faults}
     listed = {
         what: ", ".join(f"{count} {name}" for name, count in sorted(each.items())) for what, each in counts.items()
     }
-    kept = (
-        "A node keeps a bundle mounted while jobs use it and for an hour after the last use; the next maintenance "
-        "unmounts it. So it has mounts and loop devices for the last 90 minutes, here the whole run. The last column "
-        "is two days after the last use.\n"
-    )
-    found = "".join(f"- {line}\n" for line in outcome.findings) or "Nothing was left, drained, untold or grown.\n"
+    found = "".join(f"- {line}\n" for line in outcome.findings) or "Nothing was left, drained or untold.\n"
     return (
         f"{outcome.jobs} jobs of two users on four nodes (seed {outcome.seed}), {outcome.seconds / 60:.0f} minutes, "
         f"{len(outcome.calls)} hooks, {outcome.events} audit events. When the reserve of a full state disk "
         f"was used up, {outcome.printed} events went to syslog, and {outcome.unrecorded} jobs whose image was in the "
         "store failed and were told.\n\n"
         + "".join(f"- {what}: {words}.\n" for what, words in listed.items())
-        + f"\n{_judgement(outcome.judged)}\n{table}\n{kept}\n{found}"
+        + f"\n{_judgement(outcome.judged)}\n{found}"
     )
 
 
 def _judgement(judged: Sequence[Judged]) -> str:
     rows = "".join(f"| {one.what} | {one.of} | {len(one.wrong)} |\n" for one in judged)
     return f"| judged | looked at | wrong |\n| --- | --- | --- |\n{rows}"
-
-
-def _median_ms(outcome: Outcome, hook: str, quarter: int) -> int:
-    """Return a hook's median time, from Slurm's start of it to its end, in a quarter of the run."""
-    calls = [call.seconds for call in outcome.calls if call.hook == hook]
-    part = calls[len(calls) * quarter // 4 : len(calls) * (quarter + 1) // 4]
-    return round(1000 * median(part)) if part else 0

@@ -1,1 +1,1 @@
-"""Repack: compact, promote, verify, export and receive bundles. Runs as root in maintenance and on the command line."""
+"""Repack: make new bundles of published ones, and one of what the nodes of a run handed in. Runs as root."""

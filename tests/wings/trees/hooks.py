@@ -22,9 +22,5 @@ def _make(base: Path) -> None:
 HOOKS = WingHooks(
     policy='trees: {{prefixes: ["{top}/trees"]}}\n',
     make=_make,
-    acts={},
-    before={},
-    over="",
-    part="",
     words="tree={top}/trees/env",
 )

@@ -1,0 +1,7 @@
+"""The ports that the job of the sweeps of all hooks gets."""
+
+from __future__ import annotations
+
+from tests.support.wing_hooks import WingHooks
+
+HOOKS = WingHooks(rule="rendezvous: {{ports: 28000-28999, shared_nodes: true}}")
