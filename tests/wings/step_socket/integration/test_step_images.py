@@ -195,12 +195,12 @@ def get(job: HandJob, image: str, step: str) -> subprocess.CompletedProcess[str]
 
 
 def test_what_a_container_compiles_does_not_land_in_the_hosts_namespace(site: Site) -> None:
-    """The prolog knew no image, so the job's caches are the host's, and numba keeps its own beside the source."""
+    """The prolog knew no image, so the job's caches are the host's; numba has its own."""
     with a_job(site, JOB) as job:
         found = container(job, "0")
     assert job.published() == 0
     assert (found["WARMSTART_CACHE"], found["NUMBA_CACHE_DIR"]) == ("", "")
-    assert found["WARMSTART_UNSET"] == "NUMBA_CACHE_DIR"
+    assert "NUMBA_CACHE_DIR" in found["WARMSTART_UNSET"].split()
 
 
 def test_a_container_of_the_jobs_own_image_has_the_jobs_caches(site: Site, fresh_image: Callable[[], str]) -> None:
