@@ -56,7 +56,6 @@ OF_FILES: dict[str, tuple[str, Callable[[int], object]]] = {
     "helion": ("e/file", lambda _: of("profiles.helion").check_best(files())),
     "image-metadata": ("image.json", lambda _: of("images.store.published").read_metadata("image.json")),
     "import-failure": ("imports/k.failed", lambda _: of("images.imports.requests").last_failure(node(), "k")),
-    "import-request": ("errands/imports/1,1,0,k", lambda _: of("images.imports.requests").waiting(node())),
     "json": ("e/file", lambda _: of("profiles.formats.plain").check_json(files(), "e/file")),
     "part": (f"parts/1000.c.7.0/{BUNDLE}.json", lambda _: read_parts()),
     "producer": ("images/locks/key.producer", lambda _: of("images.store.published").producer_of(".", "key")),
