@@ -202,7 +202,7 @@ def test_a_bundle_that_does_not_come_in_time_is_there_for_the_next_job(
     published(root, {"k": {"k.nbi": os.urandom(12 << 20)}})
     rules = a_policy(root).seed._replace(fetch_budget=1)
     started: list[list[str]] = []
-    monkeypatch.setattr(detached, "start", lambda argv: started.append(list(argv)))
+    monkeypatch.setattr(detached, "start", lambda argv, **_: started.append(list(argv)))
     for run_id in ("aaaaaaaa", "bbbbbbbb"):
         context = a_run(root, run_id, seed=rules)
         found, outcome = seeded(context)

@@ -18,7 +18,7 @@ from typing import NoReturn, Protocol
 
 from warmstart import wing
 from warmstart.audit import events
-from warmstart.errand import Errand, Errands
+from warmstart.errand import Errands
 from warmstart.errands.loop import DONE, LATER, Apart, Outcome, Turn, Work
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
@@ -82,7 +82,7 @@ class _Import:
 
     def __init__(self, turn: Turn, request: ImportRequest, watchers: Sequence[Watcher]) -> None:
         self._session = session = turn.session
-        self._errand: Errand = turn.errand
+        self._errand = turn.errand
         self._watchers = watchers
         self._request = request
         self._audit = session.audit.bind(job_id=request.job_id, cluster=request.cluster)

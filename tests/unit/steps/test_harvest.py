@@ -482,7 +482,7 @@ def test_an_overlay_is_read_where_there_is_one(job: Job, monkeypatch: pytest.Mon
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Return the programs that a harvest starts in the background, without the path of the first word."""
     programs: list[list[str]] = []
-    monkeypatch.setattr(detached, "start", lambda argv: programs.append([os.path.basename(argv[0]), *argv[1:]]))
+    monkeypatch.setattr(detached, "start", lambda argv, **_: programs.append([os.path.basename(argv[0]), *argv[1:]]))
     return programs
 
 

@@ -35,7 +35,7 @@ JOB = 64201
 def context(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """Give the context of a run with a workspace, whose epilog has no time to remove anything."""
     monkeypatch.setattr(run_end, "AT_ONCE_S", 0.0)
-    monkeypatch.setattr(detached, "start", lambda _argv: None)
+    monkeypatch.setattr(detached, "start", lambda _argv, **_: None)
     record = a_record(workspace=f"{base}/workspace", uid=JOB, gid=JOB)
     made = a_context(base, record=record)
     records.save(made.paths.state, record)

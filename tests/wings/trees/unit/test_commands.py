@@ -33,7 +33,7 @@ class Copied:
     def __init__(self, site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site = site
         self.started: list[list[str]] = []
-        monkeypatch.setattr(detached, "start", self.started.append)
+        monkeypatch.setattr(detached, "start", lambda argv, **_: self.started.append(argv))
         account = pwd.getpwuid(os.getuid())
         monkeypatch.setattr(pwd, "getpwnam", {"ws-alice": account}.__getitem__)
         self.tree = offer_trees(site, monkeypatch)
