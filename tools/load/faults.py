@@ -38,11 +38,6 @@ HIDES_IMAGES = {"a store gone", "off on one node", "torn files"}
 BREAKS_READING = {"a store gone", "a store not connected"}
 # A job runs without warmstart, and nobody tells it.
 UNTOLD = {"switched off", "off on one node", "torn files"}
-# A node whose prolog could not read the head node's answer has no port: the rule does not require one.
-COSTS_A_PORT = {
-    *("a worker killed", "a read-only store", "switched off", "a full store", "a store gone", "a full state disk"),
-    *("off on one node", "torn files", "a store not connected"),
-}
 TORN = {
     "var": ("*/state/*/record.json", "*/view/*/environment", "*/spool/**/*", "policy.json"),
     "store": ("artifacts/*/*/*/*.json", "images/*.json", "images/tags/*.json", "parts/*/*.json", "runs/*/*"),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tests.cluster.accounts import ALICE, BOB
 from tests.support.shell_profiles import profiles
+from tests.support.wing_load import WRONG, Kind, of_wings
 
 POLICY = """\
 limits: {{workspace: 32MiB, keep: {keep}}}
@@ -21,13 +22,14 @@ harvest: {{budget: 10s}}
 rules:
   - {{name: everyone, profiles: [alpha]}}
   - {{name: shared, match: {{partition: ci}}, scope: site, publish: {{users: [ws-alice]}}}}
-  - {{name: ports, rendezvous: {{ports: 20000-20999, shared_nodes: true}}}}
+{rules}
 """
+OF_WINGS = of_wings()
+RULES = "".join(f"  - {wing.rule}\n" for wing in OF_WINGS)
 PROFILES = profiles(alpha="*.bin", beta="*/")
 NAMES = 40  # of entries: most jobs find those that they want, some make new ones
 IMAGES = 4  # that jobs ask for at a time; with each wave a new one replaces the oldest
-DONE, WITHOUT, WRONG = "done", "without warmstart", "WRONG"
-UNEQUAL = f"{WRONG}: the nodes have not the same MASTER_PORT"
+DONE, WITHOUT = "done", "without warmstart"
 NO_IMAGE = f"{WRONG}: no image is there"
 NO_COMPONENT = f"{WRONG}: a component has no cache"
 # A whole entry ends with its own name. Nobody ever sees half of one, nor one of another name. Its second line says who
@@ -69,7 +71,6 @@ srun --ntasks-per-node=1 bash -c 'for place in "$TMPDIR" "$WARMSTART_CACHE" "$AL
     [ -z "$place" ] || {{ mkdir -p "$place" && touch "$place/wrote.$$" && rm "$place/wrote.$$"; }} ||
         echo "{WRONG}: $SLURMD_NODENAME cannot write in $place"
 done'"""
-_PORT = "srun --ntasks-per-node=1 sh -c 'echo \"at $MASTER_ADDR:$MASTER_PORT\"' | sort -u | wc -l"
 _NAP = "sleep {nap}"
 _ODD = """\
 cd "$ALPHA_CACHE"
@@ -84,34 +85,16 @@ chmod 0 .
 _REFUSED = {
     "profiles=nope": "nope",
     "image=registry.invalid/a:1": "registry.invalid",
-    "ports=9999": "ports",
     "nonsense": "nonsense",
+    **{words: refused for wing in OF_WINGS for words, refused in wing.refused.items()},
 }
-
-
-class Kind(NamedTuple):
-    """One kind of job. In `lines` {a}, {b}, {c} are names of entries, {nap} seconds, {number} what the image has."""
-
-    weight: int
-    lines: tuple[str, ...]
-    asks: str = ""  # in the comment; {image} is an image
-    options: tuple[str, ...] = ()
-    anywhere: bool = True  # whether a node may be named
-    tasks: int = 1  # jobs that it makes: tasks of an array, components
-    ends: str = "COMPLETED"
 
 
 KINDS = {
     "uses its cache": Kind(30, (_USE, _NAP)),
     "has an image": Kind(14, (_IMAGE, _NAP), "image={image}"),
     "has an image and a profile": Kind(8, (_IMAGE, _USE, _BETA, _NAP), "image={image} profiles=beta"),
-    "of two nodes": Kind(
-        8,
-        (_USE, _WRITE, f'[ "$({_PORT})" = 1 ] || echo "{UNEQUAL}"', _NAP),
-        "ports=2",
-        ("--nodes=2",),
-        anywhere=False,
-    ),
+    "of two nodes": Kind(6, (_USE, _WRITE, _NAP), options=("--nodes=2",), anywhere=False),
     "array": Kind(5, (_USE, _NAP), options=("--array=0-2",), tasks=3),
     "heterogeneous": Kind(
         3,
@@ -131,6 +114,7 @@ KINDS = {
     "fills its disk": Kind(
         2, (_USE, f'head -c 200000000 /dev/zero >"$TMPDIR/much" 2>/dev/null && echo "{WRONG}: no limit"')
     ),
+    **{name: kind for wing in OF_WINGS for name, kind in wing.kinds.items()},
 }
 
 
