@@ -93,7 +93,6 @@ class Images(NamedTuple):
     tag_ttl: int  # seconds
     wait: int  # seconds
     remember_failures: int  # seconds
-    moved_tag: str  # fail|stale
     verify: str
     keep: Keep
     credentials: Credentials | None

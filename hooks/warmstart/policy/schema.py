@@ -342,12 +342,6 @@ class Images(Section):
         "How long these are remembered: a registry's definitive answer (no such image, no access), and that it was "
         "asked in vain about a tag whose last image is in the store.",
     )
-    moved_tag: Literal["fail", "stale"] = key(
-        "fail",
-        "What becomes of a job whose tag means another image by now, if that one cannot be imported: it fails and is "
-        "told both digests, or (`stale`) it gets the image that the tag meant last, which may be the wrong code "
-        "([tags](images.md#in-the-store)).",
-    )
     verify: Literal["superblock", "full"] = key(
         "superblock",
         "What is checked when an image is used: 96 bytes and the size, or every byte against the recorded "
