@@ -362,12 +362,6 @@ class Seed(Section):
     keep: Size = key(
         "20GiB", "Copies of bundles that `warmstart maintain` leaves on a node. Least recently used copies go first."
     )
-    together: bool = key(
-        True,
-        "A job on several nodes has [the image that its first node finds](images.md#in-the-store), and is "
-        "shown what tools compile in step on all of its nodes or on none "
-        "([jobs on several nodes](seeding.md#jobs-on-several-nodes)). If false, each node decides for itself.",
-    )
     verify: Percent | None = key(
         None,
         "Share of jobs that start cold on purpose, to compare what they build with what is published under the same "
@@ -499,7 +493,7 @@ class DefinedProfile(Section):
     max_size: Size = key("1GiB", "Bytes of one entry. Larger entries are refused.")
     in_step: bool = key(
         False,
-        "The tool compiles in step with its job's other ranks: see `seed.together`.",
+        "The tool compiles in step with its job's other ranks: see a rule's `together`.",
     )
     only_successful: bool = key(
         False, "Harvest it only from jobs that ended well ([below](#which-jobs-count-as-successful))."
@@ -568,7 +562,13 @@ class Rule(Section):
     override: list[Variable] = key(
         [], "Variables that users cannot change in these jobs: warmstart's value wins. Several rules add up."
     )
-    together: bool | None = key(None, "`seed.together` for these jobs. The last matching rule that has one counts.")
+    together: bool | None = key(
+        None,
+        "A job on several nodes has [the image that its first node finds](images.md#in-the-store), and is "
+        "shown what tools compile in step on all of its nodes or on none "
+        "([jobs on several nodes](seeding.md#jobs-on-several-nodes)). If `false`, each node decides for itself. The "
+        "last matching rule that has one counts; without any, `true`.",
+    )
 
 
 class PolicyModel(Section):

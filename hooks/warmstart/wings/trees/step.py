@@ -51,7 +51,7 @@ NOT_ACCEPTED = "not-accepted"
 TOO_MANY = "too-many-packs"
 REFUSED = "bundles-refused"
 _WHY = {
-    SEVERAL_NODES: "the policy lets the nodes of a job not agree on a copy (seed.together)",
+    SEVERAL_NODES: "the policy lets the nodes of a job not agree on a copy (`together`)",
     NOTHING_PROPOSED: "the job's first node has no copy",
     NODES_DIFFER: "the job's nodes see different versions of it",
     NOT_ACCEPTED: "the job may take none of its copies",
