@@ -235,11 +235,6 @@ class Match(Section):
     job_name: Globs | None = key(
         None, "The job's name, [which slurmd does not tell](#what-slurmd-does-not-tell). Claimed."
     )
-    array: Globs | None = key(
-        None,
-        "`JOBID_TASKID` of an array's task, [which slurmd does not tell](#what-slurmd-does-not-tell); `*` matches any "
-        "task of any array. Claimed.",
-    )
 
 
 class Keep(Section):
