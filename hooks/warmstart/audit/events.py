@@ -78,7 +78,6 @@ RUN_ABANDONED = Event("run.abandoned")
 REMOVAL_LEFT = Event("removal.left")
 ERRAND_DROPPED = Event("errand.dropped")
 ORPHAN_REMOVED = Event("orphan.removed")
-AUDIT_UNSHIPPED = Event("audit.unshipped")
 JOURNAL_DAMAGED = Event("journal.damaged")
 
 # What a job's own user may read of its prolog: nothing of other users' jobs, of the node, or of the policy.

@@ -41,7 +41,7 @@ class Paths(NamedTuple):
 class Audit(NamedTuple):
     """Where audit events go besides the file."""
 
-    services: tuple[str, ...]  # of `audit.shipping`
+    syslog: bool
 
 
 class Pattern(NamedTuple):

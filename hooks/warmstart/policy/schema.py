@@ -213,9 +213,7 @@ class Paths(Section):
 class Audit(Section):
     """Where audit events go besides `paths.audit`, [which has all of them](audit.md)."""
 
-    services: list[Literal["journald", "syslog"]] = key(
-        [], "Log services of this host that get each line, too: systemd's journal, syslog's `/dev/log`, or both."
-    )
+    syslog: bool = key(False, "Send each line to the host's `/dev/log`, too: to systemd's journal, or to syslog.")
 
 
 class Match(Section):
