@@ -55,9 +55,9 @@ from_option = click.option(
 
 
 def moment(_context: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """Parse a duration before now or a date in UTC into the form of a line's `ts`."""
-    if value is None:
-        return None
+    """Parse `now`, a duration before it, or a date in UTC into the form of a line's `ts`."""
+    if value in (None, "now"):
+        return value and timestamp(time.time())
     try:
         return timestamp(time.time() - parse_duration(value))
     except ValueError:
