@@ -319,9 +319,9 @@ def mount_loop_filesystem(outer: int, path: str, name: str, caps: Caps) -> bool:
         os.close(fd)
     disk = f"{path}/{DISK}"
     make = [
-        *(MKE2FS, "-q", "-F", "-t", "ext4", "-b", str(FILESYSTEM_BLOCK), "-I", str(INODE), "-m", "0", "-N", str(files)),
-        *("-O", FEATURES, "-E", "lazy_itable_init=1,nodiscard", disk),
-    ]
+        MKE2FS, "-q", "-F", "-t", "ext4", "-b", str(FILESYSTEM_BLOCK), "-I", str(INODE), "-m", "0", "-N", str(files),
+        "-O", FEATURES, "-E", "lazy_itable_init=1,nodiscard", disk,
+    ]  # fmt: skip
     mount = [MOUNT, "-n", "-t", "ext4", "-o", OPTIONS, disk, f"{path}/{name}"]
     if is_made and _succeeds(make) and _succeeds(mount):
         return True

@@ -400,10 +400,10 @@ def _without(context: Context, options: Options, tree: _Tree, offers: Offers) ->
         return found
     record = context.record
     request = requests.TreeRequest(
-        *(options.tree, tree.seen.marker, tree.home.publish, record.user, record.uid, record.gid),
-        *(record.cluster, record.job_id, record.node),
+        options.tree, tree.seen.marker, tree.home.publish, record.user, record.uid, record.gid,
+        record.cluster, record.job_id, record.node,
         shared=tree.home.shared,
-    )
+    )  # fmt: skip
     asked = requests.ask(context.paths, request)
     if asked is None:
         return _Shown(None, TOO_MANY)
