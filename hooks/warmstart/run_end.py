@@ -220,7 +220,7 @@ def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit
     """Drop a deferred harvest, remove its run and audit the loss. The caller is at work on `HARVESTS`."""
     audit = audit.for_job(**harvest.job_labels)
     if harvest.record:
-        _remove_or_leave(paths, harvest.record, audit, deadline)
+        _remove_or_leave(paths, harvest.record, deadline)
     Errands(paths, HARVESTS).drop(harvest.name)
     profiles = harvest.record.deferred if harvest.record else []
     audit.emit(events.HARVEST_DROPPED, run=harvest.name, profiles=profiles, reason=reason)
@@ -274,7 +274,7 @@ def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) 
     in_use: list[str] = []
     _remove_view(ending, failures)
     with _collected(record.run_directory, failures):
-        in_use = _remove_or_leave(ending.paths, record, ending.audit, deadline)
+        in_use = _remove_or_leave(ending.paths, record, deadline)
         Errands(ending.paths, HARVESTS).drop(record.run_name)
     _forget(ending, failures)
     if in_use:
@@ -317,7 +317,7 @@ def _audit(ending: Ending, failures: list[WarmstartError]) -> None:
         ending.audit.emit(events.STEP_FAILED, step=STEP, error=failure.as_audit())
 
 
-def _remove_or_leave(paths: NodePaths, record: Record, audit: Journal, deadline: Deadline) -> list[str]:
+def _remove_or_leave(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
     """Remove what belongs only to the run, 3 and 4, or leave what takes longer than `AT_ONCE_S` to the background.
 
     Returns the directories of the cache that a process still used. Raises `WorkspaceBusy`.
@@ -326,7 +326,7 @@ def _remove_or_leave(paths: NodePaths, record: Record, audit: Journal, deadline:
     if removed.is_whole:
         return removed.in_use
     if _may_wait(paths, record):
-        _leave(paths, record, audit)
+        _leave(paths, record)
     else:
         _remove_whole(record, deadline)
     return removed.in_use
@@ -339,7 +339,7 @@ def _may_wait(paths: NodePaths, record: Record) -> bool:
     return Errands(paths, REMOVALS).count(str(record.uid)) < REMOVALS.most
 
 
-def _leave(paths: NodePaths, record: Record, audit: Journal) -> None:
+def _leave(paths: NodePaths, record: Record) -> None:
     """Move the rest of a run to `REMOVING` and have it removed off the clock; raises `StateUnusable` or `StateFull`."""
     if not record.keep:
         with suppress(OSError), opened_dir(f"{record.workspace}/{record.node}") as node:
@@ -347,7 +347,6 @@ def _leave(paths: NodePaths, record: Record, audit: Journal) -> None:
             os.rename(record.run_name, f"{REMOVING}/{record.run_name}", src_dir_fd=node, dst_dir_fd=node)
     # Without what a removal does not need: users choose the names of entries.
     deferred.defer(paths, REMOVALS, record._replace(seeded={}, facts={}, environment={}, images={}), time.time())
-    audit.emit(events.REMOVAL_LEFT, run=record.run_name)
     errand.start(paths, REMOVALS.name)
 
 

@@ -140,7 +140,7 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
         from warmstart.audit.sink import flush  # structlog is slow to import, and a look at the images needs none
 
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
-        flush(paths.journal, policy.paths.audit, policy.audit.services)
+        flush(paths.journal, policy.paths.audit, syslog=policy.audit.syslog)
 
 
 def known_store_id(path: str) -> str:

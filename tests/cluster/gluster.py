@@ -107,11 +107,11 @@ class Gluster:
         """
         options = [] if cached_s is None else [f"--{option}={cached_s:g}" for option in _CACHES]
         argv = [
-            *("/usr/bin/nsenter", f"--net=/proc/{self._init}/ns/net", "--"),
+            "/usr/bin/nsenter", f"--net=/proc/{self._init}/ns/net", "--",
             *(("/usr/bin/unshare", "--mount", "--propagation=private", "--") if alone else ()),
-            *("/usr/sbin/glusterfs", "--no-daemon", f"--volfile-server={_ADDRESS}", f"--volfile-id={VOLUME}"),
-            *(f"--log-file={self._home}/log/client.{name}.log", *options, str(target)),
-        ]
+            "/usr/sbin/glusterfs", "--no-daemon", f"--volfile-server={_ADDRESS}", f"--volfile-id={VOLUME}",
+            f"--log-file={self._home}/log/client.{name}.log", *options, str(target),
+        ]  # fmt: skip
         process = processes.start(self._base, f"gluster.{name}", argv)
         self._clients.append(process)
         made = Client(process, ("/usr/bin/nsenter", f"--mount=/proc/{process.pid}/ns/mnt", "--") if alone else ())

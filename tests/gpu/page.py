@@ -25,9 +25,9 @@ bit, unless the last column says otherwise.
 """
 NOBODY = "Nobody has run it yet: what is said of GPU tools here was read in sources or tried without a GPU.\n"
 COLUMNS = (
-    *("tool", "versions", "cold", "warm", "moved", "hits/misses: cold, warm, moved"),
-    *("entries made, then seeded", "way", "rejected", "wrong"),
-)
+    "tool", "versions", "cold", "warm", "moved", "hits/misses: cold, warm, moved",
+    "entries made, then seeded", "way", "rejected", "wrong",
+)  # fmt: skip
 
 
 class Files(NamedTuple):

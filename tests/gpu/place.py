@@ -46,9 +46,9 @@ done
 """
 # A job's own variables, of those of who runs the suite: where programs and the driver's libraries are.
 KEPT = (
-    *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_HOME", "CUDA_PATH", "LANG", "CC", "CXX"),
-    *("CUDA_VISIBLE_DEVICES", "TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH", "XLA_FLAGS"),
-)
+    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_HOME", "CUDA_PATH", "LANG", "CC", "CXX",
+    "CUDA_VISIBLE_DEVICES", "TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH", "XLA_FLAGS",
+)  # fmt: skip
 PROGRAMS = ("mksquashfs", "unsquashfs", "prlimit", "unshare", "nsenter", "setpriv", "make")
 _LOGGED = 6000  # characters of each stream of a program
 

@@ -154,13 +154,13 @@ def harvested(place: Place, content: dict[str, bytes], name: str = "a") -> tuple
     stage = place.new_dir(f"stage-{name}")
     with opened_dir(str(place.base)) as top, opened_dir(str(stage)) as fd:
         found = collect(
-            *(top, cache.name),
+            top, cache.name,
             owner=JOB.uid,
             entry_of=entry_of,
             skip=(),
             stage=Stage(fd),
             limits=HarvestLimits(1 << 30, 1000, after(20)),
-        )
+        )  # fmt: skip
     return pack(str(stage), str(place.base / f"{name}.sqsh"), after(20)), found
 
 

@@ -37,7 +37,6 @@ def test_a_real_site(site: Site) -> None:
     for name in ("store.reachable", "store.owner", "store.writers", "store.locks", "store.links", "store.clock"):
         assert found[name]["status"] == "ok", found[name]
     assert (found["store.root"]["status"], found["node.programs"]["status"]) == ("advice", "ok")
-    assert found["node.leases"]["status"] in ("ok", "unknown")
     assert not [name for name in os.listdir(site.store) if name.startswith(".doctor")]
     assert not [name for name in os.listdir(site.workspace) if name.startswith(".doctor")]
 

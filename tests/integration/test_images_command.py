@@ -91,12 +91,12 @@ def test_refresh_asks_the_registry_again(site: Installation, place: Place, tmp_p
         if number == 1:
             first = answer(site, "images", "import", reference)
     assert answer(site, "images", "import", reference) == {**first, "how": "reused"}
-    second = answer(site, "images", "refresh", reference)
+    second = answer(site, "images", "import", "--refresh", reference)
     assert (second["how"], second["digest"] != first["digest"]) == ("imported", True)
-    assert answer(site, "images", "refresh", reference) == {**second, "how": "reused"}
+    assert answer(site, "images", "import", "--refresh", reference) == {**second, "how": "reused"}
     assert answer(site, "images", "import", reference) == {**second, "how": "reused"}
     with place.registry.silent():
-        silent = run(site, "images", "refresh", reference)
+        silent = run(site, "images", "import", "--refresh", reference)
     assert (silent.exit_code, reference in silent.stderr) == (1, True)
     assert answer(site, "images", "import", reference)["digest"] == second["digest"]
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("capable_host")
 
 BUNDLE = "20260131T093000.000000Z-0123456789abcdef"
 ODD = [
-    *(" lead", "trail ", "#a", "\\", "\\a", "a\\", "my project", "x=1,seed=2", "proj@v1", "[exp]", "*", "a?", "-rf"),
+    " lead", "trail ", "#a", "\\", "\\a", "a\\", "my project", "x=1,seed=2", "proj@v1", "[exp]", "*", "a?", "-rf",
     *(
         "Ünï",
         "größe",
@@ -44,7 +44,7 @@ ODD = [
         "a,b:c",
         "\u2028",
     ),
-]
+]  # fmt: skip
 NAMES = st.one_of(
     st.sampled_from(ODD),
     st.text(min_size=1, max_size=20),

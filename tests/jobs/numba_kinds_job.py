@@ -194,10 +194,10 @@ def from_file() -> Any:  # noqa: ANN401 - of a module that no checker sees
 KINDS: dict[str, Callable[[], tuple[object, Made]]] = {
     kind.__name__: kind
     for kind in (
-        *(kernel_and_wrapper, two_signatures, parallel_gufunc, dynamic_gufunc, plain_ufunc),
-        *(two_types, calls, loops, mutual_recursion, größe, cpp_function, from_file),
+        kernel_and_wrapper, two_signatures, parallel_gufunc, dynamic_gufunc, plain_ufunc,
+        two_types, calls, loops, mutual_recursion, größe, cpp_function, from_file,
     )
-}
+}  # fmt: skip
 
 
 def after_each_save(act: Callable[[int], None]) -> None:

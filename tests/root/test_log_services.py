@@ -16,7 +16,7 @@ from tests.cluster.config import free_ports
 from tests.cluster.processes import wait_until
 from tests.support.journals import finished
 from tests.support.requirements import unavailable
-from warmstart.audit import shipping
+from warmstart.audit import syslog
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.audit.sink import flush
 
@@ -85,9 +85,9 @@ def test_all_nodes_lines_arrive_on_the_log_host(tmp_path: Path) -> None:
 
 
 def test_rsyslog_takes_the_lines_of_dev_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `audit.services: [syslog]` the message is the line, and the program's name is warmstart."""
+    """With `audit.syslog` the message is the line, and the program's name is warmstart."""
     log, arrived = tmp_path / "audit.jsonl", tmp_path / "arrived"
-    monkeypatch.setattr(shipping, "SYSLOG_SOCKET", str(tmp_path / "dev-log"))
+    monkeypatch.setattr(syslog, "SOCKET", str(tmp_path / "dev-log"))
     text = (
         f'module(load="imuxsock" sysSock.name="{tmp_path}/dev-log")\n'
         'template(name="t" type="string" string="%programname% %syslogseverity-text%%msg%\\n")\n'
@@ -96,7 +96,7 @@ def test_rsyslog_takes_the_lines_of_dev_log(tmp_path: Path, monkeypatch: pytest.
     with rsyslog(tmp_path / "rsyslog", text):
         until(lambda: _listens(socket.AF_UNIX, str(tmp_path / "dev-log")))
         finished(str(tmp_path / "journal"))
-        flush(str(tmp_path / "journal"), str(log), ["syslog"])
+        flush(str(tmp_path / "journal"), str(log), syslog=True)
         until(lambda: arrived.exists() and arrived.read_text().count("\n") == 2)
     lines = [line.partition(" {") for line in arrived.read_text().splitlines()]
     assert [head for head, *_ in lines] == ["warmstart info"] * 2

@@ -240,9 +240,9 @@ def test_a_process_that_writes_all_the_time(run: Run) -> None:
 def test_a_job_in_namespaces_of_its_own(run: Run) -> None:
     """As root of a user namespace it moves, unmounts and removes what it can: only its own overlay changes."""
     commands = [
-        *("umount {0}", "umount -l {0}", "rmdir {0}", "mv {0} {0}2", "mount --bind /etc {0}"),
-        *("mount -t tmpfs none {0}", "touch {0}/x", "mount -o remount,suid {0}", "true"),
-    ]
+        "umount {0}", "umount -l {0}", "rmdir {0}", "mv {0} {0}2", "mount --bind /etc {0}",
+        "mount -t tmpfs none {0}", "touch {0}/x", "mount -o remount,suid {0}", "true",
+    ]  # fmt: skip
     script = "; ".join(commands).format(run.cache)
     argv = ["/usr/bin/unshare", "-Urm", "sh", "-c", script]
     assert run.as_job(lambda: subprocess.run(argv, capture_output=True, check=False).returncode) == 0

@@ -11,11 +11,11 @@ DARK = "--blink-settings=preferredColorScheme=0"
 LIGHT = "--blink-settings=preferredColorScheme=1"
 SECONDS = 120
 _ARGV = (
-    *(CHROMIUM, "--headless=new", "--force-color-profile=srgb"),
-    *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),  # root's tests have no other sandbox
-    *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    CHROMIUM, "--headless=new", "--force-color-profile=srgb",
+    "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",  # root's tests have no other sandbox
+    "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-)
+)  # fmt: skip
 
 
 def screenshot(page: Path, target: Path, size: tuple[int, int], scheme: str) -> str:

@@ -317,22 +317,10 @@ MISTAKES = (
         "seed: {max_fetch: 2GiB, keep: 1GiB}\nrules:\n",
     ),
     _policy(
-        "bundles that go within hours",
-        "less than a day are removed",
-        RULES,
-        "maintenance: {keep: 1h}\nrules:\n",
-    ),
-    _policy(
         "a lease of hours",
         "an image in use can be evicted",
         "images:\n",
         "images:\n  keep: {lease: 2h}\n",
-    ),
-    _policy(
-        "a quota smaller than an image",
-        "images are larger, and their imports would be refused",
-        "images:\n",
-        "images:\n  keep: {user: 1MiB}\n",
     ),
     _policy(
         "a bare `*`",
@@ -346,18 +334,6 @@ MISTAKES = (
         "no rule publishes into scope site",
         PUBLISH,
         "",
-    ),
-    _policy(
-        "a store below a user's home",
-        "whoever owns a directory above the store can put another one in its place",
-        "store: /",
-        "store: /home/",
-    ),
-    _policy(
-        "a workspace without a limit, by a large one",
-        "it limits nothing",
-        "limits: {",
-        "limits: {workspace: 900TiB, ",
     ),
     _policy("`PATH` in `env`", "PATH is every program's", "[numba]", "[numba]\n    env: {PATH: /opt/bin}"),
     _policy(

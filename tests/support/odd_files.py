@@ -137,8 +137,8 @@ def _packed(path: str) -> bytes:
     return _ATTRIBUTES.pack(
         *(status.st_ino, status.st_size, status.st_blocks, *(time // 10**9 for time in times)),
         *(time % 10**9 for time in times),
-        *(status.st_mode, links, status.st_uid, status.st_gid, 0, 4096, 0),
-    )
+        status.st_mode, links, status.st_uid, status.st_gid, 0, 4096, 0,
+    )  # fmt: skip
 
 
 @contextmanager

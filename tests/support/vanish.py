@@ -19,11 +19,11 @@ from warmstart.host import linux
 # Of `os.open` only what may create a file.
 CHANGES: dict[ModuleType, tuple[str, ...]] = {
     os: (
-        *("open", "mkdir", "mknod", "link", "symlink", "rename", "unlink", "rmdir"),
-        *("write", "ftruncate", "chmod", "fchmod", "chown", "fchown", "utime", "setxattr"),
+        "open", "mkdir", "mknod", "link", "symlink", "rename", "unlink", "rmdir",
+        "write", "ftruncate", "chmod", "fchmod", "chown", "fchown", "utime", "setxattr",
     ),
     linux: ("libc",),  # mounts
-}
+}  # fmt: skip
 VANISHED = 9
 # What is there after a call is there before the next one, but for what calls that are not swept do in between.
 WHENS = pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.sweep)])

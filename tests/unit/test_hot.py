@@ -11,7 +11,7 @@ import pytest
 
 from warmstart import hot
 
-SAYING = ("fallback", "line", "reserve", "shipping")  # what says, also to syslog, that there is no job
+SAYING = ("fallback", "line", "reserve", "syslog")  # what says, also to syslog, that there is no job
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

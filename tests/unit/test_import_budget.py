@@ -16,19 +16,19 @@ HOOKS = Path(__file__).resolve().parents[2] / "hooks"
 # Each of these costs more than all of our own modules that a warm prolog needs, or starts something.
 NEVER_WARM = frozenset(
     {
-        *("yaml", "structlog", "filelock", "pydantic", "pyslurm", "click", "rich", "prometheus_client"),
-        *("subprocess", "socket", "ssl", "tempfile", "shutil", "pathlib", "logging", "asyncio", "multiprocessing"),
-        *("dataclasses", "inspect", "ctypes", "random", "traceback", "urllib", "importlib.metadata"),
-        *("typing", "re", "enum", "json", "hashlib", "contextlib", "functools", "collections", "weakref", "selectors"),
+        "yaml", "structlog", "filelock", "pydantic", "pyslurm", "click", "rich", "prometheus_client",
+        "subprocess", "socket", "ssl", "tempfile", "shutil", "pathlib", "logging", "asyncio", "multiprocessing",
+        "dataclasses", "inspect", "ctypes", "random", "traceback", "urllib", "importlib.metadata",
+        "typing", "re", "enum", "json", "hashlib", "contextlib", "functools", "collections", "weakref", "selectors",
     }
-)
+)  # fmt: skip
 WARM = {
     "nothing applies": ("warmstart.entry.prolog", "warmstart.plan"),
     "a warm image": ("warmstart.steps.workspace", "warmstart.steps.image", "warmstart.steps.environment"),
     "seeding": ("warmstart.steps.seed", "warmstart.store.bundles", "warmstart.profiles.numba"),
     "three profiles' overlays": (
-        *("warmstart.seed.overlay", "warmstart.profiles.inductor", "warmstart.profiles.jax"),
-        *("warmstart.profiles.triton", "warmstart.profiles.vllm", "warmstart.profiles.sglang"),
+        "warmstart.seed.overlay", "warmstart.profiles.inductor", "warmstart.profiles.jax",
+        "warmstart.profiles.triton", "warmstart.profiles.vllm", "warmstart.profiles.sglang",
     ),
     "a board": ("warmstart.store.board", "warmstart.store.meeting", "warmstart.slurm.nodes"),
     **{
@@ -40,7 +40,7 @@ WARM = {
     "a run that is over": ("warmstart.steps.release", "warmstart.images.notes"),  # in every epilog
     "a harvest of nothing": ("warmstart.entry.epilog", "warmstart.steps.harvest", "warmstart.steps.spool"),
     "an earlier run": ("warmstart.run_end",),  # in the prolog of a requeued job
-}
+}  # fmt: skip
 
 
 def imported(*modules: str, then: str = "") -> set[str]:

@@ -75,19 +75,17 @@ CACHE_BLOCKED = Event("cache.blocked")
 CACHE_UNBLOCKED = Event("cache.unblocked")
 STORE_SWEPT = Event("store.swept")
 RUN_ABANDONED = Event("run.abandoned")
-REMOVAL_LEFT = Event("removal.left")
 ERRAND_DROPPED = Event("errand.dropped")
 ORPHAN_REMOVED = Event("orphan.removed")
-AUDIT_UNSHIPPED = Event("audit.unshipped")
 JOURNAL_DAMAGED = Event("journal.damaged")
 
 # What a job's own user may read of its prolog: nothing of other users' jobs, of the node, or of the policy.
 SHOWN_TO_JOB = frozenset(
     {
-        *(HOOK_STARTED, JOB_PLANNED, JOB_REFUSED, STEP_FINISHED, STEP_FAILED, STATE_FULL),
-        *(RUN_SUPERSEDED, JOB_UNINFORMED),
-        *(IMAGE_REUSED, IMAGE_WAITED, IMAGE_IMPORTED, IMAGE_ADOPTED, IMAGE_STALE, IMAGE_LOCKLESS),
-        *(PROFILE_LEFT_OUT, TMPDIR_LEFT_OUT),
-        *(CACHE_SEEDED, CACHE_AGREED, OVERLAY_FAILED, BUNDLE_LEFT_OUT, BUNDLE_REFUSED),
+        HOOK_STARTED, JOB_PLANNED, JOB_REFUSED, STEP_FINISHED, STEP_FAILED, STATE_FULL,
+        RUN_SUPERSEDED, JOB_UNINFORMED,
+        IMAGE_REUSED, IMAGE_WAITED, IMAGE_IMPORTED, IMAGE_ADOPTED, IMAGE_STALE, IMAGE_LOCKLESS,
+        PROFILE_LEFT_OUT, TMPDIR_LEFT_OUT,
+        CACHE_SEEDED, CACHE_AGREED, OVERLAY_FAILED, BUNDLE_LEFT_OUT, BUNDLE_REFUSED,
     }
-)
+)  # fmt: skip

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from warmstart.audit.events import STATE_FULL
 from warmstart.audit.line import Line, decoded, shaped, timestamp
-from warmstart.audit.shipping import SYSLOG, shippers
+from warmstart.audit.syslog import Syslog, level
 from warmstart.host import reserve
 from warmstart.host.files import FULL, opened_dir, read_small, unlink_if_there, write_all
 from warmstart.lean import dumps
@@ -68,8 +68,8 @@ def complain(text: str) -> None:
 
 def _to_syslog(fields: Line) -> None:
     line = shaped(fields)
-    with shippers([SYSLOG]) as (service,):
-        service.send(line, dumps(line))
+    with Syslog() as syslog:
+        syslog.send(level(line), dumps(line))
 
 
 def state_full(fields: Mapping[str, object], *, lost: bool) -> bytes:

@@ -1,4 +1,4 @@
-"""Flush journals into the audit log, one JSON line per event. The only user of structlog.
+"""Flush journals into the audit log, one JSON line per event.
 
 Delivery is at least once. A journal is unlinked only after the log has been synced, so if a flush dies, the next one
 moves the same journals again. A repeated line has the same `run_id`, `hook`, `ts` and `event`; `audit.query` shows it
@@ -13,21 +13,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING
 
-import structlog
-from structlog.typing import EventDict
-
-from warmstart.audit.events import AUDIT_UNSHIPPED
-from warmstart.audit.line import Line, shaped, timestamp
 from warmstart.audit.pending import PendingJournal, events, journals
-from warmstart.audit.shipping import Shipper, shippers
+from warmstart.audit.rendering import write
+from warmstart.audit.syslog import Syslog
 from warmstart.errors import ResourceError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, ensure_path, opened_dir, unlink_if_there
+
+if TYPE_CHECKING:
+    from warmstart.audit.syslog import Level
 
 BUDGET = 5.0  # seconds; the rest waits for the next hook
 LOCK_WAIT = 2.0  # seconds to wait for another flush's lock
@@ -42,11 +41,10 @@ class AuditUnwritable(ResourceError):
     hint = "free space or repair the path; the next hook moves the waiting events"
 
 
-def flush(journal_dir: str, audit_path: str, services: Sequence[str] = ()) -> int:
+def flush(journal_dir: str, audit_path: str, *, syslog: bool = False) -> int:
     """Move the journals of all hooks that are not running into the log. Return the number of lines written.
 
-    `services` are those of `audit.shipping` that get the lines, too. What one of them does not take is in the log
-    only, as the event `audit.unshipped` says there.
+    With `syslog` the host's syslog gets the lines, too; what it does not take is in the log only.
 
     Raises `AuditUnwritable` if the log cannot be written; no content of a journal raises. Takes at most `BUDGET`
     seconds.
@@ -59,8 +57,8 @@ def flush(journal_dir: str, audit_path: str, services: Sequence[str] = ()) -> in
             with _opened_log(audit_path) as log:
                 with suppress(OSError):  # a file system without locks
                     files.wait_flock(directory, deadline.within(LOCK_WAIT))
-                with shippers(services) as opened:
-                    return _move_all(directory, _Appender(log, opened), deadline)
+                with Syslog() if syslog else nullcontext() as service:
+                    return _move_all(directory, _Appender(log, service), deadline)
     except FileNotFoundError as error:
         if error.filename == journal_dir:
             return 0
@@ -70,37 +68,33 @@ def flush(journal_dir: str, audit_path: str, services: Sequence[str] = ()) -> in
 
 
 class _Appender:
-    """Output of structlog: appends whole lines to a descriptor, then sends them to the services."""
+    """Appends whole lines to a descriptor, then sends them to syslog."""
 
-    def __init__(self, fd: int, shippers: Sequence[Shipper]) -> None:
+    def __init__(self, fd: int, syslog: Syslog | None) -> None:
         self.fd = fd
         self.lines = 0
-        self.shippers = shippers
+        self._syslog = syslog
         size = os.fstat(fd).st_size
         if size and os.pread(fd, 1, size - 1) != b"\n":
             os.write(fd, b"\n")  # a full disk cut the last line short
 
-    def append(self, text: str, line: Line) -> None:
+    def info(self, text: str) -> None:
+        self._append("info", text)
+
+    def warning(self, text: str) -> None:
+        self._append("warning", text)
+
+    def error(self, text: str) -> None:
+        self._append("error", text)
+
+    def _append(self, level: Level, text: str) -> None:
         """Write one line with one write(2), so lines of several processes do not mix (O_APPEND, local file system)."""
         data = text.encode() + b"\n"
         if os.write(self.fd, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.lines += 1
-        for shipper in self.shippers:
-            shipper.send(line, text)
-
-
-def _shape(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
-    return shaped({**event_dict})
-
-
-def _render(logger: object, method: str, event_dict: EventDict) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Return the arguments of `_Appender.append`."""
-    return (_JSON(logger, method, event_dict), event_dict), {}
-
-
-_JSON = structlog.processors.JSONRenderer(separators=(",", ":"))
-PROCESSORS: list[structlog.typing.Processor] = [_shape, _render]
+        if self._syslog is not None:
+            self._syslog.send(level, text)
 
 
 def _move_all(directory: int, appender: _Appender, deadline: Deadline) -> int:
@@ -114,27 +108,13 @@ def _move_all(directory: int, appender: _Appender, deadline: Deadline) -> int:
             except OSError:
                 continue  # unreadable, or moved by another flush; none of it has been written
             for line in lines:
-                structlog.BoundLogger(appender, PROCESSORS, line).append()
+                write(line, appender)
             moved.append(journal.name)
-        for shipper in appender.shippers:
-            if shipper.unsent:
-                structlog.BoundLogger(appender, PROCESSORS, _unshipped(shipper)).append()
     finally:
         os.fsync(appender.fd)
         for name in moved:
             unlink_if_there(name, directory)
     return appender.lines
-
-
-def _unshipped(shipper: Shipper) -> Line:
-    now = timestamp(time.time())
-    return {
-        "ts": now,
-        "event": AUDIT_UNSHIPPED,
-        "service": shipper.name,
-        "lines": shipper.unsent,
-        "reason": shipper.problem,
-    }
 
 
 def _movable(directory: int) -> list[PendingJournal]:

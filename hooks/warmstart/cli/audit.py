@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,10 +28,10 @@ NOTHING = 1
 NOT_READABLE = "only root and the log's group can read the audit log"
 TAIL = 10  # lines that --follow shows first
 COLUMNS = (
-    Column("ts", brief_time, width=14),
-    Column("node", width=6),
-    Column("job_id", width=6),
-    Column("event", width=18),
+    Column("ts", brief_time),
+    Column("node"),
+    Column("job_id"),
+    Column("event"),
     Column("detail", cut=True),
     Column("user", listed=False),
     Column("uid", listed=False),
@@ -54,9 +55,9 @@ from_option = click.option(
 
 
 def moment(_context: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """Parse a duration before now or a date in UTC into the form of a line's `ts`."""
-    if value is None:
-        return None
+    """Parse `now`, a duration before it, or a date in UTC into the form of a line's `ts`."""
+    if value in (None, "now"):
+        return value and timestamp(time.time())
     try:
         return timestamp(time.time() - parse_duration(value))
     except ValueError:
@@ -77,7 +78,12 @@ def moment(_context: click.Context, _param: click.Parameter, value: str | None) 
 @click.option("--until", metavar="AGO|DATE", callback=moment, help="Show only events until then.")
 @from_option
 @click.option("-n", "last", type=click.IntRange(min=1), metavar="N", help="Show only the last N events.")
-@click.option("-f", "--follow", is_flag=True, help="Show the last events (-n, default 10), then new ones; ends by ^C.")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Show the last events (-n, default 10), then new ones, each whole on a line; ends by ^C.",
+)
 @table_options(COLUMNS, others=True)
 @click.pass_obj
 def audit(
@@ -97,6 +103,8 @@ def audit(
 
     Exit status: 0 events were found; 1 no event matches; 2 wrong usage, or a log cannot be read.
     """
+    if follow and not listing.as_json and (listing.fields or listing.sort):
+        raise click.UsageError("-f shows events whole, as they come: leave -o and --sort out, or add --json")
     where = LineFilter(**only)  # type: ignore[arg-type]  # click has checked the types
     log = opened_log(installation, sources)
     try:
@@ -145,15 +153,22 @@ def reading(sources: Sequence[str]) -> Iterator[None]:
 def _show(log: AuditLog, where: LineFilter, listing: Listing, last: int | None, *, follow: bool) -> bool:
     """Print the events and return whether there were any."""
     if follow:
-        before = _last(log.lines(where), last or TAIL)
-        return listing.stream(_rows(chain(before, log.follow(where)), listing))
+        lines = chain(_last(log.lines(where), last or TAIL), log.follow(where))
+        if listing.as_json:
+            return listing.stream(lines)
+        from warmstart.audit.rendering import console
+
+        show = console(text, colors=sys.stdout.isatty())
+        for line in lines:
+            click.echo(show(line))
+        return True
     events = _last(log.lines(where), last) if last else log.lines(where)
     if listing.as_json and not listing.sort:
-        return listing.stream(_rows(events, listing))
-    rows = sorted(_rows(events, listing), key=lambda line: str(line.get("ts")))
+        return listing.stream(events)
+    rows = sorted(events, key=lambda line: str(line.get("ts")))
     if listing.as_json:
         return listing.stream(listing.sorted(rows))
-    listing.show(rows)
+    listing.show({**line, "detail": _detail(line)} for line in rows)
     return bool(rows)
 
 
@@ -161,11 +176,6 @@ def _last(lines: Iterable[Line], count: int) -> list[Line]:
     """Return the lines with the latest times, in bounded memory; those of one time stay in their order."""
     latest = heapq.nlargest(count, enumerate(lines), key=lambda pair: (str(pair[1].get("ts")), pair[0]))
     return [line for _, line in reversed(latest)]
-
-
-def _rows(lines: Iterable[Line], listing: Listing) -> Iterator[Line]:
-    """Yield the lines; for people, with the field `detail`."""
-    return (line if listing.as_json else {**line, "detail": _detail(line)} for line in lines)
 
 
 def _detail(line: Line) -> str:

@@ -1,4 +1,4 @@
-"""`warmstart cache block`, `unblock`, `cold` and `warm`: what no job is seeded with. Root only, and audited."""
+"""`warmstart cache block` and `unblock`: what no job is seeded with. Root only, and audited."""
 
 from __future__ import annotations
 
@@ -37,61 +37,30 @@ class BlockUnknown(UserError):
 @click.option("--profile", default="", help="The profile of --namespace or --entry.")
 @click.option("--namespace", default="", help="Block a namespace of the profile, in every scope.")
 @click.option("--entry", default="", help="Block an entry of the profile, in every namespace and scope.")
+@click.option(
+    "--before",
+    metavar="now|AGO|DATE",
+    callback=moment,
+    help="Block all that was published before: now, 2h, 7d, or a date. What jobs publish afterwards is offered.",
+)
 @click.option("--reason", required=True, help="The reason, for the audit log and for `list --blocked`.")
 @click.pass_obj
-def block(installation: Installation, /, reason: str, **what: str) -> None:
-    """Block a user, a namespace or an entry: no later job is seeded with it, and none of it is published.
+def block(installation: Installation, /, reason: str, before: str | None, **what: str) -> None:
+    """Block a user, a namespace, an entry or what is old: no later job is seeded with it, and none of it is published.
 
     Says how many bundles of the store that hides. What neither the store nor this host knows is not blocked: it would
     be a misspelling, and what is meant would go on.
 
     Exit status: 0 blocked; 1 it was blocked before; 2 wrong usage, or not root, or the store fails.
     """
-    target = _checked(what, reason)
+    if before and before > timestamp(time.time()):
+        raise click.UsageError("--before: that is in the future")
+    target = _checked(what, before or "")._replace(reason=reason, by=administrator(), at=round(time.time(), 3))
     with admin_session(installation) as session:
-        if not (target.user and _is_account(target.user)):  # else at once: counting takes minutes in a large store
+        # At once, if it is known: counting takes minutes in a large store.
+        if not (target.before or (target.user and _is_account(target.user))):
             _require_known(session, target)
         _block(session, target)
-
-
-@click.command()
-@click.option(
-    "--before", metavar="AGO|DATE", callback=moment, help="Only what was published before: 2h, 7d, or a date."
-)
-@click.option("--reason", required=True, help="The reason, for the audit log and for `list --blocked`.")
-@click.pass_obj
-def cold(installation: Installation, /, before: str | None, reason: str) -> None:
-    """Have all jobs start cold: none is seeded with what was published before now, or before a date.
-
-    What jobs publish afterwards is for the next ones, as ever. `warmstart cache warm` undoes it.
-
-    Exit status: 0 done; 1 it was so before; 2 wrong usage, or not root, or the store fails.
-    """
-    now = time.time()
-    if before and before > timestamp(now):
-        raise click.UsageError("--before: that is in the future")
-    limit = (before or timestamp(now)).replace("-", "").replace(":", "").removesuffix("Z")  # as ids of bundles begin
-    target = Block(reason=reason, by=administrator(), at=round(now, 3), before=limit)
-    with admin_session(installation) as session:
-        _block(session, target)
-
-
-@click.command()
-@click.pass_obj
-def warm(installation: Installation, /) -> None:
-    """Undo all of `warmstart cache cold`; what `block` has blocked stays blocked.
-
-    Exit status: 0 done; 1 there was nothing to undo; 2 not root, or the store fails.
-    """
-    with admin_session(installation) as session:
-        deadline = session.store_deadline()
-        old = [block for block in session.store.run(deadline, blocklist.listed) if block.before]
-        for block in old:
-            session.store.run(deadline, blocklist.unblock, block, session.store.writer)
-            session.audit.emit(events.CACHE_UNBLOCKED, block=_what(block), by=administrator())
-    say("jobs are seeded with everything again" if old else "jobs do not start cold by `warmstart cache cold`")
-    if not old:
-        raise click.exceptions.Exit(NO)
 
 
 @click.command()
@@ -99,35 +68,42 @@ def warm(installation: Installation, /) -> None:
 @click.option("--profile", default="", help="The profile, as given to `block`.")
 @click.option("--namespace", default="", help="The namespace, as given to `block`.")
 @click.option("--entry", default="", help="The entry, as given to `block`.")
+@click.option("--before", is_flag=True, help="All of `block --before`.")
 @click.option("--all", "everything", is_flag=True, help="Remove all blocks, even if the list cannot be read.")
 @click.pass_obj
-def unblock(installation: Installation, /, everything: bool, **what: str) -> None:
+def unblock(installation: Installation, /, everything: bool, before: bool, **what: str) -> None:
     """Remove a block.
 
     Exit status: 0 removed; 1 there was no such block; 2 wrong usage, or not root, or the store fails.
     """
-    target = Block() if everything else _checked(what, "")
+    target = None if everything or before else _checked(what)
     with admin_session(installation) as session:
-        deadline = session.store_deadline()
-        store = session.store
-        there = (
-            store.run(deadline, blocklist.unblock_all)
-            if everything
-            else store.run(deadline, blocklist.unblock, target, store.writer)
-        )
-        session.audit.emit(events.CACHE_UNBLOCKED, block={} if everything else _what(target), by=administrator())
+        deadline, store = session.store_deadline(), session.store
+        if everything:
+            there = store.run(deadline, blocklist.unblock_all)
+            session.audit.emit(events.CACHE_UNBLOCKED, block={}, by=administrator())
+        else:
+            chosen = [target] if target else [one for one in store.run(deadline, blocklist.listed) if one.before]
+            there = sum(_unblock(session, one) for one in chosen) > 0
     say("unblocked" if there else "it was not blocked")
     if not there:
         raise click.exceptions.Exit(NO)
 
 
-def _checked(what: dict[str, str], reason: str) -> Block:
+def _unblock(session: Session, block: Block) -> bool:
+    there = session.store.run(session.store_deadline(), blocklist.unblock, block, session.store.writer)
+    session.audit.emit(events.CACHE_UNBLOCKED, block=_what(block), by=administrator())
+    return there
+
+
+def _checked(what: dict[str, str], before: str = "") -> Block:
     """Return the block that the options describe. Raises `UsageError` unless they name exactly one thing."""
-    target = Block(what["user"], what["profile"], what["namespace"], what["entry"])
-    kinds = [bool(target.user), bool(target.namespace), bool(target.entry)]
-    if kinds.count(True) != 1 or bool(target.profile) == bool(target.user):
-        raise click.UsageError("give --user, or --profile with --namespace or --entry")
-    return target._replace(reason=reason, by=administrator(), at=round(time.time(), 3))
+    limit = before.replace("-", "").replace(":", "").removesuffix("Z")  # as ids of bundles begin
+    target = Block(what["user"], what["profile"], what["namespace"], what["entry"], before=limit)
+    kinds = [bool(target.user), bool(target.namespace), bool(target.entry), bool(limit)]
+    if kinds.count(True) != 1 or bool(target.profile) == bool(target.user or limit):
+        raise click.UsageError("give --user, --before, or --profile with --namespace or --entry")
+    return target
 
 
 def _what(block: Block) -> dict[str, str]:

@@ -144,7 +144,7 @@ def admin_session(installation: Installation, command: str = "cache") -> Iterato
 
 @click.group(
     cls=LazyGroup,
-    modules={name: f"warmstart.cli.blocks:{name}" for name in ("block", "unblock", "cold", "warm")},
+    modules={name: f"warmstart.cli.blocks:{name}" for name in ("block", "unblock")},
 )
 def cache() -> None:
     """List, verify, clean and block the caches in the store. For root."""

@@ -152,26 +152,17 @@ def show(installation: Installation, image: str, as_json: bool) -> None:
 
 @images.command(name="import")
 @click.argument("reference")
+@click.option("--refresh", is_flag=True, help="Ask the registry what a tag means now.")
 @_common
-def import_image(installation: Installation, reference: str, as_json: bool) -> None:
+def import_image(installation: Installation, reference: str, refresh: bool, as_json: bool) -> None:
     """Import an image into the store, unless it is there already, as a job's prolog does. For root.
-
-    Exit status: 0 the image is in the store; 1 the import failed; 2 wrong usage.
-    """
-    obtain(installation, reference, "importing", making.obtain, as_json)
-
-
-@images.command()
-@click.argument("reference")
-@_common
-def refresh(installation: Installation, reference: str, as_json: bool) -> None:
-    """Ask the registry what a tag means now, and import that image if the store lacks it. For root.
 
     Jobs that start from then on get it; those that run keep the image that they have.
 
-    Exit status: 0 the image is in the store; 1 the registry does not answer, or the import failed; 2 wrong usage.
+    Exit status: 0 the image is in the store; 1 the import failed, or the registry does not answer; 2 wrong usage.
     """
-    if obtain(installation, reference, "refreshing", _refreshed, as_json).how == "stale":
+    image = obtain(installation, reference, "importing", _refreshed if refresh else making.obtain, as_json)
+    if refresh and image.how == "stale":
         raise click.exceptions.Exit(NOT_DONE)
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import wraps
-from itertools import chain, repeat
 from typing import NamedTuple, NoReturn, TypeVar
 
 import click
@@ -81,7 +80,6 @@ class Column(NamedTuple):
     name: str  # for -o, --sort and --json
     show: Callable[[object], str] = text
     listed: bool = True  # also without -o
-    width: int = 0  # the least, for rows that are printed as they come
     cut: bool = False  # on a terminal, where it is the last one and too long: it is no identifier
 
 
@@ -107,14 +105,10 @@ class Listing(NamedTuple):
             _print_table(self._heads(), [self._cells(row) for row in ordered], cut=self._chosen()[-1].cut)
 
     def stream(self, rows: Iterable[Mapping[str, object]]) -> bool:
-        """Print the rows one by one, as they come, and return whether there were any. JSON is one object per line."""
-        heads, any_row = self._heads(), False
+        """Print the rows as they come, one JSON object per line, and return whether there were any."""
+        any_row = False
         for row in rows:
-            if self.as_json:
-                show_json(self._picked(row))
-            else:
-                widths, cut = [column.width for column in self._chosen()], self._chosen()[-1].cut
-                _print_table(None if any_row else heads, [self._cells(row)], least=widths, align=False, cut=cut)
+            show_json(self._picked(row))
             any_row = True
         return any_row
 
@@ -201,13 +195,12 @@ def _print_table(
     rows: Sequence[Sequence[str]],
     *,
     align: bool = True,
-    least: Sequence[int] = (),
     cut: bool = False,
 ) -> None:
     shown = [[visible(cell) for cell in row] for row in rows]
     above = [list(heads)] if heads else []
     columns = list(zip(*above, *shown, strict=True))
-    widths = [max(*map(len, column), low) for column, low in zip(columns[:-1], chain(least, repeat(0)), strict=False)]
+    widths = [max(map(len, column)) for column in columns[:-1]]
     right = [align and all(map(_NUMBER.fullmatch, column[len(above) :])) for column in columns[:-1]]
     for number, (*row, last) in enumerate([*above, *shown]):
         start = "".join(

@@ -31,7 +31,7 @@ from warmstart.record import Record, Seeded
 from warmstart.request import NOTHING, Request
 
 REFUSED = 1
-SHOWN = ("partition", "account", "qos", "job_name", "array", "constraint", "node", "comment")
+SHOWN = ("partition", "account", "qos", "job_name", "constraint", "node", "comment")
 NO_JOB = 1  # any id will do: the preview looks up no job
 CACHE = "$WARMSTART_CACHE"  # stands for the job's cache, whose path depends on the run id
 NO_STEPS: dict[str, list[str]] = {"prolog": [], "epilog": []}
@@ -43,7 +43,6 @@ NO_STEPS: dict[str, list[str]] = {"prolog": [], "epilog": []}
 @click.option("--account", default="", help="The job's account.")
 @click.option("--qos", default="", help="The job's QOS.")
 @click.option("--job-name", default="", help="The job's name.")
-@click.option("--array", default="", help="JOBID_TASKID, for a task of an array.")
 @click.option("--constraint", default="", help="The job's value of --constraint.")
 @click.option("--node", help="The node that the job runs on; default: this host.")
 @click.option("--comment", default="", help='The job\'s comment, e.g. "warmstart: image=… profiles=…".')
@@ -58,7 +57,6 @@ def plan(
     account: str,
     qos: str,
     job_name: str,
-    array: str,
     constraint: str,
     node: str | None,
     comment: str,
@@ -73,7 +71,7 @@ def plan(
     Exit status: 0 the job would run; 1 it would be refused; 2 wrong usage, or no policy can be read.
     """
     job = _owned_by(user)._replace(partition=partition, account=account, comment=comment, pyxis_image=image)
-    job = job._replace(node=node or job.node, qos=qos, job_name=job_name, array=array, constraints=constraint)
+    job = job._replace(node=node or job.node, qos=qos, job_name=job_name, constraints=constraint)
     try:
         policy = current_policy(installation)
     except PolicyError as error:

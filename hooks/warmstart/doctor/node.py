@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import grp
 import os
@@ -67,7 +66,6 @@ PROXY_S = 5.0
 WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; so do epilogs
 CURRENT_S = 300.0  # warmstart-audit.path moves them within a minute
 LATELY_S = 86400.0
-PROBE = ".doctor"
 UNITS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
 LARGEST_HOOK = 1 << 20
 MOST_NAMED = 3  # places in a finding
@@ -173,18 +171,6 @@ def file_system(node: Node) -> Iterator[Finding]:
         yield Finding(ADVICE, found, "put paths.workspace on a local disk")
     else:
         yield Finding(OK, f"the workspace is on {kind} ({mount_point})")
-
-
-def leases(node: Node) -> Iterator[Finding]:
-    """Take a lease: with one, copying an image starts only when nobody has it open for writing (fcntl(2))."""
-    path = existing(node.policy.paths.workspace)
-    if (untried := why_untried(path)) is not None:
-        yield from untried
-    elif problem := _lease_problem(path):
-        found = f"leases (F_SETLEASE) do not work in {path}: {problem}"
-        yield Finding(WRONG, found, "use a local file system (ext4, xfs, btrfs)")
-    else:
-        yield Finding(OK, f"leases work in {path}")
 
 
 def space(node: Node) -> Iterator[Finding]:
@@ -536,25 +522,6 @@ def why_untried(path: str) -> list[Finding] | None:
     return [] if weakness(os.stat(path), sticky=True) or _is_full(os.statvfs(path)) else None
 
 
-def _lease_problem(path: str) -> str:
-    """Take a lease on a new file in a directory that root owns. Return why it failed, or ""."""
-    with opened_dir(path) as fd:
-        name = f"{PROBE}-{os.getpid()}"
-        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=fd))
-        try:
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=fd)
-            try:
-                fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-                fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-            except OSError as error:
-                return error.strerror or str(error)
-            finally:
-                os.close(file)
-        finally:
-            os.unlink(name, dir_fd=fd)
-    return ""
-
-
 def _version(program: str) -> str:
     """Return what a program says of its version, "" if it cannot be run."""
     arguments = [VERSIONS.get(program, "--version")]
@@ -587,7 +554,6 @@ CHECKS = {
     "node.workspace": workspace,
     "node.tmpdir": tmpdir,
     "node.file-system": file_system,
-    "node.leases": leases,
     "node.space": space,
     "node.disks": disks,
     "node.audit-log": audit_log,

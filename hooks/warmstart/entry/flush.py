@@ -25,7 +25,7 @@ def main(prefix: str) -> int:
         return FAILED
     for node in installation.nodes():
         try:
-            flush(installation.node(node).journal, policy.paths.audit, policy.audit.services)
+            flush(installation.node(node).journal, policy.paths.audit, syslog=policy.audit.syslog)
         except WarmstartError as error:  # the journals stay
             say(str(error))
             status = FAILED

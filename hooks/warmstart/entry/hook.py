@@ -289,7 +289,7 @@ def _move_journals(installation: Installation, paths: NodePaths) -> None:
 
         policy = read(installation.compiled_policy)
         if policy is not None:
-            flush(paths.journal, policy.paths.audit, policy.audit.services)
+            flush(paths.journal, policy.paths.audit, syslog=policy.audit.syslog)
     except WarmstartError as error:
         _say(str(error))
     except Exception:  # noqa: BLE001 - the audit must not fail a job

@@ -11,7 +11,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.profiles.defined import is_whole
 from warmstart.seed import node_cache
-from warmstart.seed.node_cache import Keep, NotOffered
+from warmstart.seed.node_cache import Keep
 from warmstart.seed.wanted import FETCHES, Wanted
 from warmstart.session import Session
 from warmstart.store.bundles import BundleGone, CopyFailed, FetchOverBudget
@@ -32,7 +32,7 @@ def fetch(turn: Turn) -> Outcome:
     try:
         _fetch(session, item)
     except (WarmstartError, OSError) as error:
-        is_over = isinstance(error, BundleGone | NotOffered)
+        is_over = isinstance(error, BundleGone)
         failure = error if isinstance(error, WarmstartError) else CopyFailed(bundle=item.bundle, problem=error.strerror)
         session.failures.append(failure)
         audit.emit(events.BUNDLE_FETCH_FAILED, **about, attempt=attempt, again=not is_over, error=failure.as_audit())

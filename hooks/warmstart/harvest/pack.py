@@ -49,13 +49,13 @@ def pack(
     try:
         packed = process.run(
             [
-                *(MKSQUASHFS, stage, out, "-noappend", "-no-recovery", "-no-xattrs", *owner),
-                *("-root-mode", "0700", "-mkfs-time", "0", "-comp", "zstd", "-Xcompression-level", "3"),
-                *("-processors", "2", "-mem", "256M", "-no-progress", "-quiet"),
+                MKSQUASHFS, stage, out, "-noappend", "-no-recovery", "-no-xattrs", *owner,
+                "-root-mode", "0700", "-mkfs-time", "0", "-comp", "zstd", "-Xcompression-level", "3",
+                "-processors", "2", "-mem", "256M", "-no-progress", "-quiet",
             ],
             deadline=deadline,
             watch=watch,
-        )
+        )  # fmt: skip
         if packed.status != 0:
             raise PackFailed(path=out, problem=packed.complaint())
         return os.open(out, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -167,21 +167,21 @@ def run_alone(
     return run(
         [
             # If only the hook is killed, its child dies, too. The death signal survives the exec: the uid stays root.
-            *(SETPRIV, "--pdeathsig=KILL", "--"),
+            SETPRIV, "--pdeathsig=KILL", "--",
             *((NSENTER, *joined, "--") if joined else ()),
-            *(UNSHARE, "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--ipc"),
+            UNSHARE, "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--ipc",
             *(("--net",) if namespace is None else ()),
             # A change of the mount namespace loses the working directory.
-            *("--", "/bin/sh", "-c", 'cd "$0" || exit; "$@"; exit $?', cwd),
-            *(SETPRIV, f"--ruid={identity.uid if real_uid is None else real_uid}", f"--euid={identity.uid}"),
-            *(f"--regid={identity.gid}", "--clear-groups"),
-            *(*gains, f"--bounding-set={bounds}", "--inh-caps=-all", "--", *argv),
+            "--", "/bin/sh", "-c", 'cd "$0" || exit; "$@"; exit $?', cwd,
+            SETPRIV, f"--ruid={identity.uid if real_uid is None else real_uid}", f"--euid={identity.uid}",
+            f"--regid={identity.gid}", "--clear-groups",
+            *gains, f"--bounding-set={bounds}", "--inh-caps=-all", "--", *argv,
         ],
         deadline=deadline,
         env=env,
         keep=[*keep, *(fd for fd in entered.values() if fd is not None)],
         watch=watch,
-    )
+    )  # fmt: skip
 
 
 def _collect(

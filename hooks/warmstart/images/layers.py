@@ -168,7 +168,7 @@ def opened(
     """Lock the layout of a repository for the duration of a `with`, and remove what earlier imports left unfinished.
 
     If another import has it, calls `waiting` and waits; yields None at the deadline. Raises `ScratchUnusable` or
-    `ScratchBroken`.
+    `WorkspaceUnusable`.
     """
     with ExitStack() as stack:
         with disk_errors(place.directory):

@@ -77,11 +77,11 @@ class WorkspaceNotRoots(ResourceError):
         return cls(path=name if os.path.isabs(name) else path, problem=problem)
 
 
-class ScratchBroken(NodeError):
-    """The file system that imports work on is read-only or failing."""
+class WorkspaceUnusable(NodeError):
+    """The workspaces' file system, on which imports work, too, is read-only or failing."""
 
-    code = "import-disk-broken"
-    template = "cannot import below {path}: {problem}"
+    code = "workspace-unusable"
+    template = "cannot use the workspace {path}: {problem}"
     hint = "repair or remount the file system, then resume the node"
 
 
@@ -136,14 +136,14 @@ class Scratch(NamedTuple):
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn an `OSError` into `ScratchUnusable` or `ScratchBroken`.
+        """Turn an `OSError` into `ScratchUnusable` or `WorkspaceUnusable`.
 
         On a loop file system always into `ScratchUnusable`: a full disk below it looks like a failing one.
         """
         try:
             with disk_errors(self.path):
                 yield
-        except ScratchBroken as error:
+        except WorkspaceUnusable as error:
             if not self.is_loop_filesystem:
                 raise
             raise ScratchUnusable(**error.fields) from error
@@ -165,7 +165,7 @@ class Scratch(NamedTuple):
 def opened(workspace: str, node: str, run_id: str, identity: Identity, caps: Caps) -> Iterator[Scratch]:
     """Create a scratch directory for `identity`, and remove it with its content after the `with`.
 
-    Raises `ScratchUnusable` or `ScratchBroken`.
+    Raises `ScratchUnusable` or `WorkspaceUnusable`.
     """
     parent = os.path.join(workspace, node)
     with disk_errors(parent):
@@ -290,13 +290,13 @@ def _make_inner(path: str, outer: int, identity: Identity, caps: Caps) -> Scratc
 
 @contextmanager
 def disk_errors(path: str) -> Iterator[None]:
-    """Turn an `OSError` of this node's disk into `ScratchUnusable`, `WorkspaceNotRoots` or `ScratchBroken`."""
+    """Turn an `OSError` of this node's disk into `ScratchUnusable`, `WorkspaceNotRoots` or `WorkspaceUnusable`."""
     try:
         yield
     except Untrusted as error:
         raise WorkspaceNotRoots.of(path, error) from error
     except OSError as error:
-        kind = ScratchBroken if error.errno in NODE_FAULTS else ScratchUnusable
+        kind = WorkspaceUnusable if error.errno in NODE_FAULTS else ScratchUnusable
         raise kind(path=path, problem=error.strerror or str(error)) from error
 
 
@@ -319,9 +319,9 @@ def mount_loop_filesystem(outer: int, path: str, name: str, caps: Caps) -> bool:
         os.close(fd)
     disk = f"{path}/{DISK}"
     make = [
-        *(MKE2FS, "-q", "-F", "-t", "ext4", "-b", str(FILESYSTEM_BLOCK), "-I", str(INODE), "-m", "0", "-N", str(files)),
-        *("-O", FEATURES, "-E", "lazy_itable_init=1,nodiscard", disk),
-    ]
+        MKE2FS, "-q", "-F", "-t", "ext4", "-b", str(FILESYSTEM_BLOCK), "-I", str(INODE), "-m", "0", "-N", str(files),
+        "-O", FEATURES, "-E", "lazy_itable_init=1,nodiscard", disk,
+    ]  # fmt: skip
     mount = [MOUNT, "-n", "-t", "ext4", "-o", OPTIONS, disk, f"{path}/{name}"]
     if is_made and _succeeds(make) and _succeeds(mount):
         return True

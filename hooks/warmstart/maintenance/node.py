@@ -275,7 +275,7 @@ class _NodeMaintenance:
         """Move what hooks noted on a full disk into the audit log, and make what the reserve lacks."""
         policy, directory = self._session.policy, self._session.paths.reserve
         if reserve.has_notes(directory):
-            flush(directory, policy.paths.audit, policy.audit.services)
+            flush(directory, policy.paths.audit, syslog=policy.audit.syslog)
         reserve.fill(directory)
 
     def _opened_workspaces(self) -> AbstractContextManager[int]:

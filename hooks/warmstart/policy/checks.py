@@ -22,8 +22,7 @@ from warmstart.profiles.defined import FILES, is_whole
 from warmstart.slurm.nodes import expand
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
-UNTOLD = ("job_name", "array")  # attributes that no slurmd tells a prolog
-UNSEEN = ("qos", *UNTOLD)  # and one that slurmd tells since 26.05
+UNSEEN = ("qos", "job_name")  # attributes that slurmd does not tell a prolog, the first one before 26.05
 _NEVER_INSIDE = (
     ("workspace", "store"),
     ("store", "workspace"),
@@ -284,17 +283,17 @@ def _scope(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
 
 
 def _untold(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
-    """Yield keys of a match that no slurmd tells a prolog, where no wing does."""
-    for attribute in UNTOLD:
-        if getattr(rule.match, attribute) is not None:
-            sentences = []
-            for name, declared in wing.found().items():
-                if attribute in declared.informs:
-                    part: PolicyPart = wing.load(f"{name}.policy")
-                    sentences.append("" if part.of_policy(model, find_user) else declared.informs[attribute])
-            if "" not in sentences:
-                problem = " or ".join(sentences) or "no node knows this attribute: slurmd does not tell it"
-                yield Fault(("match", attribute), problem, at_key=True)
+    """Yield the key of a match that no slurmd tells a prolog, the job's name, where no wing does."""
+    if rule.match.job_name is None:
+        return
+    sentences = []
+    for name, declared in wing.found().items():
+        if "job_name" in declared.informs:
+            part: PolicyPart = wing.load(f"{name}.policy")
+            sentences.append("" if part.of_policy(model, find_user) else declared.informs["job_name"])
+    if "" not in sentences:
+        problem = " or ".join(sentences) or "no node knows this attribute: slurmd does not tell it"
+        yield Fault(("match", "job_name"), problem, at_key=True)
 
 
 def _publish(rule: Rule) -> Iterator[Fault]:
@@ -336,7 +335,7 @@ def registry_of(reference: str) -> str:
 
 def claimed(model: PolicyModel, match: Match, what: str, better: str) -> Iterator[Fault]:
     """Yield a fault for each key of a match that users can forge: `what` may not depend on it, but on `better`."""
-    remedies = {"constraint": "", "job_name": "", "array": ""}
+    remedies = {"constraint": "", "job_name": ""}
     if model.trust.account != "enforced":
         remedies["account"] = ", or set trust.account: enforced where slurmctld enforces associations"
     if model.trust.qos != "enforced":

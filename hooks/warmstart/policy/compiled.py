@@ -41,7 +41,7 @@ class Paths(NamedTuple):
 class Audit(NamedTuple):
     """Where audit events go besides the file."""
 
-    services: tuple[str, ...]  # of `audit.shipping`
+    syslog: bool
 
 
 class Pattern(NamedTuple):
@@ -93,7 +93,6 @@ class Images(NamedTuple):
     tag_ttl: int  # seconds
     wait: int  # seconds
     remember_failures: int  # seconds
-    moved_tag: str  # fail|stale
     verify: str
     keep: Keep
     credentials: Credentials | None
@@ -112,7 +111,6 @@ class Seed(NamedTuple):
     fetch_budget: int  # seconds
     max_fetch: int  # bytes
     keep: int  # bytes
-    together: bool  # whether nodes of a job agree on what they show it
     verify: int | None = None  # percent of jobs that start cold, and whose work is compared; None: of none
 
 
@@ -180,7 +178,7 @@ class Rule(NamedTuple):
     env: dict[str, str]
     override: tuple[str, ...]
     mode: str | None = None  # observe | enforce
-    together: bool | None = None  # as `Seed.together`
+    together: bool | None = None  # whether nodes of a job agree on what they show it
     guarded_only: bool = False  # take from guarded scopes alone
     own: dict[str, Json] = {}  # noqa: RUF012 - what wings read of it, by key; never mutated
 

@@ -88,7 +88,7 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         override=frozenset(name for rule in rules for name in rule.override),
         rules=tuple(rule.name for rule in rules),
         guarded_only=guarded_only,
-        together=next((rule.together for rule in reversed(rules) if rule.together is not None), policy.seed.together),
+        together=next((rule.together for rule in reversed(rules) if rule.together is not None), True),
         observed=is_observed(policy, matches),
         own=_own(rules),
     )

@@ -213,9 +213,7 @@ class Paths(Section):
 class Audit(Section):
     """Where audit events go besides `paths.audit`, [which has all of them](audit.md)."""
 
-    services: list[Literal["journald", "syslog"]] = key(
-        [], "Log services of this host that get each line, too: systemd's journal, syslog's `/dev/log`, or both."
-    )
+    syslog: bool = key(False, "Send each line to the host's `/dev/log`, too: to systemd's journal, or to syslog.")
 
 
 class Match(Section):
@@ -234,11 +232,6 @@ class Match(Section):
     )
     job_name: Globs | None = key(
         None, "The job's name, [which slurmd does not tell](#what-slurmd-does-not-tell). Claimed."
-    )
-    array: Globs | None = key(
-        None,
-        "`JOBID_TASKID` of an array's task, [which slurmd does not tell](#what-slurmd-does-not-tell); `*` matches any "
-        "task of any array. Claimed.",
     )
 
 
@@ -342,12 +335,6 @@ class Images(Section):
         "How long these are remembered: a registry's definitive answer (no such image, no access), and that it was "
         "asked in vain about a tag whose last image is in the store.",
     )
-    moved_tag: Literal["fail", "stale"] = key(
-        "fail",
-        "What becomes of a job whose tag means another image by now, if that one cannot be imported: it fails and is "
-        "told both digests, or (`stale`) it gets the image that the tag meant last, which may be the wrong code "
-        "([tags](images.md#in-the-store)).",
-    )
     verify: Literal["superblock", "full"] = key(
         "superblock",
         "What is checked when an image is used: 96 bytes and the size, or every byte against the recorded "
@@ -367,12 +354,6 @@ class Seed(Section):
     max_fetch: Size = key("1GiB", "Bytes of bundles fetched to the node, per job. No larger bundle is ever made.")
     keep: Size = key(
         "20GiB", "Copies of bundles that `warmstart maintain` leaves on a node. Least recently used copies go first."
-    )
-    together: bool = key(
-        True,
-        "A job on several nodes has [the image that its first node finds](images.md#in-the-store), and is "
-        "shown what tools compile in step on all of its nodes or on none "
-        "([jobs on several nodes](seeding.md#jobs-on-several-nodes)). If false, each node decides for itself.",
     )
     verify: Percent | None = key(
         None,
@@ -505,7 +486,7 @@ class DefinedProfile(Section):
     max_size: Size = key("1GiB", "Bytes of one entry. Larger entries are refused.")
     in_step: bool = key(
         False,
-        "The tool compiles in step with its job's other ranks: see `seed.together`.",
+        "The tool compiles in step with its job's other ranks: see a rule's `together`.",
     )
     only_successful: bool = key(
         False, "Harvest it only from jobs that ended well ([below](#which-jobs-count-as-successful))."
@@ -574,7 +555,13 @@ class Rule(Section):
     override: list[Variable] = key(
         [], "Variables that users cannot change in these jobs: warmstart's value wins. Several rules add up."
     )
-    together: bool | None = key(None, "`seed.together` for these jobs. The last matching rule that has one counts.")
+    together: bool | None = key(
+        None,
+        "A job on several nodes has [the image that its first node finds](images.md#in-the-store), and is "
+        "shown what tools compile in step on all of its nodes or on none "
+        "([jobs on several nodes](seeding.md#jobs-on-several-nodes)). If `false`, each node decides for itself. The "
+        "last matching rule that has one counts; without any, `true`.",
+    )
 
 
 class PolicyModel(Section):

@@ -20,9 +20,6 @@ _REGEX = re.compile(r"\.\*|\.\+|[\^$|()\\]|\[\^")
 _MOST_NAMED = 20  # names that a hint lists
 _EXPANDED = re.compile(r"\$[A-Za-z_{]")  # what a shell would put a variable for
 DAY_S = 86_400
-LEAST_IMAGE = 64 << 20  # bytes; hardly any image that somebody runs is smaller
-LARGEST_WORKSPACE = 16 << 40  # bytes of a file on ext4
-HOMES = ("/home/", "/root/")
 OF_EVERY_PROGRAM = frozenset({"PATH", "LD_PRELOAD", "LD_AUDIT"})
 _WILD = re.compile(r"[*?\[]")
 
@@ -43,7 +40,6 @@ def warnings(model: PolicyModel, known: Known, guarded: Collection[str] = ()) ->
         yield Fault(("rules",), "no rules: no job gets anything of warmstart", at_key=True)
     yield from _sizes(model)
     yield from _unused(model)
-    yield from _places(model)
     for number, rule in enumerate(model.rules):
         for fault in (*_patterns(rule.match), *_unknown(rule.match, known), *_unkept(rule.match, known)):
             yield fault._replace(loc=("rules", number, *fault.loc))
@@ -57,15 +53,6 @@ def warnings(model: PolicyModel, known: Known, guarded: Collection[str] = ()) ->
             if _EXPANDED.search(value):
                 problem = f"{name} is set to {value!a} as it is: no shell expands $ there"
                 yield Fault(("rules", number, "env", name), problem)
-
-
-def _places(model: PolicyModel) -> Iterator[Fault]:
-    """Yield a store that a user can take away."""
-    if model.paths.store.startswith(HOMES):
-        problem = (
-            "paths.store is below a home: whoever owns a directory above the store can put another one in its place"
-        )
-        yield Fault(("paths", "store"), problem)
 
 
 def _too_wide(model: PolicyModel, number: int, guarded: Collection[str]) -> Iterator[Fault]:
@@ -110,25 +97,16 @@ def _unkept(match: Match, known: Known) -> Iterator[Fault]:
 
 
 def _sizes(model: PolicyModel) -> Iterator[Fault]:
-    """Yield limits that cannot be reached because of another one, and times that undo what is kept."""
-    seed, keep = model.seed, model.images.keep
+    """Yield limits that cannot be reached because of another one, and a time that undoes what is kept."""
+    seed = model.seed
     if model.files.max_size > seed.max_fetch and "max_size" in model.files.model_fields_set:
         problem = f"files.max_size is above seed.max_fetch ({format_size(seed.max_fetch)}), and no job brings back more"
         yield Fault(("files", "max_size"), problem)
     if seed.max_fetch > seed.keep:
         problem = f"seed.max_fetch is above seed.keep ({format_size(seed.keep)}): what a job fetches does not stay"
         yield Fault(("seed", "max_fetch"), problem)
-    if (most := model.limits.workspace) is not None and most > LARGEST_WORKSPACE:
-        problem = f"limits.workspace is {format_size(most)}, and no file system is made above "
-        yield Fault(("limits", "workspace"), f"{problem}{format_size(LARGEST_WORKSPACE)}: it limits nothing")
-    if model.maintenance.keep < DAY_S:
-        yield Fault(("maintenance", "keep"), "bundles that no job has used for less than a day are removed")
-    if keep.lease < DAY_S:
+    if model.images.keep.lease < DAY_S:
         yield Fault(("images", "keep", "lease"), "an image in use can be evicted: nodes note its use once a day")
-    for key, size in (("user", keep.user), ("account", keep.account)):
-        if size is not None and size < LEAST_IMAGE:
-            problem = f"images.keep.{key} is {format_size(size)}: images are larger, and their imports would be refused"
-            yield Fault(("images", "keep", key), problem)
 
 
 def _unused(model: PolicyModel) -> Iterator[Fault]:

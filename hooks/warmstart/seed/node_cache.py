@@ -28,7 +28,7 @@ import errno
 import os
 import time
 
-from warmstart.errors import ResourceError, StoreError
+from warmstart.errors import ResourceError
 from warmstart.host import files, linux, wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import (
@@ -58,7 +58,7 @@ from warmstart.lean import (
 )
 from warmstart.profiles.defined import WHOLE, is_whole
 from warmstart.store import bundles
-from warmstart.store.bundles import FetchOverBudget, Offer
+from warmstart.store.bundles import BundleGone, FetchOverBudget, Offer
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed
 from warmstart.store.manifest import Entries, File
@@ -90,14 +90,6 @@ class FetchGoesOn(ResourceError):
     code = "fetch-goes-on"
     template = "bundle {bundle} is not on this node yet: it is fetched in the background"
     hint = "nothing to do: the next job that begins when it is there has it; seed.fetch_budget is what a prolog waits"
-
-
-class NotOffered(StoreError):
-    """A bundle that was fetched off the clock may not be used any more."""
-
-    code = "bundle-not-offered"
-    template = "bundle {bundle} was fetched in vain: the store does not offer it any more"
-    hint = "nothing to do: it was blocked, replaced or removed meanwhile"
 
 
 _PASSING = (FetchOverBudget, FetchGoesOn, StoreFailed, WorkerSilent)  # what has come stays of use
@@ -205,7 +197,7 @@ def local_copy(
 def fetch_wanted(directory: str, item: Wanted, *, store: StoreClient, rate: int, deadline: Deadline) -> None:
     """Fetch a bundle off the clock of jobs, at most `rate` bytes per second.
 
-    Raises `NotOffered` if the store offers it to no reader of its scope any more, otherwise as `local_copy`. What has
+    Raises `BundleGone` if the store offers it to no reader of its scope any more, otherwise as `local_copy`. What has
     come stays for the next attempt, unless it is of no use.
     """
     namespace = Namespace(store.path, item.scope, item.profile, item.namespace)
@@ -221,12 +213,12 @@ def fetch_wanted(directory: str, item: Wanted, *, store: StoreClient, rate: int,
 def _require_offer(item: Wanted, store: StoreClient, deadline: Deadline) -> Offer:
     """Return what readers of the scope are offered of the bundle: it is there, and nothing of it blocked.
 
-    Raises `NotOffered`.
+    Raises `BundleGone`.
     """
     for offer in store.offers([item.scope], item.profile, item.namespace, deadline).offers:
         if offer.sha256 == item.sha256:
             return offer
-    raise NotOffered(bundle=item.bundle)
+    raise BundleGone(bundle=item.bundle)
 
 
 def copy_here(directory: str, offer: Offer) -> Copy | None:

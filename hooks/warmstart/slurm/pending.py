@@ -26,10 +26,10 @@ LONGEST_LINE = 8192  # of a submit line; options come first in it
 # for any reason has the priority 0, and no other has: the multifactor plugin's least is 1.
 STUCK = frozenset(
     {
-        *("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "BadConstraints", "DependencyNeverSatisfied"),
-        *("InvalidAccount", "InvalidQOS", "ReservationDeleted", "ReservationInvalid"),
+        "JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "BadConstraints", "DependencyNeverSatisfied",
+        "InvalidAccount", "InvalidQOS", "ReservationDeleted", "ReservationInvalid",
     }
-)
+)  # fmt: skip
 _JOBS = re.compile(r'"jobs":\s*\[\s*')
 _BETWEEN = re.compile(r"[\s,]*")
 _OPTIONS = ("--container-image", "--warm-image")

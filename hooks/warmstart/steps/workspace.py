@@ -18,7 +18,7 @@ import os
 
 from warmstart import view
 from warmstart.audit import events
-from warmstart.errors import NodeError, ResourceError
+from warmstart.errors import ResourceError
 from warmstart.host.deadline import after
 from warmstart.host.files import (
     FULL,
@@ -39,19 +39,11 @@ NAME = "workspace"
 _REMOVAL_S = 5.0
 
 
-class WorkspaceUnusable(NodeError):
-    """The workspace's file system is broken or read-only."""
-
-    code = "workspace-unusable"
-    template = "cannot use the workspace {root}: {problem}"
-    hint = "repair or remount the file system, then resume the node"
-
-
 class WorkspaceFull(ResourceError):
     """There is no space for another workspace."""
 
     code = "workspace-full"
-    template = "no workspace below {root}: {problem}"
+    template = "no workspace below {path}: {problem}"
     hint = "free space there; limit users by quota, or give warmstart its own file system"
 
 
@@ -79,13 +71,12 @@ def run(context: Context, options: Options) -> Outcome:
                     caps = (limits.workspace, limits.workspace_files)
                     detail["limit"] = _build_limited(node, record, options.profiles, context.policy.paths.cache, caps)
     except OSError as error:
-        if isinstance(error, Untrusted) or error.errno in {errno.ELOOP, errno.ENOTDIR}:
-            from warmstart.images.scratch import WorkspaceNotRoots  # slow to import
+        from warmstart.images.scratch import WorkspaceNotRoots, WorkspaceUnusable  # slow to import
 
+        if isinstance(error, Untrusted) or error.errno in {errno.ELOOP, errno.ENOTDIR}:
             raise WorkspaceNotRoots.of(f"{record.workspace}/{record.node}", error) from error
-        problem = error.strerror or str(error)
         cls = WorkspaceUnusable if error.errno in NODE_FAULTS else WorkspaceFull
-        raise cls(root=record.workspace, problem=problem) from error
+        raise cls(path=record.workspace, problem=error.strerror or str(error)) from error
     environment = {}
     if len(os.fsencode(f"{path}/tmp")) <= LONGEST_TMPDIR:
         environment["TMPDIR"] = f"{path}/tmp"

@@ -74,10 +74,10 @@ class BundleDamaged(StoreError):
 
 
 class BundleGone(StoreError):
-    """A bundle that the index lists is missing, usually because maintenance has just removed it."""
+    """A bundle that the index had is missing, or offered to nobody: it was removed, blocked or replaced meanwhile."""
 
     code = "bundle-gone"
-    template = "bundle {bundle} is not in the store any more"
+    template = "bundle {bundle} is not offered by the store any more"
     hint = "ignore it if it happens once; otherwise run `warmstart cache reindex`"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.journals import FIELDS
-from warmstart.audit import events, fallback, shipping
+from warmstart.audit import events, fallback
 from warmstart.audit.journal import Journal
 from warmstart.host import reserve
 
@@ -21,7 +21,7 @@ from warmstart.host import reserve
 @pytest.fixture
 def syslog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """Listen where syslog does."""
-    monkeypatch.setattr(shipping, "SYSLOG_SOCKET", str(tmp_path / "log"))
+    monkeypatch.setattr("warmstart.audit.syslog.SOCKET", str(tmp_path / "log"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "log"))
         listening.settimeout(10)
@@ -87,5 +87,5 @@ def test_what_is_no_event_is_said_there_too(syslog: socket.socket) -> None:
 
 def test_a_host_without_syslog_fails_no_hook(journal_dir: str, full: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens there."""
-    monkeypatch.setattr(shipping, "SYSLOG_SOCKET", "/nowhere/log")
+    monkeypatch.setattr("warmstart.audit.syslog.SOCKET", "/nowhere/log")
     Journal(journal_dir, FIELDS).finish(outcome="ok")

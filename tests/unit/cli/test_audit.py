@@ -156,8 +156,16 @@ def test_following_shows_the_last_events_and_then_new_ones(
             file.write(f"{line}\n")
 
     monkeypatch.setattr(AuditLog.follow, "__defaults__", (wait,))
-    result = run(nowhere, "audit", "--from", log, "-f", "-n", "1", "-o", "job_id", "--no-header")
-    assert (result.exit_code, result.stdout.split()) == (0, ["8", "9"])
+    result = run(nowhere, "audit", "--from", log, "-f", "-n", "1")
+    last, new = result.stdout.splitlines()
+    assert last.startswith("2026-01-02T00:00:00.000Z [warning  ] step.failed ")
+    assert " hook=prolog node=n2 job_id=8 user=b step=image reason=" in last
+    assert ("no such image" in last, "\x1b" in last) == (True, False)
+    assert (result.exit_code, "[info" in new, " job_id=9 " in new) == (0, True, True)
+    assert run(nowhere, "audit", "--from", log, "-f", "-o", "job_id").exit_code == 2
+    Path(log).write_text(Path(log).read_text().replace(f"{line}\n", ""))
+    result = run(nowhere, "audit", "--from", log, "-f", "-n", "1", "-o", "job_id", "--json")
+    assert [json.loads(one) for one in result.stdout.splitlines()] == [{"job_id": 8}, {"job_id": 9}]
 
 
 def test_no_field_looks_like_python(nowhere: Installation, log: str) -> None:

@@ -77,21 +77,21 @@ def test_what_nobody_knows_is_not_blocked(site: EntrySite, what: tuple[str, ...]
 
 def test_all_jobs_start_cold_from_now_on(site: EntrySite) -> None:
     """What is published afterwards is offered, and one word undoes it; a block stays."""
-    assert "1 bundle" in site.command("cache", "cold", "--reason", "new driver").stdout
+    assert "1 bundle" in site.command("cache", "block", "--before", "now", "--reason", "new driver").stdout
     assert site.offered() == []
     packed.publish(site.root, Namespace(str(site.store), SCOPE, "numba", "ns"), {"m/f": {"m/f.nbi": b"anew"}})
     assert site.offered() == ["m/f"]
     site.command("cache", "block", "--profile", "numba", "--entry", "m/f", "--reason", "x")
-    assert site.command("cache", "warm").exit_code == 0
+    assert site.command("cache", "unblock", "--before").exit_code == 0
     assert site.offered() == ["m/g"]
-    assert site.command("cache", "warm").exit_code == 1
+    assert site.command("cache", "unblock", "--before").exit_code == 1
 
 
 def test_cold_before_a_date(site: EntrySite) -> None:
     """What is younger stays; a date to come is a mistake."""
-    assert "0 bundles" in site.command("cache", "cold", "--before", "1h", "--reason", "x").stdout
+    assert "0 bundles" in site.command("cache", "block", "--before", "1h", "--reason", "x").stdout
     assert site.offered() == ["m/f", "m/g"]
-    assert site.command("cache", "cold", "--before", "2999-01-01", "--reason", "x").exit_code == 2
+    assert site.command("cache", "block", "--before", "2999-01-01", "--reason", "x").exit_code == 2
     (known,) = site.json("cache", "list", "--blocked")
     assert known["before"].startswith("20")
 
@@ -123,10 +123,11 @@ def test_all_can_be_taken_back(site: EntrySite) -> None:
     [
         (), ("--profile", "numba"), ("--namespace", "ns"), ("--user", "a", "--profile", "numba"),
         ("--profile", "numba", "--namespace", "ns", "--entry", "e"), ("--user", "a", "--entry", "e"),
+        ("--user", "a", "--before", "now"),
     ],
 )  # fmt: skip
 def test_a_block_names_exactly_one_thing(site: EntrySite, what: tuple[str, ...]) -> None:
     """Anything else is wrong usage, and blocks nothing."""
     result = site.command("cache", "block", *what, "--reason", "x")
-    assert (result.exit_code, "give --user, or --profile with" in result.stderr) == (2, True)
+    assert (result.exit_code, "give --user, --before, or --profile with" in result.stderr) == (2, True)
     assert site.json("cache", "list", "--blocked") == []

@@ -74,9 +74,9 @@ def test_people_see_the_same_in_tables(site: Installation) -> None:
 
 
 def test_a_job_can_be_described_by_what_only_the_controller_knows(tmp_path: Path) -> None:
-    """QOS, job name, array and constraint are options; without them the job has none."""
+    """QOS, job name and constraint are options; without them the job has none."""
     site = installed(tmp_path, f"{POLICY}  - {{name: nightly, match: {{qos: hi, constraint: a100}}}}\n")
-    options = ("--qos", "hi", "--job-name", "nightly", "--array", "7_1", "--constraint", "a100")
+    options = ("--qos", "hi", "--job-name", "nightly", "--constraint", "a100")
     assert answer(site, *NOBODY, *options)["rules"][-1]["matched"] is True
     assert "job_name nightly" in run(site, *NOBODY, *options).stdout
     assert answer(site, *NOBODY)["rules"][-1]["reason"] == "constraint '' is not 'a100'"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import pwd
@@ -259,28 +258,6 @@ def test_tmpdir_has_room_for_sockets(here: Node) -> None:
     assert "nnnnn" in found.found
 
 
-def test_leases(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tried on a new file, which is removed again."""
-    path = here.policy.paths.workspace
-    assert node._lease_problem(path) == ""
-    real = fcntl.fcntl
-
-    def refuse(fd: int, command: int, argument: int = 0) -> int:
-        if command == fcntl.F_SETLEASE:
-            raise OSError(22, "Invalid argument")
-        return int(real(fd, command, argument))
-
-    monkeypatch.setattr(fcntl, "fcntl", refuse)
-    assert node._lease_problem(path) == "Invalid argument"
-    assert os.listdir(path) == []
-
-
-def test_leases_are_tried_by_root_alone(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a user the check is unknown."""
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert one(node.leases, here).status == "unknown"
-
-
 def test_room_for_workspaces(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes and inodes both count."""
     for free, inodes, status in ((50, 50, "ok"), (4, 50, "wrong"), (50, 4, "wrong")):
@@ -337,7 +314,7 @@ def test_a_full_disk_is_told_by_its_own_check(here: Node, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "statvfs", lambda _: full)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert one(node.space, here).status == "wrong"
-    checks = (node.leases, kernel.seeding, kernel.image_limits, job_side.execution)
+    checks = (kernel.seeding, kernel.image_limits, job_side.execution)
     assert [finding for check in checks for finding in check(here)] == []
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import POLICY, installed
+from tests.support.policy_site import a_rule
 from warmstart.cli import doctor
 from warmstart.doctor import constant_path, containers, slurm, slurm_conf
 from warmstart.doctor import installed as slurm_installed
@@ -197,9 +198,9 @@ PARTITIONS = {"all": "PartitionName=main Nodes=ALL\n", "some": "PartitionName=ma
 @pytest.mark.parametrize(
     ("flags", "partition", "told"),
     [
-        ("DeferBatch", "all", "a job on several nodes is cold (seed.together)"),
-        ("Alloc", "some", "a batch job begins before its nodes have agreed what to show it (seed.together)"),
-        ("Alloc,DeferBatch,NoHold", "all", "before its nodes have agreed what to show it (seed.together)"),
+        ("DeferBatch", "all", "a job on several nodes is cold (`together`)"),
+        ("Alloc", "some", "a batch job begins before its nodes have agreed what to show it (`together`)"),
+        ("Alloc,DeferBatch,NoHold", "all", "before its nodes have agreed what to show it (`together`)"),
     ],
 )
 def test_what_becomes_of_jobs_on_several_nodes(
@@ -210,7 +211,7 @@ def test_what_becomes_of_jobs_on_several_nodes(
 
     def found(flags: str, partition: str, *, together: bool = True) -> str:
         (tmp_path / "slurm.conf").write_text(f"PrologFlags={flags}\n{partition}")
-        changed = policy._replace(seed=policy.seed._replace(together=together))
+        changed = policy._replace(rules=(a_rule(together=together),))
         subject = Slurm(slurm_conf.read(str(tmp_path / "slurm.conf")), site, changed, (22, 5))
         return " ".join(one.found for one in slurm.flags(subject))
 
@@ -220,7 +221,7 @@ def test_what_becomes_of_jobs_on_several_nodes(
         found(flags, "PartitionName=main Nodes=n1\n"),
         found("Alloc,DeferBatch", PARTITIONS[partition]),
     ):
-        assert "seed.together" not in silent
+        assert "`together`" not in silent
 
 
 def test_a_wrapper_that_runs_our_hook_is_taken(check: Check, site: Installation, tmp_path: Path) -> None:

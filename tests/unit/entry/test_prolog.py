@@ -76,7 +76,8 @@ def test_the_record_tells_whose_nodes_publish_together(
 ) -> None:
     """The nodes of one run, if there are several."""
     entry_site.environ(SLURM_JOB_NODELIST=nodelist, SLURM_JOB_RESTART_COUNT="2")
-    entry_site.write(entry_site.policy._replace(seed=entry_site.policy.seed._replace(together=False)))
+    rules = tuple(rule._replace(together=False) for rule in entry_site.policy.rules)
+    entry_site.write(entry_site.policy._replace(rules=rules))
     record = run(entry_site)
     assert record
     assert (record.nodelist, record.restarts, record.head) == written

@@ -82,7 +82,7 @@ def test_what_is_gone_is_not_tried_again(site: EntrySite) -> None:
     assert run(site) == 0
     assert (there(site), waiting(site)) == (set(), 0)
     (event,) = site.events("bundle.fetch-failed")
-    assert (event["error"]["code"], event["again"]) == ("bundle-not-offered", False)
+    assert (event["error"]["code"], event["again"]) == ("bundle-gone", False)
 
 
 def test_what_failed_is_tried_later(site: EntrySite) -> None:

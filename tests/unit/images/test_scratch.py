@@ -59,7 +59,7 @@ def test_a_full_or_broken_disk_is_told_apart(tmp_path: Path) -> None:
     """Only what no user can cause is the node's fault."""
     with pytest.raises(scratch.ScratchUnusable), scratch.disk_errors("/w"):
         raise OSError(28, "No space left on device")
-    with pytest.raises(scratch.ScratchBroken), scratch.disk_errors("/w"):
+    with pytest.raises(scratch.WorkspaceUnusable), scratch.disk_errors("/w"):
         raise OSError(30, "Read-only file system")
     (tmp_path / "file").touch()
     with pytest.raises(scratch.ScratchUnusable), scratch.opened(str(tmp_path / "file"), "n1", "r1", ME, CAPS):
@@ -88,7 +88,7 @@ def test_a_failing_disk_below_drains_no_node() -> None:
     work = scratch.Scratch("/scratch", -1, CAPS, is_loop_filesystem=True)
     with pytest.raises(scratch.ScratchUnusable), work.errors():
         raise OSError(5, "Input/output error")
-    with pytest.raises(scratch.ScratchBroken), work._replace(is_loop_filesystem=False).errors():
+    with pytest.raises(scratch.WorkspaceUnusable), work._replace(is_loop_filesystem=False).errors():
         raise OSError(5, "Input/output error")
 
 

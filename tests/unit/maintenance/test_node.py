@@ -226,8 +226,8 @@ def test_no_users_harvests_keep_other_work_waiting(node: Node, monkeypatch: pyte
             node.run(2, deferred=["numba"]),
             node.run(3, deferred=["numba"]),
         ),
-        *(node.run(4, uid=64299, deferred=["numba"]), node.run(5, uid=64298, deferred=["numba"])),
-    ]
+        node.run(4, uid=64299, deferred=["numba"]), node.run(5, uid=64298, deferred=["numba"]),
+    ]  # fmt: skip
     for age, record in enumerate(runs):
         deferred.defer(node.site.paths, HARVESTS, record, time.time() - 100 + age)
     tried = []

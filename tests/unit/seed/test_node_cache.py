@@ -22,7 +22,7 @@ from warmstart.host import files, loops
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.seed import node_cache
-from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, FetchGoesOn, Keep, NotOffered, local_copy
+from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, FetchGoesOn, Keep, local_copy
 from warmstart.seed.wanted import Wanted, beside
 from warmstart.store import blocklist, bundles
 from warmstart.store.blocklist import Block
@@ -234,7 +234,7 @@ def test_what_is_blocked_while_it_is_fetched_is_not_there(
         return real(*args, **kwargs)
 
     monkeypatch.setattr(StoreClient, "fetch", fetch)
-    with pytest.raises(NotOffered):
+    with pytest.raises(BundleGone):
         node_cache.fetch_wanted(str(node.directory), item, store=node.client, rate=0, deadline=after(30))
     assert node.names() == set()
 

@@ -15,11 +15,11 @@ import pytest
 
 from tests.support.runs import CACHE, a_context
 from warmstart import view
-from warmstart.images.scratch import WorkspaceNotRoots
+from warmstart.images.scratch import WorkspaceNotRoots, WorkspaceUnusable
 from warmstart.paths import LONGEST_TMPDIR, NOTHING, SOCKET_NAMES, Shown
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
-from warmstart.steps.workspace import Options, WorkspaceFull, WorkspaceUnusable
+from warmstart.steps.workspace import Options, WorkspaceFull
 
 pytestmark = pytest.mark.threat(34)
 

@@ -127,12 +127,12 @@ def forged(**changes: object) -> bytes:
 @pytest.mark.parametrize(
     "damage",
     [
-        *(b"", b"{", b"[]", b'{"format": 2, "plain": true, "bundles": [{"bundle": 1}], "refused": {}}\n{}'),
-        *(forged(sha256="../../../../var/tmp/mine"), forged(sha256=7), forged(size="5"), forged(entries=["a"])),
-        *(forged(uid="1000"), forged(entries={"a": "3"}), forged(entries={"a": 3, "b": 4})),
-        *(forged().partition(b"\n")[0], forged() + b"\n{}", forged(entries={}), forged()[:-1]),
+        b"", b"{", b"[]", b'{"format": 2, "plain": true, "bundles": [{"bundle": 1}], "refused": {}}\n{}',
+        forged(sha256="../../../../var/tmp/mine"), forged(sha256=7), forged(size="5"), forged(entries=["a"]),
+        forged(uid="1000"), forged(entries={"a": "3"}), forged(entries={"a": 3, "b": 4}),
+        forged().partition(b"\n")[0], forged() + b"\n{}", forged(entries={}), forged()[:-1],
     ],
-)
+)  # fmt: skip
 def test_a_damaged_index_is_made_again(tmp_path: Path, damage: bytes) -> None:
     """A reader that finds a damaged index rebuilds it from the manifests for the next reader."""
     publish(tmp_path, "a", content=b"1")
@@ -580,11 +580,11 @@ def test_a_scope_without_room_is_walked_once(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     "damage",
     [
-        *(b"", b"{", b"[]", b"7", b'{"used": 1}', b'{"used": "1", "announced": 0, "at": 1}', b"\xff" * 300),
-        *(b'{"used": -9, "announced": 0, "at": %d}', b'{"used": 1, "announced": 0, "at": 1}', b"[" * 5000),
+        b"", b"{", b"[]", b"7", b'{"used": 1}', b'{"used": "1", "announced": 0, "at": 1}', b"\xff" * 300,
+        b'{"used": -9, "announced": 0, "at": %d}', b'{"used": 1, "announced": 0, "at": 1}', b"[" * 5000,
         b'{"used": 1, "announced": 0, "at": 99999999999}',
     ],
-)
+)  # fmt: skip
 def test_a_sum_that_cannot_be_right_is_made_again(tmp_path: Path, damage: bytes) -> None:
     """A torn or damaged one, and one of another day."""
     fill(tmp_path, 1)

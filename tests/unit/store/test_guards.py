@@ -19,10 +19,10 @@ from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
 from warmstart.policy import compiled
 from warmstart.policy.compiled import Policy
-from warmstart.seed.node_cache import NotOffered, fetch_wanted
+from warmstart.seed.node_cache import fetch_wanted
 from warmstart.seed.wanted import Wanted
 from warmstart.store import index, listing, parts
-from warmstart.store.bundles import Offer, ScopeGuarded
+from warmstart.store.bundles import BundleGone, Offer, ScopeGuarded
 from warmstart.store.client import StoreClient
 from warmstart.store.guards import GuardMissing, NotBorneOut
 from warmstart.store.layout import Namespace
@@ -153,7 +153,7 @@ def test_without_its_wing_nothing_is_taken_from_a_scope(store: StoreClient, tmp_
         wanted = Wanted(offer.sha256, offer.size, "site", "numba", "ns", offer.bundle, draft().producer)  # type: ignore[arg-type]
         copies = tmp_path / "copies"
         copies.mkdir(exist_ok=True)
-        with pytest.raises(NotOffered):
+        with pytest.raises(BundleGone):
             fetch_wanted(str(copies), wanted, store=store, rate=0, deadline=after(20))
         with pytest.raises(GuardMissing):
             store.require_unnamed(namespace(Path(store.path), "site"), offer.bundle, after(20))

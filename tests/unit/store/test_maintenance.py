@@ -32,9 +32,9 @@ def bundle(name: str, used: float, stored: int = 1, scope: str = "user-1-a", wei
 def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
     """Each scope has its own quota; a scope over quota costs no other scope's bundles."""
     found = [
-        *(bundle("unused", 0), bundle("older", 150, 6), bundle("newer", 160, 6), bundle("other", 120, 9, "user-2-b")),
-        *(bundle("team", 120, 19, "account-t"), bundle("all", 130, 31, "site")),
-    ]
+        bundle("unused", 0), bundle("older", 150, 6), bundle("newer", 160, 6), bundle("other", 120, 9, "user-2-b"),
+        bundle("team", 120, 19, "account-t"), bundle("all", 130, 31, "site"),
+    ]  # fmt: skip
     going = {one.bundle.bundle: one.reason for one in maintenance.expired(found, POLICY, 200)}
     assert going == {
         "unused": maintenance.UNUSED,

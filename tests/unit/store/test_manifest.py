@@ -18,11 +18,11 @@ BUNDLE = layout.bundle_id(1_700_000_000_123_456, SHA)
 
 
 A_MANIFEST = Manifest(
-    *(BUNDLE, SHA, 4096, 1_700_000_000.123456, "user-1", "numba", "ns"),
+    BUNDLE, SHA, 4096, 1_700_000_000.123456, "user-1", "numba", "ns",
     producer=PRODUCER,
     facts={"cpu": "x"},
     entries={"a/k": {"a/k.nbi": File(3, SHA, 17), "a/k.nbc": File(0, SHA, 18), "a/other": File(1, SHA, 19)}},
-)
+)  # fmt: skip
 
 
 def changed(**changes: Any) -> bytes:  # noqa: ANN401

@@ -426,10 +426,10 @@ def _require_tar() -> None:
 def _pack(result: str) -> list[str]:
     processors = str(len(os.sched_getaffinity(0)))
     return [
-        *(MKSQUASHFS, "-", result, "-tar", "-root-mode", f"{PLAIN_DIRECTORY:o}"),
-        *("-all-root", "-no-xattrs", "-noappend", "-no-progress", "-quiet", "-mem", PACKING_MEMORY),
-        *("-comp", "zstd", "-Xcompression-level", "3", "-mkfs-time", "0", "-processors", processors),
-    ]
+        MKSQUASHFS, "-", result, "-tar", "-root-mode", f"{PLAIN_DIRECTORY:o}",
+        "-all-root", "-no-xattrs", "-noappend", "-no-progress", "-quiet", "-mem", PACKING_MEMORY,
+        "-comp", "zstd", "-Xcompression-level", "3", "-mkfs-time", "0", "-processors", processors,
+    ]  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:

@@ -68,9 +68,9 @@ NO_SPACE = ("no space left on device", "disk quota exceeded", "file too large", 
 # For a repository that it does not have, Docker Hub prints "denied" and "unauthorized" in the same message.
 _HIDDEN = ("requested access to the resource is denied",)
 _FORBIDDEN = (
-    *("unauthorized", "authentication required", "denied:", "statuscode: 401", "statuscode: 403"),
+    "unauthorized", "authentication required", "denied:", "statuscode: 401", "statuscode: 403",
     "status code from registry 403",
-)
+)  # fmt: skip
 _NOT_FOUND = ("manifest unknown", "name unknown", "not found", "statuscode: 404")
 _ALTERED = ("manifest does not match provided manifest digest",)  # an error page, too
 _NO_MACHINE = ("no image found in manifest list", "no image found in image index")  # none for this node's CPU
@@ -79,13 +79,13 @@ _PING = ("pinging container registry",)
 _BEFORE = (*_PING, "requesting bear")  # a token
 _CERTIFICATE = ("x509:", "tls: failed to verify")
 _UNREACHABLE = (
-    *("connection refused", "connection reset", "no such host", "no route to host", "network is unreachable"),
-    *("timeout", "timed out", "deadline exceeded", "eof", "broken pipe", "temporary failure", "tls:"),
+    "connection refused", "connection reset", "no such host", "no route to host", "network is unreachable",
+    "timeout", "timed out", "deadline exceeded", "eof", "broken pipe", "temporary failure", "tls:",
     *_CERTIFICATE,
     "server closed idle connection",
-    *("too many requests", "toomanyrequests", "rate limit", "server error", "bad gateway", "service unavailable"),
-    *("statuscode: 429", "statuscode: 5", "http status: 5", "server gave http response to https client"),
-)
+    "too many requests", "toomanyrequests", "rate limit", "server error", "bad gateway", "service unavailable",
+    "statuscode: 429", "statuscode: 5", "http status: 5", "server gave http response to https client",
+)  # fmt: skip
 
 
 def make(identity: Identity, rules: Images, mount_point: str, login: Login | None) -> Oci:
@@ -195,9 +195,9 @@ class Oci(NamedTuple):
 
     def _copy(self, exact: Reference, scratch: Scratch) -> list[str]:
         return [
-            *("copy", self._credentials("--src-no-creds", scratch), f"--src-tls-verify={self._verified(exact)}"),
-            *(f"docker://{exact.canonical()}", f"oci:{LAYOUT}:{TAG}"),
-        ]
+            "copy", self._credentials("--src-no-creds", scratch), f"--src-tls-verify={self._verified(exact)}",
+            f"docker://{exact.canonical()}", f"oci:{LAYOUT}:{TAG}",
+        ]  # fmt: skip
 
     def _manifest(
         self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline
@@ -224,9 +224,9 @@ class Oci(NamedTuple):
     def _show(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> tuple[str, str]:
         """Return what the registry answers when it is asked for a manifest: its digest, and its text."""
         inspect = [
-            *("inspect", self._credentials("--no-creds", scratch), f"--tls-verify={self._verified(reference)}"),
-            *("--raw", f"docker://{reference.canonical()}"),
-        ]
+            "inspect", self._credentials("--no-creds", scratch), f"--tls-verify={self._verified(reference)}",
+            "--raw", f"docker://{reference.canonical()}",
+        ]  # fmt: skip
         shown = self._skopeo(reference, inspect, scratch, deadline, RESOLVE_S).stdout
         return f"sha256:{hashlib.sha256(shown).hexdigest()}", shown.decode("utf-8", "replace")
 
@@ -363,10 +363,10 @@ def _prepare(
 def _pack() -> list[str]:
     processors = str(len(os.sched_getaffinity(0)))
     return [
-        *(MKSQUASHFS, ROOTFS, RESULT, "-all-root", "-no-xattrs", "-noappend", "-no-progress", "-quiet"),
-        *("-mem", flatten.PACKING_MEMORY),
-        *("-comp", "zstd", "-Xcompression-level", "3", "-mkfs-time", "0", "-processors", processors),
-    ]
+        MKSQUASHFS, ROOTFS, RESULT, "-all-root", "-no-xattrs", "-noappend", "-no-progress", "-quiet",
+        "-mem", flatten.PACKING_MEMORY,
+        "-comp", "zstd", "-Xcompression-level", "3", "-mkfs-time", "0", "-processors", processors,
+    ]  # fmt: skip
 
 
 def _failure(

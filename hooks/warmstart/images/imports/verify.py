@@ -24,14 +24,14 @@ def check_listing(fd: int, validator: Identity, deadline: Deadline) -> None:
     """
     completed = process.run_alone(
         [
-            *(PRLIMIT, f"--as={MOST_MEMORY}", "--fsize=0", "--core=0", "--"),
-            *(UNSQUASHFS, "-processors", "1", "-lls", f"/proc/self/fd/{fd}"),
+            PRLIMIT, f"--as={MOST_MEMORY}", "--fsize=0", "--core=0", "--",
+            UNSQUASHFS, "-processors", "1", "-lls", f"/proc/self/fd/{fd}",
         ],
         deadline=deadline,
         identity=validator,
         env={},
         cwd="/",
         keep=[fd],
-    )
+    )  # fmt: skip
     if completed.status != 0:
         raise ImageInvalid(problem=f"unsquashfs can't list it: {completed.complaint()}")

@@ -183,9 +183,9 @@ def last_image(query: ImageQuery, site: Site, error: WarmstartError, deadline: D
     """Return the image that a tag meant last, if that is in the store and `error` is no reason against it.
 
     It is one if the registry has no such tag or forbids it, if the policy refuses the image, or if the tag means
-    another image now and the policy does not say `images.moved_tag: stale`.
+    another image now: the last one would silently be the wrong code.
     """
-    if site.rules.moved_tag != "stale" if NEW_DIGEST in error.fields else isinstance(error, UserError):
+    if NEW_DIGEST in error.fields or isinstance(error, UserError):
         return None
     until = deadline if deadline.left() > LAST_IMAGE_S else after(LAST_IMAGE_S)
     with suppress(WarmstartError):  # the caller's error is the more useful one

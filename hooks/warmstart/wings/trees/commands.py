@@ -150,7 +150,7 @@ def show(installation: Installation, path: str, user: str | None, as_json: bool)
             WAITING,
             [
                 (
-                    *(node, item.request.user, item.request.marker, item.errand.attempts),
+                    node, item.request.user, item.request.marker, item.errand.attempts,
                     *(
                         rfc3339(item.next) if item.next else "now",
                         item.request.problem,
@@ -158,7 +158,7 @@ def show(installation: Installation, path: str, user: str | None, as_json: bool)
                 )
                 for node, item in waiting
             ],
-        )
+        )  # fmt: skip
     else:
         say("Nothing of it waits on this host to be packed.")
 

@@ -29,7 +29,7 @@ from warmstart.wings.trees.client import TreeClient
 from warmstart.wings.trees.copies import TreeCopy
 from warmstart.wings.trees.current import TreeUnusable
 from warmstart.wings.trees.differences import Differences
-from warmstart.wings.trees.offered import PROFILE, offered
+from warmstart.wings.trees.offered import PROFILE, TREE_S, offered
 from warmstart.wings.trees.place import ENTRY
 
 LOOK_S = 30.0
@@ -123,7 +123,7 @@ def _differences(item: Here, copy: TreeCopy, user: Identity, paths: NodePaths, p
             before = client.look(rules.prefixes, copy.marker, after(LOOK_S))
             if (before.path, before.stamp) != (copy.tree, copy.stamp):
                 return None
-            found = client.compare(before.path, rules.max_files, after(rules.pack_deadline))
+            found = client.compare(before.path, rules.max_files, after(TREE_S))
             now = client.look(rules.prefixes, copy.marker, after(LOOK_S))
             return found if now.stamp == copy.stamp else None
     finally:

@@ -12,6 +12,7 @@ from warmstart.profiles.defined import WHOLE
 
 KEY = "trees"  # of the policy, and of a rule
 WORD = "tree"  # of a request
+TREE_S = 2 * 3600  # how long the packing of one tree may take, or one comparison
 PROFILE = f"{WHOLE}{KEY}"  # where packed trees lie in a scope of the store
 WAYS = ("spank", "namespace", "containers", "enroot")  # values of `constant_path` that show jobs their trees
 
@@ -22,7 +23,6 @@ class Trees(NamedTuple):
     prefixes: tuple[str, ...] = ()
     max_size: int = 0  # bytes
     max_files: int = 0
-    pack_deadline: int = 0  # seconds
     compare: int | None = None  # seconds between two comparisons of a copy with its tree; None: never
     keep: int = 0  # bytes of copies on a node
 

@@ -32,7 +32,7 @@ from warmstart.wings.trees import copies
 from warmstart.wings.trees.client import TreeClient
 from warmstart.wings.trees.copies import told_of
 from warmstart.wings.trees.current import Look, TreeUnusable
-from warmstart.wings.trees.offered import covering, directory, offered
+from warmstart.wings.trees.offered import TREE_S, covering, directory, offered
 from warmstart.wings.trees.place import ENTRY, LEFT_OUT, facts_of, place_of, uids_of
 from warmstart.wings.trees.requests import TreeRequest
 from warmstart.wings.trees.stage import Stage, Staged
@@ -64,7 +64,7 @@ def pack_tree(
     may do this at a time. Raises `TreeUnusable`, `TreeNotCompiled`, `TreeChanged`, `TreeTooLarge`, `TreeNotShared`,
     `QuotaExceeded`, `PublishBlocked`, `PackFailed`, other errors of the store and of programs, and `OSError`.
     """
-    deadline = after(offered(policy).pack_deadline)
+    deadline = after(TREE_S)
     user = Identity(request.user, request.uid, request.gid)
     clear(paths)
     records = os.open(directory(paths), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)

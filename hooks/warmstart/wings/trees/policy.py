@@ -64,7 +64,6 @@ class Trees(Section):
     )
     max_size: Size = key("20GiB", "Bytes of one tree's files. A larger one is not packed.")
     max_files: int = key(1_000_000, "Files and directories of one tree. One with more is not packed.", ge=1)
-    pack_deadline: Duration = key("2h", "How long the packing of one tree may take, or one comparison.")
     compare: Duration | None = key(
         "24h",
         "How often a copy that nodes have is compared with its tree, name by name, at a low pace ([what it "

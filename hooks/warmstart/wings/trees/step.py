@@ -51,7 +51,7 @@ NOT_ACCEPTED = "not-accepted"
 TOO_MANY = "too-many-packs"
 REFUSED = "bundles-refused"
 _WHY = {
-    SEVERAL_NODES: "the policy lets the nodes of a job not agree on a copy (seed.together)",
+    SEVERAL_NODES: "the policy lets the nodes of a job not agree on a copy (`together`)",
     NOTHING_PROPOSED: "the job's first node has no copy",
     NODES_DIFFER: "the job's nodes see different versions of it",
     NOT_ACCEPTED: "the job may take none of its copies",
@@ -400,10 +400,10 @@ def _without(context: Context, options: Options, tree: _Tree, offers: Offers) ->
         return found
     record = context.record
     request = requests.TreeRequest(
-        *(options.tree, tree.seen.marker, tree.home.publish, record.user, record.uid, record.gid),
-        *(record.cluster, record.job_id, record.node),
+        options.tree, tree.seen.marker, tree.home.publish, record.user, record.uid, record.gid,
+        record.cluster, record.job_id, record.node,
         shared=tree.home.shared,
-    )
+    )  # fmt: skip
     asked = requests.ask(context.paths, request)
     if asked is None:
         return _Shown(None, TOO_MANY)

@@ -118,10 +118,10 @@ def test_an_archive_may_end_after_its_last_content(tmp_path: Path, end: bytes) -
         pax({b"path": b"a\0b"}) + header() + END,
     ],
     ids=[
-        *("cut content", "cut header", "one block of zeros", "no octal digit", "unknown type", "long component"),
-        *("no target", "wrong length", "negative size", "no time", "no length", "deep", "a zero byte in a name"),
+        "cut content", "cut header", "one block of zeros", "no octal digit", "unknown type", "long component",
+        "no target", "wrong length", "negative size", "no time", "no length", "deep", "a zero byte in a name",
     ],
-)
+)  # fmt: skip
 def test_what_is_malformed(tmp_path: Path, data: bytes) -> None:
     """It is refused, whatever Python's release would make of it."""
     with pytest.raises(InvalidImage):

@@ -27,7 +27,7 @@ from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.query import Site, query_by_rules
 from warmstart.images.reference import parse
-from warmstart.images.scratch import ScratchBroken
+from warmstart.images.scratch import WorkspaceUnusable
 from warmstart.images.store import published
 from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import Charged, key_of
@@ -176,13 +176,13 @@ def test_a_quota_is_its_users_matter(site: Site, started: list[Callable[[], obje
 
 def test_only_roots_own_word_breaks_a_node(site: Site, started: list[Callable[[], object]]) -> None:
     """What the import on this node found is believed; the store, whose owner others may control, is not."""
-    broken = ScratchBroken(path="/w", problem="read-only")
+    broken = WorkspaceUnusable(path="/w", problem="read-only")
     started.append(lambda: told(site, broken))
     with pytest.raises(ImportFailed, match="read-only"):
         single_flight.obtain(WANTED, site, after(5))
     (request,) = asked(site)
     started.append(lambda: requests.remember_failure(site.paths, request.image, RememberedFailure.of(broken)))
-    with pytest.raises(ScratchBroken):
+    with pytest.raises(WorkspaceUnusable):
         single_flight.obtain(WANTED, site, after(5))
 
 

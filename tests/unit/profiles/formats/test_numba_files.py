@@ -14,11 +14,11 @@ from tests.support.judging import Judge
 @pytest.mark.parametrize(
     "name",
     [
-        *(b"memset", b"NRT_decref", b"_Py_NoneStruct", b"numba_do_raise", b"sin", b"do_scheduling_unsigned", b"my_c"),
-        *(b"_ZN4fast5twiceEd", b"_Z1fi", b"_ZSt4cout", b"_ZTVN10__cxxabiv117__class_type_infoE"),
+        b"memset", b"NRT_decref", b"_Py_NoneStruct", b"numba_do_raise", b"sin", b"do_scheduling_unsigned", b"my_c",
+        b"_ZN4fast5twiceEd", b"_Z1fi", b"_ZSt4cout", b"_ZTVN10__cxxabiv117__class_type_infoE",
         b"_ZNKSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE4sizeB5cxx11Ev",
     ],
-)
+)  # fmt: skip
 def test_code_may_call_c_functions(verdict: Judge, name: bytes) -> None:
     """The interpreter, the runtime, the C library or the module's own library, of C++, too, define those."""
     data = pickle.dumps((b"key", relocatable(b"code", [b"_ZN4mod1fE"], [name])), 5)

@@ -21,7 +21,6 @@ CONTROLLER = "slurmctld: {spec_directory: /shared/specs}\n"
             "rules:\n  - {name: a, match: {job_name: x}}",
             "4:23: rules[0].match.job_name: needs slurmctld.spec_directory",
         ),
-        ("rules:\n  - {name: a, match: {array: '*'}}", "4:23: rules[0].match.array: needs slurmctld.spec"),
         ("slurmctld: {spec_directory: /shared/../specs}", "3:29: slurmctld.spec_directory: write /specs, without"),
         ("slurmctld: {spec_directory: /shared/warmstart/x}", "3:29: slurmctld.spec_directory: may not be in"),
         ("slurmctld: {spec_directory: /shared/specs, user: ghost}", "3:50: slurmctld.user: no account 'ghost'"),
@@ -35,10 +34,10 @@ def test_what_cannot_hold_is_refused(site: Site, text: str, refusal: str) -> Non
 
 
 def test_a_right_on_what_a_user_writes_is_refused(site: Site) -> None:
-    """A spec is the controller's, but job name and array in it are the user's."""
-    rule = "{name: a, scope: site, match: {job_name: ci, array: '*'}}"
+    """A spec is the controller's, but the job's name in it is the user's."""
+    rule = "{name: a, scope: site, match: {job_name: ci}}"
     problems = refusals(site, f"{MINIMAL}{CONTROLLER}rules:\n  - {rule}\n")
-    assert [problem.split(": ")[1] for problem in problems] == ["rules[0].match.job_name", "rules[0].match.array"]
+    assert [problem.split(": ")[1] for problem in problems] == ["rules[0].match.job_name"]
 
 
 def test_the_compiled_policy_has_the_keys(compiled_of: Compile, tmp_path: Path) -> None:
@@ -53,9 +52,9 @@ def test_the_compiled_policy_has_the_keys(compiled_of: Compile, tmp_path: Path) 
 
 def test_rules_match_on_it(compiled_of: Compile) -> None:
     """As on anything else."""
-    rule = "rules:\n  - {name: a, match: {job_name: 'night*', array: '*_0'}, env: {A: '1'}}\n"
+    rule = "rules:\n  - {name: a, match: {job_name: 'night*'}, env: {A: '1'}}\n"
     policy = compiled_of(f"{MINIMAL}{CONTROLLER}{rule}")
-    assert policy.unseen == ("job_name", "array")
-    for array, env in (("7_0", {"A": "1"}), ("", {}), (None, {})):
-        job = a_job(job_name="nightly", array=array)
+    assert policy.unseen == ("job_name",)
+    for name, env in (("nightly", {"A": "1"}), ("", {}), (None, {})):
+        job = a_job(job_name=name)
         assert combine(policy, matching(policy, job, list), job).env == env

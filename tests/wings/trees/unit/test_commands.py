@@ -148,8 +148,8 @@ def test_a_tree_is_packed_anew_though_nothing_shows_a_change(copied: Copied) -> 
     assert [arguments[1:] for arguments in copied.started] == [[requests.PACKS.name, NODE]]
     (event,) = copied.site.events("bundle.removed")
     assert (event["bundle"], event["tree"], event["reason"]) == (
-        *(old["bundle"], str(copied.tree), "refreshed by root"),
-    )
+        old["bundle"], str(copied.tree), "refreshed by root",
+    )  # fmt: skip
     assert packs(copied.site) == 0
     (new,) = copied.rows()
     assert (new["bytes"], new["stamp"], copied.offered()) == (16, old["stamp"], True)

@@ -39,8 +39,8 @@ def test_what_is_known_of_a_copy(entry_site: EntrySite, tree: Path) -> None:
     """The file that the job named is a part of it, since nobody else can look at the tree as the job did."""
     (copy,) = known(entry_site)
     assert (copy.tree, copy.marker, copy.scope, copy.user, copy.node) == (
-        *(str(tree), "pyvenv.cfg", SCOPE, "ws-alice", NODE),
-    )
+        str(tree), "pyvenv.cfg", SCOPE, "ws-alice", NODE,
+    )  # fmt: skip
     assert (copy.files, copy.bytes, copy.left_out, copy.examples) == (3, 1, 1, "fifo: neither file nor directory")
     assert time.time() - 100 < copy.packed < time.time() + 100
     assert copy.size > copy.bytes

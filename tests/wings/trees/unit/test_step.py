@@ -261,7 +261,7 @@ def test_nodes_that_decide_for_themselves_read_the_tree_itself(site: Shown) -> N
     """Where the policy says `together: false`; nothing is packed for them."""
     site.publish()
     (notice,) = site.run(alone=False)
-    assert notice.endswith("; the policy lets the nodes of a job not agree on a copy (seed.together)")
+    assert notice.endswith("; the policy lets the nodes of a job not agree on a copy (`together`)")
     assert (site.event(), site.started) == (("itself", "several-nodes"), [])
 
 

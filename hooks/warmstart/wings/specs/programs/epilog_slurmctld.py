@@ -28,6 +28,6 @@ def _move_journals(installation: Controller) -> None:
         from warmstart.policy.compiled import read
 
         policy = read(installation.compiled_policy)
-        flush(installation.journal, installation.audit, policy.audit.services if policy else ())
+        flush(installation.journal, installation.audit, syslog=policy is not None and policy.audit.syslog)
     except WarmstartError as error:  # the journals stay for the next run
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - with DebugFlags=Script Slurm logs it
