@@ -42,6 +42,26 @@ ENTRIES = {
         f"flash-attention/{'a' * 64}/.{'b' * 64}.77.tmp.o": None,
         f"{'a' * 64}/{'b' * 64}.o": None,
     },
+    "cudnn-frontend": {
+        f"plans/v2/{'a' * 24}/{'b' * 24}/kernel.o": f"plans/v2/{'a' * 24}/{'b' * 24}",
+        f"plans/v2/{'a' * 24}/{'b' * 24}/entry.json": f"plans/v2/{'a' * 24}/{'b' * 24}",
+        f"plans/v2/{'a' * 24}/manifest.json": f"plans/v2/{'a' * 24}/manifest.json",
+        f"flex-attention/{'a' * 64}/{'b' * 64}.o": f"flex-attention/{'a' * 64}/{'b' * 64}.o",
+        f"flex-attention/{'a' * 64}/fwd/{'b' * 64}.o": f"flex-attention/{'a' * 64}/fwd/{'b' * 64}.o",
+        f"flex-attention/{'a' * 64}/fwd/{'b' * 64}.lock": None,
+        f"plans/.locks/{'a' * 24}-{'b' * 24}.lock": None,
+        f"plans/v2/{'a' * 24}/{'b' * 24}/kernel.o.7.8.{'c' * 32}.tmp": None,
+        f"plans/v2/{'a' * 24}/{'b' * 24}/.entry.json.abcdefgh.7.tmp": None,
+        f"plans/v1/{'a' * 24}/{'b' * 24}/kernel.o": None,
+    },
+    "hybrid-ep": {
+        "deep_ep-1.2.1+94a9f8f_cuda-13.0_sm100/7168-8-8-1-uint16_t-1.so": (
+            "deep_ep-1.2.1+94a9f8f_cuda-13.0_sm100/7168-8-8-1-uint16_t-1.so"
+        ),
+        "deep_ep-1.2.1_cuda-13.0_sm90/7168-8-8-1.so.77.tmp": None,
+        "deep_ep-1.2.1_cuda-13.0_sm90/kernel.so": None,
+        ".deepep/hybrid_ep/jit/proc-77/7168-8-8-1.so": None,
+    },
     "helion": {
         f"{'a' * 64}.best_config": f"{'a' * 64}.best_config",
         f"triton/0/{TRITON}/k.cubin": f"triton/0/{TRITON}",
@@ -142,6 +162,8 @@ ENTRIES = {
         f"cache/{GEMM}/kernel.so": None,
         f"tmp/{'a' * 36}/kernel.cu": None,
         "cache/kernel.cu": None,
+        # Of SGLang's forks: it vouches for kernels, of which any may be withheld or refused.
+        f".sglang_precompile_markers/{'a' * 64}.done": None,
     },
     "tilelang": {
         f"{TILE}/manifest.json": TILE,
