@@ -1,9 +1,9 @@
 """HybridEP's compiled kernels, as NeMo Automodel keeps them (docs/cache-formats.md, HybridEP).
 
 `deep_ep-<version>_cuda-<version>_sm<arch>/<key>.so` is an entry: a library that nvcc built, with the function
-`get_function_ptr`. The key is the kernel's parameters, joined by `-`; ranks of a node and nodes are among them. HybridEP
-compiles in a directory of each process; local rank 0 copies into this one under a temporary name and renames. At the
-start of each rank all libraries here are copied and loaded: one that cannot be loaded ends the job.
+`get_function_ptr`. The key is the kernel's parameters, joined by `-`; ranks of a node and nodes are among them.
+HybridEP compiles in a directory of each process; local rank 0 copies into this one under a temporary name and renames.
+At the start of each rank all libraries here are copied and loaded: one that cannot be loaded ends the job.
 
 Never harvested: `<key>.so.<pid>.tmp`.
 """
