@@ -79,7 +79,8 @@ def test_ranks_that_compile_in_caches_of_their_own(fresh: Site) -> None:
     """Each of a step's four tasks finds on another node what its namesake compiled."""
     need_module("numba")
     site = fresh
-    rank = f"NUMBA_CACHE_DIR=$NUMBA_CACHE_DIR/rank_$SLURM_LOCALID exec {site.cluster.python} {site.jobs}/numba_job.py"
+    own = "NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR:+$NUMBA_CACHE_DIR/rank_$SLURM_LOCALID}"
+    rank = f"{own} exec {site.cluster.python} {site.jobs}/numba_job.py"
     script = f"#!/bin/sh\nsrun --quiet --ntasks=4 --overcommit sh -c '{rank}'\n"
     seen = {}
     for node in ("n1", "n2"):

@@ -71,6 +71,11 @@ PROFILE = Profile(
         "FLEX_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1",
         "FLEX_ATTENTION_CUTE_DSL_CACHE_DIR": "{dir}/flex-attention",
     },
+    defaults={
+        "CUDNN_FRONTEND_COMPILED_CACHE": "{XDG_CACHE_HOME:~/.cache}/cudnn_frontend/compiled_plans",
+        "FLEX_ATTENTION_CUTE_DSL_CACHE_ENABLED": "0",
+        "FLEX_ATTENTION_CUTE_DSL_CACHE_DIR": "{TMPDIR:/tmp}/{user}/flex_attention_cute_dsl_cache",
+    },
     relocation="relocatable",
     facts=("image", "driver", "gpu", "cpu"),
     entry_of=named_by(_PLAN, _MANIFEST, _OBJECT),  # a plan's directory, a manifest's or an object's path

@@ -35,6 +35,7 @@ def validate(files: EntryFiles) -> None:
 PROFILE = Profile(
     name="hybrid-ep",
     variables={"NEMO_HYBRIDEP_JIT_CACHE": "{dir}"},
+    defaults={"NEMO_HYBRIDEP_JIT_CACHE": ""},  # without a directory Automodel keeps nothing
     relocation="relocatable",
     facts=("image", "gpu", "machine"),
     entry_of=named_by(_FILE),  # the path of one kernel

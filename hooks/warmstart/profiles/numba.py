@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 # Both parts begin with a name that users choose: a directory's, and a module's with the function's qualified name.
 # The line and the ABI end the stem. More than one `guf-` is a module whose own name begins so: its kernel and its
 # wrapper come together, with those of its namesake without.
-_FILE = r"((?:rank_[0-9]{1,6}/)?[^/]*_[0-9a-f]{40}/)(?:guf-)*([^/]+-[0-9]{1,9}\.py[0-9]{2,4}[a-z]{0,3})\.(?:nbi|[0-9]{1,9}\.nbc)"
+_DIRECTORY = r"((?:rank_[0-9]{1,6}/)?[^/]*_[0-9a-f]{40}/)"
+_FILE = rf"{_DIRECTORY}(?:guf-)*([^/]+-[0-9]{{1,9}}\.py[0-9]{{2,4}}[a-z]{{0,3}})\.(?:nbi|[0-9]{{1,9}}\.nbc)"
 
 
 def entry_of(path: str) -> str | None:
