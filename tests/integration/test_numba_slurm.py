@@ -75,6 +75,23 @@ def test_jobs_that_each_brought_a_part(fresh: Site) -> None:
         assert [event["entries"] for event in events(site, job_id, "cache.seeded")] == [3]
 
 
+def test_ranks_that_compile_in_caches_of_their_own(fresh: Site) -> None:
+    """Each of a step's four tasks finds on another node what its namesake compiled."""
+    need_module("numba")
+    site = fresh
+    own = "NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR:+$NUMBA_CACHE_DIR/rank_$SLURM_LOCALID}"
+    rank = f"{own} exec {site.cluster.python} {site.jobs}/numba_job.py"
+    script = f"#!/bin/sh\nsrun --quiet --ntasks=4 --overcommit sh -c '{rank}'\n"
+    seen = {}
+    for node in ("n1", "n2"):
+        ended = site.finish(job_id := site.cluster.submit(script, ALICE, f"--nodelist={node}"), 300)
+        assert ended.state == "COMPLETED", ended
+        lines = [json.loads(line) for line in ended.output.splitlines() if line.startswith("{")]
+        harvested = sum(event["entries"] for event in events(site, job_id, "cache.harvested"))
+        seen[node] = [(line["cache_hits"], line["cache_misses"]) for line in lines], harvested
+    assert seen == {"n1": ([(0, 2)] * 4, 8), "n2": ([(2, 0)] * 4, 0)}
+
+
 def test_a_bundle_that_another_users_epilog_delivers(fresh: Site) -> None:
     """The store was away when the producer ended: audit, explain and report count the bundle as the producer's."""
     need_module("numba")

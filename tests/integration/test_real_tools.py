@@ -70,6 +70,8 @@ ELSEWHERE = {
     "triton for AMD": Tool("triton hip", "triton", "triton"),
     "numba for CUDA": Tool("numba_cuda", "numba", "numba-cuda numba"),
     "cute-dsl": Tool("cute_dsl", "cute-dsl", f"quack-kernels flash-attn-4 {CUTE}"),
+    "cudnn-frontend": Tool("cudnn_frontend", "cudnn-frontend", f"nvidia-cudnn-frontend {CUTE}"),
+    "hybrid-ep": Tool("hybrid_ep", "hybrid-ep", "nemo-automodel torch"),
     "flashinfer": Tool("flashinfer", "flashinfer", f"flashinfer-python {CUTE}"),
     "helion": Tool("helion", "helion", "helion torch jax"),
     "tvm-ffi": Tool("tvm_ffi", "tvm-ffi", "apache-tvm-ffi"),

@@ -15,6 +15,9 @@ all data files differ, and an index of arrays.
 numba-cuda (seen: 0.30) keeps the kernels of `cuda.jit(cache=True)` the same way; its key has the compute capability.
 `<stem>.lcs`, an empty file, marks kernels that depend on how they are launched: without it they are compiled again.
 
+Nothing is locked, so ranks that compile at once take directories of their own, `rank_<n>/`, in which all is the same
+(docs/reference/profiles.md, Ranks of one node).
+
 The namespace needs the CPU although Numba's own key has it: the index is one file per function, and the
 first publisher's would otherwise keep every other CPU model cold.
 """
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
 # Both parts begin with a name that users choose: a directory's, and a module's with the function's qualified name.
 # The line and the ABI end the stem. More than one `guf-` is a module whose own name begins so: its kernel and its
 # wrapper come together, with those of its namesake without.
-_FILE = r"([^/]*_[0-9a-f]{40}/)(?:guf-)*([^/]+-[0-9]{1,9}\.py[0-9]{2,4}[a-z]{0,3})\.(?:nbi|[0-9]{1,9}\.nbc)"
+_DIRECTORY = r"((?:rank_[0-9]{1,6}/)?[^/]*_[0-9a-f]{40}/)"
+_FILE = rf"{_DIRECTORY}(?:guf-)*([^/]+-[0-9]{{1,9}}\.py[0-9]{{2,4}}[a-z]{{0,3}})\.(?:nbi|[0-9]{{1,9}}\.nbc)"
 
 
 def entry_of(path: str) -> str | None:

@@ -16,11 +16,13 @@ from warmstart.profiles.defined import DefinedProfile, profile_of
 # Each is PROFILE of the module with its name, `_` for `-`.
 _SHIPPED = (
     "cuda-computecache",
+    "cudnn-frontend",
     "cupy",
     "cute-dsl",
     "deepgemm",
     "flashinfer",
     "helion",
+    "hybrid-ep",
     "inductor",
     "jax",
     "numba",

@@ -40,7 +40,7 @@ def test_each_variable_has_what_the_tool_takes_without_it(name: str) -> None:
     for variable, default in profile.defaults.items():
         assert re.fullmatch(r"(~|\{[A-Z_]+:[~/][a-z./]*\})?[^{}:~]*(\{user\}[^{}:~]*)?", default)
         assert default != profile.variables[variable]
-        assert default or variable in {"JAX_COMPILATION_CACHE_DIR", "NUMBA_CACHE_DIR"}
+        assert default or variable in {"JAX_COMPILATION_CACHE_DIR", "NEMO_HYBRIDEP_JIT_CACHE", "NUMBA_CACHE_DIR"}
         assert f"| `{variable}` | {f'`{default}`' if default else 'empty'}" in page
 
 

@@ -42,6 +42,26 @@ ENTRIES = {
         f"flash-attention/{'a' * 64}/.{'b' * 64}.77.tmp.o": None,
         f"{'a' * 64}/{'b' * 64}.o": None,
     },
+    "cudnn-frontend": {
+        f"plans/v2/{'a' * 24}/{'b' * 24}/kernel.o": f"plans/v2/{'a' * 24}/{'b' * 24}",
+        f"plans/v2/{'a' * 24}/{'b' * 24}/entry.json": f"plans/v2/{'a' * 24}/{'b' * 24}",
+        f"plans/v2/{'a' * 24}/manifest.json": f"plans/v2/{'a' * 24}/manifest.json",
+        f"flex-attention/{'a' * 64}/{'b' * 64}.o": f"flex-attention/{'a' * 64}/{'b' * 64}.o",
+        f"flex-attention/{'a' * 64}/fwd/{'b' * 64}.o": f"flex-attention/{'a' * 64}/fwd/{'b' * 64}.o",
+        f"flex-attention/{'a' * 64}/fwd/{'b' * 64}.lock": None,
+        f"plans/.locks/{'a' * 24}-{'b' * 24}.lock": None,
+        f"plans/v2/{'a' * 24}/{'b' * 24}/kernel.o.7.8.{'c' * 32}.tmp": None,
+        f"plans/v2/{'a' * 24}/{'b' * 24}/.entry.json.abcdefgh.7.tmp": None,
+        f"plans/v1/{'a' * 24}/{'b' * 24}/kernel.o": None,
+    },
+    "hybrid-ep": {
+        "deep_ep-1.2.1+94a9f8f_cuda-13.0_sm100/7168-8-8-1-uint16_t-1.so": (
+            "deep_ep-1.2.1+94a9f8f_cuda-13.0_sm100/7168-8-8-1-uint16_t-1.so"
+        ),
+        "deep_ep-1.2.1_cuda-13.0_sm90/7168-8-8-1.so.77.tmp": None,
+        "deep_ep-1.2.1_cuda-13.0_sm90/kernel.so": None,
+        ".deepep/hybrid_ep/jit/proc-77/7168-8-8-1.so": None,
+    },
     "helion": {
         f"{'a' * 64}.best_config": f"{'a' * 64}.best_config",
         f"triton/0/{TRITON}/k.cubin": f"triton/0/{TRITON}",
@@ -86,6 +106,9 @@ ENTRIES = {
         f"{NUMBA_BASE}.nbi": NUMBA_BASE,
         f"{NUMBA_BASE}.1.nbc": NUMBA_BASE,
         f"{NUMBA_BASE}.12.nbc": NUMBA_BASE,
+        f"rank_7/{NUMBA_BASE}.nbi": f"rank_7/{NUMBA_BASE}",
+        f"rank_7/rank_7/{NUMBA_BASE}.nbi": None,
+        f"rank_x/{NUMBA_BASE}.nbi": None,
         f"_{'0' * 40}/guf-m.gu-2.py313t.nbi": f"_{'0' * 40}/m.gu-2.py313t",
         f"_{'0' * 40}/guf-m.gu-2.py313t.3.nbc": f"_{'0' * 40}/m.gu-2.py313t",
         f"_{'0' * 40}/guf-guf-m.gu-2.py313t.nbi": f"_{'0' * 40}/m.gu-2.py313t",
@@ -142,6 +165,8 @@ ENTRIES = {
         f"cache/{GEMM}/kernel.so": None,
         f"tmp/{'a' * 36}/kernel.cu": None,
         "cache/kernel.cu": None,
+        # Of SGLang's forks: it vouches for kernels, of which any may be withheld or refused.
+        f".sglang_precompile_markers/{'a' * 64}.done": None,
     },
     "tilelang": {
         f"{TILE}/manifest.json": TILE,

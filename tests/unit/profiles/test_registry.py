@@ -17,6 +17,7 @@ from warmstart.profiles.registry import ProfileUnknown
 # Variables that are no directory.
 SWITCHES = {
     "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1",
+    "FLEX_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1",
     "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
     "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
 }

@@ -148,9 +148,9 @@ def _check(part: Part, kinds: set[int]) -> None:
     require(check_segments(part, elf.segments) == bool(elf.segments))
 
 
-def check_function(files: EntryFiles, name: str, function: str) -> None:
-    """Raise `EntryInvalid` unless the file is one whole object that defines `function`."""
-    check(files, name, RELOCATABLE)
+def check_function(files: EntryFiles, name: str, function: str, kind: int = RELOCATABLE) -> None:
+    """Raise `EntryInvalid` unless the file is one whole object, or library, that defines `function`."""
+    check(files, name, kind)
     with files.open(name) as (file, size):
         defined = symbols(Part(file, 0, size)).defined
     if function.encode() not in defined:
