@@ -359,7 +359,7 @@ class _Seeding:
 
         context, profile = self._context, source.profile
         deadline = context.deadline.within(MOUNTING_SECONDS)
-        with opened_dir(context.record.run_directory) as base:
+        with opened_dir(context.record.set_directory) as base:
             try:
                 shown = overlay.show(base, profile.name, context.paths.layers, source.copied, ids, deadline)
             except OverlayUnavailable as error:
@@ -382,7 +382,7 @@ class _Seeding:
         if source.way:
             from warmstart.seed.overlay import discard
 
-            with opened_dir(self._context.record.run_directory) as base:
+            with opened_dir(self._context.record.set_directory) as base:
                 discard(base, source.profile.name)
         deadline = after(REMOVAL_SECONDS)
         remove_tree(cache, source.profile.name, deadline)
@@ -411,7 +411,7 @@ class _Seeding:
     @contextmanager
     def _opened_cache(self, profile: Profile) -> Iterator[int]:
         """Open the cache below root's directory. Raises `SeedFailed` if the job's user has replaced it."""
-        with opened_dir(self._context.record.run_directory) as base:
+        with opened_dir(self._context.record.set_directory) as base:
             try:
                 cache = open_directory("cache", base, mount_id(base))
             except TurnedAway as turned:
@@ -510,7 +510,7 @@ def _give_away(context: Context) -> CacheWithheld | None:
     """Make the job's user the owner of the cache and its directories, the cache itself last."""
     record = context.record
     try:
-        with opened_dir(record.run_directory) as base, opened_dir("cache", base) as cache:
+        with opened_dir(record.set_directory) as base, opened_dir("cache", base) as cache:
             for name in os.listdir(cache):
                 os.chown(name, record.uid, record.gid, dir_fd=cache, follow_symlinks=False)
             os.fchown(cache, record.uid, record.gid)
