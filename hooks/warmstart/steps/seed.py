@@ -20,7 +20,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.untrusted import TurnedAway, open_directory
-from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
@@ -78,6 +78,7 @@ class Options(NamedTuple):
     fresh: bool = False  # the job asked to start cold
     meeting: Meeting | None = None  # where the job's nodes agree on what they show it; None: each decides for itself
     sampled: bool = False  # it starts cold on purpose
+    attach: Callable[[list[str]], None] | None = None  # shows the overlays where else they must be seen; `OSError`
 
 
 class _Budget:
@@ -146,6 +147,8 @@ def run(context: Context, options: Options) -> Outcome:
             seeding.plan(profiles, facts)
             seeding.fetch()
             seeding.mount()
+            if options.attach:
+                seeding.attach(options.attach)
     finally:
         withheld = _give_away(context)
     if withheld:
@@ -303,6 +306,24 @@ class _Seeding:
                         if mounted is None:
                             return
                         self._sources[number] = mounted
+
+    def attach(self, attach: Callable[[list[str]], None]) -> None:
+        """Show the overlays where else they must be seen; where that fails, all profiles are extracted."""
+        mounted = [source.profile.name for source in self._sources if source.way]
+        try:
+            if mounted:
+                attach(mounted)
+        except OSError as error:
+            from warmstart.seed.overlay import OverlayUnavailable, discard
+
+            why = OverlayUnavailable(profile=", ".join(mounted), problem=error.strerror or str(error))
+            self._context.audit.emit(events.OVERLAY_FAILED, profile=mounted[0], error=why.as_audit())
+            with opened_dir(self._context.record.set_directory) as base, opened_dir("cache", base) as cache:
+                for name in mounted:
+                    discard(base, name)
+                    os.rmdir(name, dir_fd=cache)  # where it was seen, it is seen no more
+                    os.mkdir(name, 0o700, dir_fd=cache)
+            self._sources = [source._replace(way="", mapped=False, shown=()) for source in self._sources]
 
     def extract(self) -> None:
         """Extract entries that are not mounted, and rewrite entries that contain their own path."""
