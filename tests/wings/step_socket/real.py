@@ -97,4 +97,3 @@ def check_heterogeneous(site: Site, image: str) -> None:
     check("both components run, from the store's image", seen=ended.output.count("het\n") == 2)
     imports = [event for event in site.audit("--event", "image.imported") if event["image"] == image]
     check("after one import", seen=len(imports) == 1)
-    check("with caches", seen=ended.output.count(f"cache={site.constant} ") == 2)
