@@ -19,7 +19,7 @@ from warmstart.host.identity import Identity, surrender
 from warmstart.lean import libc
 from warmstart.paths import NOTHING, Shown
 
-_CLONE_NEWNS = 0x20000
+CLONE_NEWNS = 0x20000
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
@@ -220,7 +220,7 @@ def _unescaped(point: bytes) -> str:
 
 def enter_new() -> None:
     """Enter a new mount namespace: mounts made in it are visible to this process only and end with it. `OSError`."""
-    libc("unshare", _CLONE_NEWNS, subject="mount namespace")
+    libc("unshare", CLONE_NEWNS, subject="mount namespace")
     linux.mount("none", "/", "none", linux.MS_REC | linux.MS_PRIVATE)
 
 
@@ -231,7 +231,7 @@ def _join(namespace: str) -> None:
     CLONE_NEWPID), and so not this one.
     """
     fd, proc = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC), os.open("/proc", PATH)
-    libc("setns", fd, _CLONE_NEWNS, subject=namespace)
+    libc("setns", fd, CLONE_NEWNS, subject=namespace)
     os.fchdir(proc)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import select
@@ -9,9 +11,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
+from warmstart.host import namespaces
 from warmstart.slurm.commands import job_of_daemon
 
 MOST_PARENTS = 64
+READ = os.O_RDONLY | os.O_CLOEXEC
+_NS_GET_NSTYPE = 0xB703  # ioctl_ns(2)
 
 
 class Daemon(NamedTuple):
@@ -39,25 +44,32 @@ def daemon_of(pid: int, proc: str = "/proc") -> Daemon | None:
 
 @contextmanager
 def other_namespaces(pid: int, job_id: int) -> Iterator[list[int]]:
-    """Open for a `with` the mount namespaces of a step's process and of its step daemon that are not the caller's.
+    """Open for a `with` the mount namespaces of a step's process and of its job's later steps, but the caller's own.
+
+    Later steps join the one that Slurm has made for the job (job_container/tmpfs): it is mounted below the job's id,
+    and no process may be in it, because the SPANK plugin gives each task a copy.
 
     Raises `OSError`: the process has gone, is in no step of that job any more, or has another user namespace.
     """
     with ExitStack() as opened:
+        ours = _opened(opened, os.open("/proc/self/ns/mnt", READ))
         guards = [_opened(opened, os.pidfd_open(pid))]
         daemon = daemon_of(pid)
         if daemon is None or daemon.job_id != job_id:
-            raise ProcessLookupError(f"process {pid} is in no step of job {job_id}")
+            raise ProcessLookupError(errno.ESRCH, f"process {pid} is in no step of job {job_id}")
         guards.append(_opened(opened, os.pidfd_open(daemon.pid)))
+        own = (mount.point for mount in namespaces.mounts() if mount.kind == "nsfs")
+        paths = [point for point in own if str(job_id) in point.split("/")]
+        found = {os.fstat(ours).st_ino: ours}
+        for path in (*(f"/proc/{one}/ns/mnt" for one in (pid, daemon.pid)), *paths):
+            fd = _opened(opened, os.open(path, READ))
+            if fcntl.ioctl(fd, _NS_GET_NSTYPE) == namespaces.CLONE_NEWNS:
+                found.setdefault(os.fstat(fd).st_ino, fd)
         if not os.path.samestat(os.stat(f"/proc/{pid}/ns/user"), os.stat("/proc/self/ns/user")):
-            raise PermissionError(f"process {pid} has a user namespace of its own")
-        found = {os.stat("/proc/self/ns/mnt").st_ino: -1}
-        for one in (daemon.pid, pid):
-            fd = _opened(opened, os.open(f"/proc/{one}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
-            found.setdefault(os.fstat(fd).st_ino, fd)
+            raise PermissionError(errno.EPERM, f"process {pid} has a user namespace of its own")
         if select.select(guards, [], [], 0)[0]:  # readable once it has ended: then another may have its pid
-            raise ProcessLookupError(f"process {pid} has ended")
-        yield [fd for fd in found.values() if fd >= 0]
+            raise ProcessLookupError(errno.ESRCH, f"process {pid} has ended")
+        yield [fd for fd in found.values() if fd != ours]
 
 
 def _opened(stack: ExitStack, fd: int) -> int:

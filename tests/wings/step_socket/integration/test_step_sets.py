@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
+from tests import spank
 from tests.cluster.accounts import ALICE
-from tests.cluster.cluster import JobResult
+from tests.cluster.cluster import Cluster, JobResult
+from tests.cluster.config import Namespace
+from tests.cluster.registry import Registry
 from tests.cluster.site import Site
 from tests.support.numba_entries import numba_entries
 from tests.wings.step_socket.steps import importer, served
@@ -99,6 +104,30 @@ def test_each_image_of_a_job_has_its_own(asked: Site, fresh_image: Callable[[], 
     named = (f"--comment=warmstart: image={images[0]}",)
     assert found(container.job(*images, options=named)) == ["cold"] * 3
     assert found(container.job(*images, *images, node="n4", options=named)) == ["warm"] * 6
+
+
+@pytest.fixture(scope="module")
+def contained(capable_host: None, install: Callable[[Path], None], registry: Registry) -> Iterator[Site]:
+    """Yield a site whose jobs each have a mount namespace that sees no later mount of the node."""
+    with Cluster(namespace=Namespace()) as cluster:
+        site = Site(cluster, registry.url, install=install)
+        with served(site):
+            yield site
+
+
+@pytest.mark.parametrize("plugin", [False, True])
+def test_a_namespace_of_slurms_shows_them_too(contained: Site, fresh_image: Callable[[], str], plugin: bool) -> None:
+    """By overlays, which are attached there, for the step that asks and for later ones. Nothing of it is left."""
+    if plugin:
+        spank.need()
+    image, container = fresh_image(), Container(contained, 755 + plugin)
+    with spank.loaded(contained) if plugin else nullcontext():
+        assert found(container.job(image)) == ["cold"]
+        second = container.job(image, image, node="n2")
+    assert found(second) == ["warm", "warm"]
+    (seeded,) = contained.events(second.job_id, "cache.seeded")
+    assert (seeded["way"], seeded["entries"]) == ("overlay", 1)
+    assert contained.leftovers() == []
 
 
 def test_without_the_socket_a_step_has_no_caches(site: Site, fresh_image: Callable[[], str]) -> None:
