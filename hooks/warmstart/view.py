@@ -142,10 +142,11 @@ def take_down(run_fd: int) -> None:
 def files(installation: Installation, job: str, name: str) -> Iterator[bytes]:
     """Yield a file of the job's views on all nodes of this host, as far as the caller may read them.
 
-    A step does not know its node for sure: SLURMD_NODENAME may still be the batch host's.
+    That of SLURMD_NODENAME comes first. A step does not know its node for sure: it may still be the batch host's.
     """
+    own = os.environ.get("SLURMD_NODENAME", "")
     with suppress(OSError):
-        for node in names_in(installation.var):
+        for node in sorted(names_in(installation.var), key=own.__ne__):
             directory = installation.node(node).view
             for place in (directory, SPARE + directory):
                 with suppress(OSError):

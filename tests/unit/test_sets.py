@@ -91,6 +91,7 @@ def test_the_image_of_the_first_set_needs_no_other(run: Run) -> None:
     assert (run.sets, run.directories, run.shown()) == ([], [], " /store/a.sqsh\n")
 
 
+@pytest.mark.threat(60)
 def test_a_ninth_image_has_none(run: Run) -> None:
     """Those that have one keep it."""
     images = [IMAGE._replace(reference=f"r/{number}:1", digest=f"sha256:{number:064x}") for number in range(MOST + 1)]
@@ -139,6 +140,7 @@ def killed_in(run: Run, act: Callable[[], object]) -> None:
     os.waitpid(pid, 0)
 
 
+@pytest.mark.threat(60)
 @pytest.mark.parametrize("place", ["save_set", "ensure_dir", "_build", "seed", "save_set again", "_show"])
 def test_a_maker_that_dies_costs_the_next_one_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """What it has begun is undone, and made anew under another key."""

@@ -48,6 +48,7 @@ def test_a_directory_shown_in_a_namespace(base: Path, further: list[str]) -> Non
     assert os.listdir(target) == []
 
 
+@pytest.mark.threat(60)
 @pytest.mark.parametrize("propagation", ["private", "slave"])
 def test_a_mount_that_is_made_later_is_attached_where_it_is_not_seen(base: Path, propagation: str) -> None:
     """Once, though another call follows and the namespace may see it already; a cache that was replaced has none."""

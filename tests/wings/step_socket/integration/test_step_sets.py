@@ -5,9 +5,11 @@ Steps call pyxis's importer and enroot's hook as pyxis and enroot call them; wit
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,11 @@ from tests import spank
 from tests.cluster.accounts import ALICE
 from tests.cluster.cluster import Cluster, JobResult
 from tests.cluster.config import Namespace
+from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
 from tests.support.numba_entries import numba_entries
-from tests.wings.step_socket.steps import importer, served
+from tests.wings.step_socket.steps import answering, importer, served
 
 # In a container of the image: prints whether its numba's cache has an entry, and compiles it if not.
 STEP = """\
@@ -104,6 +107,75 @@ def test_each_image_of_a_job_has_its_own(asked: Site, fresh_image: Callable[[], 
     named = (f"--comment=warmstart: image={images[0]}",)
     assert found(container.job(*images, options=named)) == ["cold"] * 3
     assert found(container.job(*images, *images, node="n4", options=named)) == ["warm"] * 6
+
+
+def test_later_steps_ask_nobody(site: Site, fresh_image: Callable[[], str]) -> None:
+    """What the first one got is in the job's view; the socket is gone by then."""
+    image, container = fresh_image(), Container(site, 757)
+    go = site.cluster.base / "go"
+    script = f"#!/bin/sh\nsrun {container.program} {image}\nwhile [ ! -e {go} ]; do sleep 0.1; done\n"
+    steps = f"for step in 1 2 3; do srun {container.program} {image}; done\n"
+    with served(site):
+        job = site.cluster.submit(script + steps, ALICE, "--nodelist=n1")
+        output = site.cluster.account(ALICE).home / f"slurm-{job}.out"
+        wait_until("the first step", lambda: output.exists() and "cold" in output.read_text(), 60)
+    go.touch()
+    assert found(site.finish(job)) == ["cold", "warm", "warm", "warm"]
+
+
+def test_a_step_on_two_nodes_has_caches_on_each(asked: Site, fresh_image: Callable[[], str]) -> None:
+    """What each node has compiled is published as a whole, and warm on both of the next job."""
+    image, container = fresh_image(), Container(asked, 758)
+    assert found(container.job(image, node="n1,n2", options=("--nodes=2",))) == ["cold", "cold"]
+    asked.cluster.wait_idle()
+    wait_until("the merge", lambda: any(asked.audit("--event", "bundle.published")), 60)
+    assert found(container.job(image, node="n3,n4", options=("--nodes=2",))) == ["warm", "warm"]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "requeued"])
+def test_a_job_that_ends_while_a_set_is_made_leaves_nothing(
+    asked: Site, fresh_image: Callable[[], str], how: str
+) -> None:
+    """Its maker ends with the step that asks, and the node takes the next job; a second run has its own set."""
+    image, container = fresh_image(), Container(asked, 759)
+    assert found(container.job(image)) == ["cold"]
+    with slow_store(asked):
+        job = asked.cluster.submit(
+            f"#!/bin/sh\nsrun {container.program} {image}\n", ALICE, "--nodelist=n2", "--requeue"
+        )
+        wait_until("the set", lambda: list(asked.workspace.glob(f"n2/{job}.*/sets/*")) != [], 60)
+        if how == "cancelled":
+            asked.cluster.admin("scancel", str(job))
+            assert asked.cluster.wait(job).state == "CANCELLED"
+            asked.cluster.wait_idle()
+            wait_until("the end of the maker", lambda: answering(asked) == [], 10)
+        else:
+            asked.cluster.requeue(job)
+            asked.cluster.wait_for(job, {"PENDING"})
+    if how == "requeued":
+        asked.cluster.admin("scontrol", "update", f"jobid={job}", "starttime=now")
+        assert "warm" in asked.finish(job).output
+    assert asked.leftovers() == []
+    assert asked.cluster.drained() == []
+
+
+@contextmanager
+def slow_store(site: Site) -> Iterator[None]:
+    """Let whoever fetches a bundle wait: an earlier fetch of it holds its file."""
+    directory = site.var / "n2" / "bundles"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    held = []
+    try:
+        for bundle in site.store.rglob("*.sqsh"):
+            manifest = bundle.with_suffix(".json")
+            if manifest.exists() and bundle.parent.name != "images":
+                sha256 = json.loads(manifest.read_text())["sha256"]
+                held.append(os.open(directory / f"{sha256}.fetching", os.O_RDWR | os.O_CREAT, 0o600))
+                fcntl.flock(held[-1], fcntl.LOCK_EX)
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
 
 
 @pytest.fixture(scope="module")
