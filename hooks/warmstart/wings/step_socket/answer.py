@@ -39,7 +39,7 @@ from warmstart.session import Session, open_session
 from warmstart.steps import image, seed
 from warmstart.steps.contract import Context
 from warmstart.wings.step_socket.asking import ALONE, ANSWER_S, FAILED, NO_CACHES, THERE, Answer, peer
-from warmstart.wings.step_socket.job import job_of, other_namespaces
+from warmstart.wings.step_socket.job import claimed_node, daemon_of, other_namespaces
 
 LONGEST_LINE = 600  # bytes
 READ_S = 2.0  # for the line
@@ -126,11 +126,12 @@ def _failed(error: WarmstartError) -> Answer:
 
 def find_asker(installation: Installation, pid: int, uid: int) -> Asker | None:
     """Return whose step a process of `uid` is; None if it is in no step of that user's."""
-    job_id = job_of(pid)
+    daemon = daemon_of(pid)
     nodes = installation.nodes()
-    if job_id is None or not nodes:
+    if daemon is None or not nodes:
         return None
-    for node in nodes:
+    job_id, own = daemon.job_id, claimed_node(pid)
+    for node in sorted(nodes, key=own.__ne__):
         try:
             record = records.load(installation.node(node).state, job_id)
         except WarmstartError:

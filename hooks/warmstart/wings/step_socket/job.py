@@ -42,6 +42,14 @@ def daemon_of(pid: int, proc: str = "/proc") -> Daemon | None:
     return None
 
 
+def claimed_node(pid: int) -> str:
+    """Return the node that a step's process says it is on, "" if none: a host may have several of its job's."""
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        match = re.search(rb"(?:^|\0)SLURMD_NODENAME=([^\0]*)", file.read())
+        return os.fsdecode(match[1]) if match else ""
+    return ""
+
+
 @contextmanager
 def other_namespaces(pid: int, job_id: int) -> Iterator[list[int]]:
     """Open for a `with` the mount namespaces of a step's process and of its job's later steps, but the caller's own.
