@@ -1,5 +1,8 @@
 """The record: what the prolog saves for the epilog, in `state/<jobid>/record.json`, readable only by root.
 
+A run has a set of caches for each image that it runs in (docs/adr/0057). The first one's fields stand in the record;
+each other one has a file beside it, `set-KEY.json`, which is written while the job runs.
+
 It is the epilog's only source about the job: comment, restart count and `SPANK_*` can differ between the two hooks, and
 users can forge them (Slurm's prolog_epilog.html; seen on 22.05). The record is written before the work that it names,
 so after a crash it lists everything that may have to be removed.
@@ -25,12 +28,13 @@ from warmstart.host.files import (
     wait_flock,
 )
 from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, dumps, suppress
-from warmstart.paths import reserve_beside
+from warmstart.paths import SETS, reserve_beside
 
 FORMAT = 1
 LONGEST = 64 << 20
 NAME = "record.json"
 _HEAD = 512  # bytes, in which the uid stands, and before it nobody's text
+_SET, _JSON = "set-", ".json"  # of the name of another set's file: its key stands between them
 CLAIMED = "claimed:"  # before the reference of an image that was left to pyxis, in place of a digest
 _NOT_OURS = frozenset({errno.EFBIG, errno.ELOOP, errno.EINVAL})  # no file that `save` writes: too long, a link, a FIFO
 
@@ -130,8 +134,25 @@ class Seeded(NamedTuple):
         return len(self.entries) + sum(bundle.number for bundle in self.bundles)
 
 
+class CacheSet(NamedTuple):
+    """The caches of one more image of a run on a node; each field is as in `Record`, of which this takes the place."""
+
+    run_id: str
+    key: str
+    image: str
+    head: bool = True
+    publish_scope: str = ""
+    read_scopes: list[str] = []  # noqa: RUF012 - never mutated, like the rest
+    cache: str = ""
+    facts: dict[str, str] = {}  # noqa: RUF012
+    seeded: dict[str, Seeded] = {}  # noqa: RUF012 - empty while the set is being made: then nobody uses it
+    topics: list[str] = []  # noqa: RUF012
+    deferred: list[str] = []  # noqa: RUF012
+    judged: dict[str, str] = {}  # noqa: RUF012
+
+
 class Record(NamedTuple):
-    """One run of a job on one node. Steps of the prolog add to it."""
+    """One run of a job on one node, and the set of caches that its prolog made. Steps of the prolog add to it."""
 
     run_id: str
     boot_id: str
@@ -165,11 +186,36 @@ class Record(NamedTuple):
     keep: bool = False  # whether the job's TMPDIR is retained after the job
     deferred: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time to harvest
     judged: dict[str, str] = {}  # noqa: RUF012 - of those: up to which place (`harvest.collect`) all is judged
+    key: str = ""  # of the set that the fields above are about; "" is the first one
+    sets: list[CacheSet] = []  # noqa: RUF012 - the others, of the first one's record alone
 
     @property
     def run_name(self) -> str:
         """Name of the run's directory: `<jobid>.<run>`."""
         return f"{self.job_id}.{self.run_id}"
+
+    @property
+    def set_name(self) -> str:
+        """The run's name, and the set's key where it is not the first one."""
+        return f"{self.run_name}.{self.key}" if self.key else self.run_name
+
+    @property
+    def set_directory(self) -> str:
+        """The directory of the set's cache and overlays: owned by root, as the run's."""
+        return f"{self.run_directory}/{SETS}/{self.key}" if self.key else self.run_directory
+
+    def of(self, other: CacheSet) -> Record:
+        """Return the record of another set of this run."""
+        return self._replace(**other._asdict(), sets=[])
+
+    def each(self) -> list[Record]:
+        """Return the records of all sets that jobs may have used, the first one's first."""
+        return [self, *(self.of(other) for other in self.sets if other.seeded)]
+
+    @property
+    def left(self) -> list[str]:
+        """The profiles that are still to be harvested, of all sets."""
+        return list(dict.fromkeys([*self.deferred, *(name for other in self.sets for name in other.deferred)]))
 
     @property
     def job_labels(self) -> dict[str, object]:
@@ -199,6 +245,7 @@ if TYPE_CHECKING:
         sampled: bool
         deferred: list[str]
         judged: dict[str, str]
+        sets: list[CacheSet]
 
 else:
     RecordChange = dict
@@ -252,22 +299,41 @@ def save(state: str, record: Record) -> None:
     Does not fsync, which takes longer than the rest of a warm prolog. A power failure also ends the job, and leaves
     the record whole or unreadable.
     """
-    data = encode(record)
-    with using_state(state), opened_dir(os.path.join(state, str(record.job_id))) as fd:
+    _save(state, record.job_id, NAME, encode(record._replace(sets=[])))
+
+
+def save_set(state: str, job_id: int, other: CacheSet) -> None:
+    """Write the file of another set. The caller holds the job's lock. Raises as `save`."""
+    _save(state, job_id, _name_of(other), dumps({"format": FORMAT, **other._asdict()}).encode())
+
+
+def forget_set(state: str, job_id: int, other: CacheSet) -> None:
+    """Remove the file of another set. The caller holds the job's lock."""
+    with suppress(FileNotFoundError), opened_dir(os.path.join(state, str(job_id))) as fd:
+        unlink_if_there(_name_of(other), fd)
+
+
+def _name_of(other: CacheSet) -> str:
+    return f"{_SET}{other.key}{_JSON}"
+
+
+def _save(state: str, job_id: int, name: str, data: bytes) -> None:
+    with using_state(state), opened_dir(os.path.join(state, str(job_id))) as fd:
         if len(data) > LONGEST:  # users choose the names of entries; `load` would refuse a longer record
             raise OSError(errno.EFBIG, f"the record has {len(data)} bytes")
-        replace_file(fd, NAME, data, 0o600, durable=False, reserve=Reserve(reserve_beside(state)))
+        replace_file(fd, name, data, 0o600, durable=False, reserve=Reserve(reserve_beside(state)))
 
 
 def load(state: str, job_id: int) -> Record | None:
-    """Return the job's record, or None if there is none.
+    """Return the job's record with all sets of its run, or None if there is none.
 
     Raises `RecordUnreadable` if it is damaged, `StateUnusable` or `StateFull` if it cannot be read.
     """
     path = os.path.join(state, str(job_id), NAME)
     try:
         with opened_dir(os.path.dirname(path)) as fd:
-            return decode(path, read_small(NAME, LONGEST, fd))
+            record = decode(path, read_small(NAME, LONGEST, fd))
+            return record._replace(sets=_sets(fd, record.run_id))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -286,7 +352,8 @@ def owner(state: str, job_id: int) -> int | None:
 
 def encode(record: Record) -> bytes:
     """Return the JSON of a record."""
-    return dumps({"format": FORMAT, **record._asdict()}).encode()
+    sets = [other._asdict() for other in record.sets]  # as objects: releases may know other fields
+    return dumps({"format": FORMAT, **record._asdict(), "sets": sets}).encode()
 
 
 def decode(path: str, data: bytes) -> Record:
@@ -296,13 +363,29 @@ def decode(path: str, data: bytes) -> Record:
         written = raw.pop("format")
         if written != FORMAT:
             raise RecordOfOtherRelease(path=path, found=ascii(written)[:20], known=FORMAT)
-        return wire.from_object(Record, raw)
+        sets = [wire.from_object(CacheSet, other) for other in raw.pop("sets", [])]
+        return wire.from_object(Record, raw)._replace(sets=sets)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordUnreadable(path=path, problem=str(error)) from error
 
 
+def _sets(fd: int, run_id: str) -> list[CacheSet]:
+    """Return a run's other sets. What cannot be read goes with the run's directory, unharvested."""
+    found = []
+    for name in sorted(os.listdir(fd)):
+        if name.startswith(_SET):
+            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                raw = wire.parse(read_small(name, LONGEST, fd))
+                if raw.pop("format") == FORMAT:
+                    found.append(wire.from_object(CacheSet, raw))
+    return [other for other in found if other.run_id == run_id]
+
+
 def forget(state: str, job_id: int) -> None:
-    """Remove the record and temporary files of killed writers. `job_lock` removes the directory."""
+    """Remove the record and temporary files of killed writers. `job_lock` removes the directory.
+
+    The record goes last: it names the run to whoever goes on where this process dies.
+    """
     with suppress(FileNotFoundError), opened_dir(os.path.join(state, str(job_id))) as fd:
-        for name in os.listdir(fd):
+        for name in sorted(os.listdir(fd), key=NAME.__eq__):
             unlink_if_there(name, fd)

@@ -63,7 +63,7 @@ from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, remove_tree
 from warmstart.host.space import Held, fair_order
 from warmstart.images import scratch
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
-from warmstart.paths import MOUNTED, SEED, NodePaths
+from warmstart.paths import MOUNTED, SEED, SETS, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, RecordUnreadable
 from warmstart.store.client import StoreClient
@@ -145,7 +145,7 @@ def release(ending: Ending, deadline: Deadline) -> list[WarmstartError]:
     failures: list[WarmstartError] = []
     _end_wings(ending, after(LEDGER_SECONDS), failures)
     _collect_notes(ending)
-    if ending.record.deferred:
+    if ending.record.left:
         defer(ending, deadline, failures)
     else:
         _remove(ending, deadline, failures)
@@ -187,7 +187,7 @@ def defer(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) ->
     record, paths = ending.record, ending.paths
     with _collected(f"{paths.errands}/{record.run_name}", failures):
         deferred.defer(paths, HARVESTS, record, time.time())
-        ending.audit.emit(events.HARVEST_DEFERRED, run=record.run_name, profiles=record.deferred)
+        ending.audit.emit(events.HARVEST_DEFERRED, run=record.run_name, profiles=record.left)
     _remove_view(ending, failures)
     with _collected(record.run_directory, failures):
         _close_to_user(record, deadline)
@@ -222,7 +222,7 @@ def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit
     if harvest.record:
         _remove_or_leave(paths, harvest.record, deadline)
     Errands(paths, HARVESTS).drop(harvest.name)
-    profiles = harvest.record.deferred if harvest.record else []
+    profiles = harvest.record.left if harvest.record else []
     audit.emit(events.HARVEST_DROPPED, run=harvest.name, profiles=profiles, reason=reason)
 
 
@@ -346,7 +346,8 @@ def _leave(paths: NodePaths, record: Record) -> None:
             ensure_dir(REMOVING, 0o700, node)  # after an error the run is removed where it is
             os.rename(record.run_name, f"{REMOVING}/{record.run_name}", src_dir_fd=node, dst_dir_fd=node)
     # Without what a removal does not need: users choose the names of entries.
-    deferred.defer(paths, REMOVALS, record._replace(seeded={}, facts={}, environment={}, images={}), time.time())
+    needed = record._replace(seeded={}, facts={}, environment={}, images={}, sets=[])
+    deferred.defer(paths, REMOVALS, needed, time.time())
     errand.start(paths, REMOVALS.name)
 
 
@@ -366,7 +367,7 @@ def _remove_workspace(record: Record, deadline: Deadline) -> _Removed:
         with opened_dir(record.workspace) as root, opened_dir(record.node, root) as node:
             in_use = _unmount(node, record.run_name)
             try:
-                _hide_cache(node, record.run_name)
+                _hide_caches(node, record.run_name)
                 if not (record.keep and _retain(node, record.run_name, deadline)):
                     with scratch.freeing_disk(node, record.run_name):
                         remove_tree(node, record.run_name, deadline)
@@ -400,13 +401,24 @@ def _remove_moved(node: int, run_name: str, deadline: Deadline) -> None:
         os.rmdir(REMOVING, dir_fd=node)
 
 
-def _hide_cache(node: int, run_name: str) -> None:
-    """Rename the cache before it is removed file by file.
+def _hide_caches(node: int, run_name: str) -> None:
+    """Rename the cache of each set before it is removed file by file.
 
     If this process dies meanwhile, the harvest is repeated. It must not take what is gone for what the job removed.
     """
     with suppress(OSError), opened_dir(run_name, node) as run_fd:
-        os.rename("cache", ".cache", src_dir_fd=run_fd, dst_dir_fd=run_fd)
+        for fd in _sets(run_fd):
+            with suppress(OSError):
+                os.rename("cache", ".cache", src_dir_fd=fd, dst_dir_fd=fd)
+
+
+def _sets(run: int) -> Iterator[int]:
+    """Yield descriptors of the directories of a run's sets: that of the run itself, then those of other images."""
+    yield run
+    with suppress(FileNotFoundError), opened_dir(SETS, run) as sets:
+        for name in os.listdir(sets):
+            with opened_dir(name, sets) as fd:
+                yield fd
 
 
 def _retain(node: int, run_name: str, deadline: Deadline) -> bool:
@@ -440,18 +452,18 @@ def _unmount(node: int, run_name: str) -> list[str]:
             names = os.listdir(run)
             if MOUNTED in names:
                 view.take_down(run)
-            if SEED not in names:
+            if SEED not in names and SETS not in names:
                 return []
             from warmstart.seed import overlay
 
-            return overlay.take_down(run)
+            return [subdir for fd in _sets(run) for subdir in overlay.take_down(fd)]
     except FileNotFoundError:
         return []
 
 
 def _withdraw(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
     """Take down what this node has put on the run's board. After a `StoreError` maintenance of the store does it."""
-    for path in ending.record.topics:
+    for path in [*ending.record.topics, *(topic for other in ending.record.sets for topic in other.topics)]:
         from warmstart.store import board  # most runs have no topic
 
         with _collected(path, failures):

@@ -20,9 +20,10 @@ from warmstart.host.files import (
     opened_trusted,
     read_small,
     remove_tree,
+    unlink_if_there,
     write_all,
 )
-from warmstart.lean import TYPE_CHECKING, Iterator, suppress
+from warmstart.lean import TYPE_CHECKING, Iterator, sha256, suppress
 from warmstart.paths import MOUNTED, SHOWN, SPARE, Shown, reserve_beside
 from warmstart.record import Record, Reserve, StateFull, using_state
 
@@ -49,6 +50,23 @@ def publish(directory: str, record: Record, files: dict[str, str]) -> None:
         with suppress(OSError), opened_dir(directory) as parent:  # an earlier one would be found first
             remove_tree(parent, str(record.view_id), after(REMOVAL_SECONDS))
         publish_spare(directory, record, files)
+
+
+def add(directory: str, record: Record, name: str, text: str) -> None:
+    """Add a file to the job's view, in place of one of that name. Raises `StateUnusable` or `StateFull`."""
+    fresh = f".{name}"
+    with using_state(directory):
+        for place in (directory, SPARE + directory):
+            with suppress(FileNotFoundError), opened_dir(f"{place}/{record.view_id}") as fd:
+                unlink_if_there(fresh, fd)
+                _add(fd, record, fresh, text, Reserve(reserve_beside(directory)))
+                os.rename(fresh, name, src_dir_fd=fd, dst_dir_fd=fd)
+                return
+
+
+def set_of(reference: str) -> str:
+    """Return the name of the file that says which set of caches is an image's, and where the image is: `KEY PATH`."""
+    return f"set-{sha256(reference.encode()).hexdigest()[:32]}"
 
 
 def publish_spare(directory: str, record: Record, files: dict[str, str]) -> None:
@@ -124,10 +142,11 @@ def take_down(run_fd: int) -> None:
 def files(installation: Installation, job: str, name: str) -> Iterator[bytes]:
     """Yield a file of the job's views on all nodes of this host, as far as the caller may read them.
 
-    A step does not know its node for sure: SLURMD_NODENAME may still be the batch host's.
+    That of SLURMD_NODENAME comes first. A step does not know its node for sure: it may still be the batch host's.
     """
+    own = os.environ.get("SLURMD_NODENAME", "")
     with suppress(OSError):
-        for node in names_in(installation.var):
+        for node in sorted(names_in(installation.var), key=own.__ne__):
             directory = installation.node(node).view
             for place in (directory, SPARE + directory):
                 with suppress(OSError):
@@ -141,9 +160,13 @@ def _fresh(record: Record) -> str:
 def _fill(parent: int, name: str, record: Record, files: dict[str, str], reserve: Reserve | None) -> None:
     with opened_dir(name, parent) as fd:
         for file, text in files.items():
-            handle = create_file(fd, file, text.encode("utf-8", "surrogateescape"), 0o400, reserve)
-            try:
-                allow_reading(handle, record.uid, record.gid)
-            finally:
-                os.close(handle)
+            _add(fd, record, file, text, reserve)
         os.fchmod(fd, 0o711)
+
+
+def _add(fd: int, record: Record, file: str, text: str, reserve: Reserve | None) -> None:
+    handle = create_file(fd, file, text.encode("utf-8", "surrogateescape"), 0o400, reserve)
+    try:
+        allow_reading(handle, record.uid, record.gid)
+    finally:
+        os.close(handle)

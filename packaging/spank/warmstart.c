@@ -9,7 +9,9 @@
  * every step under job_container/tmpfs, one made in slurm_spank_task_init_privileged() works. pyxis enters the container
  * in its slurm_spank_task_init() (0.24): a plugin listed after it is in the container in its own. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +43,7 @@ static char *list;	   /* what the run shows */
 static char otherwise[8192]; /* what the job is told of it */
 static bool at_constant_path;
 static struct stat node_root, node_cache; /* "/" and the cache, before a container was entered */
+static int node_run = -1;		  /* the directory that the cache is in */
 
 static int set_option(int which, const char *value, int remote)
 {
@@ -219,6 +222,16 @@ static void show_all(spank_t spank, const struct settings *settings, uid_t uid)
 		close(run);
 }
 
+static int open_parent(const char *name)
+{
+	char parent[PATH_MAX];
+	const char *end = strrchr(name, '/');
+
+	if (end == NULL || snprintf(parent, sizeof(parent), "%.*s", (int)(end - name), name) >= (int)sizeof(parent))
+		return -1;
+	return open(parent, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
 int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 {
 	struct settings settings = settings_of(count, arguments);
@@ -235,6 +248,7 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 		return 0;
 	if (stat("/", &node_root) < 0 || stat(view.cache, &node_cache) < 0)
 		node_root.st_ino = node_cache.st_ino = 0;
+	node_run = open_parent(view.cache);
 	at_constant_path = false;
 	otherwise[0] = '\0';
 	show_all(spank, &settings, uid);
@@ -308,6 +322,28 @@ static bool is_in_container(void)
 	return node_root.st_ino != 0 && stat("/", &root) == 0 && !same(&root, &node_root);
 }
 
+/* Return whether a directory is a cache of the job's: the first one, or one of another image, RUN/sets/KEY/cache, which
+ * may have been made for this container (docs/adr/0057). */
+static bool is_cache(const struct stat *found)
+{
+	char name[NAME_MAX + sizeof("/cache")];
+	bool is_found = same(found, &node_cache);
+	int fd = is_found || node_run < 0 ? -1 : openat(node_run, "sets", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *sets = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *set;
+	struct stat cache;
+
+	while (sets != NULL && !is_found && (set = readdir(sets)) != NULL) {
+		snprintf(name, sizeof(name), "%s/cache", set->d_name);
+		is_found = fstatat(fd, name, &cache, AT_SYMLINK_NOFOLLOW) == 0 && same(found, &cache);
+	}
+	if (sets != NULL)
+		closedir(sets);
+	else if (fd >= 0)
+		close(fd);
+	return is_found;
+}
+
 /* Return whether this container has the job's TMPDIR, which is beside the cache. */
 static bool has_tmp(void)
 {
@@ -353,7 +389,7 @@ static void check_container(spank_t spank)
 	struct variable variable;
 	struct stat found;
 	char value[PATH_MAX], *line = view.variables;
-	bool has_cache = stat(view.constant, &found) == 0 && same(&found, &node_cache), hidden = false;
+	bool has_cache = stat(view.constant, &found) == 0 && is_cache(&found), hidden = false;
 
 	while ((line = view_variable(line, &variable)) != NULL) {
 		if (spank_getenv(spank, variable.name, value, sizeof(value)) != ESPANK_SUCCESS || !is_hidden(value, has_cache))

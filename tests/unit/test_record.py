@@ -17,7 +17,7 @@ from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, DeferredHarvest
 from warmstart.host.deadline import after
 from warmstart.paths import NodePaths
-from warmstart.record import JobBusy, RecordUnreadable, Seeded, SeededBundle, StateFull, StateUnusable
+from warmstart.record import CacheSet, JobBusy, Record, RecordUnreadable, Seeded, SeededBundle, StateFull, StateUnusable
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -30,6 +30,50 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert records.load(str(tmp_path), 7) == written
     assert (tmp_path / "7").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "7" / "record.json").stat().st_mode & 0o777 == 0o600
+
+
+SET = CacheSet("0a1b2c3d", "c0ffee00", "sha256:" + "ab" * 32, seeded={"numba": Seeded("ab12")})
+
+
+def test_each_set_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """A run is read with all of its sets, but for those of an earlier run; all go with the record, which goes last."""
+    state, written = str(tmp_path), a_record(image="sha256:" + "cd" * 32)
+    with records.job_lock(state, 7, after(1)):
+        records.save(state, written)
+        for other in (SET, SET._replace(key="11111111", run_id="ffffffff")):
+            records.save_set(state, 7, other)
+        found = records.load(state, 7)
+        assert found == written._replace(sets=[SET])
+        records.save(state, found)
+        assert json.loads((tmp_path / "7" / "record.json").read_bytes())["sets"] == []
+        records.save_set(state, 7, SET._replace(key="22222222"))
+        (tmp_path / "7" / "set-33333333.json").write_text('{"format":1,"key":7}')  # costs the others nothing
+        assert [other.key for other in _sets_of(state)] == ["22222222", "c0ffee00"]
+        records.forget_set(state, 7, SET._replace(key="22222222"))
+        assert _sets_of(state) == [SET]
+        records.forget(state, 7)
+    assert os.listdir(state) == []
+
+
+def _sets_of(state: str) -> list[CacheSet]:
+    found = records.load(state, 7)
+    assert found
+    return found.sets
+
+
+def test_the_record_of_a_set_is_the_runs_with_other_caches() -> None:
+    """One that is being made is nobody's yet. A set has no field that a record lacks."""
+    making = SET._replace(key="11111111", seeded={})
+    run = a_record(
+        seeded={"triton": Seeded("cd34")}, deferred=["triton"], sets=[SET._replace(deferred=["numba"]), making]
+    )
+    first, second = run.each()
+    assert (first, second.seeded, second.sets, second.uid) == (run, SET.seeded, [], run.uid)
+    assert second.set_directory == f"{run.run_directory}/sets/c0ffee00"
+    assert (first.set_directory, second.set_name) == (run.run_directory, "7.0a1b2c3d.c0ffee00")
+    assert run.left == ["triton", "numba"]
+    assert {*CacheSet._fields} < {*Record._fields}
+    assert records.decode("", records.encode(run)) == run
 
 
 def test_a_record_of_an_earlier_release_has_no_cache(tmp_path: Path) -> None:

@@ -314,10 +314,24 @@ def test_a_cache_is_hidden_before_it_is_removed(runs: Runs, monkeypatch: pytest.
     """A harvest that is repeated after a kill finds no half of it."""
     ending = runs.make()
     run = Path(ending.record.run_directory)
-    (run / "cache").mkdir(exist_ok=True)
+    caches = [run / "cache", run / "sets" / "c0ffee00" / "cache", run / "sets" / "11111111" / "cache"]
+    for cache in caches:
+        cache.mkdir(exist_ok=True, parents=True)
     monkeypatch.setattr(run_end, "remove_tree", fails)
     undone(ending)
-    assert (run.is_dir(), (run / "cache").exists()) == (True, False)
+    assert (run.is_dir(), [cache.exists() for cache in caches]) == (True, [False] * 3)
+
+
+def test_a_run_of_which_a_set_is_deferred_stays(runs: Runs) -> None:
+    """With the caches of all sets; what its other sets agreed on is taken down."""
+    other = records.CacheSet("0a1b2c3d", "c0ffee00", "sha256:ab", topics=["test.7.0/more"], deferred=["numba"])
+    ending = runs.make()
+    ending = ending._replace(record=ending.record._replace(sets=[other]))
+    (failure,) = run_end.release(ending, after(SOON))  # the store's directory is not there
+    assert "test.7.0/more" in str(failure)
+    (told,) = runs.events("harvest.deferred")
+    assert (told["profiles"], runs.deferred()) == (["numba"], [ending.record.run_name])
+    assert "cache/numba/code" in tree(ending.record.run_directory)
 
 
 @pytest.mark.threat(21)

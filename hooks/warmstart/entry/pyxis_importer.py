@@ -7,8 +7,9 @@ imported as the user (images/user/own_images.py). Where warmstart is off, or lea
 and for an image that is in no registry (`dockerd://`), the importer does what pyxis does without it: `enroot import`.
 pyxis asks before any task has read the job's verdict: a job that must fail gets the verdict, and imports nothing.
 
-The caches of a job belong to the first image that its prolog knew. A step in a container of another one is noted
-(`own_images.note_other`): enroot's hook leaves tools there their own places.
+A job has a set of caches for each image that it runs in (docs/adr/0057). The first one belongs to the first image that
+its prolog knew; which another image has, or none, is noted for enroot's hook (`own_images.note_other`): where there is
+none it leaves tools their own places. A set that a step has asked for is in the job's view: later steps need not ask.
 
 Protocol: pyxis 0.23 and later, importers/README.md: one line on stdout; stderr reaches the user only on failure;
 `release` may be called twice.
@@ -32,6 +33,7 @@ from warmstart.images.reference import SCHEME, Reference, check_allowed, parse, 
 from warmstart.images.scratch import Caps
 from warmstart.images.store import layout, uses
 from warmstart.images.user import own_images
+from warmstart.images.user.own_images import Made
 from warmstart.job import JobUnreadable, from_environment
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Images, Policy
@@ -39,16 +41,20 @@ from warmstart.policy.current import current_policy
 from warmstart.policy.match import NO_RULE, OBSERVE
 
 IMPORT_S = 3600.0
+CACHES_S = 20.0  # for root's socket to have a place, before an image that the store has is used without caches
 USAGE = "usage: pyxis-importer get URI | pyxis-importer release"
 
 
 class Maker(Protocol):
     """`maker.py` of a wing, which has a way to an image that the store lacks. Runs as the job's user."""
 
-    def make(self, installation: Installation, reference: Reference, policy: Policy, find: Callable[[], str]) -> str:
-        """Return the path of the image that was made for this job; "" if it is to be imported as the user.
+    def make(
+        self, installation: Installation, reference: Reference, policy: Policy, find: Callable[[], str]
+    ) -> own_images.Made | None:
+        """Return the image that was made for this job; None if it is to be imported as the user.
 
-        `find` looks for the image in the store, as the user. Raises `WarmstartError` if the step must fail.
+        `find` says when it is time to do without: it returns the path of the store's image then, else "". Raises
+        `WarmstartError` if the step must fail.
         """
 
 
@@ -69,7 +75,6 @@ def main(prefix: str, arguments: list[str]) -> int:
                     print(verdict, end="", file=sys.stderr)  # noqa: T201 - pyxis shows it
                     return 1
                 path = get(Installation(prefix), uri)
-                _note_caches(Installation(prefix), uri, path)
             case ["release"]:
                 own_images.release(_step())
                 return 0
@@ -84,58 +89,96 @@ def main(prefix: str, arguments: list[str]) -> int:
 
 
 def get(installation: Installation, uri: str) -> str:
-    """Return the path of the image: the store's if it has one, else one of the user's own, imported now."""
+    """Return the path of the image: the store's if it has one, else one of the user's own, imported now.
+
+    Leaves a note which of the job's caches the container has.
+    """
+    made = _get(installation, uri)
+    job_tmp = _job_tmp(installation)
+    if job_tmp and made.caches != "" and not _is_first(installation, uri, made.path):
+        with suppress(OSError):
+            own_images.note_other(job_tmp, os.environ.get("SLURM_STEP_ID", ""), made.caches)
+    return made.path
+
+
+def _get(installation: Installation, uri: str) -> Made:
     if installation.is_off or not uri.startswith(SCHEME) or _wants_nothing(installation):
-        return own_images.plain(uri, _step(), after(IMPORT_S))
+        return Made(own_images.plain(uri, _step(), after(IMPORT_S)))
     policy = _policy(installation)
     if policy is not None and _is_left_alone(installation, policy):
-        return own_images.plain(uri, _step(), after(IMPORT_S))
-    parsed, path = parse_uri(uri), ""
+        return Made(own_images.plain(uri, _step(), after(IMPORT_S)))
+    parsed = parse_uri(uri)
     if policy is not None:
         check_allowed(parsed.reference, policy.images.registries)
     # A user name asks for what that user's own credentials give access to, not for the image that all may read.
-    shared = None if parsed.login else policy
-    if shared is not None:
-        path = _from_prolog(installation, parsed.reference) or _from_store(installation, parsed.reference, shared)
-    path = path or own_images.handed_over(_job_tmp(installation), parsed.reference)
-    if shared is not None:
-        path = path or _from_maker(installation, parsed.reference, shared)
-    return path or _import(installation, parsed, policy)
+    if policy is not None and not parsed.login and (made := _shared(installation, parsed.reference, policy)):
+        return made
+    path = own_images.handed_over(_job_tmp(installation), parsed.reference) if parsed.login or policy is None else ""
+    return Made(path or _import(installation, parsed, policy))
 
 
-def _from_prolog(installation: Installation, reference: Reference) -> str:
-    """Return the path of an image that the job's prolog found, "" if it is none: all steps of a job have the same."""
-    path = dict(_known(installation)).get(reference.canonical(), "")
-    return path if path and os.access(path, os.R_OK) else ""
+def _is_first(installation: Installation, uri: str, path: str) -> bool:
+    """Return whether an image is the one that the job's first caches belong to; it may be left to pyxis."""
+    with suppress(WarmstartError):
+        return any(
+            path == own or parse_uri(uri).reference.canonical() == name for name, own in _known(installation)[:1]
+        )
+    return False
 
 
-def _from_maker(installation: Installation, reference: Reference, policy: Policy) -> str:
-    """Return the path of the image that somebody has made for the job; "" if it is to be imported as the user."""
+def _shared(installation: Installation, reference: Reference, policy: Policy) -> Made | None:
+    """Return an image that others may have, too; None if it is to be imported as the user."""
+    known, name, job_tmp = _known(installation), reference.canonical(), _job_tmp(installation)
+    found = dict(known).get(name, "")  # by the prolog: all steps of a job have the same
+    found = found if os.access(found, os.R_OK) else ""
+    if found and known[0][0] == name:
+        return Made(found, "")
+    if made := _asked_for(installation, name):
+        return made
+    stored = found or in_store(reference, policy)
+    if job_tmp or not stored:
+        try:
+            if made := _from_maker(installation, reference, policy, stored):
+                return made
+        except WarmstartError:
+            if not stored:
+                raise
+    path = found or _from_store(installation, reference, policy) or own_images.handed_over(job_tmp, reference)
+    return Made(path) if path else None
+
+
+def _asked_for(installation: Installation, name: str) -> Made | None:
+    """Return the image of an earlier step that asked for its caches."""
+    text = next(view.files(installation, _job(), view.set_of(name)), b"").decode("utf-8", "replace")
+    caches, _, path = text.rstrip("\n").partition(" ")
+    if not path or not os.access(path, os.R_OK):
+        return None
+    _note_use(installation, path)
+    return Made(path, caches)
+
+
+def _from_maker(installation: Installation, reference: Reference, policy: Policy, stored: str) -> Made | None:
+    """Return the image that somebody has made for the job, with its caches; None if it is for others to do so."""
+    patience = after(CACHES_S if stored else 0.0)
+
+    def find() -> str:
+        return (stored or in_store(reference, policy)) if patience.expired() else ""
+
     for module in wing.with_part("maker"):
         maker: Maker = wing.load(module)
-        if path := maker.make(installation, reference, policy, lambda: in_store(reference, policy)):
-            _note_use(installation, path)
-            return path
-    return ""
+        made = maker.make(installation, reference, policy, find)
+        if made:
+            _note_use(installation, made.path)
+            if made.text:
+                _say(made.text.rstrip("\n"))
+            return made
+    return None
 
 
 def _known(installation: Installation) -> list[tuple[str, str]]:
     """Return the job's images that its prolog knew, and their paths ("": left to pyxis). The first has the caches."""
     text = next(view.files(installation, _job(), "images"), b"").decode("utf-8", "replace")
     return [(name, path) for name, _, path in (line.partition(" ") for line in text.splitlines())]
-
-
-def _note_caches(installation: Installation, uri: str, path: str) -> None:
-    """Note that the job's caches are not this container's, unless it is of the job's first image."""
-    job_tmp, known = _job_tmp(installation), _known(installation)
-    if not job_tmp or not known:
-        return
-    name, own = known[0]
-    with suppress(WarmstartError):
-        if path == own or parse_uri(uri).reference.canonical() == name:
-            return
-    with suppress(OSError):
-        own_images.note_other(job_tmp, os.environ.get("SLURM_STEP_ID", ""))
 
 
 def _wants_nothing(installation: Installation) -> bool:

@@ -37,7 +37,7 @@ def finish(turn: Turn) -> Outcome:
         drop(deferred.TOO_OLD, session.audit)
     else:
         record = _harvest(session, record, session.audit.for_job(**record.job_labels), turn.left_s)
-        if record.deferred:
+        if record.left:
             deferred.defer(session.paths, HARVESTS, record, item.since)
             return LATER
         run_end.finish_deferred(session.paths, record, after(run_end.MAINTENANCE_SECONDS))

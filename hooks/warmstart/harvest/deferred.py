@@ -1,7 +1,7 @@
 """Runs that are over and of which something stays on the node: a cache to be harvested, or a directory to be removed.
 
-Both are errands with the run's record, whose `deferred` names the profiles that are to be harvested. The key is the
-run's name, which is unique to the run, so a requeued job can use the job's state.
+Both are errands with the run's record and those of its other sets of caches, whose `deferred` name the profiles that
+are to be harvested. The key is the run's name, which is unique to the run, so a requeued job can use the job's state.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def defer(paths: NodePaths, kind: Kind, record: Record, since: float) -> None:
     errands = Errands(paths, kind)
     with using_state(errands.directory):
         # One whose harvest took long comes after those that nobody has begun.
-        errand = Errand(str(record.uid), int(since), int(bool(record.judged)), record.run_name)
+        errand = Errand(str(record.uid), int(since), int(any(one.judged for one in record.each())), record.run_name)
         errands.put(errand, Left(since, records.encode(record).decode()))
 
 

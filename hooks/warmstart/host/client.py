@@ -27,6 +27,12 @@ def show_in_namespace(
         return worker.run(deadline, namespaces.show, namespace, run, owner, groups, shown)
 
 
+def attach_in_namespace(namespace: int, run: str, subdirs: list[str], deadline: Deadline) -> None:
+    """Show overlays of a run, or of a set in it, in an open mount namespace. Raises `OSError`, `WorkerSilent`."""
+    with Worker(ROOT, f"the mounts in {run}", rooms=(namespaces.__name__,), keep=[namespace]) as worker:
+        worker.run(deadline, namespaces.attach, namespace, run, subdirs)
+
+
 def remove_in_child(parent: int, name: str, deadline: Deadline) -> None:
     """Remove `name` in the directory `parent` as `files.remove_tree` does; `ETIME` if it hangs: it is left behind."""
     try:

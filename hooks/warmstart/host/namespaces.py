@@ -14,12 +14,12 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.host import linux
-from warmstart.host.files import PATH, opened_trusted, weakness
+from warmstart.host.files import PATH, mount_id, opened_trusted, weakness
 from warmstart.host.identity import Identity, surrender
 from warmstart.lean import libc
 from warmstart.paths import NOTHING, Shown
 
-_CLONE_NEWNS = 0x20000
+CLONE_NEWNS = 0x20000
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
@@ -59,6 +59,36 @@ def show(namespace: str, run: str, owner: Identity, groups: list[int], shown: li
             except OSError as error:
                 problems[item.target] = error.strerror or str(error)
     return problems
+
+
+def attach(namespace: int, run: str, subdirs: list[str]) -> None:
+    """Join an open mount namespace, and attach there what is mounted at `cache/<subdir>` of a directory of root's.
+
+    What is seen there already stays. Mounts that are made on the node later are not seen in a namespace that is
+    private. The process stays in that namespace. Raises `OSError`.
+    """
+    with opened_trusted(run, sticky=True, flags=PATH) as base, _opened_cache(base) as cache:
+        clones = {name: linux.clone(_mounted(name, cache)) for name in subdirs}
+    _join(linux.proc_path(namespace))
+    with opened_trusted(run, sticky=True, flags=PATH) as base, _opened_cache(base) as cache:
+        for name, clone in clones.items():
+            target = os.open(name, PATH | os.O_DIRECTORY, dir_fd=cache)
+            if mount_id(target) == mount_id(cache):
+                linux.attach_on(clone, target)
+            os.close(target)
+
+
+@contextmanager
+def _opened_cache(base: int) -> Iterator[int]:
+    fd = os.open("cache", PATH | os.O_DIRECTORY, dir_fd=base)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _mounted(name: str, cache: int) -> int:
+    return os.open(name, PATH | os.O_DIRECTORY, dir_fd=cache)
 
 
 def _show(run: int, item: Shown, owner: int) -> None:
@@ -190,7 +220,7 @@ def _unescaped(point: bytes) -> str:
 
 def enter_new() -> None:
     """Enter a new mount namespace: mounts made in it are visible to this process only and end with it. `OSError`."""
-    libc("unshare", _CLONE_NEWNS, subject="mount namespace")
+    libc("unshare", CLONE_NEWNS, subject="mount namespace")
     linux.mount("none", "/", "none", linux.MS_REC | linux.MS_PRIVATE)
 
 
@@ -201,7 +231,7 @@ def _join(namespace: str) -> None:
     CLONE_NEWPID), and so not this one.
     """
     fd, proc = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC), os.open("/proc", PATH)
-    libc("setns", fd, _CLONE_NEWNS, subject=namespace)
+    libc("setns", fd, CLONE_NEWNS, subject=namespace)
     os.fchdir(proc)
 
 

@@ -1,9 +1,10 @@
 """Step `harvest`: publish what the job compiled (docs/architecture.md, An epilog; docs/threats.md, rows 5, 7, 13).
 
-For each profile root copies the new entries into its stage, a process with the validator's uid judges them there, root
-packs the valid ones, and the store's owner publishes the bundle. A bundle that the store does not accept is spooled on
-the node. Invalid entries are dropped, with a reason in the audit. Profiles for which there is no time are listed in the
-record's `deferred`, and in `judged` how far they came; `release` then leaves the cache to maintenance.
+For each profile of each of the run's sets of caches, the first set first, root copies the new entries into its stage, a
+process with the validator's uid judges them there, root packs the valid ones, and the store's owner publishes the
+bundle. A bundle that the store does not accept is spooled on the node. Invalid entries are dropped, with a reason in
+the audit. Profiles for which there is no time are listed in the set's `deferred`, and in `judged` how far they came;
+`release` then leaves the caches to maintenance.
 
 Of a run on several nodes each node hands its bundles in (`store.parts`), and says so when it has no more. The last one
 starts `entry.background`, which publishes what all nodes have handed in.
@@ -41,7 +42,7 @@ from warmstart.lean import (
 )
 from warmstart.profiles import contract, last_use, registry
 from warmstart.profiles.client import Validator
-from warmstart.record import RecordChange, SeededBundle, boot_id
+from warmstart.record import Record, RecordChange, SeededBundle, boot_id
 from warmstart.seed import node_cache
 from warmstart.seed.overlay import frozen_overlay, was_shown
 from warmstart.steps.contract import Context, Outcome
@@ -104,70 +105,94 @@ class _Harvested(NamedTuple):
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Harvest the record's profiles, or only the deferred ones if there are any.
+    """Harvest the profiles of each set, or only the deferred ones if there are any.
 
-    Each failed profile is an error in the outcome's `degraded`. Unfinished profiles are listed in the record's
+    Each failed profile is an error in the outcome's `degraded`. Unfinished profiles are listed in their set's
     `deferred`, and so are those for which the stage's disk has no room.
     """
-    outcome = _harvest(context, options)
-    if context.record.nodelist and not outcome.record.get("deferred"):
-        outcome = outcome._replace(degraded=[*outcome.degraded, *_finish(context)])
-    return outcome
-
-
-def _harvest(context: Context, options: Options) -> Outcome:
+    record = context.record
     deadline = context.deadline.within(options.budget)
-    profile_names = _profiles_to_harvest(context, options, deadline)
-    if context.record.seeded and not profile_names:
-        return Outcome("skipped")
-    entries = 0
-    size = 0
+    chosen = _to_harvest(context, options, deadline)
+    total = _Total()
+    left: dict[str, _Left] = {}
+    for one, names in chosen:
+        audit = context.audit.bind(set=one.key) if one.key else context.audit
+        left[one.key] = _harvest(context._replace(record=one, audit=audit), options, deadline, names, total)
+    if record.nodelist and not any(of_set.deferred for of_set in left.values()):
+        total.degraded += _finish(context)
+    if record.seeded and not any(names for _, names in chosen):
+        return Outcome("skipped", degraded=total.degraded)
+    state = "changed" if total.entries else "unchanged"
+    change: RecordChange = {"deferred": left[""].deferred, "judged": left[""].judged}
+    if record.sets:
+        others = [(other, left.get(other.key, _Left([], {}))) for other in record.sets]
+        change["sets"] = [other._replace(deferred=of_set.deferred, judged=of_set.judged) for other, of_set in others]
+    return Outcome(state, {"entries": total.entries}, change, degraded=total.degraded, lost=total.lost)
+
+
+class _Left(NamedTuple):
+    """What of a set is left to do: see `Record`."""
+
+    deferred: list[str]
+    judged: dict[str, str]
+
+
+class _Total:
+    """What was harvested so far, of all sets."""
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.size = 0  # bytes
+        self.degraded: list[WarmstartError] = []
+        self.lost = False
+
+
+def _harvest(context: Context, options: Options, deadline: Deadline, profile_names: list[str], total: _Total) -> _Left:
+    """Harvest one set, within what the others have left."""
     deferred: list[str] = []
     judged: dict[str, str] = {}
-    degraded: list[WarmstartError] = []
-    lost = False
     for profile_name in profile_names:
         # The harvest of a profile is one bundle. If it were larger than jobs may fetch, nobody would get its entries.
-        max_size = min(options.max_size - size, context.policy.seed.max_fetch)
+        max_size = min(options.max_size - total.size, context.policy.seed.max_fetch)
         before = context.record.judged.get(profile_name, "")
-        limits = HarvestLimits(max_size, options.max_entries - entries, deadline, before)
+        limits = HarvestLimits(max_size, options.max_entries - total.entries, deadline, before)
         try:
-            harvested = _ProfileHarvest(context, profile_name, limits, degraded).run()
+            harvested = _ProfileHarvest(context, profile_name, limits, total.degraded).run()
         except _Late:
             deferred.append(profile_name)
             judged |= {profile_name: before} if before else {}
         except WarmstartError as error:
-            degraded.append(error)
-            lost = True
+            total.degraded.append(error)
+            total.lost = True
         except OSError as error:
             if error.errno in FULL:
                 deferred.append(profile_name)
                 judged |= {profile_name: before} if before else {}
                 continue
-            degraded.append(HarvestFailed(profile=profile_name, problem=error.strerror or str(error)))
-            lost = True
+            total.degraded.append(HarvestFailed(profile=profile_name, problem=error.strerror or str(error)))
+            total.lost = True
         else:
-            entries += harvested.entries
-            size += harvested.size
+            total.entries += harvested.entries
+            total.size += harvested.size
             if harvested.late:
                 deferred.append(profile_name)
                 judged |= {profile_name: harvested.judged} if harvested.judged else {}
-            degraded += [harvested.failed] if harvested.failed else []
-    state = "changed" if entries else "unchanged"
-    left: RecordChange = {"deferred": deferred, "judged": judged}
-    return Outcome(state, detail={"entries": entries}, record=left, degraded=degraded, lost=lost)
+            total.degraded += [harvested.failed] if harvested.failed else []
+    return _Left(deferred, judged)
 
 
-def _profiles_to_harvest(context: Context, options: Options, deadline: Deadline) -> list[str]:
-    """Return the profiles to harvest. If the job failed, leaves out those that require success."""
-    names = context.record.deferred or list(context.record.seeded)
+def _to_harvest(context: Context, options: Options, deadline: Deadline) -> list[tuple[Record, list[str]]]:
+    """Return the profiles to harvest, by set. If the job failed, leaves out those that require success."""
+    is_left = bool(context.record.left)
+    names = {one.key: one.deferred if is_left else list(one.seeded) for one in context.record.each()}
     if options.only is not None:
-        names = [name for name in names if name in options.only]
+        names = {key: [name for name in of_set if name in options.only] for key, of_set in names.items()}
     if options.failure and (reason := options.failure(deadline.within(CONTROLLER_SECONDS))):
-        left_out = [name for name in names if options.after_success is None or name in options.after_success]
+        every = dict.fromkeys(name for of_set in names.values() for name in of_set)
+        left_out = [name for name in every if options.after_success is None or name in options.after_success]
         context.audit.emit(events.HARVEST_LEFT_OUT, reason=reason, profiles=left_out)
-        return [name for name in names if name not in left_out]
-    return names
+        names = {key: [name for name in of_set if name not in left_out] for key, of_set in names.items()}
+    return [(one, names[one.key]) for one in context.record.each()]
 
 
 def _place(context: Context) -> RunParts | None:
@@ -343,7 +368,7 @@ class _ProfileHarvest:
         record, profile = self._context.record, self._profile
         entry_of, owner = profile.entry_of, record.uid
         busy = limits.deadline.within(BUSY_SECONDS)
-        with opened_dir(record.run_directory) as base, frozen_overlay(base, profile.name, busy) as overlay:
+        with opened_dir(record.set_directory) as base, frozen_overlay(base, profile.name, busy) as overlay:
             self._is_overlaid = overlay is not None
             if overlay:
                 collected = collect_overlay(
@@ -554,7 +579,7 @@ class _ProfileHarvest:
         """Move the bundle into this node's spool. A later epilog or maintenance publishes it."""
         context, profile = self._context, self._profile.name
         place, nodelist = self._place, context.record.nodelist
-        run = f"{context.record.run_name}.{profile}"
+        run = f"{context.record.set_name}.{profile}"
         spooled = Spooled(*self._namespace[1:], draft, run, "", place.name if place else "", nodelist)
         _add_to_spool(context, stage, spooled)
         context.audit.emit(
@@ -592,7 +617,7 @@ def _staged(context: Context, what: str, degraded: list[WarmstartError]) -> Iter
     too long. `degraded` gets the error if it cannot be removed.
     """
     directory = context.paths.stage
-    name = f"{context.record.run_name}.{what}"
+    name = f"{context.record.set_name}.{what}"
     ensure_dir(directory, 0o700)
     with opened_dir(directory) as parent:
         try:

@@ -20,7 +20,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.untrusted import TurnedAway, open_directory
-from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
@@ -78,6 +78,7 @@ class Options(NamedTuple):
     fresh: bool = False  # the job asked to start cold
     meeting: Meeting | None = None  # where the job's nodes agree on what they show it; None: each decides for itself
     sampled: bool = False  # it starts cold on purpose
+    attach: Callable[[list[str]], None] | None = None  # shows the overlays where else they must be seen; `OSError`
 
 
 class _Budget:
@@ -146,6 +147,8 @@ def run(context: Context, options: Options) -> Outcome:
             seeding.plan(profiles, facts)
             seeding.fetch()
             seeding.mount()
+            if options.attach:
+                seeding.attach(options.attach)
     finally:
         withheld = _give_away(context)
     if withheld:
@@ -304,6 +307,24 @@ class _Seeding:
                             return
                         self._sources[number] = mounted
 
+    def attach(self, attach: Callable[[list[str]], None]) -> None:
+        """Show the overlays where else they must be seen; where that fails, all profiles are extracted."""
+        mounted = [source.profile.name for source in self._sources if source.way]
+        try:
+            if mounted:
+                attach(mounted)
+        except OSError as error:
+            from warmstart.seed.overlay import OverlayUnavailable, discard
+
+            why = OverlayUnavailable(profile=", ".join(mounted), problem=error.strerror or str(error))
+            self._context.audit.emit(events.OVERLAY_FAILED, profile=mounted[0], error=why.as_audit())
+            with opened_dir(self._context.record.set_directory) as base, opened_dir("cache", base) as cache:
+                for name in mounted:
+                    discard(base, name)
+                    os.rmdir(name, dir_fd=cache)  # where it was seen, it is seen no more
+                    os.mkdir(name, 0o700, dir_fd=cache)
+            self._sources = [source._replace(way="", mapped=False, shown=()) for source in self._sources]
+
     def extract(self) -> None:
         """Extract entries that are not mounted, and rewrite entries that contain their own path."""
         for found in self._sources:
@@ -359,7 +380,7 @@ class _Seeding:
 
         context, profile = self._context, source.profile
         deadline = context.deadline.within(MOUNTING_SECONDS)
-        with opened_dir(context.record.run_directory) as base:
+        with opened_dir(context.record.set_directory) as base:
             try:
                 shown = overlay.show(base, profile.name, context.paths.layers, source.copied, ids, deadline)
             except OverlayUnavailable as error:
@@ -382,7 +403,7 @@ class _Seeding:
         if source.way:
             from warmstart.seed.overlay import discard
 
-            with opened_dir(self._context.record.run_directory) as base:
+            with opened_dir(self._context.record.set_directory) as base:
                 discard(base, source.profile.name)
         deadline = after(REMOVAL_SECONDS)
         remove_tree(cache, source.profile.name, deadline)
@@ -411,7 +432,7 @@ class _Seeding:
     @contextmanager
     def _opened_cache(self, profile: Profile) -> Iterator[int]:
         """Open the cache below root's directory. Raises `SeedFailed` if the job's user has replaced it."""
-        with opened_dir(self._context.record.run_directory) as base:
+        with opened_dir(self._context.record.set_directory) as base:
             try:
                 cache = open_directory("cache", base, mount_id(base))
             except TurnedAway as turned:
@@ -510,7 +531,7 @@ def _give_away(context: Context) -> CacheWithheld | None:
     """Make the job's user the owner of the cache and its directories, the cache itself last."""
     record = context.record
     try:
-        with opened_dir(record.run_directory) as base, opened_dir("cache", base) as cache:
+        with opened_dir(record.set_directory) as base, opened_dir("cache", base) as cache:
             for name in os.listdir(cache):
                 os.chown(name, record.uid, record.gid, dir_fd=cache, follow_symlinks=False)
             os.fchown(cache, record.uid, record.gid)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from warmstart.host import namespaces
-from warmstart.host.client import show_in_namespace
+from warmstart.host.client import attach_in_namespace, show_in_namespace
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.namespaces import Arrangement
@@ -46,6 +46,38 @@ def test_a_directory_shown_in_a_namespace(base: Path, further: list[str]) -> Non
         output, _ = process.communicate("\n")
     assert output == "warm1\n"
     assert os.listdir(target) == []
+
+
+@pytest.mark.threat(60)
+@pytest.mark.parametrize("propagation", ["private", "slave"])
+def test_a_mount_that_is_made_later_is_attached_where_it_is_not_seen(base: Path, propagation: str) -> None:
+    """Once, though another call follows and the namespace may see it already; a cache that was replaced has none."""
+    place = base / "set"
+    for name in ("cache", "cache/numba", "cache/triton", "merged"):
+        (place / name).mkdir(parents=True)
+    (place / "merged" / "entry").write_text("warm")
+    mounted = place / "cache" / "numba"
+    subprocess.run(["/usr/bin/mount", "--bind", base, base], check=True)
+    try:
+        subprocess.run(["/usr/bin/mount", "--make-shared", base], check=True)
+        script = f"echo; read line; cat {mounted}/entry; grep -c {mounted} /proc/mounts"
+        argv = ["/usr/bin/unshare", "--mount", "--propagation", propagation, "/bin/sh", "-c", script]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            subprocess.run(["/usr/bin/mount", "--bind", place / "merged", mounted], check=True)
+            namespace = os.open(f"/proc/{process.pid}/ns/mnt", os.O_RDONLY)
+            for _ in range(2):
+                attach_in_namespace(namespace, str(place), ["numba"], after(5))
+            (place / "cache" / "triton").rmdir()
+            (place / "cache" / "triton").symlink_to("/")
+            with pytest.raises(NotADirectoryError):
+                attach_in_namespace(namespace, str(place), ["triton"], after(5))
+            os.close(namespace)
+            output, _ = process.communicate("\n")
+        assert output == "warm1\n"
+    finally:
+        subprocess.run(["/usr/bin/umount", "-R", "-l", base], check=False)
 
 
 def test_a_namespaces_maker_goes_no_further_than_its_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from warmstart.errand import Errands
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, REMOVALS, DeferredHarvest
 from warmstart.paths import NodePaths
-from warmstart.record import StateFull
+from warmstart.record import CacheSet, StateFull
 
 NAME = "7.0a1b2c3d"
 
@@ -44,6 +44,13 @@ def test_a_run_is_there_once(paths: NodePaths) -> None:
     for since in (1.0, 2.0):
         deferred.defer(paths, HARVESTS, a_record(), since)
     assert runs_left(paths, HARVESTS) == [DeferredHarvest(NAME, 2.0, a_record())]
+
+
+def test_it_has_all_sets_of_the_run(paths: NodePaths) -> None:
+    """With what of each is left."""
+    other = CacheSet("0a1b2c3d", "c0ffee00", "sha256:ab", deferred=["numba"], judged={"numba": "1x"})
+    deferred.defer(paths, HARVESTS, a_record(sets=[other]), 1.0)
+    assert runs_left(paths, HARVESTS) == [DeferredHarvest(NAME, 1.0, a_record(sets=[other]))]
 
 
 def test_one_of_another_release_stays_for_it(paths: NodePaths) -> None:

@@ -25,7 +25,7 @@ from warmstart.host.files import remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.profiles.client import Validator
-from warmstart.record import RecordChange, Seeded, SeededBundle
+from warmstart.record import CacheSet, RecordChange, Seeded, SeededBundle
 from warmstart.seed.overlay import CacheBusy
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
@@ -214,6 +214,49 @@ def test_without_time_a_profile_is_deferred(job: Job) -> None:
     job.context = job.context._replace(record=job.context.record._replace(deferred=["numba"]))
     assert job.harvest().record == {"deferred": [], "judged": {}}
     assert job.offered() == [ENTRY]
+
+
+def with_another_set(job: Job) -> CacheSet:
+    """Have the job run in one more image, and compile there what it compiles outside."""
+    other = CacheSet("0a1b2c3d", "c0ffee00", "sha256:ab", publish_scope=SCOPE, seeded={"numba": Seeded("other", [])})
+    record = job.context.record._replace(sets=[other])
+    job.context = job.context._replace(record=record)
+    job.write("numba", numba_files())
+    job.write(f"../sets/{other.key}/cache/numba", numba_files())
+    return other
+
+
+def test_each_set_is_published_in_its_own_namespace(job: Job) -> None:
+    """The run's first one first; events of the other say which it is."""
+    other = with_another_set(job)
+    outcome = job.harvest()
+    assert (outcome.detail, outcome.record) == ({"entries": 2}, {"deferred": [], "judged": {}, "sets": [other]})
+    told = events(job.context, "cache.harvested")
+    assert [(event["namespace"], event.get("set")) for event in told] == [("ns", None), ("other", other.key)]
+    offered: Offers = bundles.offers(job.store, [SCOPE], "numba", "other", "n1-test")
+    assert [entry for offer in offered.offers for entry in offer.entries] == job.offered() == [ENTRY]
+
+
+def test_what_is_deferred_is_a_sets(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other set's profile of the same name was harvested, and is not harvested again."""
+    other = with_another_set(job)
+    real = space.room
+    monkeypatch.setattr(space, "room", lambda fd: 0 if events(job.context, "cache.harvested") else real(fd))
+    outcome = harvest.run(job.context, PLENTY)
+    assert outcome.record == {"deferred": [], "judged": {}, "sets": [other._replace(deferred=["numba"])]}
+    monkeypatch.setattr(space, "room", real)
+    job.context = job.context._replace(record=job.context.record._replace(**outcome.record))
+    assert job.harvest().record == {"deferred": [], "judged": {}, "sets": [other]}
+    assert [event["namespace"] for event in events(job.context, "cache.harvested")] == ["ns", "other", "other"]
+
+
+def test_a_sets_spooled_bundle_is_not_the_first_ones(job: Job) -> None:
+    """Nothing of one set takes the place of the other's, where the store takes neither."""
+    with_another_set(job)
+    shutil.rmtree(job.store)
+    harvest.run(job.context, PLENTY)
+    runs = sorted(name.split(".", 2)[2] for name in os.listdir(job.context.paths.spool))
+    assert runs == ["7.0a1b2c3d.c0ffee00.numba", "7.0a1b2c3d.numba"]
 
 
 @pytest.mark.parametrize("late", ["validator", "mksquashfs"])

@@ -66,6 +66,14 @@ class Directory(NamedTuple):
     caps: Caps  # of one import
 
 
+class Made(NamedTuple):
+    """An image that somebody has made for a step, and the caches that its container has."""
+
+    path: str
+    caches: str | None = None  # the key of a set (`record.CacheSet`), "" the run's first one; None: none of the job's
+    text: str = ""  # what the step is told
+
+
 def directory_of(job_tmp: str, step: str, caps: Caps) -> Directory:
     """Return the directory of a job's own images, created if missing: in its workspace, or else in /var/tmp.
 
@@ -85,21 +93,26 @@ def note_use(job_tmp: str, name: str) -> None:
     _leave(job_tmp, NOTE + name)
 
 
-def _leave(job_tmp: str, note: str) -> None:
+def _leave(job_tmp: str, note: str, text: str = "") -> None:
     folder = f"{job_tmp}/{FOLDER}"
     with suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     with opened_dir(folder) as fd:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        os.close(os.open(note, flags, 0o600, dir_fd=fd))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(note, flags, 0o600, dir_fd=fd)
+        try:
+            write_all(file, f"{text}\n".encode() if text else b"")
+        finally:
+            os.close(file)
 
 
-def note_other(job_tmp: str, step: str) -> None:
-    """Leave a note that the container of a step is not of the image that the job's caches belong to.
+def note_other(job_tmp: str, step: str, caches: str | None) -> None:
+    """Leave a note that the container of a step is not of the image that the job's first caches belong to.
 
-    `step` is the step's number; enroot's hook (packaging/enroot) reads the note. Raises `OSError`.
+    `step` is the step's number, `caches` the key of the set that it has, if any; enroot's hook (packaging/enroot) reads
+    the note. Raises `OSError`.
     """
-    _leave(job_tmp, f"{OTHER}{step if step.isascii() and step.isdecimal() else 'none'}")
+    _leave(job_tmp, f"{OTHER}{step if step.isascii() and step.isdecimal() else 'none'}", caches or "")
 
 
 def obtain(reference: Reference, directory: Directory, importer: Importer, login: str, deadline: Deadline) -> str:

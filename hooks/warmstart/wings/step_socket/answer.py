@@ -25,9 +25,9 @@ import traceback
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart import plan
+from warmstart import plan, sets
 from warmstart import record as records
-from warmstart.errors import WarmstartError
+from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.job import Job
@@ -36,15 +36,23 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.match import OBSERVE
 from warmstart.record import Record
 from warmstart.session import Session, open_session
-from warmstart.steps import image
+from warmstart.steps import image, seed
 from warmstart.steps.contract import Context
-from warmstart.wings.step_socket.asking import ALONE, ANSWER_S, FAILED, THERE, Answer, peer
-from warmstart.wings.step_socket.job import job_of
+from warmstart.wings.step_socket.asking import ALONE, ANSWER_S, FAILED, NO_CACHES, THERE, Answer, peer
+from warmstart.wings.step_socket.job import claimed_node, daemon_of, other_namespaces
 
 LONGEST_LINE = 600  # bytes
 READ_S = 2.0  # for the line
 PREPARE_S = 20  # until it is known how long to wait
 ROOT = 0
+
+
+class SetFailed(ResourceError):
+    """The caches of a step's image could not be made: its process has gone, or this node's disk or kernel refuses."""
+
+    code = "set-failed"
+    template = "{problem}"
+    hint = "read the reason; the step runs cold"
 
 
 class Asker(NamedTuple):
@@ -106,7 +114,7 @@ def _answer(installation: Installation, text: str, credentials: tuple[int, int, 
         job, record = granted
         session = opened._replace(audit=opened.audit.bind(**record.job_labels))
         try:
-            return _obtain(session, job, record, reference)
+            return _obtain(session, job, record, reference, pid)
         except WarmstartError as error:
             session.failed(image.NAME, error)
             return _failed(error)
@@ -118,11 +126,12 @@ def _failed(error: WarmstartError) -> Answer:
 
 def find_asker(installation: Installation, pid: int, uid: int) -> Asker | None:
     """Return whose step a process of `uid` is; None if it is in no step of that user's."""
-    job_id = job_of(pid)
+    daemon = daemon_of(pid)
     nodes = installation.nodes()
-    if job_id is None or not nodes:
+    if daemon is None or not nodes:
         return None
-    for node in nodes:
+    job_id, own = daemon.job_id, claimed_node(pid)
+    for node in sorted(nodes, key=own.__ne__):
         try:
             record = records.load(installation.node(node).state, job_id)
         except WarmstartError:
@@ -182,7 +191,7 @@ def _job(record: Record) -> Job:
     )
 
 
-def _obtain(session: Session, job: Job, record: Record, reference: Reference) -> Answer:
+def _obtain(session: Session, job: Job, record: Record, reference: Reference, pid: int) -> Answer:
     policy = session.policy
     check_allowed(reference, policy.images.registries)
     # A private image is copied into the job's workspace.
@@ -190,5 +199,21 @@ def _obtain(session: Session, job: Job, record: Record, reference: Reference) ->
     audit = session.audit.bind(step=image.NAME)
     context = Context(policy, session.paths, record, audit, after(policy.images.wait + ANSWER_S), session.store)
     done = image.run(context, image.Options((reference,), private=private))
-    notice = "".join(f"{line}\n" for line in done.notices)
-    return Answer(THERE, done.record["images"][reference.canonical()], text=notice)
+    path = done.record["images"][reference.canonical()]
+    notices, caches = list(done.notices), NO_CACHES
+    if record.cache and record.seeded:
+        found = sets.StepImage(reference.canonical(), done.record["image"], path)
+        signal.alarm(int(policy.seed.fetch_budget + sets.BEYOND_FETCHING_S + ANSWER_S))
+        try:
+            caches = _caches(context._replace(deadline=after(policy.seed.fetch_budget + ANSWER_S)), found, pid)
+        except (WarmstartError, OSError) as error:
+            why = error if isinstance(error, WarmstartError) else SetFailed(problem=error.strerror or str(error))
+            session.failed(seed.NAME, why)
+            notices.append(f"the container has no caches of its own: {why}")
+    return Answer(THERE, path, text="".join(f"{line}\n" for line in notices), caches=caches)
+
+
+def _caches(context: Context, image: sets.StepImage, pid: int) -> str:
+    """Return which set of caches a step's container has."""
+    with other_namespaces(pid, context.record.job_id) as namespaces:
+        return sets.provide(context, image, namespaces)

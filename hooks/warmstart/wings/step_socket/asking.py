@@ -27,6 +27,7 @@ from warmstart.policy.compiled import Images
 
 THERE, ALONE, BUSY, FAILED, BROKEN = "there", "alone", "busy", "failed", "broken"
 EXPIRED = "image-wait-expired"
+NO_CACHES = "-"
 HEARD = b"\n"  # the line before an answer that takes its time
 HEARD_S = 1.0
 MOST_BROKEN = 3  # lines that break off one after the other; then root's program is out of order
@@ -55,6 +56,7 @@ class Answer(NamedTuple):
     code: str = ""
     text: str = ""
     hint: str = ""
+    caches: str = NO_CACHES  # which the step's container has: the key of a set (`record.CacheSet`), "" the run's first
 
     def encode(self) -> bytes:
         """Return the line that root sends."""

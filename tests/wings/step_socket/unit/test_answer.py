@@ -18,6 +18,7 @@ from warmstart.policy.compiled import Policy
 from warmstart.record import Record
 from warmstart.wings.step_socket import answer
 from warmstart.wings.step_socket.answer import Asker, find_asker
+from warmstart.wings.step_socket.job import Daemon
 
 UID = os.getuid()
 
@@ -25,7 +26,7 @@ UID = os.getuid()
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
     """Return an installation with two nodes, where every process is in a step of job 7."""
-    monkeypatch.setattr(answer, "job_of", lambda _: 7)
+    monkeypatch.setattr(answer, "daemon_of", lambda _: Daemon(os.getpid(), 7))
     installation = Installation(str(tmp_path))
     for node in ("n1", "n2"):
         Path(installation.node(node).state).mkdir(parents=True)
@@ -72,9 +73,9 @@ def test_a_damaged_record_is_nobodys(here: Installation) -> None:
 
 def test_what_is_in_no_step_is_nobodys(here: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is anything on a host where no hook has run."""
-    monkeypatch.setattr(answer, "job_of", lambda _: None)
+    monkeypatch.setattr(answer, "daemon_of", lambda _: None)
     assert find_asker(here, 1, UID) is None
-    monkeypatch.setattr(answer, "job_of", lambda _: 7)
+    monkeypatch.setattr(answer, "daemon_of", lambda _: Daemon(os.getpid(), 7))
     assert find_asker(Installation("/nonexistent"), 1, UID) is None
 
 

@@ -32,7 +32,8 @@ ROOTS_WORD = {
 def made(policy: Policy) -> str | ImageDeclined:
     """Return what the importer gets, an image's path or nothing, or is told."""
     try:
-        return maker.make(Installation("/nonexistent"), REFERENCE, policy, lambda: "")
+        found = maker.make(Installation("/nonexistent"), REFERENCE, policy, lambda: "")
+        return found.path if found else ""
     except ImageDeclined as error:
         return error
 

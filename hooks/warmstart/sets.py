@@ -1,0 +1,228 @@
+"""Sets of caches of images that only a job's steps name: made while the job runs, once for each image (docs/adr/0057).
+
+    find a set of the image ──▶ none: write its file, make its directory, lock that ─▶ seed ─▶ write its file, show it
+                            └─▶ being made: wait for its maker; nobody makes it: undo it, make another
+
+Runs as root, beside the job's hooks. The maker holds a flock on the set's directory, which only root can open, and the
+job's lock no longer than to write a file. It may be killed between any two calls: a set that is not whole and not
+locked is undone by the next one who wants it, and goes with the run at the latest. A key, and so a mount point, is
+never used again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from warmstart import record as records
+from warmstart import view
+from warmstart.audit import events
+from warmstart.errors import ResourceError, WarmstartError
+from warmstart.host import client
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import ensure_dir, opened_dir, remove_tree, try_flock, wait_flock
+from warmstart.host.identity import WorkerSilent
+from warmstart.paths import SETS
+from warmstart.record import CacheSet, Record
+from warmstart.steps import seed
+from warmstart.steps.contract import Context
+
+MOST = 8  # sets of a run on a node beside its first one
+LOCK_S = 5.0
+BEYOND_FETCHING_S = 15.0  # that making a set may take, beyond `seed.fetch_budget`
+ATTACHING_S = 5.0
+REMOVAL_S = 5.0
+
+
+class TooManySets(ResourceError):
+    """A job has run in more images on a node than it can have caches for."""
+
+    code = "too-many-sets"
+    template = "the job has caches for {most} more images on this node, so this one has none"
+    hint = "nothing to do: tools in this container keep what they compile where they do without warmstart"
+
+
+class RunOver(ResourceError):
+    """The job's run ended while a set of caches was made for a step of it, or it has no caches."""
+
+    code = "run-over"
+    template = "job {job_id} has no caches on this node that a set could be added to"
+    hint = "nothing to do: mostly the job was cancelled"
+
+
+class SetUnfinished(ResourceError):
+    """Another step's set of the same image was not whole at the deadline."""
+
+    code = "set-unfinished"
+    template = "another step still makes the caches of image {image}"
+    hint = "a later step has them"
+
+
+class StepImage(NamedTuple):
+    """An image that a step runs in."""
+
+    reference: str  # canonical
+    digest: str
+    path: str  # of its squashfs
+
+
+def provide(context: Context, image: StepImage, namespaces: list[int]) -> str:
+    """Return the key of the run's set of an image, "" for the first one; make it if there is none, and show it.
+
+    `context` has the run's record as the step found it. `namespaces` are open mount namespaces that must see the
+    overlays. Raises `TooManySets`, `RunOver`, `SetUnfinished`, `JobBusy`, and what keeps a set from being made.
+    """
+    if not context.record.cache:
+        raise RunOver(job_id=context.record.job_id)
+    if image.digest == context.record.image:
+        _show(context, image, "")
+        return ""
+    deadline = context.deadline.within(context.policy.seed.fetch_budget + BEYOND_FETCHING_S)
+    while True:
+        with _claimed(context, image, deadline) as found:
+            if found.seeded:
+                _show(context, image, found.key)
+                return found.key
+            if found.facts:  # somebody has begun it, and makes it no more
+                _undo(context, found)
+                continue
+            _make(context._replace(deadline=deadline), image, found, namespaces)
+            return found.key
+
+
+@contextmanager
+def _claimed(context: Context, image: StepImage, deadline: Deadline) -> Iterator[CacheSet]:
+    """Yield the set of an image: whole; or, locked for a `with`, begun by somebody (it has facts), or new."""
+    with _locked_run(context) as run:
+        found = next((other for other in run.sets if other.image == image.digest), None)
+        fd = -1
+        if found is None:
+            found, fd = _begin(context, run, image)
+        elif not found.seeded:
+            fd = _opened(run.of(found))
+    try:
+        if fd >= 0 and found.facts:
+            if not wait_flock(fd, deadline):
+                raise SetUnfinished(image=image.reference)
+            found = _latest(context, found)
+        yield found
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+@contextmanager
+def _locked_run(context: Context) -> Iterator[Record]:
+    """Hold the job's lock for a `with`; yield the run's record as it is now. Raises `RunOver` or `JobBusy`."""
+    state, record = context.paths.state, context.record
+    with records.job_lock(state, record.job_id, context.deadline.within(LOCK_S)):
+        run = records.load(state, record.job_id)
+        if run is None or run.run_id != record.run_id or not run.cache:
+            raise RunOver(job_id=record.job_id)
+        yield run
+
+
+def _begin(context: Context, run: Record, image: StepImage) -> tuple[CacheSet, int]:
+    """Write down a new set, and return it with its locked directory."""
+    if len(run.sets) >= MOST:
+        raise TooManySets(most=MOST)
+    new = CacheSet(
+        run_id=run.run_id,
+        key=os.urandom(4).hex(),
+        image=image.digest,
+        head=run.head,
+        publish_scope=run.publish_scope,
+        read_scopes=run.read_scopes,
+        cache=context.policy.paths.cache,  # containers see it there
+    )
+    begun = new._replace(facts={"image": image.digest})
+    records.save_set(context.paths.state, run.job_id, begun)
+    with opened_dir(run.run_directory) as base:
+        ensure_dir(SETS, 0o755, base)
+        with opened_dir(SETS, base) as sets:
+            os.mkdir(new.key, 0o711, dir_fd=sets)
+    fd = _opened(run.of(new))
+    try_flock(fd)
+    return new, fd
+
+
+def _opened(one: Record) -> int:
+    """Open the directory of a set; -1 if its maker has not come to make it."""
+    with suppress(FileNotFoundError), opened_dir(one.set_directory) as fd:
+        return os.dup(fd)
+    return -1
+
+
+def _latest(context: Context, found: CacheSet) -> CacheSet:
+    """Return what has become of a set that somebody made; whoever undid it left it as it was begun."""
+    with _locked_run(context) as run:
+        return next((other for other in run.sets if other.key == found.key), found)
+
+
+def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[int]) -> None:
+    """Seed a set, and show it to the job's steps; undo it after an error."""
+    started, run = time.monotonic(), context.record
+    audit = context.audit.bind(step=seed.NAME, set=new.key, image=image.reference)
+    context = context._replace(record=run.of(new), audit=audit)
+    options = seed.Options(
+        tuple(run.seeded),
+        run.facts.get("declared", ""),
+        run.fresh,
+        sampled=run.sampled,
+        attach=lambda profiles: _attach(context, profiles, namespaces),
+    )
+    try:
+        _build(context.record, options.profiles)
+        outcome = seed.run(context, options)
+        for failure in outcome.degraded:
+            audit.emit(events.STEP_FAILED, error=failure.as_audit())
+        if not outcome.record.get("seeded"):  # the user's quota
+            raise outcome.degraded[0]
+        whole = new._replace(facts=outcome.record["facts"], seeded=outcome.record["seeded"])
+        with _locked_run(context._replace(deadline=after(LOCK_S))):
+            records.save_set(context.paths.state, run.job_id, whole)
+            _show(context, image, new.key)
+    except (WarmstartError, OSError):
+        _undo(context, new)
+        raise
+    seconds = round((time.monotonic() - started) * 1000, 3)
+    audit.emit(events.STEP_FINISHED, outcome=outcome.state, duration_ms=seconds, **outcome.detail)
+
+
+def _build(one: Record, profiles: tuple[str, ...]) -> None:
+    """Make the directories that seeding finds in a run's directory; they are root's until it gives them away."""
+    with opened_dir(one.set_directory) as base:
+        for name in ("cache", *(f"cache/{profile}" for profile in profiles)):
+            os.mkdir(name, 0o700, dir_fd=base)
+
+
+def _attach(context: Context, profiles: list[str], namespaces: list[int]) -> None:
+    """Show the overlays of a set in other mount namespaces. Raises `OSError`."""
+    for namespace in namespaces:
+        try:
+            client.attach_in_namespace(
+                namespace, context.record.set_directory, profiles, context.deadline.within(ATTACHING_S)
+            )
+        except WorkerSilent as error:
+            raise TimeoutError(str(error)) from error
+
+
+def _show(context: Context, image: StepImage, key: str) -> None:
+    """Tell the job's later steps of the set, so that they need not ask. Raises `StateUnusable` or `StateFull`."""
+    view.add(context.paths.view, context.record, view.set_of(image.reference), f"{key} {image.path}\n")
+
+
+def _undo(context: Context, one: CacheSet) -> None:
+    """Take down what there is of a set. What stays goes with the run."""
+    from warmstart.seed import overlay
+
+    record = context.record
+    with suppress(OSError), opened_dir(f"{record.run_directory}/{SETS}") as sets:
+        with suppress(FileNotFoundError), opened_dir(one.key, sets) as fd:
+            overlay.take_down(fd)
+        remove_tree(sets, one.key, after(REMOVAL_S))
+    with suppress(WarmstartError), _locked_run(context._replace(deadline=after(LOCK_S))):
+        records.forget_set(context.paths.state, record.job_id, one)

@@ -1,0 +1,57 @@
+"""A run of a job in an image, whose steps name others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.support.runs import a_context
+from warmstart import record as records
+from warmstart import sets, view
+from warmstart.host.deadline import after
+from warmstart.record import CacheSet, Seeded
+from warmstart.sets import StepImage
+from warmstart.steps import workspace
+from warmstart.steps.contract import Context
+
+FIRST, OTHER = f"sha256:{'aa' * 32}", f"sha256:{'bb' * 32}"
+IMAGE = StepImage("reg.example.com/a:1", OTHER, "/store/a.sqsh")
+
+
+class Run:
+    """A run whose prolog is over, of a job in an image."""
+
+    def __init__(self, root: Path) -> None:
+        (root / "store").mkdir()
+        self.context: Context = a_context(root)
+        record = self.context.record._replace(
+            image=FIRST, cache="/c", seeded={"numba": Seeded("ns")}, facts={"image": FIRST}, publish_scope="user-1-a"
+        )
+        self.context = self.context._replace(record=record)
+        self.state = self.context.paths.state
+        os.makedirs(f"{self.state}/7", mode=0o700, exist_ok=True)
+        records.save(self.state, record)
+        workspace.run(self.context, workspace.Options(("numba",)))
+        os.makedirs(self.context.paths.view, exist_ok=True)
+        view.publish(self.context.paths.view, record, {"environment": "x"})
+
+    def provide(self, image: StepImage = IMAGE) -> str:
+        """Have a step ask for its caches."""
+        return sets.provide(self.context._replace(deadline=after(20)), image, [])
+
+    @property
+    def sets(self) -> list[CacheSet]:
+        """Return the sets that the run's state names."""
+        found = records.load(self.state, 7)
+        return found.sets if found else []
+
+    @property
+    def directories(self) -> list[str]:
+        """Return the sets that have a directory."""
+        place = Path(self.context.record.run_directory, "sets")
+        return sorted(os.listdir(place)) if place.is_dir() else []
+
+    def shown(self, reference: str = IMAGE.reference) -> str:
+        """Return what later steps read of an image."""
+        path = Path(self.context.paths.view, "7", view.set_of(reference))
+        return path.read_text() if path.exists() else ""
