@@ -49,6 +49,7 @@ from warmstart.session import (
     StoreReplaced,
     known_store_id,
     open_session,
+    require_keeper,
 )
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
@@ -81,9 +82,10 @@ class Report(NamedTuple):
 def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Report:
     """Do all maintenance of one node. `slurm_conf` is the path of slurm.conf, "" for Slurm's default.
 
-    Raises `MaintenanceBusy` if another run holds the node's lock, and the errors of `open_session`.
+    Raises `NodeOfAnotherPod`, `MaintenanceBusy` if another run holds the node's lock, and the errors of `open_session`.
     """
     with open_session(installation, "maintain", node) as session, _node_lock(session):
+        require_keeper(session.paths, node)
         slurmctld = Slurmctld(Access(session.policy.paths.scontrol, slurm_conf, installation.slurm_libraries))
         return _NodeMaintenance(session, _job_is_over(slurmctld), slurm_conf, installation).all()
 
