@@ -113,7 +113,9 @@ def test_a_pod_is_killed_under_a_job(site: Site, nodes: Nodes, is_kept: bool) ->
     if "n1" in site.cluster.drained():
         site.cluster.resume("n1")
     wait_until("its requeueing", lambda: site.cluster.job(job).restarts == 1, 60)
-    site.cluster.admin("scontrol", "update", f"jobid={job}", "starttime=now")
+    # Slurm waits two minutes: what it still tells the node about the run before would end one that begins at once.
+    wait_until("the node", lambda: site.cluster.node_states()["n1"].state == "idle", 60)
+    site.cluster.admin("scontrol", "update", f"jobid={job}", "starttime=now+5")
     assert output_of(site, job).split() == ["made.bin"]
     assert nodes.pods["n1"].run(f"{site.cluster.prefix}/bin/warmstart", "maintain", "--node", "n1").returncode == 0
     assert not [name for name in site.runs("n1") if name in before]
