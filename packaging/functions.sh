@@ -39,6 +39,7 @@ release_parts() { # PYTHON CLI LIBEXEC: a release, in three directories that are
     done
     fill libexec/background.in "$3/background" -
     fill libexec/flush.in "$3/flush" -
+    fill libexec/timers.in "$3/timers" -
     fill libexec/task-prolog.in "$3/task-prolog" -
     fill libexec/pyxis-importer.in "$3/pyxis-importer" -
     fill libexec/apptainer-environment.in "$3/apptainer-environment" -

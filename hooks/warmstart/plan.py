@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import grp
 import os
+import pwd
 
 from warmstart import request, wing
 from warmstart.errors import UserError
@@ -17,7 +18,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.images import reference as references
 from warmstart.images.reference import PyxisImage, Reference
 from warmstart.job import Job
-from warmstart.lean import TYPE_CHECKING, Callable, partial
+from warmstart.lean import TYPE_CHECKING, Callable, partial, suppress
 from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.match import NO_RULE, Grant, combine, matching, observed_on, private_repository, scope_key
 from warmstart.profiles import registry
@@ -75,9 +76,9 @@ def grant(policy: Policy, job: Job) -> Grant:
     own = combine(policy, matching(policy, job, partial(groups, job)), job)
     if own.observed or not nodes.has_several(job.nodelist) or not _depends_on_node(policy):
         return own
-    names: list[str] = []
+    names: list[str | None] = []
 
-    def once() -> list[str]:
+    def once() -> list[str | None]:
         names.extend(() if names else groups(job))
         return names
 
@@ -93,14 +94,22 @@ def _matches_on_node(rule: Rule) -> bool:
     return any(condition.attribute == "node" for condition in rule.match)
 
 
-def groups(job: Job) -> list[str]:
-    """Return the names of the user's groups from this node's NSS. Groups without a name are left out."""
-    names = []
-    for gid in os.getgrouplist(job.user, job.gid):
-        try:
+def groups(job: Job) -> list[str | None]:
+    """Return the names of the user's groups from this node's NSS. Groups without a name are left out.
+
+    None stands for all others where the node does not know the user: of a directory that is not up yet there is no
+    error, and no member.
+    """
+    names: list[str | None] = []
+    gids = os.getgrouplist(job.user, job.gid)
+    for gid in gids:
+        with suppress(KeyError):
             names.append(grp.getgrgid(gid).gr_name)
+    if len(gids) == 1:
+        try:
+            pwd.getpwnam(job.user)
         except KeyError:
-            continue
+            names.append(None)
     return names
 
 

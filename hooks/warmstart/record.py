@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 
 from warmstart.errors import NodeError, ResourceError
 from warmstart.host import wire
@@ -36,6 +37,7 @@ NAME = "record.json"
 _HEAD = 512  # bytes, in which the uid stands, and before it nobody's text
 _SET, _JSON = "set-", ".json"  # of the name of another set's file: its key stands between them
 CLAIMED = "claimed:"  # before the reference of an image that was left to pyxis, in place of a digest
+_MACHINES_PIDS = 0xEFFFFFFC  # inode of the first pid namespace (PROC_PID_INIT_INO of linux/proc_ns.h)
 _NOT_OURS = frozenset({errno.EFBIG, errno.ELOOP, errno.EINVAL})  # no file that `save` writes: too long, a link, a FIFO
 
 
@@ -155,7 +157,7 @@ class Record(NamedTuple):
     """One run of a job on one node, and the set of caches that its prolog made. Steps of the prolog add to it."""
 
     run_id: str
-    boot_id: str
+    boot_id: str  # `incarnation`
     job_id: int
     view_id: int
     uid: int
@@ -251,10 +253,26 @@ else:
     RecordChange = dict
 
 
-def boot_id() -> str:
-    """Return the id of the current boot. Only files are left of a run whose record has another one."""
+def incarnation() -> str:
+    """Return the id of this boot and, in a container, of this container. Of a run of another one only files are left.
+
+    A pod that was replaced has the boot id of its machine, and none of the processes and mounts of the one before. Its
+    process 1 began at another time.
+    """
     with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
-        return str(file.read(), "ascii").strip()
+        boot = str(file.read(), "ascii").strip()
+    return boot if os.stat("/proc/self/ns/pid").st_ino == _MACHINES_PIDS else f"{boot}.{_began_ticks()}"
+
+
+def uptime_s() -> float:
+    """Return for how long this machine, or this container, has been up."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - _began_ticks() / os.sysconf("SC_CLK_TCK")
+
+
+def _began_ticks() -> int:
+    """Return when process 1 began, in clock ticks since boot (proc_pid_stat(5), field 22)."""
+    with open("/proc/1/stat", "rb", buffering=0) as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 @contextmanager

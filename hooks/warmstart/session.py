@@ -15,18 +15,20 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.errors import ResourceError, StoreError, UserError, WarmstartError
+from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_path, read_small
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
-from warmstart.record import using_state
+from warmstart.record import incarnation, using_state
 from warmstart.store.client import StoreClient
 
 # How often the timers in packaging/systemd start maintenance; doctor alarms after three intervals without success.
 NODE_INTERVAL_S = 1800
 STORE_INTERVAL_S = 86400
 LONGEST_ID = 64  # bytes
+KEPT = "kept"  # a lock, with the incarnation that has it
 STORE_SECONDS = 60.0  # for one operation on the store
 
 
@@ -52,6 +54,14 @@ class MaintenanceFailed(ResourceError):
     code = "maintenance-failed"
     template = "{part}: {problem}"
     hint = "read the reason; the next run tries again"
+
+
+class NodeOfAnotherPod(ResourceError):
+    """A pod that lives keeps the node. This one sees neither its mounts nor its step daemons."""
+
+    code = "node-of-another-pod"
+    template = "node {node} is kept by another pod, which is alive and has its state in {directory}, too"
+    hint = "give each pod a directory of its own for warmstart's state (docs/guides/kubernetes.md)"
 
 
 class StoreReplaced(StoreError):
@@ -141,6 +151,29 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
 
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
         flush(paths.journal, policy.paths.audit, syslog=policy.audit.syslog)
+
+
+def keep(paths: NodePaths) -> int | None:
+    """Keep a node for as long as the descriptor that is returned stays open; None if another process keeps it."""
+    with files.opened_lock(paths.locks, KEPT) as lock:
+        if not files.try_flock(lock):
+            return None
+        os.ftruncate(lock, os.pwrite(lock, incarnation().encode(), 0))
+        return os.dup(lock)
+
+
+def require_keeper(paths: NodePaths, node: str) -> None:
+    """Raise `NodeOfAnotherPod` if a process of another container keeps a node. With systemd's timers nobody does."""
+    try:
+        lock = files.open_regular(f"{paths.locks}/{KEPT}")
+    except FileNotFoundError:
+        return
+    try:
+        keeper = os.pread(lock, LONGEST_ID, 0).decode("ascii", "replace")
+        if keeper != incarnation() and not files.try_flock(lock):
+            raise NodeOfAnotherPod(node=node, directory=paths.shared)
+    finally:
+        os.close(lock)
 
 
 def known_store_id(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -59,7 +60,7 @@ def no_ids(*_: int) -> int:
     raise OSError(22, "Invalid argument")
 
 
-def no_loops(*_: object) -> tuple[int, str]:
+def no_loops(*_: object, **__: object) -> tuple[int, str]:
     """Fail as a node without /dev/loop-control does."""
     raise OSError(2, "No such file or directory")
 
@@ -100,6 +101,31 @@ def test_a_node_that_mounts_nothing(here: Node, monkeypatch: pytest.MonkeyPatch)
     assert "No such file" in found["seeding"].found
     monkeypatch.setattr(overlay, "_OPTIONS", "no_such_option")
     assert examined(here)["seeding"].status == "advice"
+
+
+def test_a_container_that_may_not_open_devices(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading modules would not help."""
+
+    def denied(*_: object, **__: object) -> tuple[int, str]:
+        raise PermissionError(errno.EPERM, "Operation not permitted", "/dev/loop0")
+
+    monkeypatch.setattr(loops, "attach", denied)
+    found = examined(here)["seeding"]
+    assert (found.status, found.change) == ("advice", kernel.DENIED)
+
+
+def test_a_workspace_on_a_containers_root(here: Node) -> None:
+    """Which is an overlay: no upper layer of another one."""
+    place = Path(here.policy.paths.workspace)
+    for name in ("lower", "upper", "work"):
+        (place.parent / name).mkdir()
+    options = f"lowerdir={place.parent}/lower,upperdir={place.parent}/upper,workdir={place.parent}/work"
+    linux.mount("warmstart-tests", str(place), "overlay", 0, options)
+    try:
+        (found,) = kernel.seeding(here)
+    finally:
+        linux.detach_path(str(place))
+    assert (found.status, found.change) == ("advice", kernel.VOLUME)
 
 
 def test_a_doctor_that_was_killed(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:

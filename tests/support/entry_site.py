@@ -19,7 +19,7 @@ from warmstart.host import process
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy import compiled, match
 from warmstart.policy.compiled import Limits, Policy, Rule
-from warmstart.record import boot_id
+from warmstart.record import incarnation
 from warmstart.slurm import commands
 from warmstart.store import bundles
 from warmstart.store.client import StoreClient
@@ -113,4 +113,4 @@ def _moment(event: dict[str, Any]) -> float:
 
 def this_boot() -> str:
     """Return this boot's id, as records have it."""
-    return boot_id()
+    return incarnation()

@@ -21,7 +21,7 @@ from warmstart.steps.contract import Context
 from warmstart.store.client import StoreClient
 
 Entries = dict[str, dict[str, bytes]]
-BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+BOOT = records.incarnation()
 
 
 class LateNode:

@@ -13,7 +13,7 @@ from warmstart.host.identity import Identity
 from warmstart.job import Job
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
-from warmstart.record import Record, boot_id
+from warmstart.record import Record, incarnation
 from warmstart.steps.contract import Context
 from warmstart.store.client import StoreClient
 
@@ -44,7 +44,7 @@ def a_record(**changes: object) -> Record:
     """Return the record of that job's first run, before any step, with some fields changed."""
     record = Record(
         run_id="0a1b2c3d",
-        boot_id=boot_id(),
+        boot_id=incarnation(),
         job_id=7,
         view_id=7,
         uid=os.getuid(),

@@ -35,7 +35,7 @@ OWN = {
     "entry/pyxis_importer.py:_job_tmp": "the view, which is root's; runs as the job's user",
     "entry/pyxis_importer.py:_known": "the view, which is root's; runs as the job's user",
     "host/linux.py:child_in": "a child's errno",
-    "host/loops.py:is_attached": "the kernel's answer",
+    "host/loops.py:_file_of": "the kernel's answer",
     "host/process.py:CompletedProgram.complaint": "the last line, made printable",
     "host/wire.py:parse": "what all of the others call",
     "hot.py:install": "code that `make install` has written",

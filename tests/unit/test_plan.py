@@ -12,7 +12,7 @@ from warmstart.cli.plan import preview
 from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
 from warmstart.job import Job
 from warmstart.policy.compiled import Condition, Limits, Pattern, Policy, Wing
-from warmstart.policy.match import Grant, scope_key
+from warmstart.policy.match import Grant, matching, scope_key
 from warmstart.profiles import numba, registry
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.record import Seeded
@@ -86,6 +86,16 @@ def test_only_pyxis_image_may_name_a_user(tmp_path: Path) -> None:
     job = a_job(comment="warmstart: image=alice@reg.example.com#a:1")
     with pytest.raises(ImageReferenceInvalid):
         plan.images(policy, GRANT, plan.request_of(policy, job, GRANT))
+
+
+def test_groups_of_a_user_whom_the_node_does_not_know() -> None:
+    """A directory that is not up yet says "no such user": a rule for a group is unknown, and grants nothing."""
+    stranger = a_job()._replace(user="nobody-knows", uid=60123, gid=0)
+    assert plan.groups(stranger) == ["root", None]
+    rule = a_rule(match=(Condition("group", (Pattern("research", ""),)),))
+    (found,) = matching(a_policy(Path("/x"))._replace(rules=(rule,)), stranger, lambda: plan.groups(stranger))
+    assert (found.matched, found.unknown, found.reason) == (False, True, "group is not known on this node")
+    assert plan.groups(a_job()._replace(user="root", gid=0)) == ["root"]
 
 
 def test_a_job_that_gets_nothing_is_not_told_off_for_its_comment() -> None:

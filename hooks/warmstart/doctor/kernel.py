@@ -7,6 +7,7 @@ is killed, its next run removes the directory.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import ROOT, Identity
-from warmstart.host.namespaces import enter_new
+from warmstart.host.namespaces import enter_new, mount_of
 from warmstart.host.worker import Worker
 from warmstart.images import scratch
 from warmstart.images.scratch import Caps
@@ -34,14 +35,17 @@ SAMPLE = Caps(size=1 << 20, files=16)
 MAP = "seeded files appear as the job's own"
 NO_MAP = "this kernel cannot map ids there, so seeded files appear as root's, mode 0666 (docs/reference/seeding.md)"
 LOAD = "load the modules overlay, squashfs and loop (/dev/loop-control)"
+DENIED = "this container may not open loop devices or make nodes of them: run it privileged"
+VOLUME = "put paths.workspace on a volume: an overlay, as a container's root is, cannot hold another one's upper layer"
 _Answer = TypeVar("_Answer")
 
 
 class _Shown(NamedTuple):
-    """Why the sample job sees no bundle ("" if it does), and whether ids are mapped."""
+    """Why the sample job sees no bundle ("" if it does), whether ids are mapped, and what to change."""
 
     problem: str
     mapped: bool
+    change: str = LOAD
 
 
 def seeding(node: Node) -> Iterator[Finding]:
@@ -52,7 +56,7 @@ def seeding(node: Node) -> Iterator[Finding]:
     shown = _try(node, _show)
     if shown.problem:
         found = f"cannot show bundles through an overlay ({shown.problem}): they are extracted, so jobs start later"
-        yield Finding(ADVICE, found, LOAD)
+        yield Finding(ADVICE, found, shown.change)
     else:
         yield Finding(OK, f"jobs see bundles through an overlay; {MAP if shown.mapped else NO_MAP}")
 
@@ -143,9 +147,10 @@ def _show(parent: str, name: str) -> _Shown:
             with overlay.JobIds(Identity("nobody", 65534, 65534)) as nobody:
                 mapped = overlay.build(run, "x", layers, [], nobody)
         except WarmstartError as error:
-            return _Shown(str(error), mapped=False)
+            return _Shown(str(error), mapped=False, change=VOLUME if mount_of(base).kind == "overlay" else LOAD)
         except OSError as error:
-            return _Shown(error.strerror or str(error), mapped=False)
+            is_denied = error.errno == errno.EPERM
+            return _Shown(error.strerror or str(error), mapped=False, change=DENIED if is_denied else LOAD)
     return _Shown("", mapped)
 
 

@@ -37,7 +37,7 @@ from warmstart.images.imports.requests import IMPORTS
 from warmstart.paths import Installation, NodePaths, longest_node_name
 from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration, format_size
-from warmstart.session import NODE_INTERVAL_S
+from warmstart.session import NODE_INTERVAL_S, NodeOfAnotherPod, require_keeper
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
 POWERFUL = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow", "docker", "lxd", "kmem"})
@@ -331,6 +331,17 @@ def tools(node: Node) -> Iterator[Finding]:
         yield Finding(OK, "; ".join([f"the importer is {importer}", *versions.values()]))
 
 
+def keeper(node: Node) -> Iterator[Finding]:
+    """Check that no pod that lives has its state here, too: it sees other mounts and other step daemons."""
+    for name in node.installation.nodes():
+        try:
+            require_keeper(node.installation.node(name), name)
+        except NodeOfAnotherPod as error:
+            yield Finding(WRONG, str(error), error.hint)
+            return
+    yield Finding(OK, "no other pod has its state here")
+
+
 def journals(node: Node) -> Iterator[Finding]:
     """Check for journals that no epilog or maintenance has moved into the audit log."""
     left = []
@@ -564,6 +575,7 @@ CHECKS = {
     "node.killed-hooks": killed_hooks,
     "node.full-state": full_state,
     "node.maintenance": maintenance,
+    "node.keeper": keeper,
     "node.journals": journals,
     "node.spool": spool,
     "node.removals": removals,

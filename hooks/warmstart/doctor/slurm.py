@@ -53,9 +53,13 @@ class Slurm(NamedTuple):
         """Return the path of one of this installation's hooks."""
         return f"{self.installation.prefix}/libexec/warmstart/{name}"
 
+    def scripts(self, key: str) -> list[str]:
+        """Return the paths of a hook's lines: a bare name is one that slurmctld has sent, with slurm.conf."""
+        return [self.conf.sibling(value) for value in self.conf.all(key)]
+
     def counting(self, key: str) -> list[str]:
-        """Return the lines of a hook that Slurm runs: before 24.05 the last one."""
-        values = self.conf.all(key)
+        """Return the paths of a hook's lines that Slurm runs: before 24.05 the last one."""
+        values = self.scripts(key)
         return values if self.version is not None and self.version >= SEVERAL_LINES else values[-1:]
 
 
@@ -112,7 +116,7 @@ def hook_places(slurm: Slurm) -> Iterator[Finding]:
 
     job_container/tmpfs hides what is below /tmp and /dev/shm, where any user can write.
     """
-    values = [value for key in ("Prolog", "Epilog", "TaskProlog") for value in slurm.conf.all(key)]
+    values = [value for key in ("Prolog", "Epilog", "TaskProlog") for value in slurm.scripts(key)]
     bad = [value for value in values if is_below(value, HIDDEN)]
     weak = probe.changeable([path for value in values for path in (glob.glob(value) if _is_glob(value) else [value])])
     if weak:

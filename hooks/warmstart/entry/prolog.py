@@ -124,7 +124,7 @@ def _record(hook: Hook) -> Record:
     job = hook.job
     return Record(
         run_id=hook.run_id,
-        boot_id=records.boot_id(),
+        boot_id=records.incarnation(),
         job_id=job.id,
         view_id=job.view_id,
         uid=job.uid,
@@ -148,7 +148,7 @@ def _supersede(hook: Hook, end: Deadline) -> None:
     from warmstart import run_end
 
     ending = run_end.Ending(hook.policy, hook.paths, earlier, hook.audit, hook.store)
-    rebooted = earlier.boot_id != records.boot_id()
+    rebooted = earlier.boot_id != records.incarnation()
     run_end.supersede(ending, end.within(SUPERSEDE_SECONDS), rebooted=rebooted)
 
 

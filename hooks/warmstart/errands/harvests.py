@@ -31,7 +31,7 @@ def finish(turn: Turn) -> Outcome:
     drop = partial(run_end.drop_deferred, session.paths, item, deadline=after(run_end.MAINTENANCE_SECONDS))
     if record is None:
         drop(deferred.DAMAGED, session.audit)
-    elif record.boot_id != records.boot_id():
+    elif record.boot_id != records.incarnation():
         drop(deferred.REBOOTED, session.audit)
     elif item.since < time.time() - deferred.LONGEST_SECONDS:
         drop(deferred.TOO_OLD, session.audit)

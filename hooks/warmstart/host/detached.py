@@ -23,6 +23,7 @@ SYSTEMCTL_S = 5.0
 CGROUP = "warmstart-import"
 _SLURM = "slurm"  # in the path of every cgroup of Slurm's: slurmd.service, slurmstepd.scope, /slurm/uid_…
 _OOM_SCORE = "/proc/self/oom_score_adj"
+_EXPENDABLE = "1000"  # no unit bounds its memory: where that is short, it goes before jobs and slurmd, and starts again
 _NOT_STARTED = 127
 
 
@@ -72,7 +73,7 @@ def _reset() -> None:
     os.chdir("/")
     os.umask(0o022)
     with suppress(OSError), open(_OOM_SCORE, "w", encoding="ascii") as file:
-        file.write("0")
+        file.write(_EXPENDABLE)
 
 
 def leave_cgroups(proc: str = "/proc/self") -> list[str]:

@@ -1,5 +1,8 @@
 """Loop devices: attach a file as a block device for as long as it is mounted; tell which file one has. Runs as root.
 
+/dev may lack a device that the kernel has: in a container it is a copy made at its start. A node is made then for as
+long as it takes to open it. /sys/block shows the devices of all containers of a machine.
+
 Constants, `struct loop_config` (Linux 5.8) and `struct loop_info64` are from linux/loop.h.
 """
 
@@ -8,10 +11,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import struct
 from contextlib import suppress
 
 from warmstart.host.files import read_small
+from warmstart.host.linux import proc_path
 
 CONTROL = "/dev/loop-control"
 _LOOP_CONFIGURE = 0x4C0A
@@ -24,12 +29,11 @@ _STATUS = "=5Q4I64s64s32s2Q"  # device and inode of the file first
 _NAME_LENGTH = 64
 _TRIES = 64
 _BLOCK = "/sys/block"
-_DELETED = " (deleted)"  # what the kernel says of a file without a name
-_LONGEST = 8192
+_LONGEST = 4096  # the size that a file of sysfs says to have
 
 
-def attach(file_fd: int, name: str) -> tuple[int, str]:
-    """Attach a file read-only to a free loop device; return the device's descriptor and path.
+def attach(file_fd: int, name: str, *, writable: bool = False) -> tuple[int, str]:
+    """Attach a file to a free loop device; return the device's descriptor, and the path to mount it from while open.
 
     The kernel frees the device when it is neither open nor mounted, so a killed process leaves nothing behind. `name`
     is what `losetup` shows. Raises `OSError` if there are no loop devices or none is free.
@@ -37,10 +41,10 @@ def attach(file_fd: int, name: str) -> tuple[int, str]:
     control = os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC)
     try:
         for _ in range(_TRIES):
-            path = f"/dev/loop{fcntl.ioctl(control, _LOOP_CTL_GET_FREE)}"
-            device = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            number = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
+            device, path = _open(f"loop{number}", os.O_RDWR if writable else os.O_RDONLY)
             try:
-                fcntl.ioctl(device, _LOOP_CONFIGURE, _config(file_fd, name))
+                fcntl.ioctl(device, _LOOP_CONFIGURE, _config(file_fd, name, 0 if writable else _READ_ONLY))
             except OSError as error:
                 os.close(device)
                 if error.errno != errno.EBUSY:  # another process took it first
@@ -58,34 +62,58 @@ def attach(file_fd: int, name: str) -> tuple[int, str]:
 def is_attached(device: int, file_fd: int) -> bool:
     """Return whether a device (`st_dev` of what is mounted from it) is a loop device with this very file.
 
-    Raises `OSError` if the device's node is missing.
+    Raises `OSError` if the device cannot be opened.
     """
     if os.major(device) != _LOOP_MAJOR:
         return False
-    fd = os.open(f"/dev/loop{os.minor(device)}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd, _ = _open(f"loop{os.minor(device)}", os.O_RDONLY | os.O_NONBLOCK)
     try:
-        status = bytearray(struct.calcsize(_STATUS))
         if os.fstat(fd).st_rdev != device:  # numbered in another way: the parameter max_part of loop
             return False
-        fcntl.ioctl(fd, _LOOP_GET_STATUS64, status)
+        file = os.fstat(file_fd)
+        return _file_of(fd) == (file.st_dev, file.st_ino)
     finally:
         os.close(fd)
-    file = os.fstat(file_fd)
-    return struct.unpack(_STATUS, status)[:2] == (file.st_dev, file.st_ino)
 
 
-def backing_files() -> list[str]:
-    """Return the paths of the files of all attached loop devices, as they were when they were attached."""
-    found = []
+def backing_files() -> frozenset[tuple[int, int]]:
+    """Return device and inode of the files of all attached loop devices that this process may open."""
+    found = set()
     for name in os.listdir(_BLOCK):
-        if name.startswith("loop"):
-            with suppress(OSError):  # not attached, or freed just now
-                path = read_small(f"{_BLOCK}/{name}/loop/backing_file", _LONGEST)
-                found.append(os.fsdecode(path).strip().removesuffix(_DELETED))
-    return found
+        if name.startswith("loop") and os.path.exists(f"{_BLOCK}/{name}/loop"):
+            with suppress(OSError):  # freed just now, or not for this container
+                fd, _ = _open(name, os.O_RDONLY | os.O_NONBLOCK)
+                try:
+                    found.add(_file_of(fd))
+                finally:
+                    os.close(fd)
+    return frozenset(found)
 
 
-def _config(file_fd: int, name: str) -> bytes:
+def _file_of(device: int) -> tuple[int, int]:
+    """Return device and inode of the file of an open loop device."""
+    status = bytearray(struct.calcsize(_STATUS))
+    fcntl.ioctl(device, _LOOP_GET_STATUS64, status)
+    number, inode, *_ = struct.unpack(_STATUS, status)
+    return number, inode
+
+
+def _open(name: str, flags: int) -> tuple[int, str]:
+    """Open a loop device that the kernel has; return its descriptor, and a path to it while that is open."""
+    path = f"/dev/{name}"
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(FileNotFoundError):
+        return os.open(path, flags), path
+    major, minor = read_small(f"{_BLOCK}/{name}/dev", _LONGEST).split(b":")
+    made = f"/dev/.{name}.{os.urandom(8).hex()}"
+    os.mknod(made, stat.S_IFBLK | 0o600, os.makedev(int(major), int(minor)))
+    try:
+        fd = os.open(made, flags)
+    finally:
+        os.unlink(made)
+    return fd, proc_path(fd)
+
+
+def _config(file_fd: int, name: str, flags: int) -> bytes:
     shown = name.encode()[: _NAME_LENGTH - 1]
-    flags = _READ_ONLY | _AUTOCLEAR
-    return struct.pack(_CONFIG, file_fd, 0, *(0,) * 5, 0, 0, 0, flags, shown, b"", b"", *(0,) * 10)
+    return struct.pack(_CONFIG, file_fd, 0, *(0,) * 5, 0, 0, 0, flags | _AUTOCLEAR, shown, b"", b"", *(0,) * 10)

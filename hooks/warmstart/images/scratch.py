@@ -36,16 +36,15 @@ from warmstart.lean import Iterator, NamedTuple, contextmanager, suppress
 PREFIX = "import."
 REMOVAL_S = 60.0
 MKE2FS = "/sbin/mke2fs"
-MOUNT = "/bin/mount"
 DISK = "disk"
 LAYOUT = "layout"
-MOUNT_S = 30.0
+MAKING_S = 30.0
 FILESYSTEM_BLOCK = 4096
 INODE = 256
 # Bytes for superblocks, bitmaps and the reserve, in addition to the inode tables.
 OVERHEAD = 16 << 20
 FEATURES = "^has_journal,^resize_inode"
-OPTIONS = "loop,nosuid,nodev,noatime,noinit_itable,barrier=0,errors=continue"
+OPTIONS = "noinit_itable,barrier=0,errors=continue"
 EVERY_S = 1.0
 LOOK_SHARE = 4  # measuring may take at most about one part in this many of the time
 DEEPEST = 200  # nested directories: no image has so many, and each level takes a descriptor
@@ -310,30 +309,35 @@ def mount_loop_filesystem(outer: int, path: str, name: str, caps: Caps) -> bool:
     fd = os.open(DISK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=outer)
     try:
         os.ftruncate(fd, caps.size + files * INODE + caps.size // 1024 + OVERHEAD)
-        is_made = True
+        is_mounted = _has_mounted(fd, f"{path}/{DISK}", files, f"{path}/{name}")
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise
-        is_made = False
+        is_mounted = False
     finally:
         os.close(fd)
-    disk = f"{path}/{DISK}"
+    if not is_mounted:
+        os.unlink(DISK, dir_fd=outer)
+    return is_mounted
+
+
+def _has_mounted(file: int, path: str, files: int, target: str) -> bool:
+    """Make a file system for so many files in the open file at `path`, and mount it; return whether that worked."""
+    from warmstart.host import linux, loops, process
+
     make = [
         MKE2FS, "-q", "-F", "-t", "ext4", "-b", str(FILESYSTEM_BLOCK), "-I", str(INODE), "-m", "0", "-N", str(files),
-        "-O", FEATURES, "-E", "lazy_itable_init=1,nodiscard", disk,
+        "-O", FEATURES, "-E", "lazy_itable_init=1,nodiscard", path,
     ]  # fmt: skip
-    mount = [MOUNT, "-n", "-t", "ext4", "-o", OPTIONS, disk, f"{path}/{name}"]
-    if is_made and _succeeds(make) and _succeeds(mount):
+    with suppress(WarmstartError, OSError):
+        if process.run(make, deadline=after(MAKING_S)).status:
+            return False
+        device, source = loops.attach(file, path, writable=True)
+        try:
+            linux.mount(source, target, "ext4", linux.RESTRICTED | linux.MS_NOATIME, OPTIONS)
+        finally:
+            os.close(device)  # the mount keeps it
         return True
-    os.unlink(DISK, dir_fd=outer)
-    return False
-
-
-def _succeeds(argv: list[str]) -> bool:
-    from warmstart.host import process
-
-    with suppress(WarmstartError):
-        return process.run(argv, deadline=after(MOUNT_S)).status == 0
     return False
 
 

@@ -47,6 +47,7 @@ from warmstart.session import (
     StoreReplaced,
     known_store_id,
     open_session,
+    require_keeper,
 )
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
@@ -79,9 +80,10 @@ class Report(NamedTuple):
 def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Report:
     """Do all maintenance of one node. `slurm_conf` is the path of slurm.conf, "" for Slurm's default.
 
-    Raises `MaintenanceBusy` if another run holds the node's lock, and the errors of `open_session`.
+    Raises `NodeOfAnotherPod`, `MaintenanceBusy` if another run holds the node's lock, and the errors of `open_session`.
     """
     with open_session(installation, "maintain", node) as session, _node_lock(session):
+        require_keeper(session.paths, node)
         slurmctld = Slurmctld(Access(session.policy.paths.scontrol, slurm_conf, installation.slurm_libraries))
         return _NodeMaintenance(session, _job_is_over(slurmctld), slurm_conf, installation).all()
 
@@ -133,7 +135,7 @@ class _NodeMaintenance:
         """`is_over` is true only for jobs that are certainly over."""
         self._session = session
         self._is_complete = True
-        self._orphans = Orphans(session, records.boot_id(), is_over, slurm_conf)
+        self._orphans = Orphans(session, records.incarnation(), is_over, slurm_conf)
         self._slurm_conf = slurm_conf
         self._store_id = installation.store_id
         self._installation = installation
@@ -288,13 +290,13 @@ class Orphans:
     def __init__(
         self,
         session: Session,
-        boot_id: str,
+        incarnation: str,
         is_over: Callable[[int], bool],
         slurm_conf: str,
     ) -> None:
         """`is_over` is true only for jobs that are certainly over."""
         self._session = session
-        self._boot_id = boot_id
+        self._incarnation = incarnation
         self._is_over = is_over
         self._slurm_conf = slurm_conf
         self.finished = 0  # runs
@@ -322,7 +324,7 @@ class Orphans:
             if record is None or not self._is_gone(job_id, record):
                 return
             audit = session.audit.for_job(**record.job_labels)
-            audit.emit(events.RUN_ABANDONED, rebooted=record.boot_id != self._boot_id)
+            audit.emit(events.RUN_ABANDONED, rebooted=record.boot_id != self._incarnation)
             deadline = after(plan.epilog_budget(session.policy))
             context = Context(session.policy, session.paths, record, audit, deadline, session.store)
             failure = run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf)).failure
@@ -340,7 +342,7 @@ class Orphans:
         return record is None or self._is_gone(job_id, record)
 
     def _is_gone(self, job_id: int, record: Record) -> bool:
-        return record.boot_id != self._boot_id or self._is_over(job_id)
+        return record.boot_id != self._incarnation or self._is_over(job_id)
 
     def _record(self, job_id: int) -> Record | None:
         """Return the record, or None. Audits and removes a damaged one, and what wings hold; its job is over."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from warmstart.host.wire import Json
 from warmstart.job import Job
-from warmstart.lean import Callable, Iterable, NamedTuple, Sequence
+from warmstart.lean import TYPE_CHECKING, Callable, Iterable, NamedTuple, Sequence
 from warmstart.policy.compiled import Condition, Pattern, Policy, Rule
 from warmstart.policy.trust import unproven
+
+if TYPE_CHECKING:
+    Groups = Callable[[], Sequence[str | None]]
 
 SCOPES = ("user", "account", "site")  # from the narrowest to the widest
 NO_RULE = "no rule matches it on this node"  # so it is left alone, whatever it asks for
@@ -47,15 +50,15 @@ class Grant(NamedTuple):
     own: dict[str, list[Json]] = {}  # noqa: RUF012 - what wings read of the rules that match, by key, in their order
 
 
-def matching(policy: Policy, job: Job, groups: Callable[[], list[str]]) -> list[Matched]:
+def matching(policy: Policy, job: Job, groups: Groups) -> list[Matched]:
     """Match every rule of the policy, in order.
 
-    `groups` returns the names of the user's groups from this node's NSS. It is called at most once, and only if a rule
-    needs it.
+    `groups` returns the names of the user's groups from this node's NSS, and None if it may lack some. It is called at
+    most once, and only if a rule needs it.
     """
-    known: list[list[str]] = []
+    known: list[Sequence[str | None]] = []
 
-    def once() -> list[str]:
+    def once() -> Sequence[str | None]:
         if not known:
             known.append(groups())
         return known[0]
@@ -111,7 +114,7 @@ def is_observed(policy: Policy, matches: Sequence[Matched]) -> bool:
     return mode == OBSERVE
 
 
-def observed_on(policy: Policy, job: Job, nodes: Sequence[str], groups: Callable[[], list[str]]) -> bool:
+def observed_on(policy: Policy, job: Job, nodes: Sequence[str], groups: Groups) -> bool:
     """Return whether the job is observed on any of these nodes: `is_observed` of each one's matches.
 
     From the last rule on, so each node is decided once; what is no matter of the node is asked once for each rule.
@@ -161,7 +164,7 @@ def _at(names: list[str], head: str) -> int:
     return low
 
 
-def private_repository(policy: Policy, job: Job, groups: Callable[[], list[str]], repository: str) -> str:
+def private_repository(policy: Policy, job: Job, groups: Groups, repository: str) -> str:
     """Return the name of the policy's private repositories that include `repository` (REGISTRY/REPOSITORY).
 
     Returns "" if none does or the job may not read them; then the site's credentials are not used.
@@ -245,7 +248,7 @@ def _grants_rights(rule: Rule) -> bool:
     return rule.scope in SCOPES[1:] or bool(rule.publishers or rule.own)
 
 
-def _match(rule: Rule, job: Job, groups: Callable[[], list[str]], doubted: frozenset[str]) -> Matched:
+def _match(rule: Rule, job: Job, groups: Groups, doubted: frozenset[str]) -> Matched:
     if not rule.match:
         return Matched(rule, True, "is for every job")
     reasons = []
@@ -260,21 +263,19 @@ def _match(rule: Rule, job: Job, groups: Callable[[], list[str]], doubted: froze
     return Matched(rule, not unknown, "; ".join(reasons), unknown)
 
 
-def _condition(
-    condition: Condition, job: Job, groups: Callable[[], list[str]], doubted: frozenset[str]
-) -> tuple[bool | None, str]:
+def _condition(condition: Condition, job: Job, groups: Groups, doubted: frozenset[str]) -> tuple[bool | None, str]:
     """Return whether the condition holds (None if the node does not know the attribute, or doubts it), and why."""
     attribute = condition.attribute
     if attribute in doubted:
         return None, f"{attribute} is only claimed: Slurm is not known to enforce it"
     values = groups() if attribute == "group" else [getattr(job, attribute)]
-    if values == [None]:
-        return None, f"{attribute} is not known on this node"
     for pattern in condition.patterns:
         for value in values:
             # An empty attribute matches no pattern, not even "*".
             if value and _matches(pattern, value):
                 return True, f"{attribute} {value!a} matches {pattern.glob!a}"
+    if None in values:
+        return None, f"{attribute} is not known on this node"
     globs = ", ".join(f"{pattern.glob!a}" for pattern in condition.patterns)
     return False, f"{attribute} {', '.join(f'{value!a}' for value in values)} is not {globs}"
 

@@ -147,6 +147,7 @@ class _Copy(NamedTuple):
     used: float
     size: int  # bytes, with the list of its files
     sha256: str
+    file: tuple[int, int] = (0, 0)  # device and inode
 
 
 def local_copy(
@@ -484,14 +485,14 @@ def prune(directory: str, layers: str, keep: Keep, now: float) -> int:
         return 0
 
 
-def _evict(fd: int, copies: list[tuple[_Copy, str]], keep: int, mounted: Container[str], now: float) -> int:
+def _evict(fd: int, copies: list[tuple[_Copy, str]], keep: int, mounted: Container[tuple[int, int]], now: float) -> int:
     """Evict copies, given with their scopes, until at most `keep` bytes are left; return the bytes removed."""
     from warmstart.host.space import Held, fair_order
 
     excess = sum(copy.size for copy, _ in copies) - keep
     removed = 0
     held = [
-        Held(scope, copy.size, may_go=copy.used <= now - IN_USE_SECONDS and copy.sha256 not in mounted)
+        Held(scope, copy.size, may_go=copy.used <= now - IN_USE_SECONDS and copy.file not in mounted)
         for copy, scope in copies
     ]
     for number in fair_order(held):
@@ -504,12 +505,12 @@ def _evict(fd: int, copies: list[tuple[_Copy, str]], keep: int, mounted: Contain
     return removed
 
 
-def _mounted_by_jobs() -> frozenset[str]:
-    """Return the SHA-256 of the copies that are mounted anywhere: where they were unmounted here, jobs have them."""
+def _mounted_by_jobs() -> frozenset[tuple[int, int]]:
+    """Return device and inode of what is mounted anywhere: of a copy that was unmounted here, jobs have it."""
     from warmstart.host import loops
 
     with suppress(OSError):  # no /sys
-        return frozenset(os.path.basename(path).partition(".")[0] for path in loops.backing_files())
+        return loops.backing_files()
     return frozenset()
 
 
@@ -542,7 +543,8 @@ def _copies(fd: int) -> list[_Copy]:
             with suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 sha256 = name.removesuffix(_BUNDLE)
-                copies.append(_Copy(status.st_mtime, status.st_size + _size(fd, sha256 + _FILES), sha256))
+                size = status.st_size + _size(fd, sha256 + _FILES)
+                copies.append(_Copy(status.st_mtime, size, sha256, (status.st_dev, status.st_ino)))
     return copies
 
 
@@ -601,7 +603,7 @@ def placed(directory: str) -> list[tuple[Copy, Use]]:
         with opened_dir(directory) as fd:
             for copy in _copies(fd):
                 with suppress(OSError, ValueError, TypeError):
-                    use = _use(fd, copy._replace(used=now) if copy.sha256 in mounted else copy)
+                    use = _use(fd, copy._replace(used=now) if copy.file in mounted else copy)
                     found.append((Copy(directory, copy.sha256, 0), use))
     except FileNotFoundError:
         return []

@@ -42,7 +42,7 @@ from warmstart.lean import (
 )
 from warmstart.profiles import contract, last_use, registry
 from warmstart.profiles.client import Validator
-from warmstart.record import Record, RecordChange, SeededBundle, boot_id
+from warmstart.record import Record, RecordChange, SeededBundle, incarnation
 from warmstart.seed import node_cache
 from warmstart.seed.overlay import frozen_overlay, was_shown
 from warmstart.steps.contract import Context, Outcome
@@ -298,7 +298,7 @@ class _ProfileHarvest:
         other scopes, because that user alone reads it.
         """
         scope = self._namespace.scope
-        if self._context.record.boot_id != boot_id():
+        if self._context.record.boot_id != incarnation():
             return []
         return bundles if is_user_scope(scope) else [bundle for bundle in bundles if bundle.scope == scope]
 

@@ -24,7 +24,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contex
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
-from warmstart.record import RecordChange, Seeded, SeededBundle
+from warmstart.record import RecordChange, Seeded, SeededBundle, uptime_s
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.bundles import FetchOverBudget, Offer, Offers
 from warmstart.store.layout import Namespace
@@ -47,7 +47,7 @@ NOTHING_PROPOSED = "nothing-proposed"  # by the job's head node
 NODES_DIFFER = "nodes-differ"  # in these facts
 
 MOST_NAMED = 64  # bundles in an event; an overlay has fewer
-JUST_BOOTED_S = 900.0  # of uptime; nodes that boot together lack the same bundles
+JUST_BOOTED_S = 900.0  # of uptime; nodes that start together lack the same bundles
 SPREAD_S = 2.0
 EXTRACTION_SECONDS = 60.0
 MOUNTING_SECONDS = 5.0
@@ -89,11 +89,11 @@ class _Budget:
         self._is_spread = False
 
     def spread(self) -> None:
-        """Pause a moment before the first fetch if the node has just booted, so that many do not ask at once."""
+        """Pause a moment before the first fetch if the node has just started, so that many do not ask at once."""
         if self._is_spread:
             return
         self._is_spread = True
-        if time.clock_gettime(time.CLOCK_BOOTTIME) < JUST_BOOTED_S:
+        if uptime_s() < JUST_BOOTED_S:
             import random
 
             # S311: jitter between nodes; no secret

@@ -233,6 +233,19 @@ def test_a_wrapper_that_runs_our_hook_is_taken(check: Check, site: Installation,
     assert check('"@/prolog"', str(wrapper))["slurm.prolog"] == ["wrong"]
 
 
+def test_a_hook_that_slurmctld_sends(check: Check, site: Installation, tmp_path: Path) -> None:
+    """Where nodes have no files of Slurm's, a script without a directory lies beside slurm.conf in slurmd's cache."""
+    shim = tmp_path / "prolog-50-warmstart.sh"
+    shim.write_text(f"#!/bin/sh\nexec {site.prefix}/libexec/warmstart/prolog\n")
+    shim.chmod(0o755)
+    others = "Prolog=prolog-00-theirs.sh\n"
+    (tmp_path / "prolog-00-theirs.sh").write_text("#!/bin/sh\n")
+    found = check('prolog = "@/prolog"   # ours', f"{others}Prolog={shim.name}", version=(26, 5))
+    assert bad(found) == {}
+    shim.write_text("#!/bin/sh\n")
+    assert "slurm.prolog" in bad(check('prolog = "@/prolog"   # ours', f"Prolog={shim.name}", version=(26, 5)))
+
+
 def test_hooks_that_are_not_there(check: Check, site: Installation) -> None:
     """A missing hook drains nodes, or fails all tasks."""
     for name in ("prolog", "epilog", "task-prolog"):

@@ -22,6 +22,7 @@ links = {{os.readlink(f"/proc/self/fd/{{fd}}") for fd in kept if os.path.exists(
 report = {{
     "descriptors": sorted(links - {{f"/proc/{{os.getpid()}}/fd"}}),
     "session": os.getsid(0), "group": os.getpgid(0), "environment": dict(os.environ), "cwd": os.getcwd(),
+    "oom": open("/proc/self/oom_score_adj").read().strip(),
     "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
 }}
 with open("{out}.new", "w") as file:
@@ -55,6 +56,7 @@ def test_it_has_nothing_of_its_parent(tmp_path: Path, monkeypatch: pytest.Monkey
         "SLURM_CONF": "/etc/other.conf",
     }
     assert (report["cwd"], report["blocked"]) == ("/", [])
+    assert report["oom"] == "1000"  # before jobs and slurmd: nobody bounds its memory, and it is started again
 
 
 def test_a_program_that_is_not_there_harms_nobody() -> None:

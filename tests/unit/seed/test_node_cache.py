@@ -318,7 +318,8 @@ def test_what_a_job_has_mounted_stays_and_counts_as_used(node: Node, monkeypatch
     """However long it runs. Removing it would free nothing; after the job it goes, since it is the oldest."""
     for name, hours in (("aa", 200), ("bb", 8)):
         put(node, name, WHOLES, hours)
-    mounted = [f"{node.directory}/aa.sqsh"]
+    status = (node.directory / "aa.sqsh").stat()
+    mounted = {(status.st_dev, status.st_ino)}
     monkeypatch.setattr(loops, "backing_files", lambda: mounted)
     assert sorted(use.at > time.time() - 9 for use in node_cache.uses(str(node.directory))) == [False, True]
     assert node.prune(0, wholes=0) == 10

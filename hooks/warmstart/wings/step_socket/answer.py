@@ -137,7 +137,7 @@ def find_asker(installation: Installation, pid: int, uid: int) -> Asker | None:
         except WarmstartError:
             return None
         if record is not None:
-            is_its_own = record.uid == uid and record.boot_id == records.boot_id()
+            is_its_own = record.uid == uid and record.boot_id == records.incarnation()
             return Asker(node, job_id, uid, record) if is_its_own else None
     return Asker(nodes[0], job_id, uid, None)
 
@@ -156,7 +156,7 @@ def _granted(policy: Policy, asker: Asker) -> tuple[Job, Record] | None:
         return None
     record = Record(
         run_id=os.urandom(4).hex(),
-        boot_id=records.boot_id(),
+        boot_id=records.incarnation(),
         job_id=asker.job_id,
         view_id=asker.job_id,
         uid=asker.uid,

@@ -60,7 +60,7 @@ def test_a_record_of_an_earlier_boot_is_no_jobs(here: Installation) -> None:
     """Ids of jobs are used again where slurmctld lost its state."""
     recorded(here, "n1")
     path = Path(here.node("n1").state) / "7" / records.NAME
-    path.write_text(path.read_text().replace(records.boot_id(), "0"))
+    path.write_text(path.read_text().replace(records.incarnation(), "0"))
     assert find_asker(here, 1, UID) is None
 
 

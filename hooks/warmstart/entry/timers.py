@@ -1,0 +1,95 @@
+"""`timers`: what systemd's timers and path unit do on a node, in one process in the foreground. For containers.
+
+Runs as root, for no job (docs/guides/kubernetes.md). A supervisor starts it in slurmd's own container, since another
+one sees neither the mounts of jobs nor their step daemons. While it lives, pods over the same state know that its nodes
+are kept (`session.keep`). On SIGTERM it maintains once more: bundles that wait for the store go there, and runs of jobs
+that are over are finished. Then it says what is left.
+
+It starts the programs that systemd starts, so an upgrade counts from their next start on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import subprocess
+import time
+from contextlib import suppress
+
+from warmstart.audit.fallback import complain
+from warmstart.harvest import spool
+from warmstart.host.files import names_in
+from warmstart.paths import Installation
+from warmstart.session import NODE_INTERVAL_S, keep
+
+LOOK_S = 15.0  # as in warmstart-audit.service, ExecStartPre=
+LOG_FULL_S = 300.0  # its RestartSec=
+FIRST_S = 300.0  # OnBootSec= of warmstart-maintain.timer
+SPREAD_S = 600.0  # its RandomizedDelaySec=
+LAST_S = 60.0  # for the last maintenance: docs/guides/kubernetes.md has the grace period that leaves it
+STOP_S = 5.0
+
+
+def main(prefix: str) -> int:
+    """Work until SIGTERM. Return the exit status."""
+    installation = Installation(prefix)
+    maintenance = [f"{prefix}/bin/warmstart", "maintain"]
+    stopped = _on_stop()
+    kept: dict[str, int] = {}
+    running: subprocess.Popen[bytes] | None = None
+    maintain_at, flush_at = time.monotonic() + FIRST_S + random.random() * SPREAD_S, 0.0  # noqa: S311 - no secret
+    while True:
+        _keep(installation, kept)
+        now = time.monotonic()
+        if now >= flush_at and not _flushed(installation):
+            flush_at = now + LOG_FULL_S
+        if now >= maintain_at and (running is None or running.poll() is not None):
+            running = subprocess.Popen(maintenance, stdout=subprocess.DEVNULL)
+            maintain_at = now + NODE_INTERVAL_S
+        if select.select([stopped], [], [], LOOK_S)[0]:
+            break
+    if running is not None:
+        running.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(STOP_S)
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(maintenance, check=False, timeout=LAST_S)
+    _flushed(installation)
+    _tell_left(installation)
+    return 0
+
+
+def _on_stop() -> int:
+    """Return a descriptor that can be read as soon as SIGTERM or SIGINT came."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return read
+
+
+def _keep(installation: Installation, kept: dict[str, int]) -> None:
+    """Keep the nodes that have run hooks by now, but for those of another pod that lives."""
+    for node in installation.nodes():
+        if node not in kept and (lock := keep(installation.node(node))) is not None:
+            kept[node] = lock
+
+
+def _flushed(installation: Installation) -> bool:
+    return subprocess.run([f"{installation.libexec}/flush"], check=False).returncode == 0
+
+
+def _tell_left(installation: Installation) -> None:
+    """Count what is left on the disk: with a pod's own disk it is lost."""
+    for node in installation.nodes():
+        paths = installation.node(node)
+        runs = sum(name.isdigit() for name in names_in(paths.state))
+        errands = sum(len(names_in(f"{paths.errands}/{kind}")) for kind in names_in(paths.errands))
+        bundles = len(spool.held(paths.spool))
+        if runs or errands or bundles:
+            complain(
+                f"node {node} leaves {runs} runs without an epilog, {bundles} bundles for the store, {errands} errands"
+            )

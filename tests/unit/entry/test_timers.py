@@ -1,0 +1,97 @@
+"""`timers`: in a container without systemd, one process in the foreground starts what timers and path units start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.processes import wait_until
+from warmstart import session
+from warmstart.paths import Installation
+from warmstart.record import incarnation
+from warmstart.session import NodeOfAnotherPod, keep, require_keeper
+
+# Its pauses are short here; the last maintenance may take as long as it takes.
+PROGRAM = """
+import sys
+from warmstart.entry import timers
+timers.LOOK_S, timers.FIRST_S, timers.SPREAD_S, timers.LOG_FULL_S = 0.05, 0.1, 0.0, 0.1
+sys.exit(timers.main(sys.argv[1]))
+"""
+HOOKS = Path(session.__file__).parents[1]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Return a prefix whose programs write into `done` what they were started for."""
+    for name, word in (("bin/warmstart", "maintained"), ("libexec/warmstart/flush", "flushed")):
+        program = tmp_path / name
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\necho {word} >>{tmp_path}/done\n")
+        program.chmod(0o755)
+    (tmp_path / "var/lib/warmstart/n1/state/7").mkdir(parents=True)
+    return tmp_path
+
+
+@contextmanager
+def started(site: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the program, and end it as a container's end does."""
+    argv = [sys.executable, "-c", PROGRAM, str(site)]
+    with subprocess.Popen(argv, env={"PYTHONPATH": str(HOOKS)}) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def done(site: Path) -> list[str]:
+    """Return what the programs were started for, so far."""
+    return (site / "done").read_text().split() if (site / "done").exists() else []
+
+
+def has(site: Path, *words: str) -> Callable[[], bool]:
+    """Return whether all of these were done."""
+    return lambda: {*words} <= {*done(site)}
+
+
+def test_it_does_what_timers_do_and_hands_on_what_it_can(site: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """On SIGTERM it maintains and flushes once more, and counts what is left: on a pod's own disk that is lost."""
+    with started(site) as process:
+        wait_until("maintenance", has(site, "maintained", "flushed"), 20)
+    assert process.returncode == 0
+    assert done(site)[-2:] == ["maintained", "flushed"]
+    assert "node n1 leaves 1 runs without an epilog, 0 bundles for the store, 0 errands" in capfd.readouterr().err
+
+
+def test_a_log_that_cannot_be_written_stops_nothing(site: Path) -> None:
+    """It is tried again."""
+    (site / "libexec/warmstart/flush").write_text(f"#!/bin/sh\necho failed >>{site}/done\nexit 1\n")
+    with started(site):
+        wait_until("two attempts", lambda: done(site).count("failed") > 1 and "maintained" in done(site), 20)
+
+
+def test_two_pods_over_one_state(site: Path) -> None:
+    """The living one keeps its node: nobody else maintains it, until it has ended."""
+    paths = Installation(str(site)).node("n1")
+    require_keeper(paths, "n1")  # nobody keeps it: systemd's timers do not
+    with started(site):
+        wait_until("a flush", has(site, "flushed"), 20)
+        require_keeper(paths, "n1")  # it is of this very incarnation
+        kept = Path(paths.locks, "kept")
+        assert kept.read_text() == incarnation()
+        kept.write_text("another pod")
+        with pytest.raises(NodeOfAnotherPod, match="node n1"):
+            require_keeper(paths, "n1")
+        assert keep(paths) is None
+    require_keeper(paths, "n1")
+    ours = keep(paths)
+    assert ours is not None
+    assert kept.read_text() == incarnation()
+    os.close(ours)
