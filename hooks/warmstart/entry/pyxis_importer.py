@@ -94,8 +94,8 @@ def get(installation: Installation, uri: str) -> str:
     Leaves a note which of the job's caches the container has.
     """
     made = _get(installation, uri)
-    job_tmp = _job_tmp(installation)
-    if job_tmp and made.caches != "" and not _is_first(installation, uri, made.path):
+    job_tmp, is_told = _job_tmp(installation), made.caches or _known(installation)
+    if job_tmp and is_told and made.caches != "" and not _is_first(installation, uri, made.path):
         with suppress(OSError):
             own_images.note_other(job_tmp, os.environ.get("SLURM_STEP_ID", ""), made.caches)
     return made.path

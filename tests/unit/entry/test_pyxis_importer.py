@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.entry_site import NODE, NUMBA, EntrySite
 from tests.support.superblocks import image
-from warmstart import wing
+from warmstart import view, wing
 from warmstart.entry import pyxis_importer
 from warmstart.entry.pyxis_importer import parse_uri
 from warmstart.errors import WarmstartError
@@ -22,8 +23,9 @@ from warmstart.images.importers.base import Importer
 from warmstart.images.reference import Reference
 from warmstart.images.store import uses
 from warmstart.images.user import own_images
-from warmstart.images.user.own_images import Directory
+from warmstart.images.user.own_images import Directory, Made
 from warmstart.policy.compiled import Condition, Pattern
+from warmstart.store.layout import StoreFailed
 
 HEX = "ab" * 32
 BY_DIGEST = f"docker://reg.example.com/a@sha256:{HEX}"
@@ -178,14 +180,76 @@ def test_a_wing_may_have_a_way_to_an_image(
     monkeypatch: pytest.MonkeyPatch, has: bool,
 ) -> None:  # fmt: skip
     """Whatever it makes is the job's, and its use is noted; what it has none for the user imports."""
-    made = "/store/a.sqsh" if has else ""
-    maker = SimpleNamespace(make=lambda _installation, _reference, _policy, find: find() or made)
+    made = "/store/a.sqsh"
+
+    def make(_installation: object, _reference: object, _policy: object, find: Callable[[], str]) -> Made | None:
+        return Made(find() or made) if has else None
+
+    maker = SimpleNamespace(make=make)
     monkeypatch.setattr(wing, "with_part", lambda part: [f"x.{part}"])
     monkeypatch.setattr(wing, "load", {"x.maker": maker}.get)
     noted: list[str] = []
     monkeypatch.setattr(pyxis_importer, "_note_use", lambda _, path: noted.append(path))
-    assert get(entry_site, capsys, BY_DIGEST)[:2] == (0, f"{made or '/own.sqsh'}\n")
+    assert get(entry_site, capsys, BY_DIGEST)[:2] == (0, f"{made if has else '/own.sqsh'}\n")
     assert (noted, len(imported)) == ([made] if has else [], not has)
+
+
+class Job:
+    """A job with caches, and a wing that makes more of them."""
+
+    def __init__(self, site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.view = site.root / "7.0a1b2c3d", Path(site.paths.view, "7")
+        for directory in (self.root / "tmp", self.view):
+            directory.mkdir(parents=True)
+        (self.view / "environment").write_text(f"{site.root}\n/constant\n{self.root}/cache\n")
+        self.asked = 0
+        self.made: Made | WarmstartError | None = None
+        monkeypatch.setattr(wing, "with_part", lambda part: [f"x.{part}"])
+        monkeypatch.setattr(wing, "load", {"x.maker": SimpleNamespace(make=self.make)}.get)
+
+    def make(self, *_: object) -> Made | None:
+        """Make what the test says."""
+        self.asked += 1
+        if isinstance(self.made, WarmstartError):
+            raise self.made
+        return self.made
+
+    @property
+    def note(self) -> str | None:
+        """What enroot's hook is told of the step."""
+        path = self.root / "tmp/warmstart-images/.other-0"
+        return path.read_text() if path.exists() else None
+
+
+def test_the_hook_is_told_which_caches_a_step_has(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Also of an image that the store has. A later step reads it in the view, and asks nobody."""
+    path, job = stored(entry_site), Job(entry_site, monkeypatch)
+    uses.record(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    job.made = Made(path, "c0ffee00")
+    assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
+    assert (job.note, job.asked) == ("c0ffee00\n", 1)
+    (job.view / view.set_of(BY_DIGEST.removeprefix("docker://"))).write_text(f"0ddba11d {path}\n")
+    assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
+    assert (job.note, job.asked, imported) == ("0ddba11d\n", 1, [])
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_stored_image_needs_no_caches(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, fails: bool,
+) -> None:  # fmt: skip
+    """The step has it where nobody makes caches, or making them fails; without an image the failure is the step's."""
+    path, job = stored(entry_site), Job(entry_site, monkeypatch)
+    uses.record(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    job.made = StoreFailed(what="x", problem="y") if fails else None
+    assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
+    os.unlink(path)
+    status, out, _ = get(entry_site, capsys, BY_DIGEST)
+    assert (status, out) == ((1, "") if fails else (0, "/own.sqsh\n"))
+    assert (job.note, len(imported)) == (None, 0 if fails else 1)
 
 
 def test_a_registry_that_the_policy_lost_is_not_there_now(
