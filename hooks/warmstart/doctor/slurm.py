@@ -271,9 +271,10 @@ def running(slurm: Slurm) -> Iterator[Finding]:
     except LookUpFailed as error:
         yield Finding(UNKNOWN, str(error), "run doctor where slurmctld answers")
         return
-    other = [key for key in SCRIPTS if set(configuration.scripts[key]) != set(slurm.counting(key))]
+    runs = {key: [slurm.conf.sibling(path) for path in configuration.scripts[key]] for key in SCRIPTS}
+    other = [key for key in SCRIPTS if set(runs[key]) != set(slurm.counting(key))]
     for key in other:
-        is_now = ", ".join(configuration.scripts[key]) or "not set"
+        is_now = ", ".join(runs[key]) or "not set"
         said = ", ".join(slurm.counting(key)) or "not set"
         change = "`scontrol reconfigure`; for slurmctld's own hooks restart slurmctld"
         yield Finding(WRONG, f"in slurmctld {key} is {is_now}, in {slurm.conf.path} {said}", change)

@@ -106,6 +106,14 @@ def test_what_slurmctld_runs_with(
     assert [found.status for found in slurm.running(subject)] == expected
 
 
+def test_what_a_configless_slurmctld_runs_with(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script that it sends has no directory there, and lies in slurmd's cache here."""
+    scripts = {key: ["prolog-50.sh"] if key == "Prolog" else [] for key in slurm.SCRIPTS}
+    monkeypatch.setattr(commands, "configuration", lambda *_: Configuration([], scripts))
+    conf = slurm_conf.SlurmConf("/run/slurm/conf/slurm.conf", {"prolog": ["prolog-50.sh"]})
+    assert [found.status for found in slurm.running(Slurm(conf, site, current_policy(site).policy))] == ["ok"]
+
+
 @pytest.mark.parametrize(
     ("lines", "status"),
     [
