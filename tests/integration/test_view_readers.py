@@ -228,6 +228,7 @@ def test_a_private_tmpdir_takes_no_tools_cache_away(base: Path, readers: dict[st
     others = {
         "QUACK_CACHE_DIR": f"{place}/root/quack_cache",
         "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": f"{place}/root/flash_attention_cute_dsl_cache",
+        "FLEX_ATTENTION_CUTE_DSL_CACHE_DIR": f"{place}/root/flex_attention_cute_dsl_cache",
         "CUTE_DSL_CACHE_DIR": f"{place}/root/cutlass_python_cache",
     }
 
