@@ -7,10 +7,12 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.support.image_site import CAPS
+from warmstart.host import loops
 from warmstart.host.identity import Identity
 from warmstart.images import scratch
 from warmstart.images.scratch import Caps, Exceeded, Watch
@@ -72,10 +74,18 @@ def test_an_error_that_names_a_descriptor_is_told() -> None:
     assert error.fields["path"] == "/w"
 
 
-@pytest.mark.parametrize("program", ["MKE2FS", "MOUNT"])
-def test_without_a_file_system_it_is_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+@pytest.mark.parametrize("lacking", ["mke2fs", "loop devices"])
+def test_without_a_file_system_it_is_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
     """A node without mke2fs, or without loop devices: nothing is left of the attempt, and programs are watched."""
-    monkeypatch.setattr(scratch, program, "/bin/false")
+
+    def attach(*_: object, **__: object) -> NoReturn:
+        raise FileNotFoundError(2, "No such file or directory", "/dev/loop-control")
+
+    if lacking == "mke2fs":
+        monkeypatch.setattr(scratch, "MKE2FS", "/bin/false")
+    else:
+        monkeypatch.setattr(scratch, "MKE2FS", "/bin/true")
+        monkeypatch.setattr(loops, "attach", attach)
     with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
         assert not work.is_loop_filesystem
         assert os.listdir(Path(work.path).parent) == [Path(work.path).name]
