@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -152,6 +153,7 @@ def test_a_job_that_ends_while_a_set_is_made_leaves_nothing(
         else:
             asked.cluster.requeue(job)
             asked.cluster.wait_for(job, {"PENDING"})
+            time.sleep(2.5)  # slurmd tells the new credential from the revoked one by the second
     if how == "requeued":
         asked.cluster.admin("scontrol", "update", f"jobid={job}", "starttime=now")
         assert "warm" in asked.finish(job).output
@@ -163,7 +165,7 @@ def test_a_job_that_ends_while_a_set_is_made_leaves_nothing(
 def slow_store(site: Site) -> Iterator[None]:
     """Let whoever fetches a bundle wait: an earlier fetch of it holds its file."""
     directory = site.var / "n2" / "bundles"
-    directory.mkdir(mode=0o700, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     held = []
     try:
         for bundle in site.store.rglob("*.sqsh"):
