@@ -19,7 +19,7 @@ from warmstart.host.namespaces import Mount
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
 from warmstart.slurm import commands
-from warmstart.slurm.facts import Access, Configuration
+from warmstart.slurm.facts import SCRIPTS, Access, Configuration
 
 GOOD = """\
 ClusterName=c
@@ -108,7 +108,7 @@ def test_what_slurmctld_runs_with(
 
 def test_what_a_configless_slurmctld_runs_with(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script that it sends has no directory there, and lies in slurmd's cache here."""
-    scripts = {key: ["prolog-50.sh"] if key == "Prolog" else [] for key in slurm.SCRIPTS}
+    scripts = {key: ["prolog-50.sh"] if key == "Prolog" else [] for key in SCRIPTS}
     monkeypatch.setattr(commands, "configuration", lambda *_: Configuration([], scripts))
     conf = slurm_conf.SlurmConf("/run/slurm/conf/slurm.conf", {"prolog": ["prolog-50.sh"]})
     assert [found.status for found in slurm.running(Slurm(conf, site, current_policy(site).policy))] == ["ok"]
