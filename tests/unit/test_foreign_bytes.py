@@ -34,6 +34,7 @@ OWN = {
     "doctor/wrapper.py:mistake": "the site's own script, which root runs; a command for a person, not a hook",
     "entry/pyxis_importer.py:_job_tmp": "the view, which is root's; runs as the job's user",
     "entry/pyxis_importer.py:_known": "the view, which is root's; runs as the job's user",
+    "errands/imports.py:_killed_for_memory": "the kernel's counts",
     "host/linux.py:child_in": "a child's errno",
     "host/loops.py:_file_of": "the kernel's answer",
     "host/process.py:CompletedProgram.complaint": "the last line, made printable",

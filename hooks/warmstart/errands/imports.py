@@ -22,6 +22,7 @@ from warmstart.errand import Errands
 from warmstart.errands.loop import DONE, LATER, Apart, Outcome, Turn, Work
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import read_small
 from warmstart.images import private
 from warmstart.images.choice import choose
 from warmstart.images.credentials import CredentialsUnusable, login_at
@@ -42,6 +43,8 @@ from warmstart.steps.image import tell
 
 HOOK = "import"  # of its events
 MADE = ("imported", "adopted")  # not: found in the store, or left to another host
+MEMORY_EVENTS = "/sys/fs/cgroup/memory.events"  # of a container; a whole machine has none there
+_LONGEST_EVENTS = 4096
 OVERTIME_S = 60.0  # after its deadline the process is killed: something hangs
 
 
@@ -131,7 +134,7 @@ class _Import:
         if self._request.is_expired(self._session.policy.images.import_deadline):
             raise self._abandoned(requests.EXPIRED)
         if self._errand.attempts > MOST_ATTEMPTS:
-            raise self._abandoned(f"its process has died {MOST_ATTEMPTS} times")
+            raise self._abandoned(f"its process has died {MOST_ATTEMPTS} times{_killed_for_memory()}")
         reference, policy = parse(self._request.reference), self._session.policy
         check_allowed(reference, policy.images.registries)
         site = self._site(reference, deadline)
@@ -213,6 +216,16 @@ def _most(session: Session) -> int:
 
 def _importer_with_login(policy: Policy, file: str, registry: str) -> Importer:
     return choose(policy.images, policy.import_user, policy.paths.cache, login_at(file, registry))
+
+
+def _killed_for_memory() -> str:
+    """Return how many processes of this container the kernel has killed since its start, "" if none (cgroup-v2)."""
+    with suppress(OSError, ValueError):
+        for line in read_small(MEMORY_EVENTS, _LONGEST_EVENTS).splitlines():
+            name, count = line.split()
+            if name == b"oom_kill" and int(count):
+                return f"; the kernel has killed {int(count)} processes for want of memory here"
+    return ""
 
 
 WORK = {IMPORTS.name: Work(IMPORTS, make, by_maintenance=False, apart=Apart(HOOK, _most, requests.waits_s))}

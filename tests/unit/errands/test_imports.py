@@ -19,6 +19,7 @@ from tests.support.superblocks import image
 from warmstart import wing
 from warmstart.entry import background
 from warmstart.errand import Errand, Errands
+from warmstart.errands import imports as imports_errand
 from warmstart.errors import WarmstartError
 from warmstart.host import wire
 from warmstart.images import choice
@@ -186,8 +187,17 @@ def test_the_last_attempt_ends_the_request(entry_site: EntrySite, monkeypatch: p
     assert left(entry_site) == []
 
 
-def test_an_import_that_has_died_too_often_is_given_up(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who wait hear why."""
+@pytest.mark.parametrize(
+    ("counted", "why"),
+    [("low 0\noom_kill 3\n", "3 processes for want of memory"), ("oom_kill 0\n", "5 times"), (None, "5 times")],
+)
+def test_an_import_that_has_died_too_often_is_given_up(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, counted: str | None, why: str
+) -> None:
+    """Those who wait hear why; in a container whether memory was short."""
+    monkeypatch.setattr(imports_errand, "MEMORY_EVENTS", str(tmp_path / "memory.events"))
+    if counted is not None:
+        (tmp_path / "memory.events").write_text(counted)
     flights = imports(monkeypatch, publish)
     request = ask(entry_site, attempts=MOST_ATTEMPTS)
     run(entry_site, request)
@@ -195,6 +205,7 @@ def test_an_import_that_has_died_too_often_is_given_up(entry_site: EntrySite, mo
     failure = requests.last_failure(entry_site.paths, request.image)
     assert failure
     assert (failure.code, "has died 5 times" in failure.text) == ("image-import-abandoned", True)
+    assert why in failure.text
 
 
 @pytest.mark.threat(38)
