@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import glob
 import os
+import re
+import shutil
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,11 +17,17 @@ from warmstart.doctor import installed, namespaces, slurm_conf
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.doctor.slurm import HIDDEN, NO_RELEASE, Slurm, is_below, is_ours
 from warmstart.doctor.slurm_conf import Plugin
+from warmstart.host import process
+from warmstart.host.deadline import after
 
 ENROOT = "/etc/enroot"
 HOOK = "40-warmstart.sh"
 PLUGIN = "warmstart.so"
 PYXIS = "spank_pyxis.so"
+PYXIS_TRUE = ("1", "true", "yes", "y")  # its config.c
+ENROOT_FALSE = "no?|N[oO]?|[fF](alse)?|FALSE"  # enroot.in
+PROGRAMS = "/usr/local/bin:/usr/bin:/bin"  # where jobs look, or so
+FUSE = "/dev/fuse"
 
 
 class Tasks(NamedTuple):
@@ -105,6 +113,53 @@ def pyxis(seen: Tasks) -> Iterator[Finding]:
         yield NO_RELEASE
     else:
         yield Finding(OK, "containers get the job's environment and cache")
+
+
+def squashfuse(seen: Tasks) -> Iterator[Finding]:
+    """Check what enroot needs to start images without unpacking them, where pyxis is told to."""
+    if seen.pyxis is None or seen.pyxis.argument("use_squashfuse") not in PYXIS_TRUE:
+        yield Finding(OK, "pyxis does not start images without unpacking them")
+        return
+    bad = []
+    program = shutil.which("squashfuse", path=PROGRAMS)
+    if program is None:
+        bad.append((f"squashfuse is in none of {PROGRAMS}", "install it"))
+    elif _is_low_level(program):
+        found = f"{program} is squashfuse_ll, whose processes may stay behind, unkillable, and drain the node"
+        bad.append((found, "put squashfuse itself in its place"))
+    if not (os.path.exists(FUSE) and os.stat(FUSE).st_mode & 0o006 == 0o006):
+        bad.append((f"users cannot open {FUSE}", f"modprobe fuse; chmod 0666 {FUSE}"))
+    is_native = not re.fullmatch(ENROOT_FALSE, enroot_setting(seen.enroot, "ENROOT_NATIVE_OVERLAYFS"))
+    if not is_native and shutil.which("fuse-overlayfs", path=PROGRAMS) is None:
+        found = f"enroot has no ENROOT_NATIVE_OVERLAYFS, and fuse-overlayfs is in none of {PROGRAMS}"
+        bad.append((found, f"set ENROOT_NATIVE_OVERLAYFS yes in {seen.enroot}/enroot.conf, or install fuse-overlayfs"))
+    for found, change in bad:
+        yield Finding(WRONG, f"pyxis has use_squashfuse=1, but {found}", f"{change}; or leave out use_squashfuse")
+    if not bad:
+        yield Finding(OK, "containers start from images without unpacking them (docs/guides/pyxis.md has the price)")
+
+
+def _is_low_level(program: str) -> bool:
+    """Return whether a `squashfuse` is squashfuse_ll: by the name of its file, or by an option that only that has.
+
+    It tells no name but the one that it was called by; 0.1.104 has no such option.
+    """
+    if os.path.basename(os.path.realpath(program)) == "squashfuse_ll":
+        return True
+    done = process.run([program, "--help"], deadline=after(5.0))
+    return b"timeout=N" in done.stdout + done.stderr
+
+
+def enroot_setting(enroot: str, key: str) -> str:
+    """Return a setting of enroot's files, "" if it has none. The first value counts (enroot.in, `config::export`)."""
+    directory = glob.escape(enroot)
+    for path in (*glob.glob(f"{directory}/enroot.conf"), *sorted(glob.glob(f"{directory}/enroot.conf.d/*.conf"))):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                name, *value = re.split(r"[\s=]+", line.strip(), maxsplit=1)
+                if name == key and any(value):
+                    return value[0]
+    return ""
 
 
 def spank(seen: Tasks) -> Iterator[Finding]:
@@ -212,6 +267,7 @@ def _is_mounted(enroot: str, path: str) -> bool:
 CHECKS = {
     "slurm.task-prolog": task_prolog,
     "slurm.pyxis": pyxis,
+    "slurm.squashfuse": squashfuse,
     "slurm.spank": spank,
     "slurm.namespace": namespace,
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -294,6 +295,66 @@ def test_the_task_prolog_with_pyxis(check: Check, site: Installation, tmp_path: 
     assert check("TaskProlog=@/task-prolog", "", plugins=pyxis)["slurm.pyxis"] == ["wrong"]
     (mounts / "50.fstab").write_text("# " + (mounts / "50.fstab").read_text())
     assert check(plugins=pyxis)["slurm.pyxis"] == ["critical"]
+
+
+HIGH_LEVEL = "    -o subdir=PATH         mount subdirectory PATH of ARCHIVE"
+LOW_LEVEL = f"{HIGH_LEVEL}\n    -o timeout=N           idle N seconds for automatic unmount"
+
+
+class Needs(NamedTuple):
+    """What a node has for pyxis's `use_squashfuse`."""
+
+    uses: str = "1"
+    programs: Mapping[str, str] = {"squashfuse": HIGH_LEVEL}  # what each says on `--help`
+    conf: str = ""
+    mode: int | None = 0o666  # of the device
+
+
+@pytest.mark.parametrize(
+    ("has", "status"),
+    [
+        (Needs(), ["ok"]),
+        (Needs("0", {}, mode=0o600), ["ok"]),
+        (Needs("yes", {}), ["wrong"]),
+        (Needs(mode=0o660), ["wrong"]),
+        (Needs(mode=None), ["wrong"]),
+        (Needs(programs={"squashfuse": LOW_LEVEL}), ["wrong"]),
+        (Needs(programs={"squashfuse_ll": ""}), ["wrong"]),  # to which `squashfuse` is a link
+        (Needs(conf="ENROOT_NATIVE_OVERLAYFS  no\n"), ["wrong"]),
+        (Needs(conf="#ENROOT_NATIVE_OVERLAYFS no\n"), ["ok"]),
+        (Needs("1", {"squashfuse": HIGH_LEVEL, "fuse-overlayfs": ""}, "ENROOT_NATIVE_OVERLAYFS=false\n"), ["ok"]),
+        (Needs("1", {}, "ENROOT_NATIVE_OVERLAYFS n\n", None), ["wrong"] * 3),
+    ],
+)
+def test_what_pyxis_needs_to_start_images_without_unpacking(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: Needs, status: list[str]
+) -> None:
+    """Where pyxis is told to: a program, which is not the one that cannot be killed, a device, and an overlay."""
+    places, device = tmp_path / "bin", tmp_path / "fuse"
+    places.mkdir()
+    (tmp_path / "enroot/enroot.conf.d").mkdir(parents=True)
+    (tmp_path / "enroot/enroot.conf.d/a.conf").write_text(has.conf)
+    for name, text in has.programs.items():
+        (places / name).write_text(f"#!/bin/sh\necho '{text}' >&2\nexit 2\n")
+        (places / name).chmod(0o755)
+    if "squashfuse_ll" in has.programs:
+        (places / "squashfuse").symlink_to("squashfuse_ll")
+    if has.mode is not None:
+        device.touch()
+        device.chmod(has.mode)
+    monkeypatch.setattr(containers, "PROGRAMS", str(places))
+    monkeypatch.setattr(containers, "FUSE", str(device))
+    found = check(plugins=f"required spank_pyxis.so importer=x use_squashfuse={has.uses}\n")
+    assert found["slurm.squashfuse"] == status
+
+
+def test_the_first_of_enroots_settings_counts(tmp_path: Path) -> None:
+    """As enroot reads its files; an empty value is none."""
+    (tmp_path / "enroot.conf.d").mkdir()
+    assert containers.enroot_setting(str(tmp_path), "ENROOT_A") == ""
+    (tmp_path / "enroot.conf.d/a.conf").write_text("ENROOT_A c\n")
+    (tmp_path / "enroot.conf").write_text("ENROOT_A\nENROOT_AB x\n  ENROOT_A = b\n")
+    assert containers.enroot_setting(str(tmp_path), "ENROOT_A") == "b"
 
 
 def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
