@@ -136,10 +136,11 @@ def _shared(installation: Installation, reference: Reference, policy: Policy) ->
     if made := _asked_for(installation, name):
         return made
     stored = found or in_store(reference, policy)
-    if job_tmp or not stored:
+    if job_tmp or not stored or not _is_used_today(policy, stored):
         try:
-            if made := _from_maker(installation, reference, policy, stored):
-                return made
+            made = _from_maker(installation, reference, policy, stored)
+            if made and (job_tmp or not stored):
+                return made  # else only the question mattered: the job can leave no note, and root records its use
         except WarmstartError:
             if not stored:
                 raise
@@ -157,9 +158,16 @@ def _asked_for(installation: Installation, name: str) -> Made | None:
     return Made(path, caches)
 
 
+def _is_used_today(policy: Policy, path: str) -> bool:
+    """Return whether a use of the store's image was recorded within a day, so that root would not do it again."""
+    with suppress(OSError):
+        return uses.is_recorded_today(policy.paths.store, os.path.basename(path).removesuffix(layout.IMAGE))
+    return False
+
+
 def _from_maker(installation: Installation, reference: Reference, policy: Policy, stored: str) -> Made | None:
     """Return the image that somebody has made for the job, with its caches; None if it is for others to do so."""
-    patience = after(CACHES_S if stored else 0.0)
+    patience = after(CACHES_S if stored and _job_tmp(installation) else 0.0)
 
     def find() -> str:
         return (stored or in_store(reference, policy)) if patience.expired() else ""

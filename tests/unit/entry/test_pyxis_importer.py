@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -204,12 +205,14 @@ class Job:
         (self.view / "environment").write_text(f"{site.root}\n/constant\n{self.root}/cache\n")
         self.asked = 0
         self.made: Made | WarmstartError | None = None
+        self.finds: list[Callable[[], str]] = []
         monkeypatch.setattr(wing, "with_part", lambda part: [f"x.{part}"])
         monkeypatch.setattr(wing, "load", {"x.maker": SimpleNamespace(make=self.make)}.get)
 
-    def make(self, *_: object) -> Made | None:
+    def make(self, _installation: object, _reference: object, _policy: object, find: Callable[[], str]) -> Made | None:
         """Make what the test says."""
         self.asked += 1
+        self.finds.append(find)
         if isinstance(self.made, WarmstartError):
             raise self.made
         return self.made
@@ -250,6 +253,30 @@ def test_a_stored_image_needs_no_caches(
     status, out, _ = get(entry_site, capsys, BY_DIGEST)
     assert (status, out) == ((1, "") if fails else (0, "/own.sqsh\n"))
     assert (job.note, len(imported)) == (None, 0 if fails else 1)
+
+
+@pytest.mark.parametrize("days", [0, 2])
+def test_root_notes_the_use_of_a_job_that_can_leave_no_note(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, days: int,
+) -> None:  # fmt: skip
+    """It has no workspace: a wing is asked for a stored image, too, unless a use was recorded within a day.
+
+    The step is served what it would be without, whether somebody answers or nobody has time.
+    """
+    rules = entry_site.policy.images
+    entry_site.write(entry_site.policy._replace(images=rules._replace(keep=rules.keep._replace(lease=7 * uses.DAY))))
+    path, job = stored(entry_site), Job(entry_site, monkeypatch)
+    os.unlink(job.view / "environment")
+    name = Path(path).name.removesuffix(".sqsh")
+    uses.record(str(entry_site.store), name, NODE)
+    used = time.time() - days * uses.DAY
+    os.utime(entry_site.store / "images/leases" / name, (used, used))
+    for made in (Made("/other.sqsh"), None, StoreFailed(what="x", problem="y")):
+        job.asked, job.made = 0, made
+        assert get(entry_site, capsys, BY_DIGEST)[:2] == (0, f"{path}\n")
+        assert (job.asked, imported) == (1 if days else 0, [])
+    assert all(find() == path for find in job.finds)
 
 
 def test_a_registry_that_the_policy_lost_is_not_there_now(

@@ -8,7 +8,7 @@
 Nobody but the store's owner sees who uses what; for all others there are the leases. They are written last, so what one
 promises is true.
 
-Runs as the store's owner, but for `last` and `is_protected`. A write to the shared file system for each job would cost
+Runs as the store's owner, but for `last` and the two `is_…`. A write to the shared file system for each job would cost
 more than the look-up, so a node records its use of an image once a day, and knows by its own disk that it has
 (client.py). Nodes do not know each other's jobs, and Slurm is not queried (docs/architecture.md, rule 8). Instead, an
 image counts as used by a live job on a node until the policy's `keep.lease` after that node's last use, which is longer
@@ -106,6 +106,11 @@ def _leases(store: str, name: str) -> dict[str, float]:
         with suppress(FileNotFoundError):
             found[use] = os.stat(os.path.join(store, IMAGES, LEASES, name + use), follow_symlinks=False).st_mtime
     return found
+
+
+def is_recorded_today(store: str, name: str) -> bool:
+    """Return whether a node's root has recorded a use within a day. Runs as any user."""
+    return _leases(store, name).get("", 0.0) > time.time() - DAY
 
 
 def is_protected(store: str, name: str, lease: float) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -131,6 +132,20 @@ def test_a_job_for_which_the_prolog_had_nothing_to_do_is_served_too(
     assert Path(image_path(ended.output)).parent == asked.store / "images", ended
     (imported,) = [event for event in asked.audit("--event", "image.imported") if event["image"] == image]
     assert imported["job_id"] == ended.job_id
+
+
+def test_root_records_the_use_of_a_job_that_can_leave_no_note(asked: Site, fresh_image: Callable[[], str]) -> None:
+    """The store has its image, but nobody has recorded a use within a day; so the image stays for a lease from now."""
+    image = fresh_image()
+    asked.write_policy("rules:\n  - {name: everyone}\n")
+    first = asked.finish(asked.cluster.submit(naming(asked, image), BOB, "--nodelist=n1"))
+    lease = asked.store / "images/leases" / Path(image_path(first.output)).stem
+    two_days_ago = time.time() - 2 * 86400
+    for use in (lease, asked.var / "n1/uses" / lease.name):
+        os.utime(use, (two_days_ago, two_days_ago))
+    second = asked.finish(asked.cluster.submit(naming(asked, image), BOB, "--nodelist=n1"))
+    assert image_path(second.output) == image_path(first.output)
+    assert lease.stat().st_mtime > two_days_ago + 86400
 
 
 HET_RULES = """\
