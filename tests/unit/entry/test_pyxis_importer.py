@@ -265,12 +265,12 @@ def test_root_notes_the_use_of_a_job_that_can_leave_no_note(
     The step is served what it would be without, whether somebody answers or nobody has time.
     """
     rules = entry_site.policy.images
-    entry_site.write(entry_site.policy._replace(images=rules._replace(keep=rules.keep._replace(lease=7 * uses.DAY))))
+    entry_site.write(entry_site.policy._replace(images=rules._replace(keep=rules.keep._replace(lease=7 * 86400))))
     path, job = stored(entry_site), Job(entry_site, monkeypatch)
     os.unlink(job.view / "environment")
     name = Path(path).name.removesuffix(".sqsh")
     uses.record(str(entry_site.store), name, NODE)
-    used = time.time() - days * uses.DAY
+    used = time.time() - days * 86400
     os.utime(entry_site.store / "images/leases" / name, (used, used))
     for made in (Made("/other.sqsh"), None, StoreFailed(what="x", problem="y")):
         job.asked, job.made = 0, made
