@@ -79,14 +79,14 @@ def leave_out_task_prolog(site: Site) -> None:
 
 
 @contextmanager
-def plugged(site: Site, *, first: bool = False) -> Iterator[None]:
-    """Load pyxis and, after it (or `first`), warmstart's plugin."""
+def plugged(site: Site, *, first: bool = False, options: str = "") -> Iterator[None]:
+    """Load pyxis with further `options` and, after it (or `first`), warmstart's plugin."""
     with spank.loaded(site):
         plugstack = site.cluster.base / "etc/plugstack.conf"
         ours = plugstack.read_text()
         (site.cluster.base / "pyxis").mkdir(exist_ok=True)
         importer = site.cluster.prefix / "libexec/warmstart/pyxis-importer"
-        pyxis = f"required {PYXIS} importer={importer} runtime_path={site.cluster.base}/pyxis\n"
+        pyxis = f"required {PYXIS} importer={importer} runtime_path={site.cluster.base}/pyxis {options}\n"
         plugstack.write_text(ours + pyxis if first else pyxis + ours)
         yield
 
@@ -235,6 +235,25 @@ def run_without(site: Site, image: str, own: str) -> None:
         check_places(site, own, "and no task prolog")
 
 
+def run_without_unpacking(site: Site, image: str) -> None:
+    """Run what differs where pyxis starts a container from the store's file."""
+    with plugged(site, options="use_squashfuse=1"):
+        show = 'cat /etc/motd; grep -o "^overlay / " /proc/mounts'
+        text = srun(site, ALICE, image, f"{show}; {SHOW}")
+        check(
+            "a container that is not unpacked has its caches", seen=_direct(text) and f"cache={site.constant} " in text
+        )
+        text = srun(site, ALICE, image, f"echo new >/etc/motd; {show}", "--container-writable")
+        check("what it writes it reads", seen="new" in text and _direct(text))
+        text = srun(site, ALICE, image, show, "--container-name=unpacked")
+        check("a container with a name is unpacked", seen="[1]" in text and "overlay" not in text)
+        check("no node is drained", seen=site.cluster.drained() == [])
+
+
+def _direct(text: str) -> bool:
+    return "overlay / " in text and "[0]" in text
+
+
 def main() -> int:
     """Start everything, run, take everything down."""
     with Cluster() as cluster, Registry(cluster.base) as registry, registries.private(cluster.base) as private:
@@ -250,6 +269,7 @@ def main() -> int:
         set_up_enroot(site, private)
         try:
             run(site, registry, f"{private}/team/private:1")
+            run_without_unpacking(site, f"{registry.url}/team/public:1")
             run_without(site, f"{registry.url}/team/public:1", f"{registry.url}/team/places:1")
         except Failed:
             cluster.keep_logs()
