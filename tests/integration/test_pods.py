@@ -20,10 +20,11 @@ from tests.cluster.processes import parents, wait_until
 from tests.cluster.site import Site
 from tests.support.shell_profiles import profiles
 
-RULES = f"{profiles(alpha='*.bin')}rules: [{{name: all, profiles: [alpha]}}]\n"
-MAKE = '#!/bin/sh\nls "$ALPHA_CACHE"\nhead -c 9000 /dev/urandom >"$ALPHA_CACHE/made.bin"\n'
-SHOW = '#!/bin/sh\nls "$ALPHA_CACHE"\ngrep "$ALPHA_CACHE" /proc/self/mountinfo\n'
-WAIT = '#!/bin/sh\nls "$ALPHA_CACHE"\n[ -e {go} ] || touch {here}\nwhile [ ! -e {go} ]; do sleep 0.1; done\n'
+# Each test has a profile of its own, and so entries that no other test's jobs have made.
+BEGIN = '#!/bin/sh\ncd "$WARMSTART_CACHE"/pod* && ls\n'
+MAKE = f"{BEGIN}head -c 9000 /dev/urandom >made.bin\n"
+SHOW = f'{BEGIN}grep "$PWD" /proc/self/mountinfo\n'
+WAIT = f"{BEGIN}[ -e {{go}} ] || touch {{here}}\nwhile [ ! -e {{go}} ]; do sleep 0.1; done\n"
 
 
 class Nodes:
@@ -41,9 +42,10 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(site: Site) -> Iterator[Nodes]:
+def nodes(site: Site, request: pytest.FixtureRequest) -> Iterator[Nodes]:
     """Yield a way to start pods; afterwards the nodes are where they were."""
-    site.write_policy(RULES)
+    profile = f"pod{request.session.items.index(request.node)}"
+    site.write_policy(f"{profiles(**{profile: '*.bin'})}rules: [{{name: all, profiles: [{profile}]}}]\n")
     with ExitStack() as stack:
         made = Nodes(site, stack)
         yield made

@@ -187,9 +187,9 @@ def test_a_guard_may_keep_what_it_names(store: StoreClient, guard: Guard) -> Non
         store.require_unnamed(namespace(Path(store.path), "site"), "b", after(20))
 
 
-def test_a_policy_without_guards_asks_nobody(policy: Policy, tmp_path: Path) -> None:
+def test_a_policy_without_guards_asks_nobody(policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And loads nothing for that."""
-    sys.modules.pop("warmstart.store.guards", None)
+    monkeypatch.delitem(sys.modules, "warmstart.store.guards")
     with StoreClient.of(policy._replace(guards={}), NodePaths(str(tmp_path), ""), "") as client:
         assert client.guards is None
     assert "warmstart.store.guards" not in sys.modules
