@@ -344,15 +344,20 @@ static bool is_cache(const struct stat *found)
 	return is_found;
 }
 
-/* Return whether this container has the job's TMPDIR, which is beside the cache. */
+/* Put the path of what is beside the cache into `found`, PATH_MAX bytes. Return whether it has room. */
+static bool beside_cache(char *found, const char *name)
+{
+	const char *end = strrchr(view.cache, '/');
+
+	return end != NULL && snprintf(found, PATH_MAX, "%.*s/%s", (int)(end - view.cache), view.cache, name) < PATH_MAX;
+}
+
+/* Return whether this container has the job's TMPDIR. */
 static bool has_tmp(void)
 {
 	char tmp[PATH_MAX];
-	const char *end = strrchr(view.cache, '/');
 
-	return end != NULL &&
-	       snprintf(tmp, sizeof(tmp), "%.*s/tmp", (int)(end - view.cache), view.cache) < (int)sizeof(tmp) &&
-	       access(tmp, F_OK) == 0;
+	return beside_cache(tmp, "tmp") && access(tmp, F_OK) == 0;
 }
 
 /* Return whether a value is a path that leads nowhere in this container: the cache or TMPDIR is not there. */
@@ -420,6 +425,29 @@ static void tell_notice(spank_t spank)
 	spank_setenv(spank, "WARMSTART_NOTICES", path, 1);
 	if (is_task(spank, S_TASK_GLOBAL_ID))
 		say(notice);
+}
+
+/* Print the importer's note (images/user/own_images.py) of an image without caches: once for the job on this node, by
+ * the task that makes its second name. */
+static void tell_cold(void)
+{
+	char folder[PATH_MAX], text[2048];
+	ssize_t length;
+	int notes, file;
+
+	if (!beside_cache(folder, "tmp/warmstart-images"))
+		return;
+	notes = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	file = notes < 0 ? -1 : openat(notes, ".cold", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	length = file < 0 ? 0 : read(file, text, sizeof(text) - 1);
+	if (length > 0 && linkat(notes, ".cold", notes, ".cold-told", 0) == 0) {
+		text[length] = '\0';
+		say(text);
+	}
+	if (file >= 0)
+		close(file);
+	if (notes >= 0)
+		close(notes);
 }
 
 /* Unset a variable of Apptainer's that binds a source. */
@@ -504,6 +532,8 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 	}
 	if (is_in_container()) {
 		check_container(spank);
+		if (is_task(spank, S_TASK_GLOBAL_ID))
+			tell_cold();
 		view_free(&view);
 		return 0;
 	}

@@ -259,6 +259,27 @@ def test_a_container_that_the_caches_are_not_for_is_as_without_us(node: Node) ->
     assert done.stderr == ""
 
 
+@ONCE
+def test_what_would_make_a_container_warm_is_told_once(node: Node) -> None:
+    """By the first task of the first step that finds the importer's note; a thousand short steps have one line."""
+    cache = node.make_cache("7.0a1b2c3d", JOB)
+    node.write_view(*view_of(node, cache))
+    folder = Path(f"{node.base}/container{cache.with_name('tmp')}/warmstart-images")
+    folder.mkdir(parents=True)
+    os.chown(folder, JOB, JOB)
+    with in_container(node, cache, hidden=True) as container:
+        os.mkfifo(folder / ".cold")  # its owner can leave anything there
+        assert node.start(**container).stderr == ""
+        (folder / ".cold").unlink()
+        (folder / ".cold").write_text("warmstart: cold\n")
+        os.chown(folder / ".cold", JOB, JOB)
+        told = [node.start(**container, RANK=rank).stderr for rank in ("1", "0", "0")]
+        (folder / ".cold").unlink()
+        (folder / ".cold").write_text("warmstart: cold\n")  # by an importer that looked before it was told
+        told.append(node.start(**container).stderr)
+    assert told == ["", "warmstart: cold\n", "", ""]
+
+
 def _linked(path: Path) -> None:
     path.rename(path.with_name("other"))
     path.symlink_to("other")

@@ -10,6 +10,7 @@ pyxis asks before any task has read the job's verdict: a job that must fail gets
 A job has a set of caches for each image that it runs in (docs/adr/0057). The first one belongs to the first image that
 its prolog knew; which another image has, or none, is noted for enroot's hook (`own_images.note_other`): where there is
 none it leaves tools their own places. A set that a step has asked for is in the job's view: later steps need not ask.
+What would make an image warm is noted for the SPANK plugin, because nothing that is printed here is shown.
 
 Protocol: pyxis 0.23 and later, importers/README.md: one line on stdout; stderr reaches the user only on failure;
 `release` may be called twice.
@@ -42,6 +43,11 @@ from warmstart.policy.match import NO_RULE, OBSERVE
 
 IMPORT_S = 3600.0
 CACHES_S = 20.0  # for root's socket to have a place, before an image that the store has is used without caches
+COLD = (
+    "warmstart: image {image} has no caches of its own on {node}: tools keep what they compile where they do without "
+    "warmstart; to have it warm, name it at submission as the job's first image (--warm-image, or image= in the "
+    "comment)"
+)
 USAGE = "usage: pyxis-importer get URI | pyxis-importer release"
 
 
@@ -94,10 +100,14 @@ def get(installation: Installation, uri: str) -> str:
     Leaves a note which of the job's caches the container has.
     """
     made = _get(installation, uri)
-    job_tmp, is_told = _job_tmp(installation), made.caches or _known(installation)
-    if job_tmp and is_told and made.caches != "" and not _is_first(installation, uri, made.path):
+    job_tmp = _job_tmp(installation)
+    if job_tmp and made.caches != "" and not _is_first(installation, uri, made.path):
         with suppress(OSError):
-            own_images.note_other(job_tmp, os.environ.get("SLURM_STEP_ID", ""), made.caches)
+            if made.caches or _known(installation):
+                own_images.note_other(job_tmp, os.environ.get("SLURM_STEP_ID", ""), made.caches)
+            if made.caches is None and uri.startswith(SCHEME) and _has_profiles(installation):
+                image = parse_uri(uri).reference.canonical()
+                own_images.note_cold(job_tmp, COLD.format(image=image, node=_node(installation)))
     return made.path
 
 
@@ -230,9 +240,6 @@ def _is_left_alone(installation: Installation, policy: Policy) -> bool:
 
     Variables of the job describe it. A user who forges them changes only who imports the user's own image.
     """
-    nodes = installation.nodes()
-    # SLURMD_NODENAME may still be the batch host's, but few hosts have several slurmds.
-    node = nodes[0] if len(nodes) == 1 else os.environ.get("SLURMD_NODENAME", "")
     uid, gid = os.getuid(), os.getgid()
     known = {
         **os.environ,
@@ -240,7 +247,7 @@ def _is_left_alone(installation: Installation, policy: Policy) -> bool:
         "SLURM_JOB_UID": str(uid),
         "SLURM_JOB_GID": str(gid),
         "SLURM_JOB_USER": _user(uid),
-        "SLURMD_NODENAME": node,
+        "SLURMD_NODENAME": _node(installation),
     }
     try:
         job = from_environment(known)
@@ -250,6 +257,12 @@ def _is_left_alone(installation: Installation, policy: Policy) -> bool:
     job = job._replace(job_name=os.environ.get("SLURM_JOB_NAME", ""), array=array.strip("_"), qos=job.qos or "")
     grant = plan.grant(policy, job)
     return grant.observed or grant.reason == NO_RULE
+
+
+def _node(installation: Installation) -> str:
+    nodes = installation.nodes()
+    # SLURMD_NODENAME may still be the batch host's, but few hosts have several slurmds.
+    return nodes[0] if len(nodes) == 1 else os.environ.get("SLURMD_NODENAME", "")
 
 
 def _user(uid: int) -> str:
@@ -323,6 +336,11 @@ def _step() -> str:
 
 def _job() -> str:
     return _step().partition(".")[0]
+
+
+def _has_profiles(installation: Installation) -> bool:
+    """Return whether tools of the job have caches: its view says what they take without them."""
+    return any(b"\n=" in text for text in view.files(installation, _job(), "environment"))
 
 
 def _job_tmp(installation: Installation) -> str:

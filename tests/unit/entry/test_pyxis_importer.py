@@ -220,7 +220,11 @@ class Job:
     @property
     def note(self) -> str | None:
         """What enroot's hook is told of the step."""
-        path = self.root / "tmp/warmstart-images/.other-0"
+        return self.left(".other-0")
+
+    def left(self, name: str) -> str | None:
+        """Return a note that the importer has left."""
+        path = self.root / "tmp/warmstart-images" / name
         return path.read_text() if path.exists() else None
 
 
@@ -237,6 +241,59 @@ def test_the_hook_is_told_which_caches_a_step_has(
     (job.view / view.set_of(BY_DIGEST.removeprefix("docker://"))).write_text(f"0ddba11d {path}\n")
     assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
     assert (job.note, job.asked, imported) == ("0ddba11d\n", 1, [])
+
+
+COLD = (
+    f"warmstart: image {BY_DIGEST.removeprefix('docker://')} has no caches of its own on {NODE}: tools keep what they "
+    "compile where they do without warmstart; to have it warm, name it at submission as the job's first image "
+    "(--warm-image, or image= in the comment)\n"
+)
+
+
+@pytest.mark.usefixtures("imported")
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ((BY_DIGEST, None, "", True), COLD),
+        ((BY_DIGEST, Made("/made"), "reg.example.com/b:1 /b.sqsh\n", True), COLD),  # root makes no more of them
+        ((BY_DIGEST, Made("/made", "c0ffee00"), "", True), None),
+        ((BY_DIGEST, None, "", False), None),  # the job has none for any image
+        (("docker://reg.example.com/a:1", None, "reg.example.com/a:1 \n", True), None),
+        (("dockerd://a", None, "", True), None),
+    ],
+)
+def test_what_would_make_an_image_warm_is_noted(
+    entry_site: EntrySite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    case: tuple[str, Made | None, str, bool], told: str | None,
+) -> None:  # fmt: skip
+    """For the SPANK plugin, which tells it once: no later step writes it again."""
+    monkeypatch.setattr(own_images, "plain", lambda *_: "/plain.sqsh")
+    job = Job(entry_site, monkeypatch)
+    uri, job.made, known, profiles = case
+    if known:
+        (job.view / "images").write_text(known)
+    with (job.view / "environment").open("a") as file:
+        file.write("=A=~/a\nA=/constant/a\n" if profiles else "WARMSTART_CACHE=/constant\n")
+    assert get(entry_site, capsys, uri)[0] == 0
+    assert job.left(".cold") == told
+    if told:
+        (job.root / "tmp/warmstart-images/.cold").write_text("first\n")
+        assert get(entry_site, capsys, uri.replace("/a", "/c"))[0] == 0
+        assert job.left(".cold") == "first\n"
+
+
+def test_many_short_steps_ask_root_nothing(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Once a set is made, each finds it in the job's view."""
+    path, job = stored(entry_site), Job(entry_site, monkeypatch)
+    (job.view / view.set_of(BY_DIGEST.removeprefix("docker://"))).write_text(f"0ddba11d {path}\n")
+    for step in range(1000):
+        entry_site.environ(SLURM_JOB_ID="7", SLURM_STEP_ID=str(step))
+        assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
+        assert job.left(f".other-{step}") == "0ddba11d\n"
+    assert (job.asked, imported, job.left(".cold")) == (0, [], None)
 
 
 @pytest.mark.parametrize("fails", [True, False])

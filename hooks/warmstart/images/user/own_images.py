@@ -41,6 +41,7 @@ REMOVAL_S = 60.0
 PAUSE_S = 0.2
 PLAIN = "image.sqsh"
 OTHER = ".other-"
+COLD = ".cold"
 
 
 class UserImportUnusable(ResourceError):
@@ -113,6 +114,14 @@ def note_other(job_tmp: str, step: str, caches: str | None) -> None:
     the note. Raises `OSError`.
     """
     _leave(job_tmp, f"{OTHER}{step if step.isascii() and step.isdecimal() else 'none'}", caches or "")
+
+
+def note_cold(job_tmp: str, text: str) -> None:
+    """Leave what the SPANK plugin tells the job (packaging/spank), unless an earlier step has. Raises `OSError`."""
+    path = f"{job_tmp}/{FOLDER}/{COLD}"
+    if not os.path.lexists(path):
+        _leave(job_tmp, f"{COLD}-{os.getpid()}", text)
+        os.rename(f"{path}-{os.getpid()}", path)  # whole at once: a task of another step may read it
 
 
 def obtain(reference: Reference, directory: Directory, importer: Importer, login: str, deadline: Deadline) -> str:

@@ -205,5 +205,10 @@ def test_a_namespace_of_slurms_shows_them_too(contained: Site, fresh_image: Call
 
 
 def test_without_the_socket_a_step_has_no_caches(site: Site, fresh_image: Callable[[], str]) -> None:
-    """It runs as it would without warmstart."""
-    assert found(Container(site, 754).job(fresh_image())) == ["none"]
+    """It runs as it would without warmstart, and the plugin has a note to tell."""
+    step, image = f"srun {Container(site, 754).program}", fresh_image()
+    script = f"#!/bin/sh\n{step} {image}\n{step} {image}\ncat $TMPDIR/warmstart-images/.cold\n"
+    ended = site.finish(site.cluster.submit(script, ALICE, "--nodelist=n1"))
+    assert found(ended) == ["none", "none"]
+    assert ended.output.count("warmstart: image") == 1, ended.output
+    assert f"warmstart: image {image} has no caches of its own on n1: " in ended.output
