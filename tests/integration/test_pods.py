@@ -20,6 +20,9 @@ from tests.cluster.processes import parents, wait_until
 from tests.cluster.site import Site
 from tests.support.shell_profiles import profiles
 
+# They rely on nodes that no other file's jobs have used: in a site that is shared their clean-up finds others' mounts.
+pytestmark = pytest.mark.sweep
+
 # Each test has a profile of its own, and so entries that no other test's jobs have made.
 BEGIN = '#!/bin/sh\ncd "$WARMSTART_CACHE"/pod* && ls\n'
 MAKE = f"{BEGIN}head -c 9000 /dev/urandom >made.bin\n"

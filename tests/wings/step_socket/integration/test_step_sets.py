@@ -166,14 +166,14 @@ def slow_store(site: Site) -> Iterator[None]:
     """Let whoever fetches a bundle wait: an earlier fetch of it holds its file."""
     directory = site.var / "n2" / "bundles"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    bundles = [bundle for bundle in site.store.rglob("*.sqsh") if bundle.parent.name != "images"]
+    manifests = [bundle.with_suffix(".json") for bundle in bundles if bundle.with_suffix(".json").exists()]
     held = []
     try:
-        for bundle in site.store.rglob("*.sqsh"):
-            manifest = bundle.with_suffix(".json")
-            if manifest.exists() and bundle.parent.name != "images":
-                sha256 = json.loads(manifest.read_text())["sha256"]
-                held.append(os.open(directory / f"{sha256}.fetching", os.O_RDWR | os.O_CREAT, 0o600))
-                fcntl.flock(held[-1], fcntl.LOCK_EX)
+        # Two bundles may have the same bytes, and so one file.
+        for sha256 in {json.loads(manifest.read_text())["sha256"] for manifest in manifests}:
+            held.append(os.open(directory / f"{sha256}.fetching", os.O_RDWR | os.O_CREAT, 0o600))
+            fcntl.flock(held[-1], fcntl.LOCK_EX)
         yield
     finally:
         for fd in held:
