@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,7 @@ import pytest
 from tests.support.command_line import POLICY, installed
 from tests.support.policy_site import a_rule
 from warmstart.cli import doctor
-from warmstart.doctor import constant_path, containers, slurm, slurm_conf
+from warmstart.doctor import constant_path, containers, probe, slurm, slurm_conf
 from warmstart.doctor import installed as slurm_installed
 from warmstart.doctor.finding import run
 from warmstart.doctor.slurm import Slurm
@@ -55,6 +56,8 @@ def check(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(slurm, "HIDDEN", ("/nowhere",))  # pytest's own directory is below /tmp
     monkeypatch.setattr(containers, "HIDDEN", ("/nowhere",))
     monkeypatch.setattr(slurm_installed, "built_for", lambda _: (22, 5))  # no compiler here; test_doctor has the plugin
+    if os.geteuid():
+        monkeypatch.setattr(probe, "changeable", lambda _: [])  # the files are those of who runs the tests
     libexec = f"{site.prefix}/libexec/warmstart"
     monkeypatch.setattr(slurm, "SCRIPTS", ())  # no slurmctld runs with these files
     monkeypatch.setattr(commands, "configuration", lambda *_: Configuration([], {}))
