@@ -204,9 +204,9 @@ class Site:
 
     def imports(self) -> list[int]:
         """Return the pids of this installation's background imports, without those that they forked."""
-        parents, background = processes.parents(), self._background()
-        found = {pid for pid, (kind, *_, key) in background.items() if kind == b"imports" and b"." in key}
-        return [pid for pid in found if parents[pid] not in found]
+        found = {pid for pid, (kind, *_, key) in self._background().items() if kind == b"imports" and b"." in key}
+        parents = processes.parents()  # looked at last: what began meanwhile is no import of `found`
+        return [pid for pid in found & parents.keys() if parents[pid] not in found]
 
     def _background(self) -> dict[int, list[bytes]]:
         """Return the arguments of all processes of this installation that work in the background."""

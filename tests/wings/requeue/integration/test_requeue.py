@@ -53,11 +53,14 @@ def import_of(site: Site, node: str, image: str) -> int:
     def keys() -> set[bytes]:
         return {errand.key.encode() for errand, request in requests.waiting(paths) if request.reference == image}
 
-    def pids() -> list[int]:
-        return [pid for pid in site.imports() if keys() & {*processes.arguments(pid)}]
+    found: list[int] = []
 
-    processes.wait_until("the import", lambda: bool(pids()), 60)
-    return pids()[0]
+    def is_at_work() -> bool:
+        found.extend(pid for pid in site.imports() if keys() & {*processes.arguments(pid)})
+        return bool(found)
+
+    processes.wait_until("the import", is_at_work, 60)
+    return found[0]
 
 
 @pytest.fixture
