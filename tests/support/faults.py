@@ -36,6 +36,7 @@ HELPERS = ("host/files.py", "host/untrusted.py", "host/worker.py", "host/linux.p
 ELSEWHERE = "kernel"  # pipes, /proc, /dev, what is only in memory
 STORE = "store"
 EXIT = "exit 1"  # a program that fails
+ENDING_S = 10.0  # for processes that were killed
 LONGEST = 90.0  # seconds; longer than any budget of the policy that sweeps use
 
 # What each kind of call may fail with on a disk, by its man page, and what a network file system may add.
@@ -217,7 +218,14 @@ class Faults:
                     raise AssertionError(f"it did not end within {LONGEST} s")
             with suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-            return os.waitpid(pid, 0)[1]
+            status = os.waitpid(pid, 0)[1]
+            # Its children have the locks that it had, until they have ended, too.
+            ending = after(ENDING_S)
+            with suppress(ProcessLookupError):
+                while not ending.expired():
+                    os.killpg(pid, 0)
+                    time.sleep(0.002)
+            return status
         finally:
             os.close(ended)
 
