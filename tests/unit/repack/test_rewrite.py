@@ -16,7 +16,7 @@ from tests.support.alone import run_alone
 from warmstart.host import process, untrusted
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.repack import merge
+from warmstart.repack import rewrite
 from warmstart.store import maintenance
 from warmstart.store.client import StoreClient
 from warmstart.store.index import Listed
@@ -103,8 +103,8 @@ def test_a_node_that_cannot_read_what_it_unpacked_says_nothing_of_the_bundle(
     bundle = packed.publish(tmp_path, where, {"e": {"e.nbi": b"x"}}).bundle
     assert bundle
     with StoreClient(ME, where.store, "n1-test") as store:
-        settings = merge.RepackSettings(str(tmp_path / "stage"), store, ME)
-        assert merge.verify(settings, where, bundle, after(20)) == ""
+        settings = rewrite.RepackSettings(str(tmp_path / "stage"), store, ME)
+        assert rewrite.verify(settings, where, bundle, after(20)) == ""
         monkeypatch.setattr(untrusted, "mount_id", fails)
-        with pytest.raises(merge.UnpackFailed):
-            merge.verify(settings, where, bundle, after(20))
+        with pytest.raises(rewrite.UnpackFailed):
+            rewrite.verify(settings, where, bundle, after(20))
