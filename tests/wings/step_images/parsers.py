@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from tests.fuzz import parsers
-from warmstart.wings.step_socket import asking
+from warmstart.wings.step_images import asking
 
 PARSERS = {
     "step-answer": parsers.Parser(
         asking._decode,
         (ValueError,),
-        ("wings/step_socket/asking.py:_decode",),
+        ("wings/step_images/asking.py:_decode",),
         (asking.Answer(asking.FAILED, "/a", "user", "code", "text", "hint").encode(),),
     ),
 }
-BARE = {"step-answer": ("", "wings.step_socket.asking", "_decode")}
-OWN = {"wings/step_socket/asking.py:peer": "the kernel's answer"}
+BARE = {"step-answer": ("", "wings.step_images.asking", "_decode")}
+OWN = {"wings/step_images/asking.py:peer": "the kernel's answer"}

@@ -12,7 +12,7 @@ from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
 from tests.support.numba_entries import numba_entries
-from tests.wings.step_socket.steps import answering, served
+from tests.wings.step_images.steps import answering, served
 from tools.real.claims import SHOW, check
 
 IMAGES = ("alone", "step", "het", "late", "mine", "other")

@@ -11,7 +11,7 @@ from tests.cluster import processes
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site
 from warmstart.paths import Installation
-from warmstart.wings.step_socket import place
+from warmstart.wings.step_images import place
 
 
 def socket_of(site: Site) -> Path:

@@ -38,8 +38,8 @@ from warmstart.record import Record
 from warmstart.session import Session, open_session
 from warmstart.steps import image, seed
 from warmstart.steps.contract import Context
-from warmstart.wings.step_socket.asking import ALONE, ANSWER_S, FAILED, NO_CACHES, THERE, Answer, peer
-from warmstart.wings.step_socket.job import claimed_node, daemon_of, other_namespaces
+from warmstart.wings.step_images.asking import ALONE, ANSWER_S, FAILED, NO_CACHES, THERE, Answer, peer
+from warmstart.wings.step_images.job import claimed_node, daemon_of, other_namespaces
 
 LONGEST_LINE = 600  # bytes
 READ_S = 2.0  # for the line

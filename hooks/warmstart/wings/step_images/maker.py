@@ -12,8 +12,8 @@ from warmstart.images.user.own_images import Made
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.steps.image import NOT_SHOWN
-from warmstart.wings.step_socket import asking
-from warmstart.wings.step_socket.place import KEY, socket_of
+from warmstart.wings.step_images import asking
+from warmstart.wings.step_images.place import KEY, socket_of
 
 
 def make(installation: Installation, reference: Reference, policy: Policy, find: Callable[[], str]) -> Made | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warmstart.paths import SPARE, Installation
 
-KEY = "step_socket"  # of the policy
+KEY = "step_images"  # of the policy
 
 
 def socket_of(installation: Installation) -> str:

@@ -1,4 +1,4 @@
-"""The policy's `step_socket`: its key, and the form that the importer reads. Never on a warm path."""
+"""The policy's `step_images`: its key, and the form that the importer reads. Never on a warm path."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from warmstart.host.wire import Json
 from warmstart.policy.checks import FindUser
 from warmstart.policy.document import Fault
 from warmstart.policy.schema import PolicyModel, Rule, Section, key
-from warmstart.wings.step_socket.place import KEY
+from warmstart.wings.step_images.place import KEY
 
 
-class StepSocket(Section):
-    """What a step does whose image root can't get in time ([step socket](../wings/step_socket.md))."""
+class StepImages(Section):
+    """What a step does whose image root can't get in time ([images of steps](../wings/step_images.md))."""
 
     after_wait: Literal["wait", "import"] = key(
         "wait",
@@ -22,7 +22,7 @@ class StepSocket(Section):
     )
 
 
-SECTIONS = {KEY: (StepSocket, StepSocket())}
+SECTIONS = {KEY: (StepImages, StepImages())}
 RULE_KEYS: dict[str, tuple[object, object]] = {}
 
 
@@ -39,7 +39,7 @@ def rule_faults(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
 def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - as above
     """Return what a step does after the wait, if it does not wait on."""
     given = getattr(model, KEY)
-    assert isinstance(given, StepSocket)
+    assert isinstance(given, StepImages)
     return {} if given.after_wait == "wait" else {KEY: given.after_wait}
 
 

@@ -27,9 +27,9 @@ from warmstart import record as records
 from warmstart.host.files import opened_trusted
 from warmstart.host.identity import close_others
 from warmstart.paths import Installation
-from warmstart.wings.step_socket.asking import BUSY, HEARD, Answer, peer
-from warmstart.wings.step_socket.job import job_of
-from warmstart.wings.step_socket.place import program_of, socket_of
+from warmstart.wings.step_images.asking import BUSY, HEARD, Answer, peer
+from warmstart.wings.step_images.job import job_of
+from warmstart.wings.step_images.place import program_of, socket_of
 
 MOST = 32
 MOST_PER_USER = 4
@@ -51,7 +51,7 @@ def main(prefix: str, arguments: list[str]) -> int:
         case []:
             return serve(Installation(prefix))
         case ["answer"]:
-            from warmstart.wings.step_socket import answer
+            from warmstart.wings.step_images import answer
 
             return answer.main(Installation(prefix))
         case _:

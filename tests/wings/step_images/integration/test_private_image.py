@@ -7,7 +7,7 @@ import pytest
 from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.site import Site
 from tests.integration.test_private_images import Shared
-from tests.wings.step_socket.steps import naming, served
+from tests.wings.step_images.steps import naming, served
 
 pytestmark = pytest.mark.threat(10)
 

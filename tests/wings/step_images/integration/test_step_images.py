@@ -19,7 +19,7 @@ from tests.cluster.registry import Registry, layers
 from tests.cluster.site import Site
 from tests.support.hand_jobs import HandJob, a_job
 from tests.support.numba_entries import numba_entries, write_as
-from tests.wings.step_socket.steps import answering, importer, naming, served
+from tests.wings.step_images.steps import answering, importer, naming, served
 
 JOB = 7401
 
@@ -65,7 +65,7 @@ def hurry(site: Site, after_wait: str) -> None:
     """Let a wait for an image take three seconds, and say what comes after that."""
     policy = site.etc / "policy.yaml"
     text = policy.read_text().replace("wait: 60s", "wait: 3s")
-    policy.write_text(f"{text}step_socket: {{after_wait: {after_wait}}}\n")
+    policy.write_text(f"{text}step_images: {{after_wait: {after_wait}}}\n")
 
 
 def test_a_step_waits_longer_than_a_prolog_may(asked: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:

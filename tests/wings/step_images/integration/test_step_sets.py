@@ -23,7 +23,7 @@ from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
 from tests.support.numba_entries import numba_entries
-from tests.wings.step_socket.steps import answering, importer, served
+from tests.wings.step_images.steps import answering, importer, served
 
 # In a container of the image: prints whether its numba's cache has an entry, and compiles it if not.
 STEP = """\

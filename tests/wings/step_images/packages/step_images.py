@@ -19,8 +19,8 @@ from tests.cluster.registry import Registry, build_image
 from tests.packages.systemd import Systemd, started
 from tests.packages.trial import SLURM
 from warmstart.paths import Installation
-from warmstart.wings.step_socket import server
-from warmstart.wings.step_socket.place import program_of
+from warmstart.wings.step_images import server
+from warmstart.wings.step_images.place import program_of
 
 USR = Installation("/usr")
 STORE = Path("/srv/warmstart")
@@ -124,7 +124,7 @@ def test_a_step_starts_the_service(node: Node) -> None:
 
 def test_the_service_ends_when_nobody_asks_and_is_started_again(node: Node) -> None:
     """By the next connection."""
-    program = Path(f"{USR.lib}/python/warmstart/wings/step_socket/server.py")
+    program = Path(f"{USR.lib}/python/warmstart/wings/step_images/server.py")
     text = program.read_text()
     hurried = text.replace(f"IDLE_S = {server.IDLE_S}", "IDLE_S = 2.0")
     assert hurried != text

@@ -21,10 +21,10 @@ from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
 from tests.cluster.site import RULES, Site
 from tests.support.privileges import drop_to
-from tests.wings import step_socket
-from tests.wings.step_socket.steps import answering, naming, served, socket_of
-from warmstart.wings.step_socket import server
-from warmstart.wings.step_socket.asking import HEARD
+from tests.wings import step_images
+from tests.wings.step_images.steps import answering, naming, served, socket_of
+from warmstart.wings.step_images import server
+from warmstart.wings.step_images.asking import HEARD
 
 pytestmark = pytest.mark.threat(49)
 
@@ -39,7 +39,7 @@ def asked(site: Site) -> Iterator[Site]:
 def answer_in_a_step(site: Site, user: str, text: str, *before: str) -> list[str]:
     """Send a text from a step of a user's job; return the answer, [] for none. `before`: words before the client's."""
     client = site.cluster.base / "step_client.py"
-    shutil.copy(Path(step_socket.__file__).with_name("step_client.py"), client)
+    shutil.copy(Path(step_images.__file__).with_name("step_client.py"), client)
     argv = ["srun", "--nodelist=n1", *before, "/usr/bin/python3", str(client), str(socket_of(site)), text]
     done = site.cluster.run(argv, user)
     assert done.returncode == 0, done.stderr
@@ -89,7 +89,7 @@ def test_root_finds_out_whose_step_it_is(asked: Site, fresh_image: Callable[[], 
 def test_what_is_in_no_step_is_told_nothing(asked: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
     """A login shell of a user, root, what has outlived its step: each may import for itself, and root does nothing."""
     site, image = asked, fresh_image()
-    client = Path(step_socket.__file__).with_name("step_client.py")
+    client = Path(step_images.__file__).with_name("step_client.py")
     shutil.copy(client, site.cluster.base)
     argv = ["/usr/bin/python3", f"{site.cluster.base}/step_client.py", str(socket_of(site)), f"{image}\\n"]
     assert json.loads(site.cluster.run(argv, BOB).stdout)[0] == "alone"

@@ -16,9 +16,9 @@ from warmstart import record as records
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record
-from warmstart.wings.step_socket import answer
-from warmstart.wings.step_socket.answer import Asker, find_asker
-from warmstart.wings.step_socket.job import Daemon
+from warmstart.wings.step_images import answer
+from warmstart.wings.step_images.answer import Asker, find_asker
+from warmstart.wings.step_images.job import Daemon
 
 UID = os.getuid()
 

@@ -17,8 +17,8 @@ import pytest
 from tests.support.policy_site import defaults
 from warmstart.images.reference import parse
 from warmstart.policy.compiled import Images
-from warmstart.wings.step_socket import asking
-from warmstart.wings.step_socket.asking import ALONE, BROKEN, BUSY, EXPIRED, FAILED, THERE, Answer
+from warmstart.wings.step_images import asking
+from warmstart.wings.step_images.asking import ALONE, BROKEN, BUSY, EXPIRED, FAILED, THERE, Answer
 
 REFERENCE = parse("reg.io/team/app:1")
 RULES = defaults().images

@@ -13,8 +13,8 @@ from tests.support.command_line import POLICY, installed
 from warmstart.doctor import slurm_conf
 from warmstart.doctor.finding import run
 from warmstart.doctor.slurm import Slurm
-from warmstart.wings.step_socket import place
-from warmstart.wings.step_socket.checks import CHECKS
+from warmstart.wings.step_images import place
+from warmstart.wings.step_images.checks import CHECKS
 
 
 def test_steps_can_ask_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,5 +45,5 @@ def test_steps_can_ask_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_page_has_the_check() -> None:
     """By its name, as the page of the core's."""
-    page = Path(__file__).resolve().parents[4] / "docs" / "wings" / "step_socket.md"
+    page = Path(__file__).resolve().parents[4] / "docs" / "wings" / "step_images.md"
     assert re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", page.read_text(), re.MULTILINE) == [*CHECKS.slurm]

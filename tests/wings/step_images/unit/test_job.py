@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.wings.step_socket import job
+from warmstart.wings.step_images import job
 
 
 def test_whose_a_process_is_the_nearest_step_daemon_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

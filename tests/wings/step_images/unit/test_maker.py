@@ -10,8 +10,8 @@ from tests.support.policy_site import Compile, defaults
 from warmstart.images.reference import parse
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
-from warmstart.wings.step_socket import asking, maker
-from warmstart.wings.step_socket.asking import ALONE, BUSY, EXPIRED, FAILED, THERE, Answer, ImageDeclined
+from warmstart.wings.step_images import asking, maker
+from warmstart.wings.step_images.asking import ALONE, BUSY, EXPIRED, FAILED, THERE, Answer, ImageDeclined
 
 REFERENCE = parse("reg.example.com/a:1")
 POLICY = "version: 1\npaths: {store: /shared/warmstart}\n"
@@ -53,7 +53,7 @@ def test_what_root_says_decides(
         return answer
 
     monkeypatch.setattr(asking, "obtain", obtain)
-    policy = compiled_of(f"{POLICY}step_socket: {{after_wait: {after_wait}}}\n")
+    policy = compiled_of(f"{POLICY}step_images: {{after_wait: {after_wait}}}\n")
     said = made(policy)
     assert waits == [after_wait == "wait"]
     if expected is None:

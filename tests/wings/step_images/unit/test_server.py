@@ -20,10 +20,10 @@ from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart.paths import Installation
 from warmstart.record import Seeded, SeededBundle
-from warmstart.wings.step_socket import server
-from warmstart.wings.step_socket.asking import BUSY, HEARD
-from warmstart.wings.step_socket.place import program_of
-from warmstart.wings.step_socket.server import MOST_PER_USER, STRANGER, _Server, place_of
+from warmstart.wings.step_images import server
+from warmstart.wings.step_images.asking import BUSY, HEARD
+from warmstart.wings.step_images.place import program_of
+from warmstart.wings.step_images.server import MOST_PER_USER, STRANGER, _Server, place_of
 
 ANSWERS = '#!/bin/sh\nread -r line\necho "$line" >&0\n'
 WAITS = "#!/bin/sh\nread -r line\nexec sleep 60\n"

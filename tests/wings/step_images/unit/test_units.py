@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from warmstart.paths import Installation
-from warmstart.wings import step_socket
-from warmstart.wings.step_socket.place import program_of, socket_of
+from warmstart.wings import step_images
+from warmstart.wings.step_images.place import program_of, socket_of
 
-UNITS = Path(step_socket.__file__).with_name("systemd")
+UNITS = Path(step_images.__file__).with_name("systemd")
 
 
 def test_the_socket_for_steps_is_where_they_ask() -> None:
