@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.maintenance_site import MaintenanceSite, one
 from warmstart.host.deadline import Deadline, after
-from warmstart.repack import merge
-from warmstart.repack.merge import RepackSettings, UnpackFailed
+from warmstart.repack import rewrite
+from warmstart.repack.rewrite import RepackSettings, UnpackFailed
 from warmstart.store import maintenance, manifest
 from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
@@ -92,14 +92,14 @@ def test_one_users_bundles_keep_no_other_users_from_being_merged(
     """In one namespace of a shared scope. The failure is reported."""
     for name, uid in zip("abcd", (1, 1, 2, 2), strict=True):
         site.publish(one(name), scope="site", user=f"user{uid}", uid=uid)
-    compact = merge.compact
+    compact = rewrite.compact
 
     def fail_for_one(settings: RepackSettings, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
         if merger.user == "user1":
             raise UnpackFailed(path="/x", problem="no")
         return compact(settings, where, merger, deadline)
 
-    monkeypatch.setattr(merge, "compact", fail_for_one)
+    monkeypatch.setattr(rewrite, "compact", fail_for_one)
     assert site.command("cache", "compact") == 1
     assert len(site.events("bundle.compacted")) == 1
     assert [event["error"]["code"] for event in site.events("step.failed")] == ["unpack-failed"]

@@ -20,8 +20,8 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.store import client as image_client
-from warmstart.repack import merge
 from warmstart.repack import parts as repack_parts
+from warmstart.repack import rewrite
 from warmstart.store import client
 from warmstart.store.bundles import Published
 from warmstart.store.client import StoreClient
@@ -272,22 +272,22 @@ def in_process() -> Iterator[None]:
 
     @contextmanager
     def unpacked(
-        own: merge.RepackSettings,
-        selections: Sequence[merge.BundleSelection],
+        own: rewrite.RepackSettings,
+        selections: Sequence[rewrite.BundleSelection],
         deadline: Deadline,
-        copy: Callable[[merge.BundleSelection, int], None] | None = None,
+        copy: Callable[[rewrite.BundleSelection, int], None] | None = None,
     ) -> Iterator[str]:
         content: dict[str, str] = {}
         for selection in selections:
             fd = os.memfd_create("bundle")
-            (copy or partial(merge._from_store, own, deadline))(selection, fd)
+            (copy or partial(rewrite._from_store, own, deadline))(selection, fd)
             text = json.loads(os.pread(fd, 1 << 20, 0))
             os.close(fd)
             content.update({entry: text[entry] for entry in selection.entries})
         yield json.dumps(content)
 
     def publish_stage(
-        own: merge.RepackSettings, stage: str, to: Namespace, made: Draft, deadline: Deadline
+        own: rewrite.RepackSettings, stage: str, to: Namespace, made: Draft, deadline: Deadline
     ) -> Published:
         fd = memory(stage.encode())
         try:
@@ -298,7 +298,7 @@ def in_process() -> Iterator[None]:
     with ExitStack() as patches:
         for module in (client, image_client):
             patches.enter_context(mock.patch.object(module, "Worker", InProcess))
-        for module in (merge, repack_parts):
+        for module in (rewrite, repack_parts):
             patches.enter_context(mock.patch.object(module, "unpacked", unpacked))
             patches.enter_context(mock.patch.object(module, "publish_stage", publish_stage))
         yield

@@ -20,8 +20,8 @@ from warmstart.images.store import layout as image_layout
 from warmstart.images.store.layout import NOBODY
 from warmstart.images.store.published import ImageDraft, ImageProducer
 from warmstart.policy.compiled import Keep
-from warmstart.repack import merge
 from warmstart.repack import parts as repack_parts
+from warmstart.repack import rewrite
 from warmstart.store import blocklist, board, bundles, index, maintenance, parts
 from warmstart.store.blocklist import Block
 from warmstart.store.board import Topic, Whose
@@ -110,12 +110,12 @@ def compact(store: StoreClient) -> None:
     """Merge all bundles of each user."""
     place = where(store.path)
     for merger in store.run_in(after(60), maintenance.plan_compaction, place, 2, 1 << 30):
-        merge.compact(settings(store), place, merger, after(60))
+        rewrite.compact(settings(store), place, merger, after(60))
 
 
-def settings(store: StoreClient) -> merge.RepackSettings:
+def settings(store: StoreClient) -> rewrite.RepackSettings:
     """Return what `repack` needs; it unpacks and packs nothing here."""
-    return merge.RepackSettings("", store, ME)
+    return rewrite.RepackSettings("", store, ME)
 
 
 def maintain(store: StoreClient) -> None:

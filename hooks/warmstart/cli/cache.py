@@ -40,7 +40,7 @@ from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy, hint_for
 from warmstart.profiles.defined import FILES
-from warmstart.repack import merge
+from warmstart.repack import rewrite
 from warmstart.session import Session, open_session, require_root, store_deadline
 from warmstart.store import blocklist, bundles
 from warmstart.store.bundles import Published
@@ -356,7 +356,7 @@ def promote_command(
     """
 
     def publish(session: Session, where: Namespace, source: str) -> Published:
-        return merge.promote(repack_settings(session), where, source, entries, bundle_deadline(), scope=scope)
+        return rewrite.promote(repack_settings(session), where, source, entries, bundle_deadline(), scope=scope)
 
     promoted(installation, bundle, entries, scope, publish, as_json=as_json)
 

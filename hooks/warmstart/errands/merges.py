@@ -10,8 +10,8 @@ from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.repack import parts as merge
-from warmstart.repack.merge import RepackSettings, clear_stage
 from warmstart.repack.parts import Merged, MergeLimits
+from warmstart.repack.rewrite import RepackSettings, clear_stage
 from warmstart.session import Session
 from warmstart.slurm.nodes import first
 from warmstart.steps import harvest

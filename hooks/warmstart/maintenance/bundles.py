@@ -7,7 +7,7 @@ from functools import partial
 
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.repack.merge import RepackSettings
+from warmstart.repack.rewrite import RepackSettings
 from warmstart.session import Session, store_deadline
 from warmstart.store import maintenance
 from warmstart.store.client import StoreClient

@@ -29,7 +29,7 @@ from warmstart.maintenance.bundles import (
 )
 from warmstart.maintenance.wings import of_wings
 from warmstart.profiles.defined import is_whole
-from warmstart.repack import merge
+from warmstart.repack import rewrite
 from warmstart.session import MaintenanceBusy, Session
 from warmstart.store import maintenance
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
@@ -82,12 +82,12 @@ class StoreMaintenance:
         self._remove(where, replaced, REPLACED)
         self._count(swept=len(swept))
 
-    def compact(self, where: Namespace, fewest: int = merge.FEWEST) -> None:
+    def compact(self, where: Namespace, fewest: int = rewrite.FEWEST) -> None:
         """Merge bundles into ones of at most half of `seed.max_fetch`, so that jobs can still be seeded with them."""
         session = self._session
         if is_whole(where.profile) or session.policy.is_guarded(where.scope):  # no listing names what would be merged
             return
-        most = min(merge.MOST_BYTES, session.policy.seed.max_fetch // 2)
+        most = min(rewrite.MOST_BYTES, session.policy.seed.max_fetch // 2)
         for merger in session.store.run_in(session.store_deadline(), maintenance.plan_compaction, where, fewest, most):
             with self.isolated():  # the bundles of other users are still merged
                 self._compact(where, merger)
@@ -129,7 +129,7 @@ class StoreMaintenance:
             where = namespace_of(bundle, self._session.store)
             problem = ""
             with self.isolated():
-                problem = merge.verify(settings, where, bundle.bundle, bundle_deadline())
+                problem = rewrite.verify(settings, where, bundle.bundle, bundle_deadline())
                 self._count(verified=1)
             if problem:
                 damaged[bundle.bundle] = problem
@@ -147,7 +147,7 @@ class StoreMaintenance:
                 self.compact(where)
         self.collect_garbage()
         self.remove_empty()
-        self.scrub(bundle for bundle in self.bundles() if merge.is_due(bundle, maintenance.today()))
+        self.scrub(bundle for bundle in self.bundles() if rewrite.is_due(bundle, maintenance.today()))
         self.maintain_images()
         for wing in of_wings():
             for act in wing.store.values():
@@ -198,7 +198,7 @@ class StoreMaintenance:
     def _compact(self, where: Namespace, merger: Merger) -> None:
         session = self._session
         try:
-            made = merge.compact(repack_settings(session), where, merger, bundle_deadline())
+            made = rewrite.compact(repack_settings(session), where, merger, bundle_deadline())
         except BundleDamaged as error:
             self._quarantine(where, str(error.fields["bundle"]), str(error.fields["problem"]))
             return

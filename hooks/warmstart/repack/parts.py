@@ -1,8 +1,9 @@
 """Merge what the nodes of a run handed in, and publish it as one bundle for each profile and namespace. Runs as root.
 
-As in `repack.merge`: the store's owner fetches the parts, the validator's uid unpacks them, every file is compared with
-its manifest, root packs anew. Of an entry on several nodes the head node's version is taken, else that of the first by
-name; what was found stale is the head node's word alone. The nodes' parts were judged when they were harvested.
+As in `repack.rewrite`: the store's owner fetches the parts, the validator's uid unpacks them, every file is compared
+with its manifest, root packs anew. Of an entry on several nodes the head node's version is taken, else that of the
+first by name; what was found stale is the head node's word alone. The nodes' parts were judged when they were
+harvested.
 
 Parts are removed after they are published. Whoever dies in between leaves both, and a repeat publishes nothing new:
 readers have all entries by then.
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from warmstart.harvest.collect import LONGEST_DRAFT
 from warmstart.host.deadline import Deadline
-from warmstart.repack.merge import BundleSelection, RepackSettings, publish_stage, unpacked
+from warmstart.repack.rewrite import BundleSelection, RepackSettings, publish_stage, unpacked
 from warmstart.seed.extract import parents
 from warmstart.slurm.nodes import first
 from warmstart.store.bundles import Published
@@ -57,7 +58,7 @@ def merge(
     """Publish the parts of one namespace as one bundle. `head` is the job's first node.
 
     Raises `BundleDamaged` or `ManifestUnreadable` with the id of the part that cannot be used, and the errors of
-    `merge.unpacked`, `pack` and `StoreClient.publish`.
+    `rewrite.unpacked`, `pack` and `StoreClient.publish`.
     """
     union = _Union(limits)
     for part in parts:  # one at a time: a job chooses how long the names are

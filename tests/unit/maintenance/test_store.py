@@ -18,7 +18,7 @@ from tests.support.worker_calls import answer_here
 from warmstart.images.store import eviction
 from warmstart.maintenance.bundles import audited_survey
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
-from warmstart.repack import merge
+from warmstart.repack import rewrite
 from warmstart.session import MaintenanceBusy, Session, open_session
 from warmstart.store import index, maintenance
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
@@ -100,7 +100,7 @@ def test_a_namespace_that_can_not_be_surveyed_stops_nothing(
         return read(directory, owner)
 
     monkeypatch.setattr(index, "read", failing)
-    monkeypatch.setattr(merge, "is_due", lambda *_: True)
+    monkeypatch.setattr(rewrite, "is_due", lambda *_: True)
     report = StoreMaintenance(session).all()
     assert (report.verified, report.failed) == (2, 2)
     assert {event["error"]["code"] for event in entry_site.events("step.failed")} == {"store-failed"}
@@ -123,14 +123,14 @@ def test_what_can_not_be_merged_stays(entry_site: EntrySite, session: Session, m
 
     answer_here(monkeypatch, maintenance.quarantine, quarantine)
     work = StoreMaintenance(session)
-    monkeypatch.setattr(merge, "compact", damaged)
+    monkeypatch.setattr(rewrite, "compact", damaged)
     work.compact(next(work.namespaces()))
     assert quarantined == ["20200101T000000.000000Z-0123456789abcdef"]
 
     def blocked(*_: object) -> None:
         raise PublishBlocked(what="a")
 
-    monkeypatch.setattr(merge, "compact", blocked)
+    monkeypatch.setattr(rewrite, "compact", blocked)
     work.compact(next(work.namespaces()))
     assert (work.report.compacted, work.report.quarantined) == (0, 1)
     assert [event["reason"] for event in entry_site.events("bundle.quarantined")] == ["cut"]
@@ -148,7 +148,7 @@ def test_what_a_node_could_not_fetch_is_not_made(session: Session, monkeypatch: 
     policy = session.policy
     small = session._replace(policy=policy._replace(seed=policy.seed._replace(max_fetch=1000)))
     StoreMaintenance(small).compact(Namespace("/s", "site", "numba", "ns"))
-    assert asked == [(merge.FEWEST, 500)]
+    assert asked == [(rewrite.FEWEST, 500)]
 
 
 def test_the_scrub_goes_on(entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_the_scrub_goes_on(entry_site: EntrySite, session: Session, monkeypatch:
             raise answer
         return answer
 
-    monkeypatch.setattr(merge, "verify", verify)
+    monkeypatch.setattr(rewrite, "verify", verify)
     work = StoreMaintenance(session)
     found = work.scrub(work.bundles())
     assert list(found.values()) == ["its hash differs"]

@@ -10,7 +10,7 @@ from tests.support.runs import a_policy
 from warmstart import plan
 from warmstart.policy.match import Grant
 from warmstart.profiles import registry
-from warmstart.repack import merge
+from warmstart.repack import rewrite
 from warmstart.request import NOTHING
 from warmstart.store.layout import Namespace
 
@@ -64,8 +64,8 @@ def test_a_job_that_publishes_into_a_shared_scope_is_left_without_it(tmp_path: o
 def test_entries_are_not_promoted(scope: str) -> None:
     """The same holds for administrators."""
     where = Namespace("/store", "user-1-a", "warp", "0" * 32)
-    with pytest.raises(merge.PromotionRefused, match="stay in their user's own scope"):
-        merge.promote(None, where, "b", [], None, scope=scope)  # type: ignore[arg-type]
+    with pytest.raises(rewrite.PromotionRefused, match="stay in their user's own scope"):
+        rewrite.promote(None, where, "b", [], None, scope=scope)  # type: ignore[arg-type]
 
 
 def test_no_other_profiles_entries_stay_with_their_user() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.bundles import OWNER, draft, namespace, publish
 from tests.support.policy_site import defaults
-from warmstart.repack import merge
+from warmstart.repack import rewrite
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import Keep
 from warmstart.store import blocklist, bundles, maintenance
@@ -73,7 +73,7 @@ def test_marks_count_in_the_quota_but_stay() -> None:
 def test_every_bundle_is_verified_once_in_thirty_days() -> None:
     """The day is chosen by the hash alone."""
     found = [bundle(str(number), 0) for number in range(200)]
-    days = Counter(one.bundle for day in range(1000, 1030) for one in found if merge.is_due(one, day))
+    days = Counter(one.bundle for day in range(1000, 1030) for one in found if rewrite.is_due(one, day))
     assert set(days.values()) == {1}
     assert len(days) == 200
 

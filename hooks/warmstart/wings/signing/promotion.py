@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from warmstart.host.deadline import Deadline, after
 from warmstart.lean import dumps
-from warmstart.repack.merge import RepackSettings, draft_of, packed_again, to_promote
+from warmstart.repack.rewrite import RepackSettings, draft_of, packed_again, to_promote
 from warmstart.session import Session
 from warmstart.store import index, listing, maintenance
 from warmstart.store.bundles import Published
@@ -58,12 +58,12 @@ def last(how: Signing, deadline: Deadline) -> SignedList | None:
     return remembered
 
 
-def promote(  # noqa: PLR0917 - as `merge.promote`, and how to sign
+def promote(  # noqa: PLR0917 - as `rewrite.promote`, and how to sign
     settings: RepackSettings, how: Signing, where: Namespace, bundle: str, entries: Collection[str], deadline: Deadline
 ) -> Published:
     """Publish entries of a bundle (default: all) in a signed scope that does not have them, and sign its list.
 
-    Raises `PromotionRefused`, `NotSigned`, else errors as `merge.promote`.
+    Raises `PromotionRefused`, `NotSigned`, else errors as `rewrite.promote`.
     """
     target = where._replace(scope=how.scope)
     base = last(how, deadline)

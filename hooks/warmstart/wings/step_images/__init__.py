@@ -1,0 +1,1 @@
+"""A socket on each node, at which steps ask root for images (docs/wings/step_images.md)."""

@@ -1,0 +1,219 @@
+"""The answer to one step that asks for an image: whose step it is, what the policy says, and the image. Runs as root.
+
+    one line from the step ─▶ which process asks? ─▶ its step daemon: the job ─▶ this node's record of the job
+                                                                                           │
+      the answer: one line ◀─ obtained and waited for, as by a prolog (`steps.image`) ◀─ policy
+
+The line has the image's reference and nothing else: nothing that a user writes says who the user is, or which job this
+is. The kernel names uid and process of the other end; one of that process's parents must be a step daemon of root's;
+and a record of that daemon's job must be that uid's. So what has left its step, and what comes from outside of jobs,
+gets no answer but ALONE.
+
+A record shows that the prolog enforced, and has the job's verified attributes. A job for which the prolog had nothing
+to do has none: of it root knows the user and the node, so what rules grant by other attributes it does not have.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from typing import NamedTuple
+
+from warmstart import plan, sets
+from warmstart import record as records
+from warmstart.errors import ResourceError, WarmstartError
+from warmstart.host.deadline import after
+from warmstart.images.reference import Reference, check_allowed, parse
+from warmstart.job import Job
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
+from warmstart.policy.match import OBSERVE
+from warmstart.record import Record
+from warmstart.session import Session, open_session
+from warmstart.steps import image, seed
+from warmstart.steps.contract import Context
+from warmstart.wings.step_images.asking import ALONE, ANSWER_S, FAILED, NO_CACHES, THERE, Answer, peer
+from warmstart.wings.step_images.job import claimed_node, daemon_of, other_namespaces
+
+LONGEST_LINE = 600  # bytes
+READ_S = 2.0  # for the line
+PREPARE_S = 20  # until it is known how long to wait
+ROOT = 0
+
+
+class SetFailed(ResourceError):
+    """The caches of a step's image could not be made: its process has gone, or this node's disk or kernel refuses."""
+
+    code = "set-failed"
+    template = "{problem}"
+    hint = "read the reason; the step runs cold"
+
+
+class Asker(NamedTuple):
+    """Who asks: a step of a job on a node of this host."""
+
+    node: str
+    job_id: int
+    uid: int
+    record: Record | None  # None: the prolog had nothing to do
+
+
+def main(installation: Installation) -> int:
+    """Answer the connection on descriptor 0. Return the exit status."""
+    os.umask(0o022)
+    signal.alarm(PREPARE_S)
+    with socket.socket(fileno=0) as line:
+        text = _read(line)
+        if text is None:
+            return 0
+        try:
+            said = _answer(installation, text, peer(line))
+        except WarmstartError as error:
+            said = _failed(error)
+        except Exception:  # noqa: BLE001 - a bug: the step goes on as without this program
+            traceback.print_exc(file=sys.stderr)
+            said = Answer(ALONE)
+        line.settimeout(READ_S)
+        with suppress(OSError):  # the step has gone, or does not read
+            line.sendall(said.encode())
+    return 0
+
+
+def _read(line: socket.socket) -> str | None:
+    """Return one line; None if it does not come in time, or is none. Descriptors that come with it are dropped."""
+    end, data = time.monotonic() + READ_S, b""
+    while not data.endswith(b"\n"):
+        line.settimeout(max(end - time.monotonic(), 0.001))
+        try:
+            piece = line.recv(LONGEST_LINE + 1 - len(data))
+        except OSError:
+            return None
+        data += piece
+        if not piece or len(data) > LONGEST_LINE:
+            return None
+    return data[:-1].decode("utf-8", "replace")
+
+
+def _answer(installation: Installation, text: str, credentials: tuple[int, int, int]) -> Answer:
+    pid, uid, _ = credentials
+    asker = None if installation.is_off or uid == ROOT else find_asker(installation, pid, uid)
+    if asker is None:
+        return Answer(ALONE)
+    reference = parse(text)
+    with open_session(installation, "step-images", asker.node) as opened:
+        signal.alarm(int(opened.policy.images.wait + ANSWER_S))
+        granted = _granted(opened.policy, asker)
+        if granted is None:
+            return Answer(ALONE)
+        job, record = granted
+        session = opened._replace(audit=opened.audit.bind(**record.job_labels))
+        try:
+            return _obtain(session, job, record, reference, pid)
+        except WarmstartError as error:
+            session.failed(image.NAME, error)
+            return _failed(error)
+
+
+def _failed(error: WarmstartError) -> Answer:
+    return Answer(FAILED, kind=error.kind, code=error.code, text=str(error), hint=error.hint)
+
+
+def find_asker(installation: Installation, pid: int, uid: int) -> Asker | None:
+    """Return whose step a process of `uid` is; None if it is in no step of that user's."""
+    daemon = daemon_of(pid)
+    nodes = installation.nodes()
+    if daemon is None or not nodes:
+        return None
+    job_id, own = daemon.job_id, claimed_node(pid)
+    for node in sorted(nodes, key=own.__ne__):
+        try:
+            record = records.load(installation.node(node).state, job_id)
+        except WarmstartError:
+            return None
+        if record is not None:
+            is_its_own = record.uid == uid and record.boot_id == records.incarnation()
+            return Asker(node, job_id, uid, record) if is_its_own else None
+    return Asker(nodes[0], job_id, uid, None)
+
+
+def _granted(policy: Policy, asker: Asker) -> tuple[Job, Record] | None:
+    """Return the job as far as it is known, and its record; None if warmstart leaves it alone."""
+    if asker.record is not None:
+        # Without a workspace it is one that no rule matches, that was submitted with --no-warm, or that must fail.
+        is_served = asker.record.workspace and not asker.record.verdict
+        return (_job(asker.record), asker.record) if is_served else None
+    if OBSERVE in (policy.mode, *(rule.mode for rule in policy.rules)):
+        return None  # it may have been observed
+    try:
+        account = pwd.getpwuid(asker.uid)
+    except KeyError:
+        return None
+    record = Record(
+        run_id=os.urandom(4).hex(),
+        boot_id=records.incarnation(),
+        job_id=asker.job_id,
+        view_id=asker.job_id,
+        uid=asker.uid,
+        gid=account.pw_gid,
+        user=account.pw_name,
+        account="",
+        partition="",
+        cluster="",
+        node=asker.node,
+        head=True,
+    )
+    job = _job(record)
+    return None if plan.grant(policy, job).reason else (job, record)
+
+
+def _job(record: Record) -> Job:
+    return Job(
+        id=record.job_id,
+        uid=record.uid,
+        gid=record.gid,
+        user=record.user,
+        node=record.node,
+        cluster=record.cluster,
+        partition=record.partition,
+        account=record.account,
+        nodelist=record.nodelist,
+        het_id=None,
+        constraints="",
+        comment="",
+        pyxis_image="",
+        restarts=record.restarts,
+    )
+
+
+def _obtain(session: Session, job: Job, record: Record, reference: Reference, pid: int) -> Answer:
+    policy = session.policy
+    check_allowed(reference, policy.images.registries)
+    # A private image is copied into the job's workspace.
+    private = plan.private_images(policy, job, [reference]) if record.workspace else ()
+    audit = session.audit.bind(step=image.NAME)
+    context = Context(policy, session.paths, record, audit, after(policy.images.wait + ANSWER_S), session.store)
+    done = image.run(context, image.Options((reference,), private=private))
+    path = done.record["images"][reference.canonical()]
+    notices, caches = list(done.notices), NO_CACHES
+    if record.cache and record.seeded:
+        found = sets.StepImage(reference.canonical(), done.record["image"], path)
+        signal.alarm(int(policy.seed.fetch_budget + sets.BEYOND_FETCHING_S + ANSWER_S))
+        try:
+            caches = _caches(context._replace(deadline=after(policy.seed.fetch_budget + ANSWER_S)), found, pid)
+        except (WarmstartError, OSError) as error:
+            why = error if isinstance(error, WarmstartError) else SetFailed(problem=error.strerror or str(error))
+            session.failed(seed.NAME, why)
+            notices.append(f"the container has no caches of its own: {why}")
+    return Answer(THERE, path, text="".join(f"{line}\n" for line in notices), caches=caches)
+
+
+def _caches(context: Context, image: sets.StepImage, pid: int) -> str:
+    """Return which set of caches a step's container has."""
+    with other_namespaces(pid, context.record.job_id) as namespaces:
+        return sets.provide(context, image, namespaces)

@@ -1,1 +1,0 @@
-"""A socket on each node, at which steps ask root for images (docs/wings/step_socket.md)."""

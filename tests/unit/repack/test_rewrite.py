@@ -1,0 +1,110 @@
+"""Which bundles are merged, and that readers get the same entries afterwards."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import packed
+from tests.support.alone import run_alone
+from warmstart.host import process, untrusted
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.repack import rewrite
+from warmstart.store import maintenance
+from warmstart.store.client import StoreClient
+from warmstart.store.index import Listed
+from warmstart.store.layout import Namespace, bundle_id, microseconds_of
+from warmstart.store.manifest import MOST_PER_BUNDLE
+
+ME = Identity("me", os.getuid(), os.getgid())
+
+
+def listed(
+    age: int, *entries: str, user: str = "a", size: int = 1, replaces: tuple[str, ...] = (), weight: int = 0
+) -> Listed:
+    """Return a bundle of the index; a greater `age` is younger."""
+    sha256 = hashlib.sha256(b"%d" % age).hexdigest()
+    made = Listed(bundle_id(age, sha256), sha256, size, dict.fromkeys(entries, 1), user, ord(user), list(replaces))
+    return made._replace(weight=weight)
+
+
+def test_only_first_publishers_entries_are_merged() -> None:
+    """An entry that another user published first still comes from that user, whatever the merged bundle's age."""
+    found = [listed(1, "x", "y"), listed(2, "z", user="b"), listed(3, "z", "w"), listed(4, "x")]
+    (merger,) = maintenance.mergers(found, 2, 1 << 30)
+    assert merger.user == "a"
+    assert merger.sources == [found[0].bundle, found[2].bundle, found[3].bundle]
+    assert merger.entries == {found[0].bundle: ["x", "y"], found[2].bundle: ["w"]}
+
+
+def test_what_was_merged_is_not_merged_again() -> None:
+    """Replaced bundles that are not removed yet are not merged."""
+    old = [listed(number, f"e{number}") for number in (2, 3, 4)]
+    new = listed(1, "e2", "e3", "e4", replaces=tuple(source.bundle for source in old))
+    assert maintenance.mergers([new, *old], 2, 1 << 30) == []
+
+
+def test_a_merged_bundle_has_bounds() -> None:
+    """Small bundles are merged if there are enough of them."""
+    found = [listed(1, "a", size=9), listed(2, "b", size=4), listed(3, "c", size=5)]
+    (merger,) = maintenance.mergers(found, 2, 10)
+    assert merger.sources == [found[1].bundle, found[2].bundle]
+    assert maintenance.mergers(found, 3, 10) == []
+
+
+@pytest.mark.threat(24)
+def test_what_no_bundle_may_name_is_not_merged() -> None:
+    """The merged bundle could not be published."""
+    found = [listed(age, f"e{age}", size=age, weight=MOST_PER_BUNDLE // 3) for age in (1, 2, 3, 4)]
+    (merger,) = maintenance.mergers(found, 2, 1 << 30)
+    assert merger.sources == [found[0].bundle, found[1].bundle]
+
+
+ROW = st.tuples(st.sets(st.sampled_from("pqrstu"), min_size=1), st.sampled_from("ab"))
+
+
+@given(st.lists(ROW, min_size=1, max_size=8))
+def test_merging_never_changes_what_a_reader_gets(rows: list[tuple[set[str], str]]) -> None:
+    """Each entry comes from the same bundle as before, directly or through a merged one."""
+    found = [listed(10 * age, *sorted(entries), user=user) for age, (entries, user) in enumerate(rows, 1)]
+    lying = [(one.bundle, dict.fromkeys(one.entries, one.bundle)) for one in found]
+    before = read(lying)
+    for merger in maintenance.mergers(found, 2, 1 << 30):
+        made = bundle_id(microseconds_of(min(merger.sources)) - 1, "0" * 64)
+        lying.append((made, {entry: source for source, entries in merger.entries.items() for entry in entries}))
+    assert read(lying) == before
+
+
+def read(lying: list[tuple[str, dict[str, str]]]) -> dict[str, str]:
+    """Return for each entry the bundle from which a reader takes it: the oldest that has it."""
+    taken: dict[str, str] = {}
+    for _, entries in sorted(lying, key=lambda one: one[0]):
+        taken = {**entries, **taken}
+    return taken
+
+
+def test_a_node_that_cannot_read_what_it_unpacked_says_nothing_of_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk fails, or it has no descriptors left: the bundle is not taken for damaged."""
+
+    def fails(_: int) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(process, "run_alone", run_alone)
+    where = Namespace(str(tmp_path), "user-1", "numba", "ns")
+    bundle = packed.publish(tmp_path, where, {"e": {"e.nbi": b"x"}}).bundle
+    assert bundle
+    with StoreClient(ME, where.store, "n1-test") as store:
+        settings = rewrite.RepackSettings(str(tmp_path / "stage"), store, ME)
+        assert rewrite.verify(settings, where, bundle, after(20)) == ""
+        monkeypatch.setattr(untrusted, "mount_id", fails)
+        with pytest.raises(rewrite.UnpackFailed):
+            rewrite.verify(settings, where, bundle, after(20))

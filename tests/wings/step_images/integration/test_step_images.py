@@ -1,0 +1,239 @@
+"""An image that only a step names: one import for all who name it, waited for as in a prolog; and caches that fit it.
+
+The importer is called in real steps, as pyxis calls it; with the real pyxis `tools/real` does.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.accounts import ALICE, BOB, CAROL
+from tests.cluster.processes import run_as, wait_until
+from tests.cluster.registry import Registry, layers
+from tests.cluster.site import Site
+from tests.support.hand_jobs import HandJob, a_job
+from tests.support.numba_entries import numba_entries, write_as
+from tests.wings.step_images.steps import answering, importer, naming, served
+
+JOB = 7401
+
+
+@pytest.fixture
+def asked(site: Site) -> Iterator[Site]:
+    """Return the site with the socket."""
+    with served(site):
+        yield site
+
+
+def image_path(output: str) -> str:
+    """Return the path that a step printed, which is the last line."""
+    return output.splitlines()[-1].strip()
+
+
+def test_six_steps_of_three_users_import_a_cold_image_once(
+    asked: Site, registry: Registry, fresh_image: Callable[[], str]
+) -> None:
+    """Each blob comes once, into the store; all six get the same file, and nobody but the store has one."""
+    site, image = asked, fresh_image()
+    name = image.partition("/")[2].partition(":")[0]
+    jobs = [
+        site.cluster.submit(naming(site, image), user, f"--nodelist=n{number}")
+        for number, user in enumerate((ALICE, BOB, CAROL) * 2, 1)
+        for number in [1 + number % 4]
+    ]
+    ended = [site.finish(job) for job in jobs]
+    assert [job.state for job in ended] == ["COMPLETED"] * 6, [job.output for job in ended]
+    paths = {image_path(job.output) for job in ended}
+    assert {Path(path).parent for path in paths} == {site.store / "images"}, paths
+    assert len(paths) == 1
+    assert [registry.requests("GET", f"/{name}/blobs/{digest}") for digest in layers(image)] == [1]
+    (imported,) = [event for event in site.audit("--event", "image.imported") if event["image"] == image]
+    assert imported["hook"] == "import"
+    served_steps = [
+        event for job in jobs for kind in ("waited", "reused") for event in site.events(job, f"image.{kind}")
+    ]
+    assert {event["hook"] for event in served_steps} == {"step-images"}
+
+
+def hurry(site: Site, after_wait: str) -> None:
+    """Let a wait for an image take three seconds, and say what comes after that."""
+    policy = site.etc / "policy.yaml"
+    text = policy.read_text().replace("wait: 60s", "wait: 3s")
+    policy.write_text(f"{text}step_images: {{after_wait: {after_wait}}}\n")
+
+
+def test_a_step_waits_longer_than_a_prolog_may(asked: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
+    """The wait of a prolog is over, and the step asks again: one import, and the store's image."""
+    image = fresh_image()
+    hurry(asked, "wait")
+    with registry.silent():
+        job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
+        wait_until("the end of the first wait", lambda: asked.events(job, "step.failed") != [], 60)
+    ended = asked.finish(job)
+    assert (ended.state, Path(image_path(ended.output)).parent) == ("COMPLETED", asked.store / "images"), ended
+    assert {event["error"]["code"] for event in asked.events(job, "step.failed")} == {"image-wait-expired"}
+
+
+@pytest.mark.sweep
+def test_a_step_that_is_not_to_wait_longer_imports_for_itself(
+    asked: Site, registry: Registry, fresh_image: Callable[[], str]
+) -> None:
+    """`after_wait: import`, as without the socket; the shared import goes on for the next one."""
+    image = fresh_image()
+    hurry(asked, "import")
+    with registry.silent():
+        job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
+        wait_until("the end of the wait", lambda: asked.events(job, "step.failed") != [], 60)
+    ended = asked.finish(job)
+    assert (ended.state, Path(image_path(ended.output)).parent.name) == ("COMPLETED", "warmstart-images"), ended
+    assert len([event for event in asked.audit("--event", "image.imported") if event["image"] == image]) == 1
+
+
+def test_a_step_is_told_why_root_has_no_image_for_it(asked: Site, fresh_image: Callable[[], str]) -> None:
+    """The sentence and the hint of the prolog's verdict. The user's own import would find the same: there is none."""
+    policy = asked.etc / "policy.yaml"
+    policy.write_text(policy.read_text().replace("tag_ttl: 24h", "tag_ttl: 24h\n  max_size: 1KiB"))
+    ended = asked.finish(asked.cluster.submit(naming(asked, fresh_image()), ALICE, "--nodelist=n1"))
+    assert ended.state == "FAILED"
+    assert "is too large: its import takes more than 1024 bytes" in ended.output
+    (failed,) = asked.events(ended.job_id, "step.failed")
+    assert (failed["error"]["code"], failed["hook"]) == ("image-too-large", "step-images")
+    assert "importing it for you alone" not in ended.output
+
+
+def test_a_cancelled_job_does_not_hold_its_step(
+    asked: Site, registry: Registry, fresh_image: Callable[[], str]
+) -> None:
+    """The importer ends with it, root's process, too, while the registry is still silent."""
+    image = fresh_image()
+    with registry.silent():
+        job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
+        wait_until("the wait", lambda: answering(asked) != [], 60)
+        asked.cluster.admin("scancel", str(job))
+        assert asked.cluster.wait(job).state == "CANCELLED"
+        asked.cluster.wait_idle()
+        wait_until("the end of root's wait", lambda: answering(asked) == [], 10)
+    asked.wait_imports()
+
+
+def test_a_job_for_which_the_prolog_had_nothing_to_do_is_served_too(
+    asked: Site, fresh_image: Callable[[], str]
+) -> None:
+    """It has no record: its step daemon shows the job, the kernel the user."""
+    image = fresh_image()
+    asked.write_policy("rules:\n  - {name: everyone}\n")
+    ended = asked.finish(asked.cluster.submit(naming(asked, image), BOB, "--nodelist=n1"))
+    assert Path(image_path(ended.output)).parent == asked.store / "images", ended
+    (imported,) = [event for event in asked.audit("--event", "image.imported") if event["image"] == image]
+    assert imported["job_id"] == ended.job_id
+
+
+def test_root_records_the_use_of_a_job_that_can_leave_no_note(asked: Site, fresh_image: Callable[[], str]) -> None:
+    """The store has its image, but nobody has recorded a use within a day; so the image stays for a lease from now."""
+    image = fresh_image()
+    asked.write_policy("rules:\n  - {name: everyone}\n")
+    first = asked.finish(asked.cluster.submit(naming(asked, image), BOB, "--nodelist=n1"))
+    lease = asked.store / "images/leases" / Path(image_path(first.output)).stem
+    two_days_ago = time.time() - 2 * 86400
+    for use in (lease, asked.var / "n1/uses" / lease.name):
+        os.utime(use, (two_days_ago, two_days_ago))
+    second = asked.finish(asked.cluster.submit(naming(asked, image), BOB, "--nodelist=n1"))
+    assert image_path(second.output) == image_path(first.output)
+    assert lease.stat().st_mtime > two_days_ago + 86400
+
+
+HET_RULES = """\
+rules:
+  - {name: main, match: {partition: main}, profiles: [numba]}
+  - {name: rest}
+"""
+
+
+def test_steps_of_a_heterogeneous_job_are_served(asked: Site, fresh_image: Callable[[], str]) -> None:
+    """Each component's, although its tasks know the leader's job id alone, and one of both; one has no record."""
+    images = {group: fresh_image() for group in ("0", "1", "0,1")}
+    asked.write_policy(HET_RULES)
+    ask = f"path=$({importer(asked)} get docker://%s) && echo $path"
+    steps = [f"srun --het-group={group} sh -c '{ask % image}'" for group, image in images.items()]
+    components = ("--nodelist=n1", ":", "--nodelist=n2", "--partition=ci")
+    ended = asked.finish(asked.cluster.submit("\n".join(["#!/bin/sh", *steps, ""]), ALICE, *components))
+    leader, other, *both = [Path(line) for line in ended.output.splitlines()]
+    assert ([path.parent for path in (leader, other, *both)], both[0]) == ([asked.store / "images"] * 4, both[1])
+    imported = [event["image"] for event in asked.audit("--event", "image.imported")]
+    assert [imported.count(image) for image in images.values()] == [1, 1, 1]
+    for number, group in enumerate("01"):
+        job_id = ended.job_id + number
+        events = [event for kind in ("waited", "reused") for event in asked.events(job_id, f"image.{kind}")]
+        assert {event["hook"] for event in events} == {"step-images"}
+        assert images[group] in {event["image"] for event in events}
+
+
+def container(job: HandJob, step: str) -> dict[str, str]:
+    """Run enroot's hook as for a container of a step; return the container's variables, and where they lead outside."""
+    site, account = job.site, job.site.cluster.account(job.user)
+    hook = site.cluster.prefix / "share/warmstart/enroot/40-warmstart.sh"
+    files = {name: account.home / f"{job.job_id}.{step}.{name}" for name in ("MOUNTS", "ENVIRON")}
+    for path in files.values():
+        path.write_text("")
+        os.chown(path, account.uid, account.gid)
+    slurm = {"SLURM_JOB_ID": str(job.job_id), "SLURMD_NODENAME": job.node, "SLURM_STEP_ID": step}
+    enroot = {f"ENROOT_{name}": str(path) for name, path in files.items()}
+    done = run_as(account, ["/bin/sh", str(hook)], environment={**job.variables, **slurm, **enroot})
+    assert done.returncode == 0, done.stderr
+    mounted = [line.split()[:2] for line in files["MOUNTS"].read_text().splitlines()]
+    variables = dict(line.split("=", 1) for line in files["ENVIRON"].read_text().splitlines())
+    for name, value in variables.items():
+        for source, target in mounted:
+            if source != "tmpfs" and f"{value}/".startswith(f"{target}/"):
+                variables[name] = source + value.removeprefix(target)
+    return variables
+
+
+def compile_in(job: HandJob, step: str, number: int) -> dict[str, str]:
+    """Write an entry of numba's as a tool in a container of the step does; return the container's variables."""
+    account, variables = job.site.cluster.account(job.user), container(job, step)
+    write_as(account.uid, account.gid, Path(variables["NUMBA_CACHE_DIR"]), numba_entries(number))
+    return variables
+
+
+def get(job: HandJob, image: str, step: str) -> subprocess.CompletedProcess[str]:
+    """Call the importer for a step, as pyxis does before enroot's hook runs."""
+    slurm = {"SLURM_JOB_ID": str(job.job_id), "SLURMD_NODENAME": job.node, "SLURM_STEP_ID": step}
+    account, program = job.site.cluster.account(job.user), str(importer(job.site))
+    return run_as(account, [program, "get", f"docker://{image}"], environment={**account.environment(), **slurm})
+
+
+def test_what_a_container_compiles_does_not_land_in_the_hosts_namespace(site: Site) -> None:
+    """The prolog knew no image, so the job's caches are the host's; numba has its own."""
+    with a_job(site, JOB) as job:
+        found = container(job, "0")
+    assert job.published() == 0
+    assert (found["WARMSTART_CACHE"], found["NUMBA_CACHE_DIR"]) == ("", "")
+    assert "NUMBA_CACHE_DIR" in found["WARMSTART_UNSET"].split()
+
+
+def test_a_container_of_the_jobs_own_image_has_the_jobs_caches(site: Site, fresh_image: Callable[[], str]) -> None:
+    """By tag and by digest. What it compiles is published, as ever."""
+    image = fresh_image()
+    with a_job(site, JOB + 1, comment=f"warmstart: image={image}") as job:
+        path = get(job, image, "0").stdout.strip()
+        digest = f"sha256:{Path(path).name.partition('.')[0]}"
+        assert get(job, f"{image.rpartition(':')[0]}@{digest}", "1").stdout.strip() == path
+        for step in ("0", "1"):
+            assert compile_in(job, step, 743)["WARMSTART_CACHE"] != ""
+    assert job.published() == 1
+
+
+def test_a_container_of_another_image_has_none_of_the_jobs_caches(site: Site, fresh_image: Callable[[], str]) -> None:
+    """The job's belong to the image that it named first, and not to its second one."""
+    named, second = fresh_image(), fresh_image()
+    with a_job(site, JOB + 2, comment=f"warmstart: image={named} image={second}") as job:
+        assert get(job, second, "0").returncode == 0
+        assert container(job, "0")["WARMSTART_CACHE"] == ""
+    assert job.published() == 0

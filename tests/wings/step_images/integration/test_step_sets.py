@@ -1,0 +1,214 @@
+"""Caches of an image that only a step names: cold once, then warm on all nodes, as if the prolog had known the image.
+
+Steps call pyxis's importer and enroot's hook as pyxis and enroot call them; with the real ones `tools/real` does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+
+from tests import spank
+from tests.cluster.accounts import ALICE
+from tests.cluster.cluster import Cluster, JobResult
+from tests.cluster.config import Namespace
+from tests.cluster.processes import wait_until
+from tests.cluster.registry import Registry
+from tests.cluster.site import Site
+from tests.support.numba_entries import numba_entries
+from tests.wings.step_images.steps import answering, importer, served
+
+# In a container of the image: prints whether its numba's cache has an entry, and compiles it if not.
+STEP = """\
+#!/bin/sh
+set -e
+{importer} get docker://$1 >/dev/null
+here=$(mktemp -d "$TMPDIR/step.XXXXXX") && cd "$here"
+: >MOUNTS && : >ENVIRON
+ENROOT_MOUNTS=$here/MOUNTS ENROOT_ENVIRON=$here/ENVIRON ENROOT_ROOTFS=/r/pyxis_$SLURM_JOB_ID.$SLURM_STEP_ID sh {hook}
+constant=$(sed -n 's/^WARMSTART_CACHE=//p' ENVIRON)
+source=$(awk -v at="$constant" '$2 == at {{ print $1 }}' MOUNTS)
+[ "$source" ] || {{ echo none; exit; }}
+cd "$source/numba"
+if [ -e {entry} ]; then echo warm; else cp -r {compiled}/. . && echo cold; fi
+"""
+
+
+@pytest.fixture
+def asked(site: Site) -> Iterator[Site]:
+    """Return the site with the socket."""
+    with served(site):
+        yield site
+
+
+class Container:
+    """A program that steps run as in a container."""
+
+    def __init__(self, site: Site, number: int) -> None:
+        entries = next(iter(numba_entries(number).values()))
+        compiled = site.cluster.base / f"compiled-{number}"
+        for name, content in entries.items():
+            (compiled / name).parent.mkdir(parents=True, exist_ok=True)
+            (compiled / name).write_bytes(content)
+        self.site = site
+        self.program = site.cluster.base / f"container-{number}"
+        hook = site.cluster.prefix / "share/warmstart/enroot/40-warmstart.sh"
+        entry = min(entries)
+        self.program.write_text(STEP.format(importer=importer(site), hook=hook, entry=entry, compiled=compiled))
+        for path in (self.program, compiled, *compiled.rglob("*")):
+            os.chmod(path, 0o755)
+
+    def job(self, *images: str, node: str = "n1", options: tuple[str, ...] = ()) -> JobResult:
+        """Run a job with a step in each of these images, one after the other."""
+        steps = "".join(f"srun {self.program} {image}\n" for image in images)
+        ended = self.site.finish(self.site.cluster.submit(f"#!/bin/sh\n{steps}", ALICE, f"--nodelist={node}", *options))
+        assert ended.state == "COMPLETED", ended.output
+        return ended
+
+
+def found(ended: JobResult) -> list[str]:
+    """Return what each step found."""
+    return [line for line in ended.output.splitlines() if line in {"cold", "warm", "none"}]
+
+
+def test_a_steps_image_is_cold_once(asked: Site, fresh_image: Callable[[], str]) -> None:
+    """On whichever node; a second step in it finds what the first has compiled. Nothing is left of a run."""
+    image, container = fresh_image(), Container(asked, 751)
+    assert found(container.job(image, image)) == ["cold", "warm"]
+    assert found(container.job(image, node="n2")) == ["warm"]
+    third = container.job(image, image, node="n3")
+    assert found(third) == ["warm", "warm"]
+    (seeded,) = [event for event in asked.events(third.job_id, "cache.seeded") if event.get("set")]
+    assert (seeded["hook"], seeded["way"], seeded["entries"]) == ("step-images", "overlay", 1)
+    ended = [event for event in asked.events(third.job_id, "cache.harvested") if event["profile"] == "numba"]
+    (harvested,) = [event for event in ended if event.get("set")]
+    assert (harvested["set"], harvested["seeded"], harvested["entries"]) == (seeded["set"], 1, 0)
+
+
+def test_an_image_has_one_namespace_however_it_was_named(asked: Site, fresh_image: Callable[[], str]) -> None:
+    """In a comment, or on a step: what is compiled in one is found in the other."""
+    container = Container(asked, 752)
+    for first, second in ((True, False), (False, True)):
+        image = fresh_image()
+        comment = f"--comment=warmstart: image={image}"
+        results = [found(container.job(image, options=(comment,) if named else ())) for named in (first, second)]
+        assert results == [["cold"], ["warm"]]
+
+
+def test_each_image_of_a_job_has_its_own(asked: Site, fresh_image: Callable[[], str]) -> None:
+    """Two that steps name, beside the one that the job named."""
+    images, container = [fresh_image() for _ in range(3)], Container(asked, 753)
+    named = (f"--comment=warmstart: image={images[0]}",)
+    assert found(container.job(*images, options=named)) == ["cold"] * 3
+    assert found(container.job(*images, *images, node="n4", options=named)) == ["warm"] * 6
+
+
+def test_later_steps_ask_nobody(site: Site, fresh_image: Callable[[], str]) -> None:
+    """What the first one got is in the job's view; the socket is gone by then."""
+    image, container = fresh_image(), Container(site, 757)
+    go = site.cluster.base / "go"
+    script = f"#!/bin/sh\nsrun {container.program} {image}\nwhile [ ! -e {go} ]; do sleep 0.1; done\n"
+    steps = f"for step in 1 2 3; do srun {container.program} {image}; done\n"
+    with served(site):
+        job = site.cluster.submit(script + steps, ALICE, "--nodelist=n1")
+        output = site.cluster.account(ALICE).home / f"slurm-{job}.out"
+        wait_until("the first step", lambda: output.exists() and "cold" in output.read_text(), 60)
+    go.touch()
+    assert found(site.finish(job)) == ["cold", "warm", "warm", "warm"]
+
+
+def test_a_step_on_two_nodes_has_caches_on_each(asked: Site, fresh_image: Callable[[], str]) -> None:
+    """What each node has compiled is published as a whole, and warm on both of the next job."""
+    image, container = fresh_image(), Container(asked, 758)
+    assert found(container.job(image, node="n1,n2", options=("--nodes=2",))) == ["cold", "cold"]
+    asked.cluster.wait_idle()
+    wait_until("the merge", lambda: any(asked.audit("--event", "bundle.published")), 60)
+    assert found(container.job(image, node="n3,n4", options=("--nodes=2",))) == ["warm", "warm"]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "requeued"])
+def test_a_job_that_ends_while_a_set_is_made_leaves_nothing(
+    asked: Site, fresh_image: Callable[[], str], how: str
+) -> None:
+    """Its maker ends with the step that asks, and the node takes the next job; a second run has its own set."""
+    image, container = fresh_image(), Container(asked, 759)
+    assert found(container.job(image)) == ["cold"]
+    with slow_store(asked):
+        job = asked.cluster.submit(
+            f"#!/bin/sh\nsrun {container.program} {image}\n", ALICE, "--nodelist=n2", "--requeue"
+        )
+        wait_until("the set", lambda: list(asked.workspace.glob(f"n2/{job}.*/sets/*")) != [], 60)
+        if how == "cancelled":
+            asked.cluster.admin("scancel", str(job))
+            assert asked.cluster.wait(job).state == "CANCELLED"
+            asked.cluster.wait_idle()
+            wait_until("the end of the maker", lambda: answering(asked) == [], 10)
+        else:
+            asked.cluster.requeue(job)
+            asked.cluster.wait_for(job, {"PENDING"})
+            time.sleep(2.5)  # slurmd tells the new credential from the revoked one by the second
+    if how == "requeued":
+        asked.cluster.admin("scontrol", "update", f"jobid={job}", "starttime=now")
+        assert "warm" in asked.finish(job).output
+    assert asked.leftovers() == []
+    assert asked.cluster.drained() == []
+
+
+@contextmanager
+def slow_store(site: Site) -> Iterator[None]:
+    """Let whoever fetches a bundle wait: an earlier fetch of it holds its file."""
+    directory = site.var / "n2" / "bundles"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    bundles = [bundle for bundle in site.store.rglob("*.sqsh") if bundle.parent.name != "images"]
+    manifests = [bundle.with_suffix(".json") for bundle in bundles if bundle.with_suffix(".json").exists()]
+    held = []
+    try:
+        # Two bundles may have the same bytes, and so one file.
+        for sha256 in {json.loads(manifest.read_text())["sha256"] for manifest in manifests}:
+            held.append(os.open(directory / f"{sha256}.fetching", os.O_RDWR | os.O_CREAT, 0o600))
+            fcntl.flock(held[-1], fcntl.LOCK_EX)
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+@pytest.fixture(scope="module")
+def contained(capable_host: None, install: Callable[[Path], None], registry: Registry) -> Iterator[Site]:
+    """Yield a site whose jobs each have a mount namespace that sees no later mount of the node."""
+    with Cluster(namespace=Namespace()) as cluster:
+        site = Site(cluster, registry.url, install=install)
+        with served(site):
+            yield site
+
+
+@pytest.mark.parametrize("plugin", [False, True])
+def test_a_namespace_of_slurms_shows_them_too(contained: Site, fresh_image: Callable[[], str], plugin: bool) -> None:
+    """By overlays, which are attached there, for the step that asks and for later ones. Nothing of it is left."""
+    if plugin:
+        spank.need()
+    image, container = fresh_image(), Container(contained, 755 + plugin)
+    with spank.loaded(contained) if plugin else nullcontext():
+        assert found(container.job(image)) == ["cold"]
+        second = container.job(image, image, node="n2")
+    assert found(second) == ["warm", "warm"]
+    (seeded,) = contained.events(second.job_id, "cache.seeded")
+    assert (seeded["way"], seeded["entries"]) == ("overlay", 1)
+    assert contained.leftovers() == []
+
+
+def test_without_the_socket_a_step_has_no_caches(site: Site, fresh_image: Callable[[], str]) -> None:
+    """It runs as it would without warmstart, and the plugin has a note to tell."""
+    step, image = f"srun {Container(site, 754).program}", fresh_image()
+    script = f"#!/bin/sh\n{step} {image}\n{step} {image}\ncat $TMPDIR/warmstart-images/.cold\n"
+    ended = site.finish(site.cluster.submit(script, ALICE, "--nodelist=n1"))
+    assert found(ended) == ["none", "none"]
+    assert ended.output.count("warmstart: image") == 1, ended.output
+    assert f"warmstart: image {image} has no caches of its own on n1: " in ended.output

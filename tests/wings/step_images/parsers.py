@@ -1,0 +1,17 @@
+"""The wing's parsers of foreign bytes, for tests/fuzz."""
+
+from __future__ import annotations
+
+from tests.fuzz import parsers
+from warmstart.wings.step_images import asking
+
+PARSERS = {
+    "step-answer": parsers.Parser(
+        asking._decode,
+        (ValueError,),
+        ("wings/step_images/asking.py:_decode",),
+        (asking.Answer(asking.FAILED, "/a", "user", "code", "text", "hint").encode(),),
+    ),
+}
+BARE = {"step-answer": ("", "wings.step_images.asking", "_decode")}
+OWN = {"wings/step_images/asking.py:peer": "the kernel's answer"}

@@ -1,0 +1,151 @@
+"""The answer to a step: whose step it is, what the policy says, and what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.policy_site import a_rule, defaults
+from tests.support.runs import a_record
+from warmstart import record as records
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
+from warmstart.record import Record
+from warmstart.wings.step_images import answer
+from warmstart.wings.step_images.answer import Asker, find_asker
+from warmstart.wings.step_images.job import Daemon
+
+UID = os.getuid()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
+    """Return an installation with two nodes, where every process is in a step of job 7."""
+    monkeypatch.setattr(answer, "daemon_of", lambda _: Daemon(os.getpid(), 7))
+    installation = Installation(str(tmp_path))
+    for node in ("n1", "n2"):
+        Path(installation.node(node).state).mkdir(parents=True)
+    return installation
+
+
+def recorded(here: Installation, node: str) -> Record:
+    """Save a record of job 7 on a node."""
+    record = a_record(node=node)
+    state = here.node(node).state
+    (Path(state) / "7").mkdir()
+    records.save(state, record)
+    return record
+
+
+def test_the_record_says_which_node(here: Installation) -> None:
+    """A host may have several."""
+    record = recorded(here, "n2")
+    assert find_asker(here, 1, UID) == Asker("n2", 7, UID, record)
+
+
+@pytest.mark.threat(49)
+def test_another_users_job_is_not_the_askers(here: Installation) -> None:
+    """A process of another uid in the job's step, by `su` for instance."""
+    recorded(here, "n1")
+    assert find_asker(here, 1, UID + 1) is None
+
+
+@pytest.mark.threat(49)
+def test_a_record_of_an_earlier_boot_is_no_jobs(here: Installation) -> None:
+    """Ids of jobs are used again where slurmctld lost its state."""
+    recorded(here, "n1")
+    path = Path(here.node("n1").state) / "7" / records.NAME
+    path.write_text(path.read_text().replace(records.incarnation(), "0"))
+    assert find_asker(here, 1, UID) is None
+
+
+def test_a_damaged_record_is_nobodys(here: Installation) -> None:
+    """Nothing is granted on it."""
+    recorded(here, "n1")
+    (Path(here.node("n1").state) / "7" / records.NAME).write_text("{")
+    assert find_asker(here, 1, UID) is None
+
+
+def test_what_is_in_no_step_is_nobodys(here: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anything on a host where no hook has run."""
+    monkeypatch.setattr(answer, "daemon_of", lambda _: None)
+    assert find_asker(here, 1, UID) is None
+    monkeypatch.setattr(answer, "daemon_of", lambda _: Daemon(os.getpid(), 7))
+    assert find_asker(Installation("/nonexistent"), 1, UID) is None
+
+
+def granted(policy: Policy, record: Record | None) -> bool:
+    """Return whether a step of job 7 is served."""
+    return answer._granted(policy, Asker("n1", 7, UID, record)) is not None
+
+
+def test_whom_the_prolog_left_alone_is_left_alone() -> None:
+    """No rule matched, or --no-warm: the record has no workspace. A job that must fail gets nothing either."""
+    record, policy = a_record(workspace="/var/tmp/warmstart"), defaults()._replace(rules=(a_rule(),))
+    assert granted(policy, record)
+    assert not granted(policy, record._replace(workspace=""))
+    assert not granted(policy, record._replace(verdict="no"))
+
+
+def test_a_job_without_a_record_has_what_is_granted_to_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root knows neither partition nor account; where jobs may be observed, it does not know whether this one is."""
+    account = pwd.struct_passwd(("alice", "x", UID or 64201, 100, "", "/", ""))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: account)
+    monkeypatch.setattr("warmstart.plan.groups", lambda _: ["staff"])
+    bare = defaults()
+    policy = bare._replace(limits=bare.limits._replace(min_uid=0))
+    assert granted(policy._replace(rules=(a_rule(),)), None)
+    assert not granted(policy, None)
+    assert not granted(policy._replace(rules=(a_rule(),), mode="observe"), None)
+    assert not granted(policy._replace(rules=(a_rule(), a_rule(mode="observe"))), None)
+
+
+def talk(here: Installation, text: bytes) -> bytes:
+    """Say something on descriptor 0 of an answer in a forked process; return what it says."""
+    ours, its = socket.socketpair()
+    pid = os.fork()
+    if not pid:
+        try:
+            ours.close()
+            os.dup2(its.fileno(), 0)
+            os._exit(answer.main(here))
+        finally:
+            os._exit(99)
+    its.close()
+    with ours:
+        ours.settimeout(30)
+        ours.sendall(text)
+        ours.shutdown(socket.SHUT_WR)
+        try:
+            said = ours.recv(10_000)
+        except ConnectionResetError:  # it has not read all
+            said = b""
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return said
+
+
+@pytest.mark.threat(49)
+@pytest.mark.parametrize("text", [b"", b"a:1", b"x" * 601, b"x" * 601 + b"\n"])
+def test_what_is_no_line_gets_no_answer(here: Installation, text: bytes) -> None:
+    """Half a line, or one that is too long."""
+    assert talk(here, text) == b""
+
+
+@pytest.mark.parametrize(("break_it", "text"), [(True, b"a:1\n"), (False, b"a:1\nb:1\n")])
+def test_a_bug_leaves_the_step_alone(
+    here: Installation, monkeypatch: pytest.MonkeyPatch, break_it: bool, text: bytes
+) -> None:
+    """As without root; and a reference that is none is told so."""
+    breaks: Callable[..., object] = lambda *_: 1 / 0  # noqa: E731
+    if break_it:
+        monkeypatch.setattr(answer, "_answer", breaks)
+    else:
+        monkeypatch.setattr(answer, "find_asker", lambda *_: Asker("n1", 7, UID, None))
+        monkeypatch.setattr(answer, "ROOT", -1)
+    said = talk(here, text)
+    assert (b'["alone"' in said) if break_it else (b"image-reference-invalid" in said)

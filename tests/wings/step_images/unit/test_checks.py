@@ -1,0 +1,49 @@
+"""What doctor says of the socket."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import POLICY, installed
+from warmstart.doctor import slurm_conf
+from warmstart.doctor.finding import run
+from warmstart.doctor.slurm import Slurm
+from warmstart.wings.step_images import place
+from warmstart.wings.step_images.checks import CHECKS
+
+
+def test_steps_can_ask_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pyxis imports through warmstart; only root's own socket counts."""
+    site = installed(tmp_path / "prefix", POLICY)
+    conf, plugstack = tmp_path / "slurm.conf", tmp_path / "plugstack.conf"
+    conf.write_text("ClusterName=c\n")
+    monkeypatch.setattr(place, "SPARE", str(tmp_path))
+    importer = Path(site.libexec, "pyxis-importer")
+    importer.parent.mkdir(parents=True)
+    importer.touch()
+    path = Path(place.socket_of(site))
+    path.parent.mkdir(parents=True)
+
+    def status(plugin: str) -> str:
+        plugstack.write_text(plugin)
+        (found,) = run(CHECKS.slurm, Slurm(slurm_conf.read(str(conf)), site, None, None))
+        return found.status
+
+    pyxis = f"required spank_pyxis.so importer={importer}\n"
+    assert [status(""), status("required spank_pyxis.so\n"), status(pyxis)] == ["ok", "ok", "advice"]
+    path.touch()
+    assert status(pyxis) == "advice"
+    path.unlink()
+    os.mknod(path, stat.S_IFSOCK | 0o666)
+    assert status(pyxis) == ("ok" if os.getuid() == 0 else "advice")
+
+
+def test_the_page_has_the_check() -> None:
+    """By its name, as the page of the core's."""
+    page = Path(__file__).resolve().parents[4] / "docs" / "wings" / "step_images.md"
+    assert re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", page.read_text(), re.MULTILINE) == [*CHECKS.slurm]
