@@ -17,7 +17,7 @@ SEEDED = {"k/one": b"1", "k/two": b"2", "top": b"t"}
 
 def left(node: Node, copy: Copy) -> list[str]:
     """Return the mounts other than the node's own of the bundle."""
-    return [point for point in node.mounts() if point != f"layers/{copy.sha256}"]
+    return [point for point in node.mounts() if point != f"layers/{copy.offer.sha256}"]
 
 
 def show(run: Run, copy: Copy) -> None:

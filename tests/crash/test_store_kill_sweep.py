@@ -39,7 +39,7 @@ def seen(store: Path, gone: frozenset[str] = frozenset()) -> dict[str, str]:
     for offer in bundles.offers(str(store), ["user-1"], "numba", "ns", OWNER).offers:
         fd = os.memfd_create("copy")
         try:
-            files = bundles.fetch(namespace(store), offer.bundle, offer.sha256, offer.size, fd)
+            files = bundles.fetch(namespace(store), offer, fd)
         except BundleGone:
             assert offer.bundle in gone
             continue

@@ -25,7 +25,7 @@ def taken(store: Path) -> str:
         return ""
     (offer,) = offers
     fd = os.memfd_create("copy")
-    bundles.fetch(namespace(store), offer.bundle, offer.sha256, offer.size, fd)
+    bundles.fetch(namespace(store), offer, fd)
     content = os.pread(fd, 1000, 0).decode()
     os.close(fd)
     return content

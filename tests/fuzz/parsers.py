@@ -195,7 +195,7 @@ _TOPIC = board.Topic("c.7.0", "caches", "n1", board.Whose(2001, "c", "n[1-2]"))
 _PROPOSAL = together.Proposal(
     {
         "alpha": together.ProposedProfile(
-            "f" * 32, {"cpu": "x"}, [together.ProposedBundle("site", "b", "0" * 64, 1, [], whole=True)]
+            "f" * 32, {"cpu": "x"}, [bundles.Offer("site", "b", "0" * 64, 1, [], whole=True)]
         )
     }
 )

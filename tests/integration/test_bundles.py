@@ -203,7 +203,7 @@ def test_only_the_entries_that_are_wanted_arrive(local: Place) -> None:
     sources = []
     for offer in offers:
         copy = local.copy(offer)
-        files = [path for entry in offer.entries for path in copy.files(offer)[entry]]
+        files = [path for entry in offer.entries for path in copy.files()[entry]]
         sources.append(Source(copy.path, None if offer.whole else files))
     assert [offer.whole for offer in offers] == [True, False]
     assert seeded(local, sources) == CACHE | {"m/f.1.nbi": b"A", "m/f.1.nbc": b"A", "o.1.nbi": b"A"}
@@ -338,7 +338,7 @@ def seen(place: Place) -> dict[str, str]:
         fd = os.memfd_create("copy")
         with place.client() as client:
             where = place.namespace(offer.scope)
-            files = client.fetch(where, offer.bundle, offer.sha256, offer.size, after(20), into=fd)
+            files = client.fetch(where, offer, after(20), into=fd)
         os.close(fd)
         assert set(offer.entries) <= files.keys()
         for entry in offer.entries:

@@ -188,7 +188,7 @@ def test_what_a_job_can_do_is_what_the_page_says(node: Node, way: bool) -> None:
         found[name] = run.as_job(partial(tried, act))
         assert run.take_down() == []
     assert found == {name: row[0 if way else 1] for name, row in table().items()}
-    shared = Path(node.layers, copy.sha256)
+    shared = Path(node.layers, copy.offer.sha256)
     assert content(shared) == SEEDED
     assert {path.stat().st_mtime_ns for path in shared.rglob("*") if path.is_file()} == {MTIME_NS // 10**9 * 10**9}
 
@@ -253,7 +253,7 @@ def test_two_jobs_see_nothing_of_each_other(node: Node, way: bool) -> None:
     one.as_job(each(lambda: os.unlink("file"), lambda: write("d/one", b"changed"), lambda: write("mine", b"x")))
     assert content(two.cache) == SEEDED
     assert content(one.cache) == {"d/one": b"changed", "d/two": b"2", "e/f/g": b"deep", "mine": b"x"}
-    assert node.mounts().count(f"layers/{copy.sha256}") == 1
+    assert node.mounts().count(f"layers/{copy.offer.sha256}") == 1
 
 
 @pytest.mark.threat(5)
@@ -331,14 +331,14 @@ def test_eight_prologs_mount_a_bundle_once(node: Node) -> None:
             if not pid:
                 status = 1
                 try:
-                    (fd,) = node_cache.mounted(node.layers, [copy], after(20))
+                    (fd,) = node_cache.mounted(node.layers, [copy.path], after(20))
                     status = 0 if os.listdir(f"/proc/self/fd/{fd}") else 1
                 finally:
                     os._exit(status)
             children.append(pid)
         assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 8
-        assert node.mounts() == [f"layers/{copy.sha256}"]
-        node_cache.unmount(node.layers, copy.sha256, after(5))
+        assert node.mounts() == [f"layers/{copy.offer.sha256}"]
+        node_cache.unmount(node.layers, copy.offer.sha256, after(5))
         assert node.mounts() == []
 
 
@@ -347,7 +347,7 @@ def loop_devices(copy: Copy) -> list[str]:
     found = []
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:
-            if copy.sha256 in backing.read_text():
+            if copy.offer.sha256 in backing.read_text():
                 found.append(backing.parts[3])
         except OSError:  # freed just now
             continue
@@ -384,7 +384,7 @@ def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
     run = node.run("1.aaaaaaaa")
     run.show(copy)
     assert node_cache.prune(copy.directory, node.layers, Keep(1 << 40), before + 1800) == 0
-    assert node_cache.mount_points(node.layers) == [copy.sha256]
+    assert node_cache.mount_points(node.layers) == [copy.offer.sha256]
     assert node_cache.prune(copy.directory, node.layers, Keep(1 << 40), before + 7200) == 0
     assert (node_cache.mount_points(node.layers), Path(copy.path).exists()) == ([], True)
     assert run.as_job(lambda: Path("file").read_text()) == "seeded"
@@ -397,7 +397,7 @@ def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
 
 def mount(node: Node, copy: Copy) -> None:
     """Mount a copy as a prolog does that then shows it to a job."""
-    os.close(*node_cache.mounted(node.layers, [copy], after(5)))
+    os.close(*node_cache.mounted(node.layers, [copy.path], after(5)))
 
 
 @pytest.mark.threat(27)
@@ -410,7 +410,7 @@ def test_mounts_are_bounded_for_each_user_and_for_the_node(node: Node, monkeypat
         for scope, count in (("user-1-a", 5), ("user-2-b", 2), ("user-3-c", 3))
         for number in range(count)
     }
-    names = {copy.sha256: place for place, copy in made.items()}
+    names = {copy.offer.sha256: place for place, copy in made.items()}
     for age, (place, copy) in enumerate(made.items()):
         os.utime(copy.path, (1000 + age, 1000 + age))
         mount(node, copy)
@@ -434,9 +434,9 @@ def test_a_mount_that_is_about_to_be_shown_stays(node: Node, monkeypatch: pytest
     shown, opened, last = (node.bundle({name: b"x"}, "user-1-a") for name in "abc")
     run = node.run("1.aaaaaaaa")
     run.show(shown)
-    roots = node_cache.mounted(node.layers, [opened], after(5))
+    roots = node_cache.mounted(node.layers, [opened.path], after(5))
     mount(node, last)
-    assert node_cache.mount_points(node.layers) == sorted([opened.sha256, last.sha256])
+    assert node_cache.mount_points(node.layers) == sorted([opened.offer.sha256, last.offer.sha256])
     with opened_dir(".", roots[0]) as root:
         assert os.listdir(root) == ["b"]
     os.close(*roots)
@@ -449,7 +449,7 @@ def test_a_prolog_that_needs_a_bundle_is_not_too_late(node: Node) -> None:
     """It marks the copy as used before it mounts; maintenance checks that mark last."""
     copy = node.bundle({"file": b"seeded"})
     now = Path(copy.path).stat().st_mtime + 7200
-    os.close(*node_cache.mounted(node.layers, [copy], after(5)))
+    os.close(*node_cache.mounted(node.layers, [copy.path], after(5)))
     with opened_dir(node.layers) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         pruning = threading.Thread(target=node_cache.prune, args=(copy.directory, node.layers, Keep(1 << 40), now))
@@ -458,7 +458,7 @@ def test_a_prolog_that_needs_a_bundle_is_not_too_late(node: Node) -> None:
             assert pruning.is_alive()
         os.utime(copy.path, (now, now))
     pruning.join()
-    assert node.mounts() == [f"layers/{copy.sha256}"]
+    assert node.mounts() == [f"layers/{copy.offer.sha256}"]
 
 
 def waits_for(thread: threading.Thread, function: str) -> bool:
@@ -502,7 +502,7 @@ def test_another_namespace_that_copied_the_mounts(node: Node) -> None:
         assert other.stdout.readline() == b"ready\n"
         assert str(run.cache) in Path(f"/proc/{other.pid}/mountinfo").read_text()
         run.take_down()
-        node_cache.unmount(node.layers, copy.sha256, after(5))
+        node_cache.unmount(node.layers, copy.offer.sha256, after(5))
         assert str(node.base) not in Path(f"/proc/{other.pid}/mountinfo").read_text()
         assert loop_devices(copy) == []
     finally:

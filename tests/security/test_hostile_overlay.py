@@ -53,7 +53,7 @@ def copy(node: Node) -> Iterator[Copy]:
     before = Path(made.path).read_bytes()
     yield made
     assert Path(made.path).read_bytes() == before
-    assert content(Path(node.layers, made.sha256)) == SEEDED
+    assert content(Path(node.layers, made.offer.sha256)) == SEEDED
 
 
 @pytest.fixture

@@ -78,10 +78,10 @@ def test_a_bundle_of_somebody_elses_is_in_no_job(tmp_path: Path, spoil: Callable
     fd = os.memfd_create("copy")
     try:
         if what == "index":
-            assert [*bundles.fetch(where, made.bundle, made.sha256, made.size, fd)] == ["a"]
+            assert [*bundles.fetch(where, offers[0], fd)] == ["a"]
             return
         with pytest.raises((BundleDamaged, ManifestUnreadable), match=r"belongs to uid|can be written by others"):
-            bundles.fetch(where, made.bundle, made.sha256, made.size, fd)
+            bundles.fetch(where, offers[0], fd)
     finally:
         os.close(fd)
 

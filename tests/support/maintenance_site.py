@@ -126,7 +126,7 @@ class MaintenanceSite:
                 fd = os.memfd_create("copy")
                 try:
                     where = self.namespace(offer.scope)
-                    files = client.fetch(where, offer.bundle, offer.sha256, offer.size, after(20), into=fd)
+                    files = client.fetch(where, offer, after(20), into=fd)
                 finally:
                     os.close(fd)
                 add_offered(found, offer, files)

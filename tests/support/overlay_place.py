@@ -24,6 +24,7 @@ from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.seed import node_cache, overlay
 from warmstart.seed.node_cache import Copy
+from warmstart.store.bundles import Offer
 from warmstart.store.manifest import File
 
 JOB = Identity("a job", 64201, 64201)
@@ -60,7 +61,7 @@ class Node(NamedTuple):
         if scope:
             (directory / f"{sha256}.origin.json").write_text(json.dumps([scope, "tool", "ns", stage.name, ""]))
         made.rename(directory / f"{sha256}.sqsh")
-        return Copy(str(directory), sha256, 0)
+        return Copy(Offer(scope, stage.name, sha256, 0, list(entries), whole=True), str(directory))
 
     def run(self, name: str) -> Run:
         """Make a run's directory, with a cache that still belongs to root."""
@@ -92,7 +93,7 @@ class Run(NamedTuple):
 
     def show(self, *copies: Copy, hidden: Sequence[str] = ()) -> bool:
         """Mount an overlay of bundles and give the cache to the job. Return whether it is id-mapped."""
-        roots = node_cache.mounted(self.node.layers, copies, after(10))
+        roots = node_cache.mounted(self.node.layers, [copy.path for copy in copies], after(10))
         with opened_dir(str(self.path)) as fd, overlay.JobIds(JOB) as ids:
             mapped = overlay.build(fd, SUBDIR, roots, hidden, ids)
         for root in roots:

@@ -95,7 +95,7 @@ def fetched(store: StoreClient, place: Namespace, offer: Offer) -> dict[str, str
     """Fetch a bundle, which is whole; return its entries' versions."""
     fd = os.memfd_create("copy")
     try:
-        files = store.fetch(place, offer.bundle, offer.sha256, offer.size, after(60), into=fd)
+        files = store.fetch(place, offer, after(60), into=fd)
         content: dict[str, str] = json.loads(os.pread(fd, offer.size, 0))
     finally:
         os.close(fd)

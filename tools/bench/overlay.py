@@ -76,8 +76,8 @@ def _twice(work: Work, place: Path) -> float:
 
 @contextmanager
 def _squashfs_alone(node: Node, copy: Copy) -> Iterator[Path]:
-    os.close(node_cache.mounted(node.layers, [copy], after(10))[0])
-    yield Path(node.layers) / copy.sha256
+    os.close(node_cache.mounted(node.layers, [copy.path], after(10))[0])
+    yield Path(node.layers) / copy.offer.sha256
 
 
 @contextmanager

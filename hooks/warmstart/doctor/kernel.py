@@ -133,7 +133,6 @@ def trial_directory(parent: str) -> Iterator[str]:
 def _show(parent: str, name: str) -> _Shown:
     """Pack a bundle, mount it and show it as a job's cache."""
     from warmstart.seed import node_cache
-    from warmstart.seed.node_cache import Copy
 
     enter_new()
     base = f"{parent}/{name}"
@@ -141,9 +140,9 @@ def _show(parent: str, name: str) -> _Shown:
         os.mkdir(f"{base}/{folder}", 0o700)
     with opened_dir(base) as run:
         try:
-            copy = Copy(f"{base}/bundles", "0" * 64, 0)
-            os.close(pack(f"{base}/entries", copy.path, after(SECONDS)))
-            layers = node_cache.mounted(f"{base}/layers", [copy], after(SECONDS))
+            bundle = f"{base}/bundles/one.sqsh"
+            os.close(pack(f"{base}/entries", bundle, after(SECONDS)))
+            layers = node_cache.mounted(f"{base}/layers", [bundle], after(SECONDS))
             with overlay.JobIds(Identity("nobody", 65534, 65534)) as nobody:
                 mapped = overlay.build(run, "x", layers, [], nobody)
         except WarmstartError as error:

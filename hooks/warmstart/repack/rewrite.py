@@ -36,7 +36,7 @@ from warmstart.host.untrusted import UNREADABLE
 from warmstart.profiles import last_use, registry
 from warmstart.profiles.defined import OWNERS, is_whole
 from warmstart.seed.extract import Bounds, Source, extract, parents
-from warmstart.store.bundles import BundleDamaged, Published
+from warmstart.store.bundles import BundleDamaged, Offer, Published
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle, Merger
@@ -191,7 +191,11 @@ def verify(settings: RepackSettings, where: Namespace, bundle: str, deadline: De
     try:
         manifest = settings.store.manifest(where, bundle, deadline)
         if is_whole(where.profile):  # its manifest names no files
-            _read_whole(settings, where, manifest, deadline)
+            nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                _from_store(settings, deadline, BundleSelection(where, manifest, []), nowhere)
+            finally:
+                os.close(nowhere)
             return ""
         with unpacked(settings, [BundleSelection(where, manifest, sorted(manifest.entries))], deadline):
             return ""
@@ -199,15 +203,6 @@ def verify(settings: RepackSettings, where: Namespace, bundle: str, deadline: De
         if isinstance(error, ManifestUnreadable) and str(error.fields["problem"]).startswith(OTHER_FORMAT):
             raise
         return str(error.fields["problem"])
-
-
-def _read_whole(settings: RepackSettings, where: Namespace, manifest: Manifest, deadline: Deadline) -> None:
-    """Read all bytes of a bundle; raises `BundleDamaged` if they are not those of its manifest."""
-    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        settings.store.fetch(where, manifest.bundle, manifest.sha256, manifest.size, deadline, into=nowhere)
-    finally:
-        os.close(nowhere)
 
 
 def draft_of(first: Manifest, selections: Sequence[BundleSelection]) -> Draft:
@@ -356,8 +351,9 @@ def _require_room(settings: RepackSettings) -> None:
 
 def _from_store(settings: RepackSettings, deadline: Deadline, selection: BundleSelection, fd: int) -> None:
     """Fetch a bundle from the store, which verifies its SHA-256."""
-    manifest = selection.manifest
-    settings.store.fetch(selection.namespace, manifest.bundle, manifest.sha256, manifest.size, deadline, into=fd)
+    where, manifest = selection.namespace, selection.manifest
+    offer = Offer(where.scope, manifest.bundle, manifest.sha256, manifest.size, [], whole=True)
+    settings.store.fetch(where, offer, deadline, into=fd)
 
 
 def _fetched(

@@ -17,7 +17,6 @@ from warmstart.host.worker import Worker
 if TYPE_CHECKING:
     from warmstart.profiles.contract import Profile
     from warmstart.seed.node_cache import Copy
-    from warmstart.store.bundles import Offer
 
 ROOMS = ("warmstart.seed.extract:", "warmstart.profiles.last_use:", "warmstart.profiles.relocation:")
 
@@ -29,7 +28,7 @@ class JobClient:
         self._identity = identity
         self._real_uid = validator.uid
 
-    def unpack(self, picked: list[tuple[Offer, Copy]], cache: int, subdir: str, deadline: Deadline) -> None:
+    def unpack(self, copies: list[Copy], cache: int, subdir: str, deadline: Deadline) -> None:
         """Extract the offered entries of these copies into `subdir` of the cache, named after their profile.
 
         Modes and times are restored, and the tool's own times of last use are made (`profiles.last_use`).
@@ -41,16 +40,16 @@ class JobClient:
 
         times: dict[str, int] = {}
         sources = []
-        for offer, copy in picked:
-            files = copy.files(offer)
-            file_times = {path: file.mtime_ns for entry in offer.entries for path, file in files[entry].items()}
-            sources.append(Source(copy.path, None if offer.whole else list(file_times)))
+        for copy in copies:
+            files = copy.files()
+            file_times = {path: file.mtime_ns for entry in copy.offer.entries for path, file in files[entry].items()}
+            sources.append(Source(copy.path, None if copy.offer.whole else list(file_times)))
             times.update(file_times)
         extract(sources, cache, subdir, self._identity, deadline, real_uid=self._real_uid)
         try:
             with self._worker(cache) as worker:
                 worker.run(deadline, restore_times, cache, subdir, times)
-                entries = [entry for offer, _ in picked for entry in offer.entries]
+                entries = [entry for copy in copies for entry in copy.offer.entries]
                 worker.run(deadline, last_use.make_in_cache, subdir, cache, entries)
         except (WarmstartError, OSError) as error:  # the user can cause any of these, so never a node's error
             raise ExtractionFailed(path=subdir, problem=f"modes and times: {error}") from error

@@ -96,26 +96,33 @@ _PASSING = (FetchOverBudget, FetchGoesOn, StoreFailed, WorkerSilent)  # what has
 
 
 class Copy(NamedTuple):
-    """A copy of a bundle on this node."""
+    """The copy of an offered bundle on this node."""
 
+    offer: Offer
     directory: str
-    sha256: str
-    fetched: int  # bytes fetched from the store by this call; 0 if the copy existed
+    fetched: int = 0  # bytes fetched from the store by this call; 0 if the copy existed
 
     @property
     def path(self) -> str:
         """Path of the squashfs file."""
-        return os.path.join(self.directory, self.sha256 + _BUNDLE)
+        return os.path.join(self.directory, self.offer.sha256 + _BUNDLE)
 
-    def files(self, offer: Offer) -> Entries:
+    def files(self) -> Entries:
         """Return all entries of the bundle with their files.
 
         Raises `BundleDamaged` if the offer, which comes from the index, names an entry that the manifest lacks.
         """
-        files = entries_of(self.directory, self.sha256)
-        if not files.keys() >= set(offer.entries):
-            raise bundles.BundleDamaged(bundle=offer.bundle, problem="index and manifest disagree")
+        files = entries_of(self.directory, self.offer.sha256)
+        if not files.keys() >= set(self.offer.entries):
+            raise bundles.BundleDamaged(bundle=self.offer.bundle, problem="index and manifest disagree")
         return files
+
+    def named(self) -> Copy:
+        """Return it with the names of entries that its offer leaves out."""
+        offer = self.offer
+        if offer.entries:
+            return self
+        return self._replace(offer=offer._replace(entries=[*entries_of(self.directory, offer.sha256)], number=0))
 
 
 def entries_of(directory: str, sha256: str) -> Entries:
@@ -143,7 +150,9 @@ class Keep(NamedTuple):
         return self._replace(wholes=self.wholes | {profile: self.wholes.get(profile, 0) - size})
 
 
-class _Copy(NamedTuple):
+class _Kept(NamedTuple):
+    """A file of `_BUNDLE`, for eviction."""
+
     used: float
     size: int  # bytes, with the list of its files
     sha256: str
@@ -173,7 +182,7 @@ def local_copy(
     ensure_dir(directory, 0o700)
     with opened_dir(directory) as dir_fd:
         if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
-            return Copy(directory, offer.sha256, 0)
+            return Copy(offer, directory)
         if offer.size > most_bytes:
             problem = f"it has {offer.size} bytes, but only {most_bytes} may still be fetched"
             raise FetchOverBudget(bundle=offer.bundle, problem=problem)
@@ -181,7 +190,7 @@ def local_copy(
             raise FetchGoesOn(bundle=offer.bundle)
         with _claimed(directory, dir_fd, offer, deadline) as fd:
             if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
-                return Copy(directory, offer.sha256, 0)
+                return Copy(offer, directory)
             if wanted.find(offer.sha256):
                 raise FetchGoesOn(bundle=offer.bundle)
             try:
@@ -192,7 +201,7 @@ def local_copy(
                     raise
                 raise FetchGoesOn(bundle=offer.bundle) from error
             _finish(dir_fd, fd, namespace, offer, entries)
-    return Copy(directory, offer.sha256, offer.size)
+    return Copy(offer, directory, offer.size)
 
 
 def fetch_wanted(directory: str, item: Wanted, *, store: StoreClient, rate: int, deadline: Deadline) -> None:
@@ -225,7 +234,7 @@ def _require_offer(item: Wanted, store: StoreClient, deadline: Deadline) -> Offe
 def copy_here(directory: str, offer: Offer) -> Copy | None:
     """Return the node's copy of an offered bundle, None if there is none: `local_copy` fetches it."""
     path = f"{directory}/{offer.sha256}{_BUNDLE}"
-    return Copy(directory, offer.sha256, 0) if _is_there(path, offer) else None
+    return Copy(offer, directory) if _is_there(path, offer) else None
 
 
 def may_come(directory: str, offer: Offer, most_bytes: int) -> int | None:
@@ -335,9 +344,7 @@ def _fetch(  # noqa: PLR0917 - what from where, how fast
     is_resumed = os.fstat(fd).st_size > 0
     _reserve(fd, offer)
     try:
-        return store.fetch(
-            namespace, offer.bundle, offer.sha256, offer.size, deadline, into=fd, rate=rate, manifest=offer.manifest
-        )
+        return store.fetch(namespace, offer, deadline, into=fd, rate=rate)
     except bundles.BundleDamaged:
         if not is_resumed:
             raise
@@ -360,8 +367,8 @@ def _finish(dir_fd: int, fd: int, namespace: Namespace, offer: Offer, entries: E
     os.fsync(dir_fd)
 
 
-def mounted(directory: str, copies: Sequence[Copy], deadline: Deadline) -> list[int]:
-    """Return descriptors (O_PATH) of the roots of the copies' mounts; mount the copies that are not mounted.
+def mounted(directory: str, paths: Sequence[str], deadline: Deadline) -> list[int]:
+    """Return descriptors (O_PATH) of the roots of copies' mounts; mount the copies that are not mounted.
 
     Raises `OSError` if the kernel has no squashfs or no free loop device, if a copy is damaged, or (`ETIME`) if another
     prolog held the lock until the deadline; then no descriptor stays open.
@@ -372,16 +379,17 @@ def mounted(directory: str, copies: Sequence[Copy], deadline: Deadline) -> list[
     try:
         with _exclusive(directory, deadline) as dir_fd:
             below = mount_id(dir_fd)
-            for copy in copies:
-                roots.append(_root(dir_fd, copy))
+            for path in paths:
+                name = os.path.basename(path).removesuffix(_BUNDLE)
+                roots.append(_root(dir_fd, name))
                 if mount_id(roots[-1]) == below:
                     os.close(roots.pop())
-                    _mount(copy, os.path.join(directory, copy.sha256))
-                    roots.append(os.open(copy.sha256, PATH, dir_fd=dir_fd))
+                    _mount(path, os.path.join(directory, name))
+                    roots.append(os.open(name, PATH, dir_fd=dir_fd))
                     made += 1
             if made:
                 with suppress(OSError):  # maintenance unmounts, too
-                    _unmount_most(dir_fd, copies[0].directory, 2 * made)
+                    _unmount_most(dir_fd, os.path.dirname(paths[0]), 2 * made)
     except BaseException:
         for root in roots:
             os.close(root)
@@ -389,25 +397,25 @@ def mounted(directory: str, copies: Sequence[Copy], deadline: Deadline) -> list[
     return roots
 
 
-def _root(dir_fd: int, copy: Copy) -> int:
+def _root(dir_fd: int, name: str) -> int:
     """Open the mount point of a copy; make it if it is missing."""
     try:
-        return os.open(copy.sha256, PATH, dir_fd=dir_fd)
+        return os.open(name, PATH, dir_fd=dir_fd)
     except FileNotFoundError:
-        os.mkdir(copy.sha256, 0o700, dir_fd=dir_fd)
-        return os.open(copy.sha256, PATH, dir_fd=dir_fd)
+        os.mkdir(name, 0o700, dir_fd=dir_fd)
+        return os.open(name, PATH, dir_fd=dir_fd)
 
 
-def _mount(copy: Copy, target: str) -> None:
+def _mount(path: str, target: str) -> None:
     from warmstart.host import loops
 
-    file = open_regular(copy.path)
+    file = open_regular(path)
     try:
-        device, path = loops.attach(file, copy.path)
+        device, source = loops.attach(file, path)
     finally:
         os.close(file)
     try:
-        linux.mount(path, target, "squashfs", linux.MS_RDONLY | linux.RESTRICTED)
+        linux.mount(source, target, "squashfs", linux.MS_RDONLY | linux.RESTRICTED)
     finally:
         os.close(device)  # the mount keeps the device; if mounting failed, this frees it
 
@@ -420,7 +428,7 @@ def _unmount_most(layers: int, directory: str, most: int) -> None:
     from warmstart.host.space import Held, fair_order
 
     with opened_dir(directory) as fd:
-        copies = sorted(_Copy(_last_use(fd, sha256), 1, sha256) for sha256 in mounted)
+        copies = sorted(_Kept(_last_use(fd, sha256), 1, sha256) for sha256 in mounted)
         scopes = [_whose(fd, copy)[0] for copy in copies]
     left, done = {scope: scopes.count(scope) for scope in {*scopes}}, 0
     for number in fair_order(Held(scope, 1) for scope in scopes):
@@ -472,7 +480,7 @@ def prune(directory: str, layers: str, keep: Keep, now: float) -> int:
     try:
         with opened_dir(directory) as fd:
             _unmount_unused(fd, layers, now)
-            kinds: dict[str, list[tuple[_Copy, str]]] = {}  # of each name of wholes, and of all profiles: ""
+            kinds: dict[str, list[tuple[_Kept, str]]] = {}  # of each name of wholes, and of all profiles: ""
             for copy in sorted(_copies(fd)):
                 scope, profile = _whose(fd, copy)
                 kinds.setdefault(profile if is_whole(profile) else "", []).append((copy, scope))
@@ -485,7 +493,7 @@ def prune(directory: str, layers: str, keep: Keep, now: float) -> int:
         return 0
 
 
-def _evict(fd: int, copies: list[tuple[_Copy, str]], keep: int, mounted: Container[tuple[int, int]], now: float) -> int:
+def _evict(fd: int, copies: list[tuple[_Kept, str]], keep: int, mounted: Container[tuple[int, int]], now: float) -> int:
     """Evict copies, given with their scopes, until at most `keep` bytes are left; return the bytes removed."""
     from warmstart.host.space import Held, fair_order
 
@@ -536,7 +544,7 @@ def _last_use(fd: int, sha256: str) -> float:
         return 0.0
 
 
-def _copies(fd: int) -> list[_Copy]:
+def _copies(fd: int) -> list[_Kept]:
     copies = []
     for name in os.listdir(fd):
         if name.endswith(_BUNDLE):
@@ -544,7 +552,7 @@ def _copies(fd: int) -> list[_Copy]:
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 sha256 = name.removesuffix(_BUNDLE)
                 size = status.st_size + _size(fd, sha256 + _FILES)
-                copies.append(_Copy(status.st_mtime, size, sha256, (status.st_dev, status.st_ino)))
+                copies.append(_Kept(status.st_mtime, size, sha256, (status.st_dev, status.st_ino)))
     return copies
 
 
@@ -595,8 +603,8 @@ def uses(directory: str) -> list[Use]:
     return [use for _, use in placed(directory)]
 
 
-def placed(directory: str) -> list[tuple[Copy, Use]]:
-    """Return the copies whose place in the store is known, each with its last use there, as in `uses`."""
+def placed(directory: str) -> list[tuple[str, Use]]:
+    """Return the paths of copies whose place in the store is known, each with its last use there, as in `uses`."""
     found = []
     mounted, now = _mounted_by_jobs(), time.time()
     try:
@@ -604,13 +612,13 @@ def placed(directory: str) -> list[tuple[Copy, Use]]:
             for copy in _copies(fd):
                 with suppress(OSError, ValueError, TypeError):
                     use = _use(fd, copy._replace(used=now) if copy.file in mounted else copy)
-                    found.append((Copy(directory, copy.sha256, 0), use))
+                    found.append((os.path.join(directory, copy.sha256 + _BUNDLE), use))
     except FileNotFoundError:
         return []
     return found
 
 
-def _use(fd: int, copy: _Copy) -> Use:
+def _use(fd: int, copy: _Kept) -> Use:
     """Return the last use of a copy; raises `OSError`, `ValueError` or `TypeError` if its place is not known."""
     from warmstart.store.maintenance import Use  # a hook reports no uses
 
@@ -623,7 +631,7 @@ def _origin(fd: int, sha256: str) -> tuple[str, str, str, str]:
     return str(scope), str(profile), str(namespace), str(bundle)
 
 
-def _whose(fd: int, copy: _Copy) -> tuple[str, str]:
+def _whose(fd: int, copy: _Kept) -> tuple[str, str]:
     """Return the scope and profile of a copy, "" if they are not known."""
     with suppress(OSError, ValueError, TypeError):
         return _origin(fd, copy.sha256)[:2]

@@ -43,7 +43,6 @@ from warmstart.lean import Collection, Iterator, Mapping, NamedTuple, Sequence, 
 from warmstart.paths import SEED
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import Copy
-from warmstart.store.bundles import Offer
 
 MOST_LAYERS = 16
 MOST_BUNDLES = MOST_LAYERS - 1  # one layer is for whiteouts
@@ -59,7 +58,6 @@ _BUSY_PAUSE = 0.005  # short, to hit the moment between two files of a process t
 _LAST_TRY = 1.0  # seconds to wait for a moment without writers when an overlay is removed
 _REMOVAL = 2.0  # seconds; nothing has been written to the overlay yet
 
-Picked = list[tuple[Offer, Copy]]  # bundles, topmost first, each with its copy
 Files = Mapping[str, Collection[str]]  # entry → paths of its files
 
 
@@ -148,16 +146,16 @@ class FrozenOverlay(NamedTuple):
 
 
 def show(  # noqa: PLR0917 - target, bundles, job and deadline
-    run_fd: int, subdir: str, directory: str, picked: Picked, job: JobIds, deadline: Deadline
+    run_fd: int, subdir: str, directory: str, copies: list[Copy], job: JobIds, deadline: Deadline
 ) -> Shown:
-    """Mount an overlay of the bundles at `cache/<subdir>` of a run; `directory` is the node's `layers`.
+    """Mount an overlay of bundles, topmost first, at `cache/<subdir>` of a run; `directory` is the node's `layers`.
 
     Root must still own `cache`. Raises `OverlayUnavailable` if the overlay cannot be mounted, and leaves nothing of it;
     `BundleDamaged` if index and manifest of a bundle disagree.
     """
-    visible = _visible(picked)
+    visible = _visible(copies)
     try:
-        roots = node_cache.mounted(directory, [copy for _, copy in picked], deadline)
+        roots = node_cache.mounted(directory, [copy.path for copy in copies], deadline)
     except OSError as error:
         raise OverlayUnavailable(profile=subdir, problem=error.strerror or str(error)) from error
     try:
@@ -168,11 +166,11 @@ def show(  # noqa: PLR0917 - target, bundles, job and deadline
     return Shown(visible.entries, mapped)
 
 
-def _visible(picked: Picked) -> Visible:
+def _visible(copies: list[Copy]) -> Visible:
     """Return what to show; reads lists of files only if some bundle is not shown whole."""
-    if all(offer.whole for offer, _ in picked):
-        return Visible([offer.entries for offer, _ in picked], [])
-    return visible([Layer(copy.files(offer), offer.entries) for offer, copy in picked])
+    if all(copy.offer.whole for copy in copies):
+        return Visible([copy.offer.entries for copy in copies], [])
+    return visible([Layer(copy.files(), copy.offer.entries) for copy in copies])
 
 
 def visible(layers: Sequence[Layer]) -> Visible:

@@ -18,6 +18,7 @@ from warmstart.host.deadline import Deadline, after, looks
 from warmstart.lean import Mapping, NamedTuple, partial
 from warmstart.record import Record
 from warmstart.slurm.nodes import expand
+from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import Meeting
 
@@ -28,23 +29,12 @@ NO_VOTE = "no-vote"  # a node did not vote in time
 _PROPOSAL, _CHOICE, _VOTE = "proposal", "choice", "vote."  # notices
 
 
-class ProposedBundle(NamedTuple):
-    """A bundle that the head node proposes: of an `Offer` what other releases know, too."""
-
-    scope: str
-    bundle: str
-    sha256: str
-    size: int
-    entries: list[str]  # empty if all of the bundle's are taken
-    whole: bool
-
-
 class ProposedProfile(NamedTuple):
     """What the head node is to show of one profile."""
 
     namespace: str
     facts: dict[str, str]  # from which the namespace was computed
-    offers: list[ProposedBundle]  # in the order of an overlay's layers
+    offers: list[Offer]  # in the order of an overlay's layers
 
 
 class Proposal(NamedTuple):
@@ -107,7 +97,7 @@ class Together:
             made = self._board.await_head(look, until, "proposed nothing")
         for profile in made.profiles.values():
             for offer in profile.offers:
-                self._store.check_offer(*offer[:3], scopes)
+                self._store.check_offer(offer, scopes)
         self._chosen_by = after(self._budget_s + VOTES_S + (0.0 if self._record.head else MARGIN_S))
         self._proposed = [*made.profiles]
         return made.profiles

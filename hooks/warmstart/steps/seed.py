@@ -113,7 +113,7 @@ class _Source(NamedTuple):
 
     profile: Profile
     namespace: str
-    copied: list[tuple[Offer, Copy]]
+    copies: list[Copy]
     started: float  # monotonic
     way: str = ""  # "overlay", once it is mounted
     mapped: bool = False
@@ -122,10 +122,11 @@ class _Source(NamedTuple):
     @property
     def bundles(self) -> list[SeededBundle]:
         """The entries in the job's cache, by bundle."""
-        by_bundle = self.shown if self.way else [offer.entries for offer, _ in self.copied]
+        offers = [copy.offer for copy in self.copies]
+        by_bundle = self.shown if self.way else [offer.entries for offer in offers]
         return [
             SeededBundle(offer.scope, offer.bundle, offer.sha256, entries, 0 if entries else offer.number)
-            for (offer, _), entries in zip(self.copied, by_bundle, strict=True)
+            for offer, entries in zip(offers, by_bundle, strict=True)
         ]
 
     @property
@@ -244,8 +245,7 @@ class _Seeding:
                 if there.namespace == target.namespace:
                     with self._cold_on_failure(target.profile):
                         store, deadline = self._context.store, self._budget.fetching
-                        offers = [Offer(*bundle) for bundle in there.offers]
-                        self._offers.append((target, store.borne_out(name, there.namespace, offers, deadline)))
+                        self._offers.append((target, store.borne_out(name, there.namespace, there.offers, deadline)))
                 else:
                     differing = sorted(fact for fact, value in target.facts.items() if there.facts.get(fact) != value)
                     self.cold[name] = f"{NODES_DIFFER}: {', '.join(differing)}"
@@ -254,16 +254,15 @@ class _Seeding:
         """Return the bundles that this node can show; the names of entries only where not all of a bundle are taken."""
         from warmstart.seed.node_cache import may_come
         from warmstart.seed.overlay import MOST_BUNDLES
-        from warmstart.seed.together import ProposedBundle, ProposedProfile
+        from warmstart.seed.together import ProposedProfile
 
-        taken: list[ProposedBundle] = []
+        taken: list[Offer] = []
         left = self._budget.bytes
         for offer in offers[:MOST_BUNDLES]:
             missing = may_come(self._context.paths.bundles, offer, left)
             if missing is not None:
                 left -= missing
-                entries = [] if offer.whole else offer.entries
-                taken.append(ProposedBundle(*offer[:4], entries, offer.whole))
+                taken.append(offer._replace(entries=[]) if offer.whole else offer)
         return ProposedProfile(target.namespace, target.facts, taken)
 
     def fetch(self) -> None:
@@ -271,26 +270,16 @@ class _Seeding:
         for target, offers in self._offers:
             profile, started = target.profile, time.monotonic()
             with self._cold_on_failure(profile):
-                copied, left_out = _copied(self._context, profile, target.namespace, offers, self._budget)
+                copies, left_out = _copied(self._context, profile, target.namespace, offers, self._budget)
                 if left_out and all(error.code == "fetch-goes-on" for error in left_out):
                     self.cold[profile.name] = left_out[0].code
                 if profile.name in self._agreed and left_out:
                     self.cold[profile.name] = left_out[0].code
                     continue
                 if profile.name in self._agreed or profile.relocate:
-                    copied = self._completed(copied)
-                if copied:
-                    self._sources.append(_Source(profile, target.namespace, copied, started))
-
-    def _completed(self, copied: list[tuple[Offer, Copy]]) -> list[tuple[Offer, Copy]]:
-        """Return offers with the names that they leave out, as the node's copies have them."""
-        from warmstart.seed.node_cache import entries_of
-
-        directory = self._context.paths.bundles
-        return [
-            (offer if offer.entries else offer._replace(entries=[*entries_of(directory, offer.sha256)], number=0), copy)
-            for offer, copy in copied
-        ]
+                    copies = [copy.named() for copy in copies]
+                if copies:
+                    self._sources.append(_Source(profile, target.namespace, copies, started))
 
     def mount(self) -> None:
         """Mount the overlays. After the first one that is unavailable, this and all later profiles are extracted."""
@@ -332,10 +321,10 @@ class _Seeding:
                 self._shown.append(found)
                 continue
             with self._cold_on_failure(found.profile), self._opened_cache(found.profile) as cache:
-                source = found if found.way else found._replace(copied=self._completed(found.copied))
+                source = found if found.way else found._replace(copies=[copy.named() for copy in found.copies])
                 try:
                     if not source.way:
-                        self._job().unpack(source.copied, cache, source.profile.name, self._budget.extracting)
+                        self._job().unpack(source.copies, cache, source.profile.name, self._budget.extracting)
                     if source.profile.relocate:
                         self._relocated(source, cache)
                 except BaseException:  # a partial profile is worse than none
@@ -382,7 +371,7 @@ class _Seeding:
         deadline = context.deadline.within(MOUNTING_SECONDS)
         with opened_dir(context.record.set_directory) as base:
             try:
-                shown = overlay.show(base, profile.name, context.paths.layers, source.copied, ids, deadline)
+                shown = overlay.show(base, profile.name, context.paths.layers, source.copies, ids, deadline)
             except OverlayUnavailable as error:
                 context.audit.emit(events.OVERLAY_FAILED, profile=profile.name, error=error.as_audit())
                 return None
@@ -422,10 +411,10 @@ class _Seeding:
             way=source.way or "extraction",
             mapped=source.mapped,
             entries=seeded.number,
-            bundles=len(source.copied),
-            bundle_ids=[offer.bundle for offer, _ in source.copied[:MOST_NAMED]],
-            scopes=sorted({offer.scope for offer, _ in source.copied}),
-            fetched_bytes=sum(copy.fetched for _, copy in source.copied),
+            bundles=len(source.copies),
+            bundle_ids=[copy.offer.bundle for copy in source.copies[:MOST_NAMED]],
+            scopes=sorted({copy.offer.scope for copy in source.copies}),
+            fetched_bytes=sum(copy.fetched for copy in source.copies),
             duration_ms=round((time.monotonic() - source.started) * 1000, 3),
         )
 
@@ -473,7 +462,7 @@ def _why_cold(offers: Offers) -> str:
 
 def _copied(
     context: Context, profile: Profile, namespace: str, offers: list[Offer], budget: _Budget
-) -> tuple[list[tuple[Offer, Copy]], list[ResourceError]]:
+) -> tuple[list[Copy], list[ResourceError]]:
     """Copy the offered bundles to this node, within the budget and as many as an overlay takes; return why not others.
 
     One event for each reason names the first of those that are left out and tells how many they are.
@@ -483,10 +472,10 @@ def _copied(
     from warmstart.seed.node_cache import FetchGoesOn, copy_here, local_copy
     from warmstart.seed.overlay import MOST_BUNDLES, TooManyLayers
 
-    copied: list[tuple[Offer, Copy]] = []
+    copies: list[Copy] = []
     left_out: list[ResourceError] = []
     for number, offer in enumerate(offers):
-        if profile.suits_overlay and len(copied) == MOST_BUNDLES:
+        if profile.suits_overlay and len(copies) == MOST_BUNDLES:
             left_out += [TooManyLayers(bundle=other.bundle, most=MOST_BUNDLES) for other in offers[number:]]
             break
         copy = copy_here(context.paths.bundles, offer)
@@ -512,7 +501,7 @@ def _copied(
                 budget.bytes -= offer.size
                 continue
             budget.bytes -= copy.fetched
-        copied.append((offer, copy))
+        copies.append(copy)
     if any(isinstance(error, FetchGoesOn) for error in left_out):
         from warmstart.errand import Errands
         from warmstart.seed.wanted import FETCHES
@@ -524,7 +513,7 @@ def _copied(
         context.audit.emit(
             events.BUNDLE_LEFT_OUT, profile=profile.name, bundle=bundle, bundles=count, error=first.as_audit()
         )
-    return copied, left_out
+    return copies, left_out
 
 
 def _give_away(context: Context) -> CacheWithheld | None:

@@ -114,7 +114,10 @@ class QuotaExceeded(UserError):
 
 
 class Offer(NamedTuple):
-    """One bundle that a job can be seeded from, and the entries to take from it."""
+    """One bundle that a job can be seeded from, and the entries to take from it.
+
+    A proposal has offers (`seed.together`): nodes of releases with other fields do not agree.
+    """
 
     scope: str
     bundle: str
@@ -375,26 +378,23 @@ def unblocked(where: Namespace, user: str, uid: int) -> Blocks:
     return blocked
 
 
-def fetch(  # noqa: PLR0917 - which bundle, where to, how fast
-    where: Namespace, bundle: str, sha256: str, size: int, fd: int, seconds: float = 0, rate: int = 0, named: str = ""
-) -> Entries:
+def fetch(where: Namespace, offer: Offer, fd: int, seconds: float = 0, rate: int = 0) -> Entries:
     """Copy a bundle into the inherited descriptor `fd`; return its entries with their files.
 
-    `named` is the hash that its manifest must have, "" for any.
-
     What `fd` has already is kept: an earlier fetch of the same bundle left it. All bytes are hashed. They and the
-    manifest must match `sha256` and `size`, or it raises `BundleDamaged`, and the content of `fd` is useless. At most
+    manifest must be as offered, or it raises `BundleDamaged`, and the content of `fd` is useless. At most
     `rate` bytes per second are read. Raises `FetchOverBudget` as soon as it is clear that the fetch would take more
     than `seconds`. 0 is no limit. Also raises `BundleGone`, `ManifestUnreadable`, `StoreFailed`, and `CopyFailed` if
     the node's disk fails.
     """
+    bundle = offer.bundle
     if not layout.is_bundle_id(bundle):
         raise ValueError(f"not a bundle's id: {bundle!r}")
     with store_errors("fetch a bundle", where.path):
         try:
             with opened_dir(where.path) as dir_fd:
-                stored = index.read_manifest(dir_fd, bundle, named)
-                if (stored.sha256, stored.size) != (sha256, size):
+                stored = index.read_manifest(dir_fd, bundle, offer.manifest)
+                if (stored.sha256, stored.size) != (offer.sha256, offer.size):
                     raise BundleDamaged(bundle=bundle, problem="index and manifest disagree")
                 source = open_regular(bundle + BUNDLE, dir_fd)
         except FileNotFoundError:
@@ -402,13 +402,13 @@ def fetch(  # noqa: PLR0917 - which bundle, where to, how fast
         try:
             if weak := weakness(os.fstat(source), (0, os.geteuid())):
                 raise BundleDamaged(bundle=bundle, problem=weak)
-            copy_verified(bundle, source, fd, sha256, size, seconds, rate)
+            copy_verified(bundle, source, fd, offer.sha256, offer.size, seconds, rate)
         finally:
             os.close(source)
     return stored.entries
 
 
-def copy_verified(  # noqa: PLR0917 - the arguments of `fetch`
+def copy_verified(  # noqa: PLR0917 - what of whom, how fast
     bundle: str, source: int, fd: int, sha256: str, size: int, seconds: float = 0, rate: int = 0
 ) -> None:
     """Copy a bundle's open squashfs into `fd`; arguments and errors as `fetch`."""

@@ -122,43 +122,30 @@ class StoreClient:
         offers = self.look(deadline, bundles.offers, scopes, profile, namespace, self.writer, guarded, named)
         offers.refused.update(listings.problems if listings else {})
         for offer in offers.offers:
-            self.check_offer(*offer[:3], scopes)
+            self.check_offer(offer, scopes)
         return offers
 
-    def check_offer(self, scope: str, bundle: str, sha256: str, scopes: list[str]) -> None:
+    def check_offer(self, offer: Offer, scopes: list[str]) -> None:
         """Refuse what root cannot use: the hash becomes a file name, and an offer is trusted by its scope."""
         from warmstart.store.layout import is_bundle_id
         from warmstart.store.manifest import is_sha256
 
-        if not (is_sha256(sha256) and is_bundle_id(bundle) and scope in scopes):
-            raise self._malformed("offers", f"not a bundle: {bundle!a} {sha256!a}")
+        if not (is_sha256(offer.sha256) and is_bundle_id(offer.bundle) and offer.scope in scopes):
+            raise self._malformed("offers", f"not a bundle: {offer.bundle!a} {offer.sha256!a}")
 
-    def fetch(
-        self,
-        where: Namespace,
-        bundle: str,
-        sha256: str,
-        size: int,
-        deadline: Deadline,
-        *,
-        into: int,
-        rate: int = 0,
-        manifest: str = "",
-    ) -> Entries:
+    def fetch(self, where: Namespace, offer: Offer, deadline: Deadline, *, into: int, rate: int = 0) -> Entries:
         """Copy a bundle into the open file `into`, which may have its beginning; return its entries with their files.
 
-        `manifest` is the hash that its manifest must have, "" for any; `rate` is bytes per second at most, 0 for any.
-        Raises `FetchOverBudget` as soon as it is clear that it cannot be complete at the deadline, `BundleDamaged`,
-        `BundleGone`, `ManifestUnreadable`, or `CopyFailed` if the node's disk fails.
+        `rate` is bytes per second at most, 0 for any. Raises `FetchOverBudget` as soon as it is clear that it cannot be
+        complete at the deadline, `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, or `CopyFailed` if the node's
+        disk fails.
         """
         from warmstart.store import bundles, layout
 
         with self.worker.another(keep=[into]) as worker:
-            entries = worker.run(
-                deadline, bundles.fetch, where, bundle, sha256, size, into, deadline.left(), rate, manifest
-            )
+            entries = worker.run(deadline, bundles.fetch, where, offer, into, deadline.left(), rate)
         if not all(layout.is_plain_path(path) for files in entries.values() for path in files):
-            raise self._malformed("fetch", f"a file name in {bundle} is not valid in a manifest")
+            raise self._malformed("fetch", f"a file name in {offer.bundle} is not valid in a manifest")
         return entries
 
     def manifest(self, where: Namespace, bundle: str, deadline: Deadline) -> Manifest:

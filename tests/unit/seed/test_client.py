@@ -41,7 +41,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Copy:
     """Give this node's copy of a bundle with two entries; programs run as they are."""
     monkeypatch.setattr(process, "run_alone", run_alone)
     (tmp_path / "bundles").mkdir()
-    made = Copy(str(tmp_path / "bundles"), SHA256, 0)
+    made = Copy(offer([]), str(tmp_path / "bundles"))
     fd = packed(tmp_path, ENTRIES)
     Path(made.path).write_bytes(os.pread(fd, 1 << 20, 0))
     os.close(fd)
@@ -62,7 +62,7 @@ def test_what_is_offered_is_unpacked_with_its_times(
     copy: Copy, cache: int, tmp_path: Path, entries: list[str], files: dict[str, bytes]
 ) -> None:
     """And nothing else of the bundle."""
-    JobClient(ME, ME).unpack([(offer(entries), copy)], cache, "numba", after(30))
+    JobClient(ME, ME).unpack([copy._replace(offer=offer(entries))], cache, "numba", after(30))
     top = tmp_path / "cache" / "numba"
     found = {str(path.relative_to(top)): path for path in top.rglob("*") if path.is_file()}
     assert {name: path.read_bytes() for name, path in found.items()} == files
@@ -71,14 +71,15 @@ def test_what_is_offered_is_unpacked_with_its_times(
 
 def test_a_whole_bundle_is_unpacked_without_a_list(copy: Copy, cache: int, tmp_path: Path) -> None:
     """All its entries arrive."""
-    JobClient(ME, ME).unpack([(offer(["e", "f"], whole=True), copy)], cache, "numba", after(30))
+    JobClient(ME, ME).unpack([copy._replace(offer=offer(["e", "f"], whole=True))], cache, "numba", after(30))
     assert sum(path.is_file() for path in (tmp_path / "cache").rglob("*")) == 3
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_tools_own_times_are_made(copy: Copy, cache: int, tmp_path: Path, whole: bool) -> None:
     """JAX wants one for each entry, whatever the bundle has."""
-    JobClient(ME, ME).unpack([(offer(["e", "f"] if whole else ["f"], whole=whole), copy)], cache, "jax", after(30))
+    taken = copy._replace(offer=offer(["e", "f"] if whole else ["f"], whole=whole))
+    JobClient(ME, ME).unpack([taken], cache, "jax", after(30))
     made = {path.name: path for path in (tmp_path / "cache/jax").glob("*-atime")}
     assert {name: path.read_bytes() for name, path in made.items()} == {
         f"{entry}-atime": bytes(8) for entry in ("ef" if whole else "f")
@@ -89,7 +90,7 @@ def test_a_tools_own_times_are_made(copy: Copy, cache: int, tmp_path: Path, whol
 def test_an_index_that_lies_is_found_out(copy: Copy, cache: int) -> None:
     """Before anything is unpacked."""
     with pytest.raises(BundleDamaged):
-        JobClient(ME, ME).unpack([(offer(["e", "none"]), copy)], cache, "numba", after(30))
+        JobClient(ME, ME).unpack([copy._replace(offer=offer(["e", "none"]))], cache, "numba", after(30))
     assert os.listdir(cache) == []
 
 
@@ -100,7 +101,7 @@ def test_what_the_jobs_process_does_is_nobody_elses_fault(copy: Copy, cache: int
     files["e"]["m/gone.1"] = [1, SHA256, MTIME_NS]
     listed.write_text(json.dumps(files))
     with pytest.raises(ExtractionFailed, match="modes and times"):
-        JobClient(ME, ME).unpack([(offer(["e", "f"], whole=True), copy)], cache, "numba", after(30))
+        JobClient(ME, ME).unpack([copy._replace(offer=offer(["e", "f"], whole=True))], cache, "numba", after(30))
 
 
 def test_entries_name_the_jobs_own_path(cache: int, tmp_path: Path) -> None:

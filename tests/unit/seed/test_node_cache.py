@@ -84,7 +84,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def age(copy: Copy, seconds: float) -> None:
     """Have a copy used so long ago, and all that lies beside it."""
     then = time.time() - seconds
-    for path in Path(copy.directory).glob(f"{copy.sha256}*"):
+    for path in Path(copy.directory).glob(f"{copy.offer.sha256}*"):
         os.utime(path, (then, then))
 
 
@@ -92,9 +92,9 @@ def test_a_bundle_is_fetched_once(node: Node) -> None:
     """With the list of its files and where it is from; the copy can only be read, and only by root."""
     offer = node.publish("a", "b", content=b"squashfs")
     copy = node.copy(offer)
-    assert copy == Copy(str(node.directory), offer.sha256, 8)
+    assert copy == Copy(offer, str(node.directory), 8)
     assert Path(copy.path).read_bytes() == b"squashfs"
-    assert copy.files(offer) == draft("a", "b").entries
+    assert copy.files() == draft("a", "b").entries
     assert node.names() == {"sqsh", "files.json", "origin.json"}
     assert stat.S_IMODE(node.directory.stat().st_mode) == 0o700
     assert stat.S_IMODE(os.stat(copy.path).st_mode) == 0o444
@@ -107,7 +107,7 @@ def test_an_offer_of_more_than_the_manifest_has_is_refused(node: Node) -> None:
     """The index is made of the manifests; where they disagree the bundle is damaged."""
     offer = node.publish("a", content=b"x")
     with pytest.raises(BundleDamaged, match="disagree"):
-        node.copy(offer).files(offer._replace(entries=["a", "c"]))
+        node.copy(offer._replace(entries=["a", "c"])).files()
 
 
 def test_a_budget_of_bytes_ends_at_the_next_bundle(node: Node) -> None:
@@ -276,7 +276,7 @@ def test_the_least_recently_used_copy_goes_first(node: Node) -> None:
     assert node.prune(3 * size) == 0
     assert node.prune(3 * size - 1) == size
     assert [os.path.exists(copy.path) for copy in copies] == [True, False, True]
-    assert not list(node.directory.glob(f"{copies[1].sha256}*"))
+    assert not list(node.directory.glob(f"{copies[1].offer.sha256}*"))
     assert node.prune(0) == size
     assert [os.path.exists(copy.path) for copy in copies] == [False, False, True]
     assert node_cache.prune(str(node.base / "none"), str(node.base / "layers"), Keep(0), 0.0) == 0
@@ -348,7 +348,7 @@ def test_where_a_copy_is_from_and_when_it_was_used(node: Node) -> None:
     os.utime(copy.path, (100, 100))
     assert node_cache.uses(copy.directory) == [Use("user-1", "numba", "ns", offer.bundle, 100.0)]
     for damage in (b"", b"[]", b'{"a": 1}', b"\xff"):
-        (node.directory / f"{copy.sha256}.origin.json").write_bytes(damage)
+        (node.directory / f"{copy.offer.sha256}.origin.json").write_bytes(damage)
         assert node_cache.uses(copy.directory) == []
     assert node_cache.uses(str(node.base / "none")) == []
 
@@ -375,7 +375,7 @@ def test_one_prolog_mounts_at_a_time(node: Node) -> None:
         with pytest.raises(OSError, match="still mounting"):
             node_cache.unmount(str(layers), "ab", after(0.02))
         with pytest.raises(OSError, match="still mounting"):
-            node_cache.mounted(str(layers), [Copy(str(node.directory), "ab", 0)], after(0.02))
+            node_cache.mounted(str(layers), [str(node.directory / "ab.sqsh")], after(0.02))
     finally:
         os.close(held)
 

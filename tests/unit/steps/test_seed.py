@@ -23,6 +23,7 @@ from warmstart.record import Seeded
 from warmstart.seed import overlay
 from warmstart.seed.client import JobClient
 from warmstart.seed.extract import ExtractionFailed
+from warmstart.seed.node_cache import Copy
 from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
@@ -72,12 +73,12 @@ class Node:
         shown: list[tuple[str, list[str]]] = []
 
         def show(  # noqa: PLR0917 - overlay.show's
-            run_fd: int, subdir: str, directory: str, picked: overlay.Picked, job: overlay.JobIds, deadline: Deadline
+            run_fd: int, subdir: str, directory: str, copies: list[Copy], job: overlay.JobIds, deadline: Deadline
         ) -> Shown:
             assert os.fstat(run_fd).st_ino == self.cache.parent.stat().st_ino
             assert (directory, job.uid) == (self.context.paths.layers, os.getuid())
             assert deadline.left() <= seed.MOUNTING_SECONDS
-            entries = [offer.entries for offer, _ in picked]
+            entries = [copy.offer.entries for copy in copies]
             shown.append((subdir, [entry for names in entries for entry in names]))
             return Shown(entries, mapped)
 

@@ -20,7 +20,7 @@ from tests.support.policy_site import defaults
 from warmstart.store import atomic as publishing
 from warmstart.store import blocklist, bundles, index, locks
 from warmstart.store.blocklist import Block
-from warmstart.store.bundles import BundleDamaged, BundleGone, Offers, Published, QuotaExceeded, Reindexed
+from warmstart.store.bundles import BundleDamaged, BundleGone, Offer, Offers, Published, QuotaExceeded, Reindexed
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull
 from warmstart.store.manifest import ManifestUnreadable
 
@@ -55,7 +55,7 @@ def test_a_published_bundle_is_offered_and_fetched(tmp_path: Path) -> None:
     assert (offer.bundle, offer.sha256, offer.size) == (made.bundle, made.sha256, 8)
     assert (offer.entries, offer.whole) == (["a", "b"], True)
     fd = os.memfd_create("copy")
-    found = bundles.fetch(namespace(tmp_path), offer.bundle, offer.sha256, offer.size, fd)
+    found = bundles.fetch(namespace(tmp_path), offer, fd)
     assert os.pread(fd, 100, 0) == b"squashfs"
     assert found == draft("a", "b").entries
 
@@ -377,7 +377,7 @@ def fetch(store: Path, made: Published) -> None:
     """Fetch a bundle into memory."""
     fd = os.memfd_create("copy")
     try:
-        bundles.fetch(namespace(store), made.bundle or "", made.sha256, made.size, fd)
+        bundles.fetch(namespace(store), Offer("user-1", made.bundle or "", made.sha256, made.size, [], whole=True), fd)
     finally:
         os.close(fd)
 
@@ -434,7 +434,7 @@ def test_files_in_the_store_have_the_documented_modes(tmp_path: Path) -> None:
 def test_names_from_outside_do_not_lead_out(tmp_path: Path) -> None:
     """A bundle's id is checked before it becomes a path."""
     with pytest.raises(ValueError, match="not a bundle's id"):
-        bundles.fetch(namespace(tmp_path), "../../x", "00" * 32, 1, -1)
+        bundles.fetch(namespace(tmp_path), Offer("user-1", "../../x", "00" * 32, 1, [], whole=True), -1)
     with pytest.raises(ValueError, match="not a valid name"):
         bundles.publish_bundle(Namespace(str(tmp_path), "..", "p", "n"), -1, draft("a"), OWNER)
 

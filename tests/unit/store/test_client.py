@@ -47,7 +47,7 @@ def test_what_is_published_is_offered_fetched_and_described(client: StoreClient,
     (offer,) = client.offers(["user-1"], "numba", "ns", after(10)).offers
     assert (offer.bundle, offer.entries) == (made.bundle, ["a"])
     copy = os.memfd_create("copy")
-    files = client.fetch(where, offer.bundle, offer.sha256, offer.size, after(10), into=copy)
+    files = client.fetch(where, offer, after(10), into=copy)
     assert (files, os.pread(copy, 100, 0)) == (draft("a").entries, b"squashfs")
     found = client.manifest(where, offer.bundle, after(10))
     assert (found.producer, found.entries) == (PRODUCER, {"a": {"a.nbi": File(3, SHA, 17)}})
@@ -168,7 +168,7 @@ def test_a_bundles_files_lie_below_it(client: StoreClient, monkeypatch: pytest.M
     """Root makes whiteouts at these paths."""
     put_in_place(monkeypatch, bundles, "fetch", forged_fetch)
     with pytest.raises(WorkerAnswerMalformed, match="not valid in a manifest"):
-        client.fetch(namespace(tmp_path), BUNDLE, SHA, 1, after(10), into=1)
+        client.fetch(namespace(tmp_path), Offer("user-1", BUNDLE, SHA, 1, [], whole=True), after(10), into=1)
 
 
 def test_a_manifest_keeps_its_rules(client: StoreClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def forged_offers(_store: str, _scopes: list[str], _profile: str, _namespace: st
     return Offers([TOLD], {})
 
 
-def forged_fetch(_where: Namespace, _bundle: str, _sha256: str, _size: int, _fd: int) -> dict[str, dict[str, int]]:
+def forged_fetch(_where: Namespace, _offer: Offer, _fd: int) -> dict[str, dict[str, int]]:
     """Name a file elsewhere."""
     return {"a": {"../../../a": 1}}
 

@@ -129,13 +129,13 @@ def test_a_bundle_with_another_manifest_is_not_fetched(store: StoreClient, guard
     name(guard, store, "good")
     (offer,) = store.offers(["site"], "numba", "ns", after(20)).offers
     where = namespace(Path(store.path), "site")
-    assert store.fetch(where, *offer[1:4], after(20), into=empty(tmp_path), manifest=offer.manifest)
+    assert store.fetch(where, offer, after(20), into=empty(tmp_path))
     path = Path(where.path) / f"{offer.bundle}.json"
     text = json.loads(path.read_text())
     path.chmod(0o644)
     path.write_text(json.dumps(text, indent=1))
     with pytest.raises(Exception, match="not the manifest that the listing names"):
-        store.fetch(where, *offer[1:4], after(20), into=empty(tmp_path), manifest=offer.manifest)
+        store.fetch(where, offer, after(20), into=empty(tmp_path))
 
 
 def empty(directory: Path) -> int:

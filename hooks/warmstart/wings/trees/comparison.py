@@ -20,7 +20,6 @@ from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.seed import node_cache
-from warmstart.seed.node_cache import Copy
 from warmstart.store import maintenance
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, is_user_scope
@@ -42,7 +41,7 @@ _MARK = "compared"  # of a namespace: when its copies were last compared with th
 class Here(NamedTuple):
     """A copy that this node has on its disk."""
 
-    file: Copy
+    path: str  # of its squashfs
     where: Namespace
     bundle: str
 
@@ -50,8 +49,8 @@ class Here(NamedTuple):
 def here(paths: NodePaths, store: str) -> list[Here]:
     """Return the copies of trees that a node has."""
     return [
-        Here(file, Namespace(store, use.scope, PROFILE, use.namespace), use.bundle)
-        for file, use in node_cache.placed(paths.bundles)
+        Here(path, Namespace(store, use.scope, PROFILE, use.namespace), use.bundle)
+        for path, use in node_cache.placed(paths.bundles)
         if use.profile == PROFILE
     ]
 
@@ -113,7 +112,7 @@ def _user(copy: TreeCopy, policy: Policy) -> Identity | None:
 def _differences(item: Here, copy: TreeCopy, user: Identity, paths: NodePaths, policy: Policy) -> Differences | None:
     """Return how a tree differs from its copy; None if the markers say so, before or after."""
     rules = offered(policy)
-    (root,) = node_cache.mounted(paths.layers, [item.file], after(MOUNTING_S))
+    (root,) = node_cache.mounted(paths.layers, [item.path], after(MOUNTING_S))
     try:
         top = os.open(ENTRY, DIRECTORY, dir_fd=root)
     finally:

@@ -99,7 +99,7 @@ class _Tree(NamedTuple):
     facts: dict[str, str]
 
 
-class _Copy(NamedTuple):
+class _Mounted(NamedTuple):
     root: int  # descriptor (O_PATH) of the mounted copy
     fetched: int  # bytes
     lacks: list[str]  # how many things it lacks, then `path: reason` for some of them; empty if nothing
@@ -108,10 +108,10 @@ class _Copy(NamedTuple):
     scope: str  # of the store, where it is
 
 
-class _Shown(NamedTuple):
+class _Found(NamedTuple):
     """What the job sees at its tree's path."""
 
-    copy: _Copy | None  # None: the tree itself
+    copy: _Mounted | None  # None: the tree itself
     reason: str  # why that is so, "" for a copy
     failure: WarmstartError | None = None
     outlook: str = ""  # what comes of the pack that was asked for
@@ -183,7 +183,7 @@ def run(context: Context, options: Options) -> Outcome:
     elif options.alone:
         found = _isolated(options, partial(_alone, context, options, tree))
     else:
-        found = _Shown(None, SEVERAL_NODES)
+        found = _Found(None, SEVERAL_NODES)
     if found.reason in (SEVERAL_NODES, NOTHING_PROPOSED):
         found = _not_compiled(context, options, tree) or found
     if isinstance(found.failure, TreeNotCompiled):
@@ -235,33 +235,33 @@ def _look(context: Context, options: Options) -> _Tree:
     return _Tree(seen, home, facts_of(seen, home.shared))
 
 
-def _not_compiled(context: Context, options: Options, tree: _Tree) -> _Shown | None:
+def _not_compiled(context: Context, options: Options, tree: _Tree) -> _Found | None:
     """Return what to show of a tree that would be slower for being read-only; None if it would not be."""
     user = Identity(context.record.user, context.record.uid, context.record.gid)
     try:
         with TreeClient(user, options.tree) as client:
             client.check_compiled(tree.seen.path, context.deadline.within(LOOK_S))
     except TreeNotCompiled as error:
-        return _Shown(None, error.code, error)
+        return _Found(None, error.code, error)
     except (OSError, WorkerSilent):
         return None
     return None
 
 
-def _isolated(options: Options, find: Callable[[], _Shown]) -> _Shown:
+def _isolated(options: Options, find: Callable[[], _Found]) -> _Found:
     """Return what `find` finds, or the tree itself after an error."""
     try:
         return find()
     except WarmstartError as error:
-        return _Shown(None, error.code, error)
+        return _Found(None, error.code, error)
     except OSError as error:
         failure = TreeUnusable(tree=options.tree, problem=f"its copy: {error.strerror}")
-        return _Shown(None, failure.code, failure)
+        return _Found(None, failure.code, failure)
 
 
-def _alone(context: Context, options: Options, tree: _Tree) -> _Shown:
+def _alone(context: Context, options: Options, tree: _Tree) -> _Found:
     if not tree.home.read:
-        return _Shown(None, NOT_ACCEPTED)
+        return _Found(None, NOT_ACCEPTED)
     offers = _offers(context, tree)
     if offers.offers:
         return _fetched(context, tree, offers.offers[0])
@@ -270,35 +270,32 @@ def _alone(context: Context, options: Options, tree: _Tree) -> _Shown:
 
 def _agreed(
     context: Context, options: Options, meeting: Meeting, tree: _Tree | None, problem: str = NODES_DIFFER
-) -> _Shown:
+) -> _Found:
     """Show what all nodes of the job show: the copy that the head node proposes, or the tree itself.
 
     Without a tree this node shows nothing, and says why: `problem`. Raises `StoreError`.
     """
-    from warmstart.seed.together import ProposedBundle, ProposedProfile, Together
-    from warmstart.store.bundles import Offer
+    from warmstart.seed.together import ProposedProfile, Together
 
     if tree and not tree.home.read:
         tree, problem = None, NOT_ACCEPTED
     record = context.record._replace(read_scopes=tree.home.read if tree else [options.scope])
     together = Together(context.store, record, meeting, context.policy.seed.fetch_budget)
     own: dict[str, ProposedProfile] = {}
-    without = _Shown(None, NOTHING_PROPOSED if tree else problem)
+    without = _Found(None, NOTHING_PROPOSED if tree else problem)
     if record.head and tree:
         offers = _offers(context, tree)
         if offers.offers:
             where = place_of(context.store.path, offers.offers[0].scope, tree.facts)
-            bundles = [ProposedBundle(*offer[:6]) for offer in offers.offers[:1]]
-            own[PROFILE] = ProposedProfile(where.name, tree.facts, bundles)
+            own[PROFILE] = ProposedProfile(where.name, tree.facts, offers.offers[:1])
         else:
             without = _without(context, options, tree, offers)
     proposed = together.proposal(own, context.deadline).get(PROFILE)
     if proposed is None or not proposed.offers:
         return without
-    found = _Shown(None, problem)
+    found = _Found(None, problem)
     if tree and proposed.facts == tree.facts:
-        offers_of_head = [Offer(*bundle) for bundle in proposed.offers]
-        offer = context.store.borne_out(PROFILE, proposed.namespace, offers_of_head, context.deadline)[0]
+        offer = context.store.borne_out(PROFILE, proposed.namespace, proposed.offers, context.deadline)[0]
         found = _isolated(options, partial(_fetched, context, tree, offer))
     settled = None
     try:
@@ -307,10 +304,10 @@ def _agreed(
         if found.copy and (settled is None or PROFILE in settled.cold):
             os.close(found.copy.root)
     cold = settled.cold.get(PROFILE)
-    return _Shown(None, cold.reason, found.failure) if cold else found
+    return _Found(None, cold.reason, found.failure) if cold else found
 
 
-def _variables(context: Context, path: str, found: _Shown) -> dict[str, str]:
+def _variables(context: Context, path: str, found: _Found) -> dict[str, str]:
     """Return the variables that tell container runtimes of the tree.
 
     APPTAINER_BIND, since APPTAINER_MOUNT binds the cache and takes one mount (decision 51).
@@ -325,11 +322,11 @@ def _variables(context: Context, path: str, found: _Shown) -> dict[str, str]:
     return {**variables, "APPTAINER_BIND": f"{source}:{path}:ro"}
 
 
-def _why(found: _Shown) -> str:
+def _why(found: _Found) -> str:
     return found.outlook or _WHY.get(found.reason, _ELSEWHERE.format(found.reason))
 
 
-def _told(found: _Shown) -> str:
+def _told(found: _Found) -> str:
     """Return what `explain` says of the tree."""
     if found.copy is None:
         return f"read from the shared file system: {found.reason if found.failure else _why(found)}"
@@ -338,7 +335,7 @@ def _told(found: _Shown) -> str:
     return f"read from a packed copy of {found.copy.files:,} files, {found.copy.size:,} bytes{fetched}{lacking}"
 
 
-def _notices(context: Context, options: Options, found: _Shown) -> tuple[str, ...]:
+def _notices(context: Context, options: Options, found: _Found) -> tuple[str, ...]:
     if found.copy is None:
         where = "in containers " if context.policy.constant_path in ("containers", "enroot") else ""
         # What failed is a notice of its own; other reasons are those of a node that did not get the copy.
@@ -357,7 +354,7 @@ def _offers(context: Context, tree: _Tree) -> Offers:
     return context.store.offers(tree.home.read, where.profile, where.name, deadline)
 
 
-def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Shown:
+def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Found:
     """Return the mounted copy; the tree itself if it does not come in time."""
     from warmstart.errand import Asker, Errands
     from warmstart.seed import node_cache
@@ -377,8 +374,8 @@ def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Shown:
         )
     except FetchGoesOn as error:
         Errands(context.paths, FETCHES).start_due()
-        return _Shown(None, error.code)
-    (root,) = node_cache.mounted(context.paths.layers, [copy], context.deadline.within(MOUNTING_S))
+        return _Found(None, error.code)
+    (root,) = node_cache.mounted(context.paths.layers, [copy.path], context.deadline.within(MOUNTING_S))
     lacks: list[str] = []
     with suppress(FileNotFoundError):
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
@@ -386,16 +383,16 @@ def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Shown:
             lacks = read_small(LEFT_OUT, _LONGEST, fd).decode("utf-8", "replace").splitlines()
         finally:
             os.close(fd)
-    return _Shown(_Copy(root, copy.fetched, lacks, os.fstatvfs(root).f_files, offer.size, offer.scope), "")
+    return _Found(_Mounted(root, copy.fetched, lacks, os.fstatvfs(root).f_files, offer.size, offer.scope), "")
 
 
-def _without(context: Context, options: Options, tree: _Tree, offers: Offers) -> _Shown:
+def _without(context: Context, options: Options, tree: _Tree, offers: Offers) -> _Found:
     """Have the tree packed, unless its copies are refused; return why the job has none."""
     for bundle, why in offers.refused.items():
         context.audit.emit(core_events.BUNDLE_REFUSED, profile=PROFILE, bundle=bundle, reason=why)
     elsewhere = {f"{scope}/*" for scope in tree.home.read if scope != tree.home.publish}  # its guard names nothing
     if offers.refused.keys() - elsewhere:
-        return _Shown(None, REFUSED)
+        return _Found(None, REFUSED)
     if found := _not_compiled(context, options, tree):
         return found
     record = context.record
@@ -406,6 +403,6 @@ def _without(context: Context, options: Options, tree: _Tree, offers: Offers) ->
     )  # fmt: skip
     asked = requests.ask(context.paths, request)
     if asked is None:
-        return _Shown(None, TOO_MANY)
+        return _Found(None, TOO_MANY)
     requests.start_due(context.paths)
-    return _Shown(None, NO_COPY, outlook=asked.outlook())
+    return _Found(None, NO_COPY, outlook=asked.outlook())

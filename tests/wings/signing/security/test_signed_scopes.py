@@ -28,7 +28,7 @@ from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.seed import node_cache
-from warmstart.seed.together import ProposedBundle, ProposedProfile, Together
+from warmstart.seed.together import ProposedProfile, Together
 from warmstart.store import bundles, index, listing
 from warmstart.store.bundles import Offer, Offers
 from warmstart.store.client import StoreClient
@@ -114,7 +114,7 @@ class Node:
                     self.paths.bundles, where, offer, ASKER, store=client, most_bytes=1 << 30, deadline=after(20)
                 )
                 for entry in offer.entries:
-                    (path,) = copy.files(offer)[entry]
+                    (path,) = copy.files()[entry]
                     out = subprocess.run(["unsquashfs", "-cat", copy.path, path], check=True, capture_output=True)
                     found[entry] = out.stdout
         return found
@@ -493,12 +493,12 @@ def test_a_head_node_proposes_only_what_is_signed(site: Site) -> None:
     def proposed(number: int, offer: Offer) -> list[Offer]:
         meeting = Meeting(f"c.{number}.0", "caches", "n[1-2]")
         head = a_record(read_scopes=[SCOPE], head=True)
-        planted = {"numba": ProposedProfile("ns", {}, [ProposedBundle(*offer[:6])])}
+        planted = {"numba": ProposedProfile("ns", {}, [offer])}
         with site.client() as attacker:
             Together(attacker, head, meeting, 5).proposal(planted, after(20))
         with StoreClient.of(site.policy, node.paths, "n2-test") as client:
             seen = Together(client, head._replace(node="n2", head=False), meeting, 5).proposal({}, after(20))
-            return client.borne_out("numba", "ns", [Offer(*bundle) for bundle in seen["numba"].offers], after(20))
+            return client.borne_out("numba", "ns", seen["numba"].offers, after(20))
 
     assert proposed(1, good._replace(entries=[])) == [good._replace(entries=[])]
     changed = [evil, good._replace(sha256=evil.sha256), good._replace(entries=["f"], whole=False)]

@@ -25,7 +25,6 @@ from warmstart.policy.match import Grant
 from warmstart.request import Request, RequestInvalid
 from warmstart.runner import Prepared
 from warmstart.seed import node_cache, together
-from warmstart.seed.node_cache import Copy
 from warmstart.seed.together import Cold, ProposedProfile, Settled
 from warmstart.seed.wanted import FETCHES, Wanted
 from warmstart.steps.contract import Context
@@ -66,8 +65,8 @@ class Shown:
         monkeypatch.setattr(requests, "start_due", self.started.append)
         monkeypatch.setattr(node_cache, "mounted", self._mounted)
 
-    def _mounted(self, _layers: str, copies: list[Copy], _deadline: object) -> list[int]:
-        assert os.path.exists(copies[0].path)
+    def _mounted(self, _layers: str, paths: list[str], _deadline: object) -> list[int]:
+        assert os.path.exists(paths[0])
         return [os.open(self.tree, os.O_RDONLY)]
 
     def policy(self, *, constant_path: str) -> None:
