@@ -196,9 +196,12 @@ def test_foreign_files_are_no_errands(errands: Errands) -> None:
 @given(st.binary(max_size=60) | st.sampled_from([b"{}", b"[]", b'{"text": 1}', b'{"text": "x", "number": "y"}']))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_one_says_nothing(errands: Errands, content: bytes) -> None:
-    """Nor does one that is too long."""
     item = put(errands, "a")
     Path(errands.directory, item.name).write_bytes(content)
     assert errands.read(item, Wish) is None
+
+
+def test_one_that_is_too_long_says_nothing(errands: Errands) -> None:
+    item = put(errands, "a")
     os.truncate(f"{errands.directory}/{item.name}", 1 << 30)
     assert errands.read(item, Wish) is None
