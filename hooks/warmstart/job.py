@@ -20,6 +20,7 @@ PYXIS_IMAGE = "SPANK__SLURM_SPANK_OPTION_pyxis_container_image"
 # Set by packaging/spank; without the plugin users can set them too (CVE-2021-31215).
 WARM_IMAGE, WARM_PROFILE = "SPANK_WARM_IMAGE", "SPANK_WARM_PROFILE"
 WARM_KEEP, WARM_FRESH, WARM_REFRESH = "SPANK_WARM_KEEP", "SPANK_WARM_FRESH", "SPANK_WARM_REFRESH"
+WARM_CACHE = "SPANK_WARM_CACHE"
 NO_WARM = "SPANK_NO_WARM"
 
 # The first id that `srun --no-allocate` makes (MIN_NOALLOC_JOBID in src/common/slurm_protocol_api.h, 22.05 to 26.05).
@@ -60,6 +61,7 @@ class Job(NamedTuple):
     warm_keep: bool = False  # claimed: --warm-keep
     warm_fresh: bool = False  # claimed: --warm-fresh
     warm_refresh: bool = False  # claimed: --warm-refresh
+    warm_cache: str = ""  # claimed: --warm-cache
     no_warm: bool = False  # claimed: --no-warm
     restarts: int = 0  # the same on all nodes of one run
     cpus_per_node: str = ""  # as Slurm writes it: 4(x2),2
@@ -115,6 +117,7 @@ def from_environment(environ: Mapping[str, str]) -> Job:
         warm_keep=bool(environ.get(WARM_KEEP)),
         warm_fresh=bool(environ.get(WARM_FRESH)),
         warm_refresh=bool(environ.get(WARM_REFRESH)),
+        warm_cache=environ.get(WARM_CACHE, ""),
         no_warm=bool(environ.get(NO_WARM)),
         # The comment is set only if the job has one. The restart count exists since the same release and is always set.
         comment_known="SLURM_JOB_RESTART_COUNT" in environ,

@@ -33,7 +33,7 @@ class RequestInvalid(UserError):
     code = "request-invalid"
     template = "{where} has {word!r}, which is not a valid request to warmstart"
     hint = (
-        'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME files=NAME '
+        'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME files=NAME cache=NAME '
         'keep fresh refresh", or another word that `warmstart plan` lists'
     )
 
@@ -44,6 +44,7 @@ class Request(NamedTuple):
     images: tuple[str, ...]
     profiles: tuple[str, ...]
     files: str = ""  # the name of its declared files; "" if it declares none
+    cache: str = ""  # a name that parts its caches from the user's others; "" if it gives none
     keep: bool = False  # whether to retain its TMPDIR after the job
     fresh: bool = False  # whether it starts cold, and what it builds takes the place of what is published
     refresh: bool = False  # whether the registry is asked what the tags of its images mean now
@@ -52,12 +53,12 @@ class Request(NamedTuple):
 
 
 NOTHING = Request((), ())
-_ONCE = ("files",)  # also the words of wings: a second one would replace the first without a word
+_ONCE = ("files", "cache")  # also the words of wings: a second one would replace the first without a word
 
 
 def asks(job: Job) -> bool:
     """Return whether the job asks warmstart for anything, validly or not. pyxis's `--container-image` asks pyxis."""
-    options = (job.warm_image, job.warm_profile, job.warm_keep, job.warm_fresh, job.warm_refresh)
+    options = (job.warm_image, job.warm_profile, job.warm_keep, job.warm_fresh, job.warm_refresh, job.warm_cache)
     return any(options) or TOKEN in job.comment
 
 
@@ -70,13 +71,14 @@ def of(job: Job, of_wings: Collection[str] = ()) -> Request:
     images = [pyxis_image] if pyxis_image else []
     profiles: list[str] = []
     others: dict[str, str] = {}
-    files = ""
     once: dict[str, str] = {}
     words = {KEEP: job.warm_keep, FRESH: job.warm_fresh, REFRESH: job.warm_refresh}
     if job.warm_image:
         images.append(_value("--warm-image", job.warm_image, job.warm_image))
     if job.warm_profile:
         profiles.extend(_value("--warm-profile", job.warm_profile, job.warm_profile).split(","))
+    if job.warm_cache:
+        once["cache"] = _name("--warm-cache", job.warm_cache, job.warm_cache)
     _, token, text = job.comment.partition(TOKEN)
     for word in text.split() if token else ():
         if word in words:
@@ -91,14 +93,15 @@ def of(job: Job, of_wings: Collection[str] = ()) -> Request:
             profiles.extend(value.split(","))
         elif key in of_wings:
             others[key] = value
-        elif key == "files" and _is_name(value):
-            files = value
+        elif key in _ONCE:
+            _name(COMMENT, word, value)
         else:
             raise RequestInvalid(where=COMMENT, word=word[:80])
     return Request(
         tuple(dict.fromkeys(images)),
         tuple(dict.fromkeys(profiles)),
-        files,
+        once.get("files", ""),
+        once.get("cache", ""),
         keep=words[KEEP],
         fresh=words[FRESH],
         refresh=words[REFRESH],
@@ -112,8 +115,10 @@ def _only(known: dict[str, str], key: str, value: str, of_wings: Collection[str]
         raise RequestInvalid(where=COMMENT, word=f"{key}={known[key]} {key}={value}"[:80])
 
 
-def _is_name(value: str) -> bool:
-    return 0 < len(value) <= LONGEST_NAME and _IN_NAME.issuperset(value)
+def _name(where: str, word: str, value: str) -> str:
+    if not 0 < len(value) <= LONGEST_NAME or not _IN_NAME.issuperset(value):
+        raise RequestInvalid(where=where, word=word[:80])
+    return value
 
 
 def _value(where: str, word: str, value: str) -> str:

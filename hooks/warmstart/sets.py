@@ -172,6 +172,7 @@ def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[in
         run.facts.get("declared", ""),
         run.fresh,
         sampled=run.sampled,
+        cache=run.facts.get("cache", ""),
         attach=lambda profiles: _attach(context, profiles, namespaces),
     )
     try:

@@ -1,4 +1,4 @@
-/* Validate --warm-image and --warm-profile at submission, with the characters and lengths that the prolog accepts
+/* Validate --warm-image, --warm-profile and --warm-cache at submission, with the characters and lengths that the prolog accepts
  * (request.py). The prolog parses the values again, because users can forge what reaches it (slurm.conf(5), SPANK). No
  * shell sees them. */
 #include <string.h>
@@ -6,6 +6,7 @@
 #include "warmstart.h"
 
 #define LONGEST 512
+#define LONGEST_NAME 64
 #define LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 #define DIGITS "0123456789"
 
@@ -35,5 +36,14 @@ const char *profiles_problem(const char *value)
 
 	if (found == NULL && (*value == ',' || value[strlen(value) - 1] == ',' || strstr(value, ",,") != NULL))
 		return "contains an empty name";
+	return found;
+}
+
+const char *name_problem(const char *value)
+{
+	const char *found = problem(value, LETTERS DIGITS "._-");
+
+	if (found == NULL && strlen(value) > LONGEST_NAME)
+		return "is longer than 64 characters";
 	return found;
 }

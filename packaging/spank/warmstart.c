@@ -30,9 +30,10 @@
 SPANK_PLUGIN(warmstart, 1)
 #pragma GCC visibility pop
 
-enum { IMAGE, PROFILES, KEEP, FRESH, REFRESH, OFF };
+enum { IMAGE, PROFILES, CACHE, KEEP, FRESH, REFRESH, OFF };
 
-static const char *const control[] = {"WARM_IMAGE", "WARM_PROFILE", "WARM_KEEP", "WARM_FRESH", "WARM_REFRESH", "NO_WARM"};
+static const char *const control[] = {"WARM_IMAGE", "WARM_PROFILE", "WARM_CACHE", "WARM_KEEP",
+				      "WARM_FRESH", "WARM_REFRESH", "NO_WARM"};
 static char *requested[sizeof(control) / sizeof(*control)];
 
 /* State of one task, passed from slurm_spank_task_init_privileged() to slurm_spank_task_init() in the same process. */
@@ -45,23 +46,30 @@ static bool at_constant_path;
 static struct stat node_root, node_cache; /* "/" and the cache, before a container was entered */
 static int node_run = -1;		  /* the directory that the cache is in */
 
+/* What has a value, in the order of `options`, and how its value is checked. */
+static const struct {
+	const char *name, *form;
+	const char *(*problem)(const char *value);
+} valued[] = {
+	{"warm-image", "REGISTRY/NAME:TAG", image_problem},
+	{"warm-profile", "NAME or NAME,NAME", profiles_problem},
+	{"warm-cache", "NAME", name_problem},
+};
+
 static int set_option(int which, const char *value, int remote)
 {
 	const char *problem = NULL;
 
 	if (remote)
 		return 0;
-	if (which == IMAGE)
-		problem = image_problem(value);
-	else if (which == PROFILES)
-		problem = profiles_problem(value);
+	if (which <= CACHE)
+		problem = valued[which].problem(value);
 	if (problem != NULL) {
-		slurm_error("warmstart: the value of --%s %s; use %s", which == IMAGE ? "warm-image" : "warm-profile",
-			    problem, which == IMAGE ? "REGISTRY/NAME:TAG" : "NAME or NAME,NAME");
+		slurm_error("warmstart: the value of --%s %s; use %s", valued[which].name, problem, valued[which].form);
 		return -1;
 	}
 	free(requested[which]);
-	requested[which] = strdup(which == IMAGE || which == PROFILES ? value : "1");
+	requested[which] = strdup(which <= CACHE ? value : "1");
 	return requested[which] == NULL ? -1 : 0;
 }
 
@@ -69,6 +77,7 @@ static struct spank_option options[] = {
 	{"warm-image", "REF", "warmstart: make this image available before the job starts", 1, IMAGE, set_option},
 	{"warm-profile", "NAMES", "warmstart: also seed the caches of these profiles (comma-separated)", 1, PROFILES,
 	 set_option},
+	{"warm-cache", "NAME", "warmstart: caches of this name, apart from your other jobs'", 1, CACHE, set_option},
 	{"warm-keep", NULL, "warmstart: keep TMPDIR on the nodes for a while after the job, if the site allows it", 0, KEEP,
 	 set_option},
 	{"warm-fresh", NULL, "warmstart: start with empty caches; what the job builds replaces what is published", 0, FRESH,

@@ -34,6 +34,7 @@ struct variable {
 /* options.c: what is wrong with a value, to be put after "the value of --OPTION"; NULL if it is valid. */
 const char *image_problem(const char *value);
 const char *profiles_problem(const char *value);
+const char *name_problem(const char *value);
 
 /* view.c: 0, or -1 with errno; ENOENT if there is no view for the job. */
 int view_read(const struct settings *settings, const char *node, const char *job, uid_t uid, struct view *view);

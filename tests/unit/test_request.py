@@ -42,6 +42,21 @@ def test_files_have_a_name() -> None:
             request.of(a_job(comment=f"warmstart: {word}"))
 
 
+def test_a_cache_has_one_name() -> None:
+    """By a word in the comment or by --warm-cache; both may say it, but not two names."""
+    assert request.of(a_job(comment="warmstart: cache=spec_2.0")).cache == "spec_2.0"
+    assert request.of(a_job(warm_cache="a")).cache == "a"
+    assert request.of(a_job(warm_cache="a", comment="warmstart: cache=a")).cache == "a"
+    for job in (
+        a_job(comment="warmstart: cache=a/b"),
+        a_job(comment="warmstart: cache=a cache=b"),
+        a_job(warm_cache="a", comment="warmstart: cache=b"),
+        a_job(warm_cache="a b"),
+    ):
+        with pytest.raises(RequestInvalid):
+            request.of(job)
+
+
 def test_pyxis_names_its_image_first() -> None:
     """The image that the containers will start from leads."""
     job = a_job(comment="warmstart: image=b", pyxis_image="docker://a")

@@ -25,7 +25,7 @@ from warmstart.job import Job
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
-from warmstart.policy.match import Grant, combine, matching
+from warmstart.policy.match import Grant, combine, matching, parted
 from warmstart.profiles import registry
 from warmstart.record import Record, Seeded
 from warmstart.request import NOTHING, Request
@@ -103,6 +103,7 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
     matches = matching(policy, job, partial(planning.groups, job))
     grant = combine(policy, matches, job)
     requested, invalid = _requested(policy, job, grant)
+    grant = parted(policy, job, grant, requested.cache)
     steps, verdict = _steps(policy, job, grant, requested)
     if invalid:
         steps, verdict = NO_STEPS, invalid
@@ -119,6 +120,7 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
         "profiles": _profiles(policy, grant, requested),
         "left_out": _left_out(policy, grant, requested),
         "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
+        "cache": grant.cache,
         "environment": grant.env,
         "override": sorted(grant.override),
         "own": grant.own,
@@ -281,7 +283,8 @@ def _print_parts(shown: dict[str, Json]) -> None:
         say(f"The user cannot override: {', '.join(shown['override'])}")
     if shown["steps"]["prolog"]:
         scopes = shown["scopes"]
-        say(f"Reads the caches of: {', '.join(scopes['read'])}; publishes to: {scopes['publish'] or 'no scope'}")
+        named = f"; the caches' name: {shown['cache']}" if shown["cache"] else ""
+        say(f"Reads the caches of: {', '.join(scopes['read'])}; publishes to: {scopes['publish'] or 'no scope'}{named}")
         from warmstart.policy.schema import key_types
 
         types = key_types()

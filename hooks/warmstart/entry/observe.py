@@ -16,7 +16,7 @@ from warmstart.entry.hook import Hook
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images.reference import Reference
-from warmstart.policy.match import Grant
+from warmstart.policy.match import Grant, parted
 from warmstart.request import NOTHING, Request
 from warmstart.store.client import StoreClient
 
@@ -66,7 +66,7 @@ def _run(hook: Hook, grant: Grant, *, head: bool) -> None:
     """Plan, look up, audit. Raises the errors of a plan that are not the job's fault."""
     started, deadline = time.monotonic(), after(SECONDS)
     try:
-        planned = _plan(hook, grant)
+        planned, grant = _plan(hook, grant)
     except UserError as error:
         hook.audit.emit(events.JOB_OBSERVED, steps=[], refused=error.as_audit())
         return
@@ -87,16 +87,19 @@ def _run(hook: Hook, grant: Grant, *, head: bool) -> None:
     )
 
 
-def _plan(hook: Hook, grant: Grant) -> Planned:
+def _plan(hook: Hook, grant: Grant) -> tuple[Planned, Grant]:
+    """Return what the job would get, and its grant with what it has asked for."""
     policy, job = hook.policy, hook.job
     requested = plan.request_of(policy, job, grant)
+    grant = parted(policy, job, grant, requested.cache)
     steps = [step.name for step in plan.prolog(policy, job, grant, requested)]
     if not steps:
-        return Planned([], [], [], [], requested)
-    return Planned(
+        return Planned([], [], [], [], requested), grant
+    planned = Planned(
         [*steps, "environment"],
         plan.images(policy, grant, requested),
         plan.profiles(policy, grant, requested),
         [*plan.left_out(policy, grant, requested)],
         requested,
     )
+    return planned, grant

@@ -13,6 +13,7 @@ from warmstart.entry.hook import Hook, informed, run_hook
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.lean import TYPE_CHECKING
+from warmstart.policy.match import parted
 from warmstart.record import Record, StateFull
 from warmstart.runner import Refused, run_prolog
 from warmstart.slurm.nodes import first, has_several
@@ -90,6 +91,7 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
         observe.run(hook, grant, head=record.head)
         return
     requested = plan.request_of(hook.policy, hook.job, grant)
+    grant = parted(hook.policy, hook.job, grant, requested.cache)
     hook.audit.emit(events.JOB_PLANNED, **plan.as_audit(grant, requested, head=record.head))
     steps = plan.prolog(hook.policy, hook.job, grant, requested)
     for name, reason in plan.left_out(hook.policy, grant, requested).items():

@@ -180,6 +180,7 @@ class Rule(NamedTuple):
     mode: str | None = None  # observe | enforce
     together: bool | None = None  # whether nodes of a job agree on what they show it
     guarded_only: bool = False  # take from guarded scopes alone
+    cache: str | None = None  # a name that parts these jobs' caches from others
     own: dict[str, Json] = {}  # noqa: RUF012 - what wings read of it, by key; never mutated
 
 

@@ -48,6 +48,7 @@ class Grant(NamedTuple):
     together: bool = True  # the job's nodes agree on what they show it
     observed: bool = False  # hooks say what they would do, and touch nothing
     own: dict[str, list[Json]] = {}  # noqa: RUF012 - what wings read of the rules that match, by key, in their order
+    cache: str = ""  # the fact `cache` of its namespaces: a rule's name, and the job's own; "" if nobody gives one
 
 
 def matching(policy: Policy, job: Job, groups: Groups) -> list[Matched]:
@@ -94,6 +95,19 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         together=next((rule.together for rule in reversed(rules) if rule.together is not None), True),
         observed=is_observed(policy, matches),
         own=_own(rules),
+        cache=next((f"rule:{rule.cache}" for rule in reversed(rules) if rule.cache), ""),
+    )
+
+
+def parted(policy: Policy, job: Job, grant: Grant, name: str) -> Grant:
+    """Return the grant of a job that has given its caches a name: its user's own scope alone; "" changes nothing."""
+    if not name or grant.reason:
+        return grant
+    own = scope_key("user", job)
+    return grant._replace(
+        read_scopes=accepted(policy, [own], guarded_only=grant.guarded_only),
+        publish_scope=own,
+        cache=f"{grant.cache},job:{name}".lstrip(","),
     )
 
 

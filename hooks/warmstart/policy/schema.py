@@ -555,6 +555,12 @@ class Rule(Section):
     override: list[Variable] = key(
         [], "Variables that users cannot change in these jobs: warmstart's value wins. Several rules add up."
     )
+    cache: Label | None = key(
+        None,
+        "A name that parts these jobs' caches from others in every scope: their entries are of use to jobs under the "
+        "same name alone ([a cache with a name](seeding.md#a-cache-with-a-name)). The last matching rule that has one "
+        "counts.",
+    )
     together: bool | None = key(
         None,
         "A job on several nodes has [the image that its first node finds](images.md#in-the-store), and is "

@@ -28,10 +28,11 @@ class FactUnreadable(ResourceError):
     hint = "read the reason; mostly a job with many open files"
 
 
-def derive(profiles: list[Profile], image: str, declared: str = "") -> dict[str, str]:
+def derive(profiles: list[Profile], image: str, declared: str = "", cache: str = "") -> dict[str, str]:
     """Return the facts that the profiles name, and always `image` and `cpu`, as root sees them on this node.
 
-    Only `declared`, the name of the job's declared files, comes from the job. `/proc/driver/nvidia` belongs to the
+    `cache` is the grant's, and a fact unless it is "". Only this and `declared`, the name of the job's declared files,
+    come from the job. `/proc/driver/nvidia` belongs to the
     driver. Raises `FactUnreadable`: a wrong fact would mix the entries of different nodes.
     """
     known: dict[Fact, Callable[[], str]] = {
@@ -43,7 +44,7 @@ def derive(profiles: list[Profile], image: str, declared: str = "") -> dict[str,
         "declared": lambda: declared,
     }
     needed: set[Fact] = {"image", "cpu", *(fact for profile in profiles for fact in profile.facts)}
-    return {fact: known[fact]() for fact in sorted(needed)}
+    return {fact: known[fact]() for fact in sorted(needed)} | ({"cache": cache} if cache else {})
 
 
 def machine() -> str:
@@ -150,12 +151,15 @@ def namespace(profile: Profile, facts: dict[str, str]) -> str:
     """Return the name of the profile's namespace for these facts: 32 lower-case hex digits.
 
     `facts` must have all facts of the profile, and for relocation "constant-path" also `path`, where jobs see their
-    cache. Others are ignored. Raises `KeyError` if one is missing, because its namespace would mix different jobs.
+    cache. `cache` counts where it is given, but for declared files, which have a name of their own. Others are ignored.
+    Raises `KeyError` if one is missing, because its namespace would mix different jobs.
     Python's ABI is no fact: the image decides it, and tools have it in their own names.
     """
     chosen: dict[str, str] = {name: facts[name] for name in profile.facts}
     if profile.relocation == "constant-path":
         chosen["path"] = facts["path"]
+    if "cache" in facts and "declared" not in profile.facts:
+        chosen["cache"] = facts["cache"]
     revision = {} if profile.revision == 1 else {"revision": profile.revision}
     canonical = dumps(
         {"format": FORMAT, "profile": profile.name, "facts": chosen, **revision},

@@ -27,6 +27,7 @@ from warmstart.report.summary import SettlingProfile
 
 MOST_JOBS = 4096  # of a user's history
 MOST_NAMED = 8  # nodes, in a line
+MOST_NEW_NAMES = 4
 SEED, HARVEST = "seed", "harvest"
 IMPORT = "import"
 NO_ENTRIES, REFUSED_BUNDLES = "nothing-published", "bundles-refused"
@@ -124,6 +125,7 @@ class History:
         self._facts: dict[int, dict[str, str]] = {}
         self._published: dict[str, int] = {}  # profile → the last job that published entries
         self._settling: dict[str, SettlingProfile] = {}
+        self._names: dict[int, str] = {}  # job → what it called its caches, cache=NAME
 
     def add(self, run: Run) -> None:
         """Add a run of a job of this user."""
@@ -137,6 +139,8 @@ class History:
 
     def add_uses(self, run: Run) -> None:
         """Add what a run of any job of this user says of whether its caches settle, in the order of the log."""
+        if name := run.asked.get("cache"):
+            self._names[run.job] = str(name)
         for harvest in run.harvests:
             settling = self._settling.setdefault(harvest.profile, SettlingProfile())
             settling.add(harvest, run.rejected.get(harvest.profile, {}))
@@ -147,6 +151,13 @@ class History:
             if settling.jobs:
                 jobs = f"the last {settling.jobs} jobs that were seeded have each built new entries"
                 yield f"{profile}: {jobs}; most likely {settling.why}"
+
+    def new_names(self) -> Iterable[str]:
+        """Yield that each of the last jobs gave its caches another name, if so: none found what another had built."""
+        last = list(self._names.values())[-MOST_NEW_NAMES:]
+        if len({*last}) == MOST_NEW_NAMES:
+            told = f"the last {MOST_NEW_NAMES} jobs that gave their caches a name gave each another one"
+            yield f"cache={last[-1]}: {told}"
 
     def difference(self, profile: str, facts: dict[str, str]) -> str:
         """Return how these facts differ from those for which entries were last published, "" if nobody knows."""
@@ -179,7 +190,7 @@ def tell(runs: Sequence[Run], history: History) -> Story:
         refused=refused.reason if refused else "",
         facts=facts,
         hooks=tuple(_hook(run, history) for run in ordered),
-        advice=(*_advice(ordered), *history.unsettled()),
+        advice=(*_advice(ordered), *history.unsettled(), *history.new_names()),
         spread=tuple(_spread({run.node: run for run in last})),
     )
 
@@ -372,8 +383,8 @@ def _facts_of(profile: str) -> Sequence[str]:
     """Return the facts that make a profile's namespace; every one, for a profile of the site's own."""
     if profile in registry.names(()):
         shipped = registry.get(profile, ())
-        return (*shipped.facts, *(("path",) if shipped.relocation == "constant-path" else ()))
-    return ("image", "cpu", "machine", "gpu", "driver", "declared", "path")
+        return (*shipped.facts, "cache", *(("path",) if shipped.relocation == "constant-path" else ()))
+    return ("image", "cpu", "machine", "gpu", "driver", "declared", "path", "cache")
 
 
 def _last(texts: Iterable[str]) -> str:

@@ -78,6 +78,7 @@ class Options(NamedTuple):
     fresh: bool = False  # the job asked to start cold
     meeting: Meeting | None = None  # where the job's nodes agree on what they show it; None: each decides for itself
     sampled: bool = False  # it starts cold on purpose
+    cache: str = ""  # the grant's: a name that parts its caches from others
     attach: Callable[[list[str]], None] | None = None  # shows the overlays where else they must be seen; `OSError`
 
 
@@ -170,7 +171,7 @@ def run(context: Context, options: Options) -> Outcome:
 
 def _facts(context: Context, options: Options) -> dict[str, str]:
     image = context.record.image or f"label:{context.policy.site_label}"
-    facts = host_facts.derive(_profiles(context, options), image, options.declared)
+    facts = host_facts.derive(_profiles(context, options), image, options.declared, options.cache)
     if context.policy.constant_cache:
         facts["path"] = context.policy.constant_cache
     return facts

@@ -70,6 +70,7 @@ class Listed(NamedTuple):
     supersedes: dict[str, str] = {}  # noqa: RUF012 - never mutated; as in the manifest
     weight: int = 0  # `manifest.weight`, bytes
     number: int = 0  # of entries
+    cache: str = ""  # the fact of that name
 
 
 class Index(NamedTuple):
@@ -264,7 +265,8 @@ def listed_of(source: Manifest) -> Listed:
     whose = (source.producer.user, source.producer.uid)
     weight = manifest.weight(source)
     marks = (source.replaces, source.supersedes)
-    return Listed(source.bundle, source.sha256, source.size, sizes, *whose, *marks, weight, len(sizes))
+    cache = source.facts.get("cache", "")
+    return Listed(source.bundle, source.sha256, source.size, sizes, *whose, *marks, weight, len(sizes), cache)
 
 
 def read_manifest(dir_fd: int, bundle: str, sha256: str = "") -> Manifest:

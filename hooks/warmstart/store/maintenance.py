@@ -59,6 +59,8 @@ HIGH, LOW = 0.9, 0.8  # fractions of a scope's quota: above HIGH, maintenance re
 UNUSED = "unused for longer than maintenance.keep"
 OVER = "its scope is close to maintenance.{key}"
 OVER_NAMES = "its user's names in the namespace are close to their bound"
+MOST_CACHES = 32  # names that a user's jobs have given their caches, cache=NAME
+OVER_CACHES = f"its user has used {MOST_CACHES} other names of caches since (cache=NAME)"
 _PER_ORIGIN = 300  # most bytes of JSON of an entry's origin and mark, without the entry's name, which each repeats
 
 _MAINTAINED = "maintained"  # in ARTIFACTS: its mtime is when maintenance last succeeded
@@ -83,6 +85,7 @@ class Bundle(NamedTuple):
     used: float  # last fetch, or last use of a node's copy; seconds since the epoch, exact to a day
     stored: int  # bytes in the store: squashfs, manifest, and its row in the index
     weight: int  # `manifest.weight`, bytes
+    cache: str = ""  # as in `index.Listed`
 
 
 class Use(NamedTuple):
@@ -259,7 +262,7 @@ def survey(where: Namespace, writer: str) -> list[Bundle]:
                 used = os.stat(path + BUNDLE).st_mtime
                 stored = listed.size + os.stat(path + MANIFEST).st_size + index.encoded_size(listed)
                 rest = (listed.sha256, listed.size, len(listed.entries), listed.user, used, stored, listed.weight)
-                surveyed.append(Bundle(where.scope, where.profile, where.name, listed.bundle, *rest))
+                surveyed.append(Bundle(where.scope, where.profile, where.name, listed.bundle, *rest, listed.cache))
     return surveyed
 
 
@@ -571,7 +574,7 @@ def _bounded(group: list[Listed], provided: dict[str, list[str]], most_bytes: in
 def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> list[Expired]:
     """Return the bundles to remove: all unused for `policy.keep` seconds, and the least recently used beyond a bound.
 
-    Bounds are the quota of a scope, and what one user's bundles of a namespace may weigh.
+    Bounds are the quota of a scope, what one user's bundles of a namespace may weigh, and names of caches.
     """
     removals = []
     scopes: dict[str, list[Bundle]] = {}
@@ -582,6 +585,13 @@ def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> li
         else:
             scopes.setdefault(bundle.scope, []).append(bundle)
             users.setdefault((bundle.scope, bundle.profile, bundle.namespace, bundle.user), []).append(bundle)
+    for used in scopes.values():
+        named = [bundle for bundle in used if "job:" in bundle.cache and bundle.entries]
+        latest: dict[str, float] = {}
+        for bundle in named:
+            latest[bundle.cache] = max(bundle.used, latest.get(bundle.cache, 0.0))
+        kept = sorted(latest, key=lambda cache: latest[cache], reverse=True)[:MOST_CACHES]
+        removals.extend(Expired(bundle, OVER_CACHES) for bundle in named if bundle.cache not in kept)
     for used in users.values():
         going = _beyond(used, MOST_PER_USER, lambda bundle: bundle.weight, now)
         removals.extend(Expired(bundle, OVER_NAMES) for bundle in going)

@@ -48,6 +48,13 @@ def test_a_job_is_shown_all_that_it_gets(site: Installation) -> None:
     assert (found["verdict"], found["off"], found["nothing_because"]) == (None, False, "")
 
 
+def test_a_cache_with_a_name_is_shown(site: Installation) -> None:
+    """As the fact that parts the namespaces, in tables, too."""
+    asked = ("--partition", "gpu1", "--comment", "warmstart: cache=spec")
+    assert answer(site, *NOBODY, *asked)["cache"] == "job:spec"
+    assert "; the caches' name: job:spec" in run(site, "plan", "--user", "nobody", *asked).stdout
+
+
 def test_a_private_image_is_said_to_be_one(tmp_path: Path) -> None:
     """Only for those whom the policy binds it to."""
     bound = """images:

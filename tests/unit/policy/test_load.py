@@ -57,7 +57,7 @@ images:
     [
         ("images: {tag_tll: 1h}", "3:10: images.tag_tll: unknown key; did you mean tag_ttl?"),
         ("imags: {}", "3:1: imags: unknown key; did you mean images?"),
-        ("rules:\n  - name: a\n    launcher: {}", "5:5: rules[0].launcher: unknown key; allowed: name,"),
+        ("rules:\n  - name: a\n    launching: {}", "5:5: rules[0].launching: unknown key; allowed: name,"),
         ("harvest: {budget: 30}", "3:19: harvest.budget: 30 is not a duration"),
         ("harvest: {max_size: 5GB}", "3:21: harvest.max_size: '5GB' is not a size"),
         ("harvest: {max_entries: 0}", "3:24: harvest.max_entries: 0 is too low; at least 1"),

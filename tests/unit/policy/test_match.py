@@ -110,6 +110,21 @@ def test_case_counts(policy_of: Make) -> None:
     assert [one.matched for one in matching(policy, JOB, no_groups)] == [False, False]
 
 
+@pytest.mark.threat(8)
+def test_a_job_that_names_its_cache_stays_in_its_users_scope(policy_of: Make) -> None:
+    """Whoever it is; the name is one more fact, beside the last rule's. A guarded job is shown nothing else."""
+    policy = policy_of(ALL + "  - {name: a, cache: one}\n  - {name: b, cache: two}\n" + SITE)
+    for job in (JOB, PUBLISHER):
+        grant = granted(policy, job)
+        assert (grant.cache, match.parted(policy, job, grant, "")) == ("rule:two", grant)
+        named = match.parted(policy, job, grant, "x")
+        own = f"user-{job.uid}-{job.user}"
+        assert (named.read_scopes, named.publish_scope, named.cache) == ([own], own, "rule:two,job:x")
+    bare = policy_of(ALL)
+    assert match.parted(bare, JOB, granted(bare, JOB), "x").cache == "job:x"
+    assert match.parted(policy, JOB, granted(policy, JOB)._replace(guarded_only=True), "x").read_scopes == []
+
+
 def test_groups_are_looked_up_once_and_last(policy_of: Make) -> None:
     """A rule that fails on another key costs no look-up, two rules with groups cost one."""
     calls: list[int] = []

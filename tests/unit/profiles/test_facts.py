@@ -178,6 +178,17 @@ def test_a_namespace_differs_where_any_fact_differs() -> None:
     assert all(len(name) == 32 and int(name, 16) for name in names)
 
 
+def test_a_name_of_the_cache_parts_profiles_and_nothing_else() -> None:
+    """Without one a namespace has the name that it always had; declared files have names of their own."""
+    numba, facts = registry.get("numba"), {"image": "sha256:1", "cpu": "x86_64-1"}
+    assert namespace(numba, facts) == "1af9fa13659cdd907de82425e6f7111a"
+    assert len({namespace(numba, {**facts, "cache": name}) for name in ("job:a", "job:b", "rule:a")}) == 3
+    files = numba._replace(facts=("image", "declared"))
+    declared = derive([files], "sha256:1", "one")
+    assert namespace(files, derive([files], "sha256:1", "one", "job:a")) == namespace(files, declared)
+    assert "cache" not in declared
+
+
 def test_a_new_revision_of_a_profile_begins_a_new_namespace() -> None:
     """What an earlier release published is not seeded any more."""
     facts = {"image": "x", "cpu": "y"}

@@ -259,3 +259,14 @@ def test_a_cache_that_never_settles_is_named() -> None:
     assert advice.startswith(
         "numba: the last 3 jobs that were seeded have each built new entries; most likely the same names"
     )
+
+
+def test_a_name_that_is_new_in_each_job_is_told() -> None:
+    """Such a job finds nothing, ever. One name of the last four that came twice is enough to be silent."""
+    for names, told in (("abcd", True), ("abca", False), ("abc", False)):
+        history = History()
+        for job, name in enumerate(names, 1):
+            run = Run("prolog", "0a", "n1", job=job, asked={"cache": name})
+            history.add_uses(run)
+        expected = "cache=d: the last 4 jobs that gave their caches a name gave each another one"
+        assert tell([run], history).advice == ((expected,) if told else ())

@@ -34,11 +34,12 @@ def submitted(harness: spank.Harness, *options: str) -> tuple[int, list[str]]:
 def test_options_reach_the_prolog(harness: spank.Harness) -> None:
     """Each in a variable of its own; of one that is given twice, the last."""
     options = ("warm-image=reg.example.com:5000/a:1", "warm-profile=triton", "no-warm", "warm-profile=numba,inductor")
-    assert submitted(harness, *options, "warm-keep", "warm-fresh", "warm-refresh") == (
+    assert submitted(harness, *options, "warm-cache=a_1.b-c", "warm-keep", "warm-fresh", "warm-refresh") == (
         0,
         [
             "SPANK_WARM_IMAGE=reg.example.com:5000/a:1",
             "SPANK_WARM_PROFILE=numba,inductor",
+            "SPANK_WARM_CACHE=a_1.b-c",
             "SPANK_WARM_KEEP=1",
             "SPANK_WARM_FRESH=1",
             "SPANK_WARM_REFRESH=1",
@@ -65,6 +66,9 @@ def test_options_reach_the_prolog(harness: spank.Harness) -> None:
         ("warm-profile=,numba", "contains an empty name"),
         ("warm-profile=numba,", "contains an empty name"),
         ("warm-profile=a,,b", "contains an empty name"),
+        ("warm-cache=", "needs a value"),
+        ("warm-cache=a/b", "contains an invalid character"),
+        ("warm-cache=" + "a" * 65, "is longer than 64 characters"),
     ],
 )
 def test_a_wrong_value_is_refused_with_a_sentence(harness: spank.Harness, option: str, problem: str) -> None:
@@ -80,11 +84,13 @@ WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 LIKELY = st.text("az09._:/@#+-,_", min_size=1, max_size=40)
 
 
-@given(image=WORDS | LIKELY, profiles=WORDS | LIKELY)
+@given(image=WORDS | LIKELY, profiles=WORDS | LIKELY, cache=WORDS | LIKELY)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-def test_what_passes_here_passes_in_the_prolog(harness: spank.Harness, image: str, profiles: str) -> None:
+def test_what_passes_here_passes_in_the_prolog(harness: spank.Harness, image: str, profiles: str, cache: str) -> None:
     """No job is queued for a value that its prolog would not understand."""
     if submitted(harness, f"warm-image={image}")[0] == 0:
         assert request.of(a_job(warm_image=image)).images == (image,)
     if submitted(harness, f"warm-profile={profiles}")[0] == 0:
         assert all(request.of(a_job(warm_profile=profiles)).profiles)
+    if submitted(harness, f"warm-cache={cache}")[0] == 0:
+        assert request.of(a_job(warm_cache=cache)).cache == cache

@@ -73,7 +73,7 @@ class _Looking:
         """Audit every profile: its namespace, what the store has for it, and where the job would publish."""
         policy, grant, planned = self._hook.policy, self._observed.grant, self._observed.planned
         profiles = [registry.get(name, policy.profiles) for name in planned.profiles]
-        known = facts.derive(profiles, image or f"label:{policy.site_label}", planned.requested.files)
+        known = facts.derive(profiles, image or f"label:{policy.site_label}", planned.requested.files, grant.cache)
         if policy.constant_cache:
             known["path"] = policy.constant_cache
         for profile in profiles:
