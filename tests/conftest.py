@@ -49,6 +49,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.fixture(autouse=True)
+def _no_child_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a unit test that leaves a process: a client that was not closed has one, and may hold a lock of a store."""
+    before = _children()
+    yield
+    if "unit" in request.path.parts:  # others start daemons
+        assert _children() <= before
+
+
+def _children() -> set[str]:
+    """Return the pids of this process's children, also of those that have ended and were not waited for."""
+    return {pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
+
+
 @pytest.fixture(scope="session")
 def capable_host() -> None:
     """Skip the test, or fail it in CI, if the host cannot run a cluster."""

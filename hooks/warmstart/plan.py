@@ -12,7 +12,7 @@ import grp
 import os
 import pwd
 
-from warmstart import request, wing
+from warmstart import request
 from warmstart.errors import UserError
 from warmstart.host.deadline import Deadline
 from warmstart.images import reference as references
@@ -251,6 +251,8 @@ def _of_wings(policy: Policy, job: Job, grant: Grant, requested: Request) -> tup
     late: list[Step] = []
     for known in policy.wings if not grant.reason else ():
         if known.step and known.used and (not known.word or known.word in requested.words):
+            from warmstart import wing
+
             planned: StepPart = wing.load(known.step)
             if step := planned.planned(policy, job, grant, requested):
                 (early if known.early else late).append(step._replace(wing=known.name))

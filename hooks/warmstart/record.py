@@ -260,7 +260,7 @@ def incarnation() -> str:
     process 1 began at another time.
     """
     with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
-        boot = str(file.read(), "ascii").strip()
+        boot = str(file.read(64), "ascii").strip()
     return boot if os.stat("/proc/self/ns/pid").st_ino == _MACHINES_PIDS else f"{boot}.{_began_ticks()}"
 
 

@@ -14,9 +14,11 @@ from warmstart.steps.contract import Context
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Context:
+def context(tmp_path: Path) -> Iterator[Context]:
     """Give a context below the test's directory."""
-    return a_context(tmp_path)
+    made = a_context(tmp_path)
+    yield made
+    made.store.close()
 
 
 @pytest.fixture

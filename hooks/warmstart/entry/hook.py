@@ -16,7 +16,6 @@ import sys
 import time
 
 from warmstart import record as records
-from warmstart import wing
 from warmstart.audit import events
 from warmstart.audit.journal import Journal, is_flush_due
 from warmstart.errors import NodeError, PolicyError, StoreError, WarmstartError
@@ -107,6 +106,8 @@ def informed(hook: Hook, names: Collection[str], deadline: Deadline) -> Job:
         return job
     for known in hook.policy.wings:
         if known.used and known.informs:
+            from warmstart import wing
+
             part: InformsPart = wing.load(known.informs)
             try:
                 job = part.informed(hook.policy, job, hook.store, deadline)

@@ -6,7 +6,7 @@ rule 2).
 
 from __future__ import annotations
 
-from warmstart import plan, view, wing
+from warmstart import plan, view
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.entry.hook import Hook, informed, run_hook
@@ -158,6 +158,8 @@ def _refuse(hook: Hook, record: Record, error: UserError, end: Deadline) -> None
     """Publish the job's verdict. For want of an image, wings say what becomes of the job."""
     advice = error.hint
     if isinstance(error, Refused) and error.fields["step"] == "image":
+        from warmstart import wing
+
         for module in hook.policy.parts("refused"):
             part: RefusedPart = wing.load(module)
             if refusal := part.refused(hook, record, error, end):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart import wing
 from warmstart.errors import StoreError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
@@ -151,6 +150,8 @@ def query_by_rules(reference: Reference, rules: Images, recipe: str) -> ImageQue
 
 
 def _places(policy: Policy) -> list[Place]:
+    from warmstart import wing
+
     parts: list[PlacesPart] = [wing.load(module) for module in policy.parts("places")]
     return [part.of_policy(policy) for part in parts]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 
-from warmstart import wing
 from warmstart.host import files, wire
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
@@ -244,6 +243,8 @@ class Policy(NamedTuple):
 
     def parts(self, part: str) -> list[str]:
         """Return the modules of this part, of the wings that the policy uses. Not on a warm path: looks for files."""
+        from warmstart import wing
+
         return [f"{known.name}.{part}" for known in self.wings if known.used and wing.has(known.name, part)]
 
 
@@ -282,7 +283,7 @@ def read_own_json(path: str) -> Json:
         status = os.fstat(fd)
         if files.weakness(status, (0, os.geteuid())):
             return None
-        return wire.parse(files.read_up_to(fd, _LARGEST + 1))
+        return wire.parse(files.read_up_to(fd, min(status.st_size, _LARGEST) + 1))
     except (OSError, ValueError):
         return None
     finally:

@@ -250,16 +250,13 @@ def may_come(directory: str, offer: Offer, most_bytes: int) -> int | None:
 
 def _is_there(path: str, offer: Offer, dir_fd: int | None = None) -> bool:
     """Return whether the node has the whole copy at `path`, and record its use."""
-    try:
-        fd = open_regular(path, dir_fd)
+    try:  # by name, in a directory of root's alone: ten bundles are thirty calls less
+        os.utime(path, dir_fd=dir_fd, follow_symlinks=False)  # mtime is the last use, for `prune`
+        size = os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_size
     except FileNotFoundError:
         return False
-    try:
-        os.utime(fd)  # mtime is the last use, for `prune`
-        if os.fstat(fd).st_size != offer.size:
-            return False
-    finally:
-        os.close(fd)
+    if size != offer.size:
+        return False
     return not offer.manifest or _manifest(path.removesuffix(_BUNDLE), dir_fd) == offer.manifest
 
 

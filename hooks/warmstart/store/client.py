@@ -8,7 +8,6 @@ operations import what they run.
 
 from __future__ import annotations
 
-from warmstart import wing
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, WorkerAnswerMalformed
 from warmstart.host.worker import Worker
@@ -62,6 +61,7 @@ class StoreClient:
         """Return a client of the policy's store, which takes from guarded scopes what their guards name."""
         client = cls(policy.store_user, policy.paths.store, writer, rooms_of(policy))
         if policy.guards:
+            from warmstart import wing
             from warmstart.store.guards import Guards
 
             def load(name: str) -> Guard:

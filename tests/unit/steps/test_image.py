@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.image_site import RULES
-from tests.support.runs import a_context, events
+from tests.support.runs import events
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import private, single_flight
@@ -40,12 +40,6 @@ class Flights:
         self.asked.append((reference.canonical(), site, deadline))
         name = f"{len(self.asked)}"
         return Obtained(name, f"/store/{name}.sqsh", DIGEST, 4096, self.how, 0.25, self.missing)
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    """Give a context whose policy has images."""
-    return a_context(tmp_path)
 
 
 def fly(monkeypatch: pytest.MonkeyPatch, how: str = "reused", missing: Missing = NOTHING) -> Flights:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -62,11 +62,12 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> StoreClient:
-    """Return a client of an empty store."""
+def store(tmp_path: Path) -> Iterator[StoreClient]:
+    """Yield a client of an empty store."""
     (tmp_path / "store").mkdir()
     policy = a_policy(tmp_path)
-    return StoreClient(policy.store_user, policy.paths.store, "n1-test")
+    with StoreClient(policy.store_user, policy.paths.store, "n1-test") as client:
+        yield client
 
 
 def watch(store: StoreClient, node: int = 1, nodelist: str = NODES) -> JobEnd:

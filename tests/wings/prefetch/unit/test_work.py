@@ -84,15 +84,11 @@ def asking(text: str, uid: int = ALICE, number: int = 7, **changes: Any) -> Pend
     return JOB._replace(uid=uid, job_id=number, comment=f"warmstart: image={text}", **changes)
 
 
-def shared(site: EntrySite) -> Site:
-    """Return the site of the shared store."""
-    store = ImageStoreClient.of(site.policy.store_user, site.policy.paths.store)
-    return Site.of(site.policy, site.paths, store, Requester("n1", "cli1", 0))
-
-
 def run(site: EntrySite, *images: Wanted) -> list[str]:
-    """Run a prefetch; return the results."""
-    return [row.result for row in work.run(shared(site), site.installation, images)]
+    """Run a prefetch of the shared store; return the results."""
+    with ImageStoreClient.of(site.policy.store_user, site.policy.paths.store) as store:
+        shared = Site.of(site.policy, site.paths, store, Requester("n1", "cli1", 0))
+        return [row.result for row in work.run(shared, site.installation, images)]
 
 
 def written(site: EntrySite) -> list[ImportRequest]:

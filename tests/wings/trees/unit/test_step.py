@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -98,9 +99,11 @@ class Shown:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shown:
-    """Return a job with a tree."""
-    return Shown(tmp_path, monkeypatch)
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
+    """Yield a job with a tree."""
+    made = Shown(tmp_path, monkeypatch)
+    yield made
+    made.context.store.close()
 
 
 def test_without_a_copy_one_is_asked_for(site: Shown) -> None:
@@ -249,6 +252,7 @@ def test_runtimes_are_told_of_the_tree(tmp_path: Path, monkeypatch: pytest.Monke
     site.policy(constant_path="spank")
     outcome = step.run(site.context, options)
     assert outcome.environment == ({} if name == "\udcff" else named(copy))
+    site.context.store.close()
 
 
 def named(source: str) -> dict[str, str]:
