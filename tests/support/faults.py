@@ -221,10 +221,8 @@ class Faults:
             status = os.waitpid(pid, 0)[1]
             # Its children have the locks that it had, until they have ended, too.
             ending = after(ENDING_S)
-            with suppress(ProcessLookupError):
-                while not ending.expired():
-                    os.killpg(pid, 0)
-                    time.sleep(0.002)
+            while _any_lives(pid) and not ending.expired():
+                time.sleep(0.002)
             return status
         finally:
             os.close(ended)
@@ -299,6 +297,16 @@ class Faults:
         except OSError:
             return ELSEWHERE
         return next((part for part, top in self._domains if path == top or path.startswith(f"{top}/")), ELSEWHERE)
+
+
+def _any_lives(group: int) -> bool:
+    """Say whether a process of the group has not ended; one that nobody has waited for yet has."""
+    for process in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            state, _, of_group = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()[:3]
+            if int(of_group) == group and state not in "ZX":
+                return True
+    return False
 
 
 def _frames() -> Iterator[str]:
