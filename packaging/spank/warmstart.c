@@ -271,22 +271,32 @@ static bool is_below(const char *value, const char *directory)
 	return strncmp(value, directory, length) == 0 && (value[length] == '/' || value[length] == '\0');
 }
 
-static const char *const rendezvous[] = {"MASTER_ADDR", "MASTER_PORT"};
-
-/* Return whether MASTER_ADDR and MASTER_PORT are inherited from the job that submitted this one: then
- * WARMSTART_RENDEZVOUS=JOB:ADDRESS:PORT names another job. The task prolog has the same rule. */
-static bool inherited_rendezvous(spank_t spank)
+/* Unset what belongs to the job that this one was submitted from: WARMSTART_OWN="JOB NAME=VALUE..." names another job,
+ * and all is as it says. The task prolog has the same rule. */
+static void forget_owned(spank_t spank)
 {
-	char job[32], address[256], port[32], known[512], expected[512];
+	char job[32], owned[PATH_MAX], checked[PATH_MAX], found[PATH_MAX], *rest, *word, *value;
 
-	if (spank_getenv(spank, rendezvous[0], address, sizeof(address)) != ESPANK_SUCCESS ||
-	    spank_getenv(spank, rendezvous[1], port, sizeof(port)) != ESPANK_SUCCESS ||
-	    spank_getenv(spank, "WARMSTART_RENDEZVOUS", known, sizeof(known)) != ESPANK_SUCCESS ||
+	if (spank_getenv(spank, "WARMSTART_OWN", owned, sizeof(owned)) != ESPANK_SUCCESS ||
 	    spank_getenv(spank, "SLURM_JOB_ID", job, sizeof(job)) != ESPANK_SUCCESS)
-		return false;
-	snprintf(expected, sizeof(expected), "%s:%s", address, port);
-	return strchr(known, ':') != NULL && strcmp(strchr(known, ':') + 1, expected) == 0 &&
-	       (strncmp(known, job, strlen(job)) != 0 || known[strlen(job)] != ':');
+		return;
+	strcpy(checked, owned);
+	word = strtok_r(checked, " ", &rest);
+	if (word == NULL || strcmp(word, job) == 0)
+		return;
+	while ((word = strtok_r(NULL, " ", &rest)) != NULL) {
+		value = strchr(word, '=');
+		if (value == NULL)
+			return;
+		*value++ = '\0';
+		if (spank_getenv(spank, word, found, sizeof(found)) != ESPANK_SUCCESS || strcmp(found, value) != 0)
+			return;
+	}
+	strtok_r(owned, " ", &rest);
+	while ((word = strtok_r(NULL, " ", &rest)) != NULL) {
+		*strchr(word, '=') = '\0';
+		spank_unsetenv(spank, word);
+	}
 }
 
 /* Return whether the user set the variable. A value that points into a cache or workspace was inherited from another
@@ -549,10 +559,7 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 	forget_led(spank);
 	if (is_task(spank, S_TASK_GLOBAL_ID))
 		say(otherwise);
-	if (inherited_rendezvous(spank)) {
-		spank_unsetenv(spank, rendezvous[0]);
-		spank_unsetenv(spank, rendezvous[1]);
-	}
+	forget_owned(spank);
 	while ((line = view_variable(line, &variable)) != NULL)
 		set_variable(spank, &variable);
 	view_free(&view);

@@ -170,17 +170,17 @@ def test_what_the_user_set_stays(node: Node) -> None:
     assert {f"WARMSTART_CACHE={node.constant}", "OVERRIDDEN=ours"} <= set(lines)
 
 
-def test_another_jobs_rendezvous_is_not_the_users(node: Node) -> None:
+def test_what_belongs_to_another_job_is_not_the_users(node: Node) -> None:
     """It was inherited from the submitting job; values that the user set win."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
-    ours = ["MASTER_ADDR=n1", "MASTER_PORT=20001", "!WARMSTART_RENDEZVOUS=7:n1:20001"]
+    ours = ["MASTER_ADDR=n1", "MASTER_PORT=20001", "!WARMSTART_OWN=7 MASTER_ADDR=n1 MASTER_PORT=20001"]
     view = node.write_view(*view_of(node, cache), *ours)
-    others = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}
-    assert {"MASTER_ADDR=n1", "MASTER_PORT=20001"} <= set(node.task(**others, WARMSTART_RENDEZVOUS="6:n9:29999"))
-    for known in ("7:n9:29999", "6:n8:1", ""):
-        assert {"MASTER_ADDR=n9", "MASTER_PORT=29999"} <= set(node.task(**others, WARMSTART_RENDEZVOUS=known))
+    others, theirs = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}, "MASTER_ADDR=n9 MASTER_PORT=29999"
+    assert {"MASTER_ADDR=n1", "MASTER_PORT=20001"} <= set(node.task(**others, WARMSTART_OWN=f"6 {theirs}"))
+    for known in (f"7 {theirs}", "6 MASTER_ADDR=n8 MASTER_PORT=1", ""):
+        assert {"MASTER_ADDR=n9", "MASTER_PORT=29999"} <= set(node.task(**others, WARMSTART_OWN=known))
     view.write_text("".join(f"{line}\n" for line in view_of(node, cache)))
-    lines = node.task(**others, WARMSTART_RENDEZVOUS="77:n9:29999")
+    lines = node.task(**others, WARMSTART_OWN=f"77 {theirs}")
     assert not [line for line in lines if line.startswith("MASTER_")]
 
 

@@ -102,17 +102,19 @@ def agreed(readers: dict[str, Read], environment: dict[str, str], names: list[st
     return first
 
 
-def test_whose_rendezvous_it_is(base: Path, readers: dict[str, Read]) -> None:
+def test_what_belongs_to_another_job_is_not_the_users(base: Path, readers: dict[str, Read]) -> None:
     """Own, the user's, or inherited from the submitting job, in every combination."""
-    rendezvous = ("", "7:n9:29999", "6:n9:29999", "77:n9:29999", "6:n8:29999", "n9:29999")
+    theirs = "MASTER_ADDR=n9 MASTER_PORT=29999"
+    others = (f"6 {theirs}", f"77 {theirs}")
+    owned = ("", f"7 {theirs}", *others, "6 MASTER_ADDR=n8 MASTER_PORT=29999", "6", "6 $(id)", f"6 {theirs} A/B=")
     own = {"MASTER_ADDR": "n1", "MASTER_PORT": "20001"}
     for mark in (None, "", "!"):
         lines = [] if mark is None else [f"{mark}{name}={value}" for name, value in own.items()]
-        write_view(base, *lines, *([] if mark is None else ["!WARMSTART_RENDEZVOUS=7:n1:20001"]))
-        for address, port, known in product(("", "n9"), ("", "29999"), rendezvous):
-            given = {"MASTER_ADDR": address, "MASTER_PORT": port, "WARMSTART_RENDEZVOUS": known}
+        write_view(base, *lines, *([] if mark is None else ["!WARMSTART_OWN=7 MASTER_ADDR=n1 MASTER_PORT=20001"]))
+        for address, port, known in product(("", "n9"), ("", "29999"), owned):
+            given = {"MASTER_ADDR": address, "MASTER_PORT": port, "WARMSTART_OWN": known}
             given = {name: value for name, value in given.items() if value}
-            inherited = bool(address and port) and known in ("6:n9:29999", "77:n9:29999")
+            inherited = bool(address and port) and known in others
             users = {} if inherited else {name: given[name] for name in own if name in given}
             ours = {} if mark is None else own
             expected = {**users, **ours} if mark == "!" else {**ours, **users}

@@ -340,7 +340,7 @@ def test_a_view_that_cannot_be_removed_costs_nothing_else(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """The workspace goes, the step reports a resource error, and the record names what is left for the next attempt."""
-    ending = runs.make(topics=["test.7.0/rendezvous"])
+    ending = runs.make(topics=["test.7.0/caches"])
     with monkeypatch.context() as patch:
         patch.setattr(view, "remove_tree", fails)
         if way == "release":
@@ -385,11 +385,11 @@ def fails(*_: object) -> None:
 
 def test_a_store_that_is_away_keeps_nothing_on_the_node(runs: Runs) -> None:
     """The board is the last thing: its failure is the epilog's to tell, and the prolog goes on."""
-    ending = runs.make(topics=["test.7.0/rendezvous"])  # the store's directory is not there
+    ending = runs.make(topics=["test.7.0/caches"])  # the store's directory is not there
     (failure,) = run_end.release(ending, after(SOON))
     assert isinstance(failure, StoreError)
     assert (runs.left(), runs.recorded()) == ([], None)
-    ending = runs.make(topics=["test.7.0/rendezvous"])
+    ending = runs.make(topics=["test.7.0/caches"])
     undone(ending)
     assert (runs.left(), runs.recorded()) == ([], None)
     assert len(runs.events("step.failed")) == 1

@@ -1,4 +1,4 @@
-"""Pending jobs, from squeue's JSON: what `warmstart prefetch --pending` looks at.
+"""Pending jobs, from squeue's JSON: what each asks for, as far as slurmctld tells.
 
 JSON, because owners of jobs write some of these texts, with line breaks and bytes that are no UTF-8 (seen with 22.05);
 in squeue's other formats they could look like another job. Slurm's JSON plugin differs between releases: a number is

@@ -15,7 +15,7 @@ class Options(NamedTuple):
 
 
 def run(context: Context, options: Options) -> Outcome:  # noqa: ARG001 - the shape of a step
-    """Remove workspace, view and record; release the rendezvous."""
+    """Remove workspace, view and record, and take down what the run has told its other nodes."""
     record = context.record
     ending = Ending(context.policy, context.paths, record, context.audit, context.store)
     failures = run_end.release(ending, context.deadline)

@@ -232,36 +232,36 @@ def test_what_the_policy_overrides_is_neither_the_users_nor_the_images(context: 
     assert container.variables() == ["A=image", "A=ours", "B=ours"]
 
 
-def test_another_jobs_rendezvous_is_not_the_users(context: Context, container: Container) -> None:
+def test_what_belongs_to_another_job_is_not_the_users(context: Context, container: Container) -> None:
     """It was inherited by a job that was submitted from inside; what the user set himself stays."""
-    rendered(context, {"MASTER_ADDR": "n1", "MASTER_PORT": "20001"}, WARMSTART_RENDEZVOUS="7:n1:20001")
+    rendered(context, {"MASTER_ADDR": "n1", "MASTER_PORT": "20001"}, WARMSTART_OWN="7 MASTER_ADDR=n1 MASTER_PORT=20001")
     inherited = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}
     container.start(**inherited)
-    assert container.variables() == ["WARMSTART_RENDEZVOUS=7:n1:20001"]
-    container.start(**inherited, WARMSTART_RENDEZVOUS="6:n9:29999")
+    assert container.variables() == ["WARMSTART_OWN=7 MASTER_ADDR=n1 MASTER_PORT=20001"]
+    container.start(**inherited, WARMSTART_OWN="6 MASTER_ADDR=n9 MASTER_PORT=29999")
     assert container.variables()[1:3] == ["MASTER_ADDR=n1", "MASTER_PORT=20001"]
 
 
-def test_another_jobs_rendezvous_is_emptied_where_the_job_has_none(context: Context, container: Container) -> None:
+def test_what_belongs_to_another_job_is_emptied_where_the_job_has_none(context: Context, container: Container) -> None:
     """What pyxis brings from the container replaces what the task has, and a variable can't be taken away."""
     rendered(context, {"A": "ours"})
     inherited = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}
-    for known in ("7:n9:29999", "6:n8:1", ""):
+    for known in ("7 MASTER_ADDR=n9 MASTER_PORT=29999", "6 MASTER_ADDR=n8 MASTER_PORT=1", ""):
         container.environ.write_text("")
-        container.start(**inherited, WARMSTART_RENDEZVOUS=known)
+        container.start(**inherited, WARMSTART_OWN=known)
         assert container.variables() == ["A=ours"]
     container.environ.write_text("")
-    container.start(**inherited, WARMSTART_RENDEZVOUS="6:n9:29999")
+    container.start(**inherited, WARMSTART_OWN="6 MASTER_ADDR=n9 MASTER_PORT=29999")
     assert container.variables() == ["A=ours", "MASTER_ADDR=", "MASTER_PORT="]
     container.environ.write_text("MASTER_ADDR=image\n")
-    container.start(**inherited, WARMSTART_RENDEZVOUS="6:n9:29999")
+    container.start(**inherited, WARMSTART_OWN="6 MASTER_ADDR=n9 MASTER_PORT=29999")
     assert container.variables() == ["MASTER_ADDR=image", "A=ours", "MASTER_PORT="]
 
 
 def test_enroots_own_hook_for_pytorch_is_not_kept_from_its_work(context: Context, container: Container) -> None:
     """50-slurm-pytorch.sh, where it is installed, sets MASTER_* of images with PyTorch unless there is a line of it."""
     rendered(context, {"A": "ours"})
-    inherited = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999", "WARMSTART_RENDEZVOUS": "6:n9:29999"}
+    inherited = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999", "WARMSTART_OWN": "6 MASTER_ADDR=n9 MASTER_PORT=29999"}
     beside, emptied = container.hook.with_name("50-slurm-pytorch.sh"), ["MASTER_ADDR=", "MASTER_PORT="]
     beside.touch(0o755)
     for image, expected in (("X=1", emptied), ("PYTORCH_VERSION=2", [])):

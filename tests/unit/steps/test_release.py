@@ -43,10 +43,10 @@ def test_a_retained_directory_is_named(ended: Context) -> None:
 @pytest.mark.parametrize("is_there", [True, False])
 def test_what_the_node_said_is_taken_down(ended: Context, tmp_path: Path, is_there: bool) -> None:
     """A store that is away keeps no run: its failure is told, and the run is over."""
-    record = ended.record._replace(topics=["test.7.0/rendezvous"])
+    record = ended.record._replace(topics=["test.7.0/caches"])
     if is_there:
         (tmp_path / "store").mkdir()
-        topic = Topic("test.7.0", "rendezvous", "n1", Whose(1, "test", "n1"))
+        topic = Topic("test.7.0", "caches", "n1", Whose(1, "test", "n1"))
         board.begin(str(tmp_path / "store"), topic, "answer", "{}")
     outcome = release.run(ended._replace(record=record), release.Options())
     assert [type(error) for error in outcome.degraded] == ([] if is_there else [StoreFailed])

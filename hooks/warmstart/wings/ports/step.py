@@ -235,7 +235,7 @@ def _outcome(record: Record, address: str, ports: list[int]) -> Outcome:
         "MASTER_ADDR": address,
         "MASTER_PORT": str(first),
         # Shows task-prolog to which job the two belong: sbatch passes an outer job's variables on to the inner one.
-        "WARMSTART_RENDEZVOUS": f"{record.view_id}:{address}:{first}",
+        "WARMSTART_OWN": f"{record.view_id} MASTER_ADDR={address} MASTER_PORT={first}",
     }
     if further:
         environment["WARMSTART_PORTS"] = ",".join(map(str, further))

@@ -174,7 +174,7 @@ def test_every_node_gets_what_the_head_reserved(nodes: Nodes) -> None:
     head, other = nodes.run(job), nodes.run(job._replace(node="n2"))
     assert head == other
     assert head["MASTER_ADDR"] == "n1"
-    assert head["WARMSTART_RENDEZVOUS"] == f"7:n1:{head['MASTER_PORT']}"
+    assert head["WARMSTART_OWN"] == f"7 MASTER_ADDR=n1 MASTER_PORT={head['MASTER_PORT']}"
     reserved = [head["MASTER_PORT"], *head["WARMSTART_PORTS"].split(",")]
     assert nodes.ledger == sorted(reserved)
     assert all(24000 <= int(port) <= 24999 for port in reserved)
@@ -332,9 +332,9 @@ def render(nodes: Nodes, variables: dict[str, str]) -> None:
     environment.run(nodes.context(a_job()), environment.Options({}, variables, ()))
 
 
-OURS = {"MASTER_ADDR": "n1", "MASTER_PORT": "24007", "WARMSTART_RENDEZVOUS": "7:n1:24007"}
+OURS = {"MASTER_ADDR": "n1", "MASTER_PORT": "24007", "WARMSTART_OWN": "7 MASTER_ADDR=n1 MASTER_PORT=24007"}
 LINES = [f"export {name}={value}" for name, value in OURS.items()]
-OUTER = {"MASTER_ADDR": "n3", "MASTER_PORT": "24009", "WARMSTART_RENDEZVOUS": "6:n3:24009"}
+OUTER = {"MASTER_ADDR": "n3", "MASTER_PORT": "24009", "WARMSTART_OWN": "6 MASTER_ADDR=n3 MASTER_PORT=24009"}
 
 
 @pytest.mark.parametrize(
