@@ -36,6 +36,7 @@ class Paths(NamedTuple):
     scontrol: str
     cache: str
     metrics: str | None  # of node_exporter's textfile collector; None: no metrics are written
+    shelf: str | None  # where a node keeps images unpacked; None: nowhere
 
 
 class Audit(NamedTuple):

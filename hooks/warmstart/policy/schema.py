@@ -202,6 +202,11 @@ class Paths(Section):
         "Directory of node_exporter's textfile collector, in which maintenance writes metrics "
         "([monitoring](../operations/monitoring.md)); root's, and nobody else's to write. `null`: none are written.",
     )
+    shelf: Path | None = key(
+        None,
+        "Directory on a node-local disk where a node keeps images [unpacked](images.md#unpacked-once), for all jobs "
+        "that start there. Its parents must belong to root. `null`: none is unpacked.",
+    )
     scontrol: Path = key(
         "/usr/bin/scontrol",
         "Slurm's `scontrol`. It sets the reason of a node that must drain, and shows what slurmctld runs "
