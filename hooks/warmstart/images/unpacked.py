@@ -13,6 +13,7 @@ may read that scope.
 
 A run's state names the tree before anything of it is shown (`record.note_tree`), and an eviction reads these names. So
 no tree goes while a run lives that was given it. Runs as root. Hot path of jobs on nodes with a shelf.
+`unpacks` asks for a tree, `unpacking` makes and evicts them.
 """
 
 from __future__ import annotations

@@ -85,6 +85,14 @@ class Credentials(NamedTuple):
     repositories: tuple[PrivateRepository, ...]
 
 
+class Unpack(NamedTuple):
+    """How images are unpacked on a node, and kept."""
+
+    wait: int  # seconds
+    keep: int  # bytes
+    any_disk: bool
+
+
 class Images(NamedTuple):
     """Where images come from, and how they are imported and kept."""
 
@@ -104,6 +112,7 @@ class Images(NamedTuple):
     import_deadline: int  # seconds
     parallel: int
     keep_layers: int  # bytes
+    unpack: Unpack
 
 
 class Seed(NamedTuple):

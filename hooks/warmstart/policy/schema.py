@@ -281,6 +281,21 @@ class Credentials(Section):
     )
 
 
+class Unpack(Section):
+    """What a node with `paths.shelf` keeps [unpacked](images.md#unpacked-once)."""
+
+    wait: Duration = key(
+        "4m",
+        "How long a job waits while its image is unpacked; the unpacking goes on without it. Adds to `images.wait`.",
+    )
+    keep: Size = key(
+        "200GiB", "Bytes of unpacked images on a node. The least recently used of the user who has most go first."
+    )
+    any_disk: bool = key(
+        False, "Unpack also where `paths.shelf` is on a tmpfs, which takes memory, or on an overlay, as in a pod."
+    )
+
+
 class Images(Section):
     """Which [images](images.md) may be imported, and how."""
 
@@ -346,6 +361,7 @@ class Images(Section):
         "SHA-256, once per file ([validity](images.md#validity)).",
     )
     keep: Keep = Field(default_factory=Keep)
+    unpack: Unpack = Field(default_factory=Unpack)
     credentials: Credentials | None = key(
         None,
         "The site's own credentials, and the [private images](../guides/private-images.md) that they fetch.",
