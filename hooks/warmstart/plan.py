@@ -1,6 +1,6 @@
 """The plan: which steps apply to a job, and in which order.
 
-prolog   workspace → early steps of wings → image → seed → late steps of wings → environment
+prolog   workspace → early steps of wings → image → unpack → seed → late steps of wings → environment
 epilog   harvest → release → spool
 
 The order is fixed. The policy and the job's request decide only which steps run, and with which options.
@@ -190,7 +190,8 @@ def reference_of(requested: Request, text: str) -> Reference:
 
 def prolog_budget(policy: Policy) -> float:
     """Return the seconds that a prolog takes at most. Slurm's timeout has to be longer."""
-    return policy.images.wait + policy.seed.fetch_budget + PROLOG_SECONDS
+    unpacking = policy.images.unpack.wait if policy.paths.shelf else 0
+    return policy.images.wait + unpacking + policy.seed.fetch_budget + PROLOG_SECONDS
 
 
 def epilog_budget(policy: Policy) -> float:
@@ -233,6 +234,11 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
             agreed=agreed,
         )
         steps.append(Step(image.NAME, partial(image.run, options=options)))
+        if policy.paths.shelf:
+            from warmstart.steps import unpack
+
+            first = unpack.Options(job_images[0], dict(private).get(job_images[0], ""), later)
+            steps.append(Step(unpack.NAME, partial(unpack.run, options=first)))
     if names:
         from warmstart.steps import seed
 

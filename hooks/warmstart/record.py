@@ -1,7 +1,8 @@
 """The record: what the prolog saves for the epilog, in `state/<jobid>/record.json`, readable only by root.
 
 A run has a set of caches for each image that it runs in (docs/adr/0057). The first one's fields stand in the record;
-each other one has a file beside it, `set-KEY.json`, which is written while the job runs.
+each other one has a file beside it, `set-KEY.json`, which is written while the job runs. An empty file `tree-NAME`
+stands for each unpacked image that the run was given (`images.unpacked`).
 
 It is the epilog's only source about the job: comment, restart count and `SPANK_*` can differ between the two hooks, and
 users can forge them (Slurm's prolog_epilog.html; seen on 22.05). The record is written before the work that it names,
@@ -22,6 +23,7 @@ from warmstart.host.files import (
     NODE_FAULTS,
     ensure_dir,
     is_at,
+    names_in,
     opened_dir,
     read_small,
     replace_file,
@@ -36,6 +38,7 @@ LONGEST = 64 << 20
 NAME = "record.json"
 _HEAD = 512  # bytes, in which the uid stands, and before it nobody's text
 _SET, _JSON = "set-", ".json"  # of the name of another set's file: its key stands between them
+_TREE = "tree-"  # before the name of an unpacked image
 CLAIMED = "claimed:"  # before the reference of an image that was left to pyxis, in place of a digest
 _MACHINES_PIDS = 0xEFFFFFFC  # inode of the first pid namespace (PROC_PID_INIT_INO of linux/proc_ns.h)
 _NOT_OURS = frozenset({errno.EFBIG, errno.ELOOP, errno.EINVAL})  # no file that `save` writes: too long, a link, a FIFO
@@ -329,6 +332,21 @@ def forget_set(state: str, job_id: int, other: CacheSet) -> None:
     """Remove the file of another set. The caller holds the job's lock."""
     with suppress(FileNotFoundError), opened_dir(os.path.join(state, str(job_id))) as fd:
         unlink_if_there(_name_of(other), fd)
+
+
+def note_tree(state: str, job_id: int, name: str) -> None:
+    """Note that the job's run has an unpacked image, before it is shown; it has it until `forget`. Raises as `save`."""
+    _save(state, job_id, _TREE + name, b"")
+
+
+def trees(state: str) -> dict[str, list[int]]:
+    """Return the unpacked images that runs on this node have, each with the jobs. Raises `OSError`."""
+    found: dict[str, list[int]] = {}
+    for job in names_in(state):
+        for name in names_in(os.path.join(state, job)) if job.isdecimal() else ():
+            if name.startswith(_TREE):
+                found.setdefault(name.removeprefix(_TREE), []).append(int(job))
+    return found
 
 
 def _name_of(other: CacheSet) -> str:

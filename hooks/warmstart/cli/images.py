@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import click
 
 from warmstart.audit import events
+from warmstart.cli import LazyGroup
 from warmstart.cli.image_store import LISTING_S, NOT_DONE, ImageStore, Import, canonical, changed, opened
 from warmstart.cli.output import (
     Column,
@@ -94,9 +95,12 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
     return json_option(click.pass_obj(command))
 
 
-@click.group()
+@click.group(
+    cls=LazyGroup,
+    modules={name: f"warmstart.cli.unpacked:{name}" for name in ("unpacked", "unpack")},
+)
 def images() -> None:
-    """List, verify, import, pin and evict the images in the store."""
+    """List, verify, import, pin and evict the images in the store; list and make unpacked ones."""
 
 
 @images.command(name="list")

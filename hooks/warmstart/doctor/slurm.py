@@ -319,7 +319,9 @@ def is_ours(script: str, ours: str) -> bool:
 
 TIMES = {
     "slurm.prolog-timeout": _fits(
-        "prolog", plan.prolog_budget, f"images.wait, seed.fetch_budget, {plan.PROLOG_SECONDS:.0f} s"
+        "prolog",
+        plan.prolog_budget,
+        f"images.wait, images.unpack.wait if there is a shelf, seed.fetch_budget, {plan.PROLOG_SECONDS:.0f} s",
     ),
     "slurm.epilog-timeout": _fits("epilog", plan.epilog_budget, f"harvest.budget, {plan.EPILOG_SECONDS:.0f} s"),
     "slurm.batch-start": batch_start,

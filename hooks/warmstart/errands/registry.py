@@ -19,6 +19,7 @@ _CORE = {
     "removals": "removals",
     "fetches": "fetches",
     "imports": "imports",
+    "unpacks": "unpacks",
 }
 
 

@@ -20,6 +20,8 @@ from warmstart.lean import libc
 from warmstart.paths import NOTHING, Shown
 
 CLONE_NEWNS = 0x20000
+SHOWN = "shown"  # what `new_root` shows
+_PROGRAMS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
@@ -174,6 +176,45 @@ def new_namespace(wanted: Arrangement) -> int:
 
     with linux.child_in(enter, "mount namespace") as pid:
         return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def new_root(at: str, shown: str) -> int:
+    """Return a descriptor of a new mount namespace that holds one directory, and the programs of the system, read-only.
+
+    The directory `shown` is at `/SHOWN`, and can be written. `at` is a directory where the root is mounted, in that
+    namespace alone. Nobody but root may be able to change any name of either path. Raises `OSError`.
+    """
+
+    def enter() -> None:
+        enter_new()
+        _narrow(at, shown)
+
+    with linux.child_in(enter, "mount namespace") as pid:
+        return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _narrow(at: str, shown: str) -> None:
+    mounts = {SHOWN: linux.clone(os.open(shown, PATH))}
+    links = {}
+    for name in _PROGRAMS:
+        with suppress(FileNotFoundError):
+            if os.path.islink(f"/{name}"):
+                links[name] = os.readlink(f"/{name}")
+                continue
+            mounts[name] = linux.clone(os.open(f"/{name}", PATH), below=True)
+            linux.restrict(mounts[name])
+    linux.mount("none", at, "tmpfs", linux.RESTRICTED, "size=64k,mode=755")
+    os.chdir(at)
+    os.mkdir("proc")
+    for name, mount in mounts.items():
+        os.mkdir(name)
+        linux.attach(mount, name)
+    for name, target in links.items():
+        os.symlink(target, name)
+    linux.mount("none", ".", "none", linux.MS_REMOUNT | linux.MS_RDONLY | linux.RESTRICTED)
+    libc("pivot_root", b".", b".")  # pivot_root(2): the old root is then on top, and goes
+    linux.detach_path(".")
+    os.chdir("/")
 
 
 def _arrange(wanted: Arrangement) -> None:

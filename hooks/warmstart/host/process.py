@@ -64,6 +64,13 @@ def be_idle() -> None:
         run([IONICE, "-c", "3", "-p", str(os.getpid())], deadline=after(_IONICE_S))
 
 
+def set_idle(idle: bool) -> None:
+    """Give this process's group, with the programs that it has started, the priority of `be_idle`, or the usual one."""
+    os.setpriority(os.PRIO_PGRP, 0, 10 if idle else 0)
+    with suppress(WarmstartError):
+        run([IONICE, "-c", "3" if idle else "0", "-P", str(os.getpgrp())], deadline=after(_IONICE_S))
+
+
 def run(
     argv: Sequence[str],
     *,

@@ -34,6 +34,12 @@ def room(place: str | int) -> int:
     return max(0, disk.f_bavail * disk.f_frsize - floor)
 
 
+def inodes(fd: int) -> float:
+    """Return how many files may still be made on the file system of a descriptor, as `room` counts; infinity: any."""
+    disk = os.fstatvfs(fd)
+    return max(0, disk.f_favail - disk.f_files // 20) if disk.f_files else float("inf")
+
+
 def no_room(fd: int, size: int) -> str:
     """Return why `size` bytes more have no room on the file system of an open file or directory."""
     disk, path = os.fstatvfs(fd), os.readlink(f"/proc/self/fd/{fd}")

@@ -342,11 +342,11 @@ def _has_mounted(file: int, path: str, files: int, target: str) -> bool:
 
 
 class Watch:
-    """Check from time to time whether a directory has outgrown its caps."""
+    """Check from time to time whether a directory has outgrown its caps; `left` is of them what was left then."""
 
     def __init__(self, directory: int, caps: Caps) -> None:
         self._directory = directory
-        self._caps = caps
+        self._caps = self.left = caps
         self._next = 0.0
 
     def __call__(self) -> None:
@@ -357,7 +357,7 @@ class Watch:
     def look(self) -> None:
         """Measure now; raise `Exceeded` if the directory is too large. Follows no links, opens no files."""
         started = time.monotonic()
-        _add(self._directory, self._caps, 1)
+        self.left = _add(self._directory, self._caps, 1)
         ended = time.monotonic()
         self._next = ended + max(EVERY_S, LOOK_SHARE * (ended - started))
 

@@ -29,7 +29,7 @@ from warmstart.errands import loop, registry
 from warmstart.host import files, reserve
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
-from warmstart.images import choice, layers, notes, scratch
+from warmstart.images import choice, layers, notes, scratch, unpacking
 from warmstart.images.imports import requests
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.wings import of_wings
@@ -72,7 +72,7 @@ class Report(NamedTuple):
     finished: int = 0  # runs without an epilog
     harvested: int = 0  # deferred harvests that were finished
     removed: int = 0  # runs that hooks left, and orphans: stages, workspaces and views
-    pruned: int = 0  # bytes of bundle copies
+    pruned: int = 0  # bytes of bundle copies, and of unpacked images
     noted: int = 0  # uses recorded in the store: of bundles, and of images that steps got without a hook
     failed: tuple[str, ...] = ()  # the session's failures
 
@@ -256,8 +256,12 @@ class _NodeMaintenance:
         return recorded
 
     def _copies(self) -> int:
-        paths = self._session.paths
-        return node_cache.prune(paths.bundles, paths.layers, Keep.of(self._session.policy), time.time())
+        session, paths = self._session, self._session.paths
+        pruned = node_cache.prune(paths.bundles, paths.layers, Keep.of(session.policy), time.time())
+        for tree in unpacking.prune(session.policy, paths):
+            session.audit.emit(events.IMAGE_TREE_EVICTED, **tree.as_audit(), reason="above images.unpack.keep")
+            pruned += tree.about.bytes
+        return pruned
 
     def _temporaries(self) -> None:
         """Remove the temporary files of writers that died."""

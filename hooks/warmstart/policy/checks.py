@@ -33,6 +33,13 @@ _NEVER_INSIDE = (
     ("store", "cache"),
     ("cache", "workspace"),
     ("workspace", "cache"),
+    ("shelf", "store"),
+    ("shelf", "workspace"),
+    ("shelf", "cache"),
+    ("store", "shelf"),
+    ("workspace", "shelf"),
+    ("cache", "shelf"),
+    ("audit", "shelf"),
 )
 # With job_container/tmpfs jobs have their own directories there, and any user can create a name there first.
 NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")
@@ -108,7 +115,7 @@ def _paths(model: PolicyModel) -> Iterator[Fault]:
         problem = f"is too long for sockets in TMPDIR (unix(7)) on any node; write at most {most} bytes"
         yield _fault(("paths", "workspace"), problem)
     for inner, outer in _NEVER_INSIDE:
-        if within(paths[inner], paths[outer]):
+        if inner in paths and outer in paths and within(paths[inner], paths[outer]):
             yield _fault(("paths", inner), f"may not be in paths.{outer} ({paths[outer]})")
 
 

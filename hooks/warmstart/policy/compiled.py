@@ -35,6 +35,7 @@ class Paths(NamedTuple):
     scontrol: str
     cache: str
     metrics: str | None  # of node_exporter's textfile collector; None: no metrics are written
+    shelf: str | None  # where a node keeps images unpacked; None: nowhere
 
 
 class Audit(NamedTuple):
@@ -83,6 +84,14 @@ class Credentials(NamedTuple):
     repositories: tuple[PrivateRepository, ...]
 
 
+class Unpack(NamedTuple):
+    """How images are unpacked on a node, and kept."""
+
+    wait: int  # seconds
+    keep: int  # bytes
+    any_disk: bool
+
+
 class Images(NamedTuple):
     """Where images come from, and how they are imported and kept."""
 
@@ -102,6 +111,7 @@ class Images(NamedTuple):
     import_deadline: int  # seconds
     parallel: int
     keep_layers: int  # bytes
+    unpack: Unpack
 
 
 class Seed(NamedTuple):

@@ -202,6 +202,11 @@ class Paths(Section):
         "Directory of node_exporter's textfile collector, in which maintenance writes metrics "
         "([monitoring](../operations/monitoring.md)); root's, and nobody else's to write. `null`: none are written.",
     )
+    shelf: Path | None = key(
+        None,
+        "Directory on a node-local disk where a node keeps images [unpacked](images.md#unpacked-once), for all jobs "
+        "that start there. Its parents must belong to root. `null`: none is unpacked.",
+    )
     scontrol: Path = key(
         "/usr/bin/scontrol",
         "Slurm's `scontrol`. It sets the reason of a node that must drain, and shows what slurmctld runs "
@@ -276,6 +281,21 @@ class Credentials(Section):
     )
 
 
+class Unpack(Section):
+    """What a node with `paths.shelf` keeps [unpacked](images.md#unpacked-once)."""
+
+    wait: Duration = key(
+        "4m",
+        "How long a job waits while its image is unpacked; the unpacking goes on without it. Adds to `images.wait`.",
+    )
+    keep: Size = key(
+        "200GiB", "Bytes of unpacked images on a node. The least recently used of the user who has most go first."
+    )
+    any_disk: bool = key(
+        False, "Unpack also where `paths.shelf` is on a tmpfs, which takes memory, or on an overlay, as in a pod."
+    )
+
+
 class Images(Section):
     """Which [images](images.md) may be imported, and how."""
 
@@ -341,6 +361,7 @@ class Images(Section):
         "SHA-256, once per file ([validity](images.md#validity)).",
     )
     keep: Keep = Field(default_factory=Keep)
+    unpack: Unpack = Field(default_factory=Unpack)
     credentials: Credentials | None = key(
         None,
         "The site's own credentials, and the [private images](../guides/private-images.md) that they fetch.",

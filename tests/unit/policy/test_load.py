@@ -151,6 +151,8 @@ def test_a_policy_that_is_none_is_refused(site: Site, text: str, refusal: str) -
         ("store: /s, audit: /s/a.jsonl", "paths.audit: may not be in paths.store (/s)"),
         ("store: /s, workspace: /c/w, cache: /c", "paths.workspace: may not be in paths.cache (/c)"),
         ("store: /s, cache: /s/c", "paths.cache: may not be in paths.store (/s)"),
+        ("store: /s, shelf: /dev/shm/s", "paths.shelf: may not be below /dev"),
+        ("store: /s, shelf: /w/s, workspace: /w", "paths.shelf: may not be in paths.workspace (/w)"),
     ],
 )
 def test_impossible_paths_are_refused(site: Site, paths: str, refusal: str) -> None:

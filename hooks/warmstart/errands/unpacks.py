@@ -1,0 +1,99 @@
+"""Unpack images that hooks have asked for (`images.unpacks`), each in a process of its own.
+
+It is idle while nobody waits, and at full speed while somebody does.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from functools import partial
+
+from warmstart.audit import events
+from warmstart.audit.journal import Journal
+from warmstart.errand import Errands
+from warmstart.errands.loop import DONE, LATER, Apart, Outcome, Turn, Work
+from warmstart.errors import WarmstartError
+from warmstart.host import process
+from warmstart.images import unpacking
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.unpacking import Tree
+from warmstart.images.unpacks import UNPACKS, ImageNotUnpacked, UnpackRequest
+
+HOOK = "unpack"  # of its events
+MOST = 2  # at a time on a node: each uses all of its processors
+
+
+def unpack(turn: Turn) -> Outcome:
+    """Make one attempt at an image, and audit it under the job that asked first."""
+    session, errands = turn.session, Errands(turn.session.paths, UNPACKS)
+    request = errands.read(turn.errand, UnpackRequest)
+    if request is None:
+        return DONE
+    audit = session.audit.for_job(**request.job._asdict())
+    if request.problem:  # who asks meanwhile waits for this attempt
+        request = request._replace(problem="")
+        errands.put(turn.errand, request)
+    store, started = ImageStoreClient(session.store.worker, session.policy.paths.store), time.monotonic()
+    try:
+        about = unpacking.unpack(
+            request,
+            policy=session.policy,
+            paths=session.paths,
+            store=store,
+            evicted=partial(_evicted, audit, f"room for {request.reference}"),
+            hasten=_Priority().set,
+        )
+    except (WarmstartError, OSError) as error:
+        failure = (
+            error
+            if isinstance(error, WarmstartError)
+            else ImageNotUnpacked(image=request.reference, problem=error.strerror or str(error))
+        )
+        session.failures.append(failure)
+        errands.put(turn.errand, request._replace(problem=str(failure.fields.get("problem", failure))))
+        attempt = turn.errand.attempts
+        audit.emit(events.IMAGE_UNPACK_FAILED, image=request.reference, attempt=attempt, error=failure.as_audit())
+        return LATER
+    if about:
+        took = round((time.monotonic() - started) * 1000, 3)
+        audit.emit(
+            events.IMAGE_UNPACKED,
+            image=request.reference,
+            tree=turn.errand.key,
+            bytes=about.bytes,
+            files=about.files,
+            duration_ms=took,
+        )
+    return DONE
+
+
+def _evicted(audit: Journal, reason: str, tree: Tree) -> None:
+    audit.emit(events.IMAGE_TREE_EVICTED, **tree.as_audit(), reason=reason)
+
+
+class _Priority:
+    """The priority of this process and of the programs that it has started: a process group of their own."""
+
+    def __init__(self) -> None:
+        with suppress(PermissionError):  # it leads a session already
+            os.setpgid(0, 0)
+        self._is_idle = False
+        self.set(False)
+
+    def set(self, is_awaited: bool) -> None:
+        """Be as fast as any process while somebody waits, idle otherwise."""
+        if self._is_idle != is_awaited:
+            return
+        self._is_idle = not is_awaited
+        process.set_idle(self._is_idle)
+
+
+def _most(_: object) -> int:
+    return MOST
+
+
+WORK = {
+    UNPACKS.name: Work(UNPACKS, unpack, by_maintenance=False, apart=Apart(HOOK, _most, lambda *_: 0.0)),
+}

@@ -1,0 +1,82 @@
+"""Images that lie unpacked on this node, once for all jobs that start there (docs/reference/images.md, Unpacked once).
+
+    <paths.shelf>/<node>/images/        root, 0700; its flock: shared by who takes a tree, exclusive by who evicts one
+        <name>/                         root, 0700; its mtime is the last use
+            tree/                       the image's files; all belong to the account that has unpacked them
+            about.json                  `About`
+        <name>.unpacking/               being made while a process holds a flock on it, otherwise abandoned
+        <name>.<hex>.gone/              on its way out
+
+A tree's name is a hash of the image's name in the store and of the store that it lies in. So a private image has a tree
+of its own scope, which nobody finds who knows the image's digest alone. Whoever takes a tree has checked that the job
+may read that scope.
+
+A run's state names the tree before anything of it is shown (`record.note_tree`), and an eviction reads these names. So
+no tree goes while a run lives that was given it. Runs as root. Hot path of jobs on nodes with a shelf.
+`unpacks` asks for a tree, `unpacking` makes and evicts them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from warmstart import record as records
+from warmstart.host import files
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import opened_dir
+from warmstart.lean import TYPE_CHECKING, NamedTuple, sha256, suppress
+from warmstart.paths import NodePaths
+
+if TYPE_CHECKING:
+    from warmstart.policy.compiled import Policy
+    from warmstart.record import Record
+
+TREE = "tree"
+FOLDER = "images"  # of a node, on the shelf
+LOCK_PAUSE_S = 0.005
+
+
+class ImageKey(NamedTuple):
+    """An image of a store: what a tree is of."""
+
+    image: str  # its name there: `images.store.layout.image_name`
+    private: str = ""  # the name of the store of private images, "" for the shared one
+
+    @property
+    def tree(self) -> str:
+        """The name of its tree on any node. Mounts show it to all users."""
+        name: str = sha256(f"{self.private}\0{self.image}".encode()).hexdigest()[:32]
+        return name
+
+
+class Unpacked(NamedTuple):
+    """A tree that a run has been given."""
+
+    name: str
+    path: str  # absolute; below a directory that only root may enter
+    uid: int  # of all its files
+    gid: int  # the same
+
+
+def shelf_of(policy: Policy, node: str) -> str:
+    """Return the directory of a node's trees, "" if the policy names no shelf."""
+    return f"{policy.paths.shelf}/{node}/{FOLDER}" if policy.paths.shelf else ""
+
+
+def take(shelf: str, key: ImageKey, paths: NodePaths, run: Record, deadline: Deadline) -> Unpacked | None:
+    """Return the tree of an image, and note in the state that a run has it; None if this node has none.
+
+    `shelf` is that of `shelf_of`. Whoever calls this has checked that the run's job may read the image. The note goes
+    with the run's record. Raises `StateFull`, `StateUnusable`, and `OSError`; `ETIME` if an eviction held the shelf
+    until the deadline.
+    """
+    with suppress(FileNotFoundError), opened_dir(shelf) as fd:
+        os.stat(f"{key.tree}/{TREE}", dir_fd=fd)  # without the lock: most of the time there is none, or it stays
+        if not files.wait_flock(fd, deadline, LOCK_PAUSE_S, shared=True):
+            raise OSError(errno.ETIME, "trees are still being evicted", shelf)
+        owner = os.stat(f"{key.tree}/{TREE}", dir_fd=fd)
+        records.note_tree(paths.state, run.job_id, key.tree)
+        os.utime(key.tree, dir_fd=fd)
+        return Unpacked(key.tree, f"{shelf}/{key.tree}/{TREE}", owner.st_uid, owner.st_gid)
+    return None

@@ -1,0 +1,390 @@
+"""Unpack an image on this node, and evict what was unpacked. Runs as root, for no job (decision 58).
+
+    copy from the store, while hashing ─▶ list it ─▶ make and reserve room ─▶ unpack ─▶ syncfs ─▶ rename
+
+Root copies, counts and renames. unsquashfs lists and unpacks, as the import account, without network, in a mount
+namespace that holds its own directory and the system's programs. Nobody but root can enter what is above that
+directory, so when that namespace ends nobody can reach what is in it. The kernel parses nothing of the image.
+
+What is unpacked has one owner and one group, and no extended attributes: `user.overlay.*` would have a meaning for an
+overlay above it. Set-id bits and device files, which an account without rights cannot make, are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import NamedTuple
+
+from warmstart import record as records
+from warmstart.host import files, namespaces, process, wire
+from warmstart.host.client import remove_in_child, sync_in_child
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import (
+    DIRECTORY,
+    open_regular,
+    opened_dir,
+    read_small,
+    replace_file,
+    unlink_if_there,
+)
+from warmstart.host.space import Held, Reservation, allocate, fair_order, inodes, no_room, room
+from warmstart.images.imports.verify import MOST_MEMORY, PRLIMIT, UNSQUASHFS
+from warmstart.images.scratch import Caps, Exceeded, Watch
+from warmstart.images.store import layout, published
+from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.store.layout import PRIVATE_STORES
+from warmstart.images.unpacked import TREE, ImageKey, shelf_of
+from warmstart.images.unpacks import WAITING, ImageNotUnpacked, UnpackRequest, is_awaited, is_there, make
+from warmstart.paths import NodePaths
+from warmstart.policy.compiled import Policy
+
+ABOUT = "about.json"
+UNPACKING, GONE = ".unpacking", ".gone"
+COPY = "image"
+STORE_S = 60.0
+LISTING_S = 600.0
+SLOWEST = 4 << 20  # bytes per second, below which unpacking is given up
+AT_LEAST_S = 1800.0
+SYNC_S = 1800.0
+REMOVAL_S = 600.0
+LOCK_S = 10.0
+MOST_PROCESSORS = 8  # each has caches and a stack, and memory is limited
+PER_FILE = 8192  # bytes that a file takes beside its own: its last block, its names
+SLACK = 16 << 20
+AHEAD = 1 << 30  # bytes that are written, at most, before the reservation gives up as many
+_LONGEST_ABOUT = 16384
+# Prints how many files and bytes an image has. A hostile name may add lines, and so only more; what no number of bytes
+# can be ends it.
+_COUNT = """{ "$@" || echo failed; } | {
+    files=0 bytes=0
+    while read -r mode owner size rest; do
+        [ "$mode" != failed ] || exit 1
+        case $size in
+            ?????????????????*) exit 3 ;;
+            ''|*[!0-9]*) ;;
+            *) bytes=$((bytes + size)) ;;
+        esac
+        files=$((files + 1))
+        [ "$bytes" -lt 1000000000000000000 ] || exit 3
+    done
+    echo "$files $bytes"
+}"""
+_COUNTED = re.compile(rb"(\d{1,18}) (\d{1,18})\n")
+# What only root may make; `create_inode` of unsquashfs.c.
+_NO_DEVICE = re.compile(r"create_inode: could not create .*, because you're not superuser!")
+
+
+class About(NamedTuple):
+    """What is known of a tree."""
+
+    reference: str  # canonical, of the job that asked first
+    image: str  # its name in the store
+    private: str  # the name of the private store, "" for the shared one
+    user: str  # whose job asked first
+    uid: int
+    files: int
+    bytes: int  # that it takes on the disk, about
+    made: float  # seconds since the epoch
+
+
+class Tree(NamedTuple):
+    """A tree on a shelf."""
+
+    name: str
+    about: About
+    used: float  # seconds since the epoch
+    jobs: list[int]  # that have it
+
+    def as_audit(self) -> dict[str, object]:
+        """Return the fields of events about it."""
+        return {"image": self.about.reference, "tree": self.name, "bytes": self.about.bytes, "files": self.about.files}
+
+
+def unpack(
+    request: UnpackRequest,
+    *,
+    policy: Policy,
+    paths: NodePaths,
+    store: ImageStoreClient,
+    evicted: Callable[[Tree], object],
+    hasten: Callable[[bool], None],
+) -> About | None:
+    """Unpack an image; None if it is there already. `evicted` is told what went for it.
+
+    `hasten` is called about once a second with whether anybody waits. Raises `ImageNotUnpacked`, `OSError`, and what
+    `ImageStoreClient` raises; nothing is left then.
+    """
+    node = os.path.basename(paths.root)
+    make(policy, node)
+    with opened_dir(shelf_of(policy, node)) as shelf:
+        work = _Unpacking(request, policy=policy, paths=paths, store=store, shelf=shelf, evicted=evicted)
+        if is_there(shelf, work.name):
+            return None
+        with _claimed(shelf, work.name, request.reference) as making:
+            about = work.run(making, hasten)
+            os.rename(work.name + UNPACKING, work.name, src_dir_fd=shelf, dst_dir_fd=shelf)
+            os.fsync(shelf)
+        unlink_if_there(work.name + WAITING, shelf)
+    return about
+
+
+class _Unpacking:
+    """One attempt at an image."""
+
+    def __init__(
+        self,
+        request: UnpackRequest,
+        *,
+        policy: Policy,
+        paths: NodePaths,
+        store: ImageStoreClient,
+        shelf: int,
+        evicted: Callable[[Tree], object],
+    ) -> None:
+        self.name = ImageKey(request.image, request.private).tree
+        self._request = request
+        self._policy = policy
+        self._paths = paths
+        self._store = store.at(f"{store.path}/{PRIVATE_STORES}/{request.private}") if request.private else store
+        self._shelf = shelf
+        self._evicted = evicted
+
+    def run(self, making: int, hasten: Callable[[bool], None]) -> About:
+        """Fill the directory `making`."""
+        image = self._copied(making)
+        try:
+            files, size = self._listed(making, image)
+            needed = size + files * PER_FILE + SLACK
+            keep = self._policy.images.unpack.keep
+            if needed > keep:
+                raise self._failed(f"it takes about {needed} bytes, more than images.unpack.keep, {keep}")
+            self._evict(keep - needed, needed)
+            if files > inodes(self._shelf):
+                raise self._failed(f"it has {files} files, and the disk no inodes for them")
+            self._unpack(making, image, Caps(needed, files + 1), hasten)
+        finally:
+            os.close(image)
+        os.unlink(COPY, dir_fd=making)
+        about = About(
+            *self._request[:3],
+            self._request.job.user,
+            self._request.job.uid,
+            files,
+            size + files * PER_FILE,
+            time.time(),
+        )
+        replace_file(making, ABOUT, json.dumps(about._asdict()).encode(), 0o600)
+        sync_in_child(making, after(SYNC_S))
+        os.utime(making)
+        return about
+
+    def _copied(self, making: int) -> int:
+        """Copy the image from the store; return it open for reading."""
+        name, kind = self._request.image, self._request.image.partition(".")[2]
+        found = self._store.run(after(STORE_S), layout.find, "", layout.digest_of(name), kind, 0.0)
+        if found is None or found.invalid:
+            raise self._failed(f"in the store {found.invalid if found else 'there is no such image'}")
+        fd = os.open(COPY, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400, dir_fd=making)
+        try:
+            keep = self._policy.images.unpack.keep
+            self._evict(keep - found.size, found.size)
+            is_held = allocate(fd, found.size, keep_length=True)
+            if room(fd) <= (0 if is_held else found.size):
+                raise self._failed(no_room(fd, found.size))
+            deadline = after(max(AT_LEAST_S, found.size / SLOWEST))
+            if problem := self._store.run_with(fd, deadline, published.copy_whole, self._store.path, name, fd):
+                raise self._failed(problem)
+            os.fchmod(fd, 0o444)
+        finally:
+            os.close(fd)
+        return open_regular(COPY, making)
+
+    def _evict(self, keep: int, needed: int) -> None:
+        for tree in evict(self._shelf, self._paths, keep, needed):
+            self._evicted(tree)
+
+    def _listed(self, making: int, image: int) -> tuple[int, int]:
+        """Return the number of files of the image, and their bytes."""
+        self._make_place(making)
+        done = self._alone(
+            making,
+            ["/bin/sh", "-c", _COUNT, "sh", UNSQUASHFS, "-processors", "1", "-lls", f"/proc/self/fd/{image}"],
+            deadline=after(LISTING_S),
+            keep=[image],
+        )
+        if done.status:
+            raise self._failed(f"unsquashfs can't list it: {done.complaint()}")
+        if not (counted := _COUNTED.fullmatch(done.stdout)):
+            raise self._failed("unsquashfs can't list it: it was not counted")
+        return int(counted[1]), int(counted[2])
+
+    def _make_place(self, making: int) -> None:
+        account = self._policy.import_user
+        os.mkdir(TREE, 0o700, dir_fd=making)
+        os.chown(TREE, account.uid, account.gid, dir_fd=making, follow_symlinks=False)
+
+    def _unpack(self, making: int, image: int, caps: Caps, hasten: Callable[[bool], None]) -> None:
+        processors = min(len(os.sched_getaffinity(0)), MOST_PROCESSORS)
+        with opened_dir(TREE, making) as tree, Reservation(making) as reserved:
+            reserved.hold(caps.size)
+            reserved.hold(max(0, caps.size - AHEAD))
+            watch = Watch(tree, caps)
+
+            def look() -> None:
+                watch()
+                reserved.hold(max(0, watch.left.size - AHEAD))
+                hasten(is_awaited(self._shelf, self.name))
+
+            try:
+                done = self._alone(
+                    making,
+                    [
+                        UNSQUASHFS, "-no-progress", "-quiet", "-no-xattrs", "-processors", str(processors),
+                        "-force", "-dest", f"/{namespaces.SHOWN}", f"/proc/self/fd/{image}",
+                    ],
+                    deadline=after(max(AT_LEAST_S, caps.size / SLOWEST)),
+                    keep=[image],
+                    largest=caps.size,
+                    watch=look,
+                )  # fmt: skip
+                watch.look()
+            except Exceeded as error:
+                raise self._failed("it has more than its listing says") from error
+        complaints = [line for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+        if done.status and not (done.status == 2 and all(map(_NO_DEVICE.fullmatch, complaints))):
+            raise self._failed(f"unsquashfs: {done.complaint()}")
+
+    def _alone(
+        self,
+        making: int,
+        argv: Sequence[str],
+        *,
+        deadline: Deadline,
+        keep: Sequence[int],
+        largest: int = 0,
+        watch: Callable[[], None] | None = None,
+    ) -> process.CompletedProgram:
+        """Run a program as the account, which sees its own directory and nothing else of this node."""
+        path = os.readlink(f"/proc/self/fd/{making}")
+        mounts = namespaces.new_root(path, f"{path}/{TREE}")
+        limits = [PRLIMIT, f"--as={MOST_MEMORY}", f"--fsize={largest}", "--core=0", "--"]
+        try:
+            return process.run_alone(
+                [*limits, *argv],
+                deadline=deadline,
+                identity=self._policy.import_user,
+                env={"MALLOC_ARENA_MAX": "2"},
+                cwd="/",
+                mounts=mounts,
+                keep=keep,
+                watch=watch,
+            )
+        finally:
+            os.close(mounts)
+
+    def _failed(self, problem: str) -> ImageNotUnpacked:
+        return ImageNotUnpacked(image=self._request.reference, problem=problem)
+
+
+@contextmanager
+def _claimed(shelf: int, name: str, reference: str) -> Iterator[int]:
+    """Make the directory to unpack in, and hold its lock; it goes if anything fails."""
+    making = name + UNPACKING
+    while True:
+        with suppress(FileExistsError):
+            os.mkdir(making, 0o700, dir_fd=shelf)
+        fd = os.open(making, DIRECTORY, dir_fd=shelf)
+        if not files.try_flock(fd):
+            os.close(fd)
+            raise ImageNotUnpacked(image=reference, problem="another process is still at it")
+        if files.is_at(fd, making, shelf):
+            break
+        os.close(fd)
+    try:
+        for left in os.listdir(fd):  # of a process that died
+            remove_in_child(fd, left, after(REMOVAL_S))
+        yield fd
+    except BaseException:
+        with suppress(OSError):
+            remove_in_child(shelf, making, after(REMOVAL_S))
+        raise
+    finally:
+        os.close(fd)
+
+
+def trees(shelf: int, paths: NodePaths) -> list[Tree]:
+    """Return the trees of a shelf, the least recently used first. Raises `OSError`."""
+    jobs, found = records.trees(paths.state), []
+    for name in os.listdir(shelf):
+        if "." not in name:
+            with suppress(OSError, ValueError, TypeError):
+                about = wire.from_object(About, wire.parse(read_small(f"{name}/{ABOUT}", _LONGEST_ABOUT, shelf)))
+                used = os.stat(name, dir_fd=shelf, follow_symlinks=False).st_mtime
+                found.append(Tree(name, about, used, jobs.get(name, [])))
+    return sorted(found, key=lambda tree: tree.used)
+
+
+def on_node(policy: Policy, paths: NodePaths) -> list[Tree]:
+    """Return the trees of a node, the least recently used first. Raises `OSError`."""
+    with suppress(FileNotFoundError), opened_dir(shelf_of(policy, os.path.basename(paths.root))) as shelf:
+        return trees(shelf, paths)
+    return []
+
+
+def evict(shelf: int, paths: NodePaths, keep: int, needed: int = 0) -> list[Tree]:
+    """Evict trees until `keep` bytes are left, and `needed` ones free; those that a run has stay. Raises `OSError`.
+
+    The least recently used of the user who has most go first. They are renamed, and then removed.
+    """
+    gone = []
+    if not files.wait_flock(shelf, after(LOCK_S)):
+        return []
+    try:
+        found = trees(shelf, paths)
+        excess = max(sum(tree.about.bytes for tree in found) - keep, needed - room(shelf) if needed else 0)
+        held = [Held(tree.about.uid, tree.about.bytes, may_go=not tree.jobs) for tree in found]
+        for number in fair_order(held):
+            if excess <= 0:
+                break
+            tree = found[number]
+            os.rename(tree.name, f"{tree.name}.{os.urandom(4).hex()}{GONE}", src_dir_fd=shelf, dst_dir_fd=shelf)
+            excess -= tree.about.bytes
+            gone.append(tree)
+    finally:
+        files.unlock(shelf)
+    _remove(shelf, lambda name: name.endswith(GONE))
+    return gone
+
+
+def prune(policy: Policy, paths: NodePaths) -> list[Tree]:
+    """Evict what is beyond the policy's bound, and remove what nobody is at work on; return what was evicted.
+
+    All goes that no run has if the policy names no shelf any more, as long as it is known where that was. `OSError`.
+    """
+    with suppress(FileNotFoundError), opened_dir(shelf_of(policy, os.path.basename(paths.root))) as shelf:
+        gone = evict(shelf, paths, policy.images.unpack.keep)
+        _remove(shelf, partial(_is_abandoned, shelf))
+        for name in os.listdir(shelf):
+            if name.endswith(WAITING) and not is_awaited(shelf, name.removesuffix(WAITING)):
+                unlink_if_there(name, shelf)
+        return gone
+    return []
+
+
+def _is_abandoned(shelf: int, name: str) -> bool:
+    if not name.endswith(UNPACKING):
+        return False
+    with suppress(FileNotFoundError), opened_dir(name, shelf) as fd:
+        return files.try_flock(fd)
+    return False
+
+
+def _remove(shelf: int, may_go: Callable[[str], bool]) -> None:
+    for name in filter(may_go, os.listdir(shelf)):
+        remove_in_child(shelf, name, after(REMOVAL_S))

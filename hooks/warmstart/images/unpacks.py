@@ -1,0 +1,150 @@
+"""Asking a node to unpack an image, and waiting for it. Runs as root.
+
+An errand (`errand`) for each image; `errands.unpacks` does them. It stays while it fails, so that no later job waits in
+vain, and says why. Whoever waits holds a lock on a file beside the tree's place: while one does, the image is unpacked
+at full speed, otherwise idly.
+
+    <shelf>/<name>.waiting              0600; a shared flock of each who waits
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from warmstart.errand import Asker, Errands, Kind, is_at_work
+from warmstart.errors import ResourceError
+from warmstart.host import files, namespaces
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import ensure_dir, ensure_path, opened_dir
+from warmstart.images.unpacked import FOLDER, TREE, ImageKey, Unpacked, shelf_of, take
+from warmstart.paths import NodePaths
+from warmstart.policy.compiled import Policy
+from warmstart.record import Record
+
+UNPACKS = Kind("unpacks", most=16, backoff_s=60.0)
+WAITING = ".waiting"
+PAUSE_S = 0.1
+START_S = 2.0  # after which a program that was started is at work
+TOO_LONG = "it takes longer than the job waits (images.unpack.wait)"
+NO_DISKS = frozenset({"tmpfs", "ramfs", "overlay", "rootfs"})
+
+
+class ImageNotUnpacked(ResourceError):
+    """An image could not be unpacked on this node."""
+
+    code = "image-not-unpacked"
+    template = "image {image} is not unpacked on this node: {problem}"
+    hint = "jobs start from it as without: see docs/reference/images.md, Unpacked once; `warmstart images unpacked`"
+
+
+class UnpackRequest(NamedTuple):
+    """An image that a node is to unpack. The key of its errand is the tree's name."""
+
+    reference: str  # canonical, for people
+    image: str
+    private: str
+    job: Asker
+    problem: str = ""  # how the last attempt failed
+
+
+def ask(policy: Policy, paths: NodePaths, reference: str, key: ImageKey, job: Asker) -> str:
+    """Have an image unpacked, and return at once: "", or why it will not be soon.
+
+    Raises `OSError`, `Untrusted` if others could change what lies on the shelf.
+    """
+    errands, node = Errands(paths, UNPACKS), os.path.basename(paths.root)
+    shelf, rules = shelf_of(policy, node), policy.images.unpack
+    if not shelf:
+        return "the policy names no shelf (paths.shelf)"
+    make(policy, node)
+    kind = namespaces.mount_of(os.path.realpath(shelf)).kind
+    if kind in NO_DISKS and not rules.any_disk:
+        return f"{policy.paths.shelf} is on {kind}, and images.unpack.any_disk is not set"
+    errand = errands.find(key.tree)
+    known = errands.read(errand, UnpackRequest) if errand else None
+    if known is None and not errands.add(str(job.uid), key.tree, UnpackRequest(reference, *key, job)):
+        return f"{errands.count(str(job.uid))} images of {job.user or 'the policy'} wait on node {node} already"
+    errands.start_due()
+    return known.problem if known else ""
+
+
+def make(policy: Policy, node: str) -> None:
+    """Make a node's directory on the shelf; raises as `ask`."""
+    assert policy.paths.shelf
+    ensure_path(policy.paths.shelf, 0o755)
+    with opened_dir(policy.paths.shelf) as fd:
+        ensure_dir(node, 0o700, fd)
+        with opened_dir(node, fd) as own:
+            ensure_dir(FOLDER, 0o700, own)
+
+
+def obtain(  # noqa: PLR0917 - which image, for whom, where
+    policy: Policy, key: ImageKey, reference: str, paths: NodePaths, run: Record, deadline: Deadline
+) -> Unpacked | str:
+    """Return the tree of an image as `take` does; have it unpacked if there is none, and wait until the deadline.
+
+    Returns why the run has none, in words, if it takes longer or fails. `reference` is what people read. Raises what
+    `take` and `ask` raise.
+    """
+    shelf = shelf_of(policy, run.node)
+    if found := take(shelf, key, paths, run, deadline):
+        return found
+    problem = ask(policy, paths, reference, key, Asker.of(run)) or wait(shelf, paths, key, deadline)
+    return problem or take(shelf, key, paths, run, deadline) or "it went at once"
+
+
+def wait(shelf: str, paths: NodePaths, key: ImageKey, deadline: Deadline) -> str:
+    """Wait until an image that was asked for is unpacked: return "", or why it is not. Raises `OSError`."""
+    errands, start_at = Errands(paths, UNPACKS), time.monotonic() + START_S
+    with opened_dir(shelf) as fd, _waiting(fd, key.tree, deadline):
+        while not deadline.expired():
+            errand = errands.find(key.tree)
+            request = errands.read(errand, UnpackRequest) if errand else None
+            if is_there(fd, key.tree):  # before its errand goes
+                return ""
+            if errand is None or request is None:
+                return "nobody is at it any more"
+            if request.problem:
+                return request.problem
+            if time.monotonic() >= start_at and not is_at_work(paths, UNPACKS.name):
+                if not errand.is_due(UNPACKS):
+                    return "its process has died"
+                errands.start_due()
+                start_at = time.monotonic() + START_S
+            time.sleep(PAUSE_S)
+    return TOO_LONG
+
+
+def is_there(shelf: int, name: str) -> bool:
+    """Return whether a tree is there; `shelf` is the open directory."""
+    try:
+        os.stat(f"{name}/{TREE}", dir_fd=shelf)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+@contextmanager
+def _waiting(shelf: int, name: str, deadline: Deadline) -> Iterator[None]:
+    fd = os.open(name + WAITING, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=shelf)
+    try:
+        files.wait_flock(fd, deadline, shared=True)  # whoever looks has it for a moment
+        yield
+    finally:
+        os.close(fd)
+
+
+def is_awaited(shelf: int, name: str) -> bool:
+    """Return whether anybody waits for a tree."""
+    try:
+        fd = os.open(name + WAITING, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=shelf)
+    except FileNotFoundError:
+        return False
+    try:
+        return not files.try_flock(fd)
+    finally:
+        os.close(fd)

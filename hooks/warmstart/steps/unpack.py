@@ -1,0 +1,46 @@
+"""Step `unpack`: take the tree of the job's image, or have it unpacked and wait (docs/reference/images.md)."""
+
+from __future__ import annotations
+
+from warmstart.host.deadline import Deadline
+from warmstart.images.choice import recipe
+from warmstart.images.query import query_by_rules
+from warmstart.images.reference import Reference
+from warmstart.images.store.layout import image_name
+from warmstart.images.unpacked import ImageKey, shelf_of, take
+from warmstart.lean import NamedTuple
+from warmstart.record import CLAIMED
+from warmstart.steps.contract import Context, Outcome
+
+NAME = "unpack"
+
+
+class Options(NamedTuple):
+    """The image that the job's containers start from: its first one."""
+
+    reference: Reference
+    private: str  # the name of the private store that the job may read it in, "" for the shared one
+    later: float  # seconds that the steps after this one need
+
+
+def run(context: Context, options: Options) -> Outcome:
+    """Take the tree. Without it the job starts as on a node without a shelf, so no failure concerns it."""
+    record, policy = context.record, context.policy
+    if not record.image or record.image.startswith(CLAIMED):
+        return Outcome("skipped", detail={"reason": "the store has not its image"})
+    kind = query_by_rules(options.reference, policy.images, recipe(policy.images.importer)).kind
+    key = ImageKey(image_name(record.image, kind), options.private)
+    deadline = Deadline(context.deadline.at - options.later).within(policy.images.unpack.wait)
+    problem = ""
+    try:
+        if tree := take(shelf_of(policy, record.node), key, context.paths, record, deadline):
+            return Outcome("unchanged", detail={"tree": tree.name})
+        from warmstart.images import unpacks
+
+        tree_or_why = unpacks.obtain(policy, key, options.reference.canonical(), context.paths, record, deadline)
+        if not isinstance(tree_or_why, str):
+            return Outcome("changed", detail={"tree": tree_or_why.name})
+        problem = tree_or_why
+    except OSError as error:
+        problem = error.strerror or str(error)
+    return Outcome("skipped", detail={"reason": problem})

@@ -1,0 +1,146 @@
+"""An image is unpacked by an account without rights, and nobody but root can reach what comes of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.shelf_site import NODE, ShelfSite
+from warmstart.host import process
+
+
+@pytest.fixture(autouse=True)
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the priority of the tests as it is."""
+    monkeypatch.setattr(process, "set_idle", lambda _: None)
+
+
+@pytest.fixture
+def site(base: Path) -> ShelfSite:
+    """Return a node with a shelf."""
+    return ShelfSite(base)
+
+
+def test_an_image_is_unpacked_once(site: ShelfSite) -> None:
+    """The tree has what the image has, and belongs to the account; it lies where only root may enter."""
+    key = site.publish(site.image())
+    assert site.take(key) is None
+    assert (site.ask(key), site.unpack(key)) == ("", 0)
+    tree = site.take(key)
+    assert tree
+    account = site.policy.import_user
+    assert (tree.uid, tree.gid) == (account.uid, account.gid)
+    for above in (Path(tree.path).parent, site.shelf, site.shelf.parent):
+        status = above.stat()
+        assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o700)
+    greeting = Path(tree.path, "usr/greeting")
+    assert greeting.read_text() == "hello from app\n"
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in Path(tree.path).rglob("*")} == {account[1:]}
+    assert not os.listdir(site.paths.errands + "/unpacks")
+    (event,) = site.site.events("image.unpacked")
+    assert (event["tree"], event["user"], event["done_by"]) == (key.tree, "u5001", {"hook": "unpack"})
+    assert site.left() == []
+    before = os.stat(tree.path).st_ino
+    assert (site.ask(key), site.unpack(key)) == ("", 0)
+    assert os.stat(tree.path).st_ino == before
+    assert len(site.site.events("image.unpacked")) == 1
+
+
+def test_a_private_image_has_a_tree_in_each_scope(site: ShelfSite) -> None:
+    """The same digest, published in two: who may read one finds nothing of the other's, nor of the shared store's."""
+    image = site.image()
+    team, other = site.publish(image, "team"), site.publish(image, "other")
+    assert (site.ask(team), site.unpack(team)) == ("", 0)
+    assert site.take(team)
+    assert site.take(other) is None
+    assert site.take(team._replace(private="")) is None
+    assert (site.ask(other), site.unpack(other)) == ("", 0)
+    mine, theirs = site.take(team), site.take(other)
+    assert mine
+    assert theirs
+    assert mine.path != theirs.path
+    assert sorted(tree.about.private for tree in site.trees()) == ["other", "team"]
+
+
+def test_what_is_damaged_in_the_store_is_not_unpacked(site: ShelfSite) -> None:
+    """The next job does not wait for it again: it is told at once, until the pause is over."""
+    key = site.publish(site.image())
+    path = site.site.store / "images" / f"{key.image}.sqsh"
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+    path.chmod(0o444)
+    assert (site.ask(key), site.unpack(key)) == ("", 0)
+    assert "its SHA-256 is" in site.problem()
+    assert (site.trees(), site.left()) == ([], [])
+    assert "its SHA-256 is" in site.ask(key)
+
+
+def test_what_is_gone_from_the_store_is_not_unpacked(site: ShelfSite) -> None:
+    """It was evicted since a job asked."""
+    key = site.publish(site.image())
+    assert site.ask(key) == ""
+    (site.site.store / "images" / f"{key.image}.sqsh").unlink()
+    assert site.unpack(key) == 0
+    assert site.problem().endswith("in the store there is no such image")
+
+
+def test_no_more_than_the_policy_says_is_kept(site: ShelfSite) -> None:
+    """The user who has most loses first, the least recently used; what a run has stays."""
+    keys = [site.publish(site.image(f"many{number}")) for number in range(4)]
+    single = site.publish(site.image("single"))
+    for key in keys:
+        assert (site.ask(key, 5001), site.unpack(key)) == ("", 0)
+    assert (site.ask(single, 5002), site.unpack(single)) == ("", 0)
+    assert site.take(keys[0])
+    one = site.trees()[0].about.bytes
+    site.policy_of(keep=f"{4 * one - 1}B")
+    assert site.site.command("maintain", "--node", NODE) == 0
+    assert sorted(tree.name for tree in site.trees()) == sorted(key.tree for key in (keys[0], keys[3], single))
+    assert [event["reason"] for event in site.site.events("image.tree-evicted")] == ["above images.unpack.keep"] * 2
+    assert site.left() == []
+
+
+def test_a_larger_image_than_is_kept_is_not_unpacked(site: ShelfSite) -> None:
+    """Its listing tells, before a byte of it is written. Nothing else goes for it."""
+    small = site.publish(site.image("small"))
+    assert (site.ask(small), site.unpack(small)) == ("", 0)
+    site.policy_of(keep="64MiB")
+    large = site.publish(site.image("large", zeros="\0" * (70 << 20)))
+    assert (site.ask(large), site.unpack(large)) == ("", 0)
+    assert "more than images.unpack.keep" in site.problem()
+    assert [tree.name for tree in site.trees()] == [small.tree]
+
+
+def test_a_node_without_a_disk_unpacks_where_the_policy_says_so(site: ShelfSite) -> None:
+    """Memory is not taken unasked."""
+    key = site.publish(site.image())
+    (site.base / "shelf").mkdir()
+    subprocess.run(["/bin/mount", "-t", "tmpfs", "none", site.base / "shelf"], check=True)
+    assert site.ask(key) == f"{site.base}/shelf is on tmpfs, and images.unpack.any_disk is not set"
+    site.policy_of(any_disk=True)
+    assert (site.ask(key), site.unpack(key)) == ("", 0)
+    assert site.take(key)
+
+
+def test_a_full_disk_ends_it_and_nothing_is_left(site: ShelfSite) -> None:
+    """What was unpacked for others goes first, unless a run has it."""
+    (site.base / "shelf").mkdir()
+    subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=96m", "none", site.base / "shelf"], check=True)
+    site.policy_of(any_disk=True)
+    first = site.publish(site.image("first", zeros="\0" * (40 << 20)))
+    second = site.publish(site.image("second", zeros="\0" * (40 << 20)))
+    assert (site.ask(first), site.unpack(first)) == ("", 0)
+    assert site.take(first), site.problem()
+    assert (site.ask(second), site.unpack(second)) == ("", 0)
+    assert "has no room" in site.problem()
+    assert ([tree.name for tree in site.trees()], site.left()) == ([first.tree], [])
+    os.unlink(f"{site.paths.state}/7/tree-{first.tree}")
+    os.unlink(f"{site.paths.errands}/unpacks/{os.listdir(site.paths.errands + '/unpacks')[0]}")
+    assert (site.ask(second), site.unpack(second)) == ("", 0)
+    assert [tree.name for tree in site.trees()] == [second.tree]

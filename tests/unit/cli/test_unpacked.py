@@ -1,0 +1,86 @@
+"""`warmstart images unpacked` and `unpack`: what lies on this host, whose, and how people have an image unpacked."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.bundles import ASKER
+from tests.support.entry_site import NODE, EntrySite
+from tests.support.superblocks import image
+from warmstart import record as records
+from warmstart.cli import unpacked as command
+from warmstart.errand import Errands
+from warmstart.images import unpacks
+from warmstart.images.choice import recipe
+from warmstart.images.unpacked import ImageKey, shelf_of
+from warmstart.images.unpacking import About
+from warmstart.images.unpacks import UNPACKS, UnpackRequest
+
+HEX = "ab" * 32
+
+
+@pytest.fixture
+def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
+    """Return a site with an image in the store, and a node with a shelf on which no program runs."""
+    kind = f"{os.uname().machine}.{recipe(entry_site.policy.images.importer)}"
+    (entry_site.store / "images").mkdir()
+    (entry_site.store / f"images/{HEX}.{kind}.sqsh").write_bytes(image())
+    paths = entry_site.policy.paths._replace(shelf=str(entry_site.root / "shelf"))
+    entry_site.write(entry_site.policy._replace(paths=paths))
+    os.makedirs(f"{entry_site.paths.state}/7", mode=0o700)
+    monkeypatch.setattr(Errands, "start_due", lambda _: None)
+    monkeypatch.setattr(command, "require_root", lambda _: None)
+    return entry_site
+
+
+def key(site: EntrySite) -> ImageKey:
+    """Return the image's."""
+    (path,) = (site.store / "images").glob("*.sqsh")
+    return ImageKey(path.stem)
+
+
+def make(site: EntrySite) -> None:
+    """Have the image unpacked."""
+    place = Path(shelf_of(site.policy, NODE), key(site).tree)
+    (place / "tree").mkdir(parents=True)
+    about = About("reg.io/a:1", *key(site), "ws-alice", 5001, 3, 99, 1e9)
+    (place / "about.json").write_text(json.dumps(about._asdict()))
+
+
+def test_what_lies_on_the_node_is_listed(site: EntrySite) -> None:
+    """Whose it is, and which jobs have it; what waits for it, and what has failed and why."""
+    assert site.json("images", "unpacked") == []
+    make(site)
+    errands = Errands(site.paths, UNPACKS)
+    errands.add("5001", "waiting", UnpackRequest("reg.io/b:1", "b", "", ASKER))
+    errands.add("5001", "failed", UnpackRequest("reg.io/c:1", "c", "team", ASKER, "too large"))
+    there, waiting, failed = sorted(site.json("images", "unpacked"), key=lambda row: str(row["reference"]))
+    assert (there["state"], there["user"], there["bytes"], there["jobs"]) == ("unpacked", "ws-alice", 99, "")
+    records.note_tree(site.paths.state, 7, key(site).tree)
+    (there, *_) = site.json("images", "unpacked")
+    assert (there["state"], there["jobs"]) == ("in use", "7")
+    assert "in use" in site.command("images", "unpacked").stdout
+    assert (waiting["state"], failed["state"], failed["reason"]) == ("waiting", "failed", "too large")
+
+
+def test_an_image_is_unpacked_by_command(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for what a program of the node does. What has failed is tried again."""
+    monkeypatch.setattr(unpacks, "PAUSE_S", 0.0)
+    Errands(site.paths, UNPACKS).add("5001", key(site).tree, UnpackRequest("reg.io/a:1", *key(site), ASKER, "no room"))
+    monkeypatch.setattr(Errands, "start_due", lambda _: make(site))
+    done = site.command("images", "unpack", HEX)
+    assert (done.exit_code, done.stdout) == (0, f"{key(site).image}: unpacked\n")
+    (errand,) = Errands(site.paths, UNPACKS).all()
+    assert errand.owner == "0"
+
+
+def test_what_does_not_come_in_time_is_told(site: EntrySite) -> None:
+    """By node; a wrong duration, and an image that is not there."""
+    late = site.command("images", "unpack", "--within", "1s", HEX)
+    assert (late.exit_code, late.stderr.strip()) == (1, f"warmstart: {NODE}: {unpacks.TOO_LONG}")
+    assert site.command("images", "unpack", "--within", "soon", HEX).exit_code == 2
+    assert site.command("images", "unpack", "ef" * 32).exit_code == 1

@@ -1,0 +1,99 @@
+"""An errand to unpack an image: who hears what became of it, and at which priority it is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.bundles import ASKER
+from tests.support.entry_site import NODE, EntrySite
+from warmstart.entry import background
+from warmstart.errand import Errands
+from warmstart.errands import unpacks as work
+from warmstart.host import process
+from warmstart.images import unpacking
+from warmstart.images.unpacked import ImageKey
+from warmstart.images.unpacking import About, Tree
+from warmstart.images.unpacks import UNPACKS, ImageNotUnpacked, UnpackRequest
+
+KEY = ImageKey("ab.x86_64.oci2")
+ABOUT = About("reg.io/a:1", *KEY, "ws-alice", 5001, 3, 99, 1e9)
+REQUEST = UnpackRequest("reg.io/a:1", *KEY, ASKER)
+
+
+@pytest.fixture
+def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
+    """Return a node where an image waits to be unpacked."""
+    os.makedirs(entry_site.paths.state, mode=0o700)
+    monkeypatch.setattr(process, "set_idle", lambda _: None)
+    monkeypatch.setattr(os, "setpgid", lambda *_: None)
+    assert Errands(entry_site.paths, UNPACKS).add("5001", KEY.tree, REQUEST)
+    return entry_site
+
+
+def run(site: EntrySite) -> None:
+    """Do the errand."""
+    assert background.main(site.installation.prefix, [UNPACKS.name, NODE, KEY.tree]) == 0
+
+
+def test_what_is_done_is_told_under_the_job_that_asked(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what went for it."""
+
+    def unpack(_: UnpackRequest, *, evicted: Callable[[Tree], object], **_given: object) -> About:
+        evicted(Tree("other", ABOUT, 1.0, []))
+        return ABOUT
+
+    monkeypatch.setattr(unpacking, "unpack", unpack)
+    run(site)
+    (done,), (gone,) = site.events("image.unpacked"), site.events("image.tree-evicted")
+    assert (done["job_id"], done["image"], done["tree"], done["files"]) == (7, "reg.io/a:1", KEY.tree, 3)
+    assert (gone["tree"], gone["reason"]) == ("other", "room for reg.io/a:1")
+    assert Errands(site.paths, UNPACKS).all() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(ImageNotUnpacked(image="a", problem="too large"), "too large"), (OSError(28, "No space left"), "No space left")],
+)
+def test_what_failed_stays_and_says_why(
+    site: EntrySite, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    """Until its next attempt, whose problem it no longer has."""
+    seen = []
+
+    def unpack(request: UnpackRequest, **_: object) -> About:
+        (errand,) = Errands(site.paths, UNPACKS).all()
+        waiting = Errands(site.paths, UNPACKS).read(errand, UnpackRequest)
+        seen.append((request.problem, waiting and waiting.problem))
+        raise error
+
+    monkeypatch.setattr(unpacking, "unpack", unpack)
+    for _ in range(2):
+        run(site)
+        (errand,) = Errands(site.paths, UNPACKS).all()
+        request = Errands(site.paths, UNPACKS).read(errand, UnpackRequest)
+        assert request
+        assert request.problem == told
+    assert seen == [("", "")] * 2
+    assert [event["attempt"] for event in site.events("image.unpack-failed")] == [1, 2]
+
+
+def test_what_is_there_already_is_done(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is told twice."""
+    monkeypatch.setattr(unpacking, "unpack", lambda *_, **_given: None)
+    run(site)
+    assert (Errands(site.paths, UNPACKS).all(), site.events("image.unpacked")) == ([], [])
+    run(site)
+
+
+def test_it_is_idle_unless_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes when that changes."""
+    told: list[bool] = []
+    monkeypatch.setattr(process, "set_idle", told.append)
+    monkeypatch.setattr(os, "setpgid", lambda *_: None)
+    priority = work._Priority()
+    for is_awaited in (False, True, True, False):
+        priority.set(is_awaited)
+    assert told == [True, False, True]

@@ -1,0 +1,150 @@
+"""Who asks for a tree, and how long it waits."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.bundles import ASKER
+from tests.support.runs import a_policy, a_record
+from warmstart.errand import Errand, Errands
+from warmstart.host import files, namespaces
+from warmstart.host.deadline import after
+from warmstart.host.namespaces import Mount
+from warmstart.images import unpacks
+from warmstart.images.unpacked import ImageKey, shelf_of
+from warmstart.images.unpacks import UNPACKS, UnpackRequest
+from warmstart.paths import NodePaths
+from warmstart.policy.compiled import Policy
+
+KEY = ImageKey("ab.x86_64.oci2")
+NAME = "reg.io/a:1"
+
+
+class Node:
+    """A node with a shelf, on which no program runs."""
+
+    def __init__(self, root: Path) -> None:
+        policy = a_policy(root)
+        self.policy: Policy = policy._replace(paths=policy.paths._replace(shelf=str(root / "shelf")))
+        self.paths = NodePaths(str(root / "n1"), "/nowhere")
+        os.makedirs(f"{self.paths.state}/7", mode=0o700)
+        self.shelf = shelf_of(self.policy, "n1")
+        self.errands = Errands(self.paths, UNPACKS)
+
+    def ask(self, key: ImageKey = KEY, uid: int = 5001) -> str:
+        """Ask as a user's job does."""
+        return unpacks.ask(self.policy, self.paths, NAME, key, ASKER._replace(uid=uid))
+
+    def obtain(self, seconds: float = 5) -> object:
+        """Ask for a run's tree, and wait."""
+        return unpacks.obtain(self.policy, KEY, NAME, self.paths, a_record(), after(seconds))
+
+    def make(self) -> None:
+        """Have the tree there."""
+        os.makedirs(f"{self.shelf}/{KEY.tree}/tree")
+
+    def fail(self, problem: str) -> None:
+        """Have an attempt fail."""
+        begun = self.errands.begin(self.errands.all()[0])
+        assert begun
+        self.errands.put(begun, UnpackRequest(NAME, *KEY, ASKER, problem))
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Return the node."""
+    monkeypatch.setattr(Errands, "start_due", lambda _: None)
+    monkeypatch.setattr(unpacks, "START_S", 0.0)
+    return Node(tmp_path)
+
+
+def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have something happen while somebody waits."""
+    monkeypatch.setattr(time, "sleep", lambda _: act())
+
+
+def test_a_job_waits_until_its_tree_is_there(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever unpacks it knows that somebody waits."""
+    awaited = []
+
+    def make() -> None:
+        with files.opened_dir(node.shelf) as fd:
+            awaited.append(unpacks.is_awaited(fd, KEY.tree))
+        node.make()
+
+    during(monkeypatch, make)
+    assert node.obtain() == (KEY.tree, f"{node.shelf}/{KEY.tree}/tree", os.getuid(), os.getgid())
+    assert awaited == [True]
+    with files.opened_dir(node.shelf) as fd:
+        assert not unpacks.is_awaited(fd, KEY.tree)
+        assert not unpacks.is_awaited(fd, "nobody's")
+    (errand,) = node.errands.all()
+    assert node.errands.read(errand, UnpackRequest) == (NAME, *KEY, (7, os.getuid(), "ws-alice", "test"), "")
+
+
+def test_nobody_waits_longer_than_the_policy_says(node: Node) -> None:
+    """The errand goes on."""
+    assert node.obtain(0.0) == unpacks.TOO_LONG
+    assert len(node.errands.all()) == 1
+
+
+@pytest.mark.parametrize(
+    ("happens", "told"),
+    [
+        (lambda node: node.fail("too large"), "too large"),
+        (lambda node: node.errands.drop(KEY.tree), "nobody is at it any more"),
+        (lambda node: node.errands.begin(node.errands.all()[0]), "its process has died"),
+    ],
+)
+def test_a_job_waits_no_longer_than_somebody_is_at_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Node], object], told: str
+) -> None:
+    """It starts without."""
+    during(monkeypatch, lambda: happens(node))
+    assert node.obtain() == told
+
+
+def test_nobody_waits_for_what_has_failed(node: Node) -> None:
+    """The errand remembers it, whoever asks."""
+    assert node.ask() == ""
+    node.fail("too large")
+    assert (node.ask(uid=5002), node.obtain()) == ("too large", "too large")
+
+
+def test_a_user_may_ask_for_so_many(node: Node) -> None:
+    """Others may still ask."""
+    for number in range(UNPACKS.most):
+        assert node.ask(ImageKey(f"{number}")) == ""
+    assert node.ask() == "16 images of ws-alice wait on node n1 already"
+    assert node.ask(uid=5002) == ""
+
+
+def test_an_attempt_that_is_due_is_begun(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whoever waits, if its program has gone."""
+    started: list[Errand] = []
+    monkeypatch.setattr(Errands, "start_due", lambda errands: started.extend(errands.due()))
+    during(monkeypatch, lambda: node.make() if len(started) > 1 else None)
+    assert not isinstance(node.obtain(), str)
+    assert {errand.key for errand in started} == {KEY.tree}
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "overlay"])
+def test_what_is_no_disk_is_left(node: Node, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Unless the policy says otherwise."""
+    monkeypatch.setattr(namespaces, "mount_of", lambda _: Mount(kind, "/"))
+    assert node.ask() == f"{node.policy.paths.shelf} is on {kind}, and images.unpack.any_disk is not set"
+    rules = node.policy.images
+    node.policy = node.policy._replace(images=rules._replace(unpack=rules.unpack._replace(any_disk=True)))
+    assert node.ask() == ""
+
+
+def test_without_a_shelf_nothing_is_asked_for(node: Node) -> None:
+    """The command line may be asked to."""
+    node.policy = node.policy._replace(paths=node.policy.paths._replace(shelf=None))
+    assert node.ask() == "the policy names no shelf (paths.shelf)"
+    assert node.errands.all() == []
