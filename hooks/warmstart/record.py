@@ -112,6 +112,10 @@ def using_state(path: str) -> Iterator[None]:
         raise cls(path=path, problem=error.strerror or str(error)) from error
 
 
+# How a job ended, as far as that says something of its caches.
+DIED, LIVED = "died", "lived"
+
+
 class SeededBundle(NamedTuple):
     """The entries that a job was seeded with from one bundle."""
 
@@ -154,6 +158,8 @@ class CacheSet(NamedTuple):
     topics: list[str] = []  # noqa: RUF012
     deferred: list[str] = []  # noqa: RUF012
     judged: dict[str, str] = {}  # noqa: RUF012
+    began: float = 0.0
+    suspicions: dict[str, str] = {}  # noqa: RUF012
 
 
 class Record(NamedTuple):
@@ -191,6 +197,10 @@ class Record(NamedTuple):
     keep: bool = False  # whether the job's TMPDIR is retained after the job
     deferred: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time to harvest
     judged: dict[str, str] = {}  # noqa: RUF012 - of those: up to which place (`harvest.collect`) all is judged
+    began: float = 0.0  # when its caches were shown, in seconds since the epoch
+    suspicions: dict[str, str] = {}  # noqa: RUF012 - profile → the suspicion for which it began cold (`store.evidence`)
+    ended: float = 0.0  # when its epilog began; 0: that is not known
+    end: str = ""  # DIED | LIVED; "": it says nothing of its caches
     key: str = ""  # of the set that the fields above are about; "" is the first one
     sets: list[CacheSet] = []  # noqa: RUF012 - the others, of the first one's record alone
 
@@ -248,6 +258,8 @@ if TYPE_CHECKING:
         seeded: dict[str, Seeded]
         fresh: bool
         sampled: bool
+        began: float
+        suspicions: dict[str, str]
         deferred: list[str]
         judged: dict[str, str]
         sets: list[CacheSet]

@@ -182,7 +182,9 @@ def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[in
             audit.emit(events.STEP_FAILED, error=failure.as_audit())
         if not outcome.record.get("seeded"):  # the user's quota
             raise outcome.degraded[0]
-        whole = new._replace(facts=outcome.record["facts"], seeded=outcome.record["seeded"])
+        made = outcome.record
+        whole = new._replace(facts=made["facts"], seeded=made["seeded"], began=made["began"])
+        whole = whole._replace(suspicions=made.get("suspicions", {}))
         with _locked_run(context._replace(deadline=after(LOCK_S))):
             records.save_set(context.paths.state, run.job_id, whole)
             _show(context, image, new.key)

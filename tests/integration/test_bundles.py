@@ -73,9 +73,9 @@ class Place(NamedTuple):
     def offers(self, *scopes: str) -> list[Offer]:
         """Query the offers as the store's owner."""
         with self.client() as client:
-            found, refused = client.offers(list(scopes or ("user-1",)), "numba", "ns", after(20))
-        assert refused == {}
-        return found
+            found = client.offers(list(scopes or ("user-1",)), "numba", "ns", after(20))
+        assert found.refused == {}
+        return found.offers
 
     def copy(self, offer: Offer, most_bytes: int = 1 << 30, seconds: float = 20) -> Copy:
         """Return this node's copy of an offer."""

@@ -44,6 +44,10 @@ REMARKS = {
     events.BUNDLE_LEFT_OUT: "a bundle was left out",
     events.BUNDLE_SPOOLED: "the store did not take the bundle; it is kept on the node until maintenance",
     events.BUNDLE_DROPPED: "a bundle on the node was dropped",
+    events.CACHE_SUSPECTED: "suspected: the job died early after a warm start, or a sample differed",
+    events.CACHE_ACQUITTED: "acquitted: a job that began cold has died early, too",
+    events.CACHE_SET_ASIDE: "two configurations replace each other's entries: neither version is kept for a while; "
+    "give each a name, cache=NAME",
     events.HARVEST_LEFT_OUT: "not harvested",
     events.HARVEST_DEFERRED: "the epilog had no time or no space; maintenance harvests it",
     events.HARVEST_DROPPED: "the deferred harvest was dropped",
@@ -57,6 +61,7 @@ REMARKS = {
     events.RECORD_DAMAGED: "the job's record was damaged",
     events.RUN_SUPERSEDED: "an earlier run of the job was removed: it was requeued, or the node was started again",
 }
+SUSPICIONS = {events.CACHE_SUSPECTED, events.CACHE_ACQUITTED, events.CACHE_SET_ASIDE}
 REFUSED, DRAINED, FAILED = "refused", "drained", "failed"
 _DEGREES = {
     events.JOB_REFUSED: REFUSED,
@@ -68,6 +73,7 @@ _DEGREES = {
 _STEPS = {events.IMAGE_IMPORT_FAILED: "import"}
 KILLED = "killed"  # why a hook crashed, if it was no bug
 COMPARISONS = ("equal", "different", "incomparable")  # what entries that a job built again may be
+ON_SUSPICION = "on-suspicion"  # … because of how another job ended, which is named after it
 SAMPLED = "sampled"  # a profile that began cold on purpose (`steps.seed`), which counts as neither warm nor cold
 OBSERVED = "it is only observed (mode: observe)"
 _OBSERVED = ".observed"  # the end of events of jobs that are only observed

@@ -175,7 +175,10 @@ def _run_in_job(slurm: Slurm) -> Finding:
             f"PrologFlags has RunInJob: {kind} makes a job's namespace before the prolog, so no seeded cache is in it"
         )
         return Finding(WRONG, found, "remove it")
-    return Finding(ADVICE, "PrologFlags has RunInJob: the hooks' own memory is charged to the job", "remove it")
+    found = "PrologFlags has RunInJob: the hooks' own memory is charged to the job"
+    if slurm.policy is not None and slurm.policy.seed.suspect is not None:
+        found += ", and no epilog is told that a job ended badly, so wrong hits are not seen (`seed.suspect`)"
+    return Finding(ADVICE, found, "remove it")
 
 
 def _defers_and_allocates(slurm: Slurm, words: set[str]) -> bool:

@@ -1,12 +1,13 @@
 """Slurm's Epilog: harvest the job's caches, then remove what the prolog made. Runs as root.
 
-Besides the job's id it trusts only the record (docs/architecture.md, rule 8). Without a record there is nothing to do:
-no prolog ran, or an earlier epilog finished. Both are normal (slurm.conf(5), Epilog).
+Besides the job's id, and how it ended, it trusts only the record (docs/architecture.md, rule 8). Without a record there
+is nothing to do: no prolog ran, or an earlier epilog finished. Both are normal (slurm.conf(5), Epilog).
 """
 
 from __future__ import annotations
 
 import os
+import time
 
 from warmstart import plan, view
 from warmstart import record as records
@@ -14,10 +15,13 @@ from warmstart.audit import events
 from warmstart.entry.hook import Hook, run_hook
 from warmstart.errors import NodeError, WarmstartError
 from warmstart.host.deadline import after
-from warmstart.lean import suppress
+from warmstart.lean import Mapping, suppress
+from warmstart.record import DIED, LIVED, Record
 from warmstart.runner import run_epilog
 
 SECONDS_FOR_LOCK = 10.0
+_OUT_OF_MEMORY = 125  # the signal in what slurmstepd says then, SIG_OOM (253), of 22.05 to 26.05
+_NODE_FAILED = 1  # what the nodes that are left are told, as it stands
 
 
 def main(prefix: str) -> int:
@@ -35,6 +39,7 @@ def _finish(hook: Hook) -> WarmstartError | None:
             with suppress(OSError):  # then maintenance does
                 view.remove_spare(hook.paths.view, str(hook.job.id))
             return None
+        record = record._replace(ended=time.time(), end=end_of(os.environ, record))
         try:
             steps = plan.epilog(hook.policy, record, os.environ.get("SLURM_CONF", ""))
             ended = run_epilog(hook.context(record, after(plan.epilog_budget(hook.policy))), steps)
@@ -43,6 +48,21 @@ def _finish(hook: Hook) -> WarmstartError | None:
     if isinstance(ended.failure, NodeError):
         raise ended.failure
     return ended.failure if ended.lost else None
+
+
+def end_of(environ: Mapping[str, str], record: Record) -> str:
+    """Return how a job ended: `DIED`, `LIVED`, or "" if nothing tells.
+
+    The codes are raw wait statuses, of the batch script and the worst of the steps. A time limit, a cancellation and a
+    requeue show 0, on each release. Only batch jobs have a stdin: how people leave a shell says nothing.
+    """
+    codes = [environ.get(name, "") for name in ("SLURM_JOB_EXIT_CODE", "SLURM_JOB_DERIVED_EC")]
+    is_requeued = environ.get("SLURM_JOB_RESTART_COUNT", "0") != str(record.restarts)
+    if is_requeued or "SLURM_JOB_STDIN" not in environ or not all(code.isdecimal() for code in codes):
+        return ""
+    if any(int(code) == _NODE_FAILED or int(code) & 0x7F == _OUT_OF_MEMORY for code in codes):
+        return ""
+    return LIVED if not any(map(int, codes)) else DIED
 
 
 def _end_wings(hook: Hook) -> None:

@@ -132,6 +132,14 @@ class _Merge:
                 **{**published._asdict(), "superseding": len(published.superseding)},
                 entries=len(draft.entries),
             )
+        elif published.settled:
+            self._audit.emit(
+                events.CACHE_SET_ASIDE,
+                profile=where.profile,
+                namespace=where.name,
+                scope=where.scope,
+                entries=len(published.superseding),
+            )
         if late := sorted(draft.based_on.keys() - {*published.superseding}):
             examples = [(entry, harvest.SUPERSEDED) for entry in late[:MOST_NAMED]]
             reasons = {harvest.SUPERSEDED: len(late)}

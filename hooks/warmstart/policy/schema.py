@@ -381,6 +381,16 @@ class Seed(Section):
         "Share of jobs that start cold on purpose, to compare what they build with what is published under the same "
         "names ([a sample built again](seeding.md#a-sample-built-again)). `null`: none does.",
     )
+    suspect: Duration | None = key(
+        "5m",
+        "A job that began warm and ends badly within this time casts [suspicion](seeding.md#wrong-hits) on its cache: "
+        "its user's next jobs there begin cold. `null`: none does.",
+    )
+    set_aside: Duration = key(
+        "7d",
+        "Entries that such jobs replace twice within this time are of no use to either: for so long nothing is "
+        "published under their names in that user's scope.",
+    )
 
 
 class Harvest(Section):
@@ -508,6 +518,11 @@ class DefinedProfile(Section):
     in_step: bool = key(
         False,
         "The tool compiles in step with its job's other ranks: see a rule's `together`.",
+    )
+    wrong_hits: Annotated[str, Field(max_length=200)] = key(
+        "",
+        "What shows that the tool leaves out of its key what matters, say a report's address: then a job that dies "
+        "early casts [suspicion](seeding.md#wrong-hits) on this cache.",
     )
     only_successful: bool = key(
         False, "Harvest it only from jobs that ended well ([below](#which-jobs-count-as-successful))."

@@ -79,6 +79,9 @@ class Profile(NamedTuple):
     `repeats` tells by its path which file the tool makes with the same bytes whenever it makes it for the same
     namespace, as measured: what a job has built again is compared by these (`harvest.sample`).
 
+    `wrong_hits`: what shows that the tool leaves out of its key what its entries depend on, so that a hit can end a job
+    (docs/adr/0060): issues, as REPOSITORY#NUMBER. "": none is known.
+
     `experimental`: it was never run with its tool; docs/results has no run of it, which `tools.tried` compares.
 
     `revision`: raised to begin new namespaces, where entries that earlier releases published must not be seeded any
@@ -104,6 +107,7 @@ class Profile(NamedTuple):
     exact_times: bool = False
     follows_links: bool = False
     user_scope: bool = False
+    wrong_hits: str = ""
     experimental: bool = False
     repeats: Callable[[str], bool] = _never
     revision: int = 1
@@ -112,6 +116,11 @@ class Profile(NamedTuple):
     def suits_overlay(self) -> bool:
         """Whether an overlay serves it: no exact times are needed, and one file that is made anew gains nothing."""
         return not self.exact_times and self.keeps == "changed"
+
+    @property
+    def on_all(self) -> bool:
+        """Whether a job's nodes agree on it: all are warm or none, of what may be suspected, too."""
+        return self.in_step or bool(self.wrong_hits)
 
     def environment(self, cache_root: str) -> dict[str, str]:
         """Return the variables with their values for a job whose cache root is `cache_root`."""

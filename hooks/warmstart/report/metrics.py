@@ -11,7 +11,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from warmstart.audit import events, told
-from warmstart.audit.runs import FAILED, IMPORTED, OF_WINGS, PROLOG, REFUSED, SAMPLED, Run, kind_of
+from warmstart.audit.runs import FAILED, IMPORTED, OF_WINGS, PROLOG, REFUSED, SAMPLED, SUSPICIONS, Run, kind_of
 from warmstart.audit.told import Metric
 from warmstart.profiles import contract
 
@@ -57,6 +57,7 @@ COMPARED = Metric(
     "Entries that jobs built again, by what is published under their names: equal, different or incomparable.",
     ("profile", "result"),
 )
+SUSPICIONS_TOLD = Metric("warmstart_suspicions", "What early deaths after warm starts came to.", ("event",))
 HARVESTED = Metric("warmstart_entries_harvested", "Entries that were published.", ("profile",))
 REJECTED = Metric("warmstart_entries_rejected", "Entries that were not taken.", ("reason",))
 PUBLISHED_BYTES = Metric("warmstart_bundle_published_bytes", "Bytes of bundles that were published.", ("profile",))
@@ -143,6 +144,8 @@ class Counters:
         """Add what a run of a hook did."""
         for event in run.counts.keys() & _COUNTED.keys():
             self.add(_COUNTED[event], value=run.counts[event])
+        for event in run.counts.keys() & SUSPICIONS:
+            self.add(SUSPICIONS_TOLD, event, value=run.counts[event])
         for event in run.counts.keys() & OF_WINGS.keys():
             self.add(REMARKS, event, value=run.counts[event])
         if run.counts[events.HOOK_FINISHED]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from warmstart.audit import events
 from warmstart.audit.runs import (
     FAILED,
+    ON_SUSPICION,
     PROLOG,
     REFUSED,
     REMARKS,
@@ -44,6 +45,7 @@ _COLD = {
     "nothing-proposed": "cold: the job's first node has nothing for it",
     "nodes-differ": "cold: the job's nodes differ in what its entries depend on",
     "no-vote": "cold: a node of the job was not ready in time",
+    ON_SUSPICION: "cold: a job died early of what this one would be seeded with, or a sample differed",
     "head-silent": "cold: the job's first node was not heard of in time",
 }
 _ADVICE = {
@@ -286,6 +288,8 @@ def _profiles(run: Run, history: History) -> Iterable[Part]:
     for profile, reason in run.cold.items():
         kind, _, details = reason.partition(": ")
         why = f"{_COLD[kind]}{f' ({details})' if details else ''}" if kind in _COLD else f"cold: {reason}"
+        if kind == ON_SUSPICION and details:
+            why = f"cold this time, because {details}"
         if kind == REFUSED_BUNDLES:
             why = _refused(run, profile) or why
         why += f"; on all nodes of the job{whose}" if (whose := _whose(run, profile)) else ""

@@ -25,9 +25,11 @@ from warmstart.audit.runs import (
     EPILOG,
     FAILED,
     IMPORTED,
+    ON_SUSPICION,
     PROLOG,
     REFUSED,
     SAMPLED,
+    SUSPICIONS,
     Harvest,
     ImageUse,
     Run,
@@ -159,6 +161,7 @@ class Summary(NamedTuple):
     top_images: tuple[Counted, ...]
     saved: Saved
     cold_anyway: tuple[Counted, ...]  # "profile: reason", although there were entries
+    suspicions: tuple[Counted, ...]  # what became of caches, by event
     entries: Entries
     of_wings: tuple[Counted, ...]  # what wings count, on each node, by its metric and labels
     refused: tuple[Counted, ...]  # jobs, by code
@@ -250,7 +253,7 @@ class _Adding:
         self._dropped = 0  # uses of images that were forgotten
         self._imported = self._imported_bytes = self._uses = 0
         self._waits, self._imports = Durations(), Durations()
-        self._cold, self._rejected = Tally[str](), Tally[str]()
+        self._cold, self._suspicions, self._rejected = Tally[str](), Tally[str](), Tally[str]()
         self._harvested = self._harvested_bytes = 0
         self._of_wings = Tally[str]()
         self._failures = {degree: Tally[str]() for degree in (REFUSED, DRAINED, FAILED)}
@@ -263,6 +266,8 @@ class _Adding:
         self._last = max(self._last, run.last)
         self._removed += run.counts[events.BUNDLE_REMOVED]
         self._evicted += run.counts[events.IMAGE_EVICTED]
+        for event in SUSPICIONS & run.counts.keys():
+            self._suspicions.add(event, run.counts[event])
         self._nodes.add(run.node)
         if run.cluster:
             self._clusters.add(run.cluster)
@@ -295,7 +300,8 @@ class _Adding:
             if reason != SAMPLED:
                 self._why_cold.add((run.user, kind_of(reason)))
             if reason not in _NO_ENTRY:
-                self._cold.add(f"{profile}: {reason}")
+                told = kind_of(reason) if kind_of(reason) == ON_SUSPICION else reason  # each names a job
+                self._cold.add(f"{profile}: {told}")
 
     def _add_use(self, run: Run, harvest: Harvest) -> None:
         if harvest.use not in contract.USES:
@@ -421,6 +427,7 @@ class _Adding:
             top_images=_counts(self._references),
             saved=self._saved(),
             cold_anyway=_counts(self._cold),
+            suspicions=_counts(self._suspicions),
             entries=Entries(self._harvested, self._harvested_bytes, _counts(self._rejected)),
             of_wings=tuple(Counted(name, number) for name, number in sorted(self._of_wings.items()) if number),
             refused=_counts(self._failures[REFUSED]),

@@ -20,6 +20,7 @@ from warmstart.record import Record
 from warmstart.slurm.nodes import expand
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
+from warmstart.store.index import Suspicion
 from warmstart.store.meeting import Meeting
 
 VOTES_S = 5.0  # for mounts, votes and what the store is late by
@@ -41,6 +42,7 @@ class Proposal(NamedTuple):
     """What the head node proposes."""
 
     profiles: dict[str, ProposedProfile]
+    suspicions: dict[str, Suspicion] = {}  # noqa: RUF012 - profile → that for which it begins cold; never mutated
 
 
 class Vote(NamedTuple):
@@ -79,6 +81,7 @@ class Together:
         self._nodelist = meeting.nodelist
         self._board = meeting.joined(store, record)
         self._budget_s = budget_s
+        self.suspicions: dict[str, Suspicion] = {}  # of the proposal; the head node sets its own before
         self._proposed: list[str] = []  # profiles
         self._chosen_by = Deadline(0.0)  # when the choice must be there
 
@@ -90,7 +93,7 @@ class Together:
         """
         scopes = self._record.read_scopes
         if self._record.head:
-            made = self._board.begin(_PROPOSAL, Proposal(dict(own)), deadline)
+            made = self._board.begin(_PROPOSAL, Proposal(dict(own), self.suspicions), deadline)
         else:
             look = partial(self._board.hear, _PROPOSAL, Proposal)
             until = deadline.within(0.0 if self._store.head_silent else PROPOSAL_S)  # waited for once already
@@ -100,6 +103,7 @@ class Together:
                 self._store.check_offer(offer, scopes)
         self._chosen_by = after(self._budget_s + VOTES_S + (0.0 if self._record.head else MARGIN_S))
         self._proposed = [*made.profiles]
+        self.suspicions = made.suspicions
         return made.profiles
 
     def settle(self, cold: dict[str, str], deadline: Deadline) -> Settled:

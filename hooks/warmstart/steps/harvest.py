@@ -38,15 +38,18 @@ from warmstart.lean import (
     Mapping,
     NamedTuple,
     contextmanager,
+    dumps,
+    sha256,
     suppress,
 )
 from warmstart.profiles import contract, last_use, registry
 from warmstart.profiles.client import Validator
-from warmstart.record import Record, RecordChange, SeededBundle, incarnation
+from warmstart.record import DIED, LIVED, Record, RecordChange, SeededBundle, incarnation
 from warmstart.seed import node_cache
 from warmstart.seed.overlay import frozen_overlay, was_shown
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles, parts
+from warmstart.store.index import Suspicion
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull, is_user_scope
 from warmstart.store.manifest import Draft, Entries, File, Producer
 from warmstart.store.parts import RunParts
@@ -54,6 +57,7 @@ from warmstart.store.parts import RunParts
 NAME = "harvest"
 SUPERSEDED = "superseded"  # another job's version took the place of the seeded one meanwhile
 SMALLER = "smaller"
+EARLY_DEATH = "the job died early after a warm start"
 _LAST = "last"  # a stage and an item of the spool: that this node hands in nothing more
 
 BUSY_SECONDS = 5.0  # wait for a process that still writes to the cache
@@ -183,13 +187,15 @@ def _harvest(context: Context, options: Options, deadline: Deadline, profile_nam
 
 def _to_harvest(context: Context, options: Options, deadline: Deadline) -> list[tuple[Record, list[str]]]:
     """Return the profiles to harvest, by set. If the job failed, leaves out those that require success."""
-    is_left = bool(context.record.left)
+    record = context.record
+    is_left = bool(record.left)
     names = {one.key: one.deferred if is_left else list(one.seeded) for one in context.record.each()}
     if options.only is not None:
         names = {key: [name for name in of_set if name in options.only] for key, of_set in names.items()}
     if options.failure and (reason := options.failure(deadline.within(CONTROLLER_SECONDS))):
         every = dict.fromkeys(name for of_set in names.values() for name in of_set)
         left_out = [name for name in every if options.after_success is None or name in options.after_success]
+        left_out = [name for name in left_out if not any(casts_suspicion(context, one, name) for one in record.each())]
         context.audit.emit(events.HARVEST_LEFT_OUT, reason=reason, profiles=left_out)
         names = {key: [name for name in of_set if name not in left_out] for key, of_set in names.items()}
     return [(one, names[one.key]) for one in context.record.each()]
@@ -233,6 +239,18 @@ def _finish(context: Context) -> list[WarmstartError]:
     except (OSError, _Late) as error:  # the run is merged without this node's word, later
         degraded.append(spool.SpoolFailed(path=context.paths.spool, problem=str(error) or "no time was left"))
     return degraded
+
+
+def casts_suspicion(context: Context, record: Record, name: str) -> bool:
+    """Return whether a job has died so early that it says something of a profile's cache; `record` is of the set."""
+    limit = context.policy.seed.suspect
+    if limit is None or record.end != DIED or not record.began or record.ended - record.began >= limit:
+        return False
+    if name in record.suspicions:
+        return True
+    known = name in registry.names(context.policy.profiles)
+    seeded = record.seeded.get(name)
+    return bool(known and seeded and seeded.number and registry.get(name, context.policy.profiles).wrong_hits)
 
 
 class KnownEntries:
@@ -288,6 +306,11 @@ class _ProfileHarvest:
         self._skip = KnownEntries(self._all_seeded, self._stored_entries)
         self._is_overlaid = False
         self._changed: list[str] = []  # seeded entries that the job rewrote or removed
+        self._is_dead = casts_suspicion(context, record, profile_name)
+        limit = policy.seed.suspect
+        has_lived = limit is not None and (record.end == LIVED or record.ended - record.began >= limit)
+        # The suspicion that is settled by what this job has built.
+        self._settles = record.suspicions.get(profile_name, "") if has_lived and record.began else ""
         self._degraded = degraded
 
     def _replaceable(self, bundles: list[SeededBundle]) -> list[SeededBundle]:
@@ -325,6 +348,10 @@ class _ProfileHarvest:
         stage = _staged(self._context, self._profile.name, self._degraded)
         with stage as (path, entries_fd), Reservation(entries_fd) as space:
             collected = self._collect(Stage(entries_fd, space), collecting)
+            if self._is_dead:  # it proves nothing that it was built
+                self._testify(collected)
+                self._reject_all(collected.entries, EARLY_DEATH)
+                collected = collected._replace(entries={}, changed=[], truncated="")
             valid, last = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
             if self._context.record.sampled:
                 valid = self._compared(entries_fd, valid)
@@ -396,9 +423,62 @@ class _ProfileHarvest:
         self._reject(collected.rejected, collected.examples)
         return collected
 
+    def _testify(self, collected: Collected) -> None:
+        """Say what an early death means for the cache that the job began with. The head node's word is enough."""
+        record, use = self._context.record, self._use(collected)
+        suspicion = record.suspicions.get(self._profile.name, "")
+        if not record.head or use == contract.UNTOUCHED:
+            return
+        if suspicion and use == contract.BUILT:
+            from warmstart.store import evidence  # few jobs die
+
+            if self._note(lambda by: self._context.store.run_in(by, evidence.acquit, self._namespace, suspicion)):
+                self._tell(events.CACHE_ACQUITTED, after_s=round(record.ended - record.began, 1))
+        elif not suspicion:
+            seeded = record.seeded[self._profile.name].bundles
+            known = [(bundle.scope, bundle.bundle, len(bundle.entries) + bundle.number) for bundle in seeded]
+            self._suspect(known, round(record.ended - record.began, 1))
+
+    def _suspect(self, seeded: list[tuple[str, str, int]], after: float | None) -> None:
+        """Suspect what a job was seeded with: bundles by scope and id, each with its number of entries.
+
+        It counts for the user alone whose job it was, so not of a job that publishes for others.
+        """
+        record, rules = self._context.record, self._context.policy.seed
+        own = is_user_scope(self._namespace.scope) and self._namespace.scope in record.read_scopes
+        suspicion = Suspicion(
+            id=record.set_name,
+            job=record.job_id,
+            after=after,
+            began=record.began,
+            at=time.time(),
+            seeded=sha256(dumps(sorted(seeded)).encode()).hexdigest(),
+            window=float(rules.set_aside),
+        )
+        from warmstart.store import evidence
+
+        store, where = self._context.store, self._namespace
+        is_opened = own and self._note(lambda by: store.run_in(by, evidence.suspect, where, suspicion))
+        self._tell(events.CACHE_SUSPECTED, after_s=after, opened=is_opened)
+
+    def _note(self, note: Callable[[Deadline], bool]) -> bool:
+        """Write down how the job ended; return whether that has changed anything. Of a store that fails it is told."""
+        try:
+            return note(self._limits.deadline.within(STORE_SECONDS))
+        except (StoreError, WorkerSilent) as error:
+            self._degraded.append(error)
+            return False
+
+    def _tell(self, event: events.Event, **fields: object) -> None:
+        where = self._namespace
+        self._context.audit.emit(event, profile=where.profile, namespace=where.name, scope=where.scope, **fields)
+
     def _compared(self, entries_fd: int, built: Entries) -> Entries:
         """Compare what the job built, and say what came of it; return what is new. Removes the rest from the stage."""
-        result = sample.compare(self._profile, built, self._published())
+        published = [*self._published()]
+        result = sample.compare(self._profile, built, published)
+        if result.different and self._context.record.head and self._context.policy.seed.suspect is not None:
+            self._suspect([(one.scope, one.bundle, len(one.entries)) for one in published], None)
         self._context.audit.emit(
             events.CACHE_COMPARED,
             profile=self._profile.name,
@@ -462,7 +542,7 @@ class _ProfileHarvest:
         with suppress(StoreFailed, WorkerSilent):
             known += store.run_in(
                 answer_by, bundles.known_entries, self._namespace, record.user, record.uid,
-                quota=self._quota, fresh=record.fresh,
+                quota=self._quota, fresh=record.fresh or bool(self._settles),
             )  # fmt: skip
             if self._place and not record.head:
                 known += store.worker.run(answer_by, parts.entries, self._place, self._namespace)
@@ -550,6 +630,8 @@ class _ProfileHarvest:
                 run=self._context.record.run_name,
                 **{**published._asdict(), "superseding": len(published.superseding)},
             )
+        elif published.settled:
+            self._tell(events.CACHE_SET_ASIDE, entries=len(published.superseding))
         if late := sorted({*self._changed} - {*published.superseding}):
             self._reject_all(late, SUPERSEDED)
         return published.bundle
@@ -573,7 +655,8 @@ class _ProfileHarvest:
         record = self._context.record
         producer = Producer(record.job_id, record.user, record.uid, record.node, record.cluster)
         based_on = {entry: self._seeded.base(entry) for entry in self._changed}
-        return Draft(producer, record.facts, entries, based_on=based_on, fresh=record.fresh)
+        fresh = record.fresh or bool(self._settles)
+        return Draft(producer, record.facts, entries, based_on=based_on, fresh=fresh, suspicion=self._settles)
 
     def _spool(self, stage: str, draft: Draft, error: StoreError) -> None:
         """Move the bundle into this node's spool. A later epilog or maintenance publishes it."""

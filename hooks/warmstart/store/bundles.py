@@ -32,7 +32,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTupl
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, index, layout, manifest
 from warmstart.store.blocklist import Blocks
-from warmstart.store.index import Head, Listed
+from warmstart.store.index import Evidence, Head, Listed, Suspicion
 from warmstart.store.layout import (
     ARTIFACTS,
     BUNDLE,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from warmstart.store.locks import HeldLock
 
 _MAKING = "making"  # a lock's name
+REPLACED, SET_ASIDE = "replaced", "set-aside"  # how a suspicion was settled
 SUM = "size."  # before a scope's name, among the locks of ARTIFACTS: the sum of its bytes
 SUM_KEPT_S = 86_400.0
 SUM_EXACT_S = 600.0  # maintenance may make room at any time
@@ -135,6 +136,7 @@ class Offers(NamedTuple):
     offers: list[Offer]  # in the order of an overlay's layers, topmost first
     # Bundle → why it is not used, or not all of it; "*" if the namespace is blocked, SCOPE/* if it cannot be read there
     refused: dict[str, str]
+    suspicion: Suspicion | None = None  # for which jobs begin cold all the same
 
 
 class Published(NamedTuple):
@@ -145,6 +147,7 @@ class Published(NamedTuple):
     size: int  # of the squashfs file, bytes
     indexed: bool  # False if it is published but the index could not be written; the next update lists it
     superseding: list[str] = []  # noqa: RUF012 - entries of which it takes the place, or that it retires
+    settled: str = ""  # "replaced" or "set-aside": it has settled a suspicion
 
 
 class _Sum(NamedTuple):
@@ -221,6 +224,10 @@ def offers(  # noqa: PLR0917 - what to whom
         if len(usable[scope]) < len(listing.bundles):
             whose = {listed.bundle: blocked.hides(listed.bundle, listed.user, listed.uid) for listed in listing.bundles}
             offers.refused.update({bundle: why for bundle, why in whose.items() if why})
+        if listing.evidence and is_user_scope(scope):
+            from warmstart.store import evidence  # most namespaces have none
+
+            offers = offers._replace(suspicion=evidence.opened(listing.evidence, time.time()))
     made = _offers(usable, never, offers.refused)
     offers.offers.extend(
         [offer._replace(manifest=manifests[offer.bundle]) if offer.scope in listings else offer for offer in made]
@@ -350,9 +357,9 @@ def _require_store(store: str) -> None:
 def known_entries(
     where: Namespace, writer: str, user: str, uid: int, *, quota: int = 0, fresh: bool = False
 ) -> list[str]:
-    """Return the entries that need not be harvested: readers of the scope have them, or they are blocked.
+    """Return the entries that need not be harvested: readers of the scope have them; or they are blocked or set aside.
 
-    A `fresh` job replaces entries, so only blocked ones are returned. `quota` is in bytes, 0 for none.
+    A `fresh` job replaces entries, so only the latter are returned. `quota` is in bytes, 0 for none.
     Raises `PublishBlocked` if the user or the namespace is blocked, `QuotaExceeded` if the scope's quota is used up,
     `TooManyNames` if the user's names in the namespace are, `BlocksUnreadable`, `StoreFailed`.
     """
@@ -363,6 +370,10 @@ def known_entries(
         never = blocked.entries(where.profile)
         listing = index.read(where.path, writer)
         index.check_user_weight(user, uid, listing, 1)
+        if listing.evidence and listing.evidence.aside:
+            from warmstart.store import evidence
+
+            never |= evidence.aside(listing.evidence, time.time())
         if fresh:
             return sorted(never)
         return sorted(index.providers(listing.usable(blocked)).keys() | never)
@@ -474,7 +485,19 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: 
         check_quota(where.store, where.scope, size, quota, announced=True)
     with store_errors("read the blocklist"):
         blocked = blocklist.read(where.store)
-    return publish_as(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))[0]
+    if not draft.suspicion:
+        return publish_as(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))[0]
+    from warmstart.store.evidence import Settlement
+
+    settlement = Settlement(draft, blocked)
+    published, made = publish_as(
+        where, fd, draft, writer, settlement.with_id, lambda: settlement.settled and settlement.settled.evidence
+    )
+    if settlement.settled is None or made is None:
+        return published
+    if settlement.settled.takes_place:
+        return published._replace(settled=REPLACED)
+    return published._replace(bundle=None, settled=SET_ASIDE)
 
 
 def lock_making(where: Namespace) -> bool:
@@ -497,10 +520,18 @@ def publish_compacted(where: Namespace, fd: int, draft: Draft, writer: str) -> P
     return publish_as(where, fd, draft, writer, lambda new, before, _: index.with_older_id(new, before))[0]
 
 
-def publish_as(
-    where: Namespace, fd: int, draft: Draft, writer: str, with_id: _WithId
+def publish_as(  # noqa: PLR0917 - of `publish_bundle`, and how it is named
+    where: Namespace,
+    fd: int,
+    draft: Draft,
+    writer: str,
+    with_id: _WithId,
+    evidence: Callable[[], Evidence | None] = lambda: None,
 ) -> tuple[Published, Manifest | None]:
-    """Publish a bundle with the id that `with_id` gives it; return its manifest, too. Errors as `publish_bundle`."""
+    """Publish a bundle with the id that `with_id` gives it; return its manifest, too. Errors as `publish_bundle`.
+
+    `evidence` is then called for what takes the place of the index's.
+    """
     from warmstart.store.atomic import temp_file  # not needed to read
     from warmstart.store.locks import publish_lock
 
@@ -518,7 +549,7 @@ def publish_as(
                     if identified is not None:
                         index.check_weight(identified, before)
                         link(dir_fd, writer, (temp, out), identified)
-                    indexed = _is_listed(dir_fd, writer)
+                    indexed = _is_listed(dir_fd, writer, evidence())
         finally:
             os.close(dir_fd)
     superseding = list(identified.supersedes) if identified else []
@@ -550,10 +581,10 @@ def link(
                 raise FileExistsError(errno.EEXIST, "another bundle has this id", new.bundle)
 
 
-def _is_listed(dir_fd: int, writer: str) -> bool:
+def _is_listed(dir_fd: int, writer: str, evidence: Evidence | None) -> bool:
     """Update the index; return whether it lists all bundles."""
     try:
-        index.update(dir_fd, writer)
+        index.update(dir_fd, writer, evidence)
     except OSError:
         return False
     return True

@@ -82,6 +82,7 @@ class Handed(NamedTuple):
     manifest: Manifest
     based_on: dict[str, Base]  # as in `Draft`
     fresh: bool  # as in `Draft`
+    suspicion: str  # as in `Draft`
 
 
 class Standing(NamedTuple):
@@ -131,7 +132,12 @@ def hand_in(  # noqa: PLR0917 - as `bundles.publish_bundle`, and where to
             now = time.time_ns() // 1000
             new = bundles.described(where, draft, sha256, size)
             new = new._replace(bundle=layout.bundle_id(now, sha256), created=now / 1e6)
-            known = {"based_on": draft.based_on, "fresh": draft.fresh, "nodelist": nodelist}
+            known = {
+                "based_on": draft.based_on,
+                "fresh": draft.fresh,
+                "suspicion": draft.suspicion,
+                "nodelist": nodelist,
+            }
             bundles.link(dir_fd, writer, (temp, out), new, known)
     return new.bundle
 
@@ -241,7 +247,8 @@ def read(place: RunParts, bundle: str) -> Handed:
             with opened_dir(place.path) as dir_fd:
                 raw = _raw(dir_fd, bundle + MANIFEST)
                 based_on = wire.decode(dict[str, Base], raw.get("based_on"))
-                return Handed(index.read_manifest(dir_fd, bundle), based_on, raw.get("fresh") is True)
+                suspicion: str = wire.decode(str, raw.get("suspicion", ""))
+                return Handed(index.read_manifest(dir_fd, bundle), based_on, raw.get("fresh") is True, suspicion)
         except FileNotFoundError:
             raise BundleGone(bundle=bundle) from None
         except (ValueError, AttributeError) as error:

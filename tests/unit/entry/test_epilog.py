@@ -13,7 +13,7 @@ from tests.support.entry_site import NODE, SCOPE, EntrySite
 from tests.support.privileges import make_removable
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
-from warmstart.record import Record
+from warmstart.record import DIED, LIVED, Record
 from warmstart.slurm import commands
 from warmstart.steps import release
 
@@ -88,3 +88,29 @@ def test_only_a_broken_node_drains(entry_site: EntrySite, record: Record, monkey
     assert epilog.main(entry_site.installation.prefix) == 1
     assert len(entry_site.offered(SCOPE, record.seeded["numba"].namespace)) == 1
     assert len(entry_site.events("node.drained")) == 1
+
+
+@pytest.mark.parametrize(
+    ("codes", "changes", "end"),
+    [
+        (("0", "0"), {}, LIVED),
+        (("768", "0"), {}, DIED),  # exit 3
+        (("9", "0"), {}, DIED),
+        (("0", "256"), {}, DIED),  # a step
+        (("0", "11"), {}, DIED),
+        (("1", "0"), {}, ""),  # another node failed
+        (("125", "0"), {}, ""),  # out of memory
+        (("0", "253"), {}, ""),
+        (("256", "0"), {"SLURM_JOB_STDIN": None}, ""),  # salloc, srun
+        (("0", "0"), {"SLURM_JOB_RESTART_COUNT": "1"}, ""),  # requeued
+        ((None, None), {}, ""),
+        (("x", "0"), {}, ""),
+    ],
+)
+def test_how_a_job_ended(
+    record: Record, codes: tuple[str | None, str | None], changes: dict[str, str | None], end: str
+) -> None:
+    """As Slurm's own codes say, of which some mean nothing for the job's caches."""
+    batch = {"SLURM_JOB_STDIN": "/dev/null", "SLURM_JOB_RESTART_COUNT": "0"}
+    environ = {"SLURM_JOB_EXIT_CODE": codes[0], "SLURM_JOB_DERIVED_EC": codes[1], **batch, **changes}
+    assert epilog.end_of({name: value for name, value in environ.items() if value is not None}, record) == end

@@ -270,3 +270,10 @@ def test_a_name_that_is_new_in_each_job_is_told() -> None:
             history.add_uses(run)
         expected = "cache=d: the last 4 jobs that gave their caches a name gave each another one"
         assert tell([run], history).advice == ((expected,) if told else ())
+
+
+def test_whose_death_it_was_is_told() -> None:
+    """In words of its own."""
+    cold = {"vllm": "on-suspicion: job 41 died 20 s after a warm start"}
+    told = parts(tell([prolog(steps={"seed": 0.01}, cold=cold)], History()))[1].what
+    assert told == "cold this time, because job 41 died 20 s after a warm start"

@@ -217,3 +217,11 @@ def test_memory_is_bounded_whatever_the_names_are() -> None:
     assert peak < 24 << 20
     assert found.images.avoided == found.saved.unknown == 12_000
     assert sum(one.times for one in found.cold_anyway) == 12_000
+
+
+def test_what_early_deaths_came_to() -> None:
+    """By event; jobs that began cold for one are one line, whichever job it was that died."""
+    cold = [prolog(cold={"vllm": f"on-suspicion: job {job} died 20 s after a warm start"}) for job in (41, 42)]
+    found = summarize([*cold, epilog(counts=Counter({"cache.suspected": 2, "cache.set-aside": 1}))])
+    assert found.cold_anyway == (Counted("vllm: on-suspicion", 2),)
+    assert found.suspicions == (Counted("cache.suspected", 2), Counted("cache.set-aside", 1))

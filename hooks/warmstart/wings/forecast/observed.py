@@ -88,7 +88,7 @@ class _Looking:
                 if self._observed.head or not plan.is_of_head(policy, profile.name)
                 else "",
                 fresh=planned.requested.fresh,
-                together=grant.together and profile.in_step and nodes.has_several(self._hook.job.nodelist),
+                together=grant.together and profile.on_all and nodes.has_several(self._hook.job.nodelist),
                 entries=entries,
                 bundles=bundles,
                 bytes=size,
