@@ -22,6 +22,7 @@ WARM_IMAGE, WARM_PROFILE = "SPANK_WARM_IMAGE", "SPANK_WARM_PROFILE"
 WARM_KEEP, WARM_FRESH, WARM_REFRESH = "SPANK_WARM_KEEP", "SPANK_WARM_FRESH", "SPANK_WARM_REFRESH"
 WARM_CACHE = "SPANK_WARM_CACHE"
 NO_WARM = "SPANK_NO_WARM"
+STEP_NODES = "SLURM_STEP_NODELIST"  # in a step's environment: its nodes, as a hostlist
 
 # The first id that `srun --no-allocate` makes (MIN_NOALLOC_JOBID in src/common/slurm_protocol_api.h, 22.05 to 26.05).
 # slurmctld gives no such id: MaxJobId ends far below (slurm.conf(5)).

@@ -362,8 +362,9 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
             frozenset(record.seeded) if bounds.only_successful else _of_kind(policy, record, "after_success")
         )
         failure = _outcome_query(policy, record, slurm_conf) if after_success else None
-        only = None if record.head else frozenset(name for name in record.seeded if not is_of_head(policy, name))
-        options = harvest.Options(bounds.budget, bounds.max_size, bounds.max_entries, failure, after_success, only)
+        is_head = record.head and not record.sets  # of all its sets, that is
+        of_head = frozenset(name for name in record.seeded if not is_head and is_of_head(policy, name))
+        options = harvest.Options(bounds.budget, bounds.max_size, bounds.max_entries, failure, after_success, of_head)
         steps.append(Step(harvest.NAME, partial(harvest.run, options=options)))
     steps.append(Step(release.NAME, partial(release.run, options=release.Options())))
     steps.append(Step(spool.NAME, partial(spool.run, options=spool.Options(SPOOL_SECONDS))))

@@ -144,11 +144,15 @@ class Seeded(NamedTuple):
 
 
 class CacheSet(NamedTuple):
-    """The caches of one more image of a run on a node; each field is as in `Record`, of which this takes the place."""
+    """The caches of one more image of a run on a node.
+
+    But for `nodes`, each field is as in `Record`, of which this takes the place.
+    """
 
     run_id: str
     key: str
     image: str
+    nodes: str = ""  # those that agreed on what is in it, this one among them, as a Slurm hostlist
     head: bool = True
     publish_scope: str = ""
     read_scopes: list[str] = []  # noqa: RUF012 - never mutated, like the rest
@@ -221,7 +225,9 @@ class Record(NamedTuple):
 
     def of(self, other: CacheSet) -> Record:
         """Return the record of another set of this run."""
-        return self._replace(**other._asdict(), sets=[])
+        fields = other._asdict()
+        del fields["nodes"]
+        return self._replace(**fields, sets=[])
 
     def each(self) -> list[Record]:
         """Return the records of all sets that jobs may have used, the first one's first."""

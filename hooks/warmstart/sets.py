@@ -3,6 +3,11 @@
     find a set of the image ──▶ none: write its file, make its directory, lock that ─▶ seed ─▶ write its file, show it
                             └─▶ being made: wait for its maker; nobody makes it: undo it, make another
 
+The nodes of a step show the same. A set names the nodes that agreed on what is in it, and a step takes one that has all
+of its nodes. Which one that is they learn from the board, where the first of them has said it: so a node whose step has
+come early, and makes a set for it, and one on which a step on more nodes has come first, take the same. If the board is
+out of order, a node makes a set of its own for the step, and shows nothing.
+
 Runs as root, beside the job's hooks. The maker holds a flock on the set's directory, which only root can open, and the
 job's lock no longer than to write a file. It may be killed between any two calls: a set that is not whole and not
 locked is undone by the next one who wants it, and goes with the run at the latest. A key, and so a mount point, is
@@ -11,6 +16,7 @@ never used again.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -20,21 +26,28 @@ from typing import NamedTuple
 from warmstart import record as records
 from warmstart import view
 from warmstart.audit import events
-from warmstart.errors import ResourceError, WarmstartError
+from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host import client
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree, try_flock, wait_flock
 from warmstart.host.identity import WorkerSilent
 from warmstart.paths import SETS
+from warmstart.profiles import registry
 from warmstart.record import CacheSet, Record
+from warmstart.slurm.nodes import expand, first, has_several
 from warmstart.steps import seed
 from warmstart.steps.contract import Context
+from warmstart.store.board import run_of
+from warmstart.store.meeting import Meeting
 
 MOST = 8  # sets of a run on a node beside its first one
 LOCK_S = 5.0
 BEYOND_FETCHING_S = 15.0  # that making a set may take, beyond `seed.fetch_budget`
 ATTACHING_S = 5.0
+BOARD_S = 5.0  # for the nodes' word whose set it is
 REMOVAL_S = 5.0
+_TOPICS = "set-"  # so begin the names of all that steps' nodes agree on
+_WHOSE = "whose"
 
 
 class TooManySets(ResourceError):
@@ -67,13 +80,33 @@ class StepImage(NamedTuple):
     reference: str  # canonical
     digest: str
     path: str  # of its squashfs
+    nodes: str = ""  # the step's, as a Slurm hostlist; a user says so
 
 
-def provide(context: Context, image: StepImage, namespaces: list[int]) -> str:
+class Whose(NamedTuple):
+    """A notice on the board: whose set a step takes."""
+
+    nodes: str  # a hostlist
+
+
+class _Claim(NamedTuple):
+    """Which set of its image a step takes."""
+
+    nodes: str  # of which it is, as a hostlist
+    meeting: Meeting | None  # where they agree on what is in it; None: they need not, and any set will do
+
+    def waits(self, begins: bool) -> None:
+        """Tell whoever wants to know."""
+        if self.meeting:
+            self.meeting.waits(begins)
+
+
+def provide(context: Context, image: StepImage, namespaces: list[int], meeting: Meeting | None = None) -> str:
     """Return the key of the run's set of an image, "" for the first one; make it if there is none, and show it.
 
     `context` has the run's record as the step found it. `namespaces` are open mount namespaces that must see the
-    overlays. Raises `TooManySets`, `RunOver`, `SetUnfinished`, `JobBusy`, and what keeps a set from being made.
+    overlays. `meeting` is where the job's nodes agree; None: each decides for itself. Raises `TooManySets`, `RunOver`,
+    `SetUnfinished`, `JobBusy`, and what keeps a set from being made.
     """
     if not context.record.cache:
         raise RunOver(job_id=context.record.job_id)
@@ -81,31 +114,81 @@ def provide(context: Context, image: StepImage, namespaces: list[int]) -> str:
         _show(context, image, "")
         return ""
     deadline = context.deadline.within(context.policy.seed.fetch_budget + BEYOND_FETCHING_S)
+    claim = _claim(context, image, meeting, deadline)
     while True:
-        with _claimed(context, image, deadline) as found:
+        with _claimed(context, image, claim, deadline) as found:
             if found.seeded:
                 _show(context, image, found.key)
                 return found.key
             if found.facts:  # somebody has begun it, and makes it no more
                 _undo(context, found)
                 continue
-            _make(context._replace(deadline=deadline), image, found, namespaces)
+            _make(context._replace(deadline=deadline), image, found, namespaces, claim.meeting)
             return found.key
 
 
+def meeting_about(record: Record, what: str, nodelist: str) -> Meeting:
+    """Return where nodes of a run agree on something that steps name while it runs. A set's `topics` has them all."""
+    return Meeting(_board_of(record), f"{_TOPICS}{hashlib.sha256(what.encode()).hexdigest()[:32]}", nodelist)
+
+
+def _board_of(record: Record) -> str:
+    return run_of(record.cluster, record.job_id, record.restarts)
+
+
+def own_nodes(record: Record, said: str) -> str:
+    """Return a step's nodes: what is `said`, if that is a part of the job's with this node; else this node alone."""
+    try:
+        jobs = expand(record.nodelist)
+        its = {*expand(said, most=len(jobs))}
+    except ValueError:
+        return record.node
+    return said if record.node in its and its <= {*jobs} else record.node
+
+
+def _claim(context: Context, image: StepImage, meeting: Meeting | None, deadline: Deadline) -> _Claim:
+    """Find out which set a step takes."""
+    record = context.record
+    asked = own_nodes(record, image.nodes)
+    if meeting is None or not has_several(asked) or not _is_in_step(context):
+        return _Claim(asked, None)
+    own = [other for other in _read(context).sets if other.image == image.digest]
+    wide = [other.nodes for other in sorted(own, key=_is_begun) if {*expand(asked)} <= {*expand(other.nodes)}]
+    whose = wide[0] if wide else asked
+    place = meeting_about(record, f"{image.digest} {asked}", asked)
+    with suppress(StoreError):  # then it cannot agree either, and is cold
+        whose = place.joined(context.store, record).begin(_WHOSE, Whose(whose), deadline.within(BOARD_S)).nodes
+    return _Claim(whose, meeting_about(record, f"{image.digest} {whose}", whose)._replace(waits=meeting.waits))
+
+
+def _is_in_step(context: Context) -> bool:
+    """Return whether the nodes have to show the same."""
+    run, defined = context.record, context.policy.profiles
+    return not (run.fresh or run.sampled) and any(registry.get(name, defined).in_step for name in run.seeded)
+
+
+def _is_begun(one: CacheSet) -> bool:
+    """Return whether a set is not whole."""
+    return not one.seeded
+
+
 @contextmanager
-def _claimed(context: Context, image: StepImage, deadline: Deadline) -> Iterator[CacheSet]:
+def _claimed(context: Context, image: StepImage, claim: _Claim, deadline: Deadline) -> Iterator[CacheSet]:
     """Yield the set of an image: whole; or, locked for a `with`, begun by somebody (it has facts), or new."""
     with _locked_run(context) as run:
-        found = next((other for other in run.sets if other.image == image.digest), None)
+        own = [other for other in run.sets if other.image == image.digest]
+        found = next((other for other in own if not claim.meeting or other.nodes == claim.nodes), None)
         fd = -1
         if found is None:
-            found, fd = _begin(context, run, image)
+            found, fd = _begin(context, run, image, claim.nodes)
         elif not found.seeded:
             fd = _opened(run.of(found))
     try:
         if fd >= 0 and found.facts:
-            if not wait_flock(fd, deadline):
+            claim.waits(True)
+            is_ours = wait_flock(fd, deadline)
+            claim.waits(False)
+            if not is_ours:
                 raise SetUnfinished(image=image.reference)
             found = _latest(context, found)
         yield found
@@ -125,7 +208,7 @@ def _locked_run(context: Context) -> Iterator[Record]:
         yield run
 
 
-def _begin(context: Context, run: Record, image: StepImage) -> tuple[CacheSet, int]:
+def _begin(context: Context, run: Record, image: StepImage, nodes: str) -> tuple[CacheSet, int]:
     """Write down a new set, and return it with its locked directory."""
     if len(run.sets) >= MOST:
         raise TooManySets(most=MOST)
@@ -133,11 +216,14 @@ def _begin(context: Context, run: Record, image: StepImage) -> tuple[CacheSet, i
         run_id=run.run_id,
         key=os.urandom(4).hex(),
         image=image.digest,
-        head=run.head,
+        nodes=nodes,
+        head=first(nodes) == run.node,
         publish_scope=run.publish_scope,
         read_scopes=run.read_scopes,
         cache=context.policy.paths.cache,  # containers see it there
     )
+    if new.head and run.nodelist:
+        new = new._replace(topics=[f"{_board_of(run)}/{_TOPICS}"])
     begun = new._replace(facts={"image": image.digest})
     records.save_set(context.paths.state, run.job_id, begun)
     with opened_dir(run.run_directory) as base:
@@ -147,6 +233,10 @@ def _begin(context: Context, run: Record, image: StepImage) -> tuple[CacheSet, i
     fd = _opened(run.of(new))
     try_flock(fd)
     return new, fd
+
+
+def _read(context: Context) -> Record:
+    return records.load(context.paths.state, context.record.job_id) or context.record
 
 
 def _opened(one: Record) -> int:
@@ -162,7 +252,7 @@ def _latest(context: Context, found: CacheSet) -> CacheSet:
         return next((other for other in run.sets if other.key == found.key), found)
 
 
-def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[int]) -> None:
+def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[int], meeting: Meeting | None) -> None:
     """Seed a set, and show it to the job's steps; undo it after an error."""
     started, run = time.monotonic(), context.record
     audit = context.audit.bind(step=seed.NAME, set=new.key, image=image.reference)
@@ -171,6 +261,7 @@ def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[in
         tuple(run.seeded),
         run.facts.get("declared", ""),
         run.fresh,
+        meeting,
         sampled=run.sampled,
         cache=run.facts.get("cache", ""),
         attach=lambda profiles: _attach(context, profiles, namespaces),
@@ -215,7 +306,8 @@ def _attach(context: Context, profiles: list[str], namespaces: list[int]) -> Non
 
 def _show(context: Context, image: StepImage, key: str) -> None:
     """Tell the job's later steps of the set, so that they need not ask. Raises `StateUnusable` or `StateFull`."""
-    view.add(context.paths.view, context.record, view.set_of(image.reference), f"{key} {image.path}\n")
+    name = view.set_of(image.reference, image.nodes)
+    view.add(context.paths.view, context.record, name, f"{key} {image.path}\n")
 
 
 def _undo(context: Context, one: CacheSet) -> None:

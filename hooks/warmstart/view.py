@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 REMOVAL_SECONDS = 2.0  # a view has a few files of root's
 LONGEST = 1 << 20  # bytes of a file, as in packaging/spank/view.c
+MOST_FILES = 500  # a step may name its image and its nodes in many ways
 VERDICT = "verdict"  # the file with the reason why the job must fail
 NOTICE = "notice"  # the file with what a task prolog or the SPANK plugin prints: what is cold, and why
 LEFT_ALONE = "left-alone"  # the empty file of a job that wants nothing (--no-warm): its image is left to pyxis, too
@@ -53,20 +54,28 @@ def publish(directory: str, record: Record, files: dict[str, str]) -> None:
 
 
 def add(directory: str, record: Record, name: str, text: str) -> None:
-    """Add a file to the job's view, in place of one of that name. Raises `StateUnusable` or `StateFull`."""
+    """Add a file to the job's view, in place of one of that name, unless it has `MOST_FILES`.
+
+    Raises `StateUnusable` or `StateFull`.
+    """
     fresh = f".{name}"
     with using_state(directory):
         for place in (directory, SPARE + directory):
             with suppress(FileNotFoundError), opened_dir(f"{place}/{record.view_id}") as fd:
+                if len(os.listdir(fd)) >= MOST_FILES:
+                    return
                 unlink_if_there(fresh, fd)
                 _add(fd, record, fresh, text, Reserve(reserve_beside(directory)))
                 os.rename(fresh, name, src_dir_fd=fd, dst_dir_fd=fd)
                 return
 
 
-def set_of(reference: str) -> str:
-    """Return the name of the file that says which set of caches is an image's, and where the image is: `KEY PATH`."""
-    return f"set-{sha256(reference.encode()).hexdigest()[:32]}"
+def set_of(reference: str, nodes: str) -> str:
+    """Return the name of the file that says which set of caches a step has, and where its image is: `KEY PATH`.
+
+    `nodes` are the step's, as Slurm tells the step (`job.STEP_NODES`).
+    """
+    return f"set-{sha256(f'{reference} {nodes}'.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
 
 
 def publish_spare(directory: str, record: Record, files: dict[str, str]) -> None:

@@ -11,8 +11,11 @@ from warmstart import sets, view
 from warmstart.host.deadline import after
 from warmstart.record import CacheSet, Seeded
 from warmstart.sets import StepImage
+from warmstart.slurm.nodes import first
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
+from warmstart.store.client import StoreClient
+from warmstart.store.meeting import Meeting
 
 FIRST, OTHER = f"sha256:{'aa' * 32}", f"sha256:{'bb' * 32}"
 IMAGE = StepImage("reg.example.com/a:1", OTHER, "/store/a.sqsh")
@@ -21,23 +24,36 @@ IMAGE = StepImage("reg.example.com/a:1", OTHER, "/store/a.sqsh")
 class Run:
     """A run whose prolog is over, of a job in an image."""
 
-    def __init__(self, root: Path) -> None:
-        (root / "store").mkdir()
-        self.context: Context = a_context(root)
+    def __init__(self, root: Path, node: str = "n1", nodelist: str = "", profile: str = "numba") -> None:
+        """`nodelist` are the job's nodes, if there are several; runs on them below one `root` share a store."""
+        (root / "store").mkdir(exist_ok=True)
+        self.context: Context = a_context(root / node)
+        policy = self.context.policy
+        policy = policy._replace(paths=policy.paths._replace(store=str(root / "store")))
+        store = StoreClient(policy.store_user, policy.paths.store, f"{node}-0a1b2c3d")
+        self.context = self.context._replace(policy=policy, store=store)
         record = self.context.record._replace(
-            image=FIRST, cache="/c", seeded={"numba": Seeded("ns")}, facts={"image": FIRST}, publish_scope="user-1-a"
+            image=FIRST,
+            cache="/c",
+            seeded={profile: Seeded("ns")},
+            facts={"image": FIRST},
+            publish_scope="user-1-a",
+            node=node,
+            head=first(nodelist) in {"", node},
+            nodelist=nodelist,
         )
         self.context = self.context._replace(record=record)
         self.state = self.context.paths.state
         os.makedirs(f"{self.state}/7", mode=0o700, exist_ok=True)
         records.save(self.state, record)
-        workspace.run(self.context, workspace.Options(("numba",)))
+        workspace.run(self.context, workspace.Options((profile,)))
         os.makedirs(self.context.paths.view, exist_ok=True)
         view.publish(self.context.paths.view, record, {"environment": "x"})
 
     def provide(self, image: StepImage = IMAGE) -> str:
         """Have a step ask for its caches."""
-        return sets.provide(self.context._replace(deadline=after(20)), image, [])
+        meeting = Meeting("", "", self.context.record.nodelist) if self.context.record.nodelist else None
+        return sets.provide(self.context._replace(deadline=after(20)), image, [], meeting)
 
     @property
     def sets(self) -> list[CacheSet]:
@@ -51,7 +67,7 @@ class Run:
         place = Path(self.context.record.run_directory, "sets")
         return sorted(os.listdir(place)) if place.is_dir() else []
 
-    def shown(self, reference: str = IMAGE.reference) -> str:
-        """Return what later steps read of an image."""
-        path = Path(self.context.paths.view, "7", view.set_of(reference))
+    def shown(self, reference: str = IMAGE.reference, nodes: str = "") -> str:
+        """Return what later steps on these nodes read of an image."""
+        path = Path(self.context.paths.view, "7", view.set_of(reference, nodes))
         return path.read_text() if path.exists() else ""

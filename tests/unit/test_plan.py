@@ -15,7 +15,7 @@ from warmstart.policy.compiled import Condition, Limits, Pattern, Policy, Wing
 from warmstart.policy.match import Grant, matching, scope_key
 from warmstart.profiles import numba, registry
 from warmstart.profiles.defined import DefinedProfile
-from warmstart.record import Seeded
+from warmstart.record import CacheSet, Seeded
 from warmstart.request import Request, RequestInvalid
 from warmstart.runner import Step
 from warmstart.steps.contract import Outcome
@@ -196,11 +196,13 @@ def test_every_node_harvests_but_for_what_one_node_has_to_say(tmp_path: Path) ->
 
     def wanted(**changes: object) -> list[object]:
         steps = plan.epilog(policy, record._replace(**changes))  # type: ignore[arg-type]
-        return [step.run.keywords["options"].only for step in steps if step.name == "harvest"]  # type: ignore[attr-defined]
+        return [step.run.keywords["options"].of_head for step in steps if step.name == "harvest"]  # type: ignore[attr-defined]
 
-    assert wanted() == [None]
-    assert wanted(head=False) == [{"numba", "vllm"}]
-    assert wanted(head=False, seeded={"files": seeded["files"]}) == [frozenset()]  # it says that it has nothing
+    assert wanted() == [frozenset()]
+    assert (
+        wanted(head=False) == wanted(sets=[CacheSet("0a", "c0ffee00", "i")]) == [{"cuda-computecache", "files", "gone"}]
+    )
+    assert wanted(head=False, seeded={"files": seeded["files"]}) == [{"files"}]  # it says that it has nothing
     assert wanted(head=False, nodelist="") == []  # the record of an earlier release
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +18,11 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.profiles import registry
 from warmstart.record import CacheSet
-from warmstart.seed import overlay
+from warmstart.seed import overlay, together
 from warmstart.sets import MOST, RunOver, SetUnfinished, TooManySets
 from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
+from warmstart.store import board
 
 
 @pytest.fixture
@@ -183,3 +185,79 @@ def test_overlays_that_steps_would_not_see_are_extracted(run: Run, monkeypatch: 
     seeding.attach(refuse)
     assert (dropped, [source.way for source in seeding._sources]) == (["numba"], [""])
     assert len(events(context, "overlay.failed")) == 1
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Run]]:
+    """Give a run on three nodes, which show the same of Triton."""
+    monkeypatch.setattr(view, "allow_reading", lambda *_: None)
+    monkeypatch.setattr(together, "PROPOSAL_S", 0.5)
+    made = {node: Run(tmp_path, node, "n[1-3]", "triton") for node in ("n1", "n2", "n3")}
+    yield made
+    for run in made.values():
+        run.context.store.close()
+
+
+def asked(job: dict[str, Run], *nodes: str, on: str) -> dict[str, str]:
+    """Have a step on some nodes ask on these, one after the other; return whose set each has."""
+    keys = {node: job[node].provide(IMAGE._replace(nodes=on)) for node in nodes}
+    return {node: one.nodes for node, key in keys.items() for one in job[node].sets if one.key == key}
+
+
+def test_a_set_serves_steps_on_its_nodes(job: dict[str, Run]) -> None:
+    """On some of them, and on one; a later step reads of it in the view. Its first node takes down what was said."""
+    assert asked(job, "n1", "n2", "n3", on="n[1-3]") == dict.fromkeys(job, "n[1-3]")
+    assert asked(job, "n2", "n3", on="n[2-3]") == {"n2": "n[1-3]", "n3": "n[1-3]"}
+    assert asked(job, "n3", on="n3") == {"n3": "n[1-3]"}
+    (made,) = job["n3"].sets
+    assert job["n3"].shown(nodes="n[2-3]") == job["n3"].shown(nodes="n3") == f"{made.key} /store/a.sqsh\n"
+    assert [(run.sets[0].head, run.sets[0].topics) for run in job.values()] == [
+        (True, ["test.7.0/set-"]),
+        (False, []),
+        (False, []),
+    ]
+    context = job["n1"].context
+    assert os.listdir(f"{context.policy.paths.store}/runs/test.7.0")
+    context.store.run(after(5), board.take_down, job["n1"].sets[0].topics[0])
+    assert os.listdir(f"{context.policy.paths.store}/runs") == []
+
+
+def test_a_step_on_other_nodes_has_a_set_of_its_own(job: dict[str, Run]) -> None:
+    """Those on more nodes have not seen what the set shows."""
+    assert asked(job, "n2", on="n2") == {"n2": "n2"}
+    assert asked(job, "n1", "n2", on="n[1-2]") == {"n1": "n[1-2]", "n2": "n[1-2]"}
+    assert asked(job, "n2", "n3", on="n[2-3]") == {"n2": "n[2-3]", "n3": "n[2-3]"}
+    assert [one.head for one in job["n2"].sets if one.nodes == "n[2-3]"] == [True]
+
+
+@pytest.mark.parametrize(("first", "whose"), [("n2", "n[2-3]"), ("n3", "n[1-3]")])
+def test_nodes_that_two_steps_reach_in_another_order_have_one_set(job: dict[str, Run], first: str, whose: str) -> None:
+    """A step on all nodes has begun on n3 alone: what is said of the step on two nodes first holds for both."""
+    job["n1"].provide(IMAGE._replace(nodes="n[1-3]"))
+    job["n3"].provide(IMAGE._replace(nodes="n[1-3]"))
+    both = [first, *({"n2", "n3"} - {first})]
+    assert asked(job, *both, on="n[2-3]") == dict.fromkeys(both, whose)
+
+
+@pytest.mark.threat(60)
+@pytest.mark.parametrize("said", ["", "n[1-4]", "n[2-3]", "n9", "n[1-9][1-9]", "x" * 9000, "n[1-"])
+def test_nodes_that_are_not_the_jobs_count_as_one(job: dict[str, Run], said: str) -> None:
+    """Whoever lies harms only that job: the step shows what its node has found."""
+    assert asked(job, "n1", on=said) == {"n1": "n1"}
+    assert not os.path.exists(f"{job['n1'].context.policy.paths.store}/runs")
+
+
+def test_a_node_whose_peers_are_lost_goes_on(job: dict[str, Run]) -> None:
+    """After the bound: nothing is proposed, and the set is cold. Nor does it need the board."""
+    assert asked(job, "n2", on="n[1-2]") == {"n2": "n[1-2]"}
+    assert asked(job, "n1", on="n[1-2]") == {"n1": "n[1-2]"}
+    shutil.rmtree(job["n1"].context.policy.paths.store)
+    assert asked(job, "n3", on="n[2-3]") == {"n3": "n[2-3]"}
+
+
+def test_who_shows_nothing_from_the_store_need_not_agree(job: dict[str, Run]) -> None:
+    """A job that starts cold on purpose, or whose tools do not compile in step: any set of the image will do."""
+    for run in job.values():
+        records.save(run.state, run.context.record._replace(fresh=True))
+        run.context = run.context._replace(record=run.context.record._replace(fresh=True))
+    assert asked(job, "n2", on="n[1-2]") == asked(job, "n2", on="n[2-3]") == {"n2": "n[1-2]"}

@@ -35,8 +35,8 @@ from warmstart.images.scratch import Caps
 from warmstart.images.store import layout, uses
 from warmstart.images.user import own_images
 from warmstart.images.user.own_images import Made
-from warmstart.job import JobUnreadable, from_environment
-from warmstart.paths import Installation
+from warmstart.job import STEP_NODES, JobUnreadable, from_environment
+from warmstart.paths import SETS, Installation
 from warmstart.policy.compiled import Images, Policy
 from warmstart.policy.current import current_policy
 from warmstart.policy.match import NO_RULE, OBSERVE
@@ -160,12 +160,14 @@ def _shared(installation: Installation, reference: Reference, policy: Policy) ->
 
 def _asked_for(installation: Installation, name: str) -> Made | None:
     """Return the image of an earlier step that asked for its caches."""
-    text = next(view.files(installation, _job(), view.set_of(name)), b"").decode("utf-8", "replace")
-    caches, _, path = text.rstrip("\n").partition(" ")
-    if not path or not os.access(path, os.R_OK):
-        return None
-    _note_use(installation, path)
-    return Made(path, caches)
+    run = os.path.dirname(_job_tmp(installation))
+    for text in view.files(installation, _job(), view.set_of(name, os.environ.get(STEP_NODES, ""))):
+        caches, _, path = text.decode("utf-8", "replace").rstrip("\n").partition(" ")
+        is_here = not caches or os.path.isdir(f"{run}/{SETS}/{caches}")  # not another node's of this host
+        if path and is_here and os.access(path, os.R_OK):
+            _note_use(installation, path)
+            return Made(path, caches)
+    return None
 
 
 def _is_used_today(policy: Policy, path: str) -> bool:

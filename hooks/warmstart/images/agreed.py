@@ -3,8 +3,9 @@
     head node       find the images, or learn why there are none ─▶ say so
     other nodes     wait for its word ─▶ take the images with those digests, or fail as it did
 
-The other nodes ask no registry and read no tag, so a tag that moves meanwhile means one image for the whole job. Runs
-as root; hot path of jobs on several nodes.
+The other nodes ask no registry and read no tag, so a tag that moves meanwhile means one image for the whole job. Of an
+image that only a step names, whichever node has found it first says which one it is. Runs as root; hot path of jobs on
+several nodes.
 """
 
 from __future__ import annotations
@@ -68,8 +69,13 @@ class Heads:
         self._waited_s = 0.0  # for its word
 
     def say(self, images: dict[str, HeadImage], deadline: Deadline) -> dict[str, HeadImage]:
-        """Say on the head node which images it has; return that, or what an earlier prolog of this run has said."""
+        """Say which images the head node has; return that, or what an earlier prolog of this run has said."""
         return self._board.begin(_WORD, HeadImages(images), deadline.within(SAY_S)).images
+
+    def heard(self, deadline: Deadline) -> dict[str, HeadImage]:
+        """Return what was said so far."""
+        said = self._board.hear(_WORD, HeadImages, deadline.within(SAY_S))
+        return said.images if said else {}
 
     def word(self, image: str, job_end: JobEnd, deadline: Deadline) -> Mapping[str, HeadImage]:
         """Wait on another node for what the head node says, of `image` among others.

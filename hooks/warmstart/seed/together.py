@@ -7,7 +7,8 @@ A profile is warm on all nodes or cold on all (docs/reference/seeding.md, Jobs o
 node can show exactly what the head node proposed, in time. Whatever a node cannot find out counts as cold.
 
 Times: the head node chooses at most `seed.fetch_budget` and `VOTES_S` after its proposal, or chooses cold. Other nodes
-wait `MARGIN_S` longer than that, from when they saw the proposal.
+wait `MARGIN_S` longer than that, from when they saw the proposal. Who has waited in vain says in the head node's place
+that nothing is shown: what is said first holds for all, so a head node that was merely slow shows nothing either.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ import time
 from warmstart.host.deadline import Deadline, after, looks
 from warmstart.lean import Mapping, NamedTuple, partial
 from warmstart.record import Record
-from warmstart.slurm.nodes import expand
+from warmstart.slurm.nodes import expand, first
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
 from warmstart.store.index import Suspicion
-from warmstart.store.meeting import Meeting
+from warmstart.store.meeting import HeadSilent, Meeting
 
 VOTES_S = 5.0  # for mounts, votes and what the store is late by
 MARGIN_S = 5.0  # by which a node waits longer for the choice than the head node may take
-PROPOSAL_S = 20.0  # that other nodes wait for the proposal, from where they need it
+PROPOSAL_S = 20.0  # that other nodes wait for the proposal, from where they need it, if there is time for the rest then
+SAYING_S = 2.0  # of a node's time, for what it says in the head node's place
 NO_VOTE = "no-vote"  # a node did not vote in time
 _PROPOSAL, _CHOICE, _VOTE = "proposal", "choice", "vote."  # notices
 
@@ -95,9 +97,7 @@ class Together:
         if self._record.head:
             made = self._board.begin(_PROPOSAL, Proposal(dict(own), self.suspicions), deadline)
         else:
-            look = partial(self._board.hear, _PROPOSAL, Proposal)
-            until = deadline.within(0.0 if self._store.head_silent else PROPOSAL_S)  # waited for once already
-            made = self._board.await_head(look, until, "proposed nothing")
+            made = self._heard(deadline)
         for profile in made.profiles.values():
             for offer in profile.offers:
                 self._store.check_offer(offer, scopes)
@@ -105,6 +105,18 @@ class Together:
         self._proposed = [*made.profiles]
         self.suspicions = made.suspicions
         return made.profiles
+
+    def _heard(self, deadline: Deadline) -> Proposal:
+        """Wait for the proposal; in the end propose nothing."""
+        spare = deadline.left() - self._budget_s - VOTES_S - SAYING_S
+        until = after(0.0 if self._store.head_silent else max(0.0, min(PROPOSAL_S, spare)))  # waited for once already
+        try:
+            return self._board.await_head(partial(self._board.hear, _PROPOSAL, Proposal), until, "proposed nothing")
+        except HeadSilent:
+            made = self._board.begin(_PROPOSAL, Proposal({}), after(SAYING_S))
+            if not made.profiles:
+                raise
+            return made
 
     def settle(self, cold: dict[str, str], deadline: Deadline) -> Settled:
         """Tell the others which profiles this node cannot show, and why; return what all of them show.
@@ -117,22 +129,34 @@ class Together:
             choice = self._board.say(_CHOICE, self._counted(cold, until), deadline)
         else:
             self._board.say(_VOTE + self._record.node, Vote(cold), deadline)
-            choice = self._board.await_head(partial(self._board.hear, _CHOICE, Choice), until, "chosen nothing")
+            choice = self._chosen(Deadline(until.at - SAYING_S))
         return Settled(choice.cold, round(time.monotonic() - began, 3))
+
+    def _chosen(self, until: Deadline) -> Choice:
+        """Wait for the choice; in the end choose cold."""
+        try:
+            return self._board.await_head(partial(self._board.hear, _CHOICE, Choice), until, "chosen nothing")
+        except HeadSilent as error:
+            silent = Cold(error.code, [first(self._nodelist)])
+            mine = Choice(dict.fromkeys(self._proposed, silent))
+            if (choice := self._board.say(_CHOICE, mine, after(SAYING_S))) == mine:
+                raise
+            return choice
 
     def _counted(self, own: dict[str, str], until: Deadline) -> Choice:
         """Return the choice of the head node by the votes of all nodes; a profile without a vote is cold."""
         votes = {self._record.node: own}
         missing = {*expand(self._nodelist)} - {self._record.node}
-        for _ in looks(until):
-            if until.expired():  # the others give up soon
-                break
-            known = [_VOTE + node for node in votes]
-            given = self._board.hear_all(_VOTE, Vote, known, until)
-            votes.update({name.removeprefix(_VOTE): vote.cold for name, vote in given.items()})
-            missing -= votes.keys()
-            if not missing:
-                break
+        with self._board.waiting():
+            for _ in looks(until):
+                if until.expired():  # the others give up soon
+                    break
+                known = [_VOTE + node for node in votes]
+                given = self._board.hear_all(_VOTE, Vote, known, until)
+                votes.update({name.removeprefix(_VOTE): vote.cold for name, vote in given.items()})
+                missing -= votes.keys()
+                if not missing:
+                    break
         cold: dict[str, Cold] = {}
         for profile in self._proposed:
             against = {node: why for node, word in votes.items() if (why := word.get(profile))}

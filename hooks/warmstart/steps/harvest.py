@@ -95,7 +95,7 @@ class Options(NamedTuple):
     max_entries: int
     failure: Callable[[Deadline], str] | None = None  # returns why the job failed, "" if it succeeded
     after_success: frozenset[str] | None = None  # the profiles to harvest only after success; None: all
-    only: frozenset[str] | None = None  # the profiles to harvest on this node; None: all
+    of_head: frozenset[str] = frozenset()  # the profiles to harvest on the head node of a set alone
 
 
 class _Harvested(NamedTuple):
@@ -190,8 +190,9 @@ def _to_harvest(context: Context, options: Options, deadline: Deadline) -> list[
     record = context.record
     is_left = bool(record.left)
     names = {one.key: one.deferred if is_left else list(one.seeded) for one in context.record.each()}
-    if options.only is not None:
-        names = {key: [name for name in of_set if name in options.only] for key, of_set in names.items()}
+    for one in context.record.each():
+        if not one.head:
+            names[one.key] = [name for name in names[one.key] if name not in options.of_head]
     if options.failure and (reason := options.failure(deadline.within(CONTROLLER_SECONDS))):
         every = dict.fromkeys(name for of_set in names.values() for name in of_set)
         left_out = [name for name in every if options.after_success is None or name in options.after_success]

@@ -14,7 +14,7 @@ from warmstart.images.reference import PyxisImage, Reference
 from warmstart.images.single_flight import STORE_FAILED
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged
-from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple, partial
+from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple, partial, suppress
 from warmstart.policy import trust
 from warmstart.record import CLAIMED, RecordChange
 from warmstart.steps.contract import Context, Outcome
@@ -57,6 +57,8 @@ class Options(NamedTuple):
     refresh: bool = False  # whether to ask the registry what tags mean now
     meeting: Meeting | None = None  # where the head node says which images it has; None: each node finds its own
     agreed: frozenset[Reference] = frozenset()  # the references of which it says so
+    of_step: bool = False  # only a step names them: of these whoever has found them first says so
+    said: Mapping[str, HeadImage] = {}  # noqa: RUF012 - what this node knows to be said, by canonical reference
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -70,6 +72,8 @@ def run(context: Context, options: Options) -> Outcome:
     from warmstart.images.agreed import Heads
 
     heads = Heads(context.store, context.record, options.meeting)
+    if options.of_step:
+        return _as_first(context, options, heads)
     if not context.record.head:
         image = next(reference.canonical() for reference in options.references if reference in options.agreed)
         try:
@@ -112,6 +116,29 @@ def _as_head(context: Context, options: Options, heads: Heads) -> Outcome:
         return _Job(context, options).obtain(heads, first_said)
     if failure is not None:
         raise failure
+    return outcome
+
+
+def _as_first(context: Context, options: Options, heads: Heads) -> Outcome:
+    """Obtain images as the job's first step in them has, on whichever node; or say which they are.
+
+    Where the board is out of order each node has what it finds.
+    """
+    said = dict(options.said)
+    if not said:
+        with suppress(StoreError):
+            said = heads.heard(context.deadline)
+    if said:
+        return _Job(context, options).obtain(heads, said)
+    from warmstart.images.agreed import HeadImage
+
+    job = _Job(context, options)
+    outcome = job.obtain()
+    own = {name: HeadImage(image.digest, stale=image.reason) for name, image in job.images.items()}
+    with suppress(StoreError):
+        said = heads.say(own, context.deadline)
+        if {name: image.digest for name, image in said.items()} != {name: image.digest for name, image in own.items()}:
+            return _Job(context, options).obtain(heads, said)
     return outcome
 
 

@@ -105,11 +105,14 @@ def hear(store: str, topic: Topic, notices: list[str], known: list[str]) -> dict
 
 
 def take_down(store: str, path: str) -> None:
-    """Remove the notices of a topic, `<run>/<topic>`, if there are any. Raises `StoreFailed`."""
+    """Remove the notices of a topic, `<run>/<topic>`, if there are any; of all that begin so if it ends in a dash.
+
+    Raises `StoreFailed`.
+    """
     run, _, topic = path.partition("/")
     with store_errors(f"removing {path}"), _opened(store, run) as fd:
         for file in os.listdir(fd) if fd >= 0 else ():
-            if file.startswith(f"{topic}."):
+            if file.startswith(topic if topic.endswith("-") else f"{topic}."):
                 unlink_if_there(file, fd)
         with suppress(OSError):  # other topics are still up, or it is gone
             os.rmdir(f"{store}/{DIRECTORY}/{run}")

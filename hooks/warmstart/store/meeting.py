@@ -10,7 +10,7 @@ import time
 from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline, after, looks
-from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, dumps, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, dumps, suppress
 from warmstart.record import Record
 from warmstart.slurm.nodes import first
 from warmstart.store import board
@@ -39,17 +39,22 @@ class HeadSilent(StoreError):
     hint = "check whether its prolog failed or started late (PrologFlags=Alloc), and whether the nodes share the store"
 
 
+def _nobody(_: bool) -> None:
+    """Do nothing."""
+
+
 class Meeting(NamedTuple):
     """Where the nodes of one run of a job meet, and about what."""
 
     run: str  # `board.run_of`
     topic: str
-    nodelist: str  # the job's, or the component's
+    nodelist: str  # of those who meet: the job's, the component's, or a step's
+    waits: Callable[[bool], object] = _nobody  # is told when this node begins to wait for others, and when it goes on
 
     def joined(self, store: StoreClient, record: Record) -> Board:
         """Return this node's side of it."""
         whose = Whose(record.uid, record.cluster, self.nodelist)
-        return Board(store, Topic(self.run, self.topic, store.writer, whose))
+        return Board(store, Topic(self.run, self.topic, store.writer, whose), self.waits)
 
     @property
     def path(self) -> str:
@@ -60,10 +65,11 @@ class Meeting(NamedTuple):
 class Board:
     """One topic, as one node says and hears it. Each call raises `StoreError`."""
 
-    def __init__(self, store: StoreClient, topic: Topic) -> None:
+    def __init__(self, store: StoreClient, topic: Topic, waits: Callable[[bool], object] = _nobody) -> None:
         """Say nothing yet."""
         self._store = store
         self._topic = topic
+        self._waits = waits
 
     def begin(self, notice: str, value: N, deadline: Deadline) -> N:
         """Say the first notice; return it, or what an earlier prolog of this run has said."""
@@ -89,13 +95,23 @@ class Board:
         The client of the store keeps whether the head node was silent last, for what need not wait for it again.
         """
         began = time.monotonic()
-        for _ in looks(until):
-            if (seen := look(after(LOOK_S))) is not None:
-                self._store.head_silent = False
-                return seen
+        with self.waiting():
+            for _ in looks(until):
+                if (seen := look(after(LOOK_S))) is not None:
+                    self._store.head_silent = False
+                    return seen
         self._store.head_silent = True
         head = first(self._topic.whose.nodelist)
         raise HeadSilent(head=head, what=what, seconds=round(time.monotonic() - began))
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Tell for a `with` that this node waits for others (`Meeting.waits`)."""
+        self._waits(True)
+        try:
+            yield
+        finally:
+            self._waits(False)
 
     def _said(self, text: str, value: N) -> N:
         return _read(type(value), text) or value

@@ -25,6 +25,7 @@ from warmstart.images.reference import Reference
 from warmstart.images.store import uses
 from warmstart.images.user import own_images
 from warmstart.images.user.own_images import Directory, Made
+from warmstart.paths import SETS
 from warmstart.policy.compiled import Condition, Pattern
 from warmstart.store.layout import StoreFailed
 
@@ -222,6 +223,11 @@ class Job:
         """What enroot's hook is told of the step."""
         return self.left(".other-0")
 
+    def show(self, text: str) -> None:
+        """Let an earlier step have asked, and its set be there."""
+        (self.view / view.set_of(BY_DIGEST.removeprefix("docker://"), "")).write_text(text)
+        (self.root / SETS / text.partition(" ")[0]).mkdir(parents=True)
+
     def left(self, name: str) -> str | None:
         """Return a note that the importer has left."""
         path = self.root / "tmp/warmstart-images" / name
@@ -238,9 +244,12 @@ def test_the_hook_is_told_which_caches_a_step_has(
     job.made = Made(path, "c0ffee00")
     assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
     assert (job.note, job.asked) == ("c0ffee00\n", 1)
-    (job.view / view.set_of(BY_DIGEST.removeprefix("docker://"))).write_text(f"0ddba11d {path}\n")
+    job.show(f"0ddba11d {path}\n")
     assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
     assert (job.note, job.asked, imported) == ("0ddba11d\n", 1, [])
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
+    assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
+    assert (job.note, job.asked) == ("c0ffee00\n", 2)  # what a step on other nodes has may differ
 
 
 COLD = (
@@ -288,7 +297,7 @@ def test_many_short_steps_ask_root_nothing(
 ) -> None:  # fmt: skip
     """Once a set is made, each finds it in the job's view."""
     path, job = stored(entry_site), Job(entry_site, monkeypatch)
-    (job.view / view.set_of(BY_DIGEST.removeprefix("docker://"))).write_text(f"0ddba11d {path}\n")
+    job.show(f"0ddba11d {path}\n")
     for step in range(1000):
         entry_site.environ(SLURM_JOB_ID="7", SLURM_STEP_ID=str(step))
         assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"

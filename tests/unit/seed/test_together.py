@@ -39,12 +39,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together, "PROPOSAL_S", 0.5)
     monkeypatch.setattr(together, "VOTES_S", 0.5)
     monkeypatch.setattr(together, "MARGIN_S", 0.5)
+    monkeypatch.setattr(together, "SAYING_S", 0.1)
 
 
-def member(store: Path, node: str, nodes: list[str]) -> Together:
+def member(store: Path, node: str, nodes: list[str], about: str = "caches") -> Together:
     """Return a node's part in the agreement of job 7."""
     made = Record("0a1b2c3d", "b", 7, 7, 2001, 2001, "a", "", "main", "c", node, head=node == nodes[0])
-    return Together(Local(store), made, Meeting("c.7.0", "caches", ",".join(nodes)), 0.5)
+    return Together(Local(store), made, Meeting("c.7.0", about, ",".join(nodes)), 0.5)
 
 
 def agree(
@@ -115,7 +116,7 @@ def test_a_head_node_that_was_silent_once_is_waited_for_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node looks once more for what it says next, and takes it if it is there."""
-    part, again = member(tmp_path, "n2", NODES[:2]), member(tmp_path, "n2", NODES[:2])
+    part, again = (member(tmp_path, "n2", NODES[:2], about) for about in ("caches", "trees"))
     looked: list[Topic] = []
     real = board.hear
 
@@ -127,13 +128,30 @@ def test_a_head_node_that_was_silent_once_is_waited_for_no_more(
     with pytest.raises(HeadSilent):
         part.proposal({}, after(30))
     assert len(looked) > 1
-    again._store, again._board = part._store, part._board  # of one hook
+    again._store = part._store  # of one hook
     looked.clear()
-    with pytest.raises(HeadSilent):
-        again.proposal({}, after(30))
-    assert len(looked) == 1
-    member(tmp_path, "n1", NODES[:2]).proposal(OFFERED, after(30))
+    member(tmp_path, "n1", NODES[:2], "trees").proposal(OFFERED, after(30))
     assert again.proposal({}, after(30)) == OFFERED
+    assert len(looked) == 1
+
+
+def test_a_head_node_that_was_waited_for_in_vain_proposes_nothing(tmp_path: Path) -> None:
+    """Who gave up has said so, and a third node need not wait."""
+    late, others = member(tmp_path, "n1", NODES[:3]), [member(tmp_path, node, NODES[:3]) for node in NODES[1:3]]
+    with pytest.raises(HeadSilent):
+        others[0].proposal({}, after(30))
+    assert (others[1].proposal({}, after(30)), late.proposal(OFFERED, after(30))) == ({}, {})
+
+
+def test_a_node_that_has_little_time_waits_no_longer_than_leaves_some_for_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the bundles and the others' votes."""
+    monkeypatch.setattr(together, "PROPOSAL_S", 60.0)
+    part, end = member(tmp_path, "n2", NODES[:2]), after(1.5)
+    with pytest.raises(HeadSilent):
+        part.proposal({}, end)
+    assert end.left() > 0.8
 
 
 def test_who_voted_and_learns_no_choice_is_told(tmp_path: Path) -> None:
@@ -146,13 +164,13 @@ def test_who_voted_and_learns_no_choice_is_told(tmp_path: Path) -> None:
 
 
 def test_a_head_node_that_is_late_chooses_cold(tmp_path: Path) -> None:
-    """The others have given up by then, though all have voted."""
+    """The others have given up by then, though all have voted, and have said so."""
     head, other = (member(tmp_path, node, NODES[:2]) for node in NODES[:2])
     head.proposal(OFFERED, after(30))
     other.proposal({}, after(30))
     with pytest.raises(HeadSilent):
         other.settle({}, after(30))
-    assert head.settle({}, after(30)).cold == {"alpha": Cold("no-vote", ["n2"])}
+    assert head.settle({}, after(30)).cold == {"alpha": Cold("head-silent", ["n1"])}
 
 
 def test_a_prolog_that_runs_again_keeps_to_the_choice(tmp_path: Path) -> None:

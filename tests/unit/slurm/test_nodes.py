@@ -71,6 +71,26 @@ def test_a_list_is_expanded(hostlist: str, hosts: list[str]) -> None:
     assert first(hostlist) == (hosts or [""])[0]
 
 
+@pytest.mark.parametrize(
+    "hostlist",
+    [
+        "[1-9]" * 9,
+        "n[1-9][1-9]",
+        "n[1-9,1-9,1-9]",
+        "n[1-9],m[1-9]",
+        "[1]" * 20_000,
+        "a" * 300,
+        f"n[{'0' * 300}1-9]",
+        "n[1-",
+        "n[]",
+    ],
+)
+def test_a_list_of_a_users_takes_no_more_than_it_may(hostlist: str) -> None:
+    """Ten hosts, here: neither more of them, nor longer names."""
+    with pytest.raises(ValueError, match=r"."):
+        expand(hostlist, most=10)
+
+
 # The head node is the first of Slurm's compressed list.
 
 

@@ -148,7 +148,8 @@ def test_the_store_is_asked_only_about_what_is_new(job: Job, monkeypatch: pytest
 def test_a_job_that_used_no_tool_leaves_nothing(job: Job) -> None:
     """No bundle, and nothing that failed; a job without profiles is not looked at."""
     assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": [], "judged": {}})
-    assert job.harvest(PLENTY._replace(only=frozenset())) == Outcome("skipped")
+    job.context = job.context._replace(record=job.context.record._replace(head=False))
+    assert job.harvest(PLENTY._replace(of_head=frozenset({"numba"}))) == Outcome("skipped")
 
 
 def test_what_the_validator_refuses_goes_nowhere(job: Job) -> None:
@@ -238,6 +239,14 @@ def test_each_set_is_published_in_its_own_namespace(job: Job) -> None:
     assert [(event["namespace"], event.get("set")) for event in told] == [("ns", None), ("other", other.key)]
     offered: Offers = bundles.offers(job.store, [SCOPE], "numba", "other", "n1-test")
     assert [entry for offer in offered.offers for entry in offer.entries] == job.offered() == [ENTRY]
+
+
+def test_each_set_has_a_head_node_of_its_own(job: Job) -> None:
+    """The first of those whose step it is; of some profiles that one alone is harvested."""
+    with_another_set(job)
+    job.context = job.context._replace(record=job.context.record._replace(head=False))
+    job.harvest(PLENTY._replace(of_head=frozenset({"numba"})))
+    assert [event["namespace"] for event in events(job.context, "cache.harvested")] == ["other"]
 
 
 def test_what_is_deferred_is_a_sets(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.runs import events
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import private, single_flight
+from warmstart.images.agreed import HeadImage, Heads
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable
 from warmstart.images.private import JobOwner
 from warmstart.images.query import Missing, Obtained, Requester, Site
@@ -252,6 +254,60 @@ def test_all_nodes_have_the_head_nodes_image(
     assert other.record == {"image": DIGEST, "images": {FIRST.canonical(): "/store/2.sqsh"}}
     assert [name for name, _, _ in flights.asked] == [FIRST.canonical(), FIRST.at(DIGEST)]
     assert [event["image"] for event in events(context, "image.reused")] == [FIRST.canonical()] * 2
+
+
+def found_in_turn(monkeypatch: pytest.MonkeyPatch, *digests: str) -> list[str]:
+    """Let a tag mean one digest after the other, each once; return what is asked for."""
+    asked: list[str] = []
+    meanings = iter(digests)
+
+    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
+        asked.append(reference.canonical())
+        digest = reference.digest or next(meanings, "")
+        if not digest:
+            raise ImageNotFound(image=reference.canonical())
+        return Obtained("x", "/store/x.sqsh", digest, 4096, "reused", 0.0)
+
+    monkeypatch.setattr(single_flight, "obtain", obtain)
+    return asked
+
+
+def test_a_steps_image_is_what_the_jobs_first_step_in_it_found(
+    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On whichever node, and nobody waits for the head node. Who finds none says nothing."""
+    options, moved = meeting._replace(of_step=True), f"sha256:{'cd' * 32}"
+    asked = found_in_turn(monkeypatch)
+    with pytest.raises(ImageNotFound):
+        image.run(context, options)
+    assert asked == [FIRST.canonical()]
+    asked = found_in_turn(monkeypatch, DIGEST, moved)
+    nodes = [another(context), context, another(context)]
+    assert [image.run(node, options).record["image"] for node in nodes] == [DIGEST] * 3
+    assert asked == [FIRST.canonical(), FIRST.at(DIGEST), FIRST.at(DIGEST)]
+
+
+def test_steps_that_find_an_image_at_once_have_the_same(
+    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who comes second with its word takes the other's."""
+    options, moved = meeting._replace(of_step=True), f"sha256:{'cd' * 32}"
+    found_in_turn(monkeypatch, DIGEST, moved)
+    image.run(context, options)
+    monkeypatch.setattr(Heads, "heard", lambda *_: {})
+    assert image.run(another(context), options).record["image"] == DIGEST
+
+
+def test_what_this_node_knows_needs_no_board(
+    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image that the prolog has found; where the board is out of order, a node has what it finds."""
+    asked = found_in_turn(monkeypatch, DIGEST)
+    os.rmdir(context.policy.paths.store)
+    options = meeting._replace(of_step=True)
+    known = options._replace(said={FIRST.canonical(): HeadImage(DIGEST)})
+    assert [image.run(context, one).record["image"] for one in (known, options)] == [DIGEST] * 2
+    assert asked == [FIRST.at(DIGEST), FIRST.canonical()]
 
 
 def test_a_prolog_that_runs_again_keeps_to_its_word(

@@ -4,10 +4,10 @@
                                                                                            │
       the answer: one line ◀─ obtained and waited for, as by a prolog (`steps.image`) ◀─ policy
 
-The line has the image's reference and nothing else: nothing that a user writes says who the user is, or which job this
-is. The kernel names uid and process of the other end; one of that process's parents must be a step daemon of root's;
-and a record of that daemon's job must be that uid's. So what has left its step, and what comes from outside of jobs,
-gets no answer but ALONE.
+The line has the image's reference and the step's nodes: nothing that a user writes says who the user is, or which job
+this is, and of nodes only those of that job count (`sets.own_nodes`). The kernel names uid and process of the other
+end; one of that process's parents must be a step daemon of root's; and a record of that daemon's job must be that
+uid's. So what has left its step, and what comes from outside of jobs, gets no answer but ALONE.
 
 A record shows that the prolog enforced, and has the job's verified attributes. A job for which the prolog had nothing
 to do has none: of it root knows the user and the node, so what rules grant by other attributes it does not have.
@@ -29,7 +29,9 @@ from warmstart import plan, sets
 from warmstart import record as records
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import after
+from warmstart.images.agreed import HeadImage
 from warmstart.images.reference import Reference, check_allowed, parse
+from warmstart.images.store import layout
 from warmstart.job import Job
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
@@ -38,10 +40,21 @@ from warmstart.record import Record
 from warmstart.session import Session, open_session
 from warmstart.steps import image, seed
 from warmstart.steps.contract import Context
-from warmstart.wings.step_images.asking import ALONE, ANSWER_S, FAILED, NO_CACHES, THERE, Answer, peer
+from warmstart.store.meeting import Meeting
+from warmstart.wings.step_images.asking import (
+    ALONE,
+    ANSWER_S,
+    FAILED,
+    GOES_ON,
+    LONGEST_LINE,
+    NO_CACHES,
+    THERE,
+    WAITS,
+    Answer,
+    peer,
+)
 from warmstart.wings.step_images.job import claimed_node, daemon_of, other_namespaces
 
-LONGEST_LINE = 600  # bytes
 READ_S = 2.0  # for the line
 PREPARE_S = 20  # until it is known how long to wait
 ROOT = 0
@@ -53,6 +66,14 @@ class SetFailed(ResourceError):
     code = "set-failed"
     template = "{problem}"
     hint = "read the reason; the step runs cold"
+
+
+class Question(NamedTuple):
+    """What a step asks for."""
+
+    reference: Reference
+    nodes: str  # the step's, as it says
+    pid: int  # who asks
 
 
 class Asker(NamedTuple):
@@ -105,7 +126,8 @@ def _answer(installation: Installation, text: str, credentials: tuple[int, int, 
     asker = None if installation.is_off or uid == ROOT else find_asker(installation, pid, uid)
     if asker is None:
         return Answer(ALONE)
-    reference = parse(text)
+    name, _, nodes = text.partition(" ")
+    question = Question(parse(name), nodes, pid)
     with open_session(installation, "step-images", asker.node) as opened:
         signal.alarm(int(opened.policy.images.wait + ANSWER_S))
         granted = _granted(opened.policy, asker)
@@ -114,7 +136,7 @@ def _answer(installation: Installation, text: str, credentials: tuple[int, int, 
         job, record = granted
         session = opened._replace(audit=opened.audit.bind(**record.job_labels))
         try:
-            return _obtain(session, job, record, reference, pid)
+            return _obtain(session, job, record, question)
         except WarmstartError as error:
             session.failed(image.NAME, error)
             return _failed(error)
@@ -191,21 +213,23 @@ def _job(record: Record) -> Job:
     )
 
 
-def _obtain(session: Session, job: Job, record: Record, reference: Reference, pid: int) -> Answer:
-    policy = session.policy
+def _obtain(session: Session, job: Job, record: Record, question: Question) -> Answer:
+    policy, reference = session.policy, question.reference
     check_allowed(reference, policy.images.registries)
     # A private image is copied into the job's workspace.
     private = plan.private_images(policy, job, [reference]) if record.workspace else ()
     audit = session.audit.bind(step=image.NAME)
     context = Context(policy, session.paths, record, audit, after(policy.images.wait + ANSWER_S), session.store)
-    done = image.run(context, image.Options((reference,), private=private))
+    meeting = plan.meeting_of(job, plan.grant(policy, job))
+    done = image.run(context, _options(context, reference, private, meeting))
     path = done.record["images"][reference.canonical()]
     notices, caches = list(done.notices), NO_CACHES
     if record.cache and record.seeded:
-        found = sets.StepImage(reference.canonical(), done.record["image"], path)
+        found = sets.StepImage(reference.canonical(), done.record["image"], path, question.nodes)
         signal.alarm(int(policy.seed.fetch_budget + sets.BEYOND_FETCHING_S + ANSWER_S))
         try:
-            caches = _caches(context._replace(deadline=after(policy.seed.fetch_budget + ANSWER_S)), found, pid)
+            context = context._replace(deadline=after(policy.seed.fetch_budget + ANSWER_S))
+            caches = _caches(context, found, meeting and meeting._replace(waits=_say), question.pid)
         except (WarmstartError, OSError) as error:
             why = error if isinstance(error, WarmstartError) else SetFailed(problem=error.strerror or str(error))
             session.failed(seed.NAME, why)
@@ -213,7 +237,28 @@ def _obtain(session: Session, job: Job, record: Record, reference: Reference, pi
     return Answer(THERE, path, text="".join(f"{line}\n" for line in notices), caches=caches)
 
 
-def _caches(context: Context, image: sets.StepImage, pid: int) -> str:
+def _options(
+    context: Context, reference: Reference, private: tuple[tuple[Reference, str], ...], meeting: Meeting | None
+) -> image.Options:
+    """Return how to find an image: it is what it was for this job before, here or on another node."""
+    options = image.Options((reference,), private=private)
+    record, name = context.record, reference.canonical()
+    path = record.images.get(name, "")
+    is_known = os.path.dirname(path) == f"{context.policy.paths.store}/{layout.IMAGES}"
+    said = {name: HeadImage(layout.digest_of(os.path.basename(path)))} if is_known else {}
+    if not reference.tag or not (meeting or said):
+        return options
+    place = sets.meeting_about(record, name, record.nodelist or record.node)
+    return options._replace(meeting=place, agreed=frozenset({reference}), of_step=True, said=said)
+
+
+def _caches(context: Context, image: sets.StepImage, meeting: Meeting | None, pid: int) -> str:
     """Return which set of caches a step's container has."""
     with other_namespaces(pid, context.record.job_id) as namespaces:
-        return sets.provide(context, image, namespaces)
+        return sets.provide(context, image, namespaces, meeting)
+
+
+def _say(waits: bool) -> None:
+    """Tell the server whether this process waits for other nodes."""
+    with suppress(OSError):  # nobody listens
+        os.write(1, WAITS if waits else GOES_ON)

@@ -1,9 +1,9 @@
 """What the importer of a step asks this node's root for: the import that a prolog would have asked for.
 
 Runs as the job's user. The step names its image to root at a socket (`server`): one line with the canonical
-reference. Root finds out by itself which job asks, waits for the image as a prolog does, up to `images.wait`, and
-answers with one line, an `Answer` as JSON. Before that it sends an empty line (`HEARD`), within a second: what says
-nothing for so long is out of order. A step waits longer than `images.wait` by asking again.
+reference, a blank, and the step's nodes. Root finds out by itself which job asks, waits for the image as a prolog does,
+up to `images.wait`, and answers with one line, an `Answer` as JSON. Before that it sends an empty line (`HEARD`),
+within a second: what says nothing for so long is out of order. A step waits longer than `images.wait` by asking again.
 
 A socket of anybody but root is none.
 """
@@ -30,7 +30,9 @@ EXPIRED = "image-wait-expired"
 NO_CACHES = "-"
 HEARD = b"\n"  # the line before an answer that takes its time
 HEARD_S = 1.0
+WAITS, GOES_ON = b"w", b"g"  # what root's process that answers tells its server, on descriptor 1
 MOST_BROKEN = 3  # lines that break off one after the other; then root's program is out of order
+LONGEST_LINE = 1 << 16  # bytes of a question
 LONGEST = 8192  # bytes of an answer
 LONGEST_TEXT = 2000  # characters of one text in it
 ANSWER_S = 60.0  # beyond `images.wait`, for what comes before and after the wait
@@ -64,15 +66,18 @@ class Answer(NamedTuple):
         return json.dumps(list(cut)).encode() + b"\n"
 
 
-def obtain(path: str, reference: Reference, rules: Images, find: Callable[[], str], *, waits_on: bool) -> Answer:
+def obtain(
+    path: str, reference: Reference, rules: Images, find: Callable[[], str], *, waits_on: bool, nodes: str = ""
+) -> Answer:
     """Ask at the socket `path`, and wait as long as the policy says: up to `wait`, or the import's deadline.
 
-    `find` looks for the image in the store as the user; it is called while root is busy with others.
+    `nodes` are those of the step, as Slurm tells it (`job.STEP_NODES`). `find` looks for the image in the store as
+    the user; it is called while root is busy with others.
     """
     end, pause = after(rules.import_deadline if waits_on else rules.wait), FIRST_PAUSE_S
     broken = 0
     while True:
-        answer = ask(path, reference, rules.wait + ANSWER_S)
+        answer = ask(path, reference, rules.wait + ANSWER_S, nodes)
         broken = broken + 1 if answer.said == BROKEN else 0
         if broken == MOST_BROKEN:
             return Answer(ALONE)
@@ -86,8 +91,11 @@ def obtain(path: str, reference: Reference, rules: Images, find: Callable[[], st
             return Answer(THERE, found)
 
 
-def ask(path: str, reference: Reference, seconds: float) -> Answer:
+def ask(path: str, reference: Reference, seconds: float, nodes: str = "") -> Answer:
     """Ask once; ALONE if nobody of root's listens there, BROKEN if the line breaks off, or nobody says a word."""
+    question = f"{reference.canonical()} {nodes}\n".encode("utf-8", "surrogateescape")
+    if len(question) > LONGEST_LINE:  # as if this were the step's only node
+        return ask(path, reference, seconds)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(CONNECT_S)
         try:
@@ -101,7 +109,7 @@ def ask(path: str, reference: Reference, seconds: float) -> Answer:
         line.settimeout(HEARD_S)
         try:
             with suppress(BrokenPipeError):  # root has answered already, and has no place for this
-                line.sendall(f"{reference.canonical()}\n".encode())
+                line.sendall(question)
             first = line.recv(1)
             line.settimeout(seconds)
             return _decode(_read(line, b"" if first == HEARD else first))

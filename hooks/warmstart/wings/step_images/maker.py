@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from warmstart.errors import UserError
@@ -9,6 +10,7 @@ from warmstart.images.reference import Reference
 from warmstart.images.single_flight import STORE_FAILED
 from warmstart.images.user import own_images
 from warmstart.images.user.own_images import Made
+from warmstart.job import STEP_NODES
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.steps.image import NOT_SHOWN
@@ -22,7 +24,8 @@ def make(installation: Installation, reference: Reference, policy: Policy, find:
     Raises `ImageDeclined`. `find`: as `asking.obtain`.
     """
     imports = policy.own.get(KEY) == "import"
-    answer = asking.obtain(socket_of(installation), reference, policy.images, find, waits_on=not imports)
+    nodes = os.environ.get(STEP_NODES, "")
+    answer = asking.obtain(socket_of(installation), reference, policy.images, find, waits_on=not imports, nodes=nodes)
     if answer.path:
         return Made(answer.path, None if answer.caches == asking.NO_CACHES else answer.caches, answer.text)
     is_over = answer.said in (asking.BUSY, asking.BROKEN) or answer.code == asking.EXPIRED

@@ -10,6 +10,10 @@ the asking step's job names has at most `MOST_PER_USER` of them, all who are in 
 `MOST`, and each counts for at least `LEAST_S`, however soon it ends: so a flood takes little time of the node's, and
 none of other users' places, whatever uids it has. Who gets one is told so at once (`HEARD`), who finds none to ask
 again. When the step goes away, its child is ended.
+
+A child that waits for other nodes of its job says so (`WAITS`), and has no place meanwhile: on these, others of the
+user's steps may have taken the places that it waits for. Of a user `MOST_WAITING_PER_USER` do so, on the node
+`MOST_WAITING`; any more keep their places.
 """
 
 from __future__ import annotations
@@ -27,12 +31,14 @@ from warmstart import record as records
 from warmstart.host.files import opened_trusted
 from warmstart.host.identity import close_others
 from warmstart.paths import Installation
-from warmstart.wings.step_images.asking import BUSY, HEARD, Answer, peer
+from warmstart.wings.step_images.asking import BUSY, HEARD, WAITS, Answer, peer
 from warmstart.wings.step_images.job import job_of
 from warmstart.wings.step_images.place import program_of, socket_of
 
 MOST = 32
 MOST_PER_USER = 4
+MOST_WAITING = 128
+MOST_WAITING_PER_USER = 32
 MOST_SILENT = 64  # connections that have said nothing yet; they have no place
 SILENT_S = 1.0
 STRANGER = -1  # in place of the uid of who is in no step that a record knows
@@ -107,6 +113,7 @@ class _Line(NamedTuple):
     since: float  # monotonic
     line: socket.socket
     whose: int = STRANGER  # whose place it has
+    said: int = -1  # the descriptor on which its process says whether it waits for others
 
 
 class _Server:
@@ -115,7 +122,8 @@ class _Server:
         self._installation = installation
         self._silent: dict[int, _Line] = {}  # by descriptor, the oldest first
         self._children: dict[int, _Line] = {}  # by pid
-        self._lines: dict[int, int] = {}  # a connection's descriptor → the pid of its child
+        self._lines: dict[int, int] = {}  # a connection's descriptor, or that of `said` → the pid of its child
+        self._waiting: dict[int, int] = {}  # pids of children that wait for other nodes → whose they are
         self._kept: list[tuple[float, int]] = []  # places of children that ended early: until when, and whose
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
@@ -133,6 +141,8 @@ class _Server:
                     self._accept()
                 elif fd in self._silent:
                     self._hear(fd)
+                elif self._children[self._lines[fd]].said == fd:
+                    self._hear_child(fd)
                 else:  # the step has gone; its child is not reaped yet, so the pid is no other's
                     self._poll.unregister(fd)
                     os.kill(self._lines[fd], signal.SIGTERM)
@@ -166,6 +176,20 @@ class _Server:
                 return
         self._forget(fd)
 
+    def _hear_child(self, fd: int) -> None:
+        pid = self._lines[fd]
+        said = os.read(fd, 64)
+        if not said:  # it has ended
+            self._poll.unregister(fd)
+        elif said.endswith(WAITS) and self._may_wait(whose := self._children[pid].whose):
+            self._waiting[pid] = whose
+        else:
+            self._waiting.pop(pid, None)
+
+    def _may_wait(self, whose: int) -> bool:
+        users = [*self._waiting.values()]
+        return users.count(whose) < MOST_WAITING_PER_USER and len(users) < MOST_WAITING
+
     def _forget(self, fd: int) -> None:
         self._poll.unregister(fd)
         self._silent.pop(fd).line.close()
@@ -180,7 +204,8 @@ class _Server:
     def _has_place(self, whose: int) -> bool:
         now = time.monotonic()
         self._kept = [(until, user) for until, user in self._kept if now < until]
-        users = [*(child.whose for child in self._children.values()), *(user for _, user in self._kept)]
+        held = (child.whose for pid, child in self._children.items() if pid not in self._waiting)
+        users = [*held, *(user for _, user in self._kept)]
         return users.count(whose) < MOST_PER_USER and len(users) < MOST
 
     def _is_started(self, line: socket.socket) -> bool:
@@ -189,19 +214,26 @@ class _Server:
             line.send(Answer(BUSY).encode())
             return False
         line.send(HEARD)
-        pid = os.fork()
-        if not pid:
-            self._answer(line)
+        said, says = os.pipe()
+        try:
+            pid = os.fork()
+            if not pid:
+                self._answer(line, says)
+        except OSError:
+            os.close(said)
+            raise
+        finally:
+            os.close(says)
         del self._silent[line.fileno()]
-        self._children[pid] = _Line(time.monotonic(), line, whose)
-        self._lines[line.fileno()] = pid
+        self._children[pid] = _Line(time.monotonic(), line, whose, said)
+        self._lines[line.fileno()] = self._lines[said] = pid
         self._poll.modify(line, 0)  # that it was hung up is told always
+        self._poll.register(said, select.POLLIN)
         return True
 
-    def _answer(self, line: socket.socket) -> NoReturn:
+    def _answer(self, line: socket.socket, says: int) -> NoReturn:
         try:
-            null = os.open("/dev/null", os.O_RDWR)
-            os.dup2(null, 1)
+            os.dup2(says, 1)
             os.dup2(line.fileno(), 0)
             close_others({0, 1, 2})
             kept = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
@@ -215,9 +247,12 @@ class _Server:
         with suppress(ChildProcessError):
             while pid := os.waitpid(-1, os.WNOHANG)[0]:
                 child = self._children.pop(pid)
-                del self._lines[child.line.fileno()]
-                with suppress(KeyError):
-                    self._poll.unregister(child.line)
+                self._waiting.pop(pid, None)
+                for fd in (child.line.fileno(), child.said):
+                    del self._lines[fd]
+                    with suppress(KeyError):
+                        self._poll.unregister(fd)
+                os.close(child.said)
                 child.line.close()
                 self._kept.append((child.since + LEAST_S, child.whose))
 

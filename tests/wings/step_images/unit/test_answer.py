@@ -11,13 +11,18 @@ from pathlib import Path
 import pytest
 
 from tests.support.policy_site import a_rule, defaults
-from tests.support.runs import a_record
+from tests.support.runs import a_context, a_record
 from warmstart import record as records
+from warmstart.images.agreed import HeadImage
+from warmstart.images.reference import parse
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record
+from warmstart.steps.image import Options
+from warmstart.store.meeting import Meeting
 from warmstart.wings.step_images import answer
 from warmstart.wings.step_images.answer import Asker, find_asker
+from warmstart.wings.step_images.asking import LONGEST_LINE
 from warmstart.wings.step_images.job import Daemon
 
 UID = os.getuid()
@@ -105,6 +110,24 @@ def test_a_job_without_a_record_has_what_is_granted_to_its_user(monkeypatch: pyt
     assert not granted(policy._replace(rules=(a_rule(), a_rule(mode="observe"))), None)
 
 
+@pytest.mark.parametrize(
+    ("path", "said"), [("{store}/images/abcd.x.sqsh", "sha256:abcd"), ("/run/copy.sqsh", ""), ("", "")]
+)
+@pytest.mark.parametrize("nodelist", ["", "n[1-2]"])
+def test_an_image_stays_what_it_was_for_the_job(tmp_path: Path, path: str, said: str, nodelist: str) -> None:
+    """For its prolog on this node, else for its first step in it on any: that one says so, if there are several."""
+    context, name = a_context(tmp_path), "reg.example.com/a:1"
+    images = {name: path.format(store=context.policy.paths.store)} if path else {}
+    context = context._replace(record=context.record._replace(images=images, nodelist=nodelist))
+    meeting = Meeting("", "", nodelist) if nodelist else None
+    options = answer._options(context, parse(name), (), meeting)
+    assert options.said == ({name: HeadImage(said)} if said else {})
+    assert options.of_step is bool(nodelist or said)
+    assert options.meeting is None or options.meeting.nodelist == (nodelist or "n1")
+    by_digest = parse(f"reg.example.com/a@sha256:{'ab' * 32}")
+    assert answer._options(context, by_digest, (), meeting) == Options((by_digest,))
+
+
 def talk(here: Installation, text: bytes) -> bytes:
     """Say something on descriptor 0 of an answer in a forked process; return what it says."""
     ours, its = socket.socketpair()
@@ -130,7 +153,7 @@ def talk(here: Installation, text: bytes) -> bytes:
 
 
 @pytest.mark.threat(49)
-@pytest.mark.parametrize("text", [b"", b"a:1", b"x" * 601, b"x" * 601 + b"\n"])
+@pytest.mark.parametrize("text", [b"", b"a:1", b"x" * (LONGEST_LINE + 1), b"x" * LONGEST_LINE + b"\n"])
 def test_what_is_no_line_gets_no_answer(here: Installation, text: bytes) -> None:
     """Half a line, or one that is too long."""
     assert talk(here, text) == b""

@@ -67,11 +67,13 @@ def path(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_an_answer_crosses(path: str) -> None:
-    """The line has the canonical reference and nothing else."""
+    """The line has the canonical reference, and the step's nodes unless they are too many to tell."""
     answer = Answer(FAILED, "", "user", "image-refused", "no", "ask")
-    with Root(path, [answer.encode()]) as root:
-        assert asking.ask(path, REFERENCE, 30) == answer
-    assert root.asked == [b"reg.io/team/app:1\n"]
+    for nodes, told in (("n[1-2]", b"n[1-2]"), ("n" * asking.LONGEST_LINE, b"")):
+        with Root(path, [answer.encode()]) as root:
+            assert asking.ask(path, REFERENCE, 30, nodes) == answer
+        assert root.asked == [b"reg.io/team/app:1 " + told + b"\n"]
+        Path(path).unlink()
 
 
 def test_an_answer_may_take_its_time_once_root_has_heard(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

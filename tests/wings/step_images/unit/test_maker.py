@@ -46,9 +46,11 @@ def test_what_root_says_decides(
     answer, after_wait, expected = ROOTS_WORD[case]
     monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path))
     (tmp_path / ".credentials").write_text("machine reg.example.com login carol password x\n")
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
     waits: list[bool] = []
 
-    def obtain(*_: object, waits_on: bool) -> Answer:
+    def obtain(*_: object, waits_on: bool, nodes: str) -> Answer:
+        assert nodes == "n[1-2]"
         waits.append(waits_on)
         return answer
 

@@ -27,6 +27,8 @@ from warmstart.wings.step_images.server import MOST_PER_USER, STRANGER, _Server,
 
 ANSWERS = '#!/bin/sh\nread -r line\necho "$line" >&0\n'
 WAITS = "#!/bin/sh\nread -r line\nexec sleep 60\n"
+WAITS_FOR_OTHERS = "#!/bin/sh\nread -r line\nprintf w\nsleep 0.2\necho waits >&0\nexec sleep 60\n"
+GOES_ON = "#!/bin/sh\nread -r line\nprintf w\nprintf g\nsleep 0.2\necho goes on >&0\nexec sleep 60\n"
 
 
 @pytest.fixture
@@ -133,6 +135,34 @@ def test_all_users_together_have_a_bound(place: Path, monkeypatch: pytest.Monkey
     with served(place, WAITS) as pid, connect(place) as line:
         line.sendall(b"hello\n")
         wait_for(1, pid)
+        assert json.loads(ask(place))[0] == BUSY
+
+
+@pytest.mark.threat(49)
+@pytest.mark.parametrize("most", ["MOST_WAITING", "MOST_WAITING_PER_USER"])
+def test_who_waits_for_other_nodes_has_no_place(place: Path, monkeypatch: pytest.MonkeyPatch, most: str) -> None:
+    """Of the user's steps others have it, which may be what is waited for. So many do, and any more keep theirs."""
+    monkeypatch.setattr(server, most, 3)
+    with served(place, WAITS_FOR_OTHERS) as pid, ExitStack() as lines:
+        for number in range(3 + MOST_PER_USER):
+            line = lines.enter_context(connect(place))
+            line.sendall(b"hello\n")
+            assert line.recv(len(HEARD)) == HEARD
+            assert line.recv(100) == b"waits\n"
+            wait_for(number + 1, pid)
+        assert json.loads(ask(place))[0] == BUSY
+
+
+@pytest.mark.threat(49)
+def test_who_goes_on_has_a_place_again(place: Path) -> None:
+    """Even where others have taken it meanwhile."""
+    with served(place, GOES_ON) as pid, ExitStack() as lines:
+        for _ in range(MOST_PER_USER):
+            line = lines.enter_context(connect(place))
+            line.sendall(b"hello\n")
+            assert line.recv(len(HEARD)) == HEARD
+            assert line.recv(100) == b"goes on\n"
+        wait_for(MOST_PER_USER, pid)
         assert json.loads(ask(place))[0] == BUSY
 
 
