@@ -34,6 +34,7 @@ from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers import base, layer_reader
 from warmstart.images.imports import requests, verify
 from warmstart.images.imports.requests import IMPORTS
+from warmstart.images.unpacks import NO_DISKS
 from warmstart.paths import Installation, NodePaths, longest_node_name
 from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration, format_size
@@ -221,6 +222,23 @@ def metrics(node: Node) -> Iterator[Finding]:
         yield Finding(WRONG, found, f"install -d -m 755 {path}, and point node_exporter's textfile collector there")
     else:
         yield from _owned_by_root([path], WRONG, "")
+
+
+def shelf(node: Node) -> Iterator[Finding]:
+    """Look whether images can be unpacked where the policy says."""
+    path = node.policy.paths.shelf
+    if path is None:
+        yield Finding(OK, "the policy names no shelf: no image is unpacked")
+        return
+    kind = mount_of(os.path.realpath(existing(path))).kind
+    if kind in NO_DISKS and not node.policy.images.unpack.any_disk:
+        yield Finding(
+            WRONG,
+            f"{path} (paths.shelf) is on {kind}, no disk: no image is unpacked",
+            "name a directory on a local disk, or set images.unpack.any_disk",
+        )
+    else:
+        yield from _owned_by_root([path], WRONG, "it is made for the first image")
 
 
 def proxy(node: Node) -> Iterator[Finding]:
@@ -569,6 +587,7 @@ CHECKS = {
     "node.disks": disks,
     "node.audit-log": audit_log,
     "node.metrics": metrics,
+    "node.shelf": shelf,
     "node.credentials": credentials,
     "node.proxy": proxy,
     "node.programs": tools,

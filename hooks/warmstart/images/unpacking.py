@@ -365,7 +365,7 @@ def evict(shelf: int, paths: NodePaths, keep: int, needed: int = 0) -> list[Tree
 def prune(policy: Policy, paths: NodePaths) -> list[Tree]:
     """Evict what is beyond the policy's bound, and remove what nobody is at work on; return what was evicted.
 
-    All goes that no run has if the policy names no shelf any more, as long as it is known where that was. `OSError`.
+    Raises `OSError`.
     """
     with suppress(FileNotFoundError), opened_dir(shelf_of(policy, os.path.basename(paths.root))) as shelf:
         gone = evict(shelf, paths, policy.images.unpack.keep)

@@ -31,6 +31,7 @@ from warmstart.errand import Errand, Errands, at_work
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import REMOVALS
 from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.host.namespaces import Mount
 from warmstart.images import choice, credentials
 from warmstart.images.importers import layer_reader
 from warmstart.images.imports import requests
@@ -293,6 +294,22 @@ def test_a_program_that_does_not_run(here: Node, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(node, "PROGRAMS", ())
     found = one(node.tools, here)
     assert (found.status, found.found.partition(";")[0]) == ("wrong", f"{program} cannot be run")
+
+
+@pytest.mark.parametrize(
+    ("kind", "any_disk", "status"), [("ext4", False, "ok"), ("tmpfs", False, "wrong"), ("overlay", True, "ok")]
+)
+def test_where_images_are_unpacked(
+    here: Node, monkeypatch: pytest.MonkeyPatch, kind: str, any_disk: bool, status: str
+) -> None:
+    """Nowhere, on a disk, and on none."""
+    assert one(node.shelf, here).status == "ok"
+    policy = here.policy
+    images = policy.images._replace(unpack=policy.images.unpack._replace(any_disk=any_disk))
+    named = policy._replace(paths=policy.paths._replace(shelf="/srv/shelf"), images=images)
+    monkeypatch.setattr(node, "mount_of", lambda _: Mount(kind, "/"))
+    found = one(node.shelf, here._replace(policy=named))
+    assert (found.status, "/srv/shelf" in found.found) == (status, True)
 
 
 def test_the_proxy_and_the_directory_of_metrics(here: Node, tmp_path: Path) -> None:
