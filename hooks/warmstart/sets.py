@@ -164,7 +164,7 @@ def _claim(context: Context, image: StepImage, meeting: Meeting | None, deadline
 def _is_in_step(context: Context) -> bool:
     """Return whether the nodes have to show the same."""
     run, defined = context.record, context.policy.profiles
-    return not (run.fresh or run.sampled) and any(registry.get(name, defined).in_step for name in run.seeded)
+    return not (run.fresh or run.sampled) and any(registry.get(name, defined).on_all for name in run.seeded)
 
 
 def _is_begun(one: CacheSet) -> bool:

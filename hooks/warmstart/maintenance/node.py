@@ -323,8 +323,9 @@ class Orphans:
         for name in filter(str.isdigit, names_in(session.paths.state)):
             with self._session.isolated(f"run of job {name}"), suppress(RecordUnreadable):
                 run = records.load(session.paths.state, int(name))
-                for one in run.each() if run and run.head and not self._is_gone(run.job_id, run) else ():
-                    for profile, suspicion in one.suspicions.items() if time.time() - one.began >= limit else ():
+                for one in run.each() if run and not self._is_gone(run.job_id, run) else ():
+                    is_told = one.head and time.time() - one.began >= limit
+                    for profile, suspicion in one.suspicions.items() if is_told else ():
                         scope, namespace = one.publish_scope, one.seeded[profile].namespace
                         where = Namespace(session.policy.paths.store, scope, profile, namespace)
                         session.store.run_in(session.store_deadline(), evidence.outlive, where, suspicion)

@@ -225,9 +225,7 @@ def offers(  # noqa: PLR0917 - what to whom
             whose = {listed.bundle: blocked.hides(listed.bundle, listed.user, listed.uid) for listed in listing.bundles}
             offers.refused.update({bundle: why for bundle, why in whose.items() if why})
         if listing.evidence and is_user_scope(scope):
-            from warmstart.store import evidence  # most namespaces have none
-
-            offers = offers._replace(suspicion=evidence.opened(listing.evidence, time.time()))
+            offers = offers._replace(suspicion=listing.evidence.opened(time.time()))
     made = _offers(usable, never, offers.refused)
     offers.offers.extend(
         [offer._replace(manifest=manifests[offer.bundle]) if offer.scope in listings else offer for offer in made]
@@ -370,10 +368,8 @@ def known_entries(
         never = blocked.entries(where.profile)
         listing = index.read(where.path, writer)
         index.check_user_weight(user, uid, listing, 1)
-        if listing.evidence and listing.evidence.aside:
-            from warmstart.store import evidence
-
-            never |= evidence.aside(listing.evidence, time.time())
+        if listing.evidence:
+            never |= listing.evidence.names_aside(time.time())
         if fresh:
             return sorted(never)
         return sorted(index.providers(listing.usable(blocked)).keys() | never)
@@ -495,9 +491,9 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: 
     )
     if settlement.settled is None or made is None:
         return published
-    if settlement.settled.takes_place:
-        return published._replace(settled=REPLACED)
-    return published._replace(bundle=None, settled=SET_ASIDE)
+    if settlement.settled.aside:
+        return published._replace(bundle=None, settled=SET_ASIDE)
+    return published._replace(settled=REPLACED)
 
 
 def lock_making(where: Namespace) -> bool:

@@ -23,7 +23,6 @@ from warmstart.store.index import Evidence, Index, Suspicion
 from warmstart.store.layout import Namespace, store_errors
 from warmstart.store.manifest import Draft, Manifest
 
-OPEN_S = 86_400.0  # that a suspicion lasts which nobody settles
 MOST_REPLACED = 64  # bundles
 MOST_ASIDE = 1000  # names: every prolog of the user reads them
 NOTHING = Evidence()
@@ -33,20 +32,7 @@ class Settled(NamedTuple):
     """What becomes of the entries of a job that began cold on suspicion, and has lived."""
 
     evidence: Evidence
-    takes_place: bool  # its entries take the place of what is there
-    aside: list[str]  # if not: the names of which readers get neither version
-
-
-def opened(evidence: Evidence | None, now: float) -> Suspicion | None:
-    """Return the suspicion for which jobs begin cold, if there is one."""
-    if evidence and evidence.suspicion and abs(now - evidence.suspicion.at) < OPEN_S:
-        return evidence.suspicion
-    return None
-
-
-def aside(evidence: Evidence | None, now: float) -> set[str]:
-    """Return the names under which nothing may be published yet."""
-    return {name for name, until in evidence.aside.items() if now < until} if evidence else set()
+    aside: list[str]  # names of which readers get neither version; without any, its entries take the place
 
 
 def suspected(new: Suspicion, evidence: Evidence, now: float) -> Evidence:
@@ -55,14 +41,14 @@ def suspected(new: Suspicion, evidence: Evidence, now: float) -> Evidence:
     It says nothing where a suspicion is open, where what it was seeded with is acquitted, or where it began before the
     last suspicion was settled.
     """
-    if opened(evidence, now) or evidence.acquitted == new.seeded or new.began < evidence.settled:
+    if evidence.opened(now) or evidence.acquitted == new.seeded or new.began < evidence.settled:
         return evidence
     return evidence._replace(suspicion=new)
 
 
 def acquitted(suspicion: str, evidence: Evidence, now: float) -> Evidence:
     """Return the evidence after a job that began cold for a suspicion has died early, too."""
-    found = opened(evidence, now)
+    found = evidence.opened(now)
     if found is None or found.id != suspicion or found.survived:
         return evidence
     return evidence._replace(suspicion=None, acquitted=found.seeded, settled=now)
@@ -70,7 +56,7 @@ def acquitted(suspicion: str, evidence: Evidence, now: float) -> Evidence:
 
 def survived(suspicion: str, evidence: Evidence, now: float) -> Evidence:
     """Return the evidence while a job that began cold for a suspicion has lived for long and still runs."""
-    found = opened(evidence, now)
+    found = evidence.opened(now)
     if found is None or found.id != suspicion:
         return evidence
     return evidence._replace(suspicion=found._replace(survived=True, at=now))
@@ -89,7 +75,7 @@ def settled(
 
     `marks` are the youngest ones of the scope: a name that a survivor has replaced has the mark of its bundle.
     """
-    found = opened(evidence, now)
+    found = evidence and evidence.opened(now)
     if evidence is None or found is None or found.id != suspicion:
         return None
     replaced = {name: until for name, until in evidence.replaced.items() if now < until}
@@ -101,7 +87,7 @@ def settled(
     else:
         replaced = dict([*replaced.items(), (bundle, until)][-MOST_REPLACED:])
     after = Evidence(suspicion=None, acquitted="", settled=now, replaced=replaced, aside=known)
-    return Settled(after, not again, again)
+    return Settled(after, again)
 
 
 class Settlement:
@@ -127,9 +113,9 @@ class Settlement:
         )
         if self.settled is None:  # somebody else has settled it
             return index.with_new_id(self._draft._replace(fresh=False), self._blocked, new, before, dir_fd)
-        if self.settled.takes_place:
-            return named._replace(supersedes=dict.fromkeys(new.entries, named.bundle))
-        return named._replace(entries={}, supersedes=dict.fromkeys(self.settled.aside, named.bundle))
+        if self.settled.aside:
+            return named._replace(entries={}, supersedes=dict.fromkeys(self.settled.aside, named.bundle))
+        return named._replace(supersedes=dict.fromkeys(new.entries, named.bundle))
 
 
 def suspect(where: Namespace, writer: str, new: Suspicion) -> bool:

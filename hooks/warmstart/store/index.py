@@ -46,6 +46,7 @@ from warmstart.store.manifest import (
 FORMAT = 2
 NAME = "index.json"
 LARGEST = 256 << 20
+OPEN_S = 86_400.0  # that a suspicion lasts which nobody settles
 FIRST = 64 << 10  # bytes that are read at first: all of most indexes
 
 
@@ -94,6 +95,14 @@ class Evidence(NamedTuple):
     settled: float = 0.0  # when the last suspicion was
     replaced: dict[str, float] = {}  # noqa: RUF012 - bundle that a survivor published → until when that counts
     aside: dict[str, float] = {}  # noqa: RUF012 - entry → until when nothing is published under this name
+
+    def opened(self, now: float) -> Suspicion | None:
+        """Return the suspicion for which jobs begin cold, if there is one; it lasts a day."""
+        return self.suspicion if self.suspicion and abs(now - self.suspicion.at) < OPEN_S else None
+
+    def names_aside(self, now: float) -> set[str]:
+        """Return the names under which nothing may be published yet."""
+        return {name for name, until in self.aside.items() if now < until}
 
 
 class Index(NamedTuple):
@@ -450,9 +459,8 @@ def with_new_id(draft: Draft, blocked: Blocks, new: Manifest, before: Index, dir
     what readers have now. The clocks of nodes differ: a bundle from a node with a slow clock must not provide entries
     of older bundles.
     """
-    aside, now = before.evidence.aside if before.evidence else {}, time.time()
-    if any(now < aside.get(entry, 0.0) for entry in new.entries):  # nobody knows whose version is right
-        return None
+    if before.evidence and not before.evidence.names_aside(time.time()).isdisjoint(new.entries):
+        return None  # nobody knows whose version is right
     usable = before.usable(blocked)
     provided = providers(usable)
     published = _Published(dir_fd)

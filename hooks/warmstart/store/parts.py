@@ -132,12 +132,8 @@ def hand_in(  # noqa: PLR0917 - as `bundles.publish_bundle`, and where to
             now = time.time_ns() // 1000
             new = bundles.described(where, draft, sha256, size)
             new = new._replace(bundle=layout.bundle_id(now, sha256), created=now / 1e6)
-            known = {
-                "based_on": draft.based_on,
-                "fresh": draft.fresh,
-                "suspicion": draft.suspicion,
-                "nodelist": nodelist,
-            }
+            known = {"based_on": draft.based_on, "fresh": draft.fresh, "nodelist": nodelist}
+            known["suspicion"] = draft.suspicion
             bundles.link(dir_fd, writer, (temp, out), new, known)
     return new.bundle
 

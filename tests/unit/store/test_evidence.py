@@ -46,7 +46,7 @@ HELD = Evidence(suspicion()._replace(survived=True))
 )
 def test_what_opens_a_suspicion(before: Evidence, now: float, after: str) -> None:
     """A death after a warm start, unless it is known better. While one is open, it stays the same."""
-    found = evidence.opened(evidence.suspected(suspicion("2.bb", at=now), before, now), now)
+    found = evidence.suspected(suspicion("2.bb", at=now), before, now).opened(now)
     assert (found.id if found else "") == after
 
 
@@ -68,11 +68,11 @@ def test_what_acquits(before: Evidence, by: str, now: float, after: Evidence) ->
 def test_a_survivor_that_still_runs_keeps_it_open() -> None:
     """It is told again and again, and so lasts longer than a day."""
     held = evidence.survived("1.aa", OPEN, NOW + DAY - 1)
-    found = evidence.opened(held, NOW + DAY + 60)
+    found = held.opened(NOW + DAY + 60)
     assert found is not None
     assert found.survived
     assert evidence.survived("0.zz", OPEN, NOW) == OPEN
-    assert evidence.opened(held, NOW + 2 * DAY) is None
+    assert held.opened(NOW + 2 * DAY) is None
 
 
 def test_what_a_survivor_built() -> None:
@@ -84,16 +84,16 @@ def test_what_a_survivor_built() -> None:
 
     first = build(Evidence(), NOW, "b1", {})
     assert first is not None
-    assert first[:] == (Evidence(settled=NOW, replaced={"b1": NOW + WEEK}), True, [])
+    assert first[:] == (Evidence(settled=NOW, replaced={"b1": NOW + WEEK}), [])
     marks = {KEY: "b1"}
     second = build(first.evidence, NOW + DAY, "b2", marks)
     assert second is not None
-    assert (second.takes_place, second.aside) == (False, [KEY])
-    assert evidence.aside(second.evidence, NOW + 2 * DAY) == {KEY}
-    assert evidence.aside(second.evidence, NOW + DAY + WEEK) == set()
+    assert second.aside == [KEY]
+    assert second.evidence.names_aside(NOW + 2 * DAY) == {KEY}
+    assert second.evidence.names_aside(NOW + DAY + WEEK) == set()
     later = build(first.evidence, NOW + WEEK, "b2", marks)
     assert later is not None
-    assert later.takes_place
+    assert later.aside == []
     assert evidence.settled(OPEN, NOW, suspicion="0.zz", names=[KEY], marks={}, bundle="b") is None
     assert evidence.settled(Evidence(), NOW, suspicion="1.aa", names=[KEY], marks={}, bundle="b") is None
 
@@ -120,7 +120,7 @@ class Site:
     def start(self, config: int) -> Job:
         """Start a job as a prolog does."""
         self.count += 1
-        found = evidence.opened(self.evidence, self.now)
+        found = self.evidence.opened(self.now)
         seeded = (-1, "") if found else self.there
         return Job(f"j{self.count}", config, self.now, seeded, found.id if found else "")
 
@@ -142,8 +142,8 @@ class Site:
         if settled:
             self.evidence = settled.evidence
             self.marks[KEY] = made
-            self.there = (job.config, made) if settled.takes_place else (-1, "")
-        elif self.there[0] == -1 and KEY not in evidence.aside(self.evidence, self.now):
+            self.there = (-1, "") if settled.aside else (job.config, made)
+        elif self.there[0] == -1 and KEY not in self.evidence.names_aside(self.now):
             self.there = (job.config, made)
 
 
