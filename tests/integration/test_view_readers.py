@@ -121,6 +121,38 @@ def test_what_belongs_to_another_job_is_not_the_users(base: Path, readers: dict[
             assert agreed(readers, task(**given), list(own)) == expected, (mark, given)
 
 
+def test_both_name_what_the_user_set(base: Path, readers: dict[str, Read]) -> None:
+    """For root, by empty files in the cache, wherever that is seen; where none can be made the task has its variables.
+
+    What is as we would set it, inherited, or overridden is not named.
+    """
+    cache, constant = base / "workspace" / NODE / "7.0a1b2c3d" / "cache", base / "constant"
+    constant.mkdir(exist_ok=True)
+    write_view(base, *(f"{name}={constant}/{name.lower()}" for name in ("A", "B", "C")), "!D=ours", "ON=1", "SAME=1")
+    inherited = f"{base}/workspace/n9/6.1/cache/b"
+    given = task(A="/tmp/a", B=inherited, D="x", ON="0", SAME="1", OTHER="1")
+
+    def named(who: str, where: Path) -> list[str]:
+        for left in where.iterdir():
+            left.unlink()
+        for _ in range(2):
+            seen = readers[who](given)
+            assert (seen["A"], seen["ON"]) == ("/tmp/a", "0")
+        assert all(path.stat().st_size == 0 for path in where.iterdir())
+        return sorted(path.name for path in where.iterdir())
+
+    assert named("task prolog", cache) == named("enroot hook", cache) == [".own-A", ".own-ON"]
+    away = cache.rename(cache.with_name("away"))
+    try:
+        assert named("task prolog", constant) == [".own-A", ".own-ON"]
+        for left in constant.iterdir():
+            left.unlink()
+        constant.rmdir()
+        assert readers["task prolog"](given)["ON"] == "0"
+    finally:
+        away.rename(cache)
+
+
 def test_what_a_container_got_in_place_of_a_cache_is_unset(base: Path, readers: dict[str, Read]) -> None:
     """There, and where the caches are, it is not the user's; enroot's hook, which can unset nothing, names it."""
     constant = base / "constant"

@@ -150,6 +150,7 @@ class Harvest(NamedTuple):
     examples: tuple[str, ...] = ()  # paths of some of them
     truncated: str = ""  # why it ended early
     retired: int = 0  # seeded entries that the job removed, which later jobs are not given
+    own: tuple[str, ...] = ()  # variables of the profile that the job set itself, by its word
 
 
 class Remark(NamedTuple):

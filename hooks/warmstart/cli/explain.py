@@ -85,8 +85,8 @@ def _from_log(installation: Installation, job: int, since: str | None, sources: 
 
 
 def _is_history_needed(run: Run) -> bool:
-    """Return whether the user's other jobs may tell why one of its profiles was cold, or built what it had."""
-    built = any(harvest.use == BUILT and harvest.seeded for harvest in run.harvests)
+    """Return whether the user's other jobs may tell why one of its profiles was cold, built what it had, or unused."""
+    built = any(harvest.own or (harvest.use == BUILT and harvest.seeded) for harvest in run.harvests)
     return built or NO_ENTRIES in run.cold.values()
 
 

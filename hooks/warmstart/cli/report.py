@@ -17,7 +17,7 @@ from warmstart.paths import Installation
 from warmstart.policy.units import SECONDS, format_duration, format_size
 from warmstart.profiles.contract import USES
 from warmstart.report.counting import counted
-from warmstart.report.summary import Counted, Summary, Uses, in_units, summarize
+from warmstart.report.summary import Counted, SetByJobs, Summary, Uses, in_units, override_of, set_by, summarize
 from warmstart.report.wings import forms, sections, watched
 
 NOTHING = 1
@@ -139,6 +139,7 @@ def _show(summary: Summary) -> None:
     _counts("early deaths after warm starts", summary.suspicions)
     unsettled = [(one.profile, one.user, one.jobs, one.why) for one in summary.unsettled]
     _table(("built again each time", "of", "jobs", "most likely"), unsettled)
+    _around(summary.around)
     _counts("entries rejected", entries.rejected)
     _counts("jobs refused", summary.refused)
     _counts("nodes drained", summary.drained)
@@ -156,8 +157,16 @@ def _show(summary: Summary) -> None:
 def _uses(what: str, all_uses: Sequence[Uses]) -> None:
     _table(
         (what, "hits", *USES),
-        [(uses.name, uses.percent, uses.hit, uses.built, uses.unknown, uses.untouched) for uses in all_uses],
+        [(uses.name, uses.percent, *uses[1:]) for uses in all_uses],
     )
+
+
+def _around(around: Sequence[SetByJobs]) -> None:
+    if around:
+        say("")
+        for one in around:
+            say(f"{set_by(one.jobs, counted(one.users, 'user'), one.variable)}: {one.profile}")
+        say(override_of(one.variable for one in around))
 
 
 def _reasons(why: Sequence[Counted]) -> str:

@@ -19,12 +19,14 @@ Relocation = Literal["relocatable", "rewrite", "constant-path"]
 # "changed": what a job changed takes the place of what it was seeded with. "larger": only if it grew.
 Keeps = Literal["changed", "larger"]
 
-# What a job did with a profile's cache (`use` of `cache.harvested`).
+# What a job did with a profile's cache (`use` of `cache.harvested`; docs/reference/profiles.md, Seen hits).
 BUILT = "built"  # it made entries
 HIT = "hit"  # it was seeded, made none, and left a trace of its use
 UNKNOWN = "unknown"  # it was seeded and left no trace, of a tool that leaves none; or began cold on purpose
-UNTOUCHED = "untouched"
-USES = (HIT, BUILT, UNKNOWN, UNTOUCHED)
+UNTOUCHED = "untouched"  # not used, as far as can be seen
+AROUND = "around"  # it left nothing to see, and says that a variable of the profile had another value than ours
+SUSPECTED = "suspected"  # it began cold because of how another job ended, which says nothing of how it used the cache
+USES = (HIT, BUILT, UNKNOWN, UNTOUCHED, AROUND, SUSPECTED)
 
 
 def _never(_: str) -> bool:

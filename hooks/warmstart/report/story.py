@@ -24,7 +24,7 @@ from warmstart.audit.runs import (
 from warmstart.policy.units import format_duration, format_size
 from warmstart.profiles import contract, registry
 from warmstart.report.counting import counted
-from warmstart.report.summary import SettlingProfile
+from warmstart.report.summary import SettlingProfile, override_of, set_by
 
 MOST_JOBS = 4096  # of a user's history
 MOST_NAMED = 8  # nodes, in a line
@@ -116,7 +116,9 @@ class Story(NamedTuple):
 _NOTHING_NEW = {
     contract.HIT: "nothing new: the entries that it was given were used",
     contract.UNKNOWN: "nothing new; whether it used what it was given cannot be seen",
-    contract.UNTOUCHED: "nothing new: the job did not use it",
+    contract.UNTOUCHED: "nothing new: not used; the script may set its variables itself",
+    contract.AROUND: "nothing new: the job went around it",
+    contract.SUSPECTED: "nothing new: it began cold, because of how another job ended",
 }
 
 
@@ -128,6 +130,7 @@ class History:
         self._published: dict[str, int] = {}  # profile → the last job that published entries
         self._settling: dict[str, SettlingProfile] = {}
         self._names: dict[int, str] = {}  # job → what it called its caches, cache=NAME
+        self._own: dict[str, set[int]] = {}  # variable → the jobs that set it themselves
 
     def add(self, run: Run) -> None:
         """Add a run of a job of this user."""
@@ -146,6 +149,16 @@ class History:
         for harvest in run.harvests:
             settling = self._settling.setdefault(harvest.profile, SettlingProfile())
             settling.add(harvest, run.rejected.get(harvest.profile, {}))
+            for variable in harvest.own:
+                self._own.setdefault(variable, set()).add(run.job)
+
+    def around(self, runs: Iterable[Run]) -> Iterable[str]:
+        """Yield which variables a job set itself, how many jobs of its user did, and what a rule can say."""
+        own = dict.fromkeys(name for run in runs for harvest in run.harvests for name in harvest.own)
+        for variable in own:
+            yield set_by(max(len(self._own.get(variable, ())), 1), "this user", variable)
+        if own:
+            yield override_of(own)
 
     def unsettled(self) -> Iterable[str]:
         """Yield each profile to which every job adds entries although it is seeded, and most likely why."""
@@ -192,7 +205,7 @@ def tell(runs: Sequence[Run], history: History) -> Story:
         refused=refused.reason if refused else "",
         facts=facts,
         hooks=tuple(_hook(run, history) for run in ordered),
-        advice=(*_advice(ordered), *history.unsettled(), *history.new_names()),
+        advice=(*_advice(ordered), *history.around(ordered), *history.unsettled(), *history.new_names()),
         spread=tuple(_spread({run.node: run for run in last})),
     )
 
@@ -333,9 +346,10 @@ def _harvested(harvest: Harvest, handed_in: int) -> str:
         told = f"the job removed what it was given, {_counted(harvest.retired, 'entr')}: retired"
     else:
         told = "nothing new" if NO_ENTRY in harvest.ignored else _NOTHING_NEW.get(harvest.use, "nothing new")
+    own = f"; set by the job itself: {', '.join(harvest.own)}" if harvest.own else ""
     examples = f" ({', '.join(harvest.examples)})" if harvest.examples else ""
     left_out = f"; left out: {_listed(harvest.ignored)}{examples}" if harvest.ignored else ""
-    return f"{told}{left_out}{f'; it ended early: {harvest.truncated}' if harvest.truncated else ''}"
+    return f"{told}{own}{left_out}{f'; it ended early: {harvest.truncated}' if harvest.truncated else ''}"
 
 
 def _counted(number: int, stem: str) -> str:

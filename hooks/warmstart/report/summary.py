@@ -6,9 +6,10 @@ the time for which the hook looked or waited for it. A hook that waited for anot
 would have imported at the same time. What warm caches save is not estimated: no log says how long a job would have
 compiled.
 
-**Hits** are what epilogs have seen (`use` of `cache.harvested`): a cache that was seeded and to which nothing was added
-is a hit if the tool left a trace of its use, else nobody knows. What was not used at all is neither hit nor miss. Of a
-profile that shows no hit where it may have had some, only misses would be seen: its builds count as unknown, too.
+**Hits** are what epilogs have seen (`use` of `cache.harvested`; docs/reference/profiles.md, Seen hits): a cache that
+was seeded and to which nothing was added is a hit if the tool left a trace of its use, else nobody knows. What was not
+used at all is neither hit nor miss, nor is what a job went around. Of a profile that shows no hit where it may have had
+some, only misses would be seen: its builds count as unknown, too.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from warmstart.audit.runs import (
 )
 from warmstart.policy.units import format_size
 from warmstart.profiles import contract
-from warmstart.report.counting import Durations, Tally, percent, top
+from warmstart.report.counting import Durations, Tally, counted, percent, top
 
 TOP = 10
 LEAST_UNSETTLED = 3  # jobs
@@ -58,11 +59,22 @@ class Uses(NamedTuple):
     built: int
     unknown: int
     untouched: int
+    around: int
+    suspected: int
 
     @property
     def percent(self) -> str:
         """The share of hits in hits and builds."""
         return percent(self.hit, self.hit + self.built)
+
+
+class SetByJobs(NamedTuple):
+    """A variable of a profile that jobs set themselves, by their word."""
+
+    variable: str
+    profile: str
+    jobs: int
+    users: int
 
 
 class Unsettled(NamedTuple):
@@ -157,6 +169,7 @@ class Summary(NamedTuple):
     by_user: tuple[Uses, ...]
     cold_by_user: tuple[ColdStarts, ...]
     unsettled: tuple[Unsettled, ...]
+    around: tuple[SetByJobs, ...]
     images: Images
     top_images: tuple[Counted, ...]
     saved: Saved
@@ -249,6 +262,7 @@ class _Adding:
         self._user_uses, self._period_uses = (Tally[tuple[str, ...]](MOST_DISTINCT) for _ in range(2))
         self._why_cold = Tally[tuple[str, ...]](MOST_DISTINCT)  # by user and reason
         self._settling: dict[tuple[str, str], SettlingProfile] = {}
+        self._own = set[tuple[str, str, str, str, int]]()  # variable, profile, user, cluster and job
         self._images, self._references = dict[str, _Image](), Tally[str](MOST_IMAGES)
         self._dropped = 0  # uses of images that were forgotten
         self._imported = self._imported_bytes = self._uses = 0
@@ -306,6 +320,8 @@ class _Adding:
     def _add_use(self, run: Run, harvest: Harvest) -> None:
         if harvest.use not in contract.USES:
             return
+        for variable in harvest.own if len(self._own) < MOST_DISTINCT else ():
+            self._own.add((variable, harvest.profile, run.user, run.cluster, run.job))
         self._user_uses.add((harvest.use, harvest.profile, run.user))
         self._period_uses.add((harvest.use, harvest.profile, run.first[: self._length]))
         whose = (run.user, harvest.profile)
@@ -384,6 +400,13 @@ class _Adding:
         found = (Unsettled(*whose, one.jobs, one.why) for whose, one in self._settling.items() if one.jobs)
         return tuple(sorted(found, key=lambda one: (-one.jobs, one.user, one.profile))[:TOP])
 
+    def _around(self) -> tuple[SetByJobs, ...]:
+        by_name: dict[tuple[str, str], list[str]] = {}  # one user for each job
+        for variable, profile, user, *_ in self._own:
+            by_name.setdefault((variable, profile), []).append(user)
+        found = (SetByJobs(*name, len(users), len({*users})) for name, users in by_name.items())
+        return tuple(sorted(found, key=lambda one: (-one.jobs, one.variable))[:TOP])
+
     def result(self) -> Summary:
         users, periods = _Used(self._user_uses), _Used(self._period_uses)
         for start, period in self._periods.items():
@@ -423,6 +446,7 @@ class _Adding:
             by_user=_most_used(users.by_whose, TOP),
             cold_by_user=self._cold_by_user(),
             unsettled=self._unsettled(),
+            around=self._around(),
             images=images,
             top_images=_counts(self._references),
             saved=self._saved(),
@@ -442,6 +466,20 @@ class _Adding:
                 if start
             ),
         )
+
+
+def set_by(jobs: int, whose: str, variable: str) -> str:
+    """Return that jobs of these users had another value than ours for a variable."""
+    own = "itself, or its image does" if jobs == 1 else "themselves, or their image does"
+    return f"{counted(jobs, 'job')} of {whose} set {variable} {own}"
+
+
+def override_of(variables: Iterable[str]) -> str:
+    """Return the line of a rule with which these variables are warmstart's, whatever a user sets, and what it does."""
+    return (
+        f"`override: [{', '.join(sorted({*variables}))}]` in the jobs' rule ends that: it takes a directory of the "
+        "user's own from them, which lasts, and it does not reach what a script or a program sets later"
+    )
 
 
 def in_units(counted: Counted) -> str:

@@ -58,6 +58,9 @@ NAME = "harvest"
 SUPERSEDED = "superseded"  # another job's version took the place of the seeded one meanwhile
 SMALLER = "smaller"
 EARLY_DEATH = "the job died early after a warm start"
+# Before a variable's name, in the cache: a value of the job's own stood there (task prolog, enroot's hook).
+OWN = ".own-"
+MOST_OWN = 256  # names of the cache's directory that are looked at
 _LAST = "last"  # a stage and an item of the spool: that this node hands in nothing more
 
 BUSY_SECONDS = 5.0  # wait for a process that still writes to the cache
@@ -141,6 +144,13 @@ class _Left(NamedTuple):
     judged: dict[str, str]
 
 
+class _Given(NamedTuple):
+    """What is known of a set before its profiles are harvested."""
+
+    own: frozenset[str]  # variables that the job set itself, by its word
+    is_same_boot: bool  # as when the job began
+
+
 class _Total:
     """What was harvested so far, of all sets."""
 
@@ -155,13 +165,14 @@ def _harvest(context: Context, options: Options, deadline: Deadline, profile_nam
     """Harvest one set, within what the others have left."""
     deferred: list[str] = []
     judged: dict[str, str] = {}
+    given = _Given(_own_variables(context.record), is_same_boot=context.record.boot_id == incarnation())
     for profile_name in profile_names:
         # The harvest of a profile is one bundle. If it were larger than jobs may fetch, nobody would get its entries.
         max_size = min(options.max_size - total.size, context.policy.seed.max_fetch)
         before = context.record.judged.get(profile_name, "")
         limits = HarvestLimits(max_size, options.max_entries - total.entries, deadline, before)
         try:
-            harvested = _ProfileHarvest(context, profile_name, limits, total.degraded).run()
+            harvested = _ProfileHarvest(context, profile_name, limits, given, total.degraded).run()
         except _Late:
             deferred.append(profile_name)
             judged |= {profile_name: before} if before else {}
@@ -183,6 +194,17 @@ def _harvest(context: Context, options: Options, deadline: Deadline, profile_nam
                 judged |= {profile_name: harvested.judged} if harvested.judged else {}
             total.degraded += [harvested.failed] if harvested.failed else []
     return _Left(deferred, judged)
+
+
+def _own_variables(record: Record) -> frozenset[str]:
+    """Return the variables of which a job says that they had a value of its own. It is its user's word, and no more.
+
+    The directory is the job's: of one with too many names only the first are looked at.
+    """
+    with suppress(OSError), opened_dir(f"{record.set_directory}/cache") as fd, os.scandir(fd) as found:
+        names = [entry.name for _, entry in zip(range(MOST_OWN), found, strict=False)]
+        return frozenset(name.removeprefix(OWN) for name in names if name.startswith(OWN))
+    return frozenset()
 
 
 def _to_harvest(context: Context, options: Options, deadline: Deadline) -> list[tuple[Record, list[str]]]:
@@ -285,7 +307,12 @@ class _ProfileHarvest:
     """The harvest of one profile of one run, from the job's cache to the store."""
 
     def __init__(
-        self, context: Context, profile_name: str, limits: HarvestLimits, degraded: list[WarmstartError]
+        self,
+        context: Context,
+        profile_name: str,
+        limits: HarvestLimits,
+        given: _Given,
+        degraded: list[WarmstartError],
     ) -> None:
         """`degraded` gets the errors that do not change the result."""
         policy, record = context.policy, context.record
@@ -293,6 +320,8 @@ class _ProfileHarvest:
         self._context = context
         self._limits = limits
         self._profile = registry.get(profile_name, policy.profiles)
+        self._own = [name for name in self._profile.variables if name in given.own]
+        self._is_same_boot = given.is_same_boot
         self._namespace = Namespace(policy.paths.store, record.publish_scope, profile_name, seeded.namespace)
         self._quota = bundles.quota(record.publish_scope, policy.maintenance)
         self._place = _place(context)
@@ -322,7 +351,7 @@ class _ProfileHarvest:
         other scopes, because that user alone reads it.
         """
         scope = self._namespace.scope
-        if self._context.record.boot_id != incarnation():
+        if not self._is_same_boot:
             return []
         return bundles if is_user_scope(scope) else [bundle for bundle in bundles if bundle.scope == scope]
 
@@ -383,6 +412,7 @@ class _ProfileHarvest:
                 known=collected.skipped,
                 seeded=self._seeded_number,
                 use="" if late else self._use(collected),
+                own=self._own,
                 akin=self._akin(valid) if self._seeded_number and valid else 0,
                 ignored=collected.ignored,
                 ignored_examples=collected.ignored_examples,
@@ -426,9 +456,9 @@ class _ProfileHarvest:
 
     def _testify(self, collected: Collected) -> None:
         """Say what an early death means for the cache that the job began with. The head node's word is enough."""
-        record, use = self._context.record, self._use(collected)
+        record, use = self._context.record, self._done(collected)
         suspicion = record.suspicions.get(self._profile.name, "")
-        if not record.head or use == contract.UNTOUCHED:
+        if not record.head or use in (contract.UNTOUCHED, contract.AROUND):
             return
         if suspicion and use == contract.BUILT:
             from warmstart.store import evidence  # few jobs die
@@ -504,7 +534,17 @@ class _ProfileHarvest:
                 )
 
     def _use(self, collected: Collected) -> str:
-        """Return what the job did with the cache, as far as can be told: one of `contract.USES`."""
+        """Return what became of the cache: one of `contract.USES`."""
+        is_suspected = self._profile.name in self._context.record.suspicions
+        return contract.SUSPECTED if is_suspected else self._done(collected)
+
+    def _done(self, collected: Collected) -> str:
+        """Return what the job did with the cache. What was seen counts more than its word."""
+        seen = self._seen(collected)
+        return contract.AROUND if self._own and seen in (contract.UNTOUCHED, contract.UNKNOWN) else seen
+
+    def _seen(self, collected: Collected) -> str:
+        """Return what can be seen of it."""
         if self._context.record.sampled:  # it had no choice
             return contract.UNKNOWN
         if collected.entries or collected.rejected or self._skip.was_asked:

@@ -14,6 +14,7 @@ from warmstart.audit.runs import Run
 from warmstart.cli import report as cli_report
 from warmstart.entry import epilog, prolog
 from warmstart.paths import Installation
+from warmstart.profiles.contract import USES
 from warmstart.report.wings import Content, Table
 
 
@@ -48,7 +49,7 @@ def test_json(nowhere: Installation, logs: str) -> None:
     result = run(nowhere, "report", "--from", logs, "--since", "2026-02-01", "--json")
     found = json.loads(result.stdout)
     assert (found["jobs"], found["clusters"]) == (400, ["example"])
-    assert found["profiles"][0].keys() == {"name", "hit", "built", "unknown", "untouched"}
+    assert found["profiles"][0].keys() == {"name", *USES}
     assert [day["start"] for day in found["periods"]][:3] == ["2026-02-02", "2026-02-03", "2026-02-04"]
 
 
@@ -96,7 +97,7 @@ def test_a_host_reports_its_own(entry_site: EntrySite) -> None:
     for hook in (prolog, epilog):
         assert hook.main(entry_site.installation.prefix) == 0
     found = entry_site.json("report", "--since", "1h")
-    unused = {"name": "numba", "hit": 0, "built": 0, "unknown": 0, "untouched": 1}
+    unused = {"name": "numba", "hit": 0, "built": 0, "unknown": 0, "untouched": 1, "around": 0, "suspected": 0}
     assert (found["jobs"], found["profiles"]) == (1, [unused])
     assert found["cold_by_user"][0]["why"] == [{"name": "nothing-published", "times": 1}]
 

@@ -223,6 +223,16 @@ def test_what_the_user_or_the_image_set_stays(context: Context, container: Conta
     assert container.variables()[3:] == ["C=ours", "D=ours"]
 
 
+@pytest.mark.parametrize("image", ["sha256:1", ""])
+def test_what_stays_is_named_for_root(context: Context, container: Container, image: str) -> None:
+    """By an empty file, where the container has the cache; not what is as we would set it."""
+    rendered(context, {"A": "ours", "B": "ours", "C": "ours", "D": "ours", "E": "ours"}, image)
+    container.environ.write_text(f"A=image\nC={CONSTANT}/old\n")
+    container.start(B="user's", D="ours", F="user's")
+    left = [".own-A", ".own-B"] if image else []
+    assert sorted(os.listdir(f"{context.record.run_directory}/cache")) == left
+
+
 def test_what_the_policy_overrides_is_neither_the_users_nor_the_images(context: Context, container: Container) -> None:
     """The last line of a name holds."""
     options = Options({"A": "ours", "B": "ours", "C": "ours"}, {}, (), frozenset({"A", "B"}))

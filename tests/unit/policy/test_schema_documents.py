@@ -26,13 +26,25 @@ FILES = [POLICIES / "site.yaml", *sorted((POLICIES / "examples").glob("*.yaml"))
 def test_every_policy_that_is_shipped_compiles(site: Site, path: Path) -> None:
     """An admin can start from any of them."""
     site.write(path.read_text())
-    assert site.compiled().rules
+    assert site.compiled(registry.names()).rules
 
 
 def test_there_are_examples() -> None:
     """The glob above finds what it should."""
-    examples = ["ci-publisher.yaml", "first-collective.yaml", "gpu-site.yaml", "minimal.yaml", "own-profile.yaml"]
-    assert [path.name for path in FILES] == ["site.yaml", *examples]
+    examples = ["ci-publisher", "first-collective", "gpu-site", "minimal", "own-profile", "recipes"]
+    assert [path.stem for path in FILES] == ["site", *examples]
+
+
+def test_the_recipes_lines_hold_without_their_comment(site: Site) -> None:
+    """Each names variables of the profiles of its rule, and nothing is overridden as the file is shipped."""
+    text = (POLICIES / "examples" / "recipes.yaml").read_text()
+    site.write(text)
+    assert [rule.override for rule in site.compiled(registry.names()).rules] == [()] * 5
+    site.write(text.replace("# override:", "override:"))
+    for rule in site.compiled(registry.names()).rules:
+        variables = {name for profile in rule.profiles for name in registry.get(profile).variables}
+        assert {*rule.override} <= variables, rule.name
+        assert rule.override, rule.name
 
 
 def test_the_starting_policy_shows_defaults(site: Site) -> None:

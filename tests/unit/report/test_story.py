@@ -242,9 +242,35 @@ def test_what_an_epilog_has_seen_of_a_caches_use() -> None:
     assert told == [
         "nothing new: the entries that it was given were used",
         "nothing new; whether it used what it was given cannot be seen",
-        "nothing new: the job did not use it",
+        "nothing new: not used; the script may set its variables itself",
         "2 new entries published, 2KiB, although it was seeded with 5",
     ]
+
+
+def test_what_a_job_set_itself_is_named() -> None:
+    """With the line that ends it, what that costs, and what it cannot do; and how many jobs of the user do it."""
+    own = ("FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR")
+    run = Run("epilog", "0b", "n1", job=7, steps={"harvest": 0.1})
+    run.harvests = [
+        Harvest("triton", 0, 0, 0, 0, 0.1, 2, "around", own=own[1:]),
+        Harvest("flashinfer", 1, 0, 0, 2048, 0.1, 0, "built", own=own[:1]),
+        Harvest("numba", 0, 0, 0, 0, 0.1, 0, "suspected"),
+    ]
+    history = History()
+    for job in range(7, 47):
+        history.add_uses(Run("epilog", "0b", "n1", job=job, harvests=run.harvests[:1]))
+    told = tell([run], history)
+    assert [part.what for part in parts(told)[1:]] == [
+        "nothing new: the job went around it; set by the job itself: TRITON_CACHE_DIR",
+        "1 new entry published, 2KiB; set by the job itself: FLASHINFER_WORKSPACE_BASE",
+        "nothing new: it began cold, because of how another job ended",
+    ]
+    assert told.advice[:2] == (
+        "40 jobs of this user set TRITON_CACHE_DIR themselves, or their image does",
+        "1 job of this user set FLASHINFER_WORKSPACE_BASE itself, or its image does",
+    )
+    (line,) = told.advice[2:]
+    assert line.startswith("`override: [FLASHINFER_WORKSPACE_BASE, TRITON_CACHE_DIR]` in the jobs' rule ends that")
 
 
 def test_a_cache_that_never_settles_is_named() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import sample_log
 from warmstart.audit.runs import Failure, Harvest, ImageUse, Run, runs
-from warmstart.report.summary import Counted, Entries, Saved, Summary, Uses, summarize
+from warmstart.report.summary import Counted, Entries, Saved, SetByJobs, Summary, Uses, summarize
 
 
 def prolog(**fields: object) -> Run:
@@ -64,10 +64,14 @@ def test_hit_rates() -> None:
             epilog(harvest("numba", "hit"), harvest("jax", "built"), user="bob"),
         ]
     )
-    assert found.profiles == (Uses("numba", 2, 1, 0, 0), Uses("triton", 0, 0, 2, 0), Uses("jax", 0, 1, 0, 1))
-    assert found.by_user == (Uses("alice", 1, 1, 2, 1), Uses("bob", 1, 1, 0, 0))
+    assert found.profiles == (
+        Uses("numba", 2, 1, 0, 0, 0, 0),
+        Uses("triton", 0, 0, 2, 0, 0, 0),
+        Uses("jax", 0, 1, 0, 1, 0, 0),
+    )
+    assert found.by_user == (Uses("alice", 1, 1, 2, 1, 0, 0), Uses("bob", 1, 1, 0, 0, 0, 0))
     assert [uses.percent for uses in found.profiles] == ["66.7%", "-", "0.0%"]
-    assert found.caches == Uses("", 2, 2, 2, 1)
+    assert found.caches == Uses("", 2, 2, 2, 1, 0, 0)
 
 
 def test_a_profile_whose_hits_nobody_sees_has_no_rate() -> None:
@@ -78,11 +82,31 @@ def test_a_profile_whose_hits_nobody_sees_has_no_rate() -> None:
             *(epilog(harvest("jax", "unknown"), harvest("numba", "hit")) for _ in range(3)),
         ]
     )
-    assert found.profiles == (Uses("jax", 0, 0, 4, 0), Uses("numba", 3, 1, 0, 0))
+    assert found.profiles == (Uses("jax", 0, 0, 4, 0, 0, 0), Uses("numba", 3, 1, 0, 0, 0, 0))
     assert [uses.percent for uses in found.profiles] == ["-", "75.0%"]
     assert (found.caches.percent, found.caches.unknown) == ("75.0%", 4)
-    assert found.by_user == (Uses("alice", 3, 1, 4, 0),)
+    assert found.by_user == (Uses("alice", 3, 1, 4, 0, 0, 0),)
     assert [(day.hits, day.built) for day in found.periods] == [(3, 1)]
+
+
+def test_who_goes_around_a_cache() -> None:
+    """By variable, each job once, whatever its nodes and sets of caches; what else it did with the cache counts too."""
+    around = harvest("triton", "around")._replace(own=("TRITON_CACHE_DIR",))
+    built = harvest("cute-dsl", "built")._replace(own=("QUACK_CACHE_DIR",))
+    found = summarize(
+        [
+            epilog(around, built),
+            epilog(around, node="n2"),
+            *(epilog(around, job=job, user="bob") for job in (8, 9)),
+            epilog(harvest("triton", "suspected"), job=10),
+        ]
+    )
+    assert found.around == (
+        SetByJobs("TRITON_CACHE_DIR", "triton", 3, 2),
+        SetByJobs("QUACK_CACHE_DIR", "cute-dsl", 1, 1),
+    )
+    assert found.profiles == (Uses("cute-dsl", 0, 1, 0, 0, 0, 0), Uses("triton", 0, 0, 0, 0, 4, 1))
+    assert found.caches.percent == "0.0%"
 
 
 def test_why_it_was_cold() -> None:

@@ -666,6 +666,47 @@ def test_a_job_on_one_node_asks_nobody(job: Job, monkeypatch: pytest.MonkeyPatch
     assert job.offered() == [ENTRY]
 
 
+@pytest.mark.parametrize(
+    ("left", "own", "use"),
+    [
+        ([".own-NUMBA_CACHE_DIR"], ["NUMBA_CACHE_DIR"], "around"),
+        ([".own-TRITON_CACHE_DIR", ".own-", ".own-x\ny", "NUMBA_CACHE_DIR"], [], "untouched"),
+        ([], [], "untouched"),
+    ],
+)
+def test_what_a_job_says_that_it_set_itself(job: Job, left: list[str], own: list[str], use: str) -> None:
+    """By a file's name; names that are no variable of the profile are dropped."""
+    for name in left:
+        Path(job.context.record.run_directory, "cache", name).touch()
+    job.harvest()
+    (told,) = events(job.context, "cache.harvested")
+    assert (told["own"], told["use"]) == (own, use)
+
+
+def test_what_was_seen_counts_more_than_what_a_job_says(job: Job) -> None:
+    """It may have set the variable in one step, and used the cache in another."""
+    Path(job.context.record.run_directory, "cache", ".own-NUMBA_CACHE_DIR").touch()
+    job.write("numba", numba_files())
+    job.harvest()
+    (told,) = events(job.context, "cache.harvested")
+    assert (told["own"], told["use"]) == (["NUMBA_CACHE_DIR"], "built")
+
+
+def test_a_job_that_says_too_much_is_not_read_to_the_end(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory is its user's; nor is one that is a link, or a file."""
+    cache = Path(job.context.record.run_directory, "cache")
+    for number in range(9):
+        (cache / f".own-V{number}").touch()
+    monkeypatch.setattr(harvest, "MOST_OWN", 5)
+    assert len(harvest._own_variables(job.context.record)) <= 5
+    cache.rename(cache.with_name("other"))
+    cache.symlink_to("other")
+    assert harvest._own_variables(job.context.record) == frozenset()
+    cache.unlink()
+    cache.touch()
+    assert harvest._own_variables(job.context.record) == frozenset()
+
+
 CODE = "c5momhmpcehpoqqy6ina7vizwfsgu6ynbhg5xdlerd2rng3p6bxk"
 ELSEWHERE = "cq5nexxuykajscbyp5owafhb2wkd62tr2juwb4k3br5ecxecpgtn"  # AOTInductor's wrapper
 
@@ -780,6 +821,15 @@ def test_who_casts_suspicion(
     assert suspected(job) == (job.context.record.run_name if opened == [True] else "")
 
 
+def test_a_job_that_went_around_the_cache_casts_no_suspicion(job: Job) -> None:
+    """What it would have been seeded with did not end it."""
+    ended(job, DIED)
+    (Path(job.context.record.run_directory) / "cache" / ".own-TOY").touch()
+    job.harvest()
+    assert (suspected(job), events(job.context, "cache.suspected")) == ("", [])
+    assert [event["use"] for event in events(job.context, "cache.harvested")] == ["around"]
+
+
 def test_what_a_job_that_died_had_built_is_not_published(job: Job) -> None:
     """And the profile is looked at where only successful jobs are harvested, too."""
     ended(job, DIED)
@@ -832,6 +882,7 @@ def test_what_a_job_that_began_cold_settles(
     published = [event["settled"] for event in events(job.context, "bundle.published")][1:]
     acquitted = [event["after_s"] for event in events(job.context, "cache.acquitted")]
     assert (suspected(job), "".join(published), acquitted) == then
+    assert [event["use"] for event in events(job.context, "cache.harvested")] == ["built", "suspected"]
 
 
 def test_the_second_replacement_sets_aside(job: Job) -> None:

@@ -1,0 +1,118 @@
+"""Jobs that set the variables of their profiles themselves, on a real cluster: which ones is told, and who does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.site import Site
+
+RULES = "rules:\n  - name: everyone\n    profiles: [flashinfer, numba, triton, vllm]\n    override: [{override}]\n"
+OWN = {name: f"/tmp/of-recipe/{name}" for name in ("NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT")}
+# As enroot starts a container of an image without variables, whose root file system is this one.
+CONTAINER = """\
+#!/bin/sh
+set -e
+here=$(mktemp -d "$TMPDIR/step.XXXXXX") && cd "$here"
+true >MOUNTS && true >ENVIRON
+ENROOT_MOUNTS=$here/MOUNTS ENROOT_ENVIRON=$here/ENVIRON ENROOT_ROOTFS=/r/pyxis_$SLURM_JOB_ID sh {hook}
+grep TRITON_CACHE_DIR ENVIRON || echo TRITON_CACHE_DIR=$TRITON_CACHE_DIR
+"""
+
+
+@pytest.fixture
+def container(site: Site) -> Path:
+    """Return a program that does what enroot does before it starts a container."""
+    program = site.cluster.base / "as-enroot"
+    program.write_text(CONTAINER.format(hook=site.cluster.prefix / "share/warmstart/enroot/40-warmstart.sh"))
+    program.chmod(0o755)
+    return program
+
+
+def begin(site: Site, name: str, override: str = "") -> None:
+    """Begin with an empty store."""
+    store = site.new_store(site.cluster.base / name)
+    site.write_policy(RULES.format(override=override), constant="enroot", store=str(store))
+
+
+def ran(
+    site: Site, script: str, user: str = ALICE, options: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> tuple[int, dict[str, tuple[list[str], str]], str]:
+    """Run a job; return its id, of each profile what it set itself and its use, and the output."""
+    ended = site.finish(site.cluster.submit(f"#!/bin/sh\n{script}\n", user, "--nodelist=n1", *options, env=env))
+    assert ended.state == "COMPLETED", ended.output
+    events = site.events(ended.job_id, "cache.harvested")
+    return ended.job_id, {event["profile"]: (event["own"], event["use"]) for event in events}, ended.output
+
+
+@pytest.mark.parametrize("how", ["at submission", "for a step", "for a container"])
+def test_three_variables_of_a_job_are_named(
+    site: Site, container: Path, fresh_image: Callable[[], str], how: str
+) -> None:
+    """Whoever set them; of a profile whose variable is ours nothing is said. `explain` and `report` have the line."""
+    begin(site, f"around-{how.replace(' ', '-')}")
+    export = "".join(f"export {name}={value}\n" for name, value in OWN.items())
+    script = {
+        "at submission": "srun true",
+        "for a step": f"{export}srun true",
+        "for a container": f"printf '%s' '{export}exec {container}' >c; srun sh c",
+    }[how]
+    options = (f"--comment=warmstart: image={fresh_image()}",) if how == "for a container" else ()
+    job_id, uses, _ = ran(site, script, options=options, env=OWN if how == "at submission" else {})
+    assert uses.pop("flashinfer") == ([], "untouched")
+    assert uses == {
+        "numba": (["NUMBA_CACHE_DIR"], "around"),
+        "triton": (["TRITON_CACHE_DIR"], "around"),
+        "vllm": (["VLLM_CACHE_ROOT"], "around"),
+    }
+    told = " ".join(site.command("explain", str(job_id)).stdout.split())
+    assert "the job went around it; set by the job itself: TRITON_CACHE_DIR" in told
+    assert f"`override: [{', '.join(OWN)}]` in the jobs' rule ends that" in told
+    told = site.command("report", "--since", "1h").stdout
+    assert "set TRITON_CACHE_DIR" in told
+    assert "or their image does: triton" in told or "or its image does: triton" in told
+
+
+def test_jobs_and_users_are_counted(site: Site) -> None:
+    """One line for a variable."""
+    begin(site, "around-counted")
+    before = site.command("report", "--since", "1h").stdout
+    assert "FLASHINFER_WORKSPACE_BASE" not in before
+    for user in (ALICE, BOB, BOB):
+        ran(site, "srun true", user, env={"FLASHINFER_WORKSPACE_BASE": "/tmp"})
+    told = site.command("report", "--since", "1h").stdout
+    assert "3 jobs of 2 users set FLASHINFER_WORKSPACE_BASE themselves, or their image does: flashinfer" in told
+
+
+def test_what_the_line_does_and_what_it_does_not(site: Site) -> None:
+    """In the script and in its steps the profile's place wins; not against what the script sets later."""
+    begin(site, "around-override", "TRITON_CACHE_DIR")
+    script = "echo $TRITON_CACHE_DIR\nexport TRITON_CACHE_DIR=/mine\necho $TRITON_CACHE_DIR\n"
+    _, uses, output = ran(site, f"{script}srun printenv TRITON_CACHE_DIR", env={"TRITON_CACHE_DIR": "/tmp/t"})
+    first, own, step = output.split()
+    assert (first.endswith("/cache/triton"), own, step) == (True, "/mine", first)
+    assert uses["triton"] == ([], "untouched")
+
+
+def test_what_a_script_uses_without_srun_nobody_sees(site: Site) -> None:
+    """It is not used, and may be elsewhere: nothing more is said."""
+    begin(site, "around-unseen")
+    job_id, uses, _ = ran(site, "export NUMBA_CACHE_DIR=/tmp/x\nprintenv NUMBA_CACHE_DIR")
+    assert uses["numba"] == ([], "untouched")
+    assert "not used; the script may set its variables itself" in " ".join(
+        site.command("explain", str(job_id)).stdout.split()
+    )
+
+
+def test_what_a_job_says_is_its_own_word(site: Site) -> None:
+    """Names that are no variable of its profiles are dropped, however many; and nothing else of them is looked at."""
+    begin(site, "around-forged")
+    claim = (
+        'cd "$WARMSTART_CACHE"; for n in $(seq 2000); do true >.own-V$n; done; ln -s /etc/shadow .own-TRITON_CACHE_DIR'
+    )
+    _, uses, _ = ran(site, claim)
+    assert {name: own for name, (own, _) in uses.items() if own} in ({}, {"triton": ["TRITON_CACHE_DIR"]})
+    assert site.runs("n1") == []
