@@ -201,6 +201,7 @@ class Run:
     cold: dict[str, str] = field(default_factory=dict)  # profile → reason
     agreed: dict[str, Cold] = field(default_factory=dict)  # of those, by profile: what the job's nodes agreed on
     facts: dict[str, str] = field(default_factory=dict)
+    set_of: str = ""  # the image, which only a step names, whose caches these are; "" of a prolog
     told: list[tuple[str, str, str]] = field(default_factory=list)  # step of a wing, what it tells of, and the text
     counted: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)  # of wings: metric and labels → sum
     harvests: list[Harvest] = field(default_factory=list)
@@ -315,6 +316,7 @@ def _add_step(run: Run, line: Line) -> None:
     step = values.text(line, "step")
     if step == "seed":
         _take(run, line, "warm", "cold", "facts")
+        run.set_of = values.text(line, "image")
     for name, value in values.mapping(line, "told").items():
         run.told.append((step, name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
 

@@ -120,6 +120,7 @@ def _show(summary: Summary) -> None:
         [
             ("job starts", summary.jobs, counted(summary.users, "user")),
             ("caches that hit", caches.percent, f"{caches.hit} of {caches.hit + caches.built} of which it is known"),
+            ("caches of steps' images", summary.sets, f"{summary.warm_sets} with entries, on each node"),
             ("imports", images.imported, imported),
             ("imports avoided", images.avoided, "uses of images on every node, less the imports"),
             ("waits for imports", images.waits, _half(images.wait_p50, images.wait_p95)),

@@ -50,11 +50,11 @@ def of_runs(runs: Iterable[Run]) -> list[Job]:
     """Return the jobs of some runs, in the order in which they started."""
     by_job: dict[tuple[str, int], dict[tuple[str, str], Run]] = {}
     for run in runs:
-        if run.job and run.hook in (PROLOG, EPILOG) and not run.done_by:
+        if run.job and (run.hook in (PROLOG, EPILOG) or run.set_of) and not run.done_by:
             own = by_job.pop((run.cluster, run.job), {})
-            known = own.get((run.node, run.hook))
+            known = own.get((run.node, run.set_of or run.hook))
             if known is None or known.first <= run.first:
-                own[run.node, run.hook] = run
+                own[run.node, run.set_of or run.hook] = run
             by_job[run.cluster, run.job] = own
             if len(by_job) > MOST_JOBS:
                 del by_job[next(iter(by_job))]
@@ -66,12 +66,17 @@ def _job(runs: list[Run]) -> Job:
     prologs = [run for run in ordered if run.hook == PROLOG]
     failures = [failure for run in ordered for failure in run.failures if failure.degree in (REFUSED, DRAINED)]
     excluded = next((run.excluded for run in prologs if run.excluded), "")
-    cold = {profile: reason for run in prologs for profile, reason in run.cold.items()}
-    warm = dict.fromkeys(profile for run in prologs for profile in run.warm if profile not in cold)
-    images = dict.fromkeys(name for run in prologs for image in run.images for name in (image.reference, image.digest))
+    sets = [run for run in ordered if run.set_of]
+    began = [*prologs, *sets]
+    images = dict.fromkeys(name for run in began for image in run.images for name in (image.reference, image.digest))
     bundles = dict.fromkeys(
-        bundle for run in prologs for seeding in run.seedings.values() for bundle in seeding.from_bundles
+        bundle for run in began for seeding in run.seedings.values() for bundle in seeding.from_bundles
     )
+    warm, cold = _starts(prologs)
+    warm_sets, cold_sets = _starts(sets)
+    # A tool runs in a step's image or outside: what began with entries says more than what had none to begin with.
+    warm = [*(name for name in warm if name not in cold_sets), *warm_sets]
+    cold = {name: why for name, why in (cold | cold_sets).items() if name not in warm_sets}
     return Job(
         job=ordered[0].job,
         user=next((run.user for run in ordered if run.user), ""),
@@ -81,13 +86,19 @@ def _job(runs: list[Run]) -> Job:
         nodes=tuple(dict.fromkeys(run.node for run in ordered)),
         prolog=max((run.seconds for run in prologs), default=0.0),
         epilog=max((run.seconds for run in ordered if run.hook == EPILOG), default=0.0),
-        warm=tuple(warm),
+        warm=tuple(dict.fromkeys(warm)),
         cold=cold,
         images=tuple(filter(None, images)),
         why=failures[0].reason if failures else excluded,
         bundles=tuple(bundles),
         told=tuple(dict.fromkeys(f"{name}: {text}" for run in prologs for _, name, text in run.told)),
     )
+
+
+def _starts(runs: list[Run]) -> tuple[list[str], dict[str, str]]:
+    """Return the profiles that began warm in all of these runs, and why others were cold."""
+    cold = {profile: reason for run in runs for profile, reason in run.cold.items()}
+    return [profile for run in runs for profile in run.warm if profile not in cold], cold
 
 
 def _state(runs: list[Run], degrees: set[str], excluded: str) -> str:

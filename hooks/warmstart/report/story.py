@@ -258,7 +258,8 @@ def named(nodes: Sequence[str]) -> str:
 def _hook(run: Run, history: History) -> HookStory:
     parts: list[Part] = []
     for step, seconds in run.steps.items():
-        parts.append(Part(step, format_duration(seconds), _problems(run, step)))
+        whose = f"caches of image {run.set_of}" if step == SEED and run.set_of else ""
+        parts.append(Part(step, format_duration(seconds), _problems(run, step) or whose))
         if step == SEED:
             parts += _profiles(run, history)
         if step == HARVEST:
@@ -286,7 +287,7 @@ def _outcome(run: Run) -> str:
     """Return the outcome of a run whose end is not in the log: an import's is, but names no job."""
     if any(failure.degree == FAILED for failure in run.failures):
         return "failed" if run.hook == IMPORT else "unfinished"
-    return "ok" if run.hook == IMPORT and run.images else "unfinished"
+    return "ok" if (run.hook == IMPORT and run.images) or run.set_of else "unfinished"
 
 
 def _problems(run: Run, step: str) -> str:

@@ -167,6 +167,8 @@ class Summary(NamedTuple):
     nodes: int
     profiles: tuple[Uses, ...]
     by_user: tuple[Uses, ...]
+    sets: int  # caches of images that only steps name
+    warm_sets: int  # of these, those that began with entries of a profile
     cold_by_user: tuple[ColdStarts, ...]
     unsettled: tuple[Unsettled, ...]
     around: tuple[SetByJobs, ...]
@@ -269,6 +271,7 @@ class _Adding:
         self._waits, self._imports = Durations(), Durations()
         self._cold, self._suspicions, self._rejected = Tally[str](), Tally[str](), Tally[str]()
         self._harvested = self._harvested_bytes = 0
+        self._sets = self._warm_sets = 0
         self._of_wings = Tally[str]()
         self._failures = {degree: Tally[str]() for degree in (REFUSED, DRAINED, FAILED)}
         self._hooks: dict[str, _Hook] = {}
@@ -302,14 +305,16 @@ class _Adding:
             self._add_image(run, image, period)
         for (name, labels), number in run.counted.items():
             self._of_wings.add(_title(name, labels), int(number))
-        if run.hook == PROLOG:
-            self._add_prolog(run, period)
-
-    def _add_prolog(self, run: Run, period: Counter[str]) -> None:
-        if run.head:
+        if run.hook == PROLOG and run.head:
             self._jobs += 1
             period["jobs"] += 1
             self._users.add(run.user)
+        self._sets += bool(run.set_of)
+        self._warm_sets += bool(run.set_of and run.warm)
+        if run.hook == PROLOG or run.set_of:
+            self._add_cold(run)
+
+    def _add_cold(self, run: Run) -> None:
         for profile, reason in run.cold.items():
             if reason != SAMPLED:
                 self._why_cold.add((run.user, kind_of(reason)))
@@ -444,6 +449,8 @@ class _Adding:
             nodes=len(self._nodes),
             profiles=_most_used(periods.by_profile, MOST_IMAGES),
             by_user=_most_used(users.by_whose, TOP),
+            sets=self._sets,
+            warm_sets=self._warm_sets,
             cold_by_user=self._cold_by_user(),
             unsettled=self._unsettled(),
             around=self._around(),

@@ -37,6 +37,17 @@ def test_a_job_on_two_nodes() -> None:
     assert found.state == "running"  # n2 has had no epilog
 
 
+def test_a_job_is_as_warm_as_the_images_of_its_steps() -> None:
+    """Whose caches take the place of those outside of them, which nobody may have used."""
+    image = ImageUse("reg.io/a:1", "sha256:ab", "reused", 9, 0.1, 0.0)
+    outside = run(cold={"numba": "nothing-published", "triton": "nothing-published"}, warm=["jax", "warp"])
+    made = run("asks", at=2, warm=["numba", "jax"], cold={"warp": "no-vote"}, set_of="reg.io/a:1", images=[image])
+    found = only(outside, made, run("asks", at=3, warm=["jax"], set_of="reg.io/b:1"), run("epilog", at=9))
+    assert found.warm == ("jax", "numba")
+    assert found.cold == {"triton": "nothing-published", "warp": "no-vote"}
+    assert (found.uses_image("a:1"), found.state, found.nodes) == (True, "done", ("n1",))
+
+
 REFUSAL = Failure("refused", "", "image-refused", "not allowed", "use another")
 DRAIN = Failure("drained", "workspace", "state-broken", "read-only", "")
 

@@ -95,6 +95,13 @@ def test_what_the_nodes_of_a_job_agreed_on() -> None:
     assert named([f"n{number}" for number in range(12)]) == "n0, n1, n2, n3, n4, n5, n6, n7 and 4 more"
 
 
+def test_the_caches_of_a_steps_image_are_told_with_it() -> None:
+    """They come from no hook, which would have said that it ended."""
+    told = tell([prolog(hook="asks", steps={"seed": 0.01}, warm=["numba"], set_of="r/a:1", outcome="")], History())
+    assert (told.hooks[0].outcome, parts(told)[0].what) == ("ok", "caches of image r/a:1")
+    assert parts(told)[1].part == "  numba"
+
+
 def test_the_jobs_first_node_is_told_first() -> None:
     """Though another one's prolog may begin before it."""
     early = prolog(node="n2", first="2026-01-31T09:30:00.100Z")

@@ -42,6 +42,18 @@ def test_jobs_are_counted_on_their_first_node() -> None:
     assert (found.runs, found.jobs, found.users, found.nodes) == (3, 2, 2, 2)
 
 
+def test_what_steps_images_have_is_counted_and_starts_no_job() -> None:
+    """On each node: how many sets, how many began with entries, and why others did not."""
+    sets = [
+        prolog(hook="asks", set_of="r/a:1", cold={"numba": "nothing-published"}),
+        prolog(hook="asks", set_of="r/a:1", warm=["numba"], cold={"triton": "no-vote"}, node="n2"),
+    ]
+    found = summarize([prolog(warm=["numba"]), *sets])
+    assert (found.jobs, found.sets, found.warm_sets) == (1, 2, 1)
+    assert found.cold_anyway == (Counted("triton: no-vote", 1),)
+    assert found.cold_by_user[0].times == 2
+
+
 def epilog(*harvests: Harvest, **fields: object) -> Run:
     """Return an epilog's run."""
     run = Run("epilog", "0b", "n1", job=7, user="alice", first="2026-01-31T10:30:00.000Z", harvests=[*harvests])
