@@ -1,0 +1,70 @@
+"""A node unpacks an image for the first job that names it, and the second finds it: real Slurm, a real registry."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cluster.accounts import ALICE, BOB, IMPORT
+from tests.cluster.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.cluster.site import Site
+
+RULES = "  unpack: {{wait: 60s, keep: {keep}}}\nrules: [{{name: all, scope: user}}]\n"
+SLEEP = "#!/bin/sh\necho began; while [ ! -e {go} ]; do sleep 0.1; done\n"
+
+
+@pytest.fixture
+def shelf(site: Site) -> Iterator[Path]:
+    """Have nodes keep unpacked images; return where n1 has them."""
+    place = site.cluster.base / "shelf"
+    site.write_policy(RULES.format(keep="1GiB"), workspace=f"{site.workspace}\n  shelf: {place}")
+    yield place / "n1" / "images"
+    site.write_policy()
+    shutil.rmtree(place)
+
+
+def unpacked(site: Site, job: int) -> dict[str, Any]:
+    """Return how a job's step ended."""
+    found = [event for event in site.events(job, "step.finished") if event["step"] == "unpack"]
+    assert found, site.audit()
+    return found[0]
+
+
+def test_the_first_job_waits_and_the_second_finds_it(site: Site, shelf: Path, fresh_image: Callable[[], str]) -> None:
+    """While a job has it, it stays; when none does, it goes if it is too much."""
+    image, go = fresh_image(), site.cluster.base / "go-on"
+    words = (f"--comment=warmstart: image={image}", "--nodelist=n1")
+    first = site.cluster.submit("#!/bin/sh\n", ALICE, *words)
+    assert site.finish(first).state == "COMPLETED"
+    step = unpacked(site, first)
+    assert step["outcome"] == "changed"
+    tree = shelf / step["tree"] / "tree"
+    assert (tree / "etc/number").read_text().strip().isdecimal()
+    assert (tree / "etc/number").stat().st_uid == site.cluster.account(IMPORT).uid
+    (event,) = [event for event in site.audit() if event["event"] == "image.unpacked" and event["tree"] == step["tree"]]
+    assert (event["job_id"], event["image"]) == (first, image)
+
+    second = site.cluster.submit(SLEEP.format(go=go), BOB, *words)
+    out = site.cluster.account(BOB).home / f"slurm-{second}.out"
+    wait_until("the second job", lambda: out.exists() and out.read_text() == "began\n", 60)
+    again = unpacked(site, second)
+    assert (again["outcome"], again["tree"]) == ("unchanged", step["tree"])
+    rows = [row for row in json.loads(site.command("images", "unpacked", "--json").stdout) if row["node"] == "n1"]
+    assert [(row["state"], row["jobs"], row["reference"]) for row in rows] == [("in use", str(second), image)]
+    site.write_policy(RULES.format(keep="1B"), workspace=f"{site.workspace}\n  shelf: {shelf.parent.parent}")
+    site.command("maintain", "--node", "n1")
+    assert tree.exists()
+    go.touch()
+    site.finish(second)
+    site.command("maintain", "--node", "n1")
+    assert os.listdir(shelf) == []
