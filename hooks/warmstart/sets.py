@@ -204,7 +204,10 @@ def _attach(context: Context, profiles: list[str], namespaces: list[int]) -> Non
     for namespace in namespaces:
         try:
             client.attach_in_namespace(
-                namespace, context.record.set_directory, profiles, context.deadline.within(ATTACHING_S)
+                namespace,
+                context.record.set_directory,
+                [f"cache/{profile}" for profile in profiles],
+                context.deadline.within(ATTACHING_S),
             )
         except WorkerSilent as error:
             raise TimeoutError(str(error)) from error
