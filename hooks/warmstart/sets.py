@@ -15,10 +15,10 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from warmstart import record as records
-from warmstart import view
+from warmstart import view, wing
 from warmstart.audit import events
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host import client
@@ -67,6 +67,21 @@ class StepImage(NamedTuple):
     reference: str  # canonical
     digest: str
     path: str  # of its squashfs
+    private: str = ""  # the name of the store of private images that it comes from
+
+
+class StepImagePart(Protocol):
+    """`step_image.py` of a wing: what it has for a step's image besides caches."""
+
+    def provide(self, context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> None:
+        """Provide it by the deadline, or audit why not; `context` and `namespaces` as for `sets.provide`."""
+
+
+def provide_by_wings(context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> None:
+    """Have wings provide what they have for a step's image besides its caches."""
+    for module in context.policy.parts("step_image"):
+        part: StepImagePart = wing.load(module)
+        part.provide(context, image, namespaces, deadline)
 
 
 def provide(context: Context, image: StepImage, namespaces: list[int]) -> str:
@@ -96,7 +111,7 @@ def provide(context: Context, image: StepImage, namespaces: list[int]) -> str:
 @contextmanager
 def _claimed(context: Context, image: StepImage, deadline: Deadline) -> Iterator[CacheSet]:
     """Yield the set of an image: whole; or, locked for a `with`, begun by somebody (it has facts), or new."""
-    with _locked_run(context) as run:
+    with locked_run(context) as run:
         found = next((other for other in run.sets if other.image == image.digest), None)
         fd = -1
         if found is None:
@@ -115,7 +130,7 @@ def _claimed(context: Context, image: StepImage, deadline: Deadline) -> Iterator
 
 
 @contextmanager
-def _locked_run(context: Context) -> Iterator[Record]:
+def locked_run(context: Context) -> Iterator[Record]:
     """Hold the job's lock for a `with`; yield the run's record as it is now. Raises `RunOver` or `JobBusy`."""
     state, record = context.paths.state, context.record
     with records.job_lock(state, record.job_id, context.deadline.within(LOCK_S)):
@@ -158,7 +173,7 @@ def _opened(one: Record) -> int:
 
 def _latest(context: Context, found: CacheSet) -> CacheSet:
     """Return what has become of a set that somebody made; whoever undid it left it as it was begun."""
-    with _locked_run(context) as run:
+    with locked_run(context) as run:
         return next((other for other in run.sets if other.key == found.key), found)
 
 
@@ -182,7 +197,7 @@ def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[in
         if not outcome.record.get("seeded"):  # the user's quota
             raise outcome.degraded[0]
         whole = new._replace(facts=outcome.record["facts"], seeded=outcome.record["seeded"])
-        with _locked_run(context._replace(deadline=after(LOCK_S))):
+        with locked_run(context._replace(deadline=after(LOCK_S))):
             records.save_set(context.paths.state, run.job_id, whole)
             _show(context, image, new.key)
     except (WarmstartError, OSError):
@@ -227,5 +242,5 @@ def _undo(context: Context, one: CacheSet) -> None:
         with suppress(FileNotFoundError), opened_dir(one.key, sets) as fd:
             overlay.take_down(fd)
         remove_tree(sets, one.key, after(REMOVAL_S))
-    with suppress(WarmstartError), _locked_run(context._replace(deadline=after(LOCK_S))):
+    with suppress(WarmstartError), locked_run(context._replace(deadline=after(LOCK_S))):
         records.forget_set(context.paths.state, record.job_id, one)

@@ -192,7 +192,7 @@ def _job(record: Record) -> Job:
 
 
 def _obtain(session: Session, job: Job, record: Record, reference: Reference, pid: int) -> Answer:
-    policy = session.policy
+    policy, until = session.policy, after(session.policy.images.wait)
     check_allowed(reference, policy.images.registries)
     # A private image is copied into the job's workspace.
     private = plan.private_images(policy, job, [reference]) if record.workspace else ()
@@ -201,8 +201,11 @@ def _obtain(session: Session, job: Job, record: Record, reference: Reference, pi
     done = image.run(context, image.Options((reference,), private=private))
     path = done.record["images"][reference.canonical()]
     notices, caches = list(done.notices), NO_CACHES
+    found = sets.StepImage(reference.canonical(), done.record["image"], path, dict(private).get(reference, ""))
+    if record.cache:
+        with suppress(OSError), other_namespaces(pid, record.job_id) as namespaces:
+            sets.provide_by_wings(context, found, namespaces, until)
     if record.cache and record.seeded:
-        found = sets.StepImage(reference.canonical(), done.record["image"], path)
         signal.alarm(int(policy.seed.fetch_budget + sets.BEYOND_FETCHING_S + ANSWER_S))
         try:
             caches = _caches(context._replace(deadline=after(policy.seed.fetch_budget + ANSWER_S)), found, pid)
