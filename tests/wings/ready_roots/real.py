@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.accounts import ALICE, BOB, IMPORT
+from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
 from tests.wings.step_socket.steps import served
 from tools.real.claims import check
-from warmstart.images.unpacked import ImageKey
 from warmstart.wings.ready_roots.checks import HOOK
 
 IMAGES = ("rooted", "walked")
@@ -35,29 +34,15 @@ def fill(root: Path) -> None:
 
 
 @contextmanager
-def with_shelf(site: Site) -> Iterator[Path]:
-    """Install the hook, and have a shelf in the policy; yield it."""
-    shelf = site.cluster.base / "shelf"
-    shelf.mkdir(exist_ok=True)
+def with_shelf(site: Site) -> Iterator[None]:
+    """Install the hook, and have a shelf in the policy."""
     shutil.copy(site.cluster.prefix / "share/warmstart/enroot" / HOOK, HOOKS)
-    site.write_policy(RULES, constant="enroot", workspace=f"{site.workspace}\n  shelf: {shelf}")
+    site.write_policy(RULES, constant="enroot", workspace=f"{site.workspace}\n  shelf: {site.cluster.base}/shelf")
     try:
-        yield shelf
+        yield
     finally:
         (HOOKS / HOOK).unlink()
         site.write_policy(RULES, constant="enroot")
-
-
-def unpack(site: Site, shelf: Path, node: str, image: str) -> None:
-    """Put the tree of an image of the store on a node's shelf."""
-    path = next(event["path"] for event in site.audit("--event", "image.imported") if event["image"] == image)
-    place = shelf / node / "images" / ImageKey(Path(path).stem).tree
-    place.mkdir(parents=True)
-    for made in (shelf / node / "images", place):
-        made.chmod(0o700)
-    subprocess.run(["unsquashfs", "-quiet", "-no-progress", "-d", place / "tree", path], check=True)
-    owner = site.cluster.account(IMPORT)
-    subprocess.run(["chown", "-R", "-h", f"{owner.uid}:{owner.gid}", place / "tree"], check=True)
 
 
 def ran(site: Site, script: str, image: str, *options: str, user: str = ALICE, wrap: str = "") -> list[str]:
@@ -76,16 +61,16 @@ def ran(site: Site, script: str, image: str, *options: str, user: str = ALICE, w
 def run_without_unpacking(site: Site, registry: Registry) -> None:
     """Check containers of an image that n1 has unpacked."""
     image, other = (f"{registry.url}/team/{name}:1" for name in IMAGES)
-    with with_shelf(site) as shelf:
-        check("without a tree from the image's file", seen="from-image" in ran(site, WAY, image))
-        unpack(site, shelf, "n1", image)
+    check("without a shelf from the image's file", seen="from-image" in ran(site, WAY, image))
+    with with_shelf(site):
+        check("the first container on a node waits for its tree", seen="from-tree" in ran(site, WAY, image))
         began = time.monotonic()
         check("from the tree", seen=ran(site, f"cat /etc/motd; {WAY}", image) == ["rooted", "from-tree", "[0]"])
         check(f"within {time.monotonic() - began:.1f} s, from srun to its end", seen=True)
         check_forms(site, image)
         check_own_files(site, image)
         check_others(site, image)
-        check_step(site, shelf, other)
+        check_step(site, other)
         check_ends(site, image)
         check_many(site, image)
         check("no node is drained", seen=site.cluster.drained() == [])
@@ -169,18 +154,13 @@ def check_others(site: Site, image: str) -> None:
     check("by explain, too", seen="1 from the node's tree" in text)
 
 
-def check_step(site: Site, shelf: Path, image: str) -> None:
+def check_step(site: Site, image: str) -> None:
     """Check an image that only a step names."""
     step = f"srun --container-image={image} --no-container-mount-home sh -c '{WAY}'\n"
     with served(site):
-        ways = []
-        for _ in range(2):
-            ended = site.finish(site.cluster.submit(f"#!/bin/sh\n{step}{step}", ALICE, "--nodelist=n1"))
-            sys.stdout.write(f"\n{step}{ended.output}")
-            ways.append([line for line in ended.output.splitlines() if line.startswith("from-")])
-            if len(ways) == 1:
-                unpack(site, shelf, "n1", image)
-    check(f"a step's image, once unpacked: {ways}", seen=ways == [["from-image"] * 2, ["from-tree"] * 2])
+        ended = site.finish(site.cluster.submit(f"#!/bin/sh\n{step}{step}", ALICE, "--nodelist=n1"))
+    sys.stdout.write(f"\n{step}{ended.output}")
+    check("a step's image, too, from the first container on", seen=ended.output.count("from-tree") == 2)
 
 
 def check_ends(site: Site, image: str) -> None:

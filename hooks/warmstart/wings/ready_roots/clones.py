@@ -19,24 +19,23 @@ from warmstart import view
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host import linux
 from warmstart.host.client import attach_in_namespace
-from warmstart.host.deadline import Deadline
 from warmstart.host.files import PATH, opened_dir
-from warmstart.images import choice, unpacked
+from warmstart.images import choice
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import parse
-from warmstart.images.store.layout import IMAGE, image_name
+from warmstart.images.store.layout import image_name
 from warmstart.images.unpacked import ImageKey, Unpacked
 from warmstart.paths import NOTHING, Shown
 from warmstart.policy.compiled import Policy
 from warmstart.sets import StepImage
 from warmstart.steps.contract import Context
-from warmstart.wings.ready_roots import events, stored, trial
+from warmstart.wings.ready_roots import events, stored
 from warmstart.wings.ready_roots.settings import OWN
 
 MOST = 9  # of a run on a node: the job's image, and eight more
 ATTACHING_S = 5.0
 STORE_S = 5.0
-NO_TREE, NOT_HERE, TOO_MANY = "not-unpacked", "kernel", "too-many"
+NOT_UNPACKED, TOO_MANY = "not-unpacked", "too-many"
 
 
 class RootNotShown(ResourceError):
@@ -94,19 +93,8 @@ def prepare(context: Context) -> None:
         os.chown(OWN, record.uid, record.gid, dir_fd=run, follow_symlinks=False)
 
 
-def tree_of(context: Context, image: StepImage, deadline: Deadline) -> Unpacked | str:
-    """Return the tree of an image, or why there is none by the deadline. Raises what `unpacked.obtain` raises."""
-    if not trial.of_this_boot(context.policy, context.paths):
-        return NOT_HERE
-    shelf = unpacked.shelf_of(context.policy, context.record.node)
-    tree = unpacked.take(shelf, key_of(context.policy, image), context.paths, context.record, deadline)
-    return tree or NO_TREE
-
-
 def key_of(policy: Policy, image: StepImage) -> ImageKey:
-    """Return what an image's tree is kept under. A job has a copy of a private image, which has another name."""
-    if not image.private:
-        return ImageKey(os.path.basename(image.path).removesuffix(IMAGE))
+    """Return what an image's tree is kept under."""
     kind = query_by_rules(parse(image.reference), policy.images, choice.recipe(policy.images.importer)).kind
     return ImageKey(image_name(image.digest, kind), image.private)
 

@@ -1,8 +1,7 @@
 """Step `ready-root`: show the job its image, unpacked, for containers to start from. Runs as root.
 
-It comes after the image's import, and waits for the unpacking as long as the policy says: that takes the place of
-pyxis's own. Where it does not come in time, or this node cannot, containers start as without this wing. Only the job's
-first image is waited for.
+It comes after the step that waits for the unpacking (`steps.unpack`). Where the tree is not there by then, containers
+start as without this wing.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ from warmstart.steps.contract import Context, Outcome
 
 NAME = "ready-root"
 VARIABLE = "WARMSTART_ROOTFS"
-MARGIN_S = 5.0  # of the prolog's budget, for what comes after
-TOLD = {"": "unpacked on this node", "not-unpacked": "not unpacked on this node in time"}
-CANNOT = "not started from a tree: this node's kernel or file systems cannot (warmstart doctor)"
+TAKING_S = 2.0  # while trees are evicted
 
 
 class Options(NamedTuple):
@@ -48,24 +45,23 @@ def run(context: Context, options: Options) -> Outcome:
     record = context.record
     if not (record.cache and record.images) or record.image.startswith(CLAIMED):
         return Outcome("skipped")
-    from warmstart.host.deadline import Deadline
+    from warmstart.images.unpacked import shelf_of, take
     from warmstart.sets import StepImage
     from warmstart.wings.ready_roots import clones
-    from warmstart.wings.ready_roots.settings import settings
 
     started = time.monotonic()
     name, path = next(iter(record.images.items()))
     private = next((store for reference, store in options.private if reference.canonical() == name), "")
     image = StepImage(name, record.image, path, private)
-    context = context._replace(deadline=Deadline(context.deadline.at - MARGIN_S))
     try:
         clones.prepare(context)
-        tree = clones.tree_of(context, image, context.deadline.within(settings(context.policy).wait))
-        given = clones.Given("", tree) if isinstance(tree, str) else clones.give(context, image, [], tree)
+        shelf, key = shelf_of(context.policy, record.node), clones.key_of(context.policy, image)
+        tree = take(shelf, key, context.paths, record, context.deadline.within(TAKING_S))
+        given = clones.give(context, image, [], tree) if tree else clones.Given("", clones.NOT_UNPACKED)
     except (OSError, WarmstartError) as error:
         raise clones.failure(image, error) from error
     clones.tell(context, image, given, started)
-    told = {name: TOLD.get(given.reason, CANNOT)}
     if given.reason:
-        return Outcome("unchanged", dict(told))
-    return Outcome("changed", dict(told), environment={VARIABLE: f"{record.run_directory}/{given.source}"})
+        return Outcome("unchanged", {name: "not unpacked on this node"})
+    variables = {VARIABLE: f"{record.run_directory}/{given.source}"}
+    return Outcome("changed", {name: "unpacked on this node"}, environment=variables)

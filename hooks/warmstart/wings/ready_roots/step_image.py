@@ -8,10 +8,10 @@ from warmstart import sets
 from warmstart.audit import events as core_events
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
+from warmstart.images import unpacks
 from warmstart.sets import StepImage
 from warmstart.steps.contract import Context
-from warmstart.wings.ready_roots import clones
-from warmstart.wings.ready_roots.settings import settings
+from warmstart.wings.ready_roots import clones, unpack
 from warmstart.wings.ready_roots.step import NAME
 
 
@@ -19,11 +19,17 @@ def provide(context: Context, image: StepImage, namespaces: list[int], deadline:
     """Show the job the tree of an image, also in open mount `namespaces`; audit why not."""
     started = time.monotonic()
     context = context._replace(audit=context.audit.bind(step=NAME))
+    policy, paths, record = context.policy, context.paths, context.record
     try:
-        tree = clones.tree_of(context, image, deadline.within(settings(context.policy).wait))
+        tree_or_why = unpack.problem(policy, paths) or unpacks.obtain(
+            policy, clones.key_of(policy, image), image.reference, paths, record, deadline
+        )
         with sets.locked_run(context):  # it is not ended meanwhile
             clones.prepare(context)
-            given = clones.Given("", tree) if isinstance(tree, str) else clones.give(context, image, namespaces, tree)
+            if isinstance(tree_or_why, str):
+                given = clones.Given("", clones.NOT_UNPACKED)
+            else:
+                given = clones.give(context, image, namespaces, tree_or_why)
     except (OSError, WarmstartError) as error:
         context.audit.emit(core_events.STEP_FAILED, error=clones.failure(image, error).as_audit())
         return

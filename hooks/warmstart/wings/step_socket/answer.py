@@ -192,7 +192,7 @@ def _job(record: Record) -> Job:
 
 
 def _obtain(session: Session, job: Job, record: Record, reference: Reference, pid: int) -> Answer:
-    policy, until = session.policy, after(session.policy.images.wait)
+    policy = session.policy
     check_allowed(reference, policy.images.registries)
     # A private image is copied into the job's workspace.
     private = plan.private_images(policy, job, [reference]) if record.workspace else ()
@@ -203,8 +203,9 @@ def _obtain(session: Session, job: Job, record: Record, reference: Reference, pi
     notices, caches = list(done.notices), NO_CACHES
     found = sets.StepImage(reference.canonical(), done.record["image"], path, dict(private).get(reference, ""))
     if record.cache:
+        signal.alarm(int(policy.images.unpack.wait + ANSWER_S))
         with suppress(OSError), other_namespaces(pid, record.job_id) as namespaces:
-            sets.provide_by_wings(context, found, namespaces, until)
+            sets.provide_by_wings(context, found, namespaces, after(policy.images.unpack.wait))
     if record.cache and record.seeded:
         signal.alarm(int(policy.seed.fetch_budget + sets.BEYOND_FETCHING_S + ANSWER_S))
         try:

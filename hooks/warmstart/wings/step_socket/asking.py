@@ -33,7 +33,7 @@ HEARD_S = 1.0
 MOST_BROKEN = 3  # lines that break off one after the other; then root's program is out of order
 LONGEST = 8192  # bytes of an answer
 LONGEST_TEXT = 2000  # characters of one text in it
-ANSWER_S = 60.0  # beyond `images.wait`, for what comes before and after the wait
+ANSWER_S = 60.0  # beyond `images.wait`, and `images.unpack.wait`, for what comes before and after the wait
 CONNECT_S = 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
 _CREDENTIALS = struct.Struct("3i")
@@ -72,7 +72,7 @@ def obtain(path: str, reference: Reference, rules: Images, find: Callable[[], st
     end, pause = after(rules.import_deadline if waits_on else rules.wait), FIRST_PAUSE_S
     broken = 0
     while True:
-        answer = ask(path, reference, rules.wait + ANSWER_S)
+        answer = ask(path, reference, rules.wait + rules.unpack.wait + ANSWER_S)
         broken = broken + 1 if answer.said == BROKEN else 0
         if broken == MOST_BROKEN:
             return Answer(ALONE)

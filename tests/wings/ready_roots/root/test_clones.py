@@ -21,13 +21,15 @@ from warmstart.images.reference import parse
 from warmstart.images.unpacked import ImageKey
 from warmstart.record import CLAIMED
 from warmstart.sets import StepImage
-from warmstart.steps.contract import Context
+from warmstart.steps import unpack as core_step
+from warmstart.steps.contract import Context, Outcome
 from warmstart.store.client import StoreClient, rooms_of
 from warmstart.wings.ready_roots import clones, step, step_image, trial
-from warmstart.wings.ready_roots.settings import KEY, OWN
+from warmstart.wings.ready_roots import unpack as unpack_part
+from warmstart.wings.ready_roots.policy import KEY
+from warmstart.wings.ready_roots.settings import OWN
 from warmstart.wings.ready_roots.step import VARIABLE, Options
 
-NAME = f"{'ab' * 32}.x86_64.oci1"
 REFERENCE = "reg.example.com/app:1"
 
 
@@ -37,7 +39,7 @@ def context() -> Iterator[Context]:
     base = Path(tempfile.mkdtemp(prefix="warmstart-clones-", dir="/var/tmp"))
     base.chmod(0o711)
     made = a_context(base)
-    policy = made.policy._replace(paths=made.policy.paths._replace(shelf=str(base / "shelf")), own={KEY: {"wait": 5}})
+    policy = made.policy._replace(paths=made.policy.paths._replace(shelf=str(base / "shelf")), own={KEY: True})
     wings = tuple(known._replace(used=known.name == KEY) for known in policy.wings)
     policy = policy._replace(wings=wings)
     record = made.record._replace(
@@ -45,14 +47,14 @@ def context() -> Iterator[Context]:
         gid=JOB[1],
         image=f"sha256:{'ab' * 32}",
         cache="/var/cache/warmstart",
-        images={REFERENCE: stored(policy.paths.store, NAME)},
+        images={REFERENCE: stored(policy.paths.store, "image")},
     )
     os.makedirs(record.run_directory, mode=0o711)
     os.makedirs(f"{made.paths.state}/7", mode=0o700, exist_ok=True)
     records.save(made.paths.state, record)
     store = StoreClient(policy.store_user, policy.paths.store, "n1-0a1b2c3d", rooms_of(policy))
     context = made._replace(policy=policy, record=record, store=store)
-    unpack(context, ImageKey(NAME), "tree")
+    unpack(context, first(context), "tree")
     try:
         yield context
     finally:
@@ -60,6 +62,12 @@ def context() -> Iterator[Context]:
             view.take_down(run)
         assert str(base) not in Path("/proc/self/mountinfo").read_text()
         shutil.rmtree(base)
+
+
+def first(context: Context) -> ImageKey:
+    """Return the key of the job's image."""
+    ((name, path),) = context.record.images.items()
+    return clones.key_of(context.policy, StepImage(name, context.record.image, path))
 
 
 def stored(store: str, name: str) -> str:
@@ -92,7 +100,7 @@ def test_a_job_is_shown_the_tree_of_its_image(context: Context) -> None:
     path = Path(done.environment[VARIABLE])
     assert path == Path(context.record.run_directory, item.source)
     assert ((path / "which").read_text(), (path / "which").stat().st_uid) == ("tree", JOB[0])
-    assert records.trees(context.paths.state) == {ImageKey(NAME).tree: [7]}
+    assert records.trees(context.paths.state) == {first(context).tree: [7]}
     own = os.stat(f"{context.record.run_directory}/{OWN}")
     assert (own.st_uid, own.st_mode & 0o777) == (JOB[0], 0o700)
     assert step.run(context, Options(())).environment == done.environment
@@ -104,7 +112,7 @@ def test_without_a_tree_the_job_says_so_and_nothing_is_shown(context: Context) -
     """Containers have their directory: from what they start is told."""
     shutil.rmtree(unpacked.shelf_of(context.policy, "n1"))
     done = step.run(context, Options(()))
-    assert (done.environment, done.detail) == ({}, {REFERENCE: "not unpacked on this node in time"})
+    assert (done.environment, done.detail) == ({}, {REFERENCE: "not unpacked on this node"})
     assert listed(context) == []
     assert os.path.isdir(f"{context.record.run_directory}/{OWN}")
 
@@ -119,7 +127,7 @@ def test_an_image_that_is_left_to_pyxis_has_none(context: Context) -> None:
         assert step.run(context._replace(record=record), Options(())).state == "skipped"
 
 
-def test_a_node_that_cannot_takes_no_tree(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_cannot_unpacks_nothing(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried once after a boot."""
     tries: list[int] = []
 
@@ -129,7 +137,8 @@ def test_a_node_that_cannot_takes_no_tree(context: Context, monkeypatch: pytest.
 
     monkeypatch.setattr(trial, "tried", cannot)
     for _ in range(2):
-        assert step.run(context, Options(())).environment == {}
+        done = core_step.run(context, core_step.Options(parse(REFERENCE), "", 1.0))
+        assert done == Outcome("skipped", {"reason": unpack_part.CANNOT})
     assert (len(tries), records.trees(context.paths.state)) == (1, {})
 
 
@@ -158,9 +167,9 @@ def test_a_private_image_has_the_tree_of_its_scope(context: Context) -> None:
 def test_a_step_is_shown_the_tree_of_its_own_image(context: Context) -> None:
     """While the job runs, once; not of a run that is over, and not of more than nine images."""
     for number in range(clones.MOST + 2):
-        name = f"{number:064x}.x86_64.oci1"
-        image = StepImage(f"reg.example.com/{number}:1", "", stored(context.policy.paths.store, name))
-        unpack(context, ImageKey(name), str(number))
+        digest, path = f"sha256:{number:064x}", stored(context.policy.paths.store, str(number))
+        image = StepImage(f"reg.example.com/{number}:1", digest, path)
+        unpack(context, clones.key_of(context.policy, image), str(number))
         for _ in range(2):
             step_image.provide(context, image, [], context.deadline)
     which = [Path(context.record.run_directory, source, "which").read_text() for source in listed(context)]
