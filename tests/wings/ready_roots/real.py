@@ -93,7 +93,7 @@ def check_forms(site: Site, image: str) -> None:
     check("two tasks", seen=done == ["from-tree", "from-tree", "[0]"])
     subprocess.run(["/usr/sbin/usermod", "-aG", BOB, ALICE], check=True)
     done = ran(site, f"cat /etc/motd; {WAY}", image, wrap=f"sg {BOB} -c")
-    check("with another group as enroot makes it", seen=done[:2] == ["rooted", "from-image"])
+    check("as a job of another group of the user's", seen=done[:2] == ["rooted", "from-tree"])
     done = ran(site, f"cat /etc/motd; {WAY}", image, "--container-name=kept")
     check("a container with a name is unpacked", seen=done[:2] == ["rooted", "from-image"])
 
