@@ -59,6 +59,10 @@ shared_files() { # all that is no part of a release
         [ ! -e "$part" ] || sed "s|@PREFIX@|$prefix|g" "$part" >>"$share/slurm.conf"
     done
     fill enroot/40-warmstart.sh.in "$share/enroot/40-warmstart.sh" -
+    for hook in hooks/warmstart/wings/*/enroot/*.in; do
+        name=${hook##*/}
+        [ ! -e "$hook" ] || fill "../$hook" "$share/enroot/${name%.in}" -
+    done
     for unit in packaging/systemd/* hooks/warmstart/wings/*/systemd/*; do
         [ ! -e "$unit" ] || fill "../$unit" "$share/systemd/${unit##*/}" -
     done

@@ -21,10 +21,10 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from warmstart import record as records
-from warmstart import view
+from warmstart import view, wing
 from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host import client
@@ -81,6 +81,21 @@ class StepImage(NamedTuple):
     digest: str
     path: str  # of its squashfs
     nodes: str = ""  # the step's, as a Slurm hostlist; a user says so
+    private: str = ""  # the name of the store of private images that it comes from
+
+
+class StepImagePart(Protocol):
+    """`step_image.py` of a wing: what it has for a step's image besides caches."""
+
+    def provide(self, context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> None:
+        """Provide it by the deadline, or audit why not; `context` and `namespaces` as for `sets.provide`."""
+
+
+def provide_by_wings(context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> None:
+    """Have wings provide what they have for a step's image besides its caches."""
+    for module in context.policy.parts("step_image"):
+        part: StepImagePart = wing.load(module)
+        part.provide(context, image, namespaces, deadline)
 
 
 class Whose(NamedTuple):
@@ -175,7 +190,7 @@ def _is_begun(one: CacheSet) -> bool:
 @contextmanager
 def _claimed(context: Context, image: StepImage, claim: _Claim, deadline: Deadline) -> Iterator[CacheSet]:
     """Yield the set of an image: whole; or, locked for a `with`, begun by somebody (it has facts), or new."""
-    with _locked_run(context) as run:
+    with locked_run(context) as run:
         own = [other for other in run.sets if other.image == image.digest]
         found = next((other for other in own if not claim.meeting or other.nodes == claim.nodes), None)
         fd = -1
@@ -198,7 +213,7 @@ def _claimed(context: Context, image: StepImage, claim: _Claim, deadline: Deadli
 
 
 @contextmanager
-def _locked_run(context: Context) -> Iterator[Record]:
+def locked_run(context: Context) -> Iterator[Record]:
     """Hold the job's lock for a `with`; yield the run's record as it is now. Raises `RunOver` or `JobBusy`."""
     state, record = context.paths.state, context.record
     with records.job_lock(state, record.job_id, context.deadline.within(LOCK_S)):
@@ -248,7 +263,7 @@ def _opened(one: Record) -> int:
 
 def _latest(context: Context, found: CacheSet) -> CacheSet:
     """Return what has become of a set that somebody made; whoever undid it left it as it was begun."""
-    with _locked_run(context) as run:
+    with locked_run(context) as run:
         return next((other for other in run.sets if other.key == found.key), found)
 
 
@@ -276,7 +291,7 @@ def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[in
         made = outcome.record
         whole = new._replace(facts=made["facts"], seeded=made["seeded"], began=made["began"])
         whole = whole._replace(suspicions=made.get("suspicions", {}))
-        with _locked_run(context._replace(deadline=after(LOCK_S))):
+        with locked_run(context._replace(deadline=after(LOCK_S))):
             records.save_set(context.paths.state, run.job_id, whole)
             _show(context, image, new.key)
     except (WarmstartError, OSError):
@@ -298,7 +313,10 @@ def _attach(context: Context, profiles: list[str], namespaces: list[int]) -> Non
     for namespace in namespaces:
         try:
             client.attach_in_namespace(
-                namespace, context.record.set_directory, profiles, context.deadline.within(ATTACHING_S)
+                namespace,
+                context.record.set_directory,
+                [f"cache/{profile}" for profile in profiles],
+                context.deadline.within(ATTACHING_S),
             )
         except WorkerSilent as error:
             raise TimeoutError(str(error)) from error
@@ -319,5 +337,5 @@ def _undo(context: Context, one: CacheSet) -> None:
         with suppress(FileNotFoundError), opened_dir(one.key, sets) as fd:
             overlay.take_down(fd)
         remove_tree(sets, one.key, after(REMOVAL_S))
-    with suppress(WarmstartError), _locked_run(context._replace(deadline=after(LOCK_S))):
+    with suppress(WarmstartError), locked_run(context._replace(deadline=after(LOCK_S))):
         records.forget_set(context.paths.state, record.job_id, one)

@@ -14,6 +14,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import (
     allow_reading,
     create_file,
+    ensure_dir,
     make_dir,
     names_in,
     opened_dir,
@@ -36,6 +37,7 @@ MOST_FILES = 500  # a step may name its image and its nodes in many ways
 VERDICT = "verdict"  # the file with the reason why the job must fail
 NOTICE = "notice"  # the file with what a task prolog or the SPANK plugin prints: what is cold, and why
 LEFT_ALONE = "left-alone"  # the empty file of a job that wants nothing (--no-warm): its image is left to pyxis, too
+TREE = "tree"  # what is mounted for a job that shares it with others, in a directory of the job's
 EVENTS = "events"  # the file with those of the prolog's events that the job's user may read, for `warmstart explain`
 
 
@@ -136,6 +138,30 @@ def shown(run: str) -> list[Shown]:
         return []
     except TypeError as error:
         raise OSError(errno.EINVAL, "a line has another number of fields", f"{run}/{SHOWN}") from error
+
+
+def mount_for(run_fd: int, name: str, mount_fd: int, owner: tuple[int, int]) -> str:
+    """Attach a detached mount where only the job's user can get to it; return its path in the run's directory.
+
+    <run>/mounted/NAME/        a read-only tmpfs that belongs to the `owner` (uid and gid), who alone can enter it
+                       tree/   the mount
+
+    Raises `OSError`; what is mounted then is taken down with the run (`take_down`).
+    """
+    from warmstart.host import linux
+
+    ensure_dir(MOUNTED, 0o711, run_fd)
+    with opened_dir(MOUNTED, run_fd) as fd:
+        os.mkdir(name, 0o700, dir_fd=fd)
+        with linux.working_in(fd):
+            options = "size=4k,nr_inodes=8,mode=0500,uid={},gid={}".format(*owner)
+            linux.mount("warmstart", name, "tmpfs", linux.RESTRICTED, options)
+            linux.make_private(name)
+            os.mkdir(f"{name}/{TREE}", 0o500)
+            linux.mount("none", name, "none", linux.MS_REMOUNT | linux.MS_RDONLY | linux.RESTRICTED)
+            linux.attach(mount_fd, f"{name}/{TREE}")
+            linux.make_private(f"{name}/{TREE}")
+    return f"{MOUNTED}/{name}/{TREE}"
 
 
 def take_down(run_fd: int) -> None:

@@ -42,6 +42,7 @@ CONF = "".join(
 # Of wings: what is pushed for them, and what they run.
 WINGS = Path(spank.__file__).parents[1] / "wings"
 OF_WINGS = [import_module(f"tests.wings.{name}.real") for name in wing.found() if (WINGS / name / "real.py").exists()]
+FILL = {name: part.fill for part in OF_WINGS if hasattr(part, "fill") for name in part.IMAGES}
 HAS_TASK_PROLOG = not needs_slurmstepd(installed.release("/usr/bin/scontrol", ""))
 
 
@@ -179,7 +180,8 @@ def run(site: Site, registry: Registry, private: str) -> None:
         (event,) = site.audit("--event", "image.imported")
         check(f"one import ({event['image']})", seen=True)
         for part in OF_WINGS:
-            part.run(site, registry)
+            if hasattr(part, "run"):
+                part.run(site, registry)
         check_without_view(site, public)
         check_places(site, f"{registry.url}/team/places:1", "plugin after pyxis")
 
@@ -235,7 +237,7 @@ def run_without(site: Site, image: str, own: str) -> None:
         check_places(site, own, "and no task prolog")
 
 
-def run_without_unpacking(site: Site, image: str) -> None:
+def run_without_unpacking(site: Site, registry: Registry, image: str) -> None:
     """Run what differs where pyxis starts a container from the store's file."""
     with plugged(site, options="use_squashfuse=1"):
         show = 'cat /etc/motd; grep -o "^overlay / " /proc/mounts'
@@ -247,6 +249,9 @@ def run_without_unpacking(site: Site, image: str) -> None:
         check("what it writes it reads", seen="new" in text and _direct(text))
         text = srun(site, ALICE, image, show, "--container-name=unpacked")
         check("a container with a name is unpacked", seen="[1]" in text and "overlay" not in text)
+        for part in OF_WINGS:
+            if hasattr(part, "run_without_unpacking"):
+                part.run_without_unpacking(site, registry)
         check("no node is drained", seen=site.cluster.drained() == [])
 
 
@@ -265,11 +270,11 @@ def main() -> int:
             for name in ("public", "cold", "places", *(name for part in OF_WINGS for name in part.IMAGES))
         ]
         for name, host in (*of_registry, ("private", private)):
-            push(cluster.base / name, f"{host}/team/{name}:1")
+            push(cluster.base / name, f"{host}/team/{name}:1", FILL.get(name, lambda _: None))
         set_up_enroot(site, private)
         try:
             run(site, registry, f"{private}/team/private:1")
-            run_without_unpacking(site, f"{registry.url}/team/public:1")
+            run_without_unpacking(site, registry, f"{registry.url}/team/public:1")
             run_without(site, f"{registry.url}/team/public:1", f"{registry.url}/team/places:1")
         except Failed:
             cluster.keep_logs()

@@ -17,6 +17,7 @@ from warmstart.errors import ResourceError, StoreError
 from warmstart.host.client import show_in_namespace
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
+from warmstart.paths import NOTHING
 
 NAME = "job-container"
 SECONDS = 5.0  # CloneNSScript_Wait is 10 by default
@@ -44,7 +45,7 @@ def _show(hook: Hook) -> None:
         return  # the job has no workspace on this node
     owner, targets = Identity(record.user, record.uid, record.gid), [record.run_directory]
     try:
-        shown = view.shown(record.run_directory)
+        shown = [item for item in view.shown(record.run_directory) if item.target != NOTHING]
         targets = [item.target for item in shown]
         problems = show_in_namespace(namespace, record.run_directory, owner, shown, after(SECONDS))
     except (OSError, StoreError) as error:  # a worker that misses its deadline raises `WorkerSilent`, a `StoreError`

@@ -27,10 +27,10 @@ def show_in_namespace(
         return worker.run(deadline, namespaces.show, namespace, run, owner, groups, shown)
 
 
-def attach_in_namespace(namespace: int, run: str, subdirs: list[str], deadline: Deadline) -> None:
-    """Show overlays of a run, or of a set in it, in an open mount namespace. Raises `OSError`, `WorkerSilent`."""
+def attach_in_namespace(namespace: int, run: str, paths: list[str], deadline: Deadline) -> None:
+    """Show what is mounted in a run, or in a set, in an open mount namespace. Raises `OSError`, `WorkerSilent`."""
     with Worker(ROOT, f"the mounts in {run}", rooms=(namespaces.__name__,), keep=[namespace]) as worker:
-        worker.run(deadline, namespaces.attach, namespace, run, subdirs)
+        worker.run(deadline, namespaces.attach, namespace, run, paths)
 
 
 def remove_in_child(parent: int, name: str, deadline: Deadline) -> None:

@@ -42,7 +42,7 @@ _RESOLVE_NO_LINKS = 2 | 4  # magic links, and all others
 _AT_FDCWD = -100
 _STATX_BTIME = 0x800
 
-_CLONE_NEWUSER = 0x10000000
+CLONE_NEWUSER = 0x10000000
 
 
 def proc_path(fd: int, proc: str = "/proc") -> str:
@@ -189,15 +189,35 @@ def working_in(dir_fd: int) -> Iterator[None]:
         os.close(before)
 
 
-def user_namespace(uid: int, gid: int) -> int:
-    """Return a descriptor of a new user namespace that maps id 0 to `uid` and `gid`; `OSError` if the kernel refuses.
+def clone_as(path_fd: int, owner: tuple[int, int], shown_as: tuple[int, int]) -> int:
+    """Return a detached copy, read-only, nosuid and nodev, of the mount that has the directory `path_fd`, from there.
 
-    The namespace holds no mounts.
+    What belongs to the `owner` (uid and gid) is shown as another's. Raises `EINVAL` if the kernel or the file system
+    cannot.
     """
-    with child_in(lambda: libc("unshare", _CLONE_NEWUSER), "user namespace") as pid:
-        for name, outside in (("uid_map", uid), ("gid_map", gid)):
+    mount_fd = clone(path_fd)
+    try:
+        namespace = user_namespace(*shown_as, owner)
+        try:
+            map_ids(mount_fd, namespace)
+        finally:
+            os.close(namespace)
+        restrict(mount_fd)
+    except BaseException:
+        os.close(mount_fd)
+        raise
+    return mount_fd
+
+
+def user_namespace(uid: int, gid: int, inside: tuple[int, int] = (0, 0)) -> int:
+    """Return a descriptor of a new user namespace that maps the ids `inside` to `uid` and `gid`.
+
+    The namespace holds no mounts. Raises `OSError` if the kernel refuses.
+    """
+    with child_in(lambda: libc("unshare", CLONE_NEWUSER), "user namespace") as pid:
+        for name, own, outside in (("uid_map", inside[0], uid), ("gid_map", inside[1], gid)):
             with open(f"/proc/{pid}/{name}", "wb", buffering=0) as file:
-                file.write(b"0 %d 1" % outside)
+                file.write(b"%d %d 1" % (own, outside))
         return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
 
 

@@ -63,34 +63,21 @@ def show(namespace: str, run: str, owner: Identity, groups: list[int], shown: li
     return problems
 
 
-def attach(namespace: int, run: str, subdirs: list[str]) -> None:
-    """Join an open mount namespace, and attach there what is mounted at `cache/<subdir>` of a directory of root's.
+def attach(namespace: int, run: str, paths: list[str]) -> None:
+    """Join an open mount namespace, and attach there what is mounted at paths in a directory of root's.
 
     What is seen there already stays. Mounts that are made on the node later are not seen in a namespace that is
-    private. The process stays in that namespace. Raises `OSError`.
+    private. Nobody but root may be able to change a name in a path. The process stays in that namespace. Raises
+    `OSError`.
     """
-    with opened_trusted(run, sticky=True, flags=PATH) as base, _opened_cache(base) as cache:
-        clones = {name: linux.clone(_mounted(name, cache)) for name in subdirs}
+    with opened_trusted(run, sticky=True, flags=PATH) as base:
+        clones = {path: linux.clone(_open_below(base, path), below=True) for path in paths}
     _join(linux.proc_path(namespace))
-    with opened_trusted(run, sticky=True, flags=PATH) as base, _opened_cache(base) as cache:
-        for name, clone in clones.items():
-            target = os.open(name, PATH | os.O_DIRECTORY, dir_fd=cache)
-            if mount_id(target) == mount_id(cache):
+    with opened_trusted(run, sticky=True, flags=PATH) as base:
+        for path, clone in clones.items():
+            target = _open_below(base, path)
+            if mount_id(target) == mount_id(_open_below(base, os.path.dirname(path))):
                 linux.attach_on(clone, target)
-            os.close(target)
-
-
-@contextmanager
-def _opened_cache(base: int) -> Iterator[int]:
-    fd = os.open("cache", PATH | os.O_DIRECTORY, dir_fd=base)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _mounted(name: str, cache: int) -> int:
-    return os.open(name, PATH | os.O_DIRECTORY, dir_fd=cache)
 
 
 def _show(run: int, item: Shown, owner: int) -> None:
@@ -117,10 +104,10 @@ def _show_with_rights(run: int, item: Shown, owner: Identity, groups: list[int])
 
 
 def _open_below(run: int, path: str) -> int:
-    """Open what root has put at a path in the run's directory, following no link."""
+    """Open a directory that root has put at a path in the run's directory, following no link."""
     fd = run
     for name in path.split("/"):
-        fd = os.open(name, PATH, dir_fd=fd)
+        fd = os.open(name, PATH | os.O_DIRECTORY, dir_fd=fd)
     return fd
 
 

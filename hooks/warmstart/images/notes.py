@@ -47,8 +47,8 @@ def _notes(run: int) -> Iterator[str]:
     """Yield the image names in a job's notes; stop early if the user has made the directory unreadable."""
     with (
         suppress(OSError),
-        _open_on_same_mount("tmp", run) as tmp,
-        _open_on_same_mount(FOLDER, tmp) as fd,
+        open_on_same_mount("tmp", run) as tmp,
+        open_on_same_mount(FOLDER, tmp) as fd,
         os.scandir(fd) as listing,
     ):
         import re  # few jobs leave notes
@@ -62,7 +62,7 @@ def _notes(run: int) -> Iterator[str]:
 
 
 @contextmanager
-def _open_on_same_mount(name: str, parent: int) -> Iterator[int]:
+def open_on_same_mount(name: str, parent: int) -> Iterator[int]:
     """Open a directory on its parent's mount; `EXDEV` if the job has mounted something there.
 
     A FUSE daemon of the job's may never answer, so the first open uses O_PATH, which does not reach it.

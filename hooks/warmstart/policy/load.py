@@ -168,13 +168,16 @@ def _guards(own: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
 
 
 def _wings(rules: Sequence[compiled.Rule], own: Mapping[str, Json]) -> Iterator[compiled.Wing]:
-    """Yield the wings that are here. One with keys of its own is used where the policy, or a rule, has one of them."""
+    """Yield the wings that are here.
+
+    One with keys of its own is used where the policy, or a rule, has one of them, or where it says so under its name.
+    """
     given = {*own, *(key for rule in rules for key in rule.own)}
     for name, declared in wing.found().items():
         used = True
         if wing.has(name, "policy"):
             part: checks.PolicyPart = wing.load(f"{name}.policy")
-            used = not given.isdisjoint({*part.RULE_KEYS, *part.SECTIONS})
+            used = not given.isdisjoint({name, *part.RULE_KEYS, *part.SECTIONS})
         parts = ("step", "end", "informs")
         step, end, informs = (f"{name}.{part}" if wing.has(name, part) else "" for part in parts)
         section, _, key = declared.keep.partition(".")

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from warmstart import wing
 from warmstart.host.deadline import Deadline
 from warmstart.images.choice import recipe
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import Reference
 from warmstart.images.store.layout import image_name
 from warmstart.images.unpacked import ImageKey, shelf_of, take
-from warmstart.lean import NamedTuple
+from warmstart.lean import TYPE_CHECKING, NamedTuple
 from warmstart.record import CLAIMED
 from warmstart.steps.contract import Context, Outcome
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from warmstart.paths import NodePaths
+    from warmstart.policy.compiled import Policy
+
+    class UnpackPart(Protocol):
+        """`unpack.py` of a wing that shows jobs their tree."""
+
+        def problem(self, policy: Policy, paths: NodePaths) -> str:
+            """Return why a tree is of no use to it on this node, "" if it is. Raises `OSError`."""
+
 
 NAME = "unpack"
 
@@ -33,6 +47,10 @@ def run(context: Context, options: Options) -> Outcome:
     deadline = Deadline(context.deadline.at - options.later).within(policy.images.unpack.wait)
     problem = ""
     try:
+        for module in policy.parts("unpack"):
+            part: UnpackPart = wing.load(module)
+            if problem := part.problem(policy, context.paths):
+                return Outcome("skipped", detail={"reason": problem})
         if tree := take(shelf_of(policy, record.node), key, context.paths, record, deadline):
             return Outcome("unchanged", detail={"tree": tree.name})
         from warmstart.images import unpacks

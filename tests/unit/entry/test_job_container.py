@@ -62,7 +62,7 @@ def test_what_the_run_shows_is_shown(
     """Where the list in its directory says; each part that fails is told."""
     run = f"{tmp_path}/w/n1/7.0a1b2c3d"
     other = Shown("ro", "job", "mounted/other", "1 2 3", "/lustre/my env\udcff", "it is another one")
-    show_in(run, other)
+    show_in(run, other, Shown("ro", "root", "mounted/a1/tree", "1 2", NOTHING, NOTHING))  # in place of an image
     assert job_container.main(entry_site.installation.prefix) == 0
     assert shown == [("/run/ns", run, os.getuid(), [CACHE, other])]
     monkeypatch.setattr(job_container, "show_in_namespace", lambda *_: {"/lustre/my env": "too many links"})

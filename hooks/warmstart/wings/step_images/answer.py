@@ -224,8 +224,13 @@ def _obtain(session: Session, job: Job, record: Record, question: Question) -> A
     done = image.run(context, _options(context, reference, private, meeting))
     path = done.record["images"][reference.canonical()]
     notices, caches = list(done.notices), NO_CACHES
+    own = dict(private).get(reference, "")
+    found = sets.StepImage(reference.canonical(), done.record["image"], path, question.nodes, own)
+    if record.cache:
+        signal.alarm(int(policy.images.unpack.wait + ANSWER_S))
+        with suppress(OSError), other_namespaces(question.pid, record.job_id) as namespaces:
+            sets.provide_by_wings(context, found, namespaces, after(policy.images.unpack.wait))
     if record.cache and record.seeded:
-        found = sets.StepImage(reference.canonical(), done.record["image"], path, question.nodes)
         signal.alarm(int(policy.seed.fetch_budget + sets.BEYOND_FETCHING_S + ANSWER_S))
         try:
             context = context._replace(deadline=after(policy.seed.fetch_budget + ANSWER_S))

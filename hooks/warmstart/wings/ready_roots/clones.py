@@ -1,0 +1,124 @@
+"""A run's clones of the unpacked images that its containers start from: one for each image. Runs as root.
+
+    <run>/mounted/KEY/tree/    the clone: read-only, and the job's own (`view.mount_for`)
+    <run>/ready-roots/         the job's, for its containers
+    <run>/shown                has a line for each clone: device and inode of the image's file, and no target
+
+enroot's hook finds the clone by the file that a container was started with. A key says nothing of the image, because
+all users see what is mounted.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+from warmstart import view
+from warmstart.errors import ResourceError, WarmstartError
+from warmstart.host import linux
+from warmstart.host.client import attach_in_namespace
+from warmstart.host.files import PATH, opened_dir
+from warmstart.images import choice
+from warmstart.images.query import query_by_rules
+from warmstart.images.reference import parse
+from warmstart.images.store.layout import image_name
+from warmstart.images.unpacked import ImageKey, Unpacked
+from warmstart.paths import NOTHING, Shown
+from warmstart.policy.compiled import Policy
+from warmstart.sets import StepImage
+from warmstart.steps.contract import Context
+from warmstart.wings.ready_roots import events, stored
+from warmstart.wings.ready_roots.settings import OWN
+
+MOST = 9  # of a run on a node: the job's image, and eight more
+ATTACHING_S = 5.0
+STORE_S = 5.0
+NOT_UNPACKED, TOO_MANY = "not-unpacked", "too-many"
+
+
+class RootNotShown(ResourceError):
+    """The tree of a job's image could not be shown to the job; its containers start as without."""
+
+    code = "root-not-shown"
+    template = "the unpacked image {image} cannot be shown to the job: {problem}"
+    hint = "run `warmstart doctor`; containers of the job start from the image's file, or are unpacked"
+
+
+class Given(NamedTuple):
+    """What a run has of an image: the clone's path in its directory, or why it has none."""
+
+    source: str
+    reason: str = ""
+
+
+def give(context: Context, image: StepImage, namespaces: list[int], tree: Unpacked) -> Given:
+    """Show the run the tree of an image, once, also in open mount `namespaces`. Raises `OSError`, `StoreError`.
+
+    The caller keeps the run from being ended meanwhile.
+    """
+    record = context.record
+    owner = (record.uid, record.gid)
+    file = _file(context, image)
+    with opened_dir(record.run_directory) as run:
+        known = [item for item in view.shown(record.run_directory) if item.target == NOTHING]
+        for item in known:
+            if item.seen == file:
+                return Given(item.source)
+        if len(known) >= MOST:
+            return Given("", TOO_MANY)
+        fd = os.open(tree.path, PATH | os.O_DIRECTORY)
+        try:
+            clone = linux.clone_as(fd, (tree.uid, tree.gid), owner)
+        finally:
+            os.close(fd)
+        try:
+            source = view.mount_for(run, os.urandom(4).hex(), clone, owner)
+        finally:
+            os.close(clone)
+        for namespace in namespaces:
+            attach_in_namespace(
+                namespace, record.run_directory, [os.path.dirname(source)], context.deadline.within(ATTACHING_S)
+            )
+        view.show(run, Shown("ro", "root", source, file, NOTHING, NOTHING))
+    return Given(source)
+
+
+def prepare(context: Context) -> None:
+    """Make the run's directory for what containers write, and say. Raises `OSError`."""
+    record = context.record
+    with opened_dir(record.run_directory) as run, suppress(FileExistsError):
+        os.mkdir(OWN, 0o700, dir_fd=run)
+        os.chown(OWN, record.uid, record.gid, dir_fd=run, follow_symlinks=False)
+
+
+def key_of(policy: Policy, image: StepImage) -> ImageKey:
+    """Return what an image's tree is kept under."""
+    kind = query_by_rules(parse(image.reference), policy.images, choice.recipe(policy.images.importer)).kind
+    return ImageKey(image_name(image.digest, kind), image.private)
+
+
+def tell(context: Context, image: StepImage, given: Given, started: float) -> None:
+    """Audit what a run has of an image; `started` by the monotonic clock."""
+    context.audit.emit(
+        events.ROOT_SHOWN,
+        image=image.reference,
+        way="none" if given.reason else "tree",
+        reason=given.reason,
+        duration_ms=round((time.monotonic() - started) * 1000, 3),
+    )
+
+
+def failure(image: StepImage, error: OSError | WarmstartError) -> WarmstartError:
+    """Return an error that a job can do with."""
+    if isinstance(error, WarmstartError):
+        return error
+    return RootNotShown(image=image.reference, problem=error.strerror or str(error))
+
+
+def _file(context: Context, image: StepImage) -> str:
+    """Return device and inode of an image's file. A private image's is in the run's directory."""
+    if image.private:
+        return stored.file_of("", image.path)
+    return context.store.run(context.deadline.within(STORE_S), stored.file_of, image.path)

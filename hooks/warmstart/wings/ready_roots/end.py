@@ -1,0 +1,33 @@
+"""What a job's containers said, counted when the job is over. Runs as root; hot path.
+
+enroot's hook leaves an empty file for each container (settings.OWN). Anybody in the job can forge them.
+"""
+
+from __future__ import annotations
+
+import os
+
+from warmstart import record as records
+from warmstart.audit.journal import Journal
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import opened_dir
+from warmstart.images.notes import open_on_same_mount
+from warmstart.lean import suppress
+from warmstart.paths import NodePaths
+from warmstart.wings.ready_roots import events
+from warmstart.wings.ready_roots.settings import OWN, SAID, WAYS
+
+LOOKED_AT = 10_000  # names that are read
+
+
+def job_over(paths: NodePaths, node: str, job_id: int, audit: Journal, deadline: Deadline) -> None:  # noqa: ARG001 - the shape of all wings'
+    """Audit from what the job's containers started. For a run without ready roots there is nothing to say."""
+    with suppress(WarmstartError, OSError):
+        record = records.load(paths.state, job_id)
+        if record is None or not record.workspace:
+            return
+        with opened_dir(record.run_directory) as run, open_on_same_mount(OWN, run) as fd, os.scandir(fd) as listing:
+            names = [entry.name for _, entry in zip(range(LOOKED_AT), listing, strict=False)]
+        counts = {way: sum(name.startswith(f"{SAID}{way}.") for name in names) for way in WAYS}
+        audit.emit(events.CONTAINERS_STARTED, **counts)

@@ -1,0 +1,36 @@
+"""What a step's image has here: the tree of an image that no prolog knew, shown while the job runs. Runs as root."""
+
+from __future__ import annotations
+
+import time
+
+from warmstart import sets
+from warmstart.audit import events as core_events
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import Deadline
+from warmstart.images import unpacks
+from warmstart.sets import StepImage
+from warmstart.steps.contract import Context
+from warmstart.wings.ready_roots import clones, unpack
+from warmstart.wings.ready_roots.step import NAME
+
+
+def provide(context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> None:
+    """Show the job the tree of an image, also in open mount `namespaces`; audit why not."""
+    started = time.monotonic()
+    context = context._replace(audit=context.audit.bind(step=NAME))
+    policy, paths, record = context.policy, context.paths, context.record
+    try:
+        tree_or_why = unpack.problem(policy, paths) or unpacks.obtain(
+            policy, clones.key_of(policy, image), image.reference, paths, record, deadline
+        )
+        with sets.locked_run(context):  # it is not ended meanwhile
+            clones.prepare(context)
+            if isinstance(tree_or_why, str):
+                given = clones.Given("", clones.NOT_UNPACKED)
+            else:
+                given = clones.give(context, image, namespaces, tree_or_why)
+    except (OSError, WarmstartError) as error:
+        context.audit.emit(core_events.STEP_FAILED, error=clones.failure(image, error).as_audit())
+        return
+    clones.tell(context, image, given, started)

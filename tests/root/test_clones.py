@@ -1,0 +1,134 @@
+"""A directory that a job is shown as its own: read-only, and in a directory that nobody else can enter."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from warmstart import view
+from warmstart.host import linux
+from warmstart.host.client import attach_in_namespace
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
+
+OWNER, JOB, OTHER = (64204, 64205), (64201, 64202), (64203, 64203)  # uid and gid
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Yield a directory that all can enter, with `tree`, the owner's, and `run`."""
+    with tempfile.TemporaryDirectory(prefix="warmstart-clones-", dir="/var/tmp") as made:
+        base = Path(made)
+        base.chmod(0o711)
+        (base / "tree" / "sub").mkdir(parents=True)
+        (base / "tree" / "sub" / "tool").write_text("shared")
+        (base / "tree" / "sub" / "tool").chmod(0o4750)
+        for path in (base / "tree", base / "tree" / "sub", base / "tree" / "sub" / "tool"):
+            os.chown(path, *OWNER)
+        (base / "tree" / "sub" / "tool").chmod(0o4750)  # chown takes the bit away
+        (base / "run").mkdir()
+        (base / "run").chmod(0o711)
+        try:
+            yield base
+        finally:
+            with opened_dir(str(base / "run")) as run:
+                view.take_down(run)
+            assert str(base) not in Path("/proc/self/mountinfo").read_text()
+
+
+def clone(base: Path) -> int:
+    """Return a clone of the tree that shows it as the job's."""
+    with opened_dir(str(base / "tree")) as tree:
+        return linux.clone_as(tree, OWNER, JOB)
+
+
+def shown(base: Path) -> Path:
+    """Show the job the tree, and return its path."""
+    mount = clone(base)
+    try:
+        with opened_dir(str(base / "run")) as run:
+            return base / "run" / view.mount_for(run, "a1", mount, JOB)
+    finally:
+        os.close(mount)
+
+
+def done_as(ids: tuple[int, int], act: Callable[[], object]) -> int:
+    """Do something as a user; return its errno, 0 if it worked."""
+    pid = os.fork()
+    if not pid:
+        status = 255
+        try:
+            os.setgroups([])
+            os.setresgid(ids[1], ids[1], ids[1])
+            os.setresuid(ids[0], ids[0], ids[0])
+            act()
+            status = 0
+        except OSError as error:
+            status = error.errno or 255
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_uid_and_gid_are_shown_apart(base: Path) -> None:
+    """The job reads what the owner alone could; the tree itself stays the owner's."""
+    tool = shown(base) / "sub" / "tool"
+    status = tool.stat()
+    assert (status.st_uid, status.st_gid) == JOB
+    assert done_as(JOB, tool.read_text) == 0
+    original = (base / "tree" / "sub" / "tool").stat()
+    assert (original.st_uid, original.st_gid) == OWNER
+
+
+def test_it_is_read_only_and_gives_no_rights(base: Path) -> None:
+    """Root cannot write to it, either; a bit of its files makes nobody another user."""
+    tool = shown(base) / "sub" / "tool"
+    assert tool.stat().st_mode & stat.S_ISUID
+    assert os.statvfs(tool).f_flag & (os.ST_RDONLY | os.ST_NOSUID) == os.ST_RDONLY | os.ST_NOSUID
+    with pytest.raises(OSError, match="Read-only") as caught:
+        tool.write_text("mine")
+    assert caught.value.errno == errno.EROFS
+
+
+def test_nobody_else_gets_to_it(base: Path) -> None:
+    """Whatever the modes in it are; and the job can rename nothing above it."""
+    path = shown(base)
+    assert done_as(OTHER, lambda: os.stat(path)) == errno.EACCES
+    assert done_as(OWNER, lambda: os.stat(path)) == errno.EACCES
+    assert done_as(JOB, lambda: os.rename(path, path.parent / "other")) in (errno.EROFS, errno.EBUSY)
+
+
+def test_it_is_taken_down_while_a_process_reads_it(base: Path) -> None:
+    """That process reads on; the name shows nothing."""
+    path = shown(base)
+    with (path / "sub" / "tool").open() as file:
+        with opened_dir(str(base / "run")) as run:
+            view.take_down(run)
+        assert not path.exists()
+        assert file.read() == "shared"
+
+
+def test_a_private_namespace_gets_it_too(base: Path) -> None:
+    """With the directory around it."""
+    subprocess.run(["/usr/bin/mount", "--bind", base, base], check=True)
+    try:
+        argv = ["/usr/bin/unshare", "--mount", "--propagation", "private", "/bin/sh", "-c"]
+        script = f"echo; read line; cat {base}/run/mounted/a1/tree/sub/tool"
+        with subprocess.Popen([*argv, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            shown(base)
+            namespace = os.open(f"/proc/{process.pid}/ns/mnt", os.O_RDONLY)
+            attach_in_namespace(namespace, str(base / "run"), ["mounted/a1"], after(5))
+            os.close(namespace)
+            output, _ = process.communicate("\n")
+        assert output == "shared"
+    finally:
+        subprocess.run(["/usr/bin/umount", "-R", "-l", base], check=False)

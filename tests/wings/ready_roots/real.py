@@ -1,0 +1,211 @@
+"""Containers that start from their node's tree, with the real pyxis and enroot (tools/real)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.processes import wait_until
+from tests.cluster.registry import Registry
+from tests.cluster.site import Site
+from tests.wings.step_images.steps import served
+from tools.real.claims import check
+from warmstart.wings.ready_roots.checks import HOOK
+
+IMAGES = ("rooted", "walked")
+HOOKS = Path("/etc/enroot/hooks.d")
+WAY = 'grep -q "^overlay / .*ready-roots" /proc/mounts && echo from-tree || echo from-image'
+RULES = """\
+rules:
+  - {name: everyone, match: {partition: main}, profiles: [numba, triton], scope: site, publish: {users: [ws-alice]}}
+"""
+
+
+def fill(root: Path) -> None:
+    """Add to an image what a container with root's name needs."""
+    (root / "root").mkdir()
+
+
+@contextmanager
+def with_shelf(site: Site) -> Iterator[None]:
+    """Install the hook, and have a shelf in the policy."""
+    shutil.copy(site.cluster.prefix / "share/warmstart/enroot" / HOOK, HOOKS)
+    site.write_policy(RULES, constant="enroot", workspace=f"{site.workspace}\n  shelf: {site.cluster.base}/shelf")
+    try:
+        yield
+    finally:
+        (HOOKS / HOOK).unlink()
+        site.write_policy(RULES, constant="enroot")
+
+
+def ran(site: Site, script: str, image: str, *options: str, user: str = ALICE, wrap: str = "") -> list[str]:
+    """Run a step in a container on n1; print and return the lines of its output."""
+    argv = ["srun", "--nodelist=n1", f"--container-image={image}", "--no-container-mount-home", *options]
+    sys.stdout.write(f"\n$ {wrap} {' '.join(argv[2:])} sh -c '{script}'\n")
+    command = [*argv, "sh", "-c", script]
+    if wrap:
+        command = [*wrap.split(), " ".join([*argv, "sh", "-c", f"'{script}'"])]
+    done = site.cluster.run(command, user)
+    site.cluster.wait_idle(120)
+    sys.stdout.write("".join(f"    {line}\n" for line in f"{done.stdout}{done.stderr}".splitlines()))
+    return [*done.stdout.splitlines(), f"[{done.returncode}]"]
+
+
+def run_without_unpacking(site: Site, registry: Registry) -> None:
+    """Check containers of an image that n1 has unpacked."""
+    image, other = (f"{registry.url}/team/{name}:1" for name in IMAGES)
+    check("without a shelf from the image's file", seen="from-image" in ran(site, WAY, image))
+    with with_shelf(site):
+        check("the first container on a node waits for its tree", seen="from-tree" in ran(site, WAY, image))
+        began = time.monotonic()
+        check("from the tree", seen=ran(site, f"cat /etc/motd; {WAY}", image) == ["rooted", "from-tree", "[0]"])
+        check(f"within {time.monotonic() - began:.1f} s, from srun to its end", seen=True)
+        check_forms(site, image)
+        check_own_files(site, image)
+        check_others(site, image)
+        check_step(site, other)
+        check_ends(site, image)
+        check_many(site, image)
+        check("no node is drained", seen=site.cluster.drained() == [])
+
+
+def check_forms(site: Site, image: str) -> None:
+    """Check the ways to start a container."""
+    box = "/tmp/busybox"
+    write = f"cp /bin/busybox {box}; echo x >/new && rm -r /bin && {box} mkdir /bin && {box} ls -A /bin; {box} cat /new"
+    check("read-only", seen="[1]" in ran(site, "echo x >/new", image, "--container-readonly"))
+    done = ran(site, f"{WAY}; {write}", image, "--container-writable")
+    check("writable", seen=done == ["from-tree", "x", "[0]"])
+    done = ran(site, f"{WAY}; id -u; stat -c %u /etc; {write}", image, "--container-writable", "--container-remap-root")
+    check("as root", seen=done == ["from-tree", "0", "0", "x", "[0]"])
+    home = site.cluster.account(ALICE).home
+    (home / "mounted file").write_text("mounted\n")
+    done = ran(site, f"{WAY}; cat /mnt/*file", image, f"--container-mounts={home}:/mnt")
+    check("with mounts", seen=done[:2] == ["from-tree", "mounted"])
+    done = ran(site, WAY, image, "--ntasks=2", "--overcommit")
+    check("two tasks", seen=done == ["from-tree", "from-tree", "[0]"])
+    subprocess.run(["/usr/sbin/usermod", "-aG", BOB, ALICE], check=True)
+    done = ran(site, f"cat /etc/motd; {WAY}", image, wrap=f"sg {BOB} -c")
+    check("as a job of another group of the user's", seen=done[:2] == ["rooted", "from-tree"])
+    done = ran(site, f"cat /etc/motd; {WAY}", image, "--container-name=kept")
+    check("a container with a name is unpacked", seen=done[:2] == ["rooted", "from-image"])
+
+
+def check_own_files(site: Site, image: str) -> None:
+    """Check that a user's own squashfs stays what it is beside the job's image, and what a hook of the user's may."""
+    account = site.cluster.account(ALICE)
+    own = account.home / "own.sqsh"
+    script = f"#!/bin/sh\ncp $WARMSTART_IMAGE {own} && chmod 600 {own}\n"
+    for option in (f"--container-image={own}", "--container-image=$WARMSTART_IMAGE"):
+        script += f"srun {option} --no-container-mount-home sh -c '{WAY}'\n"
+    job = site.cluster.submit(script, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}")
+    ended = site.finish(job)
+    sys.stdout.write(f"\n{script}{ended.output}")
+    ways = [line for line in ended.output.splitlines() if line.startswith("from-")]
+    check("a file of the user's own stays what it is", seen=ways == ["from-image", "from-tree"])
+    hooks = account.home / ".config/enroot/hooks.d"
+    hooks.mkdir(parents=True)
+    (hooks / "99-own.sh").write_text(
+        "#!/bin/sh\necho own >>$ENROOT_ROOTFS/etc/motd\nmkdir $ENROOT_ROOTFS/proc/x\nexit 0\n"
+    )
+    (hooks / "99-own.sh").chmod(0o755)
+    for path in (hooks.parent.parent, hooks.parent, hooks, hooks / "99-own.sh"):
+        os.chown(path, account.uid, account.gid)
+    done = ran(site, f"cat /etc/motd; {WAY}", image)
+    shutil.rmtree(hooks)
+    check("a hook of the user's changes the user's container alone", seen=done[:3] == ["rooted", "own", "from-tree"])
+    check("as is seen", seen=ran(site, "cat /etc/motd", image)[0] == "rooted")
+
+
+def check_others(site: Site, image: str) -> None:
+    """Check that another user cannot get to a job's clone."""
+    go = site.cluster.base / "go-others"
+    options = f"--container-image={image} --container-mounts={go.parent}:/go --no-container-mount-home"
+    waits = f"while [ ! -e /go/{go.name} ]; do sleep 0.2; done"
+    script = f"#!/bin/sh\necho root=$WARMSTART_ROOTFS\nsrun {options} sh -c '{waits}'\n"
+    job = site.cluster.submit(script, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}")
+    output = site.cluster.account(ALICE).home / f"slurm-{job}.out"
+    wait_until("the script", lambda: output.exists() and "root=/" in output.read_text(), 60)
+    clone = output.read_text().partition("root=")[2].split()[0]
+    tries = (
+        f"ls {clone}",
+        f"unshare -Urm sh -c 'ls {clone}'",
+        f"unshare -Urm sh -c 'mount -t overlay -o lowerdir={clone}:/var,userxattr overlay /mnt && ls /mnt'",
+        f"unshare -Urm sh -c 'mount --rbind {os.path.dirname(clone)} /mnt && ls /mnt'",
+    )
+    failed = [site.cluster.run(["sh", "-c", attempt], BOB).returncode for attempt in tries]
+    check("users have namespaces", seen=site.cluster.run(["unshare", "-Urm", "true"], BOB).returncode == 0)
+    check(f"another user gets to {clone} in none of {len(tries)} ways", seen=all(failed))
+    check("its own user does", seen=site.cluster.run(["ls", clone], ALICE).returncode == 0)
+    go.touch()
+    check("the job ends well", seen=site.finish(job).state == "COMPLETED")
+    mounted = Path("/proc/self/mountinfo").read_text()
+    check("nothing stays mounted", seen=f"/{job}." not in mounted and "team" not in mounted)
+    (told,) = list(site.events(job, "containers.started"))
+    check(f"it is told from what they started: {told['tree']} from the tree", seen=told["tree"] == 1)
+    text = site.command("explain", str(job)).stdout
+    check("by explain, too", seen="1 from the node's tree" in text)
+
+
+def check_step(site: Site, image: str) -> None:
+    """Check an image that only a step names."""
+    step = f"srun --container-image={image} --no-container-mount-home sh -c '{WAY}'\n"
+    with served(site):
+        ended = site.finish(site.cluster.submit(f"#!/bin/sh\n{step}{step}", ALICE, "--nodelist=n1"))
+    sys.stdout.write(f"\n{step}{ended.output}")
+    check("a step's image, too, from the first container on", seen=ended.output.count("from-tree") == 2)
+
+
+def check_ends(site: Site, image: str) -> None:
+    """Check that a container outlives the store's file, and that one that is killed leaves nothing."""
+    base = site.cluster.base
+    script = (
+        f"{WAY}; touch /go/started; while [ ! -e /go/gone ]; do sleep 0.2; done; cat /etc/motd /bin/busybox | wc -c"
+    )
+    step = (
+        f"srun --container-image={image} --container-mounts={base}/log:/go --no-container-mount-home sh -c '{script}'"
+    )
+    (base / "log").chmod(0o777)
+    job = site.cluster.submit(f"#!/bin/sh\n{step}\n", ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}")
+    wait_until("the container", (base / "log/started").exists, 60)
+    images = list((site.store / "images").glob("*.sqsh"))
+    for path in images:
+        path.rename(path.with_suffix(".gone"))
+    (base / "log/gone").touch()
+    ended = site.finish(job)
+    for path in images:
+        path.with_suffix(".gone").rename(path)
+    sys.stdout.write(f"\n{step}\n{ended.output}")
+    check("it reads on when the store's file is gone", seen=ended.state == "COMPLETED" and "from-tree" in ended.output)
+    sleeping = f"srun --container-image={image} --no-container-mount-home sleep 600"
+    for pause in (0.2, 0.5, 1.0, 1.5, 3.0):
+        job = site.cluster.submit(
+            f"#!/bin/sh\n{sleeping}\n", ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}"
+        )
+        time.sleep(pause)
+        site.cluster.admin("scancel", str(job))
+        site.cluster.wait_idle(120)
+        left = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"/{job}." in line]
+        check(f"a job that is killed after {pause} s leaves no mount", seen=not left)
+    runs = os.listdir(site.workspace / "n1")
+    check(f"nor a directory: {runs}", seen=not [name for name in runs if name[0].isdigit()])
+
+
+def check_many(site: Site, image: str) -> None:
+    """Check that processes of many containers end."""
+    step = f"srun --container-image={image} --no-container-mount-home --overlap -n1 sh -c '{WAY}'"
+    script = f"#!/bin/sh\nfor i in 1 2 3 4 5; do for j in 1 2 3 4 5; do {step} & done; wait; done\n"
+    ended = site.finish(
+        site.cluster.submit(script, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}"), deadline_s=600
+    )
+    check(f"{ended.output.count('from-tree')} of 25 start from the tree", seen=ended.output.count("from-tree") == 25)
+    states = subprocess.run(["ps", "-eo", "stat,comm"], check=True, capture_output=True, text=True).stdout.splitlines()
+    stuck = [line for line in states if line.startswith("D") and "squashfuse" in line]
+    check("none of their processes stays behind", seen=not stuck)

@@ -1,0 +1,180 @@
+"""What a job is shown of its unpacked image: once, for each image, and not without a record."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.runs import a_context
+from tests.wings.ready_roots.enroots import JOB, OWNER
+from warmstart import record as records
+from warmstart import view
+from warmstart.host.files import opened_dir
+from warmstart.images import unpacked
+from warmstart.images.reference import parse
+from warmstart.images.unpacked import ImageKey
+from warmstart.record import CLAIMED
+from warmstart.sets import StepImage
+from warmstart.steps import unpack as core_step
+from warmstart.steps.contract import Context, Outcome
+from warmstart.store.client import StoreClient, rooms_of
+from warmstart.wings.ready_roots import clones, step, step_image, trial
+from warmstart.wings.ready_roots import unpack as unpack_part
+from warmstart.wings.ready_roots.policy import KEY
+from warmstart.wings.ready_roots.settings import OWN
+from warmstart.wings.ready_roots.step import VARIABLE, Options
+
+REFERENCE = "reg.example.com/app:1"
+
+
+@pytest.fixture
+def context() -> Iterator[Context]:
+    """Yield a context of a job on a node that has unpacked the job's image."""
+    base = Path(tempfile.mkdtemp(prefix="warmstart-clones-", dir="/var/tmp"))
+    base.chmod(0o711)
+    made = a_context(base)
+    policy = made.policy._replace(paths=made.policy.paths._replace(shelf=str(base / "shelf")), own={KEY: True})
+    wings = tuple(known._replace(used=known.name == KEY) for known in policy.wings)
+    policy = policy._replace(wings=wings)
+    record = made.record._replace(
+        uid=JOB[0],
+        gid=JOB[1],
+        image=f"sha256:{'ab' * 32}",
+        cache="/var/cache/warmstart",
+        images={REFERENCE: stored(policy.paths.store, "image")},
+    )
+    os.makedirs(record.run_directory, mode=0o711)
+    os.makedirs(f"{made.paths.state}/7", mode=0o700, exist_ok=True)
+    records.save(made.paths.state, record)
+    store = StoreClient(policy.store_user, policy.paths.store, "n1-0a1b2c3d", rooms_of(policy))
+    context = made._replace(policy=policy, record=record, store=store)
+    unpack(context, first(context), "tree")
+    try:
+        yield context
+    finally:
+        with opened_dir(record.run_directory) as run:
+            view.take_down(run)
+        assert str(base) not in Path("/proc/self/mountinfo").read_text()
+        shutil.rmtree(base)
+
+
+def first(context: Context) -> ImageKey:
+    """Return the key of the job's image."""
+    ((name, path),) = context.record.images.items()
+    return clones.key_of(context.policy, StepImage(name, context.record.image, path))
+
+
+def stored(store: str, name: str) -> str:
+    """Put an image's file into the store; return its path."""
+    path = Path(store, "images", f"{name}.sqsh")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(name)
+    return str(path)
+
+
+def unpack(context: Context, key: ImageKey, text: str) -> None:
+    """Put a tree on the shelf."""
+    tree = Path(unpacked.shelf_of(context.policy, "n1"), key.tree, "tree")
+    tree.mkdir(parents=True)
+    (tree / "which").write_text(text)
+    subprocess.run(["/bin/chown", "-R", "{}:{}".format(*OWNER), tree], check=True)
+
+
+def listed(context: Context) -> list[str]:
+    """Return the sources in the run's list."""
+    return [item.source for item in view.shown(context.record.run_directory)]
+
+
+def test_a_job_is_shown_the_tree_of_its_image(context: Context) -> None:
+    """By the image's file, below a name that says nothing; a second prolog's step shows nothing more."""
+    done = step.run(context, Options(()))
+    (item,) = view.shown(context.record.run_directory)
+    file = os.stat(context.record.images[REFERENCE])
+    assert (item.seen, item.target) == (f"{file.st_dev} {file.st_ino}", "-")
+    path = Path(done.environment[VARIABLE])
+    assert path == Path(context.record.run_directory, item.source)
+    assert ((path / "which").read_text(), (path / "which").stat().st_uid) == ("tree", JOB[0])
+    assert records.trees(context.paths.state) == {first(context).tree: [7]}
+    own = os.stat(f"{context.record.run_directory}/{OWN}")
+    assert (own.st_uid, own.st_mode & 0o777) == (JOB[0], 0o700)
+    assert step.run(context, Options(())).environment == done.environment
+    assert len(listed(context)) == 1
+    assert "app" not in Path("/proc/self/mountinfo").read_text().split(str(path.parent))[1].split()[0]
+
+
+def test_without_a_tree_the_job_says_so_and_nothing_is_shown(context: Context) -> None:
+    """Containers have their directory: from what they start is told."""
+    shutil.rmtree(unpacked.shelf_of(context.policy, "n1"))
+    done = step.run(context, Options(()))
+    assert (done.environment, done.detail) == ({}, {REFERENCE: "not unpacked on this node"})
+    assert listed(context) == []
+    assert os.path.isdir(f"{context.record.run_directory}/{OWN}")
+
+
+def test_an_image_that_is_left_to_pyxis_has_none(context: Context) -> None:
+    """Nor a job without a workspace."""
+    for record in (
+        context.record._replace(image=f"{CLAIMED}{REFERENCE}"),
+        context.record._replace(cache=""),
+        context.record._replace(images={}),
+    ):
+        assert step.run(context._replace(record=record), Options(())).state == "skipped"
+
+
+def test_a_node_that_cannot_unpacks_nothing(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried once after a boot."""
+    tries: list[int] = []
+
+    def cannot(_: object) -> trial.Tried:
+        tries.append(1)
+        return trial.Tried("Invalid argument", "Invalid argument")
+
+    monkeypatch.setattr(trial, "tried", cannot)
+    for _ in range(2):
+        done = core_step.run(context, core_step.Options(parse(REFERENCE), "", 1.0))
+        assert done == Outcome("skipped", {"reason": unpack_part.CANNOT})
+    assert (len(tries), records.trees(context.paths.state)) == (1, {})
+
+
+def test_the_trial_tries_it_all(context: Context) -> None:
+    """On this machine both ways work, and nothing is left of it."""
+    assert trial.tried(context.policy) == ("", "")
+    for path in (context.policy.paths.shelf, context.policy.paths.workspace):
+        assert not [name for name in os.listdir(str(path)) if name.startswith(trial.PREFIX)]
+
+
+def test_a_private_image_has_the_tree_of_its_scope(context: Context) -> None:
+    """Never that of the same digest in another one; the job has a copy of it under another name."""
+    copy = f"{context.record.run_directory}/copy.sqsh"
+    Path(copy).write_text("private")
+    image = StepImage(REFERENCE, context.record.image, copy, "team")
+    record = context.record._replace(images={REFERENCE: copy})
+    context = context._replace(record=record)
+    options = Options(((parse(REFERENCE), "team"),))
+    assert step.run(context, options).environment == {}
+    unpack(context, clones.key_of(context.policy, image), "private")
+    done = step.run(context, options)
+    assert Path(done.environment[VARIABLE], "which").read_text() == "private"
+    assert clones.key_of(context.policy, image._replace(private="other")) != clones.key_of(context.policy, image)
+
+
+def test_a_step_is_shown_the_tree_of_its_own_image(context: Context) -> None:
+    """While the job runs, once; not of a run that is over, and not of more than nine images."""
+    for number in range(clones.MOST + 2):
+        digest, path = f"sha256:{number:064x}", stored(context.policy.paths.store, str(number))
+        image = StepImage(f"reg.example.com/{number}:1", digest, path)
+        unpack(context, clones.key_of(context.policy, image), str(number))
+        for _ in range(2):
+            step_image.provide(context, image, [], context.deadline)
+    which = [Path(context.record.run_directory, source, "which").read_text() for source in listed(context)]
+    assert which == [str(number) for number in range(clones.MOST)]
+    records.save(context.paths.state, context.record._replace(run_id="other"))
+    Path(context.record.run_directory, "shown").unlink()
+    step_image.provide(context, image, [], context.deadline)
+    assert not os.path.exists(f"{context.record.run_directory}/shown")

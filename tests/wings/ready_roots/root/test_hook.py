@@ -1,0 +1,168 @@
+"""enroot's hook: which containers start from the job's tree, what they find in it, and that it ends no container."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.processes import wait_until
+from tests.wings.ready_roots.enroots import JOB, Place
+from warmstart import view
+from warmstart.host.files import opened_dir
+
+WELL = "hook: 0"
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    """Yield a node whose job has the tree of an image."""
+    base = Path(tempfile.mkdtemp(prefix="warmstart-roots-", dir="/var/tmp"))
+    place = Place(base)
+    place.give()
+    try:
+        yield place
+    finally:
+        with opened_dir(str(place.run)) as run:
+            view.take_down(run)
+        subprocess.run(["/usr/bin/umount", "-q", place.own], check=False)
+        assert str(base) not in Path("/proc/self/mountinfo").read_text()
+        shutil.rmtree(base)
+
+
+def test_a_container_of_the_image_starts_from_the_tree(place: Place) -> None:
+    """It is the job's own, and what it changes is its own."""
+    change = (
+        "cat which; stat -c %u:%g . which; rm -r old && mkdir old && ls -A old; mv etc gone; echo x >which; cat which"
+    )
+    started = place.start(change)
+    assert started == (["tree", "0:0", "0:0", "x"], WELL)
+    assert (place.base / "tree/which").read_text() == "tree\n"
+    assert place.start("ls -A") == (["etc", "mnt", "old", "which"], WELL)
+    assert place.said() == ["from-tree", "from-tree"]
+
+
+def test_what_is_mounted_below_comes_along(place: Place) -> None:
+    """Whatever its name; a mount on another one, too, and none that is hidden."""
+    before = """
+        odd=$'o\\\\040dd \\\\\\n\\tx'
+        mkdir "$root/$odd" "$root/a" && mount -t tmpfs odd "$root/$odd" && echo odd >"$root/$odd/file"
+        mount -t tmpfs a "$root/a" && mkdir "$root/a/b" && mount -t tmpfs b "$root/a/b" && echo b >"$root/a/b/file"
+        mount -t tmpfs hidden "$root/mnt" && echo hidden >"$root/mnt/file"
+        mount -t tmpfs shown "$root/mnt" && echo shown >"$root/mnt/file"
+        touch "$root/file" && mount --bind "$root/a/b/file" "$root/file"
+        mount -o remount,bind,ro "$root/file"
+    """
+    inside = """cat which a/b/file mnt/file file o*/file; echo x 2>/dev/null >file || echo read-only"""
+    assert place.start(inside, before=before) == (["tree", "b", "shown", "b", "odd", "read-only"], WELL)
+
+
+@pytest.mark.parametrize("way", ["a copy", "an argument", "replaced"])
+def test_a_container_of_another_file_stays_what_it_is(place: Place, way: str) -> None:
+    """Also beside the job's image, by its name, and with it among the arguments."""
+    own = place.base / "own.sqsh"
+    shutil.copy(place.file, own)
+    if way == "replaced":
+        own.rename(place.file)
+        own = place.file
+    arguments = [str(place.file)] if way == "an argument" else []
+    assert place.start("cat which", own, *arguments) == (["image"], WELL)
+    assert place.said() == ["from-image"]
+
+
+def test_another_name_of_the_image_is_the_image(place: Place) -> None:
+    """The store may be mounted at two places."""
+    other = place.base / "other"
+    other.hardlink_to(place.file)
+    assert place.start("cat which", other).output == ["tree"]
+
+
+def test_an_unpacked_container_is_counted(place: Place) -> None:
+    """Its root is a directory of the user's."""
+    assert place.start("cat which", "pyxis_7.0") == (["image"], WELL)
+    assert place.said() == ["from-unpacked"]
+
+
+def test_another_group_gets_what_enroot_made(place: Place) -> None:
+    """`sg`: what is changed in such a root would belong to nobody."""
+    assert place.start("cat which", gid=64299) == (["image"], WELL)
+
+
+def test_where_the_disk_cannot_changes_lie_in_memory(place: Place) -> None:
+    """A ramfs has no attributes of users, and nobody removes a directory of a lower layer there."""
+    subprocess.run(["/usr/bin/mount", "-t", "ramfs", "ramfs", place.own], check=True)
+    os.chown(place.own, *JOB)
+    change = "rm -r old && mkdir old && ls -A old; cat which; grep -o 'upperdir=[^,]*' /proc/self/mounts | tail -1"
+    started = place.start(change)
+    assert started == (["tree", f"upperdir={place.base}/runtime/warmstart/written/upper"], WELL)
+
+
+def test_it_ends_no_container(place: Place) -> None:
+    """Whatever is missing, damaged or another's."""
+    list_, environment = place.run / "shown", place.view / "environment"
+    text = list_.read_text()
+    for wrong in (text.replace("mounted/", "nowhere/"), text.replace("mounted/", "a,b:c/"), "one\n", "", "\0\t\t\n"):
+        list_.write_text(wrong)
+        assert place.start("cat which") == (["image"], WELL)
+    list_.unlink()
+    assert place.start("cat which") == (["image"], WELL)
+    list_.write_text(text)
+    (place.base / "bin/enroot-mount").rename(place.base / "gone")
+    assert place.start("cat which") == (["image"], WELL)
+    (place.base / "gone").rename(place.base / "bin/enroot-mount")
+    assert place.start("cat which") == (["tree"], WELL)
+    environment.write_text("")
+    assert place.start("cat which") == (["image"], WELL)
+    shutil.rmtree(place.view)
+    assert place.start("cat which") == (["image"], WELL)
+
+
+def test_no_mount_of_its_leaves_what_enroot_made(place: Place) -> None:
+    """The last one is that of the new root."""
+    program = place.base / "bin/enroot-mount"
+    real = program.read_text()
+    count = place.base / "runtime-count"
+    count.touch()
+    count.chmod(0o666)
+    for number in range(2):  # the overlay on disk, all that is below and the new root
+        count.write_text("")
+        refuse = f"echo >>{count}; case $(wc -l <{count}) in {number + 1}) exit 1 ;; esac\n"
+        program.write_text(real.replace("while read", f"{refuse}while read"))
+        which = place.start("cat which").output
+        assert which == (["tree"] if number == 0 else ["image"])
+
+
+def test_a_container_that_has_ended_leaves_nothing_for_the_next(place: Place) -> None:
+    """What it wrote is removed beside the next one's start; that of a living one stays."""
+    place.start("echo x >new")
+    (left,) = place.own.glob("[0-9]*")
+    living = place.own / f"{os.getpid()}.abcdef"
+    living.mkdir()
+    place.start("true")
+    wait_until("the removal", lambda: not left.exists(), 20)
+    assert living.exists()
+
+
+def test_a_container_outlives_its_clone(place: Place) -> None:
+    """Its job's epilog takes that down while it still runs."""
+    go = place.base / "runtime-go"
+    clone = place.run / "mounted"
+    take_down = f"while [ ! -e {go} ]; do sleep 0.05; done; cat which old/sub/file; rm -r old; ls"
+    process = os.fork()
+    if not process:
+        try:
+            wait_until("the container", lambda: bool(place.said()), 20)
+            with opened_dir(str(place.run)) as run:
+                view.take_down(run)
+            go.touch()
+        finally:
+            os._exit(0)
+    started = place.start(take_down)
+    os.waitpid(process, 0)
+    assert started == (["tree", "oldetc", "mnt", "which"], WELL)
+    assert not [*clone.glob("*/tree")]
