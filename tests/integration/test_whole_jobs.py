@@ -96,7 +96,10 @@ def test_a_job_between_two_harvests_sees_none_of_them(whole: Site, late: str) ->
     go = whole.cluster.base / "go"
     with held_epilog(whole, late, go):
         job = whole.cluster.submit(STAGES, ALICE, "--nodelist=n1,n2")
-        wait_until("one node's harvest", lambda: len(handed_in(whole, job)) == 1, 60)
+        try:
+            wait_until("one node's harvest", lambda: len(handed_in(whole, job)) == 1, 60)
+        except TimeoutError as late_too:
+            raise AssertionError(whole.audit("--job", str(job))) from late_too
         between = whole.cluster.submit(SHOW, ALICE, "--nodelist=n3,n4")
         assert ended(whole, between, idle=False)[1] == {"n3": "", "n4": ""}
         assert published(whole, job) == []

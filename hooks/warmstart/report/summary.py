@@ -281,10 +281,7 @@ class _Adding:
         self._runs += not run.done_by
         self._first = min(self._first or run.first, run.first)
         self._last = max(self._last, run.last)
-        self._removed += run.counts[events.BUNDLE_REMOVED]
-        self._evicted += run.counts[events.IMAGE_EVICTED]
-        for event in SUSPICIONS & run.counts.keys():
-            self._suspicions.add(event, run.counts[event])
+        self._add_counts(run)
         self._nodes.add(run.node)
         if run.cluster:
             self._clusters.add(run.cluster)
@@ -303,8 +300,6 @@ class _Adding:
         period["published_bytes"] += run.published.total()
         for image in run.images:
             self._add_image(run, image, period)
-        for (name, labels), number in run.counted.items():
-            self._of_wings.add(_title(name, labels), int(number))
         if run.hook == PROLOG and run.head:
             self._jobs += 1
             period["jobs"] += 1
@@ -313,6 +308,14 @@ class _Adding:
         self._warm_sets += bool(run.set_of and run.warm)
         if run.hook == PROLOG or run.set_of:
             self._add_cold(run)
+
+    def _add_counts(self, run: Run) -> None:
+        self._removed += run.counts[events.BUNDLE_REMOVED]
+        self._evicted += run.counts[events.IMAGE_EVICTED]
+        for event in SUSPICIONS & run.counts.keys():
+            self._suspicions.add(event, run.counts[event])
+        for (name, labels), number in run.counted.items():
+            self._of_wings.add(_title(name, labels), int(number))
 
     def _add_cold(self, run: Run) -> None:
         for profile, reason in run.cold.items():
