@@ -19,8 +19,9 @@ The order of removal:
 
 1. What wings hold for the job. It is the job's, not the run's, and depends on nothing else.
 2. The view (`view/<jobid>`), so that no task starts with variables that name removed paths.
-3. The mounts below the run's directory. Each is made read-only first, so that a process that outlived the job can
-   change nothing. Removing a tree would detach its mounts, too, but would not report which ones were in use.
+3. The mounts below the run's directory, once nobody makes any there (`sets`). Each is made read-only first, so that a
+   process that outlived the job can change nothing. Removing a tree would detach its mounts, too, but would not report
+   which ones were in use.
 4. The run's directory, or all of it except TMPDIR; then what the run's imports left beside it.
 5. The file of a deferred harvest, once the cache that it names is gone, or the file of a removal names the run.
 6. The record. It is the last thing on this node.
@@ -59,7 +60,15 @@ from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, REMOVALS, DeferredHarvest
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, ensure_dir, opened_dir, remove_tree
+from warmstart.host.files import (
+    DIRECTORY,
+    ensure_dir,
+    flock_holders,
+    opened_dir,
+    remove_tree,
+    try_flock,
+    wait_flock,
+)
 from warmstart.host.space import Held, fair_order
 from warmstart.images import scratch
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
@@ -87,6 +96,7 @@ AT_ONCE_S = 1.0  # for which a hook removes what a job left, before it leaves th
 _TMP = "tmp"
 LEDGER_SECONDS = 5.0
 _STORE_SECONDS = 5.0
+_MAKER_SECONDS = 1.0  # for a killed process to end
 
 
 class WorkspaceBusy(ResourceError):
@@ -456,9 +466,25 @@ def _unmount(node: int, run_name: str) -> list[str]:
                 return []
             from warmstart.seed import overlay
 
-            return [subdir for fd in _sets(run) for subdir in overlay.take_down(fd)]
+            in_use: list[str] = []
+            for fd in _sets(run):
+                _end_maker(fd)
+                in_use += overlay.take_down(fd)
+            return in_use
     except FileNotFoundError:
         return []
+
+
+def _end_maker(fd: int) -> None:
+    """End the process that still makes a set, if any: it holds a flock on the set's directory."""
+    if try_flock(fd):
+        return
+    import signal
+
+    for pid in flock_holders(fd):
+        with suppress(OSError):  # it has ended by itself
+            os.kill(pid, signal.SIGKILL)
+    wait_flock(fd, after(_MAKER_SECONDS))
 
 
 def _withdraw(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:

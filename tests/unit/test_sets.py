@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from tests.support.runs import events
 from tests.support.step_sets import FIRST, IMAGE, OTHER, Run
 from warmstart import record as records
-from warmstart import sets, view
+from warmstart import run_end, sets, view
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.profiles import registry
@@ -132,6 +134,29 @@ def test_a_maker_that_dies_costs_the_next_one_nothing(run: Run, monkeypatch: pyt
     is_whole = place in {"save_set again", "_show"}
     assert (key == begun.key, [made.key for made in run.sets], run.directories) == (is_whole, [key], [key])
     assert run.shown() == f"{key} /store/a.sqsh\n"
+
+
+def test_the_end_of_a_run_ends_who_makes_a_set(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is made in a directory that is being removed."""
+    reads, writes = os.pipe()
+
+    def stays(*_: object) -> None:
+        os.write(writes, b"x")
+        time.sleep(60)
+
+    monkeypatch.setattr(sets, "_build", stays)
+    pid = os.fork()
+    if not pid:
+        run.provide()
+        os._exit(1)
+    assert os.read(reads, 1) == b"x"
+    record = records.load(run.state, 7)
+    assert record
+    context = run.context
+    ending = run_end.Ending(context.policy, context.paths, record, context.audit, context.store)
+    assert run_end.release(ending, after(10)) == []
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert not os.path.exists(record.run_directory)
 
 
 def test_who_asks_while_it_is_made_waits(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

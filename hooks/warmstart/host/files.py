@@ -380,6 +380,15 @@ def wait_flock(fd: int, deadline: Deadline, pause_s: float = 0.02, *, shared: bo
     return True
 
 
+def flock_holders(fd: int) -> list[int]:
+    """Return the pids that hold a flock(2) on what `fd` has open, as far as this pid namespace has them (proc(5))."""
+    status = os.fstat(fd)
+    where = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with open("/proc/locks", encoding="ascii") as file:
+        found = [line.split() for line in file]
+    return [int(words[4]) for words in found if words[1:2] == ["FLOCK"] and words[5:6] == [where] and int(words[4]) > 0]
+
+
 @contextmanager
 def opened_lock(directory: str, name: str) -> Iterator[int]:
     """Open a lock file, 0600 in a directory that nobody else can enter (0700), and create both if they are missing.

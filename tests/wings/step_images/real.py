@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.cluster.accounts import ALICE, BOB, CAROL
 from tests.cluster.cluster import JobResult
@@ -12,10 +14,15 @@ from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
 from tests.support.numba_entries import numba_entries
+from tests.support.shell_profiles import profiles
 from tests.wings.step_images.steps import answering, served
 from tools.real.claims import SHOW, check
 
-IMAGES = ("alone", "step", "het", "late", "mine", "other")
+CONF = Path("/etc/enroot/enroot.conf.d/tests.conf")
+IMAGES = ("alone", "step", "het", "late", "mine", "other", "nodes")
+# Shows what the cache has of a profile of which a step's nodes show the same, and adds to it.
+TOGETHER = f"{profiles(alpha='*.bin')}    in_step: true\nrules: [{{name: all, profiles: [alpha]}}]\n"
+ADD = 'echo "$SLURMD_NODENAME: $(cd $ALPHA_CACHE && echo *)" && cp /etc/motd $ALPHA_CACHE/a.bin'
 # Prints whether numba's cache has an entry, and compiles it if not.
 COMPILE = (
     "cd $NUMBA_CACHE_DIR && if ls */*.nbi >/dev/null 2>&1; then echo warm; else cp -r /compiled/. . && echo cold; fi"
@@ -63,6 +70,7 @@ def run(site: Site, registry: Registry) -> None:
             seconds = time.monotonic() - began
             check(f"a job that is cancelled while its step waits leaves its node after {seconds:.0f} s", seen=True)
         site.wait_imports()
+        check_nodes(site, f"{registry.url}/team/nodes:1")
 
 
 def check_sets(site: Site, mine: str, other: str) -> None:
@@ -86,6 +94,33 @@ def check_sets(site: Site, mine: str, other: str) -> None:
     named = [f"{image} --container-name=kept", "--container-name=kept", f"--container-image={other}", image]
     check("each image has its own, a container keeps its", seen=job("n3", *named) == ["warm", "warm", "cold", "warm"])
     check("no node is drained", seen=site.cluster.drained() == [])
+
+
+def check_nodes(site: Site, image: str) -> None:
+    """Check that all nodes of a step show the same: pyxis's importer says which nodes these are."""
+    policy = site.etc / "policy.yaml"
+    before = policy.read_text(), CONF.read_text()
+    site.write_policy(TOGETHER, constant="enroot")
+    # The nodes of one host have containers of their own: a step's has the same name on all of its nodes.
+    CONF.write_text(re.sub("(?m)/(data|runtime)$", r"/\1/${SLURMD_NODENAME-}", before[1]))
+    step = f"--container-image={image} --no-container-mount-home sh -c '{ADD}'\n"
+
+    def job(*options: str) -> tuple[int, list[str]]:
+        script = "".join(f"srun --ntasks-per-node=1 {option} {step}" for option in options)
+        sys.stdout.write(f'\n$ sbatch --nodelist=n[1-3] <<< "{script}"')
+        ended = site.finish(site.cluster.submit(f"#!/bin/sh\n{script}", ALICE, "--nodelist=n[1-3]"))
+        sys.stdout.write("".join(f"    {line}\n" for line in ended.output.splitlines()))
+        return ended.job_id, sorted(line for line in ended.output.splitlines() if line.startswith("n"))
+
+    _, shown = job("-N3")
+    check("cold on all nodes", seen=shown == [f"n{number}: *" for number in (1, 2, 3)])
+    wait_until("the merge", lambda: any(e["profile"] == "alpha" for e in site.audit("--event", "bundle.published")), 60)
+    second, shown = job("-N3", "-N2 --nodelist=n2,n3")
+    check("then warm on all", seen=shown == [f"n{number}: a.bin" for number in (1, 2, 2, 3, 3)])
+    agreed = [event for event in site.events(second, "cache.agreed") if not event["cold"]]
+    check("as they agreed", seen=sorted(event["node"] for event in agreed) == ["n1", "n2", "n3"])
+    policy.write_text(before[0])
+    CONF.write_text(before[1])
 
 
 def check_heterogeneous(site: Site, image: str) -> None:

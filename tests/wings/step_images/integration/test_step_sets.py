@@ -22,6 +22,7 @@ from tests.cluster.config import Namespace
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
+from tests.integration.test_constant_path import version
 from tests.support.numba_entries import numba_entries
 from tests.wings.step_images.steps import answering, importer, served
 
@@ -180,10 +181,16 @@ def slow_store(site: Site) -> Iterator[None]:
             os.close(fd)
 
 
-@pytest.fixture(scope="module")
-def contained(capable_host: None, install: Callable[[Path], None], registry: Registry) -> Iterator[Site]:
-    """Yield a site whose jobs each have a mount namespace that sees no later mount of the node."""
-    with Cluster(namespace=Namespace()) as cluster:
+# Whether job_container/tmpfs lets a job see later mounts of the node (job_container.conf(5), Shared; not in 22.05).
+SHARING = [""] if version() < "24.11" else ["", "Shared=true"]
+
+
+@pytest.fixture(scope="module", params=SHARING)
+def contained(
+    request: pytest.FixtureRequest, capable_host: None, install: Callable[[Path], None], registry: Registry
+) -> Iterator[Site]:
+    """Yield a site whose jobs each have a mount namespace."""
+    with Cluster(namespace=Namespace(further=request.param)) as cluster:
         site = Site(cluster, registry.url, install=install)
         with served(site):
             yield site
@@ -191,7 +198,10 @@ def contained(capable_host: None, install: Callable[[Path], None], registry: Reg
 
 @pytest.mark.parametrize("plugin", [False, True])
 def test_a_namespace_of_slurms_shows_them_too(contained: Site, fresh_image: Callable[[], str], plugin: bool) -> None:
-    """By overlays, which are attached there, for the step that asks and for later ones. Nothing of it is left."""
+    """By overlays, which are attached there if they do not come by themselves, for the asking step and for later ones.
+
+    Nothing of it is left.
+    """
     if plugin:
         spank.need()
     image, container = fresh_image(), Container(contained, 755 + plugin)
