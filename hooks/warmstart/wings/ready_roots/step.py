@@ -52,7 +52,7 @@ def run(context: Context, options: Options) -> Outcome:
     started = time.monotonic()
     name, path = next(iter(record.images.items()))
     private = next((store for reference, store in options.private if reference.canonical() == name), "")
-    image = StepImage(name, record.image, path, private)
+    image = StepImage(name, record.image, path, private=private)
     try:
         clones.prepare(context)
         shelf, key = shelf_of(context.policy, record.node), clones.key_of(context.policy, image)

@@ -224,12 +224,8 @@ def _obtain(session: Session, job: Job, record: Record, question: Question) -> A
     done = image.run(context, _options(context, reference, private, meeting))
     path = done.record["images"][reference.canonical()]
     notices, caches = list(done.notices), NO_CACHES
-    own = dict(private).get(reference, "")
-    found = sets.StepImage(reference.canonical(), done.record["image"], path, question.nodes, own)
-    if record.cache:
-        signal.alarm(int(policy.images.unpack.wait + ANSWER_S))
-        with suppress(OSError), other_namespaces(question.pid, record.job_id) as namespaces:
-            sets.provide_by_wings(context, found, namespaces, after(policy.images.unpack.wait))
+    store = dict(private).get(reference, "")
+    found = sets.StepImage(reference.canonical(), done.record["image"], path, question.nodes, store)
     if record.cache and record.seeded:
         signal.alarm(int(policy.seed.fetch_budget + sets.BEYOND_FETCHING_S + ANSWER_S))
         try:
@@ -239,6 +235,11 @@ def _obtain(session: Session, job: Job, record: Record, question: Question) -> A
             why = error if isinstance(error, WarmstartError) else SetFailed(problem=error.strerror or str(error))
             session.failed(seed.NAME, why)
             notices.append(f"the container has no caches of its own: {why}")
+    if record.cache:  # last: a node may take long, and other nodes need not wait for it
+        signal.alarm(int(policy.images.unpack.wait + ANSWER_S))
+        context = context._replace(deadline=after(policy.images.unpack.wait + ANSWER_S))
+        with suppress(OSError), other_namespaces(question.pid, record.job_id) as namespaces:
+            sets.provide_by_wings(context, found, namespaces, after(policy.images.unpack.wait))
     return Answer(THERE, path, text="".join(f"{line}\n" for line in notices), caches=caches)
 
 

@@ -153,7 +153,7 @@ def test_a_private_image_has_the_tree_of_its_scope(context: Context) -> None:
     """Never that of the same digest in another one; the job has a copy of it under another name."""
     copy = f"{context.record.run_directory}/copy.sqsh"
     Path(copy).write_text("private")
-    image = StepImage(REFERENCE, context.record.image, copy, "team")
+    image = StepImage(REFERENCE, context.record.image, copy, private="team")
     record = context.record._replace(images={REFERENCE: copy})
     context = context._replace(record=record)
     options = Options(((parse(REFERENCE), "team"),))
