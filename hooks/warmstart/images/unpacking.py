@@ -60,11 +60,11 @@ SLACK = 16 << 20
 AHEAD = 1 << 30  # bytes that are written, at most, before the reservation gives up as many
 _LONGEST_ABOUT = 16384
 # Prints how many files and bytes an image has. A hostile name may add lines, and so only more; what no number of bytes
-# can be ends it.
-_COUNT = """{ "$@" || echo failed; } | {
+# can be ends it. sed leaves the sizes alone, because a shell reads byte by byte.
+_COUNT = """{ "$@" || echo failed; } | LC_ALL=C sed 's/^[^ ]* *[^ ]* *\\([^ ]*\\) .*/\\1/' | {
     files=0 bytes=0
-    while read -r mode owner size rest; do
-        [ "$mode" != failed ] || exit 1
+    while read -r size rest; do
+        [ "$size" != failed ] || exit 1
         case $size in
             ?????????????????*) exit 3 ;;
             ''|*[!0-9]*) ;;
