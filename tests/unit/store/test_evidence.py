@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.bundles import OWNER, draft, namespace
-from warmstart.store import bundles, evidence, index, maintenance
+from warmstart.repack import parts as repack_parts
+from warmstart.store import bundles, evidence, index, maintenance, parts
 from warmstart.store.bundles import REPLACED, SET_ASIDE
 from warmstart.store.index import Evidence, Suspicion
-from warmstart.store.manifest import File
+from warmstart.store.manifest import Draft, File
 
 OWN, SITE = "user-1-a", "site"
 DAY, WEEK = 86400.0, 7 * 86400.0
@@ -111,7 +114,9 @@ class Job(NamedTuple):
 class Site:
     """One user's namespace with one entry. A job dies of another configuration's version, after a moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, suspects: bool = True) -> None:
+        """Without `suspects`, deaths say nothing: `seed.suspect` is null."""
+        self.suspects = suspects
         self.now, self.count, self.deaths = NOW, 0, 0
         self.evidence = Evidence()
         self.there = (-1, "")
@@ -130,6 +135,8 @@ class Site:
         whose, bundle = job.seeded
         if whose not in (-1, job.config):
             self.deaths += 1
+            if not self.suspects:
+                return
             new = Suspicion(job.id, 1, 60.0, job.began, self.now, bundle, WEEK)
             self.evidence = evidence.suspected(new, self.evidence, self.now)
             return
@@ -159,6 +166,15 @@ def test_jobs_that_follow_each_other_lose_two(configs: list[int]) -> None:
     assert site.deaths <= 2
 
 
+@given(CONFIGS)
+def test_without_suspicion_no_end_is_seen(configs: list[int]) -> None:
+    """Whoever comes with another configuration than the first one's dies, each time: what the others put an end to."""
+    site = Site(suspects=False)
+    for config in configs:
+        site.end(site.start(config))
+    assert site.deaths == sum(config != configs[0] for config in configs)
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 9)), max_size=60), CONFIGS)
 def test_jobs_side_by_side_end_it_too(turns: list[tuple[bool, int, int]], later: list[int]) -> None:
     """Whatever started together and in whichever order it ends: those that come later lose two at most."""
@@ -177,6 +193,17 @@ def test_jobs_side_by_side_end_it_too(turns: list[tuple[bool, int, int]], later:
     assert site.deaths - before <= 2
 
 
+@contextmanager
+def some_bytes() -> Iterator[int]:
+    """Open a file of random bytes."""
+    fd = os.memfd_create("bundle")
+    try:
+        os.write(fd, os.urandom(8))
+        yield fd
+    finally:
+        os.close(fd)
+
+
 class Shop:
     """A store in which one user's jobs publish; an entry's content is its text."""
 
@@ -186,17 +213,29 @@ class Shop:
 
     def publish(self, content: str, *, began_for: str = "", scope: str = OWN, **more: str) -> bundles.Published:
         """Publish a job's entries."""
-        fd = os.memfd_create("bundle")
-        os.write(fd, os.urandom(8))
+        made = self.made({KEY: content, **more}, began_for)
+        with some_bytes() as fd:
+            return bundles.publish_bundle(namespace(self.store, scope), fd, made, OWNER)
+
+    def publish_parts(self, *entries: dict[str, str], began_for: str) -> bundles.Published:
+        """Publish what nodes of a job have handed in, each its own."""
+        run = parts.RunParts(str(self.store), parts.name_of(1000, "c", 7, 0))
+        union = repack_parts._Union(repack_parts.MergeLimits(1 << 30, 1000))
+        for number, made in enumerate(entries):
+            with some_bytes() as fd:
+                part = parts.hand_in(run, self.where, fd, self.made(made, began_for), "n[1-2]", OWNER)
+            union.add(self.where, parts.read(run, part), is_head=number == 0)
+        with some_bytes() as fd:
+            return bundles.publish_bundle(self.where, fd, union.draft(), OWNER)
+
+    @staticmethod
+    def made(contents: dict[str, str], began_for: str) -> Draft:
+        """Return the draft of a job that has built this."""
         entries = {
             entry: {f"{entry}.nbi": File(len(text), text.encode().hex().ljust(64, "0"), 0)}
-            for entry, text in {KEY: content, **more}.items()
+            for entry, text in contents.items()
         }
-        made = draft()._replace(entries=entries, fresh=bool(began_for), suspicion=began_for)
-        try:
-            return bundles.publish_bundle(namespace(self.store, scope), fd, made, OWNER)
-        finally:
-            os.close(fd)
+        return draft()._replace(entries=entries, fresh=bool(began_for), suspicion=began_for)
 
     def seen(self, *scopes: str) -> tuple[set[str], str]:
         """Return the bundles from which a job is offered the entry, and the suspicion that is open."""
@@ -235,6 +274,16 @@ def test_the_turns_of_two_configurations_in_a_store(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(time, "time", lambda: ahead + WEEK)
     assert shop.publish("a").bundle
     assert KEY not in bundles.known_entries(shop.where, OWNER, "a", 1, fresh=True)
+
+
+def test_what_a_survivors_nodes_hand_in_settles_it(tmp_path: Path) -> None:
+    """Their parts are merged to one bundle, which takes the place as that of one node does."""
+    shop = Shop(tmp_path)
+    shop.publish("a")
+    assert shop.suspect("1.aa")
+    merged = shop.publish_parts({KEY: "b"}, {"other": "x"}, began_for="1.aa")
+    assert (merged.settled, sorted(merged.superseding)) == (REPLACED, [KEY, "other"])
+    assert shop.seen() == ({merged.bundle}, "")
 
 
 def test_a_wider_scopes_entries_are_hidden_for_that_user(tmp_path: Path) -> None:
