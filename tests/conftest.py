@@ -52,19 +52,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a unit test that leaves a process, or all later ones a lower priority.
+    """Fail a test that leaves all later ones a lower priority, and a unit test that leaves a process.
 
     A client that was not closed has a process, and may hold a lock of a store.
     """
     before, priority = _children(), os.nice(0)
     yield
+    assert os.nice(0) == priority
     if "unit" not in request.path.parts:  # others start daemons
         return
     until = after(20)  # what was killed may take a moment to end
     while left := _children() - before:
         assert not until.expired(), left
         time.sleep(0.01)
-    assert os.nice(0) == priority
 
 
 def _children() -> set[str]:

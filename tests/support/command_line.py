@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from click.testing import CliRunner, Result
 
-from warmstart.cli import cli
+from warmstart.cli import cli, maintain
 from warmstart.paths import Installation
 
 POLICY = """\
@@ -38,8 +39,12 @@ def installed(root: Path, policy: str = POLICY) -> Installation:
 
 
 def run(installation: Installation, *arguments: str) -> Result:
-    """Run `warmstart ARGUMENTS…`. A bug is raised."""
-    result = CliRunner().invoke(cli, arguments, obj=installation, prog_name="warmstart")
+    """Run `warmstart ARGUMENTS…`. A bug is raised.
+
+    Maintenance does not make this process idle: all later tests would be.
+    """
+    with mock.patch.object(maintain, "be_idle"):
+        result = CliRunner().invoke(cli, arguments, obj=installation, prog_name="warmstart")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
