@@ -71,7 +71,7 @@ def job(site: Site, node: str, make: Path | None = None) -> tuple[int, list[str]
 
 @pytest.mark.threat(53)
 def test_a_sample_tells_a_planted_entry(site: Site) -> None:
-    """The sampled job begins cold, says so, and counts as no miss; what was planted stays until somebody looks."""
+    """The sampled job begins cold, says so, and counts as no miss; its user's next one replaces what was planted."""
     true, planted, cubin = kernels(site)
     first, found = job(site, "n1", planted)
     assert found == []
@@ -89,5 +89,8 @@ def test_a_sample_tells_a_planted_entry(site: Site) -> None:
     assert (difference["file"], difference["built"] != difference["published"]) == (cubin, True)
     assert "on purpose" in site.command("explain", str(sampled)).stdout
     write(site)
+    wary, found = job(site, "n2", true)
+    assert found == []
+    assert f"because job {sampled}" in site.command("explain", str(wary)).stdout
     _, found = job(site, "n2")
     assert len(found) == 1
