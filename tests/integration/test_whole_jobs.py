@@ -93,7 +93,7 @@ def held_epilog(site: Site, node: str, until: Path) -> Iterator[None]:
 @pytest.mark.parametrize("late", ["n1", "n2"])
 def test_a_job_between_two_harvests_sees_none_of_them(whole: Site, late: str) -> None:
     """Whichever node is late, the head or the other; the one after both sees all of them."""
-    go = whole.cluster.base / "go"
+    go = whole.cluster.base / f"go-{late}"  # other tests have files of other names
     with held_epilog(whole, late, go):
         job = whole.cluster.submit(STAGES, ALICE, "--nodelist=n1,n2")
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.cluster.accounts import ALICE
 from tests.cluster.processes import wait_until
 
@@ -117,6 +119,7 @@ def test_with_names_nobody_dies(site: Site) -> None:
     assert runs == ["built", "built", "hit", "hit", "hit", "hit"]
 
 
+@pytest.mark.sweep
 def test_ends_that_say_nothing_of_a_cache(site: Site) -> None:
     """A time limit, a cancellation, a requeue, and what people do in an allocation; a failed step is a bad end."""
     tool, cluster = Tool(site, "codes"), site.cluster
