@@ -122,6 +122,16 @@ def test_it_ends_no_container(place: Place) -> None:
     assert place.start("cat which") == (["image"], WELL)
 
 
+def test_a_full_disk_ends_no_container(place: Place) -> None:
+    """Nor does one that cannot be written to: then nothing says from what the container started."""
+    subprocess.run(["/usr/bin/mount", "-t", "tmpfs", "-o", "nr_inodes=1,mode=0777", "full", place.own], check=True)
+    os.chown(place.own, *JOB)
+    assert place.start("cat which") == (["tree"], WELL)
+    assert place.said() == []
+    (place.run / "shown").write_text("")
+    assert place.start("cat which") == (["image"], WELL)
+
+
 def test_no_mount_of_its_leaves_what_enroot_made(place: Place) -> None:
     """The last one is that of the new root."""
     program = place.base / "bin/enroot-mount"
