@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.installation import write_policy
+from tests.cluster.processes import wait_until
 from tests.support import command_line
 from tests.support.runs import a_record
 from warmstart.errand import Errands
@@ -96,6 +99,27 @@ def test_what_is_installed_again_meanwhile_stays(prefix: Path) -> None:
     assert not record.exists()
     assert (lib / "python").exists()
     assert (libexec / "prolog").read_bytes() == HOOK.read_bytes()
+
+
+def test_what_goes_on_after_the_last_epilog_outlives_it(tmp_path: Path) -> None:
+    """Slurm kills an epilog's process group when it has ended. `setsid -f` ends before its child has left that."""
+    lib, gone = tmp_path / "lib/warmstart", tmp_path / "gone"
+    filled = {"PYTHON": "/bin/true", "PREFIX": str(tmp_path), "VAR": "/var", "HOOK": "entry.epilog"}
+    text = HOOK.read_text()
+    for name, value in filled.items():
+        text = text.replace(f"@{name}@", value)
+    slow = 'shift; (sleep 0.5; exec /usr/bin/setsid "$@") &'
+    programs = {tmp_path / "epilog": text, lib / "leave": f"touch {gone}", tmp_path / "bin/setsid": slow}
+    for path, body in {**programs, lib / "python/warmstart/start.py": ""}.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(body if body.startswith("#!") else f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+    path = f"{tmp_path}/bin:/usr/bin:/bin"
+    epilog = subprocess.Popen([tmp_path / "epilog"], env={"PATH": path}, start_new_session=True)
+    assert epilog.wait() == 0
+    with suppress(ProcessLookupError):  # nothing of it is left
+        os.killpg(epilog.pid, signal.SIGKILL)
+    wait_until("the end of the programs", gone.exists, 10)
 
 
 def test_the_programs_go_and_nothing_stays_mounted(prefix: Path) -> None:
