@@ -216,7 +216,7 @@ class _Copy:
             truncated=scanned.truncated or truncated,
             reached="" if scanned.truncated else last,  # what was not scanned could have a place before it
             is_empty=scanned.is_empty,
-            hides=scanned.hides,
+            hides=scanned.hides or not self._entries.keys() >= {*self._changed},
             touched=scanned.touched,
         )
 

@@ -60,14 +60,14 @@ class Found(NamedTuple):
 
     entries: dict[str, list[str]]  # entry → paths of its files
     seeded: dict[str, dict[str, tuple[int, int]]]  # seeded entry → paths of its files → size, mtime in nanoseconds
-    touched: set[str]  # all names that are no directories, and directories that hide what is below them
+    touched: set[str]  # all names that are no directories, and directories that hide what layers below have of them
     rejected: set[str]  # entries that have something that is not taken
     skipped: int  # files of entries in `skip`
     ignored: dict[str, int]  # files that belong to no entry: reason → number of files
     ignored_examples: list[tuple[str, str]]  # at most 5, none of which is a lock or a temporary file
     truncated: str  # why the scan ended early, or ""
     is_empty: bool  # whether there is nothing at all below the tree's top
-    hides: bool  # whether something in an upper layer hides what is below: the job removed it
+    hides: bool  # whether an upper layer has whiteouts: the job removed something
 
 
 class Rules(NamedTuple):
@@ -182,7 +182,6 @@ class _Walk:
             return
         try:
             if self._rules.upper and _is_opaque(fd):
-                self.hides = True
                 self.touched.add(path)
             self.into(fd, path, depth)
         except OSError:
@@ -222,7 +221,10 @@ def _holds(entry: str, path: str) -> bool:
 
 
 def _is_opaque(fd: int) -> bool:
-    """Return whether a directory of an upper layer hides what the layers below have of it (overlayfs.rst)."""
+    """Return whether a directory of an upper layer hides what the layers below have of it (overlayfs.rst).
+
+    New ones do, too, where these have nothing (ovl_create_upper in Linux).
+    """
     with suppress(OSError):
         return os.getxattr(fd, _OPAQUE) == b"y"
     return False

@@ -104,6 +104,15 @@ def test_what_a_job_removed_is_no_rejection(
     assert found.hides == (in_upper and is_whiteout)
 
 
+def test_a_directory_that_a_job_makes_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An overlay marks it as one that would: whether there was anything below it, the seeded entries tell."""
+    (tmp_path / "locks").mkdir()
+    monkeypatch.setattr(scan, "_is_opaque", lambda _fd: True)
+    with opened_dir(str(tmp_path)) as fd:
+        found = scan.scan(fd, mount_id(fd), Rules(entry_of, (), (), 10, after(30), upper=True), Tally())
+    assert (found.hides, found.touched) == (False, {"locks"})
+
+
 def test_a_tally_counts_all_and_shows_few() -> None:
     """Examples are printable ASCII of bounded length."""
     tally = Tally()
