@@ -168,7 +168,8 @@ def _claim(context: Context, image: StepImage, meeting: Meeting | None, deadline
     if meeting is None or not has_several(asked) or not _is_in_step(context):
         return _Claim(asked, None)
     own = [other for other in _read(context).sets if other.image == image.digest]
-    wide = [other.nodes for other in sorted(own, key=_is_begun) if {*expand(asked)} <= {*expand(other.nodes)}]
+    # Of one that is not whole a step on other nodes may be cancelled, and they never say what they show.
+    wide = [other.nodes for other in own if other.seeded and {*expand(asked)} <= {*expand(other.nodes)}]
     whose = wide[0] if wide else asked
     place = meeting_about(record, f"{image.digest} {asked}", asked)
     with suppress(StoreError):  # then it cannot agree either, and is cold
@@ -180,11 +181,6 @@ def _is_in_step(context: Context) -> bool:
     """Return whether the nodes have to show the same."""
     run, defined = context.record, context.policy.profiles
     return not (run.fresh or run.sampled) and any(registry.get(name, defined).on_all for name in run.seeded)
-
-
-def _is_begun(one: CacheSet) -> bool:
-    """Return whether a set is not whole."""
-    return not one.seeded
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def test_a_run_that_ends_meanwhile_keeps_nothing(run: Run, monkeypatch: pytest.M
     assert (run.directories, run.shown(), os.listdir(run.state)) == ([], "", [])
 
 
-def killed_in(run: Run, act: Callable[[], object]) -> None:
+def killed_in(act: Callable[[], object]) -> None:
     """Make a set in a process that is killed on the way."""
     pid = os.fork()
     if not pid:
@@ -128,7 +128,7 @@ def test_a_maker_that_dies_costs_the_next_one_nothing(run: Run, monkeypatch: pyt
             monkeypatch.setattr(module, name, dies)
         run.provide()
 
-    killed_in(run, make)
+    killed_in(make)
     (begun,) = run.sets
     key = run.provide()
     is_whole = place in {"save_set again", "_show"}
@@ -262,6 +262,21 @@ def test_nodes_that_two_steps_reach_in_another_order_have_one_set(job: dict[str,
     job["n3"].provide(IMAGE._replace(nodes="n[1-3]"))
     both = [first, *({"n2", "n3"} - {first})]
     assert asked(job, *both, on="n[2-3]") == dict.fromkeys(both, whose)
+
+
+def test_a_step_that_is_cancelled_leaves_no_other_waiting_for_its_nodes(
+    job: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has begun a set for all nodes on the first one. A step on two of them has its own: the third says nothing."""
+
+    def cancelled() -> None:
+        monkeypatch.setattr(seed, "run", lambda *_: os._exit(0))
+        job["n1"].provide(IMAGE._replace(nodes="n[1-3]"))
+
+    killed_in(cancelled)
+    assert [one.nodes for one in job["n1"].sets] == ["n[1-3]"]
+    assert asked(job, "n1", "n2", on="n[1-2]") == {"n1": "n[1-2]", "n2": "n[1-2]"}
+    assert asked(job, "n1", "n2", "n3", on="n[1-3]") == dict.fromkeys(job, "n[1-3]")
 
 
 @pytest.mark.threat(60)
