@@ -104,7 +104,8 @@ def get(installation: Installation, uri: str) -> str:
     if job_tmp and made.caches != "" and not _is_first(installation, uri, made.path):
         with suppress(OSError):
             if made.caches or _known(installation):
-                own_images.note_other(job_tmp, os.environ.get("SLURM_STEP_ID", ""), made.caches)
+                cache = f"{os.path.dirname(job_tmp)}/cache"
+                own_images.note_other(cache, os.environ.get("SLURM_STEP_ID", ""), made.caches)
             if made.caches is None and uri.startswith(SCHEME) and _has_profiles(installation):
                 image = parse_uri(uri).reference.canonical()
                 own_images.note_cold(job_tmp, COLD.format(image=image, node=_node(installation)))

@@ -14,6 +14,7 @@ from tests.support.privileges import make_removable
 from tests.support.runs import a_context
 from warmstart import view
 from warmstart.host.files import opened_dir
+from warmstart.images.user import own_images
 from warmstart.paths import NOTHING, Shown
 from warmstart.steps import environment
 from warmstart.steps.contract import Context
@@ -119,8 +120,7 @@ def test_a_container_that_the_caches_are_not_for_has_the_tools_own_places(
     found = {"WARMSTART_CACHE": CONSTANT, "TMPDIR": f"{run}/tmp", "LEADS": f"{run}/cache/x", "PLAIN": "1"}
     rendered(context, profiles, image, DEFAULTS, **found)
     if why == "another image's":
-        os.mkdir(f"{run}/tmp/warmstart-images")
-        Path(f"{run}/tmp/warmstart-images/.other-3").touch()
+        own_images.note_other(f"{run}/cache", "3", None)
     left = {**profiles, **found, "DEEP": away, "OWN": "/mine", "TRITON_HOME": "/scratch"}
     done = container.start(SLURM_STEP_ID="3", HOME="/home/a", LOGNAME="a", **left)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -137,7 +137,7 @@ def test_a_container_that_the_caches_are_not_for_has_the_tools_own_places(
         f"WARMSTART_FILES={run}/tmp",
         "WARMSTART_UNSET=DEEP EMPTY FLAG LEADS TEMPORARY TRITON_CACHE_DIR",
     ]
-    assert os.listdir(f"{run}/tmp") == (["warmstart-images"] if why == "another image's" else [])
+    assert os.listdir(f"{run}/tmp") == []  # which scripts empty
     container.start(SLURM_STEP_ID="4")  # the same container again
     assert f" {CONSTANT} " not in container.mounts.read_text()
     container.start(SLURM_STEP_ID="4", ENROOT_ROOTFS="/pyxis_another")

@@ -201,7 +201,7 @@ class Job:
 
     def __init__(self, site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.view = site.root / "7.0a1b2c3d", Path(site.paths.view, "7")
-        for directory in (self.root / "tmp", self.view):
+        for directory in (self.root / "tmp", self.root / "cache", self.view):
             directory.mkdir(parents=True)
         (self.view / "environment").write_text(f"{site.root}\n/constant\n{self.root}/cache\n")
         self.asked = 0
@@ -221,7 +221,12 @@ class Job:
     @property
     def note(self) -> str | None:
         """What enroot's hook is told of the step."""
-        return self.left(".other-0")
+        return self.told(0)
+
+    def told(self, step: int) -> str | None:
+        """Return what enroot's hook is told of a step."""
+        path = self.root / "cache/.steps" / str(step)
+        return path.read_text() if path.exists() else None
 
     def show(self, text: str) -> None:
         """Let an earlier step have asked, and its set be there."""
@@ -301,7 +306,7 @@ def test_many_short_steps_ask_root_nothing(
     for step in range(1000):
         entry_site.environ(SLURM_JOB_ID="7", SLURM_STEP_ID=str(step))
         assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
-        assert job.left(f".other-{step}") == "0ddba11d\n"
+        assert job.told(step) == "0ddba11d\n"
     assert (job.asked, imported, job.left(".cold")) == (0, [], None)
 
 
@@ -385,13 +390,13 @@ def test_a_container_that_the_caches_are_not_for_is_noted(
 ) -> None:
     """They belong to the first image that the prolog knew."""
     job, view = entry_site.root / "7.0a1b2c3d", Path(entry_site.paths.view, "7")
-    for directory in (job / "tmp", view):
+    for directory in (job / "tmp", job / "cache", view):
         directory.mkdir(parents=True)
     (view / "environment").write_text(f"{entry_site.root}\n/constant\n{job}/cache\n")
     if known is not None:
         (view / "images").write_text(known)
     assert get(entry_site, capsys, uri)[0] == 0
-    assert (job / "tmp/warmstart-images/.other-0").exists() is noted
+    assert (job / "cache/.steps/0").exists() is noted
 
 
 SENTENCES = {

@@ -40,7 +40,7 @@ LONGEST_CREDENTIALS = 1 << 16  # bytes
 REMOVAL_S = 60.0
 PAUSE_S = 0.2
 PLAIN = "image.sqsh"
-OTHER = ".other-"
+STEPS = ".steps"
 COLD = ".cold"
 
 
@@ -91,11 +91,10 @@ def directory_of(job_tmp: str, step: str, caps: Caps) -> Directory:
 
 def note_use(job_tmp: str, name: str) -> None:
     """Leave a note that this job uses an image of the store (`images.notes`). Raises `OSError`."""
-    _leave(job_tmp, NOTE + name)
+    _leave(f"{job_tmp}/{FOLDER}", NOTE + name)
 
 
-def _leave(job_tmp: str, note: str, text: str = "") -> None:
-    folder = f"{job_tmp}/{FOLDER}"
+def _leave(folder: str, note: str, text: str = "") -> None:
     with suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     with opened_dir(folder) as fd:
@@ -107,20 +106,21 @@ def _leave(job_tmp: str, note: str, text: str = "") -> None:
             os.close(file)
 
 
-def note_other(job_tmp: str, step: str, caches: str | None) -> None:
+def note_other(cache: str, step: str, caches: str | None) -> None:
     """Leave a note that the container of a step is not of the image that the job's first caches belong to.
 
-    `step` is the step's number, `caches` the key of the set that it has, if any; enroot's hook (packaging/enroot) reads
-    the note. Raises `OSError`.
+    `cache` is that of the job's run: scripts empty TMPDIR, and then a container that is used again would have the job's
+    first caches. `step` is the step's number, `caches` the key of the set that it has, if any; enroot's hook
+    (packaging/enroot) reads the note. Raises `OSError`.
     """
-    _leave(job_tmp, f"{OTHER}{step if step.isascii() and step.isdecimal() else 'none'}", caches or "")
+    _leave(f"{cache}/{STEPS}", step if step.isascii() and step.isdecimal() else "none", caches or "")
 
 
 def note_cold(job_tmp: str, text: str) -> None:
     """Leave what the SPANK plugin tells the job (packaging/spank), unless an earlier step has. Raises `OSError`."""
     path = f"{job_tmp}/{FOLDER}/{COLD}"
     if not os.path.lexists(path):
-        _leave(job_tmp, f"{COLD}-{os.getpid()}", text)
+        _leave(f"{job_tmp}/{FOLDER}", f"{COLD}-{os.getpid()}", text)
         os.rename(f"{path}-{os.getpid()}", path)  # whole at once: a task of another step may read it
 
 
