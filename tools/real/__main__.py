@@ -3,7 +3,8 @@
     python -m tools.real
 
 Needs enroot (with its file capabilities) and pyxis 0.23 or later, and writes to /etc/enroot: run it in a root file
-system of tests/newer, as CONTRIBUTING.md says. Nothing is asserted but what a line marked `!` says; read the rest.
+system of tests/newer, as CONTRIBUTING.md says. With WARMSTART_TOOLS_PYTHON (tools/README.md) steps compile with
+Inductor, too. Nothing is asserted but what a line marked `!` says; read the rest.
 """
 
 from __future__ import annotations
@@ -33,10 +34,15 @@ PYXIS = "/usr/lib/slurm/spank_pyxis.so"
 ENROOT = Path("/etc/enroot")
 RULES = """\
 rules:
-  - {name: everyone, match: {partition: main}, profiles: [numba, triton], scope: site, publish: {users: [ws-alice]}}
+  - name: everyone
+    match: {partition: main}
+    profiles: [numba, inductor, triton]
+    scope: site
+    publish: {users: [ws-alice]}
 """
 FSTAB = "{0} {0} none x-create=dir,{1},ro,nosuid,nodev,nofail,silent\n"
-CONF = "".join(
+CONF = ENROOT / "enroot.conf.d/tests.conf"
+SETTINGS = "".join(
     f"ENROOT_{name}_PATH {{base}}/enroot/$(id -u)/{name.lower()}\n" for name in ("RUNTIME", "CACHE", "DATA", "TEMP")
 )
 # Of wings: what is pushed for them, and what they run.
@@ -55,7 +61,7 @@ def set_up_enroot(site: Site, private: str) -> None:
     (ENROOT / "hooks.d/40-warmstart.sh").chmod(0o755)
     libexec = site.cluster.prefix / "libexec/warmstart"
     (ENROOT / "mounts.d/50-warmstart.fstab").write_text(FSTAB.format(libexec, "bind") + FSTAB.format(site.var, "rbind"))
-    (ENROOT / "enroot.conf.d/tests.conf").write_text(f"{CONF.format(base=base)}ENROOT_ALLOW_HTTP yes\n")
+    CONF.write_text(f"{SETTINGS.format(base=base)}ENROOT_ALLOW_HTTP yes\n")
     for user in (ALICE, BOB, CAROL):
         account = site.cluster.account(user)
         for name in ("", "runtime", "cache", "data", "temp"):
@@ -90,6 +96,15 @@ def plugged(site: Site, *, first: bool = False, options: str = "") -> Iterator[N
         pyxis = f"required {PYXIS} importer={importer} runtime_path={site.cluster.base}/pyxis {options}\n"
         plugstack.write_text(ours + pyxis if first else pyxis + ours)
         yield
+
+
+@contextmanager
+def kept(*paths: Path) -> Iterator[None]:
+    """Give files back what they had before a `with`."""
+    before = {path: path.read_text() for path in paths}
+    yield
+    for path, text in before.items():
+        path.write_text(text)
 
 
 def push(directory: Path, name: str, fill: Callable[[Path], None] = lambda _: None) -> None:
@@ -181,7 +196,8 @@ def run(site: Site, registry: Registry, private: str) -> None:
         check(f"one import ({event['image']})", seen=True)
         for part in OF_WINGS:
             if hasattr(part, "run"):
-                part.run(site, registry)
+                with kept(site.etc / "policy.yaml", site.cluster.base / "etc/plugstack.conf", CONF):
+                    part.run(site, registry)
         check_without_view(site, public)
         check_places(site, f"{registry.url}/team/places:1", "plugin after pyxis")
 

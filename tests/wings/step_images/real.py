@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import sys
 import time
@@ -13,20 +15,24 @@ from tests.cluster.cluster import JobResult
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
-from tests.support.numba_entries import numba_entries
 from tests.support.shell_profiles import profiles
 from tests.wings.step_images.steps import answering, served
 from tools.real.claims import SHOW, check
 
 CONF = Path("/etc/enroot/enroot.conf.d/tests.conf")
-IMAGES = ("alone", "step", "het", "late", "mine", "other", "nodes")
+IMAGES = ("alone", "step", "het", "late", "numba", "numba2", "inductor", "inductor2", "nodes")
 # Shows what the cache has of a profile of which a step's nodes show the same, and adds to it.
 TOGETHER = f"{profiles(alpha='*.bin')}    in_step: true\nrules: [{{name: all, profiles: [alpha]}}]\n"
 ADD = 'echo "$SLURMD_NODENAME: $(cd $ALPHA_CACHE && echo *)" && cp /etc/motd $ALPHA_CACHE/a.bin'
-# Prints whether numba's cache has an entry, and compiles it if not.
-COMPILE = (
-    "cd $NUMBA_CACHE_DIR && if ls */*.nbi >/dev/null 2>&1; then echo warm; else cp -r /compiled/. . && echo cold; fi"
-)
+# The interpreter that has torch, as for tests/integration/test_real_tools.py.
+TOOLS_PYTHON = os.environ.get("WARMSTART_TOOLS_PYTHON", "")
+
+
+def fill(root: Path) -> None:
+    """Have programs of the host's /usr find their libraries, where that is mounted."""
+    (root / "usr").mkdir()
+    for name in ("lib", "lib64"):
+        (root / name).symlink_to(f"usr/{name}")
 
 
 def steps(site: Site, users: Sequence[str], image: str, script: str) -> list[JobResult]:
@@ -58,7 +64,9 @@ def run(site: Site, registry: Registry) -> None:
         check("and one import", seen=len(imports) == 1)
         check("with caches", seen=all(f"cache={site.constant} numba={site.constant}/" in job.output for job in ended))
         check("and no step says so", seen=all("warmstart:" not in job.output for job in ended))
-        check_sets(site, f"{registry.url}/team/mine:1", f"{registry.url}/team/other:1")
+        for tool, python in (("numba", site.cluster.python), ("inductor", Path(TOOLS_PYTHON))):
+            if python.is_absolute():
+                check_sets(site, tool, python, *(f"{registry.url}/team/{name}:1" for name in (tool, f"{tool}2")))
         check_heterogeneous(site, f"{registry.url}/team/het:1")
         with registry.silent():
             step = f"srun --container-image={registry.url}/team/late:1 true"
@@ -73,36 +81,47 @@ def run(site: Site, registry: Registry) -> None:
         check_nodes(site, f"{registry.url}/team/nodes:1")
 
 
-def check_sets(site: Site, mine: str, other: str) -> None:
-    """Check what is warm of an image that a step names, on three nodes, and of a container that is used again."""
-    compiled = site.cluster.base / "compiled"
-    for name, content in next(iter(numba_entries(761).values())).items():
-        (compiled / name).parent.mkdir(parents=True, exist_ok=True)
-        (compiled / name).write_bytes(content)
-    mounts = f"--no-container-mount-home --container-mounts={compiled}:/compiled"
+def check_sets(site: Site, tool: str, python: Path, mine: str, other: str) -> None:
+    """Check what is warm of images that steps name, by a tool's own counters, on four nodes; and what the report says.
 
-    def job(node: str, *steps: str) -> list[str]:
-        script = "".join(f"srun {mounts} {step} sh -c '{COMPILE}'\n" for step in steps)
-        sys.stdout.write(f'\n$ sbatch --nodelist={node} <<< "{script}"')
-        ended = site.finish(site.cluster.submit(f"#!/bin/sh\n{script}", ALICE, f"--nodelist={node}"))
+    The tool is mounted into the containers: it stays what it is, and an image of a gigabyte takes minutes.
+    """
+    places = ("/usr", str(python.parents[1]), str(site.jobs))
+    mounts = f"--no-container-mount-home --container-mounts={','.join(f'{place}:{place}:ro' for place in places)}"
+
+    def job(node: str, *steps: str, comment: str = "") -> list[str]:
+        script = "".join(f"srun {mounts} {step} {python} {site.jobs}/{tool}_job.py\n" for step in steps)
+        sys.stdout.write(f'\n$ sbatch --nodelist={node} {comment} <<< "{script}"')
+        options = [f"--nodelist={node}", *([f"--comment=warmstart: {comment}"] if comment else [])]
+        ended = site.finish(site.cluster.submit(f"#!/bin/sh\n{script}", ALICE, *options), deadline_s=300)
         sys.stdout.write("".join(f"    {line}\n" for line in ended.output.splitlines()))
-        return [line for line in ended.output.splitlines() if line in {"cold", "warm"}]
+        found = [json.loads(line) for line in ended.output.splitlines() if line.startswith("{")]
+        return [_state(one["cache_hits"], one["cache_misses"]) for one in found]
 
-    image = f"--container-image={mine}"
-    check("cold once", seen=job("n1", image, image) == ["cold", "warm"])
-    check("warm on another node", seen=job("n2", image) == ["warm"])
-    named = [f"{image} --container-name=kept", "--container-name=kept", f"--container-image={other}", image]
-    check("each image has its own, a container keeps its", seen=job("n3", *named) == ["warm", "warm", "cold", "warm"])
+    image, second = f"--container-image={mine}", f"--container-image={other}"
+    check(f"{tool} is cold once", seen=job("n1", image, image) == ["cold", "warm"])
+    check("warm on a second node", seen=job("n2", image) == ["warm"])
+    check("and on a third", seen=job("n3", image) == ["warm"])
+    check("and in a job that names the image at submission", seen=job("n4", image, comment=f"image={mine}") == ["warm"])
+    check("such a job is cold once", seen=job("n1", second, comment=f"image={other}") == ["cold"])
+    check("then a step in its image is warm", seen=job("n2", second) == ["warm"])
+    named = [f"{image} --container-name=kept-{tool}", f"--container-name=kept-{tool}", second, image]
+    check("each image of a job is warm, a container keeps its cache", seen=job("n3", *named) == ["warm"] * 4)
+    use = next(one for one in json.loads(site.command("report", "--json").stdout)["profiles"] if one["name"] == tool)
+    check(f"the report says so: {use}", seen=use["hit"] > use["built"] > 0)
     check("no node is drained", seen=site.cluster.drained() == [])
+
+
+def _state(hits: int, misses: int) -> str:
+    """Return what a tool's counters say of its cache."""
+    return "cold" if misses and not hits else "warm" if hits and not misses else "neither"
 
 
 def check_nodes(site: Site, image: str) -> None:
     """Check that all nodes of a step show the same: pyxis's importer says which nodes these are."""
-    policy = site.etc / "policy.yaml"
-    before = policy.read_text(), CONF.read_text()
     site.write_policy(TOGETHER, constant="enroot")
     # The nodes of one host have containers of their own: a step's has the same name on all of its nodes.
-    CONF.write_text(re.sub("(?m)/(data|runtime)$", r"/\1/${SLURMD_NODENAME-}", before[1]))
+    CONF.write_text(re.sub("(?m)/(data|runtime)$", r"/\1/${SLURMD_NODENAME-}", CONF.read_text()))
     step = f"--container-image={image} --no-container-mount-home sh -c '{ADD}'\n"
 
     def job(*options: str) -> tuple[int, list[str]]:
@@ -119,8 +138,6 @@ def check_nodes(site: Site, image: str) -> None:
     check("then warm on all", seen=shown == [f"n{number}: a.bin" for number in (1, 2, 2, 3, 3)])
     agreed = [event for event in site.events(second, "cache.agreed") if not event["cold"]]
     check("as they agreed", seen=sorted(event["node"] for event in agreed) == ["n1", "n2", "n3"])
-    policy.write_text(before[0])
-    CONF.write_text(before[1])
 
 
 def check_heterogeneous(site: Site, image: str) -> None:
