@@ -87,15 +87,27 @@ class StepImage(NamedTuple):
 class StepImagePart(Protocol):
     """`step_image.py` of a wing: what it has for a step's image besides caches."""
 
-    def provide(self, context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> None:
-        """Provide it by the deadline, or audit why not; `context` and `namespaces` as for `sets.provide`."""
+    def provide(self, context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> bool:
+        """Provide it by the deadline, or audit why not; return whether it is still on its way.
+
+        `context` and `namespaces` are as for `sets.provide`.
+        """
 
 
-def provide_by_wings(context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> None:
-    """Have wings provide what they have for a step's image besides its caches."""
+def provide_by_wings(context: Context, image: StepImage, namespaces: list[int], key: str | None, wait_s: float) -> None:
+    """Have wings provide what they have for a step's image besides its caches, the set `key`, if it has any.
+
+    The first step that asks waits. Later ones take what is there, and ask again while anything is on its way.
+    """
+    record = context.record
+    is_known = image.digest == record.image or any(one.image == image.digest and one.seeded for one in record.sets)
+    deadline = after(0.0 if is_known else wait_s)
+    coming = False
     for module in context.policy.parts("step_image"):
         part: StepImagePart = wing.load(module)
-        part.provide(context, image, namespaces, deadline)
+        coming = part.provide(context, image, namespaces, deadline) or coming
+    if coming and key is not None:
+        _show(context, image, key, view.MORE)
 
 
 class Whose(NamedTuple):
@@ -318,10 +330,10 @@ def _attach(context: Context, profiles: list[str], namespaces: list[int]) -> Non
             raise TimeoutError(str(error)) from error
 
 
-def _show(context: Context, image: StepImage, key: str) -> None:
+def _show(context: Context, image: StepImage, key: str, more: str = "") -> None:
     """Tell the job's later steps of the set, so that they need not ask. Raises `StateUnusable` or `StateFull`."""
     name = view.set_of(image.reference, image.nodes)
-    view.add(context.paths.view, context.record, name, f"{key} {image.path}\n")
+    view.add(context.paths.view, context.record, name, f"{key} {image.path}\n{more}")
 
 
 def _undo(context: Context, one: CacheSet) -> None:

@@ -9,15 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.runs import events
 from tests.support.step_sets import FIRST, IMAGE, OTHER, Run
 from warmstart import record as records
-from warmstart import run_end, sets, view
+from warmstart import run_end, sets, view, wing
 from warmstart.errors import WarmstartError
-from warmstart.host.deadline import after
+from warmstart.host.deadline import Deadline, after
 from warmstart.profiles import registry
 from warmstart.record import CacheSet
 from warmstart.seed import overlay, together
@@ -180,6 +181,27 @@ def test_who_asks_while_it_is_made_waits(run: Run, monkeypatch: pytest.MonkeyPat
     for step in steps:
         step.join()
     assert keys == [run.sets[0].key] * 2
+
+
+def test_a_step_asks_again_while_something_is_on_its_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first one waits for that. The view says when nobody need ask any more."""
+    waited: list[float] = []
+
+    def provide(_context: Context, _image: sets.StepImage, _namespaces: list[int], deadline: Deadline) -> bool:
+        waited.append(round(deadline.left()))
+        return len(waited) < 3
+
+    monkeypatch.setattr(type(run.context.policy), "parts", lambda *_: ["x"])
+    monkeypatch.setattr(wing, "load", lambda _: SimpleNamespace(provide=provide))
+    shown = []
+    for _ in range(3):
+        found = run.context._replace(record=records.load(run.state, 7) or run.context.record)
+        key = run.provide()
+        sets.provide_by_wings(found, IMAGE, [], key, 60.0)
+        shown.append(run.shown())
+    assert waited == [60, 0, 0]
+    line = f"{key} /store/a.sqsh\n"
+    assert shown == [f"{line}{view.MORE}", f"{line}{view.MORE}", line]
 
 
 def test_what_cannot_be_seeded_is_undone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

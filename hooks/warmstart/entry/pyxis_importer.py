@@ -144,17 +144,20 @@ def _shared(installation: Installation, reference: Reference, policy: Policy) ->
     found = found if os.access(found, os.R_OK) else ""
     if found and known[0][0] == name:
         return Made(found, "")
-    if made := _asked_for(installation, name):
-        return made
+    told = _asked_for(installation, name)
+    if told and not told.more:
+        return told
     stored = found or in_store(reference, policy)
     if job_tmp or not stored or not _is_used_today(policy, stored):
         try:
             made = _from_maker(installation, reference, policy, stored)
-            if made and (job_tmp or not stored):
+            if made and (made.caches is not None or not told) and (job_tmp or not stored):
                 return made  # else only the question mattered: the job can leave no note, and root records its use
         except WarmstartError:
-            if not stored:
+            if not (stored or told):
                 raise
+    if told:
+        return told
     path = found or _from_store(installation, reference, policy) or own_images.handed_over(job_tmp, reference)
     return Made(path) if path else None
 
@@ -163,11 +166,12 @@ def _asked_for(installation: Installation, name: str) -> Made | None:
     """Return the image of an earlier step that asked for its caches."""
     run = os.path.dirname(_job_tmp(installation))
     for text in view.files(installation, _job(), view.set_of(name, os.environ.get(STEP_NODES, ""))):
-        caches, _, path = text.decode("utf-8", "replace").rstrip("\n").partition(" ")
+        line, _, more = text.decode("utf-8", "replace").partition("\n")
+        caches, _, path = line.partition(" ")
         is_here = not caches or os.path.isdir(f"{run}/{SETS}/{caches}")  # not another node's of this host
         if path and is_here and os.access(path, os.R_OK):
             _note_use(installation, path)
-            return Made(path, caches)
+            return Made(path, caches, more=more == view.MORE)
     return None
 
 

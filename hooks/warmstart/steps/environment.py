@@ -9,7 +9,8 @@
                              that the caches belong to, without a path if it is left to pyxis. Without this file they
                              belong to the host, and enroot's hook leaves the tools in a container their own places
         set-NAME             a line `KEY PATH` for an image that only a step names (`sets`): its set of caches, "" for
-                             the first one, and its squashfs; added while the job runs
+                             the first one, and its squashfs; added while the job runs. `more` in a second line: the
+                             next step asks root, too
         events               those of the prolog's audit events that the job's user may read (`warmstart explain`)
         link                 exists if the task prolog makes the constant path a link (`constant_path: link`)
 

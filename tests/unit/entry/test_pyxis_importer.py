@@ -257,6 +257,21 @@ def test_the_hook_is_told_which_caches_a_step_has(
     assert (job.note, job.asked) == ("c0ffee00\n", 2)  # what a step on other nodes has may differ
 
 
+@pytest.mark.parametrize("made", [Made("/made", "c0ffee00"), Made("/made"), None, StoreFailed(what="x", problem="y")])
+def test_a_step_that_may_get_more_asks_and_has_no_less(
+    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, made: Made | WarmstartError | None,
+) -> None:  # fmt: skip
+    """Where root has no answer, it has what an earlier step was told."""
+    path, job = stored(entry_site), Job(entry_site, monkeypatch)
+    job.show(f"0ddba11d {path}\n{view.MORE}")
+    job.made = made
+    has_caches = isinstance(made, Made) and made.caches
+    expected = ("/made\n", "c0ffee00\n") if has_caches else (f"{path}\n", "0ddba11d\n")
+    assert (get(entry_site, capsys, BY_DIGEST)[1], job.note) == expected
+    assert (job.asked, imported) == (1, [])
+
+
 COLD = (
     f"warmstart: image {BY_DIGEST.removeprefix('docker://')} has no caches of its own on {NODE}: tools keep what they "
     "compile where they do without warmstart; to have it warm, name it at submission as the job's first image "

@@ -73,6 +73,7 @@ class Made(NamedTuple):
     path: str
     caches: str | None = None  # the key of a set (`record.CacheSet`), "" the run's first one; None: none of the job's
     text: str = ""  # what the step is told
+    more: bool = False  # root may have more for the step than that
 
 
 def directory_of(job_tmp: str, step: str, caps: Caps) -> Directory:

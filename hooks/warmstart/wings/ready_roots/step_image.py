@@ -15,8 +15,11 @@ from warmstart.wings.ready_roots import clones, unpack
 from warmstart.wings.ready_roots.step import NAME
 
 
-def provide(context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> None:
-    """Show the job the tree of an image, also in open mount `namespaces`; audit why not."""
+def provide(context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> bool:
+    """Show the job the tree of an image, also in open mount `namespaces`; audit why not.
+
+    Return whether the image is still being unpacked.
+    """
     started = time.monotonic()
     context = context._replace(audit=context.audit.bind(step=NAME))
     policy, paths, record = context.policy, context.paths, context.record
@@ -32,5 +35,6 @@ def provide(context: Context, image: StepImage, namespaces: list[int], deadline:
                 given = clones.give(context, image, namespaces, tree_or_why)
     except (OSError, WarmstartError) as error:
         context.audit.emit(core_events.STEP_FAILED, error=clones.failure(image, error).as_audit())
-        return
+        return False
     clones.tell(context, image, given, started)
+    return tree_or_why == unpacks.TOO_LONG

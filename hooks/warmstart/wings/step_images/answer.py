@@ -223,7 +223,7 @@ def _obtain(session: Session, job: Job, record: Record, question: Question) -> A
     meeting = plan.meeting_of(job, plan.grant(policy, job))
     done = image.run(context, _options(context, reference, private, meeting))
     path = done.record["images"][reference.canonical()]
-    notices, caches = list(done.notices), NO_CACHES
+    notices, caches = list(done.notices), None
     store = dict(private).get(reference, "")
     found = sets.StepImage(reference.canonical(), done.record["image"], path, question.nodes, store)
     if record.cache and record.seeded:
@@ -238,9 +238,10 @@ def _obtain(session: Session, job: Job, record: Record, question: Question) -> A
     if record.cache:  # last: a node may take long, and other nodes need not wait for it
         signal.alarm(int(policy.images.unpack.wait + ANSWER_S))
         context = context._replace(deadline=after(policy.images.unpack.wait + ANSWER_S))
-        with suppress(OSError), other_namespaces(question.pid, record.job_id) as namespaces:
-            sets.provide_by_wings(context, found, namespaces, after(policy.images.unpack.wait))
-    return Answer(THERE, path, text="".join(f"{line}\n" for line in notices), caches=caches)
+        with suppress(OSError, WarmstartError), other_namespaces(question.pid, record.job_id) as namespaces:
+            sets.provide_by_wings(context, found, namespaces, caches, policy.images.unpack.wait)
+    text = "".join(f"{line}\n" for line in notices)
+    return Answer(THERE, path, text=text, caches=NO_CACHES if caches is None else caches)
 
 
 def _options(

@@ -16,7 +16,7 @@ from tests.wings.ready_roots.enroots import JOB, OWNER
 from warmstart import record as records
 from warmstart import view
 from warmstart.host.files import opened_dir
-from warmstart.images import unpacked
+from warmstart.images import unpacked, unpacks
 from warmstart.images.reference import parse
 from warmstart.images.unpacked import ImageKey
 from warmstart.record import CLAIMED
@@ -171,10 +171,21 @@ def test_a_step_is_shown_the_tree_of_its_own_image(context: Context) -> None:
         image = StepImage(f"reg.example.com/{number}:1", digest, path)
         unpack(context, clones.key_of(context.policy, image), str(number))
         for _ in range(2):
-            step_image.provide(context, image, [], context.deadline)
+            assert not step_image.provide(context, image, [], context.deadline)
     which = [Path(context.record.run_directory, source, "which").read_text() for source in listed(context)]
     assert which == [str(number) for number in range(clones.MOST)]
     records.save(context.paths.state, context.record._replace(run_id="other"))
     Path(context.record.run_directory, "shown").unlink()
     step_image.provide(context, image, [], context.deadline)
     assert not os.path.exists(f"{context.record.run_directory}/shown")
+
+
+@pytest.mark.parametrize(("why", "comes"), [(unpacks.TOO_LONG, True), ("unsquashfs: no", False)])
+def test_later_steps_ask_for_a_tree_that_is_on_its_way(
+    context: Context, monkeypatch: pytest.MonkeyPatch, why: str, comes: bool
+) -> None:
+    """Not for one that nobody makes."""
+    monkeypatch.setattr(unpacks, "obtain", lambda *_: why)
+    image = StepImage("reg.example.com/1:1", f"sha256:{1:064x}", stored(context.policy.paths.store, "1"))
+    assert step_image.provide(context, image, [], context.deadline) is comes
+    assert listed(context) == []
