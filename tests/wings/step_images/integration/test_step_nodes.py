@@ -148,6 +148,19 @@ def test_a_node_that_is_lost_costs_the_others_a_while(warm: Site, fresh_image: C
     assert max(seconds) < 3 + 15
 
 
+@pytest.mark.sweep
+def test_a_first_step_that_is_cancelled_costs_the_next_one_nothing(warm: Site, fresh_image: Callable[[], str]) -> None:
+    """Wherever its nodes were: before the proposal, between votes and choice, or done."""
+    for delay in (0.2, 0.5, 0.7, 0.9, 1.1, 1.3, 1.7):
+        image = fresh_image()
+        make(warm, image)
+        first = f"step -N2 $show {image} first &\nsleep {delay}\nscancel $SLURM_JOB_ID.0\nwait\n"
+        job, shown = run(warm, f"{first}step -N2 $show {image} second\n", "--nodelist=n1,n2")
+        assert entries(shown)["second"] == dict.fromkeys(("n1", "n2"), "first.bin"), delay
+        assert left(warm, job) == []
+    assert warm.leftovers() == []
+
+
 def test_a_tag_that_moves_between_two_steps_means_one_image(
     warm: Site, registry: Registry, fresh_image: Callable[[], str]
 ) -> None:
