@@ -120,7 +120,8 @@ def _state(hits: int, misses: int) -> str:
 def check_nodes(site: Site, image: str) -> None:
     """Check that all nodes of a step show the same: pyxis's importer says which nodes these are."""
     site.write_policy(TOGETHER, constant="enroot")
-    # The nodes of one host have containers of their own: a step's has the same name on all of its nodes.
+    # The nodes of one host have containers of their own: a step's has the same name on all of its nodes. What pyxis
+    # runs after the tasks has the batch host's name for its node: on others it finds none to remove, and says so.
     CONF.write_text(re.sub("(?m)/(data|runtime)$", r"/\1/${SLURMD_NODENAME-}", CONF.read_text()))
     step = f"--container-image={image} --no-container-mount-home sh -c '{ADD}'\n"
 
