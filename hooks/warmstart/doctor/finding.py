@@ -6,10 +6,12 @@ a guess: a store that hangs is `wrong`; a directory that the caller may not read
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from warmstart.errors import WarmstartError
+from warmstart.host.detached import SYSTEMD
 from warmstart.host.identity import WorkerSilent
 
 OK, ADVICE, WRONG, CRITICAL, UNKNOWN = "ok", "advice", "wrong", "critical", "unknown"
@@ -50,6 +52,11 @@ class Result(NamedTuple):
 def run(checks: Mapping[str, Callable[[_Subject], Iterable[Finding]]], subject: _Subject) -> list[Result]:
     """Run a group's checks. A check that raises is `unknown`; one whose worker does not answer is `wrong`."""
     return [Result(name, *finding) for name, check in checks.items() for finding in _findings(check, subject)]
+
+
+def scheduled(unit: str, otherwise: str) -> str:
+    """Return what to do so that a unit's work is done: enable it, or, where systemd does not run, `otherwise`."""
+    return f"enable {unit}" if os.path.isdir(SYSTEMD) else otherwise
 
 
 def left_out(group: str, checks: Collection[str], why: str, change: str = "") -> Result:

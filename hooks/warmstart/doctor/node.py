@@ -20,7 +20,17 @@ from warmstart.audit.events import HOOK_CRASHED, STATE_FULL, Event
 from warmstart.audit.line import Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.doctor import probe
-from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, OVERDUE_INTERVALS, UNKNOWN, WRONG, Finding
+from warmstart.doctor.finding import (
+    ADVICE,
+    AS_ROOT,
+    CRITICAL,
+    OK,
+    OVERDUE_INTERVALS,
+    UNKNOWN,
+    WRONG,
+    Finding,
+    scheduled,
+)
 from warmstart.errand import Errands, is_at_work
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
@@ -371,10 +381,11 @@ def journals(node: Node) -> Iterator[Finding]:
     words = f"{len(left)} journals wait for the audit log"
     found = f"{words}, the oldest for {format_duration(age)}"
     if age > WAITING_S:
-        change = "enable warmstart-maintain.timer and check that paths.audit is writable; run `warmstart maintain`"
+        change = f"{_timers(node)} and check that paths.audit is writable; run `warmstart maintain`"
         yield Finding(WRONG, found, change)
     elif age > CURRENT_S:
-        yield Finding(ADVICE, found, "enable warmstart-audit.path: then the log is current within a minute")
+        change = f"{_timers(node, 'warmstart-audit.path')}: then the log is current within a minute"
+        yield Finding(ADVICE, found, change)
     else:
         yield Finding(OK, words)
 
@@ -431,12 +442,10 @@ def maintenance(node: Node) -> Iterator[Finding]:
         elif words:
             new.append(name)
     if overdue:
-        change = (
-            "enable warmstart-maintain.timer and see its unit and its `step.failed` events; run `warmstart maintain`"
-        )
+        change = f"{_timers(node)} and see its `step.failed` events; run `warmstart maintain`"
         yield Finding(WRONG, f"maintenance {', '.join(overdue)}", change)
     elif new:
-        change = "enable warmstart-maintain.timer, or run `warmstart maintain`"
+        change = f"{_timers(node)}, or run `warmstart maintain`"
         yield Finding(ADVICE, f"maintenance has not succeeded yet on {', '.join(new)}", change)
     else:
         yield Finding(OK, "maintenance is up to date")
@@ -454,7 +463,7 @@ def spool(node: Node) -> Iterator[Finding]:
     words = f"{count} bundles ({format_size(total)}) wait for the store"
     if time.time() - oldest > WAITING_S:
         found = f"{words}, the oldest for {format_duration(time.time() - oldest)}"
-        yield Finding(WRONG, found, "check that the store is writable; enable warmstart-maintain.timer")
+        yield Finding(WRONG, found, f"check that the store is writable; {_timers(node)}")
     else:
         yield Finding(OK, words)
 
@@ -466,9 +475,7 @@ def removals(node: Node) -> Iterator[Finding]:
     words = f"directories of {len(waiting)} jobs that are over are being removed"
     if time.time() - oldest > WAITING_S:
         found = f"{words}, the oldest for {format_duration(time.time() - oldest)}"
-        change = (
-            "enable warmstart-maintain.timer; `warmstart audit --event step.failed` names what a process or mount holds"
-        )
+        change = f"{_timers(node)}; `warmstart audit --event step.failed` names what a process or mount holds"
         yield Finding(WRONG, found, change)
     else:
         yield Finding(OK, words)
@@ -485,7 +492,7 @@ def imports(node: Node) -> Iterator[Finding]:
                 stuck.append(request.reference)
         failed += requests.failures(paths)
     if stuck:
-        change = "enable warmstart-maintain.timer, or run `warmstart maintain`"
+        change = f"{_timers(node)}, or run `warmstart maintain`"
         yield Finding(WRONG, f"nobody makes the import of {', '.join(stuck)}", change)
     for failure in failed:
         status = WRONG if failure.code.startswith("registry-") else ADVICE  # of all images there, whoever asks
@@ -493,6 +500,10 @@ def imports(node: Node) -> Iterator[Finding]:
         yield Finding(status, found, "`warmstart audit --event image.import-failed`")
     if not stuck and not failed:
         yield Finding(OK, f"{waiting} imports wait for their turn, none has failed in the last hour")
+
+
+def _timers(node: Node, unit: str = "warmstart-maintain.timer") -> str:
+    return scheduled(unit, f"let slurmd's supervisor run {node.installation.libexec}/timers")
 
 
 def _of_last_day(node: Node, event: Event) -> list[Line]:

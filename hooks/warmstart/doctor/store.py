@@ -23,6 +23,7 @@ from warmstart.doctor.finding import (
     UNKNOWN,
     WRONG,
     Finding,
+    scheduled,
 )
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
@@ -131,7 +132,7 @@ def mounted(store: Store) -> Iterator[Finding]:
     kind, point = store.mount
     if _is_unmounted(store):
         found = f"{store.path} is an empty directory on {kind} ({point}): the store is not mounted"
-        yield Finding(CRITICAL, found, f"mount it (findmnt --fstab {store.path}; systemctl list-units '*.mount')")
+        yield Finding(CRITICAL, found, f"mount it (findmnt --fstab {store.path}; in a pod, its volumes)")
     elif kind in LOCAL:
         found = f"{store.path} is on {kind} ({point}), a local file system: no other node sees what jobs publish"
         yield Finding(ADVICE, found, "mount a shared file system there, unless this is the only node")
@@ -270,15 +271,13 @@ def maintained(store: Store) -> Iterator[Finding]:
     """Check when the store's maintenance last succeeded, on any host: three intervals ago is overdue."""
     age = store.run(maintenance.last_maintained, store.path)
     since = "has never succeeded" if age is None else f"last succeeded {format_duration(age)} ago"
+    nightly = scheduled("warmstart-maintain-store.timer", "run `warmstart maintain --store` each night")
+    nightly += " on one host of the cluster"
     if (store.run(probe.in_use_for, store.path) if age is None else age) > OVERDUE_INTERVALS * STORE_INTERVAL_S:
-        change = (
-            "enable warmstart-maintain-store.timer on one host of the cluster and see its unit and its `step.failed`"
-            " events; run `warmstart maintain --store`"
-        )
+        change = f"{nightly} and see its `step.failed` events; run `warmstart maintain --store`"
         yield Finding(WRONG, f"the store's maintenance {since}", change)
     elif age is None:
-        change = "enable warmstart-maintain-store.timer on one host of the cluster"
-        yield Finding(ADVICE, "the store's maintenance has not succeeded yet", change)
+        yield Finding(ADVICE, "the store's maintenance has not succeeded yet", nightly)
     else:
         yield Finding(OK, f"the store's maintenance {since}")
 

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import pytest
 
 from tests.support.command_line import installed
-from warmstart.doctor import probe, store
+from warmstart.doctor import finding, probe, store
 from warmstart.doctor.finding import Result, run
 from warmstart.doctor.probe import Look, Owned, Weak
 from warmstart.doctor.store import Store
@@ -132,6 +132,18 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
 def test_each_fault_is_told(policy: Policy, name: str, status: str, answers: dict[str, Any]) -> None:
     """The check for it reports how bad it is."""
     assert statuses(policy, **answers)[name] == status
+
+
+@pytest.mark.parametrize("has_systemd", [True, False])
+def test_units_are_named_where_systemd_runs(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_systemd: bool
+) -> None:
+    """Elsewhere something else has to maintain the store."""
+    monkeypatch.setattr(finding, "SYSTEMD", str(tmp_path if has_systemd else tmp_path / "none"))
+    for age in (None, 3 * 86400.0 + 1):
+        changes = {result.check: result.change for result in results(policy, last_maintained=age)}
+        assert ("warmstart-maintain-store.timer" in changes["store.maintenance"]) is has_systemd
+        assert "on one host" in changes["store.maintenance"]
 
 
 def test_an_unmounted_store_is_to_be_mounted_and_not_given_away(policy: Policy) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import POLICY, installed
-from warmstart.doctor import slurm_conf
-from warmstart.doctor.finding import run
+from warmstart.doctor import finding, slurm_conf
+from warmstart.doctor.finding import Result, run
 from warmstart.doctor.slurm import Slurm
 from warmstart.wings.step_images import place
 from warmstart.wings.step_images.checks import CHECKS
@@ -29,13 +29,19 @@ def test_steps_can_ask_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = Path(place.socket_of(site))
     path.parent.mkdir(parents=True)
 
-    def status(plugin: str) -> str:
+    def looked(plugin: str) -> Result:
         plugstack.write_text(plugin)
         (found,) = run(CHECKS.slurm, Slurm(slurm_conf.read(str(conf)), site, None, None))
-        return found.status
+        return found
+
+    def status(plugin: str) -> str:
+        return looked(plugin).status
 
     pyxis = f"required spank_pyxis.so importer={importer}\n"
     assert [status(""), status("required spank_pyxis.so\n"), status(pyxis)] == ["ok", "ok", "advice"]
+    for systemd, names_unit in ((tmp_path, True), (tmp_path / "none", False)):
+        monkeypatch.setattr(finding, "SYSTEMD", str(systemd))
+        assert ("warmstart-step-images.socket" in looked(pyxis).change) is names_unit
     path.touch()
     assert status(pyxis) == "advice"
     path.unlink()
