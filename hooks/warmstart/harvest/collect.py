@@ -26,7 +26,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, Collection, Container, Itera
 from warmstart.store.manifest import LATEST_NS, MOST_PER_BUNDLE, Entries, File, entry_weight, mark_weight
 
 if TYPE_CHECKING:
-    from warmstart.seed.overlay import FrozenOverlay
+    from warmstart.seed.overlay import OpenedOverlay
 
 CHANGED = "changed while it was read"
 HELD = "its lock is held"
@@ -73,6 +73,7 @@ class HarvestLimits(NamedTuple):
     max_entries: int
     deadline: Deadline
     after: str = ""  # a place (`place_of`): everything up to it was done before
+    settled_ns: int = 0  # of a job that runs; as in `scan.Rules`
 
 
 class Collected(NamedTuple):
@@ -91,6 +92,7 @@ class Collected(NamedTuple):
     is_empty: bool = True  # whether the job left nothing at all; of an overlay, not even a directory in its upper layer
     hides: bool = False  # whether the job removed something that an overlay showed it
     touched: Collection[str] = ()  # names of all that is no directory, and directories that hide what is below them
+    unsettled: int = 0  # entries that were left out because something of them has changed lately
 
 
 def place_of(entry: str, changed: Container[str]) -> str:
@@ -132,16 +134,19 @@ def collect(
             tally.add(path, turned.reason)
         return Collected({}, [], 0, 0, {}, [], tally.counts, tally.examples, "")
     try:
-        rules = Rules(entry_of, skip, seeded, limits.max_entries * NAMES_PER_ENTRY, limits.deadline)
+        names = limits.max_entries * NAMES_PER_ENTRY
+        rules = Rules(entry_of, skip, seeded, names, limits.deadline, settled_ns=limits.settled_ns)
         scanned = scan(top_fd, mount, rules, tally)
-        copy = _Copy(Tree(top_fd, mount, owner), stage, limits, lock)
-        return copy.all(scanned, seeded, seeded.with_other_times(scanned.seeded), tally)
+        copy = _Copy(Tree(top_fd, mount, owner), stage, limits, skip, lock)
+        return copy.all(
+            scanned, seeded, seeded.with_other_times(scanned.seeded), tally, lambda: scan(top_fd, mount, rules, Tally())
+        )
     finally:
         os.close(top_fd)
 
 
 def collect_overlay(
-    overlay: FrozenOverlay,
+    overlay: OpenedOverlay,
     *,
     owner: int,
     entry_of: Callable[[str], str | None],
@@ -158,18 +163,28 @@ def collect_overlay(
     the layers below; where the kernel cannot map ids they belong to root, and so do the job's own copies of them.
     """
     tally = Tally()
-    rules = Rules(entry_of, skip, seeded, limits.max_entries * NAMES_PER_ENTRY, limits.deadline, upper=True)
-    scanned = scan(overlay.upper, mount_id(overlay.upper), rules, tally)
+    names = limits.max_entries * NAMES_PER_ENTRY
+    rules = Rules(entry_of, skip, seeded, names, limits.deadline, upper=True, settled_ns=limits.settled_ns)
+    upper_mount = mount_id(overlay.upper)
+    scanned = scan(overlay.upper, upper_mount, rules, tally)
     mount = mount_id(overlay.merged)
-    copy = _Copy(Tree(overlay.merged, mount, owner), stage, limits, given=Tree(overlay.merged, mount, owner, ROOT))
-    return copy.all(scanned, seeded, seeded.below(scanned.touched, entry_of), tally)
+    given = Tree(overlay.merged, mount, owner, ROOT)
+    copy = _Copy(Tree(overlay.merged, mount, owner), stage, limits, skip, given=given)
+    suspects = seeded.below(scanned.touched, entry_of)
+    return copy.all(scanned, seeded, suspects, tally, lambda: scan(overlay.upper, upper_mount, rules, Tally()))
 
 
 class _Copy:
     """Copies the entries of one harvest; closes its trees."""
 
-    def __init__(
-        self, tree: Tree, stage: Stage, limits: HarvestLimits, lock: str = "", given: Tree | None = None
+    def __init__(  # noqa: PLR0917 - what is copied where, and what is not
+        self,
+        tree: Tree,
+        stage: Stage,
+        limits: HarvestLimits,
+        skip: Container[str],
+        lock: str = "",
+        given: Tree | None = None,
     ) -> None:
         """`given` is the tree to read seeded entries in, by default `tree`."""
         self._entries: Entries = {}
@@ -180,25 +195,40 @@ class _Copy:
         self._given = given or tree
         self._stage = stage
         self._limits = limits
+        self._skip = skip
         self._lock = lock
 
-    def all(self, scanned: Found, seeded: SeededEntries, suspects: Collection[str], tally: Tally) -> Collected:
-        """Copy the new entries, and those of the seeded `suspects` that the job changed, within the limits."""
+    def all(
+        self,
+        scanned: Found,
+        seeded: SeededEntries,
+        suspects: Collection[str],
+        tally: Tally,
+        look_again: Callable[[], Found],
+    ) -> Collected:
+        """Copy the new entries, and those of the seeded `suspects` that the job changed, within the limits.
+
+        Of a job that runs, what has changed by the end of it is discarded.
+        """
         truncated = last = ""
-        changed = {*suspects} - scanned.rejected
+        changed = {*suspects} - scanned.rejected - scanned.unsettled
+        unsettled = len(scanned.unsettled)
         try:
-            for place in sorted(place_of(entry, changed) for entry in (*changed, *scanned.entries)):
-                if place <= self._limits.after:
-                    continue
-                entry = place[1:]
-                with _rejections(tally):
-                    if entry in changed:
-                        self._one_seeded(entry, scanned.seeded.get(entry, {}), seeded)
-                    else:
-                        self._one_new(entry, scanned.entries[entry])
-                last = place
-        except _LimitReached as reached:
-            truncated = reached.reason
+            try:
+                for place in sorted(place_of(entry, changed) for entry in (*changed, *scanned.entries)):
+                    if place <= self._limits.after:
+                        continue
+                    entry = place[1:]
+                    with _rejections(tally):
+                        if entry in changed:
+                            self._one_seeded(entry, scanned.seeded.get(entry, {}), seeded)
+                        else:
+                            self._one_new(entry, scanned.entries[entry])
+                    last = place
+            except _LimitReached as reached:
+                truncated = reached.reason
+            if self._limits.settled_ns:
+                unsettled += self._drop_moved(scanned, look_again())
         finally:
             for tree in {self._tree, self._given}:
                 tree.close()
@@ -218,7 +248,20 @@ class _Copy:
             is_empty=scanned.is_empty,
             hides=scanned.hides,
             touched=scanned.touched,
+            unsettled=unsettled,
         )
+
+    def _drop_moved(self, before: Found, after: Found) -> int:
+        """Discard the entries of which something has changed while they were copied; return how many there are."""
+
+        def paths(found: Found, entry: str) -> Collection[str]:
+            return sorted(found.seeded.get(entry, found.entries.get(entry, ())))
+
+        moved = [e for e in self._entries if e in after.unsettled or paths(before, e) != paths(after, e)]
+        for entry in moved:
+            self._stage.discard(list(self._entries.pop(entry)))
+        self._changed = [entry for entry in self._changed if entry not in moved]
+        return len(moved)
 
     def _one_new(self, entry: str, paths: list[str]) -> None:
         self._add(entry, self._whole(self._tree, entry, paths, ()))
@@ -230,7 +273,10 @@ class _Copy:
             raise _EntryRejected(entry, BASE_GONE)
         taken = self._whole(self._given, entry, sorted({*given, *paths}), given)
         if taken and not seeded.is_changed(entry, taken):
-            self._stage.discard(list(taken))
+            if entry in self._skip:
+                self._stage.discard(list(taken))
+            else:  # it was taken while the job ran, and did not come into the store, or went
+                self._add(entry, taken)
             return
         self._changed.append(entry)
         if taken:

@@ -138,8 +138,8 @@ class Shown(NamedTuple):
     mapped: bool  # seeded files belong to the job by id-mapping; else to root, writable for all
 
 
-class FrozenOverlay(NamedTuple):
-    """An overlay that is read-only now."""
+class OpenedOverlay(NamedTuple):
+    """An overlay, open to be harvested; read-only unless its job runs."""
 
     upper: int  # descriptor of the upper layer: names that the job made or changed, whiteouts included
     merged: int  # descriptor of the overlay, to read content
@@ -292,7 +292,7 @@ def _detach_layers(count: int) -> None:
 
 
 @contextmanager
-def frozen_overlay(run_fd: int, profile: str, deadline: Deadline) -> Iterator[FrozenOverlay | None]:
+def frozen_overlay(run_fd: int, profile: str, deadline: Deadline) -> Iterator[OpenedOverlay | None]:
     """Make a profile's overlay read-only and open it; yields None if it has none (extracted, or not seeded).
 
     Raises `CacheBusy` if a process still has a file open for writing at the deadline.
@@ -304,8 +304,25 @@ def frozen_overlay(run_fd: int, profile: str, deadline: Deadline) -> Iterator[Fr
         profile_dir, merged = opened
         if not _make_read_only(merged, deadline):
             raise CacheBusy(profile=profile)
-        with opened_dir("upper", profile_dir) as upper, opened_dir(".", merged) as root:
-            yield FrozenOverlay(upper, root)
+        with _read(profile_dir, merged) as overlay:
+            yield overlay
+
+
+@contextmanager
+def live_overlay(run_fd: int, profile: str) -> Iterator[OpenedOverlay | None]:
+    """Open a profile's overlay as `frozen_overlay` does, and leave it to the job as it is."""
+    with _opened(run_fd, profile) as opened:
+        if opened is None:
+            yield None
+            return
+        with _read(*opened) as overlay:
+            yield overlay
+
+
+@contextmanager
+def _read(profile_dir: int, merged: int) -> Iterator[OpenedOverlay]:
+    with opened_dir("upper", profile_dir) as upper, opened_dir(".", merged) as root:
+        yield OpenedOverlay(upper, root)
 
 
 def was_shown(run_fd: int, subdir: str) -> bool:

@@ -375,6 +375,14 @@ def known_entries(
         return sorted(index.providers(listing.usable(blocked)).keys() | never)
 
 
+def provided(where: Namespace, digests: dict[str, str]) -> list[str]:
+    """Return which entries readers of the scope have with this `content_digest`. Raises `StoreFailed`."""
+    with store_errors("read the index"), suppress(FileNotFoundError), opened_dir(where.path) as dir_fd:
+        providers = index.providers(index.read(where.path, "").bundles)
+        return index.of_content(dir_fd, {entry: providers[entry] for entry in digests if entry in providers}, digests)
+    return []
+
+
 def unblocked(where: Namespace, user: str, uid: int) -> Blocks:
     """Return the blocklist; raises `PublishBlocked` if the user or the namespace is blocked."""
     blocked = blocklist.read(where.store)

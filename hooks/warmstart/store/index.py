@@ -535,6 +535,12 @@ class _Published:
         return content_digest(files) if files else ""
 
 
+def of_content(dir_fd: int, providers: dict[str, Listed], digests: dict[str, str]) -> list[str]:
+    """Return the entries that their bundles have with this `content_digest`."""
+    published = _Published(dir_fd)
+    return [entry for entry, listed in providers.items() if published.digest(listed, entry) == digests[entry]]
+
+
 def with_older_id(new: Manifest, before: Index) -> Manifest | None:
     """Set the id of a bundle to sort just before the oldest that it replaces; return None if one of them is gone."""
     if not {listed.bundle for listed in before.bundles}.issuperset(new.replaces):

@@ -523,9 +523,9 @@ def test_an_overlay_is_read_where_there_is_one(job: Job, monkeypatch: pytest.Mon
         os.close(upper)
 
     def harvest_overlay(upper: int, merged: int) -> object:
-        from warmstart.seed.overlay import FrozenOverlay
+        from warmstart.seed.overlay import OpenedOverlay
 
-        return FrozenOverlay(upper, merged)
+        return OpenedOverlay(upper, merged)
 
     monkeypatch.setattr(harvest, "frozen_overlay", frozen)
     outcome = job.harvest()
