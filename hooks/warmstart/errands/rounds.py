@@ -6,12 +6,11 @@ One job at a time on a node, at idle priority. Whoever ends the run ends this pr
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 
 from warmstart import record as records
 from warmstart.audit import events
-from warmstart.errand import Errand, Errands, Kind
+from warmstart.errand import Errand, Errands
 from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.harvest import live
 from warmstart.harvest.live import ROUNDS, Watched
@@ -61,8 +60,8 @@ def _record(session: Session, errand: Errand) -> Record | None:
     return None
 
 
-def _due(session: Session, _: Kind) -> Sequence[Errand]:
-    return live.due(session.paths)
-
-
-WORK = {ROUNDS.name: Work(ROUNDS, look, due=_due, step=harvest.NAME, by_maintenance=False, sees=live.due)}
+WORK = {
+    ROUNDS.name: Work(
+        ROUNDS, look, lambda session, _: live.due(session.paths), step=harvest.NAME, by_maintenance=False, sees=live.due
+    )
+}

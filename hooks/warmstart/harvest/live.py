@@ -58,11 +58,6 @@ class Taken(NamedTuple):
     entries: Entries = {}  # noqa: RUF012 - never mutated, like the rest
     pending: Entries = {}  # noqa: RUF012 - being published
 
-    @property
-    def size(self) -> int:
-        """The bytes of its files."""
-        return sum(file.size for named in self.entries.values() for file in named.values())
-
 
 def why_not(policy: Policy, record: Record) -> str:
     """Return why a job is harvested at its end alone, "" if it is harvested while it runs, too."""

@@ -292,37 +292,21 @@ def _detach_layers(count: int) -> None:
 
 
 @contextmanager
-def frozen_overlay(run_fd: int, profile: str, deadline: Deadline) -> Iterator[OpenedOverlay | None]:
+def opened_overlay(run_fd: int, profile: str, freeze: Deadline | None) -> Iterator[OpenedOverlay | None]:
     """Make a profile's overlay read-only and open it; yields None if it has none (extracted, or not seeded).
 
-    Raises `CacheBusy` if a process still has a file open for writing at the deadline.
+    With `freeze` None it is left to its job, which runs, as it is. Raises `CacheBusy` if a process still has a file
+    open for writing at that deadline.
     """
     with _opened(run_fd, profile) as opened:
         if opened is None:
             yield None
             return
         profile_dir, merged = opened
-        if not _make_read_only(merged, deadline):
+        if freeze and not _make_read_only(merged, freeze):
             raise CacheBusy(profile=profile)
-        with _read(profile_dir, merged) as overlay:
-            yield overlay
-
-
-@contextmanager
-def live_overlay(run_fd: int, profile: str) -> Iterator[OpenedOverlay | None]:
-    """Open a profile's overlay as `frozen_overlay` does, and leave it to the job as it is."""
-    with _opened(run_fd, profile) as opened:
-        if opened is None:
-            yield None
-            return
-        with _read(*opened) as overlay:
-            yield overlay
-
-
-@contextmanager
-def _read(profile_dir: int, merged: int) -> Iterator[OpenedOverlay]:
-    with opened_dir("upper", profile_dir) as upper, opened_dir(".", merged) as root:
-        yield OpenedOverlay(upper, root)
+        with opened_dir("upper", profile_dir) as upper, opened_dir(".", merged) as root:
+            yield OpenedOverlay(upper, root)
 
 
 def was_shown(run_fd: int, subdir: str) -> bool:

@@ -50,7 +50,7 @@ from warmstart.profiles import contract, last_use, registry
 from warmstart.profiles.client import Validator
 from warmstart.record import DIED, LIVED, Record, RecordChange, SeededBundle, incarnation
 from warmstart.seed import node_cache
-from warmstart.seed.overlay import frozen_overlay, live_overlay, was_shown
+from warmstart.seed.overlay import opened_overlay, was_shown
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles, parts
 from warmstart.store.index import Suspicion
@@ -117,7 +117,7 @@ class _Harvested(NamedTuple):
     late: bool  # whether time or the stage's disk ran out before everything was collected and judged
     judged: str  # up to which place it was, if it is late
     failed: StoreError | None = None  # why the bundle is not in the store
-    is_settled: bool = True  # whether nothing was left out because it has changed lately
+    is_whole: bool = True  # whether no entry was left out because it has changed lately, or for want of room
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -222,7 +222,7 @@ def _harvest(context: Context, options: Options, deadline: Deadline, profile_nam
                 deferred.append(profile_name)
                 judged |= {profile_name: harvested.judged} if harvested.judged else {}
             total.degraded += [harvested.failed] if harvested.failed else []
-            if harvested.is_settled and not (harvested.late or harvested.failed):
+            if harvested.is_whole and not (harvested.late or harvested.failed):
                 whole.add(profile_name)
     return _Left(deferred, judged)
 
@@ -370,9 +370,6 @@ class _ProfileHarvest:
         if self._taken and self._is_same_boot:
             own = SeededBundle(record.publish_scope, "", "", [*self._taken.entries])
             bundles_heard = [*bundles_heard, own]
-        if self._taken and self._is_live:
-            size, number = limits.max_size - self._taken.size, limits.max_entries - len(self._taken.entries)
-            self._limits = limits._replace(max_size=size, max_entries=number)
         self._all_seeded = SeededEntries(seeded.bundles, self._entries_of, self._profile.names_path)
         self._seeded = self._all_seeded
         if bundles_heard != seeded.bundles:
@@ -430,8 +427,7 @@ class _ProfileHarvest:
                 self._testify(collected)
                 self._reject_all(collected.entries, EARLY_DEATH)
                 collected = collected._replace(entries={}, changed=[], truncated="")
-            if self._is_live and self._profile.refers_to and collected.unsettled:
-                return _Harvested(0, collected.size, late=False, judged="", is_settled=False)
+            is_whole = not (collected.unsettled or collected.truncated)
             valid, last = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
             if self._context.record.sampled:
                 valid = self._compared(entries_fd, valid)
@@ -444,8 +440,8 @@ class _ProfileHarvest:
             self._changed = [*retired, *(entry for entry in collected.changed if entry in valid)]
             late = bool(last) or collected.truncated in (OUT_OF_TIME, STAGE_FULL)
             if self._is_live:
-                if not valid:
-                    return _Harvested(0, collected.size, late, "", is_settled=not collected.unsettled)
+                if not valid or (self._profile.refers_to and (last or not is_whole)):
+                    return _Harvested(0, collected.size, late, "", is_whole=is_whole)
                 self._take(pending=valid)
             try:
                 bundle = self._hand_over(path, valid, space) if valid or retired else None
@@ -476,7 +472,7 @@ class _ProfileHarvest:
             )
             if self._is_live and bundle:
                 self._take(entries=valid, bundle=self._absorbed(bundle))
-            return _Harvested(count, collected.size, late, judged, is_settled=not collected.unsettled)
+            return _Harvested(count, collected.size, late, judged, is_whole=is_whole)
 
     def _taken_so_far(self) -> Taken | None:
         """Return what was taken while the job ran, None if nothing was."""
@@ -525,11 +521,8 @@ class _ProfileHarvest:
         """Copy new entries into the stage."""
         record, profile = self._context.record, self._profile
         entry_of, owner = profile.entry_of, record.uid
-        busy = limits.deadline.within(BUSY_SECONDS)
-        with (
-            opened_dir(record.set_directory) as base,
-            live_overlay(base, profile.name) if self._is_live else frozen_overlay(base, profile.name, busy) as overlay,
-        ):
+        freeze = None if self._is_live else limits.deadline.within(BUSY_SECONDS)
+        with opened_dir(record.set_directory) as base, opened_overlay(base, profile.name, freeze) as overlay:
             self._is_overlaid = overlay is not None
             if overlay:
                 collected = collect_overlay(

@@ -378,8 +378,9 @@ def known_entries(
 def provided(where: Namespace, digests: dict[str, str]) -> list[str]:
     """Return which entries readers of the scope have with this `content_digest`. Raises `StoreFailed`."""
     with store_errors("read the index"), suppress(FileNotFoundError), opened_dir(where.path) as dir_fd:
-        providers = index.providers(index.read(where.path, "").bundles)
-        return index.of_content(dir_fd, {entry: providers[entry] for entry in digests if entry in providers}, digests)
+        providers, published = index.providers(index.read(where.path, "").bundles), index.Content(dir_fd)
+        there = digests.keys() & providers
+        return [entry for entry in there if published.digest(providers[entry], entry) == digests[entry]]
     return []
 
 
