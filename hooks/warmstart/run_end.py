@@ -193,7 +193,7 @@ def defer(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) ->
     Drops deferred harvests if there are too many. The errors of parts are added to `failures`.
     """
     record, paths = ending.record, ending.paths
-    _end_live(ending, failures)
+    _end_live(ending)
     with _collected(f"{paths.errands}/{record.run_name}", failures):
         deferred.defer(paths, HARVESTS, record, time.time())
         ending.audit.emit(events.HARVEST_DEFERRED, run=record.run_name, profiles=record.left)
@@ -281,7 +281,7 @@ def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) 
     """Remove a run from this node: 2 to 6 of the module's order."""
     record = ending.record
     in_use: list[str] = []
-    _end_live(ending, failures)
+    _end_live(ending)
     _remove_view(ending, failures)
     with _collected(record.run_directory, failures):
         in_use = _remove_or_leave(ending.paths, record, deadline)
@@ -299,12 +299,11 @@ def _end_wings(ending: Ending, deadline: Deadline, failures: list[WarmstartError
         end_wings(ending.policy, ending.paths, job, ending.audit, deadline)
 
 
-def _end_live(ending: Ending, failures: list[WarmstartError]) -> None:
+def _end_live(ending: Ending) -> None:
     if ending.record.live:
         from warmstart.harvest import live
 
-        with _collected(ending.record.run_directory, failures):
-            live.end(ending.paths, ending.record)
+        live.end(ending.paths, ending.record)
 
 
 def _remove_view(ending: Ending, failures: list[WarmstartError]) -> None:

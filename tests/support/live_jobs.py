@@ -14,6 +14,7 @@ from tests.support import packed
 from tests.support.packed import MTIME_NS
 from tests.support.runs import a_context
 from warmstart.harvest import live
+from warmstart.host.deadline import after
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.record import Seeded, SeededBundle
 from warmstart.steps import harvest
@@ -74,11 +75,14 @@ class LiveJob:
 
     def look(self, settled_ns: int = 0) -> Outcome:
         """Harvest it while it runs, what has not changed since."""
-        return harvest.run_live(self.context, Options(30, 1 << 30, 1000, settled_ns=settled_ns or self.now()))
+        return harvest.run_live(self._now(), Options(30, 1 << 30, 1000, settled_ns=settled_ns or self.now()))
 
     def end(self) -> Outcome:
         """Harvest it as its epilog does."""
-        return harvest.run(self.context, Options(30, 1 << 30, 1000))
+        return harvest.run(self._now(), Options(30, 1 << 30, 1000))
+
+    def _now(self) -> Context:
+        return self.context._replace(deadline=after(60))
 
     def readers(self) -> dict[str, str]:
         """Return what the next job is offered: entry → hash of its content."""
@@ -86,6 +90,15 @@ class LiveJob:
         for offer in bundles.offers(self.where.store, [SCOPE], "toy", "ns", "n1-test").offers:
             manifest = bundles.read_manifest(self.where, offer.bundle)
             found |= {entry: content_digest(manifest.entries[entry]) for entry in offer.entries}
+        return found
+
+    def contents(self, profile: str) -> dict[str, dict[str, str]]:
+        """Return what the next job is offered of a profile: entry → path → SHA-256."""
+        where, found = self.where._replace(profile=profile), dict[str, dict[str, str]]()
+        for offer in bundles.offers(where.store, [SCOPE], profile, "ns", "n1-test").offers:
+            entries = bundles.read_manifest(where, offer.bundle).entries
+            for entry in offer.entries:
+                found[entry] = {path: file.sha256 for path, file in entries[entry].items()}
         return found
 
     def layers(self) -> int:

@@ -51,11 +51,11 @@ def look(turn: Turn) -> Outcome:
 
 
 def _record(session: Session, errand: Errand) -> Record | None:
-    """Return the record of a run that has not ended, None of any other."""
+    """Return the record of a run that is to be harvested while it runs, None of any other."""
     job, _, _ = errand.key.partition(".")
     with suppress(RecordUnreadable):
         record = records.load(session.paths.state, int(job)) if job.isdecimal() else None
-        if record and record.run_name == errand.key and record.boot_id == records.incarnation():
+        if record and record.live and record.run_name == errand.key and record.boot_id == records.incarnation():
             return record
     return None
 

@@ -111,9 +111,10 @@ def again(paths: NodePaths, errand: Errand, watched: Watched, began: float, firs
 
 
 def end(paths: NodePaths, record: Record) -> None:
-    """Have a run harvested no more while it runs, and end who does so."""
-    Errands(paths, ROUNDS).drop(record.run_name)
-    with suppress(FileNotFoundError), opened_dir(record.run_directory) as fd:
+    """Have a run harvested no more while it runs, and end who does so. An errand that stays goes when it is due."""
+    with suppress(OSError):
+        Errands(paths, ROUNDS).drop(record.run_name)
+    with suppress(OSError), opened_dir(record.run_directory) as fd:
         files.end_flock_holders(fd, after(_ENDING_S))
 
 
@@ -135,7 +136,9 @@ def note(one: Record, profile: str, what: Taken) -> None:
 
 def _is_asked(errands: Errands, errand: Errand) -> bool:
     """Return whether a job has given its word since the last round: by the file's ctime, which it cannot set."""
-    watched = errands.read(errand, Watched)
+    watched = None
+    with suppress(OSError):
+        watched = errands.read(errand, Watched)
     top = watched.run_directory if watched else ""
     places = [top, *(f"{top}/{SETS}/{key}" for key in names_in(f"{top}/{SETS}"))] if top else []
     for place in places:
