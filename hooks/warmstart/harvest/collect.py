@@ -22,7 +22,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import ReadFailed, copy_data, mount_id
 from warmstart.host.space import Reservation
 from warmstart.host.untrusted import GONE, UNREADABLE, Tree, TurnedAway, open_branch
-from warmstart.lean import TYPE_CHECKING, Callable, Collection, Container, Iterator, NamedTuple, contextmanager
+from warmstart.lean import TYPE_CHECKING, Callable, Collection, Container, Iterator, NamedTuple, contextmanager, partial
 from warmstart.store.manifest import LATEST_NS, MOST_PER_BUNDLE, Entries, File, entry_weight, mark_weight
 
 if TYPE_CHECKING:
@@ -125,22 +125,19 @@ def collect(
 
     Raises `OSError` if the stage fails; unreadable files of the job are rejections.
     """
-    tally = Tally()
     mount = mount_id(base_fd)
     try:
         top_fd = open_branch(path, base_fd, mount)
     except TurnedAway as turned:
+        tally = Tally()
         if turned.reason != GONE:
             tally.add(path, turned.reason)
         return Collected({}, [], 0, 0, {}, [], tally.counts, tally.examples, "")
     try:
-        names = limits.max_entries * NAMES_PER_ENTRY
-        rules = Rules(entry_of, skip, seeded, names, limits.deadline, settled_ns=limits.settled_ns)
-        scanned = scan(top_fd, mount, rules, tally)
-        copy = _Copy(Tree(top_fd, mount, owner), stage, limits, skip, lock)
-        return copy.all(
-            scanned, seeded, seeded.with_other_times(scanned.seeded), tally, lambda: scan(top_fd, mount, rules, Tally())
-        )
+        rules = _rules(entry_of, skip, seeded, limits, upper=False)
+        copy = _Copy(Tree(top_fd, mount, owner), stage, limits, lock)
+        look = partial(scan, top_fd, mount, rules)
+        return copy.all(look, rules, seeded, lambda found: seeded.with_other_times(found.seeded))
     finally:
         os.close(top_fd)
 
@@ -162,29 +159,30 @@ def collect_overlay(
     the upper layer, because whiteouts hide everything else. Of a seeded entry, files that the job left alone come from
     the layers below; where the kernel cannot map ids they belong to root, and so do the job's own copies of them.
     """
-    tally = Tally()
-    names = limits.max_entries * NAMES_PER_ENTRY
-    rules = Rules(entry_of, skip, seeded, names, limits.deadline, upper=True, settled_ns=limits.settled_ns)
-    upper_mount = mount_id(overlay.upper)
-    scanned = scan(overlay.upper, upper_mount, rules, tally)
+    rules = _rules(entry_of, skip, seeded, limits, upper=True)
     mount = mount_id(overlay.merged)
-    given = Tree(overlay.merged, mount, owner, ROOT)
-    copy = _Copy(Tree(overlay.merged, mount, owner), stage, limits, skip, given=given)
-    suspects = seeded.below(scanned.touched, entry_of)
-    return copy.all(scanned, seeded, suspects, tally, lambda: scan(overlay.upper, upper_mount, rules, Tally()))
+    copy = _Copy(Tree(overlay.merged, mount, owner), stage, limits, given=Tree(overlay.merged, mount, owner, ROOT))
+    look = partial(scan, overlay.upper, mount_id(overlay.upper), rules)
+    return copy.all(look, rules, seeded, lambda found: seeded.below(found.touched, entry_of))
+
+
+def _rules(
+    entry_of: Callable[[str], str | None],
+    skip: Container[str],
+    seeded: SeededEntries,
+    limits: HarvestLimits,
+    *,
+    upper: bool,
+) -> Rules:
+    most = limits.max_entries * NAMES_PER_ENTRY
+    return Rules(entry_of, skip, seeded, most, limits.deadline, upper, limits.settled_ns)
 
 
 class _Copy:
     """Copies the entries of one harvest; closes its trees."""
 
-    def __init__(  # noqa: PLR0917 - what is copied where, and what is not
-        self,
-        tree: Tree,
-        stage: Stage,
-        limits: HarvestLimits,
-        skip: Container[str],
-        lock: str = "",
-        given: Tree | None = None,
+    def __init__(
+        self, tree: Tree, stage: Stage, limits: HarvestLimits, lock: str = "", given: Tree | None = None
     ) -> None:
         """`given` is the tree to read seeded entries in, by default `tree`."""
         self._entries: Entries = {}
@@ -195,23 +193,23 @@ class _Copy:
         self._given = given or tree
         self._stage = stage
         self._limits = limits
-        self._skip = skip
         self._lock = lock
 
     def all(
         self,
-        scanned: Found,
+        look: Callable[[Tally], Found],
+        rules: Rules,
         seeded: SeededEntries,
-        suspects: Collection[str],
-        tally: Tally,
-        look_again: Callable[[], Found],
+        suspects: Callable[[Found], Collection[str]],
     ) -> Collected:
         """Copy the new entries, and those of the seeded `suspects` that the job changed, within the limits.
 
         Of a job that runs, what has changed by the end of it is discarded.
         """
+        tally = Tally()
+        scanned = look(tally)
         truncated = last = ""
-        changed = {*suspects} - scanned.rejected - scanned.unsettled
+        changed = {*suspects(scanned)} - scanned.rejected - scanned.unsettled
         unsettled = len(scanned.unsettled)
         try:
             try:
@@ -221,14 +219,14 @@ class _Copy:
                     entry = place[1:]
                     with _rejections(tally):
                         if entry in changed:
-                            self._one_seeded(entry, scanned.seeded.get(entry, {}), seeded)
+                            self._one_seeded(entry, scanned.seeded.get(entry, {}), seeded, rules.skip)
                         else:
                             self._one_new(entry, scanned.entries[entry])
                     last = place
             except _LimitReached as reached:
                 truncated = reached.reason
-            if self._limits.settled_ns:
-                unsettled += self._drop_moved(scanned, look_again())
+            if rules.settled_ns:
+                unsettled += self._drop_moved(scanned, look(Tally()))
         finally:
             for tree in {self._tree, self._given}:
                 tree.close()
@@ -266,14 +264,14 @@ class _Copy:
     def _one_new(self, entry: str, paths: list[str]) -> None:
         self._add(entry, self._whole(self._tree, entry, paths, ()))
 
-    def _one_seeded(self, entry: str, paths: Collection[str], seeded: SeededEntries) -> None:
+    def _one_seeded(self, entry: str, paths: Collection[str], seeded: SeededEntries, skip: Container[str]) -> None:
         """Copy a seeded entry that the job changed; one that it removed is only listed."""
         given = seeded.files(entry)
         if not given:
             raise _EntryRejected(entry, BASE_GONE)
         taken = self._whole(self._given, entry, sorted({*given, *paths}), given)
         if taken and not seeded.is_changed(entry, taken):
-            if entry in self._skip:
+            if entry in skip:
                 self._stage.discard(list(taken))
             else:  # it was taken while the job ran, and did not come into the store, or went
                 self._add(entry, taken)

@@ -33,11 +33,6 @@ ROUNDS = Kind("rounds")
 WORD = ".harvest"
 LONGEST_S = 86_400.0  # between two rounds
 SETTLING = 0.1  # of `harvest.while_running`: what an entry must not have changed for
-# Why a job is harvested at its end alone, where the policy has `harvest.while_running`.
-SEVERAL_NODES = "the job has several nodes"
-COLD_ON_PURPOSE = "the job began cold on purpose"
-ONLY_SUCCESSFUL = "harvest.only_successful"
-NOT_PUBLISHED = "nothing of the job is published by nodes"
 
 _TAKEN = ".taken-"
 _LONGEST = 64 << 20
@@ -62,12 +57,13 @@ class Taken(NamedTuple):
 def why_not(policy: Policy, record: Record) -> str:
     """Return why a job is harvested at its end alone, "" if it is harvested while it runs, too."""
     if record.nodelist:
-        return SEVERAL_NODES
+        return "it has several nodes"
     if record.fresh or record.sampled:
-        return COLD_ON_PURPOSE
+        return "it began cold on purpose"
     if policy.harvest.only_successful:
-        return ONLY_SUCCESSFUL
-    return "" if record.publish_scope and not policy.is_guarded(record.publish_scope) else NOT_PUBLISHED
+        return "harvest.only_successful"
+    scope = record.publish_scope
+    return "" if scope and not policy.is_guarded(scope) else "nodes publish nothing of it"
 
 
 def profiles(policy: Policy, one: Record, now: float) -> list[str]:
@@ -88,12 +84,17 @@ def profiles(policy: Policy, one: Record, now: float) -> list[str]:
     return [profile.name for profile in sorted(taken, key=lambda profile: bool(profile.refers_to))]
 
 
-def watch(paths: NodePaths, record: Record, first_s: int) -> int:
-    """Leave an errand for a run; return when its first round is due, in seconds since the epoch."""
+def watch(policy: Policy, paths: NodePaths, record: Record) -> dict[str, object]:
+    """Leave an errand for a run; return `look`, when it is due in seconds since the epoch, or `at_end`, why not."""
+    if reason := why_not(policy, record):
+        return {"at_end": reason}
     now = int(time.time())
-    errand = Errand(str(record.uid), now + first_s, 0, record.run_name)
-    Errands(paths, ROUNDS).put(errand, Watched(record.run_directory, now))
-    return errand.due
+    errand = Errand(str(record.uid), now + (policy.harvest.while_running or 0), 0, record.run_name)
+    try:
+        Errands(paths, ROUNDS).put(errand, Watched(record.run_directory, now))
+    except OSError as error:
+        return {"at_end": error.strerror}
+    return {"look": errand.due}
 
 
 def due(paths: NodePaths) -> list[Errand]:

@@ -170,22 +170,13 @@ def run(context: Context, options: Options) -> Outcome:
     if options.sampled:
         record["sampled"] = True
     if context.policy.harvest.while_running is not None and not context.record.key:
-        _watch(context, options, context.policy.harvest.while_running, record, detail)
+        from warmstart.harvest import live
+
+        run = context.record._replace(fresh=options.fresh, sampled=options.sampled)
+        detail |= live.watch(context.policy, context.paths, run)
+        record["live"] = "look" in detail
     topics = (options.meeting.path,) if options.meeting and context.record.head else ()
     return Outcome("changed" if warm else "unchanged", detail, record, degraded=seeding.degraded, topics=topics)
-
-
-def _watch(context: Context, options: Options, first_s: int, record: RecordChange, detail: dict[str, object]) -> None:
-    """Have the job harvested while it runs, or say why it is at its end alone."""
-    from warmstart.harvest import live
-
-    run = context.record._replace(fresh=options.fresh, sampled=options.sampled)
-    if reason := live.why_not(context.policy, run):
-        detail["at_end"] = reason
-        return
-    with suppress(OSError):  # a full disk: the epilog harvests it
-        detail["look"] = live.watch(context.paths, run, first_s)
-        record["live"] = True
 
 
 def _facts(context: Context, options: Options) -> dict[str, str]:

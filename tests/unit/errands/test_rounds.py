@@ -54,7 +54,12 @@ class Runs:
         os.makedirs(f"{record.run_directory}/cache")
         os.makedirs(f"{self.paths.state}/{job}", mode=0o700)
         records.save(self.paths.state, record)
-        live.watch(self.paths, record, first_s)
+        policy = self.site.policy
+        policy = policy._replace(harvest=policy.harvest._replace(while_running=first_s))
+        if "look" not in live.watch(policy, self.paths, record):  # it was left while the policy had another rule
+            live.watch(
+                policy, self.paths, record._replace(nodelist="", fresh=False, sampled=False, publish_scope="site")
+            )
         return record
 
     def program(self) -> list[int]:

