@@ -8,6 +8,7 @@ Without a node it does those of all nodes of this host, as far as any is due. Ho
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from functools import partial
 
 from warmstart.errands import loop, processes, registry
@@ -22,14 +23,10 @@ FAILED, WRONG_USAGE = 1, 2
 
 def _is_due(installation: Installation, work: Work, node: str) -> bool:
     """Return whether anything may be due on a node of this host, unless another pod keeps it."""
-    paths = installation.node(node)
-    if work.sees and not work.sees(paths):
-        return False
-    try:
-        require_keeper(paths, node)
-    except NodeOfAnotherPod:
-        return False
-    return True
+    with suppress(NodeOfAnotherPod):
+        require_keeper(installation.node(node), node)
+        return not work.sees or bool(work.sees(installation.node(node)))
+    return False
 
 
 def main(prefix: str, arguments: list[str]) -> int:

@@ -52,9 +52,8 @@ def look(turn: Turn) -> Outcome:
 
 def _record(session: Session, errand: Errand) -> Record | None:
     """Return the record of a run that is to be harvested while it runs, None of any other."""
-    job, _, _ = errand.key.partition(".")
-    with suppress(RecordUnreadable):
-        record = records.load(session.paths.state, int(job)) if job.isdecimal() else None
+    with suppress(RecordUnreadable, ValueError):
+        record = records.load(session.paths.state, int(errand.key.partition(".")[0]))
         if record and record.live and record.run_name == errand.key and record.boot_id == records.incarnation():
             return record
     return None

@@ -227,10 +227,10 @@ def _harvest(context: Context, options: Options, deadline: Deadline, profile_nam
     return _Left(deferred, judged)
 
 
-def _may_refer(context: Context, name: str, whole: Collection[str]) -> bool:
+def _may_refer(context: Context, name: str, whole: set[str]) -> bool:
     """Return whether all was taken of the set's other profiles to which entries of this one refer."""
     others = {*registry.get(name, context.policy.profiles).refers_to} - {name}
-    return all(other in whole for other in others if other in context.record.seeded)
+    return whole.issuperset(others & context.record.seeded.keys())
 
 
 def _own_variables(record: Record) -> frozenset[str]:
@@ -442,7 +442,7 @@ class _ProfileHarvest:
             if self._is_live:
                 if not valid or (self._profile.refers_to and (last or not is_whole)):
                     return _Harvested(0, collected.size, late, "", is_whole=is_whole)
-                self._take(pending=valid)
+                self._take(valid)
             try:
                 bundle = self._hand_over(path, valid, space) if valid or retired else None
             except StoreError as error:  # spooled, or refused; `late` still reports what was not collected
@@ -471,7 +471,7 @@ class _ProfileHarvest:
                 **({"running": True} if self._is_live else {}),
             )
             if self._is_live and bundle:
-                self._take(entries=valid, bundle=self._absorbed(bundle))
+                self._take(valid, self._absorbed(bundle))
             return _Harvested(count, collected.size, late, judged, is_whole=is_whole)
 
     def _taken_so_far(self) -> Taken | None:
@@ -484,16 +484,16 @@ class _ProfileHarvest:
             with suppress(StoreFailed, WorkerSilent):
                 deadline = self._limits.deadline.within(STORE_SECONDS)
                 there = self._context.store.worker.run(deadline, bundles.provided, self._namespace, digests)
-        entries = {**taken.entries, **{entry: taken.pending[entry] for entry in there if entry in taken.pending}}
+        entries = {**taken.entries, **{entry: files for entry, files in taken.pending.items() if entry in there}}
         return live.Taken(taken.bundle, entries) if entries else None
 
-    def _take(self, *, pending: Entries | None = None, entries: Entries | None = None, bundle: str = "") -> None:
-        """Write down what is taken while the job runs: before it is published, and when readers have it."""
+    def _take(self, entries: Entries, bundle: str = "") -> None:
+        """Write down what is taken while the job runs: before it is published, and with the bundle afterwards."""
         from warmstart.harvest import live
 
         before = self._taken or live.Taken()
-        self._taken = live.Taken(bundle or before.bundle, {**before.entries, **(entries or {})}, pending or {})
-        live.note(self._context.record, self._profile.name, self._taken)
+        taken = live.Taken(bundle, {**before.entries, **entries}) if bundle else before._replace(pending=entries)
+        live.note(self._context.record, self._profile.name, taken)
 
     def _absorbed(self, bundle: str) -> str:
         """Make one bundle of what was taken now and before: an overlay has few layers. Return the last one's id."""
@@ -503,12 +503,10 @@ class _ProfileHarvest:
         from warmstart.store import maintenance
 
         context, where, deadline = self._context, self._namespace, self._limits.deadline
-        store, most = context.store, context.policy.seed.max_fetch
+        store, most, both = context.store, context.policy.seed.max_fetch, [self._taken.bundle, bundle]
         settings = rewrite.RepackSettings(context.paths.absorbing, store, context.policy.validate_user)
-        both = [self._taken.bundle, bundle]
         try:
-            by = deadline.within(STORE_SECONDS)
-            for merger in store.run_in(by, maintenance.plan_compaction, where, len(both), most, both):
+            for merger in store.run_in(deadline, maintenance.plan_compaction, where, len(both), most, both):
                 if made := rewrite.compact(settings, where, merger, deadline).bundle:
                     count = sum(map(len, merger.entries.values()))
                     self._tell(events.BUNDLE_COMPACTED, bundle=made, replaces=both, entries=count)
