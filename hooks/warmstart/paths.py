@@ -206,6 +206,11 @@ class NodePaths(NamedTuple):
         return f"{self.root}/merging"
 
     @property
+    def absorbing(self) -> str:
+        """Bundles of a run that are made one while it is harvested. Only one process uses it at a time."""
+        return f"{self.root}/absorbing"
+
+    @property
     def locks(self) -> str:
         """Lock files that are in no other directory of mode 0700."""
         return f"{self.root}/locks"

@@ -192,6 +192,7 @@ class Record(NamedTuple):
     read_scopes: list[str] = []  # noqa: RUF012
     guarded_only: bool = False  # these are guarded ones, and stay so
     cache: str = ""  # the path at which the job sees its cache; "" if it has none
+    live: bool = False  # whether it is harvested while it runs, too (`harvest.live`)
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job, set by steps
     verdict: str = ""
     topics: list[str] = []  # noqa: RUF012 - of the board in the store, which this node takes down at the run's end
@@ -264,6 +265,7 @@ if TYPE_CHECKING:
         seeded: dict[str, Seeded]
         fresh: bool
         sampled: bool
+        live: bool
         began: float
         suspicions: dict[str, str]
         deferred: list[str]

@@ -62,12 +62,10 @@ from warmstart.harvest.deferred import HARVESTS, REMOVALS, DeferredHarvest
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import (
     DIRECTORY,
+    end_flock_holders,
     ensure_dir,
-    flock_holders,
     opened_dir,
     remove_tree,
-    try_flock,
-    wait_flock,
 )
 from warmstart.host.space import Held, fair_order
 from warmstart.images import scratch
@@ -195,6 +193,7 @@ def defer(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) ->
     Drops deferred harvests if there are too many. The errors of parts are added to `failures`.
     """
     record, paths = ending.record, ending.paths
+    _end_live(ending)
     with _collected(f"{paths.errands}/{record.run_name}", failures):
         deferred.defer(paths, HARVESTS, record, time.time())
         ending.audit.emit(events.HARVEST_DEFERRED, run=record.run_name, profiles=record.left)
@@ -282,6 +281,7 @@ def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) 
     """Remove a run from this node: 2 to 6 of the module's order."""
     record = ending.record
     in_use: list[str] = []
+    _end_live(ending)
     _remove_view(ending, failures)
     with _collected(record.run_directory, failures):
         in_use = _remove_or_leave(ending.paths, record, deadline)
@@ -297,6 +297,13 @@ def _end_wings(ending: Ending, deadline: Deadline, failures: list[WarmstartError
     job = JobOnNode(ending.record.node, ending.record.job_id, ending.record.wings)
     with _collected(ending.paths.root, failures):
         end_wings(ending.policy, ending.paths, job, ending.audit, deadline)
+
+
+def _end_live(ending: Ending) -> None:
+    if ending.record.live:
+        from warmstart.harvest import live
+
+        live.end(ending.paths, ending.record)
 
 
 def _remove_view(ending: Ending, failures: list[WarmstartError]) -> None:
@@ -468,23 +475,11 @@ def _unmount(node: int, run_name: str) -> list[str]:
 
             in_use: list[str] = []
             for fd in _sets(run):
-                _end_maker(fd)
+                end_flock_holders(fd, after(_MAKER_SECONDS))  # who still makes the set
                 in_use += overlay.take_down(fd)
             return in_use
     except FileNotFoundError:
         return []
-
-
-def _end_maker(fd: int) -> None:
-    """End the process that still makes a set, if any: it holds a flock on the set's directory."""
-    if try_flock(fd):
-        return
-    import signal
-
-    for pid in flock_holders(fd):
-        with suppress(OSError):  # it has ended by itself
-            os.kill(pid, signal.SIGKILL)
-    wait_flock(fd, after(_MAKER_SECONDS))
 
 
 def _withdraw(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:

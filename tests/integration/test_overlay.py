@@ -543,7 +543,7 @@ def harvested(run: Run, stage: Path, seeded: set[str], seconds: float = 5.0, mos
     with (
         opened_dir(str(run.path)) as base,
         opened_dir(str(stage)) as fd,
-        overlay.frozen_overlay(base, SUBDIR, after(seconds)) as frozen,
+        overlay.opened_overlay(base, SUBDIR, after(seconds)) as frozen,
     ):
         assert frozen is not None
         rule: dict[str, Any] = {"entry_of": lambda path: path.partition(".")[0], "skip": seeded}

@@ -78,7 +78,7 @@ def harvested(run: Run) -> Collected:
     with (
         opened_dir(str(run.path)) as base,
         opened_dir(str(stage)) as fd,
-        overlay.frozen_overlay(base, SUBDIR, after(5)) as frozen,
+        overlay.opened_overlay(base, SUBDIR, after(5)) as frozen,
     ):
         assert frozen is not None
         found = collect_overlay(

@@ -46,6 +46,7 @@ from warmstart.entry import (
 from warmstart.errand import Asker, Errands
 from warmstart.errands import registry
 from warmstart.harvest.deferred import REMOVALS
+from warmstart.harvest.live import ROUNDS
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
@@ -65,6 +66,7 @@ IMAGE, WANTED = "reg.example.com/team/tool:1", "reg.example.com/team/wanted:1"
 KIND = f"{os.uname().machine}.oci2"
 MADE = "made"  # the copy of a site where nothing but its making has happened
 LATER_S = 2 * 86_400.0  # what those left that died stays for a day, at most
+SETTLED_S = 3600.0  # then what a job has written is harvested while it runs
 POLICY = """\
 version: 1
 paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl, scontrol: {base}/scontrol,
@@ -75,7 +77,7 @@ validate_user: sys
 constant_path: namespace
 images: {{registries: [reg.example.com], importer: oci, wait: 3s, tag_ttl: 30d}}
 seed: {{fetch_budget: 3s}}
-harvest: {{budget: 30s}}
+harvest: {{budget: 30s, while_running: 10m}}
 rules:
   - name: everyone
     profiles: [numba, torch-extensions]
@@ -89,6 +91,7 @@ HOOKS = (
     "job-container",
     "import",
     "background",
+    "rounds",
     "flush",
     "maintain",
     "maintain-store",
@@ -204,9 +207,14 @@ class HookSite:
             self._unmount()
             self._copy(self.base, saved)
         self._restore(saved)
-        if hook in {"epilog", "flush", "job-container", "maintain"}:
+        if hook in {"epilog", "flush", "job-container", "maintain", "rounds"}:
             self.run("prolog")
             self.work(2)
+            if hook == "rounds":  # one that absorbs what the one before has taken
+                self.run("rounds")
+                self.work(3)
+                errands = Errands(self.paths, ROUNDS)
+                errands.hasten(next(errand for errand in errands.all() if errand.key.startswith(f"{JOB}.")))
         elif hook == "import":
             self._request()
         elif hook == "background":
@@ -309,7 +317,7 @@ class HookSite:
         stop_at: int = 0,
         later: float = 0.0,
     ) -> Done:
-        """Run one of `HOOKS` for a job, `later` by that many seconds; the store is always maintained later."""
+        """Run one of `HOOKS` for a job, `later` by that many seconds; some always run later."""
         prefix = str(self.base)
         acts: dict[str, Callable[[], int]] = {
             "prolog": lambda: prolog.main(prefix),
@@ -317,6 +325,7 @@ class HookSite:
             "job-container": lambda: job_container.main(prefix),
             "import": lambda: self._import(prefix),
             "background": lambda: max(background.main(prefix, [what, NODE]) for what in registry.kinds()),
+            "rounds": lambda: background.main(prefix, [ROUNDS.name]),
             "flush": lambda: flush.main(prefix),
             "maintain": lambda: self._maintain("--node", NODE),
             "maintain-store": lambda: self._maintain("--store"),
@@ -336,7 +345,7 @@ class HookSite:
         }
         if name == "job-container":
             environment["SLURM_NS"] = f"/proc/{self._namespace.pid}/ns/mnt"
-        seconds = later or (LATER_S if name == "maintain-store" else 0.0)
+        seconds = later or {"maintain-store": LATER_S, "rounds": SETTLED_S}.get(name, 0.0)
 
         def act() -> int:
             now = time.time

@@ -36,6 +36,7 @@ OWN = {
     "entry/pyxis_importer.py:_known": "the view, which is root's; runs as the job's user",
     "errands/imports.py:_killed_for_memory": "the kernel's counts",
     "errands/unpacks.py:unpack": "starts unsquashfs",
+    "harvest/live.py:taken": "root's own, in the run's directory; names of entries as in `draft`",
     "host/linux.py:child_in": "a child's errno",
     "host/loops.py:_file_of": "the kernel's answer",
     "host/process.py:CompletedProgram.complaint": "the last line, made printable",

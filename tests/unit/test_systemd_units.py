@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from warmstart.entry import timers
+from warmstart.harvest.live import ROUNDS
 from warmstart.images.imports import requests
 from warmstart.paths import Installation
 from warmstart.session import NODE_INTERVAL_S, STORE_INTERVAL_S
@@ -28,6 +30,17 @@ def test_doctor_knows_the_intervals() -> None:
     store = (UNITS / "warmstart-maintain-store.timer").read_text()
     assert re.findall(r"^OnCalendar=(.*)$", store, re.MULTILINE) == ["*-*-* 03:00"]
     assert STORE_INTERVAL_S == 24 * 3600
+
+
+def test_jobs_that_run_are_harvested_where_there_are_any() -> None:
+    """As often as in pods. No process starts elsewhere; that the end of a job ends it is no failure."""
+    unit, timer = ((UNITS / f"warmstart-harvest.{kind}").read_text() for kind in ("service", "timer"))
+    paths = Installation("@PREFIX@").node("*")
+    settings = dict(re.findall(r"^(\w+)=(.*)$", unit, re.MULTILINE))
+    assert settings["ConditionPathExistsGlob"] == f"@VAR@/*/errands/{ROUNDS.name}/*,*"
+    assert settings["ExecStart"] == f"{paths.background_program} {ROUNDS.name}"
+    assert settings["SuccessExitStatus"] == "SIGKILL"
+    assert f"OnCalendar=*:0/{timers.ROUND_S / 60:.0f}" in timer.split("\n")
 
 
 def test_an_import_has_limits_and_may_clean_up() -> None:

@@ -98,7 +98,7 @@ def _collect(run: Run, stage: Path) -> None:
     with (
         opened_dir(str(run.path)) as base,
         opened_dir(str(stage)) as fd,
-        overlay.frozen_overlay(base, SUBDIR, after(5)) as frozen,
+        overlay.opened_overlay(base, SUBDIR, after(5)) as frozen,
     ):
         assert frozen is not None
         found = collect_overlay(

@@ -151,6 +151,7 @@ class Harvest(NamedTuple):
     truncated: str = ""  # why it ended early
     retired: int = 0  # seeded entries that the job removed, which later jobs are not given
     own: tuple[str, ...] = ()  # variables of the profile that the job set itself, by its word
+    running: bool = False  # whether the job ran
 
 
 class Remark(NamedTuple):
@@ -202,6 +203,8 @@ class Run:
     agreed: dict[str, Cold] = field(default_factory=dict)  # of those, by profile: what the job's nodes agreed on
     facts: dict[str, str] = field(default_factory=dict)
     set_of: str = ""  # the image, which only a step names, whose caches these are; "" of a prolog
+    look: int = 0  # when its job is harvested next while it runs, in seconds since the epoch
+    at_end: str = ""  # … or why it is at its end alone
     told: list[tuple[str, str, str]] = field(default_factory=list)  # step of a wing, what it tells of, and the text
     counted: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)  # of wings: metric and labels → sum
     harvests: list[Harvest] = field(default_factory=list)
@@ -317,6 +320,8 @@ def _add_step(run: Run, line: Line) -> None:
     if step == "seed":
         _take(run, line, "warm", "cold", "facts")
         run.set_of = values.text(line, "image")
+    if "look" in line or "at_end" in line:
+        _take(run, line, "look", "at_end")
     for name, value in values.mapping(line, "told").items():
         run.told.append((step, name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
 

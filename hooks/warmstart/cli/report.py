@@ -114,11 +114,17 @@ def _show(summary: Summary) -> None:
     sized = format_size(images.imported_bytes) if images.imported else ""
     imported = "; ".join(filter(None, (sized, _half(images.import_p50, images.import_p95))))
     known = f"{counted(saved.counted, 'image')}; {saved.unknown} without an estimate"
+    by_running = summary.warm_by_running
     added = format_size(sum(period.imported_bytes + period.published_bytes for period in summary.periods))
     _table(
         FIGURES,
         [
             ("job starts", summary.jobs, counted(summary.users, "user")),
+            *(
+                (("warm by jobs that run", by_running, "began with what a job compiled that still ran"),)
+                if by_running
+                else ()
+            ),
             ("caches that hit", caches.percent, f"{caches.hit} of {caches.hit + caches.built} of which it is known"),
             ("caches of steps' images", summary.sets, f"{summary.warm_sets} with entries, on each node"),
             ("imports", images.imported, imported),

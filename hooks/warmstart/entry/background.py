@@ -1,20 +1,32 @@
-"""`background KIND NODE [KEY]`: do a node's errands of one kind, or one of them (`errands`). Runs as root, for no job.
+"""`background KIND [NODE [KEY]]`: do the errands of one kind, or one of them (`errands`). Runs as root, for no job.
 
-Hooks start it detached, or systemd does (`host.detached`). It makes itself idle, but not for kinds of which each errand
-has a process of its own (`errands.processes`). While warmstart is off it does only kinds that say so.
+Without a node it does those of all nodes of this host, as far as any is due. Hooks start it detached, or systemd does
+(`host.detached`). It makes itself idle, but not for kinds of which each errand has a process of its own
+(`errands.processes`). While warmstart is off it does only kinds that say so.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from functools import partial
 
 from warmstart.errands import loop, processes, registry
+from warmstart.errands.loop import Work
 from warmstart.errors import WarmstartError
 from warmstart.host import process
 from warmstart.paths import Installation
-from warmstart.session import open_session
+from warmstart.session import NodeOfAnotherPod, open_session, require_keeper
 
 FAILED, WRONG_USAGE = 1, 2
+
+
+def _is_due(installation: Installation, work: Work, node: str) -> bool:
+    """Return whether anything may be due on a node of this host, unless another pod keeps it."""
+    with suppress(NodeOfAnotherPod):
+        require_keeper(installation.node(node), node)
+        return not work.sees or bool(work.sees(installation.node(node)))
+    return False
 
 
 def main(prefix: str, arguments: list[str]) -> int:
@@ -22,15 +34,17 @@ def main(prefix: str, arguments: list[str]) -> int:
     installation = Installation(prefix)
     try:
         kind, node, key = [*arguments, "", "", ""][:3]
-        if kind not in registry.kinds() or node not in installation.nodes():
-            print(f"usage: background {'|'.join(registry.kinds())} NODE [KEY]", file=sys.stderr)  # noqa: T201 - who calls it
+        if kind not in registry.kinds() or (node and node not in installation.nodes()):
+            print(f"usage: background {'|'.join(registry.kinds())} [NODE [KEY]]", file=sys.stderr)  # noqa: T201 - who calls it
             return WRONG_USAGE
         work = registry.load(kind)
-        if work.while_off or not installation.is_off:
-            if work.apart is None:
-                process.be_idle()
+        if work.apart is None:
+            process.be_idle()
+        for name in [node] if node else filter(partial(_is_due, installation, work), installation.nodes()):
+            if installation.is_off and not work.while_off:
+                continue
             hook = work.apart.hook if work.apart and key else "background"
-            with open_session(installation, hook, node) as session, session.isolated(kind):
+            with open_session(installation, hook, name) as session, session.isolated(kind):
                 if key:
                     loop.one(session, work, key)
                 elif work.apart:

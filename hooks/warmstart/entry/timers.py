@@ -20,6 +20,7 @@ from contextlib import suppress
 
 from warmstart.audit.fallback import complain
 from warmstart.harvest import spool
+from warmstart.harvest.live import ROUNDS
 from warmstart.host.files import names_in
 from warmstart.paths import Installation
 from warmstart.session import NODE_INTERVAL_S, keep
@@ -28,6 +29,7 @@ LOOK_S = 15.0  # as in warmstart-audit.service, ExecStartPre=
 LOG_FULL_S = 300.0  # its RestartSec=
 FIRST_S = 300.0  # OnBootSec= of warmstart-maintain.timer
 SPREAD_S = 600.0  # its RandomizedDelaySec=
+ROUND_S = 300.0  # as in warmstart-harvest.timer
 LAST_S = 60.0  # for the last maintenance: docs/guides/kubernetes.md has the grace period that leaves it
 STOP_S = 5.0
 
@@ -36,24 +38,34 @@ def main(prefix: str) -> int:
     """Work until SIGTERM. Return the exit status."""
     installation = Installation(prefix)
     maintenance = [f"{prefix}/bin/warmstart", "maintain"]
+    rounds = [f"{installation.libexec}/background", ROUNDS.name]
     stopped = _on_stop()
     kept: dict[str, int] = {}
-    running: subprocess.Popen[bytes] | None = None
+    running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def begin(what: str, argv: list[str]) -> bool:
+        if what in running and running[what].poll() is None:
+            return False
+        running[what] = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+        return True
+
     maintain_at, flush_at = time.monotonic() + FIRST_S + random.random() * SPREAD_S, 0.0  # noqa: S311 - no secret
+    round_at = time.monotonic() + ROUND_S
     while True:
         _keep(installation, kept)
         now = time.monotonic()
         if now >= flush_at and not _flushed(installation):
             flush_at = now + LOG_FULL_S
-        if now >= maintain_at and (running is None or running.poll() is not None):
-            running = subprocess.Popen(maintenance, stdout=subprocess.DEVNULL)
+        if now >= maintain_at and begin("maintenance", maintenance):
             maintain_at = now + NODE_INTERVAL_S
+        if now >= round_at and (not _runs_watched(installation) or begin("rounds", rounds)):
+            round_at = now + ROUND_S
         if select.select([stopped], [], [], LOOK_S)[0]:
             break
-    if running is not None:
-        running.terminate()
+    for process in running.values():
+        process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            running.wait(STOP_S)
+            process.wait(STOP_S)
     with suppress(subprocess.TimeoutExpired):
         subprocess.run(maintenance, check=False, timeout=LAST_S)
     _flushed(installation)
@@ -76,6 +88,10 @@ def _keep(installation: Installation, kept: dict[str, int]) -> None:
     for node in installation.nodes():
         if node not in kept and (lock := keep(installation.node(node))) is not None:
             kept[node] = lock
+
+
+def _runs_watched(installation: Installation) -> bool:
+    return any(names_in(f"{installation.node(node).errands}/{ROUNDS.name}") for node in installation.nodes())
 
 
 def _flushed(installation: Installation) -> bool:

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from warmstart.errand import Errand, Errands, Kind, at_work
 from warmstart.host.deadline import after
 from warmstart.host.identity import WorkerSilent
+from warmstart.paths import NodePaths
 from warmstart.session import Session
 
 Outcome = Literal["done", "later", "more"]
@@ -60,6 +61,7 @@ class Work(NamedTuple):
     by_maintenance: bool = True  # which otherwise starts the program: it takes longer than maintenance may
     patience_s: float = 0.0  # of maintenance, with a process that is at it
     apart: Apart | None = None  # None: one process does all
+    sees: Callable[[NodePaths], Sequence[Errand]] | None = None  # `due` without a session, to begin none for nothing
 
 
 def run(session: Session, work: Work, patience_s: float = 0.0) -> int:

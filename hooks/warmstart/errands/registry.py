@@ -15,6 +15,7 @@ from warmstart.session import Session
 # Kind → the module with its `WORK`, in the order in which maintenance does them.
 _CORE = {
     "harvests": "harvests",
+    "rounds": "rounds",
     "parts": "merges",
     "removals": "removals",
     "fetches": "fetches",

@@ -22,11 +22,11 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import ReadFailed, copy_data, mount_id
 from warmstart.host.space import Reservation
 from warmstart.host.untrusted import GONE, UNREADABLE, Tree, TurnedAway, open_branch
-from warmstart.lean import TYPE_CHECKING, Callable, Collection, Container, Iterator, NamedTuple, contextmanager
+from warmstart.lean import TYPE_CHECKING, Callable, Collection, Container, Iterator, NamedTuple, contextmanager, partial
 from warmstart.store.manifest import LATEST_NS, MOST_PER_BUNDLE, Entries, File, entry_weight, mark_weight
 
 if TYPE_CHECKING:
-    from warmstart.seed.overlay import FrozenOverlay
+    from warmstart.seed.overlay import OpenedOverlay
 
 CHANGED = "changed while it was read"
 HELD = "its lock is held"
@@ -73,6 +73,7 @@ class HarvestLimits(NamedTuple):
     max_entries: int
     deadline: Deadline
     after: str = ""  # a place (`place_of`): everything up to it was done before
+    settled_ns: int = 0  # of a job that runs; as in `scan.Rules`
 
 
 class Collected(NamedTuple):
@@ -91,6 +92,7 @@ class Collected(NamedTuple):
     is_empty: bool = True  # whether the job left nothing at all; of an overlay, not even a directory in its upper layer
     hides: bool = False  # whether the job removed something that an overlay showed it
     touched: Collection[str] = ()  # names of all that is no directory, and directories that hide what is below them
+    unsettled: int = 0  # entries that were left out because something of them has changed lately
 
 
 def place_of(entry: str, changed: Container[str]) -> str:
@@ -123,25 +125,25 @@ def collect(
 
     Raises `OSError` if the stage fails; unreadable files of the job are rejections.
     """
-    tally = Tally()
     mount = mount_id(base_fd)
     try:
         top_fd = open_branch(path, base_fd, mount)
     except TurnedAway as turned:
+        tally = Tally()
         if turned.reason != GONE:
             tally.add(path, turned.reason)
         return Collected({}, [], 0, 0, {}, [], tally.counts, tally.examples, "")
     try:
-        rules = Rules(entry_of, skip, seeded, limits.max_entries * NAMES_PER_ENTRY, limits.deadline)
-        scanned = scan(top_fd, mount, rules, tally)
+        rules = _rules(entry_of, skip, seeded, limits, upper=False)
         copy = _Copy(Tree(top_fd, mount, owner), stage, limits, lock)
-        return copy.all(scanned, seeded, seeded.with_other_times(scanned.seeded), tally)
+        look = partial(scan, top_fd, mount, rules)
+        return copy.all(look, rules, seeded, lambda found: seeded.with_other_times(found.seeded))
     finally:
         os.close(top_fd)
 
 
 def collect_overlay(
-    overlay: FrozenOverlay,
+    overlay: OpenedOverlay,
     *,
     owner: int,
     entry_of: Callable[[str], str | None],
@@ -157,12 +159,23 @@ def collect_overlay(
     the upper layer, because whiteouts hide everything else. Of a seeded entry, files that the job left alone come from
     the layers below; where the kernel cannot map ids they belong to root, and so do the job's own copies of them.
     """
-    tally = Tally()
-    rules = Rules(entry_of, skip, seeded, limits.max_entries * NAMES_PER_ENTRY, limits.deadline, upper=True)
-    scanned = scan(overlay.upper, mount_id(overlay.upper), rules, tally)
+    rules = _rules(entry_of, skip, seeded, limits, upper=True)
     mount = mount_id(overlay.merged)
     copy = _Copy(Tree(overlay.merged, mount, owner), stage, limits, given=Tree(overlay.merged, mount, owner, ROOT))
-    return copy.all(scanned, seeded, seeded.below(scanned.touched, entry_of), tally)
+    look = partial(scan, overlay.upper, mount_id(overlay.upper), rules)
+    return copy.all(look, rules, seeded, lambda found: seeded.below(found.touched, entry_of))
+
+
+def _rules(
+    entry_of: Callable[[str], str | None],
+    skip: Container[str],
+    seeded: SeededEntries,
+    limits: HarvestLimits,
+    *,
+    upper: bool,
+) -> Rules:
+    most = limits.max_entries * NAMES_PER_ENTRY
+    return Rules(entry_of, skip, seeded, most, limits.deadline, upper, limits.settled_ns)
 
 
 class _Copy:
@@ -182,23 +195,38 @@ class _Copy:
         self._limits = limits
         self._lock = lock
 
-    def all(self, scanned: Found, seeded: SeededEntries, suspects: Collection[str], tally: Tally) -> Collected:
-        """Copy the new entries, and those of the seeded `suspects` that the job changed, within the limits."""
+    def all(
+        self,
+        look: Callable[[Tally], Found],
+        rules: Rules,
+        seeded: SeededEntries,
+        suspects: Callable[[Found], Collection[str]],
+    ) -> Collected:
+        """Copy the new entries, and those of the seeded `suspects` that the job changed, within the limits.
+
+        Of a job that runs, what has changed by the end of it is discarded.
+        """
+        tally = Tally()
+        scanned = look(tally)
         truncated = last = ""
-        changed = {*suspects} - scanned.rejected
+        changed = {*suspects(scanned)} - scanned.rejected - scanned.unsettled
+        unsettled = len(scanned.unsettled)
         try:
-            for place in sorted(place_of(entry, changed) for entry in (*changed, *scanned.entries)):
-                if place <= self._limits.after:
-                    continue
-                entry = place[1:]
-                with _rejections(tally):
-                    if entry in changed:
-                        self._one_seeded(entry, scanned.seeded.get(entry, {}), seeded)
-                    else:
-                        self._one_new(entry, scanned.entries[entry])
-                last = place
-        except _LimitReached as reached:
-            truncated = reached.reason
+            try:
+                for place in sorted(place_of(entry, changed) for entry in (*changed, *scanned.entries)):
+                    if place <= self._limits.after:
+                        continue
+                    entry = place[1:]
+                    with _rejections(tally):
+                        if entry in changed:
+                            self._one_seeded(entry, scanned.seeded.get(entry, {}), seeded, rules.skip)
+                        else:
+                            self._one_new(entry, scanned.entries[entry])
+                    last = place
+            except _LimitReached as reached:
+                truncated = reached.reason
+            if rules.settled_ns:
+                unsettled += self._drop_moved(scanned, look(Tally()))
         finally:
             for tree in {self._tree, self._given}:
                 tree.close()
@@ -218,19 +246,35 @@ class _Copy:
             is_empty=scanned.is_empty,
             hides=scanned.hides or not self._entries.keys() >= {*self._changed},
             touched=scanned.touched,
+            unsettled=unsettled,
         )
+
+    def _drop_moved(self, before: Found, after: Found) -> int:
+        """Discard the entries of which something has changed while they were copied; return how many there are."""
+
+        def paths(found: Found, entry: str) -> Collection[str]:
+            return sorted(found.seeded.get(entry, found.entries.get(entry, ())))
+
+        moved = [e for e in self._entries if e in after.unsettled or paths(before, e) != paths(after, e)]
+        for entry in moved:
+            self._stage.discard(list(self._entries.pop(entry)))
+        self._changed = [entry for entry in self._changed if entry not in moved]
+        return len(moved)
 
     def _one_new(self, entry: str, paths: list[str]) -> None:
         self._add(entry, self._whole(self._tree, entry, paths, ()))
 
-    def _one_seeded(self, entry: str, paths: Collection[str], seeded: SeededEntries) -> None:
+    def _one_seeded(self, entry: str, paths: Collection[str], seeded: SeededEntries, skip: Container[str]) -> None:
         """Copy a seeded entry that the job changed; one that it removed is only listed."""
         given = seeded.files(entry)
         if not given:
             raise _EntryRejected(entry, BASE_GONE)
         taken = self._whole(self._given, entry, sorted({*given, *paths}), given)
         if taken and not seeded.is_changed(entry, taken):
-            self._stage.discard(list(taken))
+            if entry in skip:
+                self._stage.discard(list(taken))
+            else:  # it was taken while the job ran, and did not come into the store, or went
+                self._add(entry, taken)
             return
         self._changed.append(entry)
         if taken:

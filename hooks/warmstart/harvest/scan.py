@@ -11,7 +11,7 @@ import stat
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.untrusted import LINK, SPECIAL, UNREADABLE, TurnedAway, open_directory
-from warmstart.lean import Callable, Container, NamedTuple, suppress
+from warmstart.lean import Callable, Container, Iterator, NamedTuple, suppress
 from warmstart.store.layout import is_plain_path
 
 DEEPEST = 16
@@ -68,6 +68,7 @@ class Found(NamedTuple):
     truncated: str  # why the scan ended early, or ""
     is_empty: bool  # whether there is nothing at all below the tree's top
     hides: bool  # whether an upper layer has whiteouts: the job removed something
+    unsettled: set[str]  # entries of which something has changed after `Rules.settled_ns`
 
 
 class Rules(NamedTuple):
@@ -79,6 +80,7 @@ class Rules(NamedTuple):
     most_names: int
     deadline: Deadline
     upper: bool = False  # the tree is an overlay's upper layer: character devices 0:0 stand for removed files
+    settled_ns: int = 0  # by ctime, in nanoseconds since the epoch: what changed later is left out; 0: nothing is
 
 
 def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
@@ -87,15 +89,19 @@ def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
     Leaves out an entry if one of its files is rejected. If the scan ends early, also leaves out entries whose
     directory was not scanned completely: all files of an entry `a/b` are below `a/`.
 
+    With `settled_ns` leaves out an entry if one of its files or directories has changed since: its ctime counts, which
+    the job cannot set.
+
     `mount` is the mount id that all directories must have. Raises `OSError` if `top_fd` itself cannot be listed;
     anything else that cannot be read is a rejection in `tally`.
     """
     walk = _Walk(mount, rules, tally)
     walk.into(top_fd, "", 0)
+    left_out = walk.rejected | (unsettled := walk.unsettled())
     entries = {
         entry: sorted(files)
         for entry, files in walk.entries.items()
-        if entry not in walk.rejected and posixpath.dirname(entry) in walk.seen_whole
+        if entry not in left_out and posixpath.dirname(entry) in walk.seen_whole
     }
     return Found(
         entries=entries,
@@ -108,6 +114,7 @@ def scan(top_fd: int, mount: str, rules: Rules, tally: Tally) -> Found:
         truncated=walk.truncated,
         is_empty=walk.is_empty,
         hides=walk.hides,
+        unsettled=unsettled,
     )
 
 
@@ -123,6 +130,7 @@ class _Walk:
         self.truncated = ""
         self.is_empty = True
         self.hides = False
+        self._young: set[str] = set()  # paths that have changed after `Rules.settled_ns`
         self._mount = mount
         self._rules = rules
         self._names_left = rules.most_names
@@ -145,6 +153,18 @@ class _Walk:
                 return
         self.seen_whole.add(path)
 
+    def unsettled(self) -> set[str]:
+        """Return the entries of which a file, or a directory that is the entry's alone, has changed lately."""
+        found = {entry for path in self._young if (entry := self._rules.entry_of(path))}
+        for entry, paths in (*self.entries.items(), *self.seeded.items()) if self._young else ():
+            folders = {folder for path in paths for folder in _folders(path, entry)}
+            if not folders.isdisjoint(self._young):
+                found.add(entry)
+        return found
+
+    def _is_young(self, status: os.stat_result) -> bool:
+        return 0 < self._rules.settled_ns < status.st_ctime_ns
+
     def _is_limit_reached(self, path: str) -> bool:
         self._names_left -= 1
         self._name_bytes_left -= len(os.fsencode(path))
@@ -160,6 +180,8 @@ class _Walk:
                 folders.append(item.name)
                 return
             self.touched.add(path)
+            if self._rules.settled_ns and self._is_young(item.stat(follow_symlinks=False)):
+                self._young.add(path)
             if item.is_symlink():
                 self._turn_away(path, LINK)
             elif item.is_file(follow_symlinks=False):
@@ -184,6 +206,8 @@ class _Walk:
             if self._rules.upper and _is_opaque(fd):
                 self.touched.add(path)
             self.into(fd, path, depth)
+            if self._rules.settled_ns and self._is_young(os.fstat(fd)):
+                self._young.add(path)
         except OSError:
             self._turn_away(path, UNREADABLE)
         finally:
@@ -213,6 +237,14 @@ class _Walk:
         entry = self._rules.entry_of(path)
         if entry is not None:
             self.rejected.add(entry)
+
+
+def _folders(path: str, entry: str) -> Iterator[str]:
+    """Yield the directories of a file that are its entry's alone."""
+    folder = posixpath.dirname(path)
+    while folder == entry or folder.startswith(f"{entry}/"):
+        yield folder
+        folder = posixpath.dirname(folder)
 
 
 def _holds(entry: str, path: str) -> bool:

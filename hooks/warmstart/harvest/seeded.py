@@ -2,6 +2,9 @@
 
 An entry counts as changed if its content differs from that of its bundle. Names and times only tell which entries to
 look at: an overlay also copies up files that were merely touched.
+
+What was taken of the job itself while it ran (`harvest.live`) counts as seeded with, by a bundle without an id: it is
+always looked at, for no layer has it, and it may not have come into the store.
 """
 
 from __future__ import annotations
@@ -80,16 +83,24 @@ class SeededEntries:
         return [
             entry
             for entry, files in given.items()
-            if files and present.get(entry, {}) != {path: (file.size, file.mtime_ns) for path, file in files.items()}
+            if self._is_own(entry)
+            or (files and present.get(entry, {}) != {path: (file.size, file.mtime_ns) for path, file in files.items()})
         ]
 
     def below(self, touched: set[str], entry_of: Callable[[str], str | None]) -> list[str]:
         """Return the entries that look changed in an overlay, by the names that its upper layer has."""
-        if not touched:
+        if not touched and all(bundle.bundle for bundle in self._bundles):
             return []
         named = {entry_of(path) for path in touched}
         named.update(folder for path in touched for folder in _with_parents(path))
-        return [entry for entry in self.names if entry in named or not touched.isdisjoint(_with_parents(entry))]
+        return [
+            entry
+            for entry in self.names
+            if entry in named or self._is_own(entry) or not touched.isdisjoint(_with_parents(entry))
+        ]
+
+    def _is_own(self, entry: str) -> bool:
+        return not self._bundle_of[entry].bundle
 
 
 def _with_parents(path: str) -> Iterator[str]:

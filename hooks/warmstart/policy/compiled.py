@@ -134,6 +134,7 @@ class Harvest(NamedTuple):
     spool: int  # bytes
     deferred: int  # runs
     only_successful: bool
+    while_running: int | None = None  # seconds after which a job's caches are harvested first; None: at its end alone
 
 
 class Maintenance(NamedTuple):

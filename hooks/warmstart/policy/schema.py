@@ -418,6 +418,11 @@ class Harvest(Section):
         "Harvest only jobs that ended well ([below](#which-jobs-count-as-successful)). Each epilog then "
         "asks the controller once. If false, complete entries are harvested however the job ended.",
     )
+    while_running: Duration | None = key(
+        None,
+        "When a job's caches are first harvested [while it runs](seeding.md#while-a-job-runs). Each interval after "
+        "that is twice as long as the one before, at most a day. `null`: they are harvested at the job's end alone.",
+    )
 
 
 class Maintenance(Section):

@@ -97,11 +97,15 @@ def _unkept(match: Match, known: Known) -> Iterator[Fault]:
 
 
 def _sizes(model: PolicyModel) -> Iterator[Fault]:
-    """Yield limits that cannot be reached because of another one, and a time that undoes what is kept."""
+    """Yield limits that cannot be reached because of another one, and times that undo what another key is for."""
     seed = model.seed
     if model.files.max_size > seed.max_fetch and "max_size" in model.files.model_fields_set:
         problem = f"files.max_size is above seed.max_fetch ({format_size(seed.max_fetch)}), and no job brings back more"
         yield Fault(("files", "max_size"), problem)
+    harvest = model.harvest
+    if harvest.while_running is not None and harvest.only_successful:
+        problem = "harvest.only_successful waits for the job's end: no job is harvested while it runs"
+        yield Fault(("harvest", "while_running"), problem)
     if seed.max_fetch > seed.keep:
         problem = f"seed.max_fetch is above seed.keep ({format_size(seed.keep)}): what a job fetches does not stay"
         yield Fault(("seed", "max_fetch"), problem)
@@ -110,9 +114,12 @@ def _sizes(model: PolicyModel) -> Iterator[Fault]:
 
 
 def _unused(model: PolicyModel) -> Iterator[Fault]:
-    """Yield the site's own profiles that no rule gives."""
+    """Yield the site's own profiles that no rule gives, or that are not harvested while jobs run."""
     used = {name for rule in model.rules for name in rule.profiles}
-    for name in model.profiles:
+    for name, profile in model.profiles.items():
+        if profile.only_successful and model.harvest.while_running is not None:
+            problem = f"{name} waits for the job's end, whatever harvest.while_running says"
+            yield Fault(("profiles", name, "only_successful"), problem)
         if model.rules and name not in used:
             yield Fault(("profiles", name), f"no rule gives {name}: only jobs that ask for it get it", at_key=True)
 

@@ -59,6 +59,10 @@ class Profile(NamedTuple):
     appends to a file's name for its flock(2) lock file: the file is copied under that lock, shared. `after_success`:
     what a job leaves that failed or was killed is not harvested, for nothing tells that it is whole.
 
+    `refers_to` are the profiles, itself among them, whose entries its own name: a tool writes what it names first. Of a
+    job that runs its entries are taken only where none of these changes, and all of these were taken
+    (docs/adr/0061).
+
     `last_use` maps an entry to the file in which the tool keeps when it last used the entry, as eight bytes, to make
     room by removing what it has not used for longest. Bundles have it for each entry, all zeros
     (`profiles.last_use`), and what a job removed is not retired: it may be of use to every other job.
@@ -102,6 +106,7 @@ class Profile(NamedTuple):
     keeps: Keeps = "changed"
     lock: str = ""
     after_success: bool = False
+    refers_to: tuple[str, ...] = ()
     last_use: Callable[[str], str] | None = None
     leaves_trace: bool = False
     looked_up: Callable[[str], str] | None = None

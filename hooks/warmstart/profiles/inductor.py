@@ -119,5 +119,6 @@ PROFILE = Profile(
     repeats=repeats,
     leaves_trace=True,  # a lock for each code that it looks up
     looked_up=looked_up,
+    refers_to=("inductor", "triton"),  # a graph its code, an autograd entry its graphs, code its kernels
     in_step=True,
 )

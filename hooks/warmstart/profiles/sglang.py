@@ -85,5 +85,6 @@ PROFILE = Profile(
     relocate=_NESTED.relocate,
     names_path=_NESTED.names_path,
     in_step=True,
+    refers_to=("sglang", "triton"),  # as vllm: Inductor's cache is in it
     experimental=True,
 )

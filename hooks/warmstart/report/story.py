@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from warmstart.audit import events
+from warmstart.audit.line import timestamp
 from warmstart.audit.runs import (
     FAILED,
     ON_SUSPICION,
@@ -264,6 +265,7 @@ def _hook(run: Run, history: History) -> HookStory:
             parts += _profiles(run, history)
         if step == HARVEST:
             parts += _harvests(run)
+        parts += [Part("  while the job runs", "", told)] if step in (SEED, HARVEST) and (told := _look(run)) else []
         if step == "image":
             parts += [Part("  image", format_duration(image.seconds), _image(image)) for image in run.images]
         parts += [Part(f"  {name}", "", text) for teller, name, text in run.told if teller == step]
@@ -288,6 +290,13 @@ def _outcome(run: Run) -> str:
     if any(failure.degree == FAILED for failure in run.failures):
         return "failed" if run.hook == IMPORT else "unfinished"
     return "ok" if (run.hook == IMPORT and run.images) or run.set_of else "unfinished"
+
+
+def _look(run: Run) -> str:
+    """Return when a job is harvested next, "" if it is not while it runs."""
+    if run.look:
+        return f"it is harvested next at {timestamp(run.look)}, or when it makes the file .harvest in its cache"
+    return f"it is harvested at its end alone: {run.at_end}" if run.at_end else ""
 
 
 def _problems(run: Run, step: str) -> str:
@@ -342,7 +351,8 @@ def _harvested(harvest: Harvest, handed_in: int) -> str:
     if handed_in:
         told = f"{_counted(handed_in, 'new entr')} handed in, to be published with those of the job's other nodes"
     elif harvest.entries:
-        told = f"{_counted(harvest.entries, 'new entr')} published, {format_size(harvest.size)}{changed}{seeded}"
+        when = " while the job ran" if harvest.running else ""
+        told = f"{_counted(harvest.entries, 'new entr')} published{when}, {format_size(harvest.size)}{changed}{seeded}"
     elif harvest.retired:
         told = f"the job removed what it was given, {_counted(harvest.retired, 'entr')}: retired"
     else:

@@ -169,6 +169,7 @@ class Summary(NamedTuple):
     by_user: tuple[Uses, ...]
     sets: int  # caches of images that only steps name
     warm_sets: int  # of these, those that began with entries of a profile
+    warm_by_running: int  # jobs that began with entries of a job that still ran
     cold_by_user: tuple[ColdStarts, ...]
     unsettled: tuple[Unsettled, ...]
     around: tuple[SetByJobs, ...]
@@ -271,7 +272,8 @@ class _Adding:
         self._waits, self._imports = Durations(), Durations()
         self._cold, self._suspicions, self._rejected = Tally[str](), Tally[str](), Tally[str]()
         self._harvested = self._harvested_bytes = 0
-        self._sets = self._warm_sets = 0
+        self._sets = self._warm_sets = self._warm_by_running = 0
+        self._of_running = dict[str, int]()  # bundle that was published while its job ran → the job
         self._of_wings = Tally[str]()
         self._failures = {degree: Tally[str]() for degree in (REFUSED, DRAINED, FAILED)}
         self._hooks: dict[str, _Hook] = {}
@@ -304,10 +306,19 @@ class _Adding:
             self._jobs += 1
             period["jobs"] += 1
             self._users.add(run.user)
+            given = (bundle for seeding in run.seedings.values() for bundle in seeding.from_bundles)
+            self._warm_by_running += any(bundle in self._of_running for bundle in given)
+        self._add_running(run)
         self._sets += bool(run.set_of)
         self._warm_sets += bool(run.set_of and run.warm)
         if run.hook == PROLOG or run.set_of:
             self._add_cold(run)
+
+    def _add_running(self, run: Run) -> None:
+        if any(harvest.running for harvest in run.harvests) and len(self._of_running) < MOST_DISTINCT:
+            self._of_running |= dict.fromkeys((made.bundle for made in run.made), run.job)
+        elif run.hook == EPILOG and self._of_running:
+            self._of_running = {bundle: job for bundle, job in self._of_running.items() if job != run.job}
 
     def _add_counts(self, run: Run) -> None:
         self._removed += run.counts[events.BUNDLE_REMOVED]
@@ -454,6 +465,7 @@ class _Adding:
             by_user=_most_used(users.by_whose, TOP),
             sets=self._sets,
             warm_sets=self._warm_sets,
+            warm_by_running=self._warm_by_running,
             cold_by_user=self._cold_by_user(),
             unsettled=self._unsettled(),
             around=self._around(),

@@ -138,8 +138,8 @@ class Shown(NamedTuple):
     mapped: bool  # seeded files belong to the job by id-mapping; else to root, writable for all
 
 
-class FrozenOverlay(NamedTuple):
-    """An overlay that is read-only now."""
+class OpenedOverlay(NamedTuple):
+    """An overlay, open to be harvested; read-only unless its job runs."""
 
     upper: int  # descriptor of the upper layer: names that the job made or changed, whiteouts included
     merged: int  # descriptor of the overlay, to read content
@@ -292,20 +292,21 @@ def _detach_layers(count: int) -> None:
 
 
 @contextmanager
-def frozen_overlay(run_fd: int, profile: str, deadline: Deadline) -> Iterator[FrozenOverlay | None]:
+def opened_overlay(run_fd: int, profile: str, freeze: Deadline | None) -> Iterator[OpenedOverlay | None]:
     """Make a profile's overlay read-only and open it; yields None if it has none (extracted, or not seeded).
 
-    Raises `CacheBusy` if a process still has a file open for writing at the deadline.
+    With `freeze` None it is left to its job, which runs, as it is. Raises `CacheBusy` if a process still has a file
+    open for writing at that deadline.
     """
     with _opened(run_fd, profile) as opened:
         if opened is None:
             yield None
             return
         profile_dir, merged = opened
-        if not _make_read_only(merged, deadline):
+        if freeze and not _make_read_only(merged, freeze):
             raise CacheBusy(profile=profile)
         with opened_dir("upper", profile_dir) as upper, opened_dir(".", merged) as root:
-            yield FrozenOverlay(upper, root)
+            yield OpenedOverlay(upper, root)
 
 
 def was_shown(run_fd: int, subdir: str) -> bool:

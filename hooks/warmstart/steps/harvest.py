@@ -8,6 +8,9 @@ the audit. Profiles for which there is no time are listed in the set's `deferred
 
 Of a run on several nodes each node hands its bundles in (`store.parts`), and says so when it has no more. The last one
 starts `entry.background`, which publishes what all nodes have handed in.
+
+A job that runs is harvested in the same way (`run_live`), but for what its end alone tells: nothing is retired, spooled
+or put off, and what has changed lately is left out. The epilog then takes what was taken for seeded (docs/adr/0061).
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.host.space import Reservation
 from warmstart.lean import (
+    TYPE_CHECKING,
     Callable,
     Collection,
     Container,
@@ -46,13 +50,16 @@ from warmstart.profiles import contract, last_use, registry
 from warmstart.profiles.client import Validator
 from warmstart.record import DIED, LIVED, Record, RecordChange, SeededBundle, incarnation
 from warmstart.seed import node_cache
-from warmstart.seed.overlay import frozen_overlay, was_shown
+from warmstart.seed.overlay import opened_overlay, was_shown
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles, parts
 from warmstart.store.index import Suspicion
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull, is_user_scope
-from warmstart.store.manifest import Draft, Entries, File, Producer
+from warmstart.store.manifest import Draft, Entries, File, Producer, content_digest
 from warmstart.store.parts import RunParts
+
+if TYPE_CHECKING:
+    from warmstart.harvest.live import Taken
 
 NAME = "harvest"
 SUPERSEDED = "superseded"  # another job's version took the place of the seeded one meanwhile
@@ -99,6 +106,7 @@ class Options(NamedTuple):
     failure: Callable[[Deadline], str] | None = None  # returns why the job failed, "" if it succeeded
     after_success: frozenset[str] | None = None  # the profiles to harvest only after success; None: all
     of_head: frozenset[str] = frozenset()  # the profiles to harvest on the head node of a set alone
+    settled_ns: int = 0  # of a job that runs: by ctime, what changed later is left out; 0 after its end
 
 
 class _Harvested(NamedTuple):
@@ -109,6 +117,7 @@ class _Harvested(NamedTuple):
     late: bool  # whether time or the stage's disk ran out before everything was collected and judged
     judged: str  # up to which place it was, if it is late
     failed: StoreError | None = None  # why the bundle is not in the store
+    is_whole: bool = True  # whether no entry was left out because it has changed lately, or for want of room
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -118,6 +127,10 @@ def run(context: Context, options: Options) -> Outcome:
     `deferred`, and so are those for which the stage's disk has no room.
     """
     record = context.record
+    if record.live:
+        from warmstart.harvest import live
+
+        live.end(context.paths, record)
     deadline = context.deadline.within(options.budget)
     chosen = _to_harvest(context, options, deadline)
     total = _Total()
@@ -135,6 +148,19 @@ def run(context: Context, options: Options) -> Outcome:
         others = [(other, left.get(other.key, _Left([], {}))) for other in record.sets]
         change["sets"] = [other._replace(deferred=of_set.deferred, judged=of_set.judged) for other, of_set in others]
     return Outcome(state, {"entries": total.entries}, change, degraded=total.degraded, lost=total.lost)
+
+
+def run_live(context: Context, options: Options) -> Outcome:
+    """Harvest a job that runs. The caller holds a flock on the run's directory. Errors as of `run`."""
+    from warmstart.harvest import live  # most jobs are harvested at their end alone
+
+    deadline, total = context.deadline.within(options.budget), _Total()
+    for one in context.record.each():
+        audit = context.audit.bind(set=one.key) if one.key else context.audit
+        names = live.profiles(context.policy, one, time.time())
+        _harvest(context._replace(record=one, audit=audit), options, deadline, names, total)
+    state = "changed" if total.entries else "unchanged"
+    return Outcome(state, {"entries": total.entries}, degraded=total.degraded)
 
 
 class _Left(NamedTuple):
@@ -166,11 +192,14 @@ def _harvest(context: Context, options: Options, deadline: Deadline, profile_nam
     deferred: list[str] = []
     judged: dict[str, str] = {}
     given = _Given(_own_variables(context.record), is_same_boot=context.record.boot_id == incarnation())
+    whole: set[str] = set()
     for profile_name in profile_names:
+        if options.settled_ns and not _may_refer(context, profile_name, whole):
+            continue
         # The harvest of a profile is one bundle. If it were larger than jobs may fetch, nobody would get its entries.
         max_size = min(options.max_size - total.size, context.policy.seed.max_fetch)
         before = context.record.judged.get(profile_name, "")
-        limits = HarvestLimits(max_size, options.max_entries - total.entries, deadline, before)
+        limits = HarvestLimits(max_size, options.max_entries - total.entries, deadline, before, options.settled_ns)
         try:
             harvested = _ProfileHarvest(context, profile_name, limits, given, total.degraded).run()
         except _Late:
@@ -193,7 +222,15 @@ def _harvest(context: Context, options: Options, deadline: Deadline, profile_nam
                 deferred.append(profile_name)
                 judged |= {profile_name: harvested.judged} if harvested.judged else {}
             total.degraded += [harvested.failed] if harvested.failed else []
+            if harvested.is_whole and not (harvested.late or harvested.failed):
+                whole.add(profile_name)
     return _Left(deferred, judged)
+
+
+def _may_refer(context: Context, name: str, whole: set[str]) -> bool:
+    """Return whether all was taken of the set's other profiles to which entries of this one refer."""
+    others = {*registry.get(name, context.policy.profiles).refers_to} - {name}
+    return whole.issuperset(others & context.record.seeded.keys())
 
 
 def _own_variables(record: Record) -> frozenset[str]:
@@ -328,6 +365,11 @@ class _ProfileHarvest:
         # What the nodes of a job find stale is the head node's word alone.
         is_heard = record.head or self._place is None
         bundles_heard = self._replaceable(seeded.bundles) if is_heard else []
+        self._is_live = bool(limits.settled_ns)
+        self._taken = self._taken_so_far() if record.live else None
+        if self._taken and self._is_same_boot:
+            own = SeededBundle(record.publish_scope, "", "", [*self._taken.entries])
+            bundles_heard = [*bundles_heard, own]
         self._all_seeded = SeededEntries(seeded.bundles, self._entries_of, self._profile.names_path)
         self._seeded = self._all_seeded
         if bundles_heard != seeded.bundles:
@@ -357,6 +399,8 @@ class _ProfileHarvest:
 
     def _entries_of(self, bundle: SeededBundle) -> Entries:
         """Return the entries of a bundle that the job was seeded from: from the node's copy, else from the store."""
+        if not bundle.bundle:
+            return self._taken.entries if self._taken else {}
         with suppress(OSError, ValueError):
             return node_cache.entries_of(self._context.paths.bundles, bundle.sha256)
         where, deadline = self._namespace._replace(scope=bundle.scope), self._limits.deadline.within(STORE_SECONDS)
@@ -375,24 +419,30 @@ class _ProfileHarvest:
         if deadline.expired():
             raise _Late
         collecting = self._limits._replace(deadline=deadline.within(deadline.left() / 2))
-        stage = _staged(self._context, self._profile.name, self._degraded)
+        name = self._profile.name
+        stage = _staged(self._context, f"live.{name}" if self._is_live else name, self._degraded)
         with stage as (path, entries_fd), Reservation(entries_fd) as space:
             collected = self._collect(Stage(entries_fd, space), collecting)
             if self._is_dead:  # it proves nothing that it was built
                 self._testify(collected)
                 self._reject_all(collected.entries, EARLY_DEATH)
                 collected = collected._replace(entries={}, changed=[], truncated="")
+            is_whole = not (collected.unsettled or collected.truncated)
             valid, last = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
             if self._context.record.sampled:
                 valid = self._compared(entries_fd, valid)
             changed = {*collected.changed}
             judged = place_of(last, changed) if last else collected.reached or self._limits.after
             removed = [entry for entry in collected.changed if entry not in collected.entries]
-            retired = [] if self._profile.last_use else removed
+            retired = [] if self._profile.last_use or self._is_live else removed
             if last:  # what comes after it is left to the next harvest
                 retired = [entry for entry in retired if place_of(entry, changed) < judged]
             self._changed = [*retired, *(entry for entry in collected.changed if entry in valid)]
             late = bool(last) or collected.truncated in (OUT_OF_TIME, STAGE_FULL)
+            if self._is_live:
+                if not valid or (self._profile.refers_to and (last or not is_whole)):
+                    return _Harvested(0, collected.size, late, "", is_whole=is_whole)
+                self._take(valid)
             try:
                 bundle = self._hand_over(path, valid, space) if valid or retired else None
             except StoreError as error:  # spooled, or refused; `late` still reports what was not collected
@@ -411,22 +461,66 @@ class _ProfileHarvest:
                 retired=len(retired),
                 known=collected.skipped,
                 seeded=self._seeded_number,
-                use="" if late else self._use(collected),
+                use="" if late or self._is_live else self._use(collected),
                 own=self._own,
                 akin=self._akin(valid) if self._seeded_number and valid else 0,
                 ignored=collected.ignored,
                 ignored_examples=collected.ignored_examples,
                 truncated=OUT_OF_TIME if last else collected.truncated,
                 duration_ms=round((time.monotonic() - started) * 1000, 3),
+                **({"running": True} if self._is_live else {}),
             )
-            return _Harvested(count, collected.size, late, judged)
+            if self._is_live and bundle:
+                self._take(valid, self._absorbed(bundle))
+            return _Harvested(count, collected.size, late, judged, is_whole=is_whole)
+
+    def _taken_so_far(self) -> Taken | None:
+        """Return what was taken while the job ran, None if nothing was."""
+        from warmstart.harvest import live
+
+        taken, there = live.taken(self._context.record, self._profile.name), []
+        if taken.pending:
+            digests = {entry: content_digest(files) for entry, files in taken.pending.items()}
+            with suppress(StoreFailed, WorkerSilent):
+                deadline = self._limits.deadline.within(STORE_SECONDS)
+                there = self._context.store.worker.run(deadline, bundles.provided, self._namespace, digests)
+        entries = {**taken.entries, **{entry: files for entry, files in taken.pending.items() if entry in there}}
+        return live.Taken(taken.bundle, entries) if entries else None
+
+    def _take(self, entries: Entries, bundle: str = "") -> None:
+        """Write down what is taken while the job runs: before it is published, and with the bundle afterwards."""
+        from warmstart.harvest import live
+
+        before = self._taken or live.Taken()
+        taken = live.Taken(bundle, {**before.entries, **entries}) if bundle else before._replace(pending=entries)
+        live.note(self._context.record, self._profile.name, taken)
+
+    def _absorbed(self, bundle: str) -> str:
+        """Make one bundle of what was taken now and before: an overlay has few layers. Return the last one's id."""
+        if not self._taken or not self._taken.bundle:
+            return bundle
+        from warmstart.repack import rewrite
+        from warmstart.store import maintenance
+
+        context, where, deadline = self._context, self._namespace, self._limits.deadline
+        store, most, both = context.store, context.policy.seed.max_fetch, [self._taken.bundle, bundle]
+        settings = rewrite.RepackSettings(context.paths.absorbing, store, context.policy.validate_user)
+        try:
+            for merger in store.run_in(deadline, maintenance.plan_compaction, where, len(both), most, both):
+                if made := rewrite.compact(settings, where, merger, deadline).bundle:
+                    count = sum(map(len, merger.entries.values()))
+                    self._tell(events.BUNDLE_COMPACTED, bundle=made, replaces=both, entries=count)
+                    return made
+        except WarmstartError as error:
+            self._degraded.append(error)
+        return bundle
 
     def _collect(self, stage: Stage, limits: HarvestLimits) -> Collected:
         """Copy new entries into the stage."""
         record, profile = self._context.record, self._profile
         entry_of, owner = profile.entry_of, record.uid
-        busy = limits.deadline.within(BUSY_SECONDS)
-        with opened_dir(record.set_directory) as base, frozen_overlay(base, profile.name, busy) as overlay:
+        freeze = None if self._is_live else limits.deadline.within(BUSY_SECONDS)
+        with opened_dir(record.set_directory) as base, opened_overlay(base, profile.name, freeze) as overlay:
             self._is_overlaid = overlay is not None
             if overlay:
                 collected = collect_overlay(
@@ -547,7 +641,7 @@ class _ProfileHarvest:
         """Return what can be seen of it."""
         if self._context.record.sampled:  # it had no choice
             return contract.UNKNOWN
-        if collected.entries or collected.rejected or self._skip.was_asked:
+        if collected.entries or collected.rejected or self._skip.was_asked or self._taken:
             return contract.BUILT
         if not self._seeded_number:
             return contract.UNTOUCHED if collected.is_empty else contract.UNKNOWN
@@ -655,7 +749,8 @@ class _ProfileHarvest:
         try:
             return self._publish(fd, draft) if self._place is None else self._hand_in(self._place, fd, draft)
         except (StoreFull, StoreFailed, WorkerSilent) as error:
-            self._spool(stage, draft, error)
+            if not self._is_live:
+                self._spool(stage, draft, error)
             raise
         finally:
             os.close(fd)
@@ -720,7 +815,7 @@ class _ProfileHarvest:
 
     def _reject(self, reasons: Mapping[str, int], examples: list[tuple[str, str]]) -> None:
         """Audit rejected entries: `reasons` maps a reason to a count; `examples` are pairs of name and reason."""
-        if reasons:
+        if reasons and not self._is_live:  # then what is not whole yet is no fault, and the epilog tells of the rest
             shown = examples[:MOST_EXAMPLES]
             self._context.audit.emit(
                 events.ENTRY_REJECTED, profile=self._profile.name, reasons=dict(reasons), examples=shown

@@ -375,6 +375,15 @@ def known_entries(
         return sorted(index.providers(listing.usable(blocked)).keys() | never)
 
 
+def provided(where: Namespace, digests: dict[str, str]) -> list[str]:
+    """Return which entries readers of the scope have with this `content_digest`. Raises `StoreFailed`."""
+    with store_errors("read the index"), suppress(FileNotFoundError), opened_dir(where.path) as dir_fd:
+        providers, published = index.providers(index.read(where.path, "").bundles), index.Content(dir_fd)
+        there = digests.keys() & providers
+        return [entry for entry in there if published.digest(providers[entry], entry) == digests[entry]]
+    return []
+
+
 def unblocked(where: Namespace, user: str, uid: int) -> Blocks:
     """Return the blocklist; raises `PublishBlocked` if the user or the namespace is blocked."""
     blocked = blocklist.read(where.store)

@@ -463,7 +463,7 @@ def with_new_id(draft: Draft, blocked: Blocks, new: Manifest, before: Index, dir
         return None  # nobody knows whose version is right
     usable = before.usable(blocked)
     provided = providers(usable)
-    published = _Published(dir_fd)
+    published = Content(dir_fd)
     taking = _taking_place(draft, new, usable, provided, published)
     there = {entry for entry, listed in provided.items() if not published.is_gone(listed)}
     if not taking and there >= new.entries.keys():
@@ -481,7 +481,7 @@ def with_youngest_id(new: Manifest, before: Index) -> Manifest:
 
 
 def _taking_place(
-    draft: Draft, new: Manifest, usable: Sequence[Listed], provided: dict[str, Listed], published: _Published
+    draft: Draft, new: Manifest, usable: Sequence[Listed], provided: dict[str, Listed], published: Content
 ) -> list[str]:
     """Return the entries of which the draft's version, or their absence, takes the place.
 
@@ -508,7 +508,7 @@ def _taking_place(
     return sorted(taking)
 
 
-class _Published:
+class Content:
     """The content of published entries; reads each manifest once."""
 
     def __init__(self, dir_fd: int) -> None:

@@ -511,7 +511,9 @@ def hides(where: Namespace, writer: str, block: Block) -> int:
     return len(listing.bundles) - len(left)
 
 
-def plan_compaction(where: Namespace, writer: str, fewest: int, most_bytes: int) -> list[Merger]:
+def plan_compaction(
+    where: Namespace, writer: str, fewest: int, most_bytes: int, only: list[str] | None = None
+) -> list[Merger]:
     """Return which bundles of a namespace to merge; arguments as in `mergers`."""
     with store_errors("plan a compaction", where.path), opened_dir(where.path) as fd:
         with publish_lock(where.path):
@@ -521,17 +523,21 @@ def plan_compaction(where: Namespace, writer: str, fewest: int, most_bytes: int)
         }
         elsewhere = _elsewhere(where, writer, index.marks(listing.bundles))
     # Blocked bundles stay as they are, until they are unblocked or nobody has used them for long.
-    return mergers(
-        [listed for listed in listing.bundles if listed.bundle not in blocked], fewest, most_bytes, elsewhere
-    )
+    usable = [listed for listed in listing.bundles if listed.bundle not in blocked]
+    return mergers(usable, fewest, most_bytes, elsewhere, only)
 
 
 def mergers(
-    indexed: list[Listed], fewest: int, most_bytes: int, elsewhere: Collection[str] = frozenset()
+    indexed: list[Listed],
+    fewest: int,
+    most_bytes: int,
+    elsewhere: Collection[str] = frozenset(),
+    only: Collection[str] | None = None,
 ) -> list[Merger]:
     """Return which of a namespace's bundles to merge: per user at least `fewest`, with at most `most_bytes` together.
 
-    `indexed` is ordered oldest first. `elsewhere` are the entries that marks of this scope hide in other scopes.
+    `indexed` is ordered oldest first. `elsewhere` are the entries that marks of this scope hide in other scopes. `only`
+    are the bundles that may be merged, by default all.
     """
     replaced = {old for listed in indexed for old in listed.replaces}
     youngest = index.marks(indexed)
@@ -540,7 +546,7 @@ def mergers(
         provided[listed.bundle].append(entry)
     groups: dict[tuple[str, int], list[Listed]] = {}
     for listed in indexed:
-        if listed.bundle not in replaced:
+        if listed.bundle not in replaced and (only is None or listed.bundle in only):
             groups.setdefault((listed.user, listed.uid), []).append(listed)
     plans = []
     for (user, _), group in groups.items():

@@ -22,7 +22,7 @@ from warmstart.session import NodeOfAnotherPod, keep, require_keeper
 PROGRAM = """
 import sys
 from warmstart.entry import timers
-timers.LOOK_S, timers.FIRST_S, timers.SPREAD_S, timers.LOG_FULL_S = 0.05, 0.1, 0.0, 0.1
+timers.LOOK_S, timers.FIRST_S, timers.SPREAD_S, timers.LOG_FULL_S, timers.ROUND_S = 0.05, 0.1, 0.0, 0.1, 0.1
 sys.exit(timers.main(sys.argv[1]))
 """
 HOOKS = Path(session.__file__).parents[1]
@@ -31,9 +31,10 @@ HOOKS = Path(session.__file__).parents[1]
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """Return a prefix whose programs write into `done` what they were started for."""
-    for name, word in (("bin/warmstart", "maintained"), ("libexec/warmstart/flush", "flushed")):
+    words = {"bin/warmstart": "maintained", "libexec/warmstart/flush": "flushed", "libexec/warmstart/background": "$1"}
+    for name, word in words.items():
         program = tmp_path / name
-        program.parent.mkdir(parents=True)
+        program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(f"#!/bin/sh\necho {word} >>{tmp_path}/done\n")
         program.chmod(0o755)
     (tmp_path / "var/lib/warmstart/n1/state/7").mkdir(parents=True)
@@ -68,6 +69,16 @@ def test_it_does_what_timers_do_and_hands_on_what_it_can(site: Path, capfd: pyte
     assert process.returncode == 0
     assert done(site)[-2:] == ["maintained", "flushed"]
     assert "node n1 leaves 1 runs without an epilog, 0 bundles for the store, 0 errands" in capfd.readouterr().err
+
+
+def test_it_looks_after_jobs_that_run(site: Path) -> None:
+    """Where one is to be harvested meanwhile; no program starts where there is none."""
+    with started(site):
+        wait_until("maintenance", has(site, "maintained"), 20)
+        assert "rounds" not in done(site)
+        (site / "var/lib/warmstart/n1/errands/rounds").mkdir(parents=True)
+        (site / "var/lib/warmstart/n1/errands/rounds/1,2,0,7.0a1b2c3d").touch()
+        wait_until("a round", has(site, "rounds"), 20)
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(site: Path) -> None:

@@ -67,6 +67,19 @@ def test_limits_that_fit(sections: dict[str, Any]) -> None:
     assert list(warnings(model, KNOWN)) == []
 
 
+def test_keys_that_undo_each_other() -> None:
+    """What waits for a job's good end is not harvested while it runs."""
+    toy = {"variables": {"TOY": "{dir}"}, "entries": ["*"], "relocation": "relocatable", "only_successful": True}
+    sections: dict[str, Any] = {"harvest": {"while_running": "15m", "only_successful": True}, "profiles": {"toy": toy}}
+    rules = [{"name": "a", "profiles": ["toy"]}]
+    model = check_shape({"version": 1, "paths": {"store": "/s"}, "rules": rules, **sections})
+    assert isinstance(model, PolicyModel), model
+    assert [fault.loc for fault in warnings(model, KNOWN)] == [
+        ("harvest", "while_running"),
+        ("profiles", "toy", "only_successful"),
+    ]
+
+
 def test_a_policy_without_rules() -> None:
     """It does nothing, and looks as if it did."""
     assert found() == [("no rules: no job gets anything of warmstart",)]

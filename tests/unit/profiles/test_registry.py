@@ -11,6 +11,7 @@ import pytest
 
 from warmstart import profiles
 from warmstart.profiles import registry
+from warmstart.profiles.contract import Profile
 from warmstart.profiles.entry_files import REASONS
 from warmstart.profiles.registry import ProfileUnknown
 
@@ -59,7 +60,12 @@ def test_the_documentation_has_every_profile() -> None:
     table = DOCUMENT.read_text().partition("| profile | variables |")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
     found = {
-        row[0].strip("`"): ({*re.findall(r"`([A-Z_]+)", row[1])}, row[2].partition(" (")[0], {*row[3].split(", ")})
+        row[0].strip("`"): (
+            {*re.findall(r"`([A-Z_]+)", row[1])},
+            row[2].partition(" (")[0],
+            {*row[3].split(", ")},
+            row[4],
+        )
         for row in rows
     }
     assert found == {
@@ -67,9 +73,19 @@ def test_the_documentation_has_every_profile() -> None:
             {*registry.get(name).variables},
             registry.get(name).relocation.replace("-", " "),
             {FACTS.get(fact, fact) for fact in registry.get(name).facts},
+            while_running(registry.get(name)),
         )
         for name in registry.names()
     }
+
+
+def while_running(profile: Profile) -> str:
+    """Return what is taken of a profile of a job that runs, as the table says it."""
+    if profile.keeps != "changed" or profile.after_success:
+        return "at its end alone"
+    others = ", ".join(f"`{name}`" for name in profile.refers_to if name != profile.name)
+    taken = f"all at once, with {others}" if profile.refers_to else "each entry"
+    return f"{taken}, after `seed.suspect`" if profile.wrong_hits else taken
 
 
 def test_an_unknown_profile_is_the_policys_fault() -> None:

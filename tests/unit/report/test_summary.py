@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import sample_log
-from warmstart.audit.runs import Failure, Harvest, ImageUse, Run, runs
+from warmstart.audit.runs import Failure, Harvest, ImageUse, Made, Run, Seeding, runs
 from warmstart.report.summary import Counted, Entries, Saved, SetByJobs, Summary, Uses, summarize
 
 
@@ -40,6 +40,20 @@ def test_jobs_are_counted_on_their_first_node() -> None:
     """Users and nodes once each."""
     found = summarize([prolog(), prolog(head=False, node="n2"), prolog(user="bob")])
     assert (found.runs, found.jobs, found.users, found.nodes) == (3, 2, 2, 2)
+
+
+def test_a_start_that_is_warm_by_a_job_that_runs() -> None:
+    """As long as that job runs: afterwards the jobs would be warm all the same."""
+
+    def given(job: int, bundle: str) -> Run:
+        seeding = Seeding("numba", "overlay", 1, 1, ("user-1-a",), 0, 0.1, from_bundles=(bundle,))
+        return prolog(job=job, seedings={"numba": seeding})
+
+    live = Run("background", "0c", "n1", job=7, done_by="background", harvests=[Harvest("numba", 2, 0, 0, 9, 0.1)])
+    live.harvests[0] = live.harvests[0]._replace(running=True)
+    live.made = [Made("b1"), Made("b2", ("b0", "b1"))]
+    found = summarize([given(7, "b0"), live, given(8, "b1"), given(9, "b2"), epilog(job=7), given(10, "b2")])
+    assert (found.jobs, found.warm_by_running) == (4, 2)
 
 
 def test_what_steps_images_have_is_counted_and_starts_no_job() -> None:

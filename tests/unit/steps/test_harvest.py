@@ -523,11 +523,11 @@ def test_an_overlay_is_read_where_there_is_one(job: Job, monkeypatch: pytest.Mon
         os.close(upper)
 
     def harvest_overlay(upper: int, merged: int) -> object:
-        from warmstart.seed.overlay import FrozenOverlay
+        from warmstart.seed.overlay import OpenedOverlay
 
-        return FrozenOverlay(upper, merged)
+        return OpenedOverlay(upper, merged)
 
-    monkeypatch.setattr(harvest, "frozen_overlay", frozen)
+    monkeypatch.setattr(harvest, "opened_overlay", frozen)
     outcome = job.harvest()
     assert [type(error) for error in outcome.degraded] == ([CacheBusy] if busy else [])
     assert job.offered() == ([] if busy else [ENTRY])
@@ -732,7 +732,7 @@ def test_what_an_overlay_tells_of_its_use(  # noqa: PLR0917 - a row
     def frozen(*_: object) -> Iterator[object]:
         yield object()
 
-    monkeypatch.setattr(harvest, "frozen_overlay", frozen)
+    monkeypatch.setattr(harvest, "opened_overlay", frozen)
     monkeypatch.setattr(harvest, "collect_overlay", lambda *_, **__: found)
     given = SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [f"5m/{CODE}", ENTRY])
     job.seeded(**{profile: Seeded("ns", [given])})

@@ -16,6 +16,8 @@ from tests.support import packed
 from tests.support.alone import run_alone
 from tests.support.packed import MTIME_NS
 from tests.support.runs import a_context, events
+from warmstart.errand import Errands
+from warmstart.harvest.live import ROUNDS
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.profiles import facts, registry
@@ -110,6 +112,42 @@ def seeded(outcome: Outcome) -> dict[str, Seeded]:
 def told(node: Node, event: str) -> list[dict[str, Any]]:
     """Return the audited events of one name."""
     return events(node.context, event)
+
+
+def watching(node: Node, **changes: object) -> Outcome:
+    """Run the step where the policy has jobs harvested while they run."""
+    policy, record = node.context.policy, node.context.record
+    record = record._replace(publish_scope=SCOPES[1])._replace(**changes)  # type: ignore[arg-type]
+    policy = policy._replace(harvest=policy.harvest._replace(while_running=900))
+    node.context = node.context._replace(policy=policy, record=record)
+    return node.run()
+
+
+def test_a_job_is_harvested_while_it_runs(node: Node) -> None:
+    """Its prolog leaves an errand that says in its name when; without the key it leaves nothing."""
+    assert ("live" in node.run().record, os.path.lexists(node.context.paths.errands)) == (False, False)
+    outcome, now = watching(node), int(time.time())
+    (errand,) = Errands(node.context.paths, ROUNDS).all()
+    assert (errand.key, errand.attempts, 0 <= errand.due - now - 900 < 20) == (node.context.record.run_name, 0, True)
+    assert (outcome.record.get("live"), outcome.detail["look"]) == (True, errand.due)
+
+
+@pytest.mark.parametrize("changes", [{"nodelist": "n[1-2]"}, {"publish_scope": ""}])
+def test_a_job_that_is_harvested_at_its_end_alone(node: Node, changes: dict[str, object]) -> None:
+    """It says why."""
+    outcome = watching(node, **changes)
+    assert (outcome.record.get("live"), bool(outcome.detail["at_end"])) == (False, True)
+    assert not os.path.lexists(node.context.paths.errands)
+
+
+def test_caches_of_a_steps_image_have_no_errand_of_their_own(node: Node) -> None:
+    """They are looked at with their run's."""
+    (node.cache.parent / "sets").mkdir()
+    node.cache.parent.rename(moved := node.cache.parent.with_name("moved"))
+    (node.cache.parent / "sets").mkdir(parents=True)
+    moved.rename(node.cache.parent / "sets" / "c0ffee00")
+    assert "live" not in watching(node, key="c0ffee00").record
+    assert not os.path.lexists(node.context.paths.errands)
 
 
 def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:

@@ -1,0 +1,66 @@
+"""Harvest jobs that run. A timer starts the program; nothing begins where no run is due (docs/adr/0061).
+
+One job at a time on a node, at idle priority. Whoever ends the run ends this process, and drops the errand first.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from warmstart import record as records
+from warmstart.audit import events
+from warmstart.errand import Errand, Errands
+from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
+from warmstart.harvest import live
+from warmstart.harvest.live import ROUNDS, Watched
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir, try_flock
+from warmstart.record import Record, RecordUnreadable
+from warmstart.session import Session
+from warmstart.steps import harvest
+from warmstart.steps.contract import Context
+
+ROUND_S = 600.0  # for one job; the next round does the rest
+
+
+def look(turn: Turn) -> Outcome:
+    """Harvest one run, if it is still there, and put it off to its next round."""
+    session, errands = turn.session, Errands(turn.session.paths, ROUNDS)
+    watched, first_s, began = errands.read(turn.errand, Watched), session.policy.harvest.while_running, time.time()
+    record = _record(session, turn.errand)
+    if watched is None or record is None or first_s is None or live.why_not(session.policy, record):
+        return DONE
+    with suppress(FileNotFoundError), opened_dir(record.run_directory) as run:
+        # Whoever ends the run drops the errand, and then ends who has the lock.
+        if not try_flock(run) or errands.find(turn.errand.key) is None:
+            return LATER
+        due = live.again(session.paths, turn.errand, watched, began, first_s)
+        settled_ns = int((began - live.SETTLING * first_s) * 1e9)
+        audit = session.audit.for_job(**record.job_labels).bind(step=harvest.NAME)
+        context = Context(session.policy, session.paths, record, audit, after(ROUND_S), session.store)
+        rules = session.policy.harvest
+        options = harvest.Options(ROUND_S, rules.max_size, rules.max_entries, settled_ns=settled_ns)
+        outcome = harvest.run_live(context, options)
+        for failure in outcome.degraded:
+            audit.emit(events.STEP_FAILED, error=failure.as_audit())
+        session.failures.extend(outcome.degraded)
+        audit.emit(events.STEP_FINISHED, outcome=outcome.state, look=due, **outcome.detail)
+        return LATER
+    return DONE
+
+
+def _record(session: Session, errand: Errand) -> Record | None:
+    """Return the record of a run that is to be harvested while it runs, None of any other."""
+    with suppress(RecordUnreadable, ValueError):
+        record = records.load(session.paths.state, int(errand.key.partition(".")[0]))
+        if record and record.live and record.run_name == errand.key and record.boot_id == records.incarnation():
+            return record
+    return None
+
+
+WORK = {
+    ROUNDS.name: Work(
+        ROUNDS, look, lambda session, _: live.due(session.paths), step=harvest.NAME, by_maintenance=False, sees=live.due
+    )
+}

@@ -1,0 +1,150 @@
+"""Jobs that run, and are harvested meanwhile (docs/adr/0061): when, of what, and what was taken. Runs as root.
+
+The prolog leaves an errand for the run. A timer looks at the errands' names every few minutes, and for the file `WORD`
+at the top of the run's caches, by which the job says itself that it is time. Whoever harvests holds a flock on the
+run's directory, and is ended by whoever ends the run.
+
+What was taken of a profile stands in a file of root's beside the cache, `.taken-PROFILE`, which goes with it. It is
+written before anything is published, and once more afterwards: where a process died in between, the store tells.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from warmstart.errand import Errand, Errands, Kind
+from warmstart.host import files, wire
+from warmstart.host.deadline import after
+from warmstart.host.files import names_in, opened_dir, read_small, replace_file
+from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, suppress
+from warmstart.paths import SETS, NodePaths
+from warmstart.profiles import registry
+from warmstart.profiles.defined import FILES
+from warmstart.record import Record
+from warmstart.store.manifest import Entries
+
+if TYPE_CHECKING:
+    from warmstart.policy.compiled import Policy
+
+ROUNDS = Kind("rounds")
+WORD = ".harvest"
+LONGEST_S = 86_400.0  # between two rounds
+SETTLING = 0.1  # of `harvest.while_running`: what an entry must not have changed for
+
+_TAKEN = ".taken-"
+_LONGEST = 64 << 20
+_ENDING_S = 1.0  # for a killed process to end
+
+
+class Watched(NamedTuple):
+    """What the errand says of a run."""
+
+    run_directory: str
+    looked: float  # when its last round began, or its caches were shown; in seconds since the epoch
+
+
+class Taken(NamedTuple):
+    """What was taken of a profile while the job ran."""
+
+    bundle: str = ""  # the last one with it
+    entries: Entries = {}  # noqa: RUF012 - never mutated, like the rest
+    pending: Entries = {}  # noqa: RUF012 - being published
+
+
+def why_not(policy: Policy, record: Record) -> str:
+    """Return why a job is harvested at its end alone, "" if it is harvested while it runs, too."""
+    if record.nodelist:
+        return "it has several nodes"
+    if record.fresh or record.sampled:
+        return "it began cold on purpose"
+    if policy.harvest.only_successful:
+        return "harvest.only_successful"
+    scope = record.publish_scope
+    return "" if scope and not policy.is_guarded(scope) else "nodes publish nothing of it"
+
+
+def profiles(policy: Policy, one: Record, now: float) -> list[str]:
+    """Return the profiles of a set that are harvested while its job runs, those first that others refer to.
+
+    Left out are single files that are rewritten, declared files, what counts only after success, and all that says
+    something by how the job ends (docs/adr/0060).
+    """
+    known, young = {*registry.names(policy.profiles)} - {FILES, *one.suspicions}, now - one.began
+    found = [registry.get(name, policy.profiles) for name in one.seeded if name in known]
+    taken = [
+        profile
+        for profile in found
+        if profile.keeps == "changed"
+        and not profile.after_success
+        and not (profile.wrong_hits and young < (policy.seed.suspect or 0))
+    ]
+    return [profile.name for profile in sorted(taken, key=lambda profile: bool(profile.refers_to))]
+
+
+def watch(policy: Policy, paths: NodePaths, record: Record) -> dict[str, object]:
+    """Leave an errand for a run; return `look`, when it is due in seconds since the epoch, or `at_end`, why not."""
+    if reason := why_not(policy, record):
+        return {"at_end": reason}
+    now = int(time.time())
+    errand = Errand(str(record.uid), now + (policy.harvest.while_running or 0), 0, record.run_name)
+    try:
+        Errands(paths, ROUNDS).put(errand, Watched(record.run_directory, now))
+    except OSError as error:
+        return {"at_end": error.strerror}
+    return {"look": errand.due}
+
+
+def due(paths: NodePaths) -> list[Errand]:
+    """Return the runs that are to be harvested now: by the names of errands, and by the jobs' own word."""
+    now, errands = time.time(), Errands(paths, ROUNDS)
+    return [errand for errand in errands.all() if not 0 < errand.due - now < LONGEST_S or _is_asked(errands, errand)]
+
+
+def again(paths: NodePaths, errand: Errand, watched: Watched, began: float, first_s: int) -> int:
+    """Put a run off to its next round; return when that is due."""
+    later = errand._replace(attempts=errand.attempts + 1)
+    later = later._replace(due=int(time.time() + min(first_s * 2.0**later.attempts, LONGEST_S - 1)))
+    Errands(paths, ROUNDS).put(later, watched._replace(looked=began))
+    return later.due
+
+
+def end(paths: NodePaths, record: Record) -> None:
+    """Have a run harvested no more while it runs, and end who does so. An errand that stays goes when it is due."""
+    with suppress(OSError):
+        Errands(paths, ROUNDS).drop(record.run_name)
+    with suppress(OSError), opened_dir(record.run_directory) as fd:
+        files.end_flock_holders(fd, after(_ENDING_S))
+
+
+def taken(one: Record, profile: str) -> Taken:
+    """Return what was taken of a profile of a set; nothing if that cannot be read, which the store then tells."""
+    with suppress(OSError, ValueError):
+        return wire.from_object(Taken, wire.parse(read_small(f"{one.set_directory}/{_TAKEN}{profile}", _LONGEST)))
+    return Taken()
+
+
+def note(one: Record, profile: str, what: Taken) -> None:
+    """Write down what is taken of a profile of a set. Raises `OSError`."""
+    data = dumps(what._asdict()).encode()
+    if len(data) > _LONGEST:  # `taken` would refuse it
+        raise OSError(errno.EFBIG, f"what was taken has {len(data)} bytes of names")
+    with opened_dir(one.set_directory) as fd:
+        replace_file(fd, _TAKEN + profile, data, 0o600, durable=False)
+
+
+def _is_asked(errands: Errands, errand: Errand) -> bool:
+    """Return whether a job has given its word since the last round: by the file's ctime, which it cannot set."""
+    watched = None
+    with suppress(OSError):
+        watched = errands.read(errand, Watched)
+    top = watched.run_directory if watched else ""
+    places = [top, *(f"{top}/{SETS}/{key}" for key in names_in(f"{top}/{SETS}"))] if top else []
+    for place in places:
+        with suppress(OSError), opened_dir(f"{place}/cache") as fd:
+            status = os.stat(WORD, dir_fd=fd, follow_symlinks=False)
+            if watched and stat.S_ISREG(status.st_mode) and status.st_ctime > watched.looked:
+                return True
+    return False

@@ -1,0 +1,207 @@
+"""A server that compiles and does not end, on real Slurm: its replica on another node is warm meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.accounts import ALICE
+from tests.cluster.processes import wait_until
+from tests.cluster.site import Site, result
+from tests.support.requirements import need_module
+from warmstart.host.wire import parse
+
+FIRST_S = 60  # an entry has settled after a tenth of it
+LIVE = f"""\
+harvest: {{while_running: {FIRST_S}s}}
+rules:
+  - name: everyone
+    profiles: [numba, jax, inductor, triton]
+    scope: user
+"""
+MODULES = {"numba": "numba", "jax": "jax", "inductor": "torch"}
+
+
+@pytest.fixture
+def live(installed: Site, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """Give a site with an empty store that harvests jobs while they run."""
+    store = installed.new_store(installed.cluster.base / f"store-{abs(hash(request.node.name))}")
+    installed.write_policy(LIVE, store=str(store))
+    yield installed
+    installed.write_policy()
+
+
+class Server:
+    """A job that compiles in waves, and then serves until somebody ends it."""
+
+    def __init__(self, site: Site, *waves: str, node: str = "n1", options: tuple[str, ...] = ()) -> None:
+        """Each wave is a TOOL of tests/jobs, with its argument; each but the first waits for `go`."""
+        self.site, self.node = site, node
+        self._go = site.cluster.base / f"go-{time.time_ns()}"
+        script = "#!/bin/sh\n"
+        for number, wave in enumerate(waves):
+            tool, _, argument = wave.partition(" ")
+            script += f"while [ ! -e {self._go}-{number} ]; do sleep 0.1; done\n" if number else ""
+            script += f"{site.cluster.python} {site.jobs}/{tool}_job.py {argument}\necho wave {number} is done\n"
+        script += f'while [ ! -e {self._go}-word ]; do sleep 0.1; done\n: >"$WARMSTART_CACHE/.harvest"\n'
+        script += "echo serves\nsleep 900\n"
+        self.id = site.cluster.submit(script, ALICE, f"--nodelist={node}", "--cpus-per-task=2", *options)
+
+    def said(self, text: str) -> None:
+        """Wait until the job has said something."""
+        wait_until(text, lambda: text in self.site.cluster.job(self.id).output, 240)
+
+    def go(self, what: int | str) -> None:
+        """Let the job go on to a wave, or give its word."""
+        Path(f"{self._go}-{what}").touch()
+
+    @property
+    def cache(self) -> Path:
+        """The job's cache, as root sees it."""
+        (run,) = (self.site.workspace / self.node).glob(f"{self.id}.*")
+        return run / "cache"
+
+    def hasten(self) -> None:
+        """Have the run's next round begin at the next look."""
+        directory = self.site.var / self.node / "errands" / "rounds"
+        (name,) = [name for name in os.listdir(directory) if f",{self.id}." in name]
+        owner, _, rest = name.partition(",")
+        os.rename(directory / name, directory / f"{owner},1,{rest.partition(',')[2]}")
+
+    def harvested(self) -> dict[str, int]:
+        """Return the entries that were published while the job ran, by profile."""
+        found: dict[str, int] = {}
+        for event in self.site.events(self.id, "cache.harvested"):
+            if event.get("running"):
+                found[event["profile"]] = found.get(event["profile"], 0) + event["entries"]
+        return found
+
+
+def look(site: Site) -> None:
+    """Do what the timer does, once everything has settled."""
+    time.sleep(FIRST_S / 10 + 0.5)
+    program = site.cluster.prefix / "libexec/warmstart/background"
+    done = subprocess.run([program, "rounds"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@contextmanager
+def stopped_at_its_stage(site: Site, server: Server) -> Iterator[subprocess.Popen[bytes]]:
+    """Harvest a server, and stop in the middle of it."""
+    time.sleep(FIRST_S / 10 + 0.5)
+    with subprocess.Popen([site.cluster.prefix / "libexec/warmstart/background", "rounds"]) as process:
+        stage = site.var / server.node / "stage"
+        try:
+            while not list(stage.glob(f"{server.id}.*.live.*")):
+                assert process.poll() is None
+                time.sleep(0.001)
+            process.send_signal(signal.SIGSTOP)
+            yield process
+        finally:
+            process.kill()
+
+
+def warm(site: Site, tool: str, node: str) -> tuple[int, int]:
+    """Run a replica on another node to its end; return its own counters of hits and misses."""
+    ended = site.cluster.wait(site.compile_job(tool, ALICE, node), 300)
+    assert ended.state == "COMPLETED", ended
+    report = result(ended.output)
+    return report["cache_hits"], report["cache_misses"]
+
+
+def published(site: Site, profile: str) -> dict[str, dict[str, str]]:
+    """Return what readers have: entry → file → SHA-256, by the youngest manifest that is not replaced."""
+    found: dict[str, dict[str, str]] = {}
+    store = max(site.cluster.base.glob("store-*"), key=lambda path: path.stat().st_mtime_ns)
+    for path in sorted(store.glob(f"artifacts/user-*/{profile}/*/*.json")):
+        if path.name != "index.json":
+            raw: Any = parse(path.read_bytes())
+            for entry, files in raw["entries"].items():
+                found[entry] = {
+                    entry + name[1:] if name.startswith("/") else name: file[1] for name, file in files.items()
+                }
+    return found
+
+
+def test_a_replica_is_warm_while_the_first_one_serves(live: Site) -> None:
+    """After each wave; by the job's own word, too; and its end adds nothing but what came last."""
+    for module in MODULES.values():
+        need_module(module)
+    server = Server(live, "numba", "numba array", "jax")
+    server.said("wave 0 is done")
+    server.hasten()
+    look(live)
+    assert server.harvested() == {"numba": 2}
+    assert warm(live, "numba", "n2") == (2, 0)
+    server.go(1)
+    server.said("wave 1 is done")
+    server.go(2)
+    server.said("wave 2 is done")
+    server.go("word")
+    server.said("serves")
+    look(live)
+    assert server.harvested() == {"numba": 4, "jax": 3}
+    assert warm(live, "numba array", "n3") == (2, 0)
+    assert warm(live, "jax", "n2") == (3, 0)
+    for profile in ("numba", "jax"):
+        there = published(live, profile)
+        assert there
+        for files in there.values():
+            for name, digest in files.items():
+                assert hashlib.sha256((server.cache / profile / name).read_bytes()).hexdigest() == digest
+    story = live.command("explain", str(server.id)).stdout
+    assert "while the job ran" in story
+    live.cluster.cancel(server.id)
+    live.finish(server.id)
+    ended = [e for e in live.events(server.id, "cache.harvested") if not e.get("running")]
+    assert {e["profile"]: (e["entries"], e["use"]) for e in ended if e["profile"] in ("numba", "jax")} == {
+        "numba": (0, "built"),
+        "jax": (0, "built"),
+    }
+    assert live.leftovers() == []
+    assert os.listdir(live.var / "n1/errands/rounds") == []
+
+
+def test_inductor_is_taken_with_what_it_refers_to(live: Site) -> None:
+    """A graph, its code and its kernels: the replica hits."""
+    need_module("torch")
+    server = Server(live, "inductor")
+    server.said("wave 0 is done")
+    server.hasten()
+    look(live)
+    assert server.harvested()["inductor"] > 0
+    hits, misses = warm(live, "inductor", "n2")
+    assert (hits > 0, misses) == (True, 0)
+    live.cluster.cancel(server.id)
+    live.finish(server.id)
+
+
+@pytest.mark.parametrize("how", ["cancel", "requeue"])
+def test_a_job_that_ends_while_it_is_harvested(live: Site, how: str) -> None:
+    """Its epilog ends the harvest, and brings all."""
+    need_module("numba")
+    site = live
+    server = Server(site, "numba", options=("--requeue",))
+    server.said("wave 0 is done")
+    server.hasten()
+    with stopped_at_its_stage(site, server) as stopped:
+        ends: dict[str, Callable[[int], None]] = {"cancel": site.cluster.cancel, "requeue": site.cluster.requeue}
+        ends[how](server.id)
+        wait_until("the end of its run", lambda: bool(site.events(server.id, "hook.finished")[1:]), 60)
+        assert stopped.wait(20) == -9
+    ended = [e for e in site.events(server.id, "cache.harvested") if e["profile"] == "numba"]
+    assert [(e["entries"], e.get("running")) for e in ended][:1] == [(2, None)]
+    if how == "requeue":
+        site.cluster.cancel(server.id)
+    site.finish(server.id)
+    assert os.listdir(site.var / "n1/errands/rounds") == []
+    assert warm(site, "numba", "n2") == (2, 0)

@@ -1,0 +1,90 @@
+"""Real tools that compile while they are harvested again and again: what was taken then, and at the end, is right.
+
+Two stores: one is harvested all the time, and at the end; the other one at the end alone. Both have the same then, byte
+for byte. The tests need no cluster and no GPU. Without a tool its tests fail in CI (CI=true) and are skipped elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.live_jobs import LiveJob
+from tests.support.requirements import need_module
+from warmstart.profiles import registry
+from warmstart.record import Seeded
+
+JOBS = Path(__file__).parents[1] / "jobs"
+# What each compiles of its own, and what that refers to; numba's second program writes anew what the first one made.
+TOOLS = {
+    "numba": ("numba", ("numba", "numba array", "numba_kinds two_types kernel_and_wrapper")),
+    "triton": ("triton", ("triton", "triton hip")),
+    "jax": ("jax", ("jax",)),
+    "inductor": ("torch", ("inductor",)),
+}
+SETTLED_S = 0.1  # far less than a site has: what is not complete is to be seen, if it can be
+
+
+@pytest.fixture(params=TOOLS)
+def tool(request: pytest.FixtureRequest) -> str:
+    """Return an installed tool."""
+    name: str = request.param
+    need_module(TOOLS[name][0])
+    return name
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, tool: str) -> Iterator[tuple[LiveJob, LiveJob]]:
+    """Give a job that is harvested all the time, and one that is harvested at its end alone."""
+    both = LiveJob(tmp_path / "live"), LiveJob(tmp_path / "end")
+    for job in both:
+        seeded = {name: Seeded("ns") for name in (tool, *registry.get(tool).refers_to)}
+        job.context = job.context._replace(record=job.context.record._replace(seeded=seeded))
+    yield both
+    for job in both:
+        job.close()
+
+
+def started(job: LiveJob, tool: str, program: str) -> subprocess.Popen[bytes]:
+    """Start one of the job's programs."""
+    cache = job.cache.parent
+    environment = {"PATH": os.defpath, "HOME": str(job.root), "TMPDIR": str(job.root)}
+    for name in (tool, *registry.get(tool).refers_to):
+        environment |= registry.get(name).environment(str(cache))
+    name, *arguments = program.split()
+    argv = [sys.executable, str(JOBS / f"{name}_job.py"), *arguments]
+    return subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def test_what_is_taken_under_load_is_what_the_end_brings(jobs: tuple[LiveJob, LiveJob], tool: str) -> None:
+    """At each moment readers have only what a tool has finished, and at the end all that it made."""
+    live, end = jobs
+    rounds, early = 0, 0
+    for program in TOOLS[tool][1]:
+        with started(live, tool, program) as process:
+            while process.poll() is None:
+                live.look(time.time_ns() - int(SETTLED_S * 1e9))
+                rounds += 1
+                early = max(early, sum(len(live.contents(name)) for name in live.context.record.seeded))
+    shutil.rmtree(end.cache.parent)
+    shutil.copytree(live.cache.parent, end.cache.parent)
+    live.look()
+    taken = {name: live.contents(name) for name in live.context.record.seeded}
+    for job in jobs:
+        assert job.end().degraded == []
+    for name in live.context.record.seeded:
+        assert live.contents(name) == end.contents(name)
+        for files in taken[name].values():
+            for path, digest in files.items():
+                assert hashlib.sha256((live.cache.parent / name / path).read_bytes()).hexdigest() == digest
+    assert taken[tool] == live.contents(tool)
+    assert rounds > 1
+    print(f"{tool}: {rounds} rounds, {early} entries before the end, {len(taken[tool])} at it")  # noqa: T201

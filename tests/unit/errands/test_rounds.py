@@ -1,0 +1,193 @@
+"""Jobs that run are harvested when it is time, or at their own word: one at a time, and until they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.entry_site import EntrySite
+from tests.support.runs import a_record
+from warmstart import record as records
+from warmstart import run_end
+from warmstart.audit.journal import Journal
+from warmstart.entry import background
+from warmstart.errand import Errand, Errands
+from warmstart.errands import rounds
+from warmstart.harvest import live
+from warmstart.harvest.live import LONGEST_S, ROUNDS, WORD
+from warmstart.host import process
+from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir, try_flock
+from warmstart.record import Record
+from warmstart.steps import harvest
+from warmstart.steps.contract import Context, Outcome
+from warmstart.steps.harvest import Options
+
+FIRST_S = 900
+
+
+class Runs:
+    """A node with runs that are watched, and what is harvested of them."""
+
+    def __init__(self, site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.site = site
+        self.paths = site.paths
+        self.looked: list[tuple[int, float]] = []  # job, and for how long what is taken must not have changed
+
+        def run_live(context: Context, options: Options) -> Outcome:
+            with opened_dir(context.record.run_directory) as fd:
+                assert not try_flock(fd)  # so that whoever ends the run ends the harvest
+            self.looked.append((context.record.job_id, time.time() - options.settled_ns / 1e9))
+            return Outcome("changed", {"entries": 1})
+
+        monkeypatch.setattr(harvest, "run_live", run_live)
+        monkeypatch.setattr(process, "be_idle", lambda: None)
+
+    def begin(self, job: int, first_s: int = FIRST_S, **changes: object) -> Record:
+        """Have a job's prolog leave its record and the errand."""
+        given = {"workspace": f"{self.site.root}/workspace", "publish_scope": "user-1-a", "live": True}
+        record = a_record(job_id=job, run_id=f"{job:08x}", **{**given, **changes})
+        os.makedirs(f"{record.run_directory}/cache")
+        os.makedirs(f"{self.paths.state}/{job}", mode=0o700)
+        records.save(self.paths.state, record)
+        policy = self.site.policy
+        policy = policy._replace(harvest=policy.harvest._replace(while_running=first_s))
+        if "look" not in live.watch(policy, self.paths, record):  # it was left while the policy had another rule
+            live.watch(
+                policy, self.paths, record._replace(nodelist="", fresh=False, sampled=False, publish_scope="site")
+            )
+        return record
+
+    def program(self) -> list[int]:
+        """Run the program as the timer does; return the jobs that were harvested."""
+        before = len(self.looked)
+        assert background.main(self.site.installation.prefix, [ROUNDS.name]) == 0
+        return [job for job, _ in self.looked[before:]]
+
+    def waiting(self) -> list[Errand]:
+        """Return the errands."""
+        return Errands(self.paths, ROUNDS).all()
+
+
+@pytest.fixture
+def runs(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """Return a node of a site that harvests jobs while they run."""
+    policy = entry_site.policy
+    entry_site.write(policy._replace(harvest=policy.harvest._replace(while_running=FIRST_S)))
+    os.makedirs(entry_site.paths.state, mode=0o700)
+    return Runs(entry_site, monkeypatch)
+
+
+def test_it_is_not_time_yet(runs: Runs) -> None:
+    """Then no session begins, which would leave events."""
+    runs.begin(7)
+    assert (runs.program(), os.path.lexists(runs.paths.journal)) == ([], False)
+
+
+def test_a_round_is_put_off_twice_as_far_each_time(runs: Runs) -> None:
+    """An entry must not have changed for a tenth of the first interval; a day is the longest."""
+    record, ago = runs.begin(7, first_s=-1), []
+    for _ in range(9):
+        (errand,) = runs.waiting()
+        Errands(runs.paths, ROUNDS).hasten(errand)
+        assert runs.program() == [7]
+        (errand,) = runs.waiting()
+        ago.append(round(errand.due - time.time(), -1))
+    assert ago == [min(FIRST_S * 2**number, LONGEST_S) for number in range(1, 10)]
+    assert 90 <= runs.looked[0][1] < 100
+    assert errand.owner == str(record.uid)
+
+
+@pytest.mark.parametrize("place", ["cache", "sets/c0ffee00/cache"])
+def test_a_job_says_itself_that_it_is_time(runs: Runs, place: str) -> None:
+    """In whichever container, by a file; it counts once. Neither a link nor an old file does."""
+    record = runs.begin(7)
+    cache = Path(record.run_directory, place)
+    cache.mkdir(parents=True, exist_ok=True)
+    (cache / WORD).symlink_to("/etc/passwd")
+    assert runs.program() == []
+    (cache / WORD).unlink()
+    time.sleep(0.02)
+    (cache / WORD).touch()
+    os.utime(cache / WORD, (1, 1))  # its ctime counts
+    assert [runs.program(), runs.program()] == [[7], []]
+
+
+def test_a_clock_that_was_set_back_delays_none_for_ever(runs: Runs) -> None:
+    """Nothing waits for longer than a day."""
+    runs.begin(7, first_s=int(3 * LONGEST_S))
+    assert runs.program() == [7]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"boot_id": "another"}, {"nodelist": "n[1-2]"}, {"fresh": True}, {"sampled": True}, {"publish_scope": ""}],
+)
+def test_what_is_harvested_at_its_end_alone_waits_for_it(runs: Runs, changes: dict[str, object]) -> None:
+    """Such an errand is dropped, also that of a run of an earlier boot."""
+    runs.begin(7, first_s=-1, **changes)
+    assert (runs.program(), runs.waiting()) == ([], [])
+
+
+def test_the_policy_has_it_no_more(runs: Runs) -> None:
+    """What waits is dropped."""
+    runs.begin(7, first_s=-1)
+    policy = runs.site.policy
+    runs.site.write(policy._replace(harvest=policy.harvest._replace(while_running=None)))
+    assert (runs.program(), runs.waiting()) == ([], [])
+
+
+def test_an_errand_of_a_run_that_is_over(runs: Runs) -> None:
+    """Its job may run again, with another run."""
+    record = runs.begin(7, first_s=-1)
+    records.save(runs.paths.state, record._replace(run_id="deadbeef"))
+    assert (runs.program(), runs.waiting()) == ([], [])
+
+
+def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
+    """The process that has its lock is killed, and no other begins."""
+    record = runs.begin(7, first_s=-1)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        with opened_dir(record.run_directory) as fd:
+            try_flock(fd)
+            os.write(writing, b"x")
+            time.sleep(60)
+        os._exit(0)
+    assert os.read(reading, 1) == b"x"
+    assert runs.program() == []  # the lock is held, so another one is at it
+    with runs.site.client() as store:
+        audit = Journal(runs.paths.journal, {"hook": "epilog", "run_id": record.run_id})
+        ending = run_end.Ending(runs.site.policy, runs.paths, record, audit, store)
+        run_end.supersede(ending, after(10), rebooted=False)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert (runs.waiting(), os.path.lexists(record.run_directory)) == ([], False)
+
+
+def test_an_errand_that_was_dropped_meanwhile(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever ends the run drops it before it looks for the lock, so it is looked for with the lock."""
+    record = runs.begin(7, first_s=-1)
+
+    def locked(fd: int) -> bool:
+        live.end(runs.paths, record)
+        return try_flock(fd)
+
+    monkeypatch.setattr(rounds, "try_flock", locked)
+    assert (runs.program(), runs.waiting()) == ([], [])
+
+
+def test_another_pods_node_is_left_alone(runs: Runs) -> None:
+    """Its runs are of another incarnation, and no errand of it is dropped."""
+    runs.begin(7, first_s=-1, boot_id="another pod")
+    os.makedirs(runs.paths.locks, mode=0o700)
+    kept = Path(runs.paths.locks, "kept")
+    kept.write_text("another pod")
+    with kept.open() as held:
+        assert try_flock(held.fileno())
+        assert runs.program() == []
+    assert len(runs.waiting()) == 1
