@@ -75,6 +75,7 @@ def test_unpacking_killed_before_every_change(site: ShelfSite, whole: bool) -> N
         return background.main(str(site.base), [UNPACKS.name, NODE, key.tree])
 
     def prepare() -> None:
+        records.forget(site.paths.state, 7)
         shutil.rmtree(site.shelf, ignore_errors=True)
         shutil.rmtree(f"{site.paths.errands}/{UNPACKS.name}", ignore_errors=True)
         assert site.ask(key) == ""

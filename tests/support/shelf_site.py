@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -14,13 +16,14 @@ from warmstart import record as records
 from warmstart.entry import background
 from warmstart.errand import Asker, Errands
 from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir
 from warmstart.images.store import published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import Charged
 from warmstart.images.store.published import ImageDraft
 from warmstart.images.unpacked import ImageKey, Unpacked, take
 from warmstart.images.unpacking import Tree, on_node
-from warmstart.images.unpacks import UNPACKS, ask
+from warmstart.images.unpacks import UNPACKS, _waiting, ask
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
@@ -109,6 +112,12 @@ class ShelfSite:
     def take(self, key: ImageKey, job_id: int = 7) -> Unpacked | None:
         """Take a tree for a job."""
         return take(str(self.shelf), key, self.paths, self.job(job_id), after(5))
+
+    @contextmanager
+    def awaited(self, key: ImageKey) -> Iterator[None]:
+        """Have somebody wait for an image."""
+        with opened_dir(str(self.shelf)) as fd, _waiting(fd, key.tree, after(5)):
+            yield
 
     def trees(self) -> list[Tree]:
         """Return what is there."""

@@ -46,7 +46,7 @@ OVERHEAD = 16 << 20
 FEATURES = "^has_journal,^resize_inode"
 OPTIONS = "noinit_itable,barrier=0,errors=continue"
 EVERY_S = 1.0
-LOOK_SHARE = 4  # measuring may take at most about one part in this many of the time
+LOOK_SHARE = 9  # measuring may take at most about one part in this many of the time
 DEEPEST = 200  # nested directories: no image has so many, and each level takes a descriptor
 STAT_BLOCK = 512  # bytes in st_blocks
 # EXT4_IOC_SHUTDOWN, which is FS_IOC_SHUTDOWN, and EXT4_GOING_FLAGS_NOLOGFLUSH (fs/ext4/ext4.h).

@@ -1,10 +1,11 @@
 """Images that lie unpacked on this node, once for all jobs that start there (docs/reference/images.md, Unpacked once).
 
-    <paths.shelf>/<node>/images/        root, 0700; its flock: shared by who takes a tree, exclusive by who evicts one
+    <paths.shelf>/<node>/images/        root, 0700; its flock: shared by who takes a tree, exclusive by who renames one
         <name>/                         root, 0700; its mtime is the last use
             tree/                       the image's files; all belong to the account that has unpacked them
             about.json                  `About`
-        <name>.unpacking/               being made while a process holds a flock on it, otherwise abandoned
+        <name>.unpacking/               being made while a process holds a flock on it, otherwise abandoned; whole when
+                                        it has about.json, and then on its way to the disk
         <name>.<hex>.gone/              on its way out
 
 A tree's name is a hash of the image's name in the store and of the store that it lies in. So a private image has a tree
@@ -12,7 +13,9 @@ of its own scope, which nobody finds who knows the image's digest alone. Whoever
 may read that scope.
 
 A run's state names the tree before anything of it is shown (`record.note_tree`), and an eviction reads these names. So
-no tree goes while a run lives that was given it. Runs as root. Hot path of jobs on nodes with a shelf.
+no tree goes while a run lives that was given it. Whoever waits is given a tree that is whole: enroot's own is not
+written to the disk either before a container starts. Its name it gets later, so that after a crash no half tree has
+one. Runs as root. Hot path of jobs on nodes with a shelf.
 `unpacks` asks for a tree, `unpacking` makes and evicts them.
 """
 
@@ -24,7 +27,7 @@ import os
 from warmstart import record as records
 from warmstart.host import files
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import opened_dir
+from warmstart.host.files import PATH, opened_dir
 from warmstart.lean import TYPE_CHECKING, NamedTuple, sha256, suppress
 from warmstart.paths import NodePaths
 
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from warmstart.record import Record
 
 TREE = "tree"
+ABOUT = "about.json"
+UNPACKING = ".unpacking"
 FOLDER = "images"  # of a node, on the shelf
 LOCK_PAUSE_S = 0.005
 
@@ -58,6 +63,12 @@ class Unpacked(NamedTuple):
     uid: int  # of all its files
     gid: int  # the same
 
+    def open(self) -> int:
+        """Return a descriptor (O_PATH) of the tree, which may have got its name since. Raises `OSError`."""
+        with suppress(FileNotFoundError):
+            return os.open(self.path, PATH)
+        return os.open(self.path.replace(f"{UNPACKING}/", "/"), PATH)
+
 
 def shelf_of(policy: Policy, node: str) -> str:
     """Return the directory of a node's trees, "" if the policy names no shelf."""
@@ -72,11 +83,25 @@ def take(shelf: str, key: ImageKey, paths: NodePaths, run: Record, deadline: Dea
     until the deadline.
     """
     with suppress(FileNotFoundError), opened_dir(shelf) as fd:
-        os.stat(f"{key.tree}/{TREE}", dir_fd=fd)  # without the lock: most of the time there is none, or it stays
+        if not (place := find(fd, key.tree)):  # without the lock: most of the time there is none, or it stays
+            return None
         if not files.wait_flock(fd, deadline, LOCK_PAUSE_S, shared=True):
             raise OSError(errno.ETIME, "trees are still being evicted", shelf)
-        owner = os.stat(f"{key.tree}/{TREE}", dir_fd=fd)
+        if place != key.tree and not (place := find(fd, key.tree)):
+            return None
+        owner = os.stat(f"{place}/{TREE}", dir_fd=fd)
         records.note_tree(paths.state, run.job_id, key.tree)
-        os.utime(key.tree, dir_fd=fd)
-        return Unpacked(key.tree, f"{shelf}/{key.tree}/{TREE}", owner.st_uid, owner.st_gid)
+        os.utime(place, dir_fd=fd)
+        return Unpacked(key.tree, f"{shelf}/{place}/{TREE}", owner.st_uid, owner.st_gid)
     return None
+
+
+def find(shelf: int, name: str) -> str:
+    """Return the directory of a tree that may be taken, below the open directory `shelf`; "" if there is none."""
+    with suppress(FileNotFoundError):
+        os.stat(f"{name}/{TREE}", dir_fd=shelf)
+        return name
+    with suppress(FileNotFoundError), opened_dir(name + UNPACKING, shelf) as fd:
+        os.stat(ABOUT, dir_fd=fd)
+        return "" if files.try_flock(fd, shared=True) else name + UNPACKING
+    return ""

@@ -1,6 +1,6 @@
 """Unpack an image on this node, and evict what was unpacked. Runs as root, for no job (decision 58).
 
-    copy from the store, while hashing ─▶ list it ─▶ make and reserve room ─▶ unpack ─▶ syncfs ─▶ rename
+    copy from the store, while hashing ─▶ list it ─▶ make and reserve room ─▶ unpack ─▶ say so ─▶ syncfs ─▶ rename
 
 Root copies, counts and renames. unsquashfs lists and unpacks, as the import account, without network, in a mount
 namespace that holds its own directory and the system's programs. Nobody but root can enter what is above that
@@ -12,13 +12,13 @@ overlay above it. Set-id bits and device files, which an account without rights 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import NamedTuple
 
 from warmstart import record as records
@@ -39,13 +39,12 @@ from warmstart.images.scratch import Caps, Exceeded, Watch
 from warmstart.images.store import layout, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import PRIVATE_STORES
-from warmstart.images.unpacked import TREE, ImageKey, shelf_of
-from warmstart.images.unpacks import WAITING, ImageNotUnpacked, UnpackRequest, is_awaited, is_there, make
+from warmstart.images.unpacked import ABOUT, TREE, UNPACKING, ImageKey, find, shelf_of
+from warmstart.images.unpacks import WAITING, ImageNotUnpacked, UnpackRequest, is_awaited, make
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
 
-ABOUT = "about.json"
-UNPACKING, GONE = ".unpacking", ".gone"
+GONE = ".gone"
 COPY = "image"
 STORE_S = 60.0
 LISTING_S = 600.0
@@ -60,21 +59,13 @@ SLACK = 16 << 20
 AHEAD = 1 << 30  # bytes that are written, at most, before the reservation gives up as many
 _LONGEST_ABOUT = 16384
 # Prints how many files and bytes an image has. A hostile name may add lines, and so only more; what no number of bytes
-# can be ends it. sed leaves the sizes alone, because a shell reads byte by byte.
-_COUNT = """{ "$@" || echo failed; } | LC_ALL=C sed 's/^[^ ]* *[^ ]* *\\([^ ]*\\) .*/\\1/' | {
-    files=0 bytes=0
-    while read -r size rest; do
-        [ "$size" != failed ] || exit 1
-        case $size in
-            ?????????????????*) exit 3 ;;
-            ''|*[!0-9]*) ;;
-            *) bytes=$((bytes + size)) ;;
-        esac
-        files=$((files + 1))
-        [ "$bytes" -lt 1000000000000000000 ] || exit 3
-    done
-    echo "$files $bytes"
-}"""
+# can be ends it. A shell that reads lines takes as long as unsquashfs; `awk` is a link to where the account cannot see.
+_COUNT = """awk=$(command -v mawk || command -v gawk) || exit 4
+{ "$@" || echo failed; } | LC_ALL=C $awk '
+    $0 == "failed" { status = 1; exit }
+    length($3) > 16 { status = 3; exit }
+    $3 ~ /^[0-9]+$/ { bytes += $3 }
+    END { if (!status && bytes >= 1e18) status = 3; if (status) exit status; printf "%d %.0f\\n", NR, bytes }'"""
 _COUNTED = re.compile(rb"(\d{1,18}) (\d{1,18})\n")
 # What only root may make; `create_inode` of unsquashfs.c.
 _NO_DEVICE = re.compile(r"create_inode: could not create .*, because you're not superuser!")
@@ -124,11 +115,13 @@ def unpack(
     make(policy, node)
     with opened_dir(shelf_of(policy, node)) as shelf:
         work = _Unpacking(request, policy=policy, paths=paths, store=store, shelf=shelf, evicted=evicted)
-        if is_there(shelf, work.name):
+        if find(shelf, work.name) == work.name:
             return None
-        with _claimed(shelf, work.name, request.reference) as making:
-            about = work.run(making, hasten)
-            os.rename(work.name + UNPACKING, work.name, src_dir_fd=shelf, dst_dir_fd=shelf)
+        with _claimed(shelf, work.name, paths, request.reference) as making:
+            about = work.run(making, lambda: hasten(is_awaited(shelf, work.name)))
+            sync_in_child(making, after(SYNC_S))
+            with _locked(shelf):
+                os.rename(work.name + UNPACKING, work.name, src_dir_fd=shelf, dst_dir_fd=shelf)
             os.fsync(shelf)
         unlink_if_there(work.name + WAITING, shelf)
     return about
@@ -155,11 +148,12 @@ class _Unpacking:
         self._shelf = shelf
         self._evicted = evicted
 
-    def run(self, making: int, hasten: Callable[[bool], None]) -> About:
-        """Fill the directory `making`."""
+    def run(self, making: int, hasten: Callable[[], None]) -> About:
+        """Fill the directory `making`. The last that it writes there is `ABOUT`."""
+        hasten()
         image = self._copied(making)
         try:
-            files, size = self._listed(making, image)
+            files, size = self._listed(making, image, hasten)
             needed = size + files * PER_FILE + SLACK
             keep = self._policy.images.unpack.keep
             if needed > keep:
@@ -179,9 +173,7 @@ class _Unpacking:
             size + files * PER_FILE,
             time.time(),
         )
-        replace_file(making, ABOUT, json.dumps(about._asdict()).encode(), 0o600)
-        sync_in_child(making, after(SYNC_S))
-        os.utime(making)
+        replace_file(making, ABOUT, json.dumps(about._asdict()).encode(), 0o600, durable=False)
         return about
 
     def _copied(self, making: int) -> int:
@@ -209,7 +201,7 @@ class _Unpacking:
         for tree in evict(self._shelf, self._paths, keep, needed):
             self._evicted(tree)
 
-    def _listed(self, making: int, image: int) -> tuple[int, int]:
+    def _listed(self, making: int, image: int, hasten: Callable[[], None]) -> tuple[int, int]:
         """Return the number of files of the image, and their bytes."""
         self._make_place(making)
         done = self._alone(
@@ -217,6 +209,7 @@ class _Unpacking:
             ["/bin/sh", "-c", _COUNT, "sh", UNSQUASHFS, "-processors", "1", "-lls", f"/proc/self/fd/{image}"],
             deadline=after(LISTING_S),
             keep=[image],
+            watch=hasten,
         )
         if done.status:
             raise self._failed(f"unsquashfs can't list it: {done.complaint()}")
@@ -229,7 +222,7 @@ class _Unpacking:
         os.mkdir(TREE, 0o700, dir_fd=making)
         os.chown(TREE, account.uid, account.gid, dir_fd=making, follow_symlinks=False)
 
-    def _unpack(self, making: int, image: int, caps: Caps, hasten: Callable[[bool], None]) -> None:
+    def _unpack(self, making: int, image: int, caps: Caps, hasten: Callable[[], None]) -> None:
         processors = min(len(os.sched_getaffinity(0)), MOST_PROCESSORS)
         with opened_dir(TREE, making) as tree, Reservation(making) as reserved:
             reserved.hold(caps.size)
@@ -239,7 +232,7 @@ class _Unpacking:
             def look() -> None:
                 watch()
                 reserved.hold(max(0, watch.left.size - AHEAD))
-                hasten(is_awaited(self._shelf, self.name))
+                hasten()
 
             try:
                 done = self._alone(
@@ -293,29 +286,38 @@ class _Unpacking:
 
 
 @contextmanager
-def _claimed(shelf: int, name: str, reference: str) -> Iterator[int]:
-    """Make the directory to unpack in, and hold its lock; it goes if anything fails."""
+def _claimed(shelf: int, name: str, paths: NodePaths, reference: str) -> Iterator[int]:
+    """Make the directory to unpack in, and hold its lock; it goes if anything fails, unless a run has it by then."""
     making = name + UNPACKING
-    while True:
-        with suppress(FileExistsError):
+    _remove_abandoned(shelf, paths)
+    with _locked(shelf):
+        try:
             os.mkdir(making, 0o700, dir_fd=shelf)
+        except FileExistsError:
+            problem = "another process is still at it, or has died, and a job has what it left"
+            raise ImageNotUnpacked(image=reference, problem=problem) from None
         fd = os.open(making, DIRECTORY, dir_fd=shelf)
-        if not files.try_flock(fd):
-            os.close(fd)
-            raise ImageNotUnpacked(image=reference, problem="another process is still at it")
-        if files.is_at(fd, making, shelf):
-            break
-        os.close(fd)
+        files.try_flock(fd)
     try:
-        for left in os.listdir(fd):  # of a process that died
-            remove_in_child(fd, left, after(REMOVAL_S))
         yield fd
     except BaseException:
+        files.unlock(fd)
         with suppress(OSError):
-            remove_in_child(shelf, making, after(REMOVAL_S))
+            _remove_abandoned(shelf, paths)
         raise
     finally:
         os.close(fd)
+
+
+@contextmanager
+def _locked(shelf: int) -> Iterator[None]:
+    """Keep all others from taking a tree, and from renaming one."""
+    if not files.wait_flock(shelf, after(LOCK_S)):
+        raise OSError(errno.ETIME, "others are still at work on the shelf")
+    try:
+        yield
+    finally:
+        files.unlock(shelf)
 
 
 def trees(shelf: int, paths: NodePaths) -> list[Tree]:
@@ -343,9 +345,7 @@ def evict(shelf: int, paths: NodePaths, keep: int, needed: int = 0) -> list[Tree
     The least recently used of the user who has most go first. They are renamed, and then removed.
     """
     gone = []
-    if not files.wait_flock(shelf, after(LOCK_S)):
-        return []
-    try:
+    with _locked(shelf):
         found = trees(shelf, paths)
         excess = max(sum(tree.about.bytes for tree in found) - keep, needed - room(shelf) if needed else 0)
         held = [Held(tree.about.uid, tree.about.bytes, may_go=not tree.jobs) for tree in found]
@@ -353,12 +353,10 @@ def evict(shelf: int, paths: NodePaths, keep: int, needed: int = 0) -> list[Tree
             if excess <= 0:
                 break
             tree = found[number]
-            os.rename(tree.name, f"{tree.name}.{os.urandom(4).hex()}{GONE}", src_dir_fd=shelf, dst_dir_fd=shelf)
+            _set_aside(shelf, tree.name)
             excess -= tree.about.bytes
             gone.append(tree)
-    finally:
-        files.unlock(shelf)
-    _remove(shelf, lambda name: name.endswith(GONE))
+    _remove_gone(shelf)
     return gone
 
 
@@ -369,7 +367,7 @@ def prune(policy: Policy, paths: NodePaths) -> list[Tree]:
     """
     with suppress(FileNotFoundError), opened_dir(shelf_of(policy, os.path.basename(paths.root))) as shelf:
         gone = evict(shelf, paths, policy.images.unpack.keep)
-        _remove(shelf, partial(_is_abandoned, shelf))
+        _remove_abandoned(shelf, paths)
         for name in os.listdir(shelf):
             if name.endswith(WAITING) and not is_awaited(shelf, name.removesuffix(WAITING)):
                 unlink_if_there(name, shelf)
@@ -377,14 +375,23 @@ def prune(policy: Policy, paths: NodePaths) -> list[Tree]:
     return []
 
 
-def _is_abandoned(shelf: int, name: str) -> bool:
-    if not name.endswith(UNPACKING):
-        return False
-    with suppress(FileNotFoundError), opened_dir(name, shelf) as fd:
-        return files.try_flock(fd)
-    return False
+def _remove_abandoned(shelf: int, paths: NodePaths) -> None:
+    """Remove what dead processes left, and no run has."""
+    with _locked(shelf):
+        had = records.trees(paths.state)
+        for name in os.listdir(shelf):
+            if name.endswith(UNPACKING) and name.removesuffix(UNPACKING) not in had:
+                with opened_dir(name, shelf) as fd:
+                    if files.try_flock(fd):
+                        _set_aside(shelf, name)
+    _remove_gone(shelf)
 
 
-def _remove(shelf: int, may_go: Callable[[str], bool]) -> None:
-    for name in filter(may_go, os.listdir(shelf)):
-        remove_in_child(shelf, name, after(REMOVAL_S))
+def _set_aside(shelf: int, name: str) -> None:
+    os.rename(name, f"{name}.{os.urandom(4).hex()}{GONE}", src_dir_fd=shelf, dst_dir_fd=shelf)
+
+
+def _remove_gone(shelf: int) -> None:
+    for name in os.listdir(shelf):
+        if name.endswith(GONE):
+            remove_in_child(shelf, name, after(REMOVAL_S))

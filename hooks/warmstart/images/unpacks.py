@@ -20,7 +20,7 @@ from warmstart.errors import ResourceError
 from warmstart.host import files, namespaces
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import ensure_dir, ensure_path, opened_dir
-from warmstart.images.unpacked import FOLDER, TREE, ImageKey, Unpacked, shelf_of, take
+from warmstart.images.unpacked import FOLDER, ImageKey, Unpacked, find, shelf_of, take
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record
@@ -104,7 +104,7 @@ def wait(shelf: str, paths: NodePaths, key: ImageKey, deadline: Deadline) -> str
         while not deadline.expired():
             errand = errands.find(key.tree)
             request = errands.read(errand, UnpackRequest) if errand else None
-            if is_there(fd, key.tree):  # before its errand goes
+            if find(fd, key.tree):  # before its errand goes
                 return ""
             if errand is None or request is None:
                 return "nobody is at it any more"
@@ -117,15 +117,6 @@ def wait(shelf: str, paths: NodePaths, key: ImageKey, deadline: Deadline) -> str
                 start_at = time.monotonic() + START_S
             time.sleep(PAUSE_S)
     return TOO_LONG
-
-
-def is_there(shelf: int, name: str) -> bool:
-    """Return whether a tree is there; `shelf` is the open directory."""
-    try:
-        os.stat(f"{name}/{TREE}", dir_fd=shelf)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 @contextmanager

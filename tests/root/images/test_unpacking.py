@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -10,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.shelf_site import NODE, ShelfSite
+from warmstart import record as records
 from warmstart.host import process
+from warmstart.host.client import sync_in_child
+from warmstart.host.deadline import Deadline
+from warmstart.images import unpacking
+from warmstart.images.unpacked import Unpacked
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +54,73 @@ def test_an_image_is_unpacked_once(site: ShelfSite) -> None:
     assert (site.ask(key), site.unpack(key)) == ("", 0)
     assert os.stat(tree.path).st_ino == before
     assert len(site.site.events("image.unpacked")) == 1
+
+
+def test_it_is_fast_from_the_first_byte_on_while_somebody_waits(
+    site: ShelfSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not from when unsquashfs has begun: copying and listing take their time, too."""
+    key, priorities = site.publish(site.image()), list[bool]()
+    monkeypatch.setattr(process, "set_idle", priorities.append)
+    copied = unpacking._Unpacking._copied
+
+    def copying(self: unpacking._Unpacking, making: int) -> int:
+        found.append(priorities[-1])
+        return copied(self, making)
+
+    found: list[bool] = []
+    monkeypatch.setattr(unpacking._Unpacking, "_copied", copying)
+    assert site.ask(key) == ""
+    with site.awaited(key):
+        assert site.unpack(key) == 0
+    assert (found, priorities) == ([False], [True, False])
+
+
+def test_who_waits_has_a_tree_before_it_is_on_the_disk(site: ShelfSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with one of enroot's. The tree has no name before."""
+    key, found = site.publish(site.image()), list[Unpacked | None]()
+    written = sync_in_child
+
+    def writing(fd: int, deadline: Deadline) -> None:
+        assert not (site.shelf / key.tree).exists()
+        found.append(site.take(key))
+        written(fd, deadline)
+
+    monkeypatch.setattr(unpacking, "sync_in_child", writing)
+    assert (site.ask(key), site.unpack(key)) == ("", 0)
+    (tree,) = found
+    assert tree
+    os.close(tree.open())
+    assert (site.shelf / key.tree / "tree/usr/greeting").exists()
+    assert site.left() == []
+
+
+@pytest.mark.parametrize("had", [True, False])
+def test_what_cannot_be_written_to_the_disk_gets_no_name(
+    site: ShelfSite, monkeypatch: pytest.MonkeyPatch, had: bool
+) -> None:
+    """No later run has it. It stays for those that have it, and goes with them."""
+    key = site.publish(site.image())
+
+    def fail(_: int, __: Deadline) -> None:
+        assert not had or site.take(key)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(unpacking, "sync_in_child", fail)
+        assert (site.ask(key), site.unpack(key)) == ("", 0)
+    assert site.problem().endswith("Input/output error")
+    assert site.trees() == []
+    left = [f"{key.tree}.unpacking"] if had else []
+    assert site.left() == left
+    assert site.take(key, 8) is None
+    assert site.unpack(key) == 0
+    assert (site.trees() == []) is had
+    assert site.site.command("maintain", "--node", NODE) == 0
+    assert site.left() == left
+    records.forget(site.paths.state, 7)
+    assert site.site.command("maintain", "--node", NODE) == 0
+    assert site.left() == []
 
 
 def test_a_private_image_has_a_tree_in_each_scope(site: ShelfSite) -> None:

@@ -60,6 +60,33 @@ def test_what_is_not_there_is_noted_by_nobody(tmp_path: Path, shelf: Path, paths
     assert records.trees(paths.state) == {}
 
 
+def test_a_tree_that_is_whole_is_taken_while_it_is_written_to_the_disk(
+    tmp_path: Path, shelf: Path, paths: NodePaths
+) -> None:
+    """As long as its maker lives: after a crash it may be half a tree. It gets its name later, whoever has it open."""
+    key = ImageKey("other")
+    made = shelf / f"{key.tree}{unpacked.UNPACKING}"
+    (made / "tree").mkdir(parents=True)
+    with files.opened_dir(str(made)) as maker:
+        assert files.try_flock(maker)
+        assert taken(shelf, paths, key) is None
+        (made / unpacked.ABOUT).touch()
+        tree = taken(shelf, paths, key)
+        assert tree
+        assert tree.path == str(made / "tree")
+        assert records.trees(paths.state) == {key.tree: [7]}
+        found = []
+        for _ in range(2):
+            fd = tree.open()
+            found.append(os.fstat(fd).st_ino)
+            os.close(fd)
+            if made.exists():
+                made.rename(shelf / key.tree)
+        assert found == [os.stat(shelf / key.tree / "tree").st_ino] * 2
+        (shelf / key.tree).rename(made)
+    assert taken(shelf, paths, key) is None
+
+
 def test_a_private_image_has_a_tree_for_each_scope() -> None:
     """Nobody finds one by the image's digest alone, and no path has a name of the image or the scope."""
     shared, team, other = (ImageKey(KEY.image, private).tree for private in ("", "team", "other"))

@@ -19,7 +19,7 @@ from warmstart import view
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host import linux
 from warmstart.host.client import attach_in_namespace
-from warmstart.host.files import PATH, opened_dir
+from warmstart.host.files import opened_dir
 from warmstart.images import choice
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import parse
@@ -68,7 +68,7 @@ def give(context: Context, image: StepImage, namespaces: list[int], tree: Unpack
                 return Given(item.source)
         if len(known) >= MOST:
             return Given("", TOO_MANY)
-        fd = os.open(tree.path, PATH | os.O_DIRECTORY)
+        fd = tree.open()
         try:
             clone = linux.clone_as(fd, (tree.uid, tree.gid), owner)
         finally:
