@@ -182,6 +182,7 @@ def named(site: Site, text: str, constant: Path | str) -> str:
     return re.sub(rf"{re.escape(str(site.workspace))}/n\d/\d+\.[0-9a-f]{{8}}", "RUN", text)
 
 
+@pytest.mark.sweep
 def test_the_table_of_the_docs(site: Site, contained: Callable[[str], Site]) -> None:
     """Every cell of the table in docs/start/inside-the-job.md holds for all tasks of all jobs of its kind."""
     spank.need()

@@ -61,7 +61,9 @@ def entries_of(kind: str, number: int) -> Mapping[str, Content]:
     return one(f"half-{number % 2}") if kind == "halves" else one(f"own-{number}")
 
 
-@pytest.mark.parametrize(("kind", "entries"), [("same", 1), ("halves", 2), ("own", 100)])
+@pytest.mark.parametrize(
+    ("kind", "entries"), [("same", 1), ("halves", 2), pytest.param("own", 100, marks=pytest.mark.sweep)]
+)
 def test_a_hundred_nodes_publish_one_bundle(base: Path, kind: str, entries: int) -> None:
     """Whether they compiled the same, or each something else."""
     job = WholeJob(base, "n[1-100]")

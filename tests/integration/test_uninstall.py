@@ -114,8 +114,8 @@ def test_what_goes_on_after_the_last_epilog_outlives_it(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(body if body.startswith("#!") else f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
-    path = f"{tmp_path}/bin:/usr/bin:/bin"
-    epilog = subprocess.Popen([tmp_path / "epilog"], env={"PATH": path}, start_new_session=True)
+    search = f"{tmp_path}/bin:/usr/bin:/bin"
+    epilog = subprocess.Popen([tmp_path / "epilog"], env={"PATH": search}, start_new_session=True)
     assert epilog.wait() == 0
     with suppress(ProcessLookupError):  # nothing of it is left
         os.killpg(epilog.pid, signal.SIGKILL)
