@@ -52,7 +52,11 @@ NO_RULE_MATCHES = (
 )
 NO_CONSTANT_PATH = "needs a constant path (policy: constant_path)"
 SHARED_SCOPE = "is kept in its user's own scope, and this job publishes into a shared one"
-TMPDIR_NOT_RETAINED = "warmstart: --warm-keep: not offered on this cluster; TMPDIR is removed after the job"
+TMPDIR_NOT_RETAINED = "warmstart: {word}: not offered on this cluster; TMPDIR is removed after the job"
+NO_COLON = (
+    "warmstart: the comment has {words!r} without a colon after the name, and so asks for nothing: write "
+    "--comment='warmstart: …'"
+)
 
 
 class NotOffered(UserError):
@@ -134,6 +138,12 @@ def as_audit(grant: Grant, requested: Request, *, head: bool) -> dict[str, objec
 def notice_of(job: Job, grant: Grant) -> str:
     """Return the line for the output of a job that asks for something and that no rule matches; "" for others."""
     return NO_RULE_MATCHES.format(node=job.node) if grant.reason == NO_RULE and request.asks(job) else ""
+
+
+def slip_of(policy: Policy, job: Job) -> str:
+    """Return what a job is told whose comment asks for something, but for a colon; "" for any other."""
+    words = request.slip(job, [word.name for word in policy.words])
+    return NO_COLON.format(words=words) if words else ""
 
 
 def profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]:
@@ -323,7 +333,7 @@ def private_images(policy: Policy, job: Job, images: list[Reference]) -> tuple[t
     return tuple(private)
 
 
-def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prepared) -> Step:
+def environment(policy: Policy, job: Job, grant: Grant, requested: Request, prepared: Prepared) -> Step:
     """Return the last step of a prolog, which writes the job's view."""
     from warmstart.steps import environment as step
 
@@ -336,7 +346,8 @@ def environment(policy: Policy, grant: Grant, requested: Request, prepared: Prep
         defaults.update(profile.defaults)
     notices = [*prepared.notices, *_refused(policy, requested)]
     if requested.keep and policy.limits.keep is None:
-        notices.append(TMPDIR_NOT_RETAINED)
+        notices.append(TMPDIR_NOT_RETAINED.format(word="--warm-keep" if job.warm_keep else request.KEEP))
+    notices += filter(None, [slip_of(policy, job)])
     options = step.Options(variables, dict(grant.env), tuple(notices), grant.override, defaults)
     return Step(step.NAME, partial(step.run, options=options))
 

@@ -4,8 +4,8 @@
     #SBATCH --warm-image=registry.example.com/team/app:1 --warm-profile=numba      (packaging/spank)
 
 The image of pyxis's `--container-image` is part of it, if given at allocation; it may have a user name, as in enroot's
-`USER@REGISTRY#NAME`. A request grants no rights: images are
-checked against the policy's registries, and profiles are seeded in the scope that the rules grant.
+`USER@REGISTRY#NAME`. Capitals and blanks around the colon do not matter in a comment. A request grants no rights:
+images are checked against the policy's registries, and profiles are seeded in the scope that the rules grant.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from warmstart.errors import UserError
 from warmstart.job import Job
 from warmstart.lean import Collection, NamedTuple
 
-TOKEN = "warmstart:"  # noqa: S105 - a word in a comment
+NAME = "warmstart"  # and a colon
+OFF = "off"
 KEEP = "keep"
 FRESH = "fresh"
 REFRESH = "refresh"
@@ -34,7 +35,7 @@ class RequestInvalid(UserError):
     template = "{where} has {word!r}, which is not a valid request to warmstart"
     hint = (
         'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME files=NAME cache=NAME '
-        'keep fresh refresh", or another word that `warmstart plan` lists'
+        'keep fresh refresh off", or another word that `warmstart plan` lists'
     )
 
 
@@ -59,7 +60,29 @@ _ONCE = ("files", "cache")  # also the words of wings: a second one would replac
 def asks(job: Job) -> bool:
     """Return whether the job asks warmstart for anything, validly or not. pyxis's `--container-image` asks pyxis."""
     options = (job.warm_image, job.warm_profile, job.warm_keep, job.warm_fresh, job.warm_refresh, job.warm_cache)
-    return any(options) or TOKEN in job.comment
+    return any(options) or bool(_words(job.comment))
+
+
+def wants_nothing(job: Job) -> bool:
+    """Return whether the job is to be left alone: by `--no-warm`, or by `off` in its comment."""
+    return job.no_warm or OFF in map(str.lower, _words(job.comment))
+
+
+def slip(job: Job, of_wings: Collection[str] = ()) -> str:
+    """Return what the comment would ask for if a colon followed the name, "" if it has one, or asks for nothing."""
+    _, name, text = job.comment.lower().partition(NAME)
+    word = text.split(None, 1)[0] if text[:1].isspace() and text.strip() else ""
+    known = (OFF, KEEP, FRESH, REFRESH, *(f"{key}=" for key in ("image", "profiles", *_ONCE, *of_wings)))
+    is_meant = bool(word) and (word in known or f"{word.partition('=')[0]}=" in known)
+    return f"{name} {word}" if is_meant and not _words(job.comment) else ""
+
+
+def _words(comment: str) -> list[str]:
+    """Return the words that follow `warmstart:`."""
+    before, colon, text = comment.partition(":")
+    while colon and not before.rstrip().lower().endswith(NAME):
+        before, colon, text = text.partition(":")
+    return text.split() if colon else []
 
 
 def of(job: Job, of_wings: Collection[str] = ()) -> Request:
@@ -79,12 +102,12 @@ def of(job: Job, of_wings: Collection[str] = ()) -> Request:
         profiles.extend(_value("--warm-profile", job.warm_profile, job.warm_profile).split(","))
     if job.warm_cache:
         once["cache"] = _name("--warm-cache", job.warm_cache, job.warm_cache)
-    _, token, text = job.comment.partition(TOKEN)
-    for word in text.split() if token else ():
-        if word in words:
-            words[word] = True
+    for word in _words(job.comment):
+        if word.lower() in words:
+            words[word.lower()] = True
             continue
         key, _, value = word.partition("=")
+        key = key.lower()
         _value(COMMENT, word, value)
         _only(once, key, value, of_wings)
         if key == "image":

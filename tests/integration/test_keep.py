@@ -107,5 +107,5 @@ def test_where_no_job_may_the_user_is_told(site: Site, rules: str) -> None:
     site.write_policy(rules)
     ended = site.finish(site.cluster.submit(WRITE, ALICE, "--nodelist=n1", KEEP))
     assert ended.state == "COMPLETED"
-    assert "--warm-keep: not offered on this cluster" in ended.output
+    assert "warmstart: keep: not offered on this cluster" in ended.output
     assert not Path(ended.output.splitlines()[-1]).exists()

@@ -482,9 +482,10 @@ def test_commands_show_the_options_and_refuse_wrong_values(site: Site, command: 
 
 @pytest.mark.usefixtures("plugin")
 def test_options_reach_the_prolog(site: Site) -> None:
-    """A profile besides the rules' own, --no-warm, and a refused image, which is a verdict."""
+    """A profile besides the rules' own, nothing at all, and a refused image, which is a verdict."""
     site.write_policy(NUMBA)
-    wishes = ("", "--warm-profile=inductor", "--no-warm", "--warm-image=other.example.com/a:1")
+    off = ("--no-warm", "--comment=Warmstart: off")
+    wishes = ("", "--warm-profile=inductor", *off, "--warm-image=other.example.com/a:1")
     jobs = [site.cluster.submit(f"#!/bin/sh\n{SHOW}\n", ALICE, *filter(None, [wish])) for wish in wishes]
     outputs = [site.cluster.wait(job_id).output for job_id in jobs]
     # Without the profile the task prolog leaves Inductor's cache in /tmp.
@@ -493,8 +494,9 @@ def test_options_reach_the_prolog(site: Site) -> None:
         (True, True),
         (False, False),
         (False, False),
+        (False, False),
     ]
-    assert "other.example.com" in outputs[3]
+    assert "other.example.com" in outputs[-1]
 
 
 @pytest.mark.usefixtures("plugin")

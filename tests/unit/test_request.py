@@ -23,6 +23,44 @@ def test_the_token_in_the_comment(comment: str, images: tuple[str, ...], profile
     assert request.of(a_job(comment=comment)) == Request(images, profiles)
 
 
+@pytest.mark.parametrize(
+    "asked", ["warmstart:fresh", "Warmstart: fresh", "WARMSTART : Fresh", "a: b, warmstart:  FRESH"]
+)
+def test_capitals_and_blanks_do_not_matter(asked: str) -> None:
+    """Values stay as they are written."""
+    assert request.of(a_job(comment=f"{asked} Image=a/B:1")) == Request(("a/B:1",), (), fresh=True)
+    assert not request.slip(a_job(comment=asked))
+
+
+@pytest.mark.parametrize(
+    ("comment", "told"),
+    [
+        ("warmstart fresh", "warmstart fresh"),
+        ("Warmstart Image=a", "warmstart image=a"),
+        ("warmstart ports=4", "warmstart ports=4"),
+        ("warmstart", ""),
+        ("warmstart is great", ""),
+        ("no warmstart: fresh", ""),
+        ("warmstart fresh warmstart: fresh", ""),
+        ("warmstarted fresh", ""),
+    ],
+)
+def test_a_colon_that_is_missing_is_told_and_asks_for_nothing(comment: str, told: str) -> None:
+    """What looks like a request; other text of the user's is none of our business."""
+    assert request.slip(a_job(comment=comment), ("ports",)) == told
+    if told:
+        assert not request.asks(a_job(comment=comment))
+
+
+def test_a_comment_that_says_off_is_left_alone() -> None:
+    """As with --no-warm, whatever else it says."""
+    assert request.wants_nothing(a_job(comment="warmstart: off"))
+    assert request.wants_nothing(a_job(comment="Warmstart: image=a OFF"))
+    assert request.wants_nothing(a_job(no_warm=True))
+    assert not request.wants_nothing(a_job(comment="off"))
+    assert not request.wants_nothing(a_job(comment="warmstart: image=off"))
+
+
 def test_words_of_wings_come_with_their_values() -> None:
     """Those that the policy knows; the wing checks the value."""
     asked = request.of(a_job(comment="warmstart: ports=4 profiles=numba"), ("ports",))

@@ -27,6 +27,7 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
 from warmstart.policy.match import Grant, combine, matching, parted
 from warmstart.profiles import registry
+from warmstart.profiles.defined import FILES
 from warmstart.record import Record, Seeded
 from warmstart.request import NOTHING, Request
 
@@ -119,12 +120,16 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
         "images": _images(policy, job, grant, requested),
         "profiles": _profiles(policy, grant, requested),
         "left_out": _left_out(policy, grant, requested),
+        "offered": [name for name in registry.names(policy.profiles) if name != FILES],
         "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
         "cache": grant.cache,
         "environment": grant.env,
         "override": sorted(grant.override),
         "own": grant.own,
-        "remarks": [remark for part in _of_wings() for remark in part.remarks(policy, job, grant, requested)],
+        "remarks": [
+            *filter(None, [planning.slip_of(policy, job)]),
+            *(remark for part in _of_wings() for remark in part.remarks(policy, job, grant, requested)),
+        ],
         "keep": policy.limits.keep if verdict is None and planning.keeps(policy, requested) else None,
         "limits": {
             "images.wait": policy.images.wait,
@@ -256,6 +261,8 @@ def _remarks(shown: dict[str, Json]) -> list[str]:
     """Return what there is to know about the job's profiles."""
     experimental = [row["name"] for row in shown["profiles"] if row["experimental"]]
     remarks = [f"Left out: {name} {why}" for name, why in shown["left_out"].items()]
+    if not shown["nothing_because"]:
+        remarks.append(f"A job may ask for the profiles {', '.join(shown['offered'])}.")
     if experimental:
         remarks.insert(0, f"Experimental, because they were never run with their tools: {', '.join(experimental)}")
     return remarks

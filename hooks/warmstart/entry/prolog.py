@@ -6,7 +6,7 @@ rule 2).
 
 from __future__ import annotations
 
-from warmstart import plan, view
+from warmstart import plan, request, view
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.entry.hook import Hook, informed, run_hook
@@ -99,8 +99,11 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
     if notice := plan.notice_of(hook.job, grant):
         _publish(hook, record, view.NOTICE, f"{notice}\n")
         return
-    if hook.job.no_warm:
+    if request.wants_nothing(hook.job):
         _publish(hook, record, view.LEFT_ALONE, "")
+        return
+    if not steps and (notice := plan.slip_of(hook.policy, hook.job)):
+        _publish(hook, record, view.NOTICE, f"{notice}\n")
         return
     if not steps:
         records.forget(hook.paths.state, hook.job.id)
@@ -114,7 +117,7 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
     )
     records.save(hook.paths.state, record)
     prepared = run_prolog(hook.context(record, deadline), steps)
-    run_prolog(prepared.context, [plan.environment(hook.policy, grant, requested, prepared)])
+    run_prolog(prepared.context, [plan.environment(hook.policy, hook.job, grant, requested, prepared)])
 
 
 def _informed(hook: Hook, deadline: Deadline) -> Hook:

@@ -6,6 +6,7 @@ and a job that may publish into a scope is not seeded from a less trusted one.
 
 from __future__ import annotations
 
+from warmstart import request
 from warmstart.host.wire import Json
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, Iterable, NamedTuple, Sequence
@@ -218,8 +219,8 @@ def scope_key(scope: str, job: Job) -> str:
 
 
 def _exclusion(policy: Policy, job: Job) -> str:
-    if job.no_warm:
-        return "it was submitted with --no-warm"
+    if request.wants_nothing(job):
+        return "it was submitted with --no-warm" if job.no_warm else "its comment says off"
     if not job.is_allocated:
         return "srun --no-allocate started it, and Slurm runs no epilog for such a job"
     if job.uid < policy.limits.min_uid:

@@ -48,6 +48,20 @@ def test_a_job_is_shown_all_that_it_gets(site: Installation) -> None:
     assert (found["verdict"], found["off"], found["nothing_because"]) == (None, False, "")
 
 
+def test_the_profiles_that_a_job_may_ask_for_are_listed(site: Installation) -> None:
+    """As the hint of a job that is refused for one says; declared files are asked for by another word."""
+    offered = answer(site, *NOBODY)["offered"]
+    assert ({"numba", "triton"} <= {*offered}, "files" in offered) == (True, False)
+    said = run(site, *NOBODY, "--comment", "warmstart: profiles=numab").stdout
+    assert "A job may ask for the profiles " in " ".join(said.split())
+
+
+def test_a_comment_without_a_colon_is_told(site: Installation) -> None:
+    """As the job would be."""
+    told = answer(site, *NOBODY, "--comment", "warmstart fresh")["remarks"]
+    assert "'warmstart fresh' without a colon" in told[0]
+
+
 def test_a_cache_with_a_name_is_shown(site: Installation) -> None:
     """As the fact that parts the namespaces, in tables, too."""
     asked = ("--partition", "gpu1", "--comment", "warmstart: cache=spec")

@@ -325,12 +325,18 @@ def test_the_last_rule_with_a_mode_decides(
         assert (grant.observed, grant.profiles) == (expected, ["numba"])
 
 
-def test_a_job_that_wants_nothing_gets_nothing(policy_of: Make) -> None:
-    """--no-warm: no image, no profile, no scope, and the reason says so."""
-    job = JOB._replace(no_warm=True)
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        (JOB._replace(no_warm=True), "it was submitted with --no-warm"),
+        (JOB._replace(comment="warmstart: off"), "its comment says off"),
+    ],
+)
+def test_a_job_that_wants_nothing_gets_nothing(policy_of: Make, job: Job, reason: str) -> None:
+    """No image, no profile, no scope, and the reason says so."""
     policy = policy_of(ALL)
     grant = combine(policy, matching(policy, job, no_groups), job)
-    assert grant == Grant([], [], {}, "user", [], "", "it was submitted with --no-warm")
+    assert grant == Grant([], [], {}, "user", [], "", reason)
 
 
 @pytest.mark.parametrize(

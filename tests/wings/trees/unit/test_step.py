@@ -432,7 +432,7 @@ def test_only_jobs_that_ask_have_the_step() -> None:
     assert plan.prolog(policy, a_job(), GRANT, Request((), ())) == []
     assert [step.name for step in plan.prolog(defaults(), a_job(), GRANT, ASKED)] == ["workspace"]
     prepared = Prepared(cast("Context", SimpleNamespace(record=SimpleNamespace(cache=""))), [])
-    last = plan.environment(defaults(), GRANT, ASKED, prepared)
+    last = plan.environment(defaults(), a_job(), GRANT, ASKED, prepared)
     (told,) = last.run.keywords["options"].notices  # type: ignore[attr-defined]
     assert told.startswith("warmstart: tree=/lustre/envs/train/: read from the shared file system")
 
