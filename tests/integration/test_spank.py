@@ -454,7 +454,7 @@ def plugin(site: Site) -> Iterator[None]:
 
 SHOW = 'echo "cache=$WARMSTART_CACHE inductor=$TORCHINDUCTOR_CACHE_DIR"'
 KEEP = "--comment=warmstart:keep"
-NOT_KEPT = "--warm-keep: not offered on this cluster"
+NOT_KEPT = "warmstart: keep: not offered on this cluster"
 NUMBA = "rules:\n  - name: everyone\n    profiles: [numba]\n"
 
 

@@ -109,7 +109,7 @@ def test_notices_are_told(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(explain, "_may_read_log", lambda _: False)
     entry_site.environ(SLURM_JOB_COMMENT="warmstart: keep")
     assert prolog.main(entry_site.installation.prefix) == 0
-    told = "warmstart: --warm-keep: not offered on this cluster; TMPDIR is removed after the job"
+    told = "warmstart: keep: not offered on this cluster; TMPDIR is removed after the job"
     assert entry_site.json("explain")["notices"] == [told]
     assert told in run(entry_site.installation, "explain", "7").stdout.replace("\n  ", " ").splitlines()
 
