@@ -117,8 +117,8 @@ def cluster(capable_host: None, request: pytest.FixtureRequest) -> Iterator[Clus
 
 @pytest.fixture(scope="session")
 def registry(cluster: Cluster) -> Iterator[Registry]:
-    """Return a registry on loopback that ends with the session."""
-    with Registry(cluster.base) as running:
+    """Return a registry that the nodes reach, and that ends with the session."""
+    with Registry(cluster.base, cluster.address) as running:
         yield running
 
 

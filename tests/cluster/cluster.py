@@ -61,6 +61,7 @@ class Cluster:
     """
 
     nodes = config.NODES
+    address = "127.0.0.1"  # of the host, as the nodes reach it
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class Cluster:
         namespace: config.Namespace | None = None,
         cpus: int = config.CPUS,
         proctrack: str = "linuxproc",
+        daemons: type[Daemons] = Daemons,
     ) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="warmstart-", dir="/var/tmp"))
         self.base.chmod(0o755)
@@ -77,7 +79,7 @@ class Cluster:
         self._cpus = cpus
         self._proctrack = proctrack
         self._keep_logs = False
-        self._daemons = Daemons(self.base)
+        self._daemons = daemons(self.base)
         self._owner = os.getpid()
         self._watchdog = teardown.watch(self.base)
         self._accounts: Accounts | None = None
@@ -280,6 +282,11 @@ class Cluster:
         if not _runs(user, target / inside):
             raise RuntimeError(f"job users cannot run {sys.executable}, nor a bind mount of it")
         return target / inside
+
+    @property
+    def plugstack(self) -> Path:
+        """The file with the lines of SPANK plugins, which may be written at any time."""
+        return self.base / "etc" / "plugstack.conf"
 
     def keep_logs(self) -> None:
         """Keep the daemons' logs when the cluster is removed, and print their path on stderr."""

@@ -21,13 +21,10 @@ _RECOMMENDED = [
 # host; proctrack/linuxproc and task/none need no cgroups; SlurmUser is not root, as on real sites.
 _SLURM_CONF = """\
 ClusterName=warmstart
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmUser=slurm
-SlurmctldPort={controller_port}
-AuthType=auth/munge
-AuthInfo=socket={base}/munge/socket
-CryptoType=crypto/munge
-MpiDefault=none
+SlurmctldPort={port}
+{auth}MpiDefault=none
 ProctrackType=proctrack/{proctrack}
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -38,22 +35,26 @@ SlurmdParameters=config_overrides
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 StateSaveLocation={base}/slurmctld
-SlurmdSpoolDir={base}/spool/%n
+SlurmdSpoolDir={spool}
 SlurmctldPidFile={base}/slurmctld/slurmctld.pid
-SlurmdPidFile={base}/run/slurmd.%n.pid
+SlurmdPidFile={run}/slurmd.%n.pid
 SlurmctldLogFile={base}/log/slurmctld.log
 SlurmdLogFile={base}/log/slurmd.%n.log
-PlugStackConfig={base}/etc/plugstack.conf
 SlurmctldDebug=info
 SlurmdDebug=info
 KillWait=5
 ReturnToService=2
 SlurmdTimeout=300
-include warmstart.conf
-{nodes}
-PartitionName=main Default=YES Nodes=n[1-4] MaxTime=INFINITE State=UP
-PartitionName=ci Nodes=n[1-4] MaxTime=INFINITE State=UP
+{own}
+PartitionName=main Default=YES Nodes=ALL MaxTime=INFINITE State=UP
+PartitionName=ci Nodes=ALL MaxTime=INFINITE State=UP
 """
+MUNGE = """\
+AuthType=auth/munge
+AuthInfo=socket={base}/munge/socket
+CryptoType=crypto/munge
+"""
+CGROUP_CONF = "CgroupMountpoint=/sys/fs/cgroup\n"
 
 
 class Namespace(NamedTuple):
@@ -120,22 +121,41 @@ def write(
     """
     hostname = socket.gethostname()
     controller, *ports = free_ports(1 + len(NODES))
-    nodes = "\n".join(
-        f"NodeName={node} NodeHostname={hostname} NodeAddr=127.0.0.1 Port={port} CPUs={cpus}"
+    nodes = "".join(
+        f"NodeName={node} NodeHostname={hostname} NodeAddr=127.0.0.1 Port={port} CPUs={cpus}\n"
         for node, port in zip(NODES, ports, strict=True)
     )
+    own = f"PlugStackConfig={base}/etc/plugstack.conf\ninclude warmstart.conf\n{nodes}"
+    recommended = "".join(path.read_text() for path in _RECOMMENDED).replace("@PREFIX@", str(prefix))
+    text = slurm_conf(base, f"{base}/spool/%n", f"{base}/run", controller, own, proctrack=proctrack)
     etc = base / "etc"
     etc.mkdir()
     (etc / "plugstack.conf").touch()
-    (etc / "cgroup.conf").write_text("CgroupMountpoint=/sys/fs/cgroup\n")
-    recommended = "".join(path.read_text() for path in _RECOMMENDED).replace("@PREFIX@", str(prefix))
-    text = _SLURM_CONF.format(base=base, host=hostname, controller_port=controller, nodes=nodes, proctrack=proctrack)
+    (etc / "cgroup.conf").write_text(CGROUP_CONF)
     if namespace is not None:
         recommended = recommended.replace("PrologFlags=Alloc,", "PrologFlags=Contain,Alloc,")
         text += namespace.write(etc, base, prefix)
     (etc / "warmstart.conf").write_text(recommended)
     (etc / "slurm.conf").write_text(text)
     return controller, dict(zip(NODES, ports, strict=True))
+
+
+def slurm_conf(
+    base: Path,
+    spool: str,
+    run: str,
+    port: int,
+    own: str,
+    *,
+    address: str = "127.0.0.1",
+    auth: str = MUNGE,
+    proctrack: str = "linuxproc",
+) -> str:
+    """Return a slurm.conf for slurmctld at `address` and `port`; slurmds' files are in `spool` and `run`."""
+    return _SLURM_CONF.format(
+        base=base, host=socket.gethostname(), address=address, port=port, auth=auth.format(base=base), spool=spool,
+        run=run, own=own, proctrack=proctrack,
+    )  # fmt: skip
 
 
 def listening(port: int) -> bool:

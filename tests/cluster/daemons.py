@@ -118,10 +118,13 @@ class Daemons:
         log.touch()
         os.chown(log, slurm.uid, slurm.gid)
         argv = ["/usr/sbin/slurmctld", "-D", "-f", str(self._conf)]
-        process = processes.start(self._base, "slurmctld", argv, account=slurm, environment=self.environment)
+        process = self._start_as(slurm, "slurmctld", argv)
         self._others.append(process)
         self._slurmctld = process, port
         processes.wait_until("slurmctld", lambda: config.listening(port), _START_S)
+
+    def _start_as(self, account: Account, name: str, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        return processes.start(self._base, name, argv, account=account, environment=self.environment)
 
 
 def _own(path: Path, account: Account, mode: int) -> None:

@@ -26,18 +26,18 @@ log: {{level: warn}}
 storage:
   filesystem: {{rootdirectory: {data}}}
   delete: {{enabled: true}}
-http: {{addr: "127.0.0.1:{port}"}}
+http: {{addr: "{url}"}}
 """
 _BUSYBOX = "/bin/busybox"
 
 
 class Registry:
-    """Context manager: a registry with its data in `base/registry` of the cluster `base`."""
+    """Context manager: a registry with its data in `base/registry` of the cluster `base`, at an address of the host."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, address: str = "127.0.0.1") -> None:
         self._base = base
         port = config.free_ports(1)[0]
-        self.url = f"127.0.0.1:{port}"
+        self.url = f"{address}:{port}"
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -47,7 +47,7 @@ class Registry:
         data.mkdir(parents=True, exist_ok=True)
         account = lookup("docker-registry", home)
         shutil.chown(data, account.uid, account.gid)
-        (home / "config.yml").write_text(_CONFIG.format(data=data, port=self._port))
+        (home / "config.yml").write_text(_CONFIG.format(data=data, url=self.url))
         self._process = processes.start(
             self._base, "registry",
             ["/usr/bin/docker-registry", "serve", str(home / "config.yml")],

@@ -37,12 +37,19 @@ def tear_down(base: Path) -> None:
     """End every process of the cluster in `base`, unmount everything below it, remove it."""
     kill_all(base)
     unmount_below(base)
+    if Path("/sys/class/net", bridge_of(base)).exists():
+        subprocess.run(["/usr/sbin/ip", "link", "del", bridge_of(base)], check=True)
     # rm stays on one file system, in case something is still mounted there.
     subprocess.run(["/bin/rm", "-rf", "--one-file-system", "--", str(base)], check=True, timeout=120)
 
 
+def bridge_of(base: Path) -> str:
+    """Return the name of the network device that a cluster's pods have in common."""
+    return f"ws{base.name[-8:]}"
+
+
 def unmount_below(base: Path) -> None:
-    """Unmount everything mounted below `base`, last mounted first."""
+    """Unmount everything mounted at or below `base`, last mounted first."""
     for target in reversed(mounts_below(base)):
         unmount(target)
 
@@ -57,11 +64,11 @@ def unmount(target: str) -> None:
 
 
 def mounts_below(base: Path) -> list[str]:
-    """Return the mount points below `base` in mount order, unescaped (proc(5), mountinfo)."""
+    """Return the mount points at and below `base` in mount order, unescaped (proc(5), mountinfo)."""
     targets = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         target = line.split()[4].encode().decode("unicode_escape")
-        if target.startswith(f"{base}/"):
+        if f"{target}/".startswith(f"{base}/"):
             targets.append(target)
     return targets
 

@@ -88,7 +88,7 @@ def served(program: Path, *checker: str) -> Iterator[Harness]:
 def loaded(site: Site) -> Iterator[None]:
     """Load the plugin, built once per cluster as an admin does: commands and steps read plugstack.conf each time."""
     library = site.cluster.base / "warmstart.so"
-    plugstack = site.cluster.base / "etc" / "plugstack.conf"
+    plugstack = site.cluster.plugstack
     root = _HERE.parents[1]
     if not library.exists():
         argv = ["/usr/bin/make", "-s", "-C", str(root), "spank", f"PREFIX={site.cluster.prefix}"]

@@ -66,7 +66,7 @@ def task_prolog(seen: Tasks) -> Iterator[Finding]:
         found = f"TaskProlog is {value}, which is missing, or users cannot execute it: every task of every job fails"
         yield Finding(CRITICAL, found, "run make install" if value == ours else f"set TaskProlog={ours}")
     elif not is_ours(value or "/", ours):
-        if not value and seen.enroot_hook and seen.pyxis:
+        if not value and (seen.spank or (seen.enroot_hook and seen.pyxis)):
             found = (
                 "TaskProlog is not set: containers use the enroot hook; bare steps get an environment only from SPANK"
             )

@@ -382,6 +382,7 @@ def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
     assert check(plugins=required)["slurm.spank"] == ["ok"]
     assert check(plugins=line)["slurm.spank"] == ["ok"]
     assert check(plugins=line)["slurm.constant-path"] == ["advice"]
+    assert check("TaskProlog=@/task-prolog", "", plugins=line)["slurm.task-prolog"] == ["ok"]  # it sets the environment
     assert check(plugins=f"required spank_pyxis.so\n{line}")["slurm.spank"] == ["ok"]
     assert check(plugins=f"{line}required spank_pyxis.so\n")["slurm.spank"] == ["advice"]
     assert check(plugins=f"optional {library}\n")["slurm.spank"] == ["wrong"]

@@ -82,6 +82,17 @@ def test_a_node_of_two_models_is_like_no_other(tmp_path: Path) -> None:
     assert with_gpus(tmp_path, "NVIDIA H200", "NVIDIA A100-SXM4-40GB") == "NVIDIA-A100-SXM4-40GB+NVIDIA-H200"
 
 
+def test_a_pod_that_sees_some_of_the_gpus_has_the_nodes_facts(tmp_path: Path) -> None:
+    """NVIDIA's container toolkit hides the others below /proc/driver/nvidia; a new proc shows all."""
+    version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n"
+    facts = set()
+    for name, gpus in (("all", 8), ("some", 1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "version").write_text(version)
+        facts.add((with_gpus(tmp_path / name, *["NVIDIA H200"] * gpus), driver(str(tmp_path / name))))
+    assert facts == {("NVIDIA-H200", "570.86.15")}
+
+
 def test_without_a_driver_there_is_no_gpu(tmp_path: Path) -> None:
     """A node without the drivers' files, or with GPUs that they can't describe, says so."""
     assert gpu(str(tmp_path), str(tmp_path / "nodes")) == "none"
