@@ -91,7 +91,7 @@ def test_it_is_not_time_yet(runs: Runs) -> None:
 
 def test_what_an_ended_process_left_is_removed(runs: Runs) -> None:
     """It may be as large as two bundles."""
-    os.makedirs(f"{runs.paths.absorbing}/{rewrite._STAGE}/unpacked")  # noqa: SLF001 - what it would be
+    os.makedirs(f"{runs.paths.absorbing}/{rewrite._STAGE}/unpacked")
     runs.begin(7, first_s=-1)
     assert (runs.program(), os.listdir(runs.paths.absorbing)) == ([7], [])
 
