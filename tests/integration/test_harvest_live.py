@@ -17,6 +17,8 @@ import pytest
 from tests.cluster.accounts import ALICE
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site, result
+from tests.support.hand_jobs import HandJob, a_job
+from tests.support.numba_entries import numba_entries, numba_entry, write_as
 from tests.support.requirements import need_module
 from warmstart.host.wire import parse
 
@@ -205,3 +207,42 @@ def test_a_job_that_ends_while_it_is_harvested(live: Site, how: str) -> None:
     site.finish(server.id)
     assert os.listdir(site.var / "n1/errands/rounds") == []
     assert warm(site, "numba", "n2") == (2, 0)
+
+
+def write(site: Site, job: HandJob, *numbers: int, salt: bytes = b"") -> None:
+    """Have a job write entries of Numba's."""
+    alice = site.cluster.account(ALICE)
+    write_as(alice.uid, alice.gid, Path(job.variables["NUMBA_CACHE_DIR"]), numba_entries(*numbers, salt=salt))
+
+
+def test_in_an_overlay(live: Site) -> None:
+    """What a job adds to what it was given, changes of it, and removes of what it made, meanwhile and at its end."""
+    names = [name for name, _ in map(numba_entry, range(4))]
+    with a_job(live, 951001) as first:
+        write(live, first, 0, 1)
+    with a_job(live, 951002) as job:
+        write(live, job, 2, 3)
+        write(live, job, 1, salt=b"rewritten")
+        Path(job.variables["WARMSTART_CACHE"], ".harvest").touch()
+        look(live)
+        meanwhile = published(live, "numba")
+        (told,) = [e for e in live.events(job.job_id, "cache.harvested") if e["entries"]]
+        assert (told["entries"], told["changed"], told["running"], sorted(meanwhile)) == (3, 1, True, names)
+        job.run(f'rm "$NUMBA_CACHE_DIR"/{names[3]}.*')
+        write(live, job, 2, salt=b"rewritten")
+    (told,) = [e for e in live.events(job.job_id, "cache.harvested") if e["profile"] == "numba" and "running" not in e]
+    assert (told["entries"], told["changed"], told["retired"]) == (1, 1, 1)
+    at_last = published(live, "numba")
+    assert at_last[names[1]] == meanwhile[names[1]]
+    assert at_last[names[2]] != meanwhile[names[2]]
+    with a_job(live, 951003, "n2") as third:
+        assert third.run('ls "$NUMBA_CACHE_DIR"/*/*.nbi').split() == [
+            f"{third.variables['NUMBA_CACHE_DIR']}/{name}.nbi" for name in names[:3]
+        ]
+
+
+def test_a_job_on_several_nodes_is_harvested_at_its_end(live: Site) -> None:
+    """It is told so."""
+    job = live.cluster.submit("#!/bin/sh\n", ALICE, "--nodes=2")
+    live.finish(job)
+    assert "it is harvested at its end alone: it has several nodes" in live.command("explain", str(job)).stdout

@@ -17,6 +17,7 @@ from warmstart.harvest.live import ROUNDS, Watched
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, try_flock
 from warmstart.record import Record, RecordUnreadable
+from warmstart.repack import rewrite
 from warmstart.session import Session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context
@@ -50,6 +51,12 @@ def look(turn: Turn) -> Outcome:
     return DONE
 
 
+def enter(session: Session) -> bool:
+    """Remove what a process left that was ended while it made one bundle of two."""
+    rewrite.clear_stage(session.paths.absorbing)
+    return True
+
+
 def _record(session: Session, errand: Errand) -> Record | None:
     """Return the record of a run that is to be harvested while it runs, None of any other."""
     with suppress(RecordUnreadable, ValueError):
@@ -61,6 +68,12 @@ def _record(session: Session, errand: Errand) -> Record | None:
 
 WORK = {
     ROUNDS.name: Work(
-        ROUNDS, look, lambda session, _: live.due(session.paths), step=harvest.NAME, by_maintenance=False, sees=live.due
+        ROUNDS,
+        look,
+        lambda session, _: live.due(session.paths),
+        enter,
+        step=harvest.NAME,
+        by_maintenance=False,
+        sees=live.due,
     )
 }

@@ -23,6 +23,7 @@ from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, try_flock
 from warmstart.record import Record
+from warmstart.repack import rewrite
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.harvest import Options
@@ -86,6 +87,13 @@ def test_it_is_not_time_yet(runs: Runs) -> None:
     """Then no session begins, which would leave events."""
     runs.begin(7)
     assert (runs.program(), os.path.lexists(runs.paths.journal)) == ([], False)
+
+
+def test_what_an_ended_process_left_is_removed(runs: Runs) -> None:
+    """It may be as large as two bundles."""
+    os.makedirs(f"{runs.paths.absorbing}/{rewrite._STAGE}/unpacked")
+    runs.begin(7, first_s=-1)
+    assert (runs.program(), os.listdir(runs.paths.absorbing)) == ([7], [])
 
 
 def test_a_round_is_put_off_twice_as_far_each_time(runs: Runs) -> None:

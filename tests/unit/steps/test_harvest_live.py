@@ -129,6 +129,18 @@ def test_nothing_is_retired_while_the_job_runs(tmp_path: Path) -> None:
     job.close()
 
 
+def test_after_a_reboot_nothing_is_retired_and_nothing_is_lost(job: LiveJob) -> None:
+    """What is gone then was perhaps never written to the disk."""
+    job.write("a", "1")
+    job.write("b", "1")
+    job.look()
+    job.remove("a")
+    job.write("c", "1")
+    job.context = job.context._replace(record=job.context.record._replace(boot_id="an earlier one"))
+    job.end()
+    assert sorted(job.readers()) == ["a", "b", "c"]
+
+
 def test_a_run_adds_one_layer(job: LiveJob) -> None:
     """A later round absorbs what the earlier ones have published."""
     for entry in ENTRIES:

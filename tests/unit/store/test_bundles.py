@@ -22,7 +22,7 @@ from warmstart.store import blocklist, bundles, index, locks
 from warmstart.store.blocklist import Block
 from warmstart.store.bundles import BundleDamaged, BundleGone, Offer, Offers, Published, QuotaExceeded, Reindexed
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull
-from warmstart.store.manifest import ManifestUnreadable
+from warmstart.store.manifest import ManifestUnreadable, content_digest
 
 pytestmark = pytest.mark.threat(15)
 
@@ -58,6 +58,16 @@ def test_a_published_bundle_is_offered_and_fetched(tmp_path: Path) -> None:
     found = bundles.fetch(namespace(tmp_path), offer, fd)
     assert os.pread(fd, 100, 0) == b"squashfs"
     assert found == draft("a", "b").entries
+
+
+def test_what_readers_have_is_told_by_its_content(tmp_path: Path) -> None:
+    """Not by its name alone."""
+    files = {name: draft(name).entries[name] for name in ("a", "b", "c")}
+    digests = {entry: content_digest(named) for entry, named in files.items()}
+    assert bundles.provided(namespace(tmp_path), digests) == []
+    publish(tmp_path, "a", "b")
+    assert sorted(bundles.provided(namespace(tmp_path), digests)) == ["a", "b"]
+    assert bundles.provided(namespace(tmp_path), {"a": "0" * 64}) == []
 
 
 @pytest.mark.threat(8)
