@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -69,7 +70,10 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _children() -> set[str]:
     """Return the pids of this process's children that have not ended."""
-    found = {pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
+    found: set[str] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            found.update((task / "children").read_text().split())
     return {pid for pid in found if not _has_ended(pid)}
 
 

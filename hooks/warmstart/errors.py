@@ -24,7 +24,7 @@ class WarmstartError(Exception):
     kind: ClassVar[str]
     code: ClassVar[str]
     template: ClassVar[str]  # not the docstring: python -OO strips those
-    hint: ClassVar[str] = ""
+    hint: str = ""
 
     def __init__(self, **fields: object) -> None:
         super().__init__(fields)

@@ -56,7 +56,7 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
             if isinstance(failure, UserError | NodeError):
                 raise failure
             if not step.optional and _is_verdict(context.policy, step.name, failure):
-                raise Refused(reason=str(failure), cause=failure.code, step=step.name) from failure
+                raise Refused(failure, step.name) from failure
             notices.append(f"warmstart: {failure}; the job runs without it")
     return Prepared(context, list(dict.fromkeys(notices)))  # several profiles may have the same reason
 
@@ -90,7 +90,12 @@ class Refused(UserError):
 
     code = "job-refused"
     template = "{reason}"
-    hint = "submit the job again later; tell the administrators if the problem persists"
+    hint = "tell the administrators"
+
+    def __init__(self, cause: WarmstartError, step: str) -> None:
+        """Have the words of the failure that is its cause, and its advice."""
+        super().__init__(reason=str(cause), cause=cause.code, step=step)
+        self.hint = cause.hint or self.hint
 
 
 def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:

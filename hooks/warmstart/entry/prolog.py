@@ -76,7 +76,7 @@ def _tell(hook: Hook, error: StateFull, end: Deadline) -> None:
         if not plan.prolog(policy, hook.job, grant, requested):
             return
         if policy.on_error.image != "run-without" and plan.images(policy, grant, requested):
-            raise Refused(reason=str(error), cause=error.code, step="image")
+            raise Refused(error, "image")
         _publish(hook, record, view.NOTICE, f"warmstart: {error}; the job runs without warmstart\n")
     except UserError as refusal:
         _refuse(hook, record, refusal, end)

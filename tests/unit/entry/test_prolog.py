@@ -136,7 +136,7 @@ def test_a_job_of_which_nothing_can_be_written_down_is_told(
 @pytest.mark.parametrize(
     ("refusal", "advice", "fails"),
     [
-        (None, "submit the job again later", True),
+        (None, "the import goes on: submit the job again when it is done", True),
         (Refusal("ask the wing"), "ask the wing", True),
         (Refusal("comes again", is_spared=True), "comes again", False),
     ],

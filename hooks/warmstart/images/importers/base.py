@@ -77,6 +77,22 @@ class RegistryCertificateInvalid(RegistryUnreachable):
     hint = "renew the certificate, or have this node trust who issued it (/etc/containers/certs.d, ca-certificates)"
 
 
+class RegistryNotEncrypted(RegistryUnreachable):
+    """The registry speaks plain HTTP, and the policy does not say so."""
+
+    code = "registry-not-encrypted"
+    template = "image {image}: its registry speaks plain HTTP, and imports want TLS ({problem})"
+    hint = "give it a certificate; where its network is trusted the administrators may name it in images.insecure"
+
+
+class ProxyUnreachable(RegistryUnreachable):
+    """The proxy through which the policy has imports reach registries does not answer."""
+
+    code = "proxy-unreachable"
+    template = "image {image}: the way to its registry is closed ({problem})"
+    hint = "the administrators should look at the proxy that images.proxy names, or at the policy"
+
+
 class RegistryAnswerUnusable(StoreError):
     """The registry answers with something else than an image, or with a part of one only."""
 

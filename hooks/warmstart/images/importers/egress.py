@@ -36,6 +36,7 @@ CHUNK = 1 << 16
 CONNECT_S = 20.0
 HEAD_S = 30.0
 MOST_CONNECTIONS = 64
+SILENT = "images.proxy does not answer"  # what Go prints of the answer to a request that can't be passed on
 _HOP = (b"proxy-", b"connection:", b"keep-alive:")
 # The next server has to parse a request as we do. So accept only characters of a URI (RFC 3986), no fragment, DNS names
 # or addresses as hosts, and one kind of line end.
@@ -263,12 +264,14 @@ def _relay(client: socket.socket, host: str, port: int) -> None:
 
 def _answer(client: socket.socket, destinations: Destinations, report_refusal: Callable[[str], None]) -> None:
     client.settimeout(HEAD_S)
+    problem = ""
     try:
         head, rest = _read_head(client)
         request = parse(head)
         upstream = destinations.reach.proxy
         if upstream:
             destinations.check(request.host, request.port)
+            problem = f"{SILENT}: {upstream}: "
             server = socket.create_connection(split(upstream, 80), CONNECT_S)
         else:
             server = destinations.connect(request.host, request.port, CONNECT_S)
@@ -278,7 +281,7 @@ def _answer(client: socket.socket, destinations: Destinations, report_refusal: C
         report_refusal(str(error))
         _refuse(client, f"403 Forbidden: {error}")
     except OSError as error:
-        _refuse(client, f"502 Bad Gateway: {error.strerror or 'no answer'}")
+        _refuse(client, f"502 Bad Gateway: {problem}{error.strerror or 'no answer'}")
     else:
         with server:
             if upstream and request.tunnel:

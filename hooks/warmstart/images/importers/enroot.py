@@ -27,7 +27,9 @@ from warmstart.images.importers.base import (
     ImageNotFound,
     ImportFailed,
     Progress,
+    ProxyUnreachable,
     RegistryCertificateInvalid,
+    RegistryNotEncrypted,
     RegistryUnreachable,
     Report,
     every_second,
@@ -59,6 +61,8 @@ _LATER = frozenset({408, 429, *range(500, 600)})
 # Exit codes of curl(1): proxy, host, connect, partial file, timeout, TLS, empty or broken reply, HTTP/2.
 _OUTAGES = frozenset({5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 92})
 _CERTIFICATES = frozenset({51, 60})
+_TLS, _NO_TLS = 35, "wrong version number"  # OpenSSL of an answer in plain HTTP
+_RECEIVED, _NO_TUNNEL = 56, ("HTTP code 502 from proxy after CONNECT", "CONNECT tunnel failed, response 502")
 
 
 def make(identity: Identity, rules: Images, mount_point: str, login: Login | None) -> Enroot:  # noqa: ARG001
@@ -216,11 +220,17 @@ def _failure(reference: Reference, completed: process.CompletedProgram, scratch:
         return ImageNotFound(image=image)
     if status in (401, 403) or any(words in completed.complaint() for words in _REFUSED):
         return ImageForbidden(image=image, problem=_refusal(problem))
-    if curl in _CERTIFICATES:
-        return RegistryCertificateInvalid(image=image, problem=problem)
-    if status in _LATER or curl in _OUTAGES:
-        return RegistryUnreachable(image=image, problem=problem)
+    if status in _LATER or curl in _OUTAGES | _CERTIFICATES:
+        return _outage(curl, problem)(image=image, problem=problem)
     return ImportFailed(image=image, program="enroot", problem=problem)
+
+
+def _outage(curl: int, problem: str) -> type[RegistryUnreachable]:
+    if curl in _CERTIFICATES:
+        return RegistryCertificateInvalid
+    if curl == _TLS and _NO_TLS in problem:
+        return RegistryNotEncrypted
+    return ProxyUnreachable if curl == _RECEIVED and any(map(problem.__contains__, _NO_TUNNEL)) else RegistryUnreachable
 
 
 def _refusal(problem: str) -> str:

@@ -29,8 +29,10 @@ from warmstart.images.importers.base import (
     ImageNotFound,
     ImportFailed,
     Progress,
+    ProxyUnreachable,
     RegistryAnswerUnusable,
     RegistryCertificateInvalid,
+    RegistryNotEncrypted,
     RegistryUnreachable,
     Report,
     every_second,
@@ -39,7 +41,7 @@ from warmstart.images.importers.base import (
     with_retries,
 )
 from warmstart.images.importers.client import ImportUserClient
-from warmstart.images.importers.egress import Reach
+from warmstart.images.importers.egress import SILENT, Reach
 from warmstart.images.importers.manifest import ImageManifest
 from warmstart.images.layers import KeptLayers, Layer, LayerPlace, opened
 from warmstart.images.reference import Reference
@@ -78,13 +80,14 @@ _NO_MACHINE = ("no image found in manifest list", "no image found in image index
 _PING = ("pinging container registry",)
 _BEFORE = (*_PING, "requesting bear")  # a token
 _CERTIFICATE = ("x509:", "tls: failed to verify")
+_NOT_ENCRYPTED = ("server gave http response to https client",)
 _UNREACHABLE = (
     "connection refused", "connection reset", "no such host", "no route to host", "network is unreachable",
     "timeout", "timed out", "deadline exceeded", "eof", "broken pipe", "temporary failure", "tls:",
-    *_CERTIFICATE,
+    *_CERTIFICATE, *_NOT_ENCRYPTED,
     "server closed idle connection",
     "too many requests", "toomanyrequests", "rate limit", "server error", "bad gateway", "service unavailable",
-    "statuscode: 429", "statuscode: 5", "http status: 5", "server gave http response to https client",
+    "statuscode: 429", "statuscode: 5", "http status: 5",
 )  # fmt: skip
 
 
@@ -398,7 +401,12 @@ def _answer(image: str, problem: str) -> WarmstartError | None:
     if mentions(_FORBIDDEN) and not mentions(_PING):
         return ImageForbidden(image=image, problem=problem)
     if mentions(_UNREACHABLE) or mentions(_BEFORE):
-        kind = RegistryCertificateInvalid if mentions(_CERTIFICATE) else RegistryUnreachable
+        kinds = {
+            RegistryCertificateInvalid: _CERTIFICATE,
+            RegistryNotEncrypted: _NOT_ENCRYPTED,
+            ProxyUnreachable: (SILENT.lower(),),
+        }
+        kind = next((kind for kind, words in kinds.items() if mentions(words)), RegistryUnreachable)
         return kind(image=image, problem=problem)
     return None
 

@@ -354,6 +354,16 @@ def test_the_sites_proxy_is_not_asked_for_what_is_refused() -> None:
     assert running.asked == []
 
 
+def test_a_sites_proxy_that_is_down_is_named() -> None:
+    """Go prints the reason phrase: who reads it looks at the proxy, not at the registry."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with serving(Destinations("reg.invalid", Reach(proxy=f"127.0.0.1:{port}"))) as running:
+        received = exchange(running.port, b"CONNECT reg.invalid:443 HTTP/1.1\r\n\r\n")
+    words = f"HTTP/1.1 502 Bad Gateway: images.proxy does not answer: 127.0.0.1:{port}: Connection refused"
+    assert received.startswith(words.encode())
+
+
 def test_a_tunnel_that_the_sites_proxy_refuses_is_no_way_to_it() -> None:
     """What follows is not passed on: it would be a request that nobody looked at."""
     asked: list[bytes] = []

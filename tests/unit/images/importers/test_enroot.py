@@ -23,7 +23,9 @@ from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
     ImportFailed,
+    ProxyUnreachable,
     RegistryCertificateInvalid,
+    RegistryNotEncrypted,
     RegistryUnreachable,
 )
 from warmstart.images.importers.client import ImportUserClient
@@ -186,6 +188,11 @@ SAID = [
     ("curl: (22) The requested URL returned error: 404", ImageNotFound),
     ("curl: (22) The requested URL returned error: 503", RegistryUnreachable),
     ("curl: (60) SSL certificate problem: self-signed certificate", RegistryCertificateInvalid),
+    ("curl: (35) error:0A00010B:SSL routines::wrong version number", RegistryNotEncrypted),
+    ("curl: (35) OpenSSL SSL_connect: Connection reset by peer in connection to reg.io:443", RegistryUnreachable),
+    ("curl: (56) Received HTTP code 502 from proxy after CONNECT", ProxyUnreachable),
+    ("curl: (56) CONNECT tunnel failed, response 502", ProxyUnreachable),
+    ("curl: (56) CONNECT tunnel failed, response 403", RegistryUnreachable),
     ("curl: (23) Failure writing output to destination\ntee: x: No space left on device", ScratchUnusable),
     ("[ERROR] Could not parse digest information from http://reg.io/v2/team/429/manifests/503", ImportFailed),
     ("enroot-mksquashovlfs: failed to create mount namespace: Operation not permitted", ImportFailed),

@@ -26,8 +26,10 @@ from warmstart.images.importers.base import (
     ImageNotFound,
     ImportFailed,
     Progress,
+    ProxyUnreachable,
     RegistryAnswerUnusable,
     RegistryCertificateInvalid,
+    RegistryNotEncrypted,
     RegistryUnreachable,
 )
 from warmstart.images.importers.client import ImportUserClient
@@ -263,6 +265,10 @@ SAID = [
      RegistryUnreachable),  # stopped just then
     ('pinging container registry reg.io: Get "https://reg.io/v2/": x509: certificate has expired or is not yet valid',
      RegistryCertificateInvalid),
+    ('pinging container registry reg.io: Get "https://reg.io/v2/": http: server gave HTTP response to HTTPS client',
+     RegistryNotEncrypted),
+    ('pinging container registry reg.io: Get "https://reg.io/v2/": Bad Gateway: images.proxy does not answer: p:80: no',
+     ProxyUnreachable),
     ("pinging container registry reg.io: invalid status code from registry 404 (Not Found)", RegistryUnreachable),
     ("pinging container registry reg.io: invalid status code from registry 403 (Forbidden)", RegistryUnreachable),
     ("reading manifest 1 in reg.io/team/timeout: requesting bearer token: invalid status code from registry 404",
