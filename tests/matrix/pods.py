@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,9 @@ def cluster(capable_host: None) -> Iterator[PodCluster]:
 
 
 @pytest.fixture(scope="session")
-def installed(cluster: PodCluster, registry: Registry, install: Callable[[Path], None]) -> Iterator[Site]:
+def installed(cluster: PodCluster, registry: Registry) -> Iterator[Site]:
     """Return the session's site, with the SPANK plugin. In its pods warmstart's programs run."""
-    made = Site(cluster, registry.url, install=install)
+    made = Site(cluster, registry.url)
     with spank.loaded(made):
         wait_until("the timers", lambda: all(cluster.inside(node, "timers") for node in cluster.nodes), 60)
         yield made
