@@ -1,4 +1,4 @@
-"""Nodes that are pods of Slurm in Kubernetes, with supervisord and network namespaces: `pods.py`, and those of wings."""
+"""Nodes that are pods of Slurm in Kubernetes: `pods.py`, and those of wings, in a root that has supervisord."""
 
 from __future__ import annotations
 
