@@ -111,11 +111,11 @@ def test_a_job_is_cold_in_one_pod_and_warm_in_another(site: Site, cluster: PodCl
 
 
 def test_doctor_finds_nothing_in_a_pod(site: Site, cluster: PodCluster, profile: str) -> None:
-    """But that the store of these tests is a directory of this host's."""
+    """But that the store of these tests is a directory of this host, whose disk may be full."""
     run(site, MAKE, "n1")
     for arguments in (("--node", "n1"), ("--store",)):
         assert program(cluster, "n1", "maintain", *arguments).returncode == 0
-    assert set(found(cluster, "n1")) == {"store.mount", "store.root"}
+    assert set(found(cluster, "n1")) - {"store.space", "node.space"} == {"store.mount", "store.root"}
 
 
 def test_doctor_names_what_a_pod_lacks(site: Site, cluster: PodCluster, profile: str) -> None:
