@@ -1,0 +1,169 @@
+"""The first line of a container, and the work after it, with real pyxis: each way to have its root, in turns.
+
+    python -m tests.wings.ready_roots.first_line [--mib N] [--modules NAME,...] [--rounds N] [--stock]
+
+Run it as `tools.real` (CONTRIBUTING.md). The image has the /usr of this root file system, with copies of it `--mib` in
+all; Python there imports `--modules`. The store has the image, but for `--stock`, which fetches it once more for each
+container. Prints medians of milliseconds: from `srun` or `sbatch` until one container, or the last of eight, has its
+first line, and what the work in one takes then. /var/tmp should be on an ext4 with a journal (tools.bench says why).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from tests.cluster.accounts import ALICE
+from tests.cluster.cluster import Cluster
+from tests.cluster.registry import Registry
+from tests.cluster.site import Site
+from tests.wings.ready_roots.real import HOOKS
+from tools.real.__main__ import plugged, push, set_up_enroot
+from tools.real.starts import peer, say
+from warmstart.wings.ready_roots.checks import HOOK
+
+RULES = """\
+  max_size: 60GiB
+  unpack: {wait: 10m, keep: 60GiB}
+rules: [{name: all, profiles: [numba], scope: user}]
+"""
+SQUASHFUSE = "use_squashfuse=1 "
+WORK = """\
+t() {{ echo at $1 $(/usr/bin/date +%s%N); }}
+t first
+for n in 1 2 3; do /usr/bin/python3 -c "import {modules}"; t import-$n; done
+for n in 1 2; do /usr/bin/find /usr -size +1000000000k; t walk-$n; done
+/usr/bin/find /usr -type f -exec /usr/bin/cat {{}} + >/dev/null; t read"""
+LINE = "echo at first $(/usr/bin/date +%s%N)"
+Times = dict[str, float]
+
+
+def fill(root: Path, mib: int) -> None:
+    """Copy /usr, and again, until there is as much."""
+    for name in ("lib", "lib64"):
+        if not (root / name).exists():
+            (root / name).symlink_to(f"usr/{name}")
+    subprocess.run(["/bin/cp", "-a", "/usr/.", root / "usr"], check=True)
+    (root / "usr/sbin/nologin").unlink()  # the users' shell, which enroot would start
+    left = (mib << 20) - sum(path.lstat().st_size for path in (root / "usr").rglob("*"))
+    for number in range(1000):
+        for path in Path("/usr").rglob("*"):
+            if left <= 0:
+                return
+            if path.is_file() and not path.is_symlink():
+                target = root / f"usr/more/{number}" / path.relative_to("/usr")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target)
+                left -= path.stat().st_size
+
+
+def one(site: Site, image: str, work: str) -> Times:
+    """Start a container, and work in it."""
+    options = [f"--container-image={image}", "--no-container-mount-home"]
+    began = time.time_ns()
+    done = site.cluster.run(["srun", "--nodelist=n1", *options, "sh", "-c", work], ALICE, timeout_s=1800)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    marks = _marks(done.stdout)
+    ends = [began, *(at for _, at in marks)]
+    return {f"one: {name}": (at - before) / 1e6 for (name, at), before in zip(marks, ends, strict=False)}
+
+
+def eight(site: Site, image: str) -> Times:
+    """Start eight at once, in a job; return when the last one had its first line."""
+    step = f"srun --overlap -n1 --container-image={image} --no-container-mount-home sh -c '{LINE}' &\n"
+    began = time.time_ns()
+    script = f"#!/bin/sh\n{step * 8}wait\n"
+    job = site.cluster.submit(script, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}")
+    ended = site.finish(job, deadline_s=1800)
+    marks = _marks(ended.output)
+    if len(marks) != 8:
+        raise RuntimeError(ended.output)
+    return {"eight: last first": (max(at for _, at in marks) - began) / 1e6}
+
+
+def _marks(output: str) -> list[tuple[str, int]]:
+    lines = [line.split() for line in output.splitlines()]
+    return [(words[1], int(words[2])) for words in lines if words[:1] == ["at"]]
+
+
+@contextmanager
+def _ours(site: Site, shelf: bool, options: str) -> Iterator[None]:
+    more = f"\n  shelf: {site.cluster.base}/shelf" if shelf else ""
+    site.write_policy(RULES, constant="enroot", workspace=f"{site.workspace}{more}")
+    with plugged(site, options=options):
+        yield
+
+
+@contextmanager
+def _stock(site: Site, options: str) -> Iterator[None]:
+    with plugged(site), peer(site, options):
+        yield
+
+
+def measure(site: Site, image: str, work: str, rounds: int, stock: bool) -> dict[str, list[Times]]:
+    """Run each way in turns."""
+    ways: dict[str, Callable[[], AbstractContextManager[None]]] = {
+        "ours, unpacked by pyxis": partial(_ours, site, False, ""),
+        "ours, use_squashfuse": partial(_ours, site, False, SQUASHFUSE),
+        "ours, the node's tree, first": partial(_ours, site, True, SQUASHFUSE),
+        "ours, the node's tree, later": partial(_ours, site, True, SQUASHFUSE),
+    }
+    if stock:
+        ways |= {"stock": partial(_stock, site, ""), "stock, use_squashfuse": partial(_stock, site, SQUASHFUSE)}
+    found: dict[str, list[Times]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            with way():
+                times: Times = {}
+                for start in (partial(one, site, image, work), partial(eight, site, image)):
+                    if name.endswith("first"):
+                        shutil.rmtree(site.cluster.base / "shelf", ignore_errors=True)
+                    times |= start()
+                    site.cluster.wait_idle(300)
+                found[name].append(times)
+                say(f"{name}: " + ", ".join(f"{what} {took:.0f}" for what, took in times.items()))
+    return found
+
+
+def main() -> int:
+    """Start everything, measure, take everything down."""
+    parser = argparse.ArgumentParser(prog="python -m tests.wings.ready_roots.first_line")
+    parser.add_argument("--mib", type=int, default=1500)
+    parser.add_argument("--modules", default="asyncio, sqlite3, xml.dom.minidom, unittest.mock, ctypes, lib2to3.main")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--stock", action="store_true", help="stock pyxis, too")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    with Cluster() as cluster, Registry(cluster.base) as registry:
+        site = Site(cluster, registry.url)
+        site.write_policy(RULES, constant="enroot")
+        set_up_enroot(site, registry.url)
+        image = f"{registry.url}/team/line:1"
+        push(cluster.base / "line", image, partial(fill, mib=options.mib))
+        shutil.rmtree(cluster.base / "line")
+        say(site.command("images", "import", image).stdout)
+        shutil.copy(cluster.prefix / "share/warmstart/enroot" / HOOK, HOOKS)
+        try:
+            work = WORK.format(modules=options.modules)
+            found = measure(site, image, work, options.rounds, options.stock)
+        finally:
+            (HOOKS / HOOK).unlink()
+    say(f"\nmedians of {options.rounds} rounds, {options.mib} MiB, in ms")
+    for name, rounds in found.items():
+        medians = {what: median(times[what] for times in rounds) for what in rounds[0]}
+        say(f"{name:30} " + ", ".join(f"{what} {took:.0f}" for what, took in medians.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
