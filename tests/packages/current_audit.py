@@ -101,3 +101,17 @@ def test_a_hook_that_runs_is_left_alone(systemd: Systemd) -> None:
             with systemd.process(f"kill -9 {pid}"):
                 pass
     wait_until("its events", lambda: '"reason":"killed"' in LOG.read_text(), SECONDS)
+
+
+def test_one_target_is_all_that_a_node_enables(systemd: Systemd) -> None:
+    """It starts the units of a node, and stops them. What needs the store's host has a target of its own."""
+    systemd.ctl("enable", "warmstart.target", "warmstart-store.target")
+    node = ("warmstart-maintain.timer", "warmstart-harvest.timer", "warmstart-audit.path")
+    for target, units in {
+        "warmstart.target": node,
+        "warmstart-store.target": ("warmstart-maintain-store.timer",),
+    }.items():
+        systemd.ctl("start", target)
+        assert [systemd.shows(unit, "ActiveState") for unit in units] == ["active"] * len(units)
+        systemd.ctl("stop", target)
+        assert [systemd.shows(unit, "ActiveState") for unit in units] == ["inactive"] * len(units)

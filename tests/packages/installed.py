@@ -36,6 +36,7 @@ DIRECTORIES = (USR.var, "/var/tmp/warmstart")
 FILES = (
     "lib/systemd/system/warmstart-import@.service",
     "lib/systemd/system/warmstart-maintain.timer",
+    "lib/systemd/system/warmstart.target",
     "share/bash-completion/completions/warmstart",
     "share/fish/vendor_completions.d/warmstart.fish",
     "share/man/man1/warmstart-cache.1.gz",

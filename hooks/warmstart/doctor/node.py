@@ -384,7 +384,7 @@ def journals(node: Node) -> Iterator[Finding]:
         change = f"{_timers(node)} and check that paths.audit is writable; run `warmstart maintain`"
         yield Finding(WRONG, found, change)
     elif age > CURRENT_S:
-        change = f"{_timers(node, 'warmstart-audit.path')}: then the log is current within a minute"
+        change = f"{_timers(node)}: then the log is current within a minute"
         yield Finding(ADVICE, found, change)
     else:
         yield Finding(OK, words)
@@ -502,8 +502,8 @@ def imports(node: Node) -> Iterator[Finding]:
         yield Finding(OK, f"{waiting} imports wait for their turn, none has failed in the last hour")
 
 
-def _timers(node: Node, unit: str = "warmstart-maintain.timer") -> str:
-    return scheduled(unit, f"let slurmd's supervisor run {node.installation.libexec}/timers")
+def _timers(node: Node) -> str:
+    return scheduled("warmstart.target", f"let slurmd's supervisor run {node.installation.libexec}/timers")
 
 
 def _of_last_day(node: Node, event: Event) -> list[Line]:

@@ -271,7 +271,7 @@ def maintained(store: Store) -> Iterator[Finding]:
     """Check when the store's maintenance last succeeded, on any host: three intervals ago is overdue."""
     age = store.run(maintenance.last_maintained, store.path)
     since = "has never succeeded" if age is None else f"last succeeded {format_duration(age)} ago"
-    nightly = scheduled("warmstart-maintain-store.timer", "run `warmstart maintain --store` each night")
+    nightly = scheduled("warmstart-store.target", "run `warmstart maintain --store` each night")
     nightly += " on one host of the cluster"
     if (store.run(probe.in_use_for, store.path) if age is None else age) > OVERDUE_INTERVALS * STORE_INTERVAL_S:
         change = f"{nightly} and see its `step.failed` events; run `warmstart maintain --store`"

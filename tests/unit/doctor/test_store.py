@@ -142,7 +142,7 @@ def test_units_are_named_where_systemd_runs(
     monkeypatch.setattr(finding, "SYSTEMD", str(tmp_path if has_systemd else tmp_path / "none"))
     for age in (None, 3 * 86400.0 + 1):
         changes = {result.check: result.change for result in results(policy, last_maintained=age)}
-        assert ("warmstart-maintain-store.timer" in changes["store.maintenance"]) is has_systemd
+        assert ("warmstart-store.target" in changes["store.maintenance"]) is has_systemd
         assert "on one host" in changes["store.maintenance"]
 
 
