@@ -59,7 +59,7 @@ def check(
     Prints every problem as FILE:LINE:COLUMN: PROBLEM. What is probably a mistake is a warning: a rule that can never
     match, a regular expression, a scope that revokes publishing. The files may belong to you instead of root. Users
     and groups are looked up on this node, partitions, nodes and the timeouts of hooks in its slurm.conf. If the policy
-    relies on what Slurm enforces, slurmctld is asked whether it does.
+    relies on what Slurm enforces, slurmctld is asked whether it does. Timeouts count once slurm.conf names a hook.
 
     Exit status: 0 the policy is good, or has warnings only; 1 it is not, or Slurm would kill a hook within its budget;
     2 wrong usage, or it cannot be read.
@@ -91,7 +91,9 @@ def check(
     ignored = source.ignored(path) if path != "-" else []
     problems += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
     critical = [] if offline else _unproven(policy, installation)
-    too_short = _timeouts(installation, policy, conf) if conf else []
+    # Before Slurm is told of warmstart it has no hooks to kill.
+    is_compared = conf and (slurm_conf or not conf.values.keys().isdisjoint(("prolog", "epilog")))
+    too_short = _timeouts(installation, policy, conf) if conf and is_compared else []
     _tell(path, as_json, rules=len(policy.rules), warned=sorted(problems), critical=critical, too_short=too_short)
     if critical or too_short:
         raise click.exceptions.Exit(WRONG)

@@ -133,6 +133,18 @@ def test_check_compares_budgets_with_slurms_timeouts(
     assert found["ok"] == (not names)
 
 
+@pytest.mark.parametrize(("hooks", "status"), [("", 0), ("Prolog=/etc/slurm/prolog\n", 1)])
+def test_a_slurm_conf_without_hooks_has_no_timeouts_to_compare(
+    tmp_path: Path, site: Installation, monkeypatch: pytest.MonkeyPatch, hooks: str, status: int
+) -> None:
+    """A policy is written before Slurm is told of warmstart; a file that is named is compared in any case."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(f"ClusterName=c\n{hooks}")
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    assert run(site, "policy", "check").exit_code == status
+    assert run(site, "policy", "check", "--slurm-conf", str(conf)).exit_code == 1
+
+
 def test_check_needs_a_slurm_conf_that_it_can_read(tmp_path: Path, site: Installation) -> None:
     """One that includes a missing file is wrong usage."""
     conf = tmp_path / "slurm.conf"
