@@ -54,7 +54,11 @@ for unit; do
         if [ "$unit" = slurmd ]; then slurmd -N localhost; else slurmctld; fi
         ;;
     enable:--now) ;;
-    enable:*.timer | enable:*.path) sh -euc "$(sed -n s/^ExecStart=//p "/lib/systemd/system/${unit%.*}.service")" ;;
+    enable:*.target)
+        for wanted in $(sed -n s/^Wants=//p "/lib/systemd/system/$unit"); do
+            sh -euc "$(sed -n s/^ExecStart=//p "/lib/systemd/system/${wanted%.*}.service")"
+        done
+        ;;
     *) exit 1 ;;
     esac
 done
