@@ -4,8 +4,8 @@ DESTDIR ?=
 PYTHON  ?= /usr/bin/python3
 # Where packages go that are built here.
 PACKAGES ?= build/packages
-# Test processes: on two cores three leave a tenth of the time unused, as many tests wait for Slurm.
-JOBS    ?= $(shell expr $$(nproc) + 2)
+# Test processes: on two cores four leave a quarter of the time unused, as many tests wait for Slurm.
+JOBS    ?= $(shell expr $$(nproc) + 3)
 VENV    := .venv
 BIN     := $(VENV)/bin
 

@@ -206,6 +206,7 @@ def test_a_job_that_ends_while_it_is_harvested(live: Site, how: str) -> None:
         site.cluster.cancel(server.id)
     site.finish(server.id)
     assert os.listdir(site.var / "n1/errands/rounds") == []
+    assert [name for name in os.listdir(site.var / "n1/stage") if name.startswith(f"{server.id}.")] == []
     assert warm(site, "numba", "n2") == (2, 0)
 
 

@@ -34,6 +34,7 @@ WORD = ".harvest"
 LONGEST_S = 86_400.0  # between two rounds
 SETTLING = 0.1  # of `harvest.while_running`: what an entry must not have changed for
 
+_STAGE = ".live."  # in a stage's name, between those of the set and the profile (`steps.harvest`)
 _TAKEN = ".taken-"
 _LONGEST = 64 << 20
 _ENDING_S = 1.0  # for a killed process to end
@@ -115,8 +116,17 @@ def end(paths: NodePaths, record: Record) -> None:
     """Have a run harvested no more while it runs, and end who does so. An errand that stays goes when it is due."""
     with suppress(OSError):
         Errands(paths, ROUNDS).drop(record.run_name)
-    with suppress(OSError), opened_dir(record.run_directory) as fd:
-        files.end_flock_holders(fd, after(_ENDING_S))
+    with suppress(OSError), opened_dir(record.run_directory) as run:
+        if files.end_flock_holders(run, after(_ENDING_S)):
+            _remove_stages(paths, record)
+
+
+def _remove_stages(paths: NodePaths, record: Record) -> None:
+    """Remove what a harvest that was ended had copied. What takes longer is maintenance's."""
+    with opened_dir(paths.stage) as fd:
+        for name in os.listdir(fd):
+            if name.startswith(f"{record.run_name}.") and _STAGE in name:
+                files.remove_tree(fd, name, after(_ENDING_S))
 
 
 def taken(one: Record, profile: str) -> Taken:

@@ -389,16 +389,19 @@ def flock_holders(fd: int) -> list[int]:
     return [int(words[4]) for words in found if words[1:2] == ["FLOCK"] and words[5:6] == [where] and int(words[4]) > 0]
 
 
-def end_flock_holders(fd: int, patience: Deadline) -> None:
-    """End the processes that hold a flock(2) on what `fd` has open, which nobody but root can open."""
+def end_flock_holders(fd: int, patience: Deadline) -> bool:
+    """End the processes that hold a flock(2) on what `fd` has open, which nobody but root can open.
+
+    Takes it, and returns whether it could.
+    """
     if try_flock(fd):
-        return
+        return True
     import signal
 
     for pid in flock_holders(fd):
         with suppress(OSError):  # it has ended by itself
             os.kill(pid, signal.SIGKILL)
-    wait_flock(fd, patience)
+    return wait_flock(fd, patience)
 
 
 @contextmanager

@@ -157,8 +157,11 @@ def test_an_errand_of_a_run_that_is_over(runs: Runs) -> None:
 
 
 def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
-    """The process that has its lock is killed, and no other begins."""
+    """The process that has its lock is killed, what it had copied goes, and no other begins."""
     record = runs.begin(7, first_s=-1)
+    stage = Path(runs.paths.stage)
+    for name in (f"{record.run_name}.live.numba", f"{record.run_name}.key.live.numba", "8.0a1b2c3d.live.numba"):
+        (stage / name / "entries").mkdir(parents=True)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -175,6 +178,7 @@ def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
         run_end.supersede(ending, after(10), rebooted=False)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert (runs.waiting(), os.path.lexists(record.run_directory)) == ([], False)
+    assert os.listdir(stage) == ["8.0a1b2c3d.live.numba"]
 
 
 def test_an_errand_that_was_dropped_meanwhile(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
