@@ -123,7 +123,7 @@ def test_only_a_publisher_reaches_others(site: Site, own_store: Path) -> None:
 
 def test_the_environment_of_every_kind_of_step(site: Site) -> None:
     """The batch script, steps of one and of several tasks, and a step of salloc see the same kind of paths."""
-    script = f"#!/bin/sh\n{SHOW}\nsrun --ntasks=1 sh -c '{SHOW}'\nsrun --ntasks=2 sh -c '{SHOW}'\n"
+    script = f"#!/bin/sh\n{SHOW}\nsrun --quiet --ntasks=1 sh -c '{SHOW}'\nsrun --quiet --ntasks=2 sh -c '{SHOW}'\n"
     ended = completed(site, site.cluster.submit(script, ALICE, "--nodelist=n1", "--ntasks=2"))
     lines = ended.output.splitlines()
     assert len(lines) == 4
