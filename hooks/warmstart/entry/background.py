@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from functools import partial
 
 from warmstart.errands import loop, processes, registry
 from warmstart.errands.loop import Work
@@ -30,27 +29,32 @@ def _is_due(installation: Installation, work: Work, node: str) -> bool:
 
 
 def main(prefix: str, arguments: list[str]) -> int:
-    """Do what waits on a node. Return the exit status."""
+    """Do what waits on a node, or on each. Return the exit status."""
     installation = Installation(prefix)
+    kind, node, key = [*arguments, "", "", ""][:3]
+    if kind not in registry.kinds() or (node and node not in installation.nodes()):
+        print(f"usage: background {'|'.join(registry.kinds())} [NODE [KEY]]", file=sys.stderr)  # noqa: T201 - who calls it
+        return WRONG_USAGE
+    work = registry.load(kind)
+    if work.apart is None:
+        process.be_idle()
+    nodes = [node] if node else installation.nodes()
+    return max((_on_node(installation, work, name, key, is_named=bool(node)) for name in nodes), default=0)
+
+
+def _on_node(installation: Installation, work: Work, node: str, key: str, *, is_named: bool) -> int:
+    """Do what waits on one node; return the exit status. What fails there stops no other node of the host."""
     try:
-        kind, node, key = [*arguments, "", "", ""][:3]
-        if kind not in registry.kinds() or (node and node not in installation.nodes()):
-            print(f"usage: background {'|'.join(registry.kinds())} [NODE [KEY]]", file=sys.stderr)  # noqa: T201 - who calls it
-            return WRONG_USAGE
-        work = registry.load(kind)
-        if work.apart is None:
-            process.be_idle()
-        for name in [node] if node else filter(partial(_is_due, installation, work), installation.nodes()):
-            if installation.is_off and not work.while_off:
-                continue
-            hook = work.apart.hook if work.apart and key else "background"
-            with open_session(installation, hook, name) as session, session.isolated(kind):
-                if key:
-                    loop.one(session, work, key)
-                elif work.apart:
-                    processes.run(session, work, work.apart)
-                else:
-                    loop.run(session, work)
+        if (installation.is_off and not work.while_off) or not (is_named or _is_due(installation, work, node)):
+            return 0
+        hook = work.apart.hook if work.apart and key else "background"
+        with open_session(installation, hook, node) as session, session.isolated(work.kind.name):
+            if key:
+                loop.one(session, work, key)
+            elif work.apart:
+                processes.run(session, work, work.apart)
+            else:
+                loop.run(session, work)
     except WarmstartError as error:
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - who calls it by hand
         return FAILED

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -22,8 +24,10 @@ from warmstart.harvest.live import LONGEST_S, ROUNDS, WORD
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, try_flock
+from warmstart.paths import Installation
 from warmstart.record import Record
 from warmstart.repack import rewrite
+from warmstart.session import Session, open_session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.harvest import Options
@@ -203,3 +207,22 @@ def test_another_pods_node_is_left_alone(runs: Runs) -> None:
         assert try_flock(held.fileno())
         assert runs.program() == []
     assert len(runs.waiting()) == 1
+
+
+def test_a_node_that_fails_stops_no_other_of_its_host(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is tried, and the exit status tells."""
+    runs.begin(7, first_s=-1)
+    other = runs.site.installation.node("broken")
+    os.makedirs(other.state)
+    Errands(other, ROUNDS).put(Errand("1", 1, 0, "8.0a1b2c3d"), live.Watched("/none", 0))
+    opened = open_session
+
+    def opening(installation: Installation, hook: str, node: str) -> AbstractContextManager[Session]:
+        if node == "broken":
+            raise OSError(errno.EIO, "broken")
+        return opened(installation, hook, node)
+
+    monkeypatch.setattr(background, "open_session", opening)
+    assert runs.site.installation.nodes()[0] == "broken"
+    assert background.main(runs.site.installation.prefix, [ROUNDS.name]) == background.FAILED
+    assert [job for job, _ in runs.looked] == [7]
