@@ -32,13 +32,17 @@ def main(prefix: str, arguments: list[str]) -> int:
     """Do what waits on a node, or on each. Return the exit status."""
     installation = Installation(prefix)
     kind, node, key = [*arguments, "", "", ""][:3]
-    if kind not in registry.kinds() or (node and node not in installation.nodes()):
+    try:
+        nodes = installation.nodes()
+    except OSError as error:
+        return _failed(error)
+    if kind not in registry.kinds() or (node and node not in nodes):
         print(f"usage: background {'|'.join(registry.kinds())} [NODE [KEY]]", file=sys.stderr)  # noqa: T201 - who calls it
         return WRONG_USAGE
     work = registry.load(kind)
     if work.apart is None:
         process.be_idle()
-    nodes = [node] if node else installation.nodes()
+    nodes = [node] if node else nodes
     return max((_on_node(installation, work, name, key, is_named=bool(node)) for name in nodes), default=0)
 
 
@@ -59,6 +63,11 @@ def _on_node(installation: Installation, work: Work, node: str, key: str, *, is_
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - who calls it by hand
         return FAILED
     except OSError as error:  # of this node's disk; all that waits stays
-        print(f"warmstart: background work: {error}", file=sys.stderr)  # noqa: T201 - who calls it by hand
-        return FAILED
+        return _failed(error)
     return 0
+
+
+def _failed(error: OSError) -> int:
+    """Say so to who calls it by hand; return the exit status."""
+    print(f"warmstart: background work: {error}", file=sys.stderr)  # noqa: T201
+    return FAILED
