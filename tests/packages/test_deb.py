@@ -69,6 +69,13 @@ def test_installed_without_a_network(debian: Suite, packages: Path) -> None:
         assert " passed" in root.pytest("installed.py", packages)
 
 
+def test_a_release_is_tried_so(debian: Suite, packages: Path) -> None:
+    """What .github/workflows/release.yml does on a bare host of each distribution: tests/packages/works."""
+    with debian.fresh() as root:
+        said = root.run(HERE / "works", packages)
+        assert "cold: inductor, numba (nothing-published)" in said.splitlines()[-1]
+
+
 def test_ten_minutes(debian: Suite, packages: Path) -> None:
     """The page of that name, word for word: tests/packages/ten_minutes.py."""
     with debian.fresh() as root:
