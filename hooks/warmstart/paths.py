@@ -33,7 +33,7 @@ _RUN = len("/4294967295.0a1b2c3d/tmp")  # what a run adds to WORKSPACE/NODE
 
 
 class Shown(NamedTuple):
-    """A line of a run's list, six fields between tabs: what the job sees at a path (docs/adr/0051).
+    """A line of a run's list, six fields between tabs: what the job sees at a path (docs/adr/index.md, 51).
 
     The SPANK plugin, the hook in Slurm's namespace and enroot's hook mount what root has written there, and know no
     more about it. All fields but the paths are printable ASCII; none is empty or has a tab or a newline.

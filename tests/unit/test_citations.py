@@ -76,6 +76,14 @@ def test_every_page_that_is_cited_exists() -> None:
     assert not [(name, page) for name, page in pages if not any(path.startswith(page) for path in known)]
 
 
+def test_every_decision_that_is_cited_exists() -> None:
+    """`docs/adr/index.md, 3`: a line of the index."""
+    found = cited(r"docs/adr/index\.md,\s+(\d+)")
+    assert found
+    known = numbered("adr/index.md", r"^\| \[?(\d+)")
+    assert not [(name, number) for name, number in found if int(number) not in known]
+
+
 def test_nothing_cites_pages_that_only_the_authors_had() -> None:
     """The repository explains itself."""
     assert not [(name, line) for name, text in TEXTS.items() for line in text.split("\n") if HISTORY.search(line)]

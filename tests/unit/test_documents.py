@@ -146,9 +146,10 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     assert sorted(listed) == sorted({page for page in pages if not page.startswith(("adr/", "wings/"))} | beside)
 
 
-def test_every_decision_is_in_the_index_and_has_a_status() -> None:
-    """Under its number and title; a status says since when."""
+def test_every_decision_with_a_page_is_in_the_index_and_has_a_status() -> None:
+    """Under its number and title; a status says since when. Numbers are in order, and each stands once."""
     folder = ROOT / "docs/adr"
+    index = (folder / "index.md").read_text()
     rows = []
     for path in sorted(folder.glob("0*.md")):
         title, _, status, *_ = path.read_text().split("\n")
@@ -156,7 +157,9 @@ def test_every_decision_is_in_the_index_and_has_a_status() -> None:
         assert path.name.startswith(f"{number:0>4}-")
         assert re.match(r"\*\*Status\*\*: (proposed|accepted|superseded by .+), \d{4}-\d\d-\d\d\b", status), path
         rows.append(f"| [{number}]({path.name}) | {words} |")
-    assert re.findall(r"^\| \[.*", (folder / "index.md").read_text(), re.MULTILINE) == rows
+    assert re.findall(r"^\| \[.*", index, re.MULTILINE) == rows
+    numbers = [int(number) for number in re.findall(r"^\| \[?(\d+)", index, re.MULTILINE)]
+    assert numbers == sorted({*numbers})
 
 
 def test_every_diagram_is_drawn() -> None:

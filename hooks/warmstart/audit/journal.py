@@ -1,8 +1,8 @@
 """Journal: the file to which one run of a hook appends its audit events.
 
-Hot path: imports no structlog, which takes longer to load than a whole warm prolog runs (docs/adr/0003). Events are
-on disk when `emit` returns. `audit.sink` moves journals into the audit log, those of killed hooks, too: maintenance, a
-hook that failed, and an epilog where `is_flush_due`. Until then `audit.query` reads them here.
+Hot path: imports no structlog, which takes longer to load than a whole warm prolog runs (docs/adr/index.md, 3). Events
+are on disk when `emit` returns. `audit.sink` moves journals into the audit log, those of killed hooks, too:
+maintenance, a hook that failed, and an epilog where `is_flush_due`. Until then `audit.query` reads them here.
 
 Emitting never raises: an unwritable audit must not fail a job. `audit.fallback` has what is done then.
 """

@@ -6,7 +6,7 @@ prolog ends with 0 in both cases: with 1 the node would drain although the job w
 
 Only the job's first node asks. slurmctld itself refuses jobs that are no batch jobs, and those that were submitted with
 --no-requeue. For a task of an array `scontrol requeue JOBID` can requeue all tasks, and slurmd does not tell a prolog
-that its job is one. Where nothing else informs this node of it, slurmctld is asked (docs/adr/0020).
+that its job is one. Where nothing else informs this node of it, slurmctld is asked (docs/adr/index.md, 20).
 """
 
 from __future__ import annotations

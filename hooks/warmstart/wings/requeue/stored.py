@@ -6,7 +6,7 @@
 
 A requeue gives a job a new submit time (`batch_requeue_fini` in Slurm's src/slurmctld/job_mgr.c; seen with 22.05 and
 25.11), so that does not tell one job from another of the same id. Its owner and the number of its restarts do: that
-only grows, and a new job begins at 0 (docs/adr/0020). A job that was not requeued for `KEPT_S` is forgotten.
+only grows, and a new job begins at 0 (docs/adr/index.md, 20). A job that was not requeued for `KEPT_S` is forgotten.
 """
 
 from __future__ import annotations

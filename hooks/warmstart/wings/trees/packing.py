@@ -5,7 +5,7 @@ a tree that changes has another namespace, and the old copy goes when nobody has
 for the whole: a manifest could not name the files of a large tree, and nobody takes a part of one.
 
 The copy of a tree that a rule names for an account or the site belongs to root and to the group of the tree's top, and
-who owns that is its producer: it is this account's code, whoever asked for it (docs/adr/0050).
+who owns that is its producer: it is this account's code, whoever asked for it (docs/adr/index.md, 50).
 """
 
 from __future__ import annotations
