@@ -1,15 +1,10 @@
-"""Write docs/reference/options.md, every command and its options, from the code: `python -m tools.documents [--check]`.
-
-`make docs` and `make lint` run it. tests/unit/test_documents.py checks all documents with what is here.
-"""
+"""Find the documents, their lines, and the commands that they show, for tests/unit/test_documents.py."""
 
 from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Iterator
-from inspect import cleandoc
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,13 +13,6 @@ import click
 from warmstart.cli import cli
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = "docs/reference/options.md"
-HEAD = """\
-# Commands and options
-
-Every command with its arguments, options and exit statuses. `make docs` writes this page from the code; what the
-commands are for is in [the command line](command-line.md).
-"""
 _FENCE = re.compile(r"^ *```")
 _PROMPT = re.compile(r"^(?:[$#] |sudo )*(?:[\w.]+=\S* )*")
 _WARMSTART = re.compile(r"(?:[\w/.]*/bin/)?warmstart")
@@ -126,51 +114,3 @@ def problem(words: list[str]) -> str:
             return f"no option {name}"
         value = not value and not flag.get(name, True) and not equals
     return ""
-
-
-def commands(group: click.Group, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
-    """Yield every command below a group, in the order of the help, with the context that knows its full name."""
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        below = click.Context(command, info_name=name, parent=context)
-        if isinstance(command, click.Group) and not command.invoke_without_command:
-            yield from commands(command, below)
-        else:
-            yield command, below
-
-
-def page() -> str:
-    """Return docs/reference/options.md."""
-    root = click.Context(cli, info_name="warmstart")
-    return HEAD + "".join(_section(command, context) for command, context in commands(cli, root))
-
-
-def _section(command: click.Command, context: click.Context) -> str:
-    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    records = [each.get_help_record(context) for each in command.get_params(context)]
-    rows = [record for record in records if record is not None and "--help" not in record[0]]
-    table = "".join(f"| `{_cell(names)}` | {_cell(text)} |\n" for names, text in rows)
-    text = cleandoc((command.help or "").replace("\b\n", ""))
-    return f"\n## {context.command_path}\n\n    {usage}\n\n{text}\n\n| option | |\n|---|---|\n{table}"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def main(arguments: list[str]) -> int:
-    """Renew the page, or compare it; return the exit status."""
-    path, wanted = ROOT / PAGE, page()
-    if path.exists() and path.read_text() == wanted:
-        return 0
-    if arguments == ["--check"]:
-        sys.stderr.write(f"{PAGE} is stale: the command line has changed. Run `make docs`.\n")
-        return 1
-    path.write_text(wanted)
-    sys.stdout.write(f"{PAGE} renewed\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -21,13 +21,11 @@ from tools.demo.__main__ import Demo, Row, show
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "terminal.md"
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "demo.svg"
 COLUMNS, LINES = 80, 50
-MOST_LINES = 40  # of one command
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 HEAD = """\
 # What the commands print
 
-Made by `make screenshots`: a terminal of 80 columns, after the jobs of `make demo`, on a node of its cluster. Long
-outputs are cut.
+Made by `make screenshots`: a terminal of 80 columns, after the jobs of `make demo`, on a node of its cluster.
 """
 
 
@@ -54,7 +52,7 @@ def captured(argv: list[str]) -> str:
     too_wide = [line for line in lines if len(line) > COLUMNS]
     if too_wide:
         raise RuntimeError(f"{argv}: wider than {COLUMNS} columns: {too_wide}")
-    return "\n".join([*lines[:MOST_LINES], *(["…"] if len(lines) > MOST_LINES else [])])
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -68,11 +66,9 @@ def main() -> None:
         commands = [
             ["plan", "--user", "ws-alice"],
             ["explain", last],
-            ["audit", "--job", last],
             ["images", "list"],
             ["cache", "list"],
             ["report"],
-            ["doctor"],
         ]
         sections = []
         for command in commands:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from warmstart import wing
 
 # Command lines of Python, `-m MODULE ARGUMENT…`.
-GENERATORS = (("tools.policy_reference",), ("tools.documents",), ("tools.threats",))
+GENERATORS = (("tools.policy_reference",), ("tools.threats",))
 CONTRACTS = ("importlinter.cli", "lint")
 LINT = (("ruff", "check", "--quiet", "hooks", "tests", "tools"), ("mypy",), CONTRACTS)
 PYTEST = ("pytest", "-q")

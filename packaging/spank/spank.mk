@@ -5,7 +5,7 @@ SPANK_CFLAGS  := -std=gnu11 -O2 -g -Wall -Wextra -Werror -Wconversion -Wshadow -
 SPANK_CFLAGS  += -ffile-prefix-map=$(CURDIR)=. -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
 
 .PHONY: spank
-spank: ## the optional SPANK plugin, build/spank/warmstart.so (docs/guides/spank-plugin.md)
+spank: ## the optional SPANK plugin, build/spank/warmstart.so (docs/guides/pyxis.md)
 	@mkdir -p build/spank
 	$(CC) $(SPANK_CFLAGS) -DWARMSTART_STATE='"$(VAR)"' -shared -Wl,-z,relro,-z,now \
 		-o build/spank/warmstart.so $(SPANK_SOURCES)

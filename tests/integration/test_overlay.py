@@ -34,7 +34,7 @@ from warmstart.seed.overlay import CacheBusy, Layer, OverlayUnavailable
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "seeding.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "profiles.md"
 SEEDED = {"file": b"seeded", "d/one": b"1", "d/two": b"2", "e/f/g": b"deep"}
 WAYS = pytest.mark.parametrize("mapped", [True, False], ids=["id-mapped", "root's"])
 
@@ -179,7 +179,7 @@ def table() -> dict[str, list[str]]:
 
 @WAYS
 def test_what_a_job_can_do_is_what_the_page_says(node: Node, way: bool) -> None:
-    """Each operation in an overlay of its own, against the table of docs/reference/seeding.md. The bundle stays."""
+    """Each operation in an overlay of its own, against the table of docs/reference/profiles.md. The bundle stays."""
     copy = node.bundle(SEEDED)
     found = {}
     for number, (name, act) in enumerate(OPERATIONS.items()):

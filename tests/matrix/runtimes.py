@@ -22,7 +22,7 @@ from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 
-GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "no-enroot.md"
 (SUITE,) = re.findall(r"^VERSION_CODENAME=(.+)$", Path("/etc/os-release").read_text(), re.MULTILINE)
 SLURM = {"bookworm": "22.05", "forky": "26.05"}  # sid has the name of Debian's next release
 CACHE = "/var/cache/warmstart"
@@ -75,14 +75,18 @@ exit $status
 
 
 class Runtime(NamedTuple):
-    """A runtime, and the guide with its command."""
+    """A runtime, and its section of the guide."""
 
     program: str
-    guide: str
+    section: str
+
+    def guide(self) -> str:
+        """Return the section's text."""
+        return GUIDE.read_text().partition(f"\n## {self.section.capitalize()}\n")[2].partition("\n## ")[0]
 
     def command(self, inside: str) -> str:
         """Return the command of the guide, with another one to run in the container."""
-        page = (GUIDES / self.guide).read_text()
+        page = self.guide()
         (command,) = re.findall(r"^```bash\n(.*?)\n```$", page, re.DOTALL | re.MULTILINE)
         assert command.count("COMMAND") == 1
         if (self.program, SUITE) == ("podman", "bookworm"):
@@ -91,7 +95,7 @@ class Runtime(NamedTuple):
         return str(command).replace("COMMAND", inside)
 
 
-KNOWN = (Runtime("apptainer", "apptainer.md"), Runtime("ch-run", "charliecloud.md"), Runtime("podman", "podman.md"))
+KNOWN = (Runtime("apptainer", "apptainer"), Runtime("ch-run", "charliecloud"), Runtime("podman", "podman"))
 RUNTIMES = [runtime for runtime in KNOWN if shutil.which(runtime.program)]  # of this root file system
 
 
@@ -237,8 +241,7 @@ def test_charliecloud_without_the_constant_path(site: Site, submit: Submit, runt
     """The short command of its guide: the cache is where the variables say."""
     if runtime.program != "ch-run":
         return
-    guide = (GUIDES / runtime.guide).read_text()
-    (command,) = re.findall(r"`(ch-run --env-no-expand --set-env --bind=[^`]* COMMAND)`", guide)
+    (command,) = re.findall(r"`(ch-run --env-no-expand --set-env --bind=[^`]* COMMAND)`", runtime.guide())
     inside = 'sh -c \'busybox test -w "$PATHTOOL_CACHE" && echo "> there $PATHTOOL_CACHE"\''
     ended = site.finish(submit(template=f"{command.replace('COMMAND', inside)}\nstatus=$?\n"))
     assert said(ended.output)["there"].startswith(f"{site.workspace}/"), ended.output
@@ -276,7 +279,7 @@ def test_a_killed_job_leaves_nothing(site: Site, submit: Submit, runtime: Runtim
 
 def test_the_table_of_the_guide(seen: dict[str, list[str]]) -> None:
     """Every row holds, and all of them are there."""
-    page = (GUIDES / "no-enroot.md").read_text()
+    page = GUIDE.read_text()
     for runtime in RUNTIMES:
         row = " | ".join([f"`{runtime.program}`", SLURM[SUITE], *seen[runtime.program]])
         assert f"| {row} |\n" in page

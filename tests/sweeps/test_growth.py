@@ -36,7 +36,7 @@ UNCOUNTED = re.compile(
     r"^\d+ +(brk|m(un|re)?map|mprotect|madvise|wait4|waitid|p?select6?|poll|futex|restart_syscall)\("
 )
 SLACK = 10  # system calls: which second it is, and what others do on the host, makes a few
-MOST_MOUNTED = 15  # bundles of a profile that a job has mounted (docs/reference/seeding.md)
+MOST_MOUNTED = 15  # bundles of a profile that a job has mounted (docs/reference/profiles.md#seeding)
 PER_NAMESPACE = 3  # fewer bundles than maintenance merges
 # A process begins with the peak memory of the one that started it, so that has to be small.
 MEMORY = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=sys.stderr); \

@@ -121,23 +121,6 @@ def test_lines_of_prose_fit(path: Path) -> None:
     assert long == addresses
 
 
-def test_the_page_of_options_is_current() -> None:
-    """`make docs` was run after the last change of the command line."""
-    assert documents.main(["--check"]) == 0
-
-
-def test_a_stale_page_of_options_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And renewed without `--check`."""
-    monkeypatch.setattr(documents, "ROOT", tmp_path)
-    page = tmp_path / documents.PAGE
-    page.parent.mkdir(parents=True)
-    page.write_text("old")
-    assert documents.main(["--check"]) == 1
-    assert page.read_text() == "old"
-    assert documents.main([]) == 0
-    assert documents.main(["--check"]) == 0
-
-
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
     """Decisions and wings are added when it is built (packaging/site/hooks.py)."""
     listed = re.findall(r"^ +- (?:\w+: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)

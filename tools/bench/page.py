@@ -52,7 +52,7 @@ GROUPS = {
         "From a registry on this machine to a squashfs that a container can start from; nothing is cached. By hand are "
         "the commands of [images](reference/images.md#import-by-hand). This image has few and large files. An image of "
         "many files, and whole container jobs beside pyxis: "
-        "[what containers cost](reference/enroot-and-pyxis.md#what-containers-cost).",
+        "[what containers cost](guides/pyxis.md#what-containers-cost).",
     ),
     "seeding": Group(
         "Seeding and harvest",

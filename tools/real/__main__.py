@@ -53,7 +53,7 @@ HAS_TASK_PROLOG = not needs_slurmstepd(installed.release("/usr/bin/scontrol", ""
 
 
 def set_up_enroot(site: Site, private: str) -> None:
-    """Install warmstart's hook and mounts, as docs/guides/enroot-hook.md says, and alice's credentials."""
+    """Install warmstart's hook and mounts, as docs/guides/pyxis.md says, and alice's credentials."""
     base = site.cluster.base
     if not HAS_TASK_PROLOG:  # the hook and the plugin suffice
         leave_out_task_prolog(site)

@@ -49,7 +49,7 @@ def _unused(seen: Tasks, policy: Policy) -> Iterator[Finding]:
 
 def _spank_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
     if seen.spank is None:
-        return "the SPANK plugin is not loaded", "load it (docs/guides/spank-plugin.md), or set constant_path: none"
+        return "the SPANK plugin is not loaded", "load it (docs/guides/pyxis.md), or set constant_path: none"
     if unfit := why_unfit(seen, seen.spank):
         return f"Slurm does not load the SPANK plugin: {unfit}", "install the plugin's file for this release of Slurm"
     return None
@@ -101,7 +101,7 @@ def _containers_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:  # no
 
 def _enroot_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
     if not seen.enroot_hook:
-        return f"{seen.enroot}/hooks.d/{HOOK} is missing", "install it there (docs/guides/enroot-hook.md)"
+        return f"{seen.enroot}/hooks.d/{HOOK} is missing", "install it there (docs/guides/pyxis.md)"
     return None
 
 

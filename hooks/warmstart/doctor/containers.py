@@ -1,7 +1,7 @@
 """Checks of what a job's tasks see: the task prolog with pyxis, the SPANK plugin, the job's mount namespace.
 
 pyxis runs the task prolog inside the container; if the file is missing there, every task fails
-(docs/reference/enroot-and-pyxis.md, docs/guides/enroot-hook.md).
+(docs/guides/pyxis.md).
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ def pyxis(seen: Tasks) -> Iterator[Finding]:
         found = (
             f"pyxis runs TaskProlog inside of containers, where {' and '.join(missing)} is missing: every task fails"
         )
-        change = "bind them into containers, or unset TaskProlog and use the enroot hook (docs/guides/enroot-hook.md)"
+        change = "bind them into containers, or unset TaskProlog and use the enroot hook (docs/guides/pyxis.md)"
         yield Finding(CRITICAL, found, change)
     elif not seen.slurm.conf.last("TaskProlog") and not seen.enroot_hook:
         found = f"neither TaskProlog nor {seen.enroot}/hooks.d/{HOOK} is set up: containers get no environment or cache"
-        yield Finding(WRONG, found, f"install {HOOK} there (docs/guides/enroot-hook.md)")
+        yield Finding(WRONG, found, f"install {HOOK} there (docs/guides/pyxis.md)")
     elif not seen.enroot_hook:
         found = f"{seen.enroot}/hooks.d/{HOOK} is missing: containers cannot see the job's cache"
-        yield Finding(WRONG, found, f"install {HOOK} there (docs/guides/enroot-hook.md)")
+        yield Finding(WRONG, found, f"install {HOOK} there (docs/guides/pyxis.md)")
     elif seen.slurm.conf.last("TaskProlog") and seen.slurm.version is None:
         yield NO_RELEASE
     else:
@@ -179,7 +179,7 @@ def spank(seen: Tasks) -> Iterator[Finding]:
         return
     bad = _misfits(seen, plugin, unfit)
     if bad:
-        yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {'; '.join(bad)}", "see docs/guides/spank-plugin.md")
+        yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {'; '.join(bad)}", "see docs/guides/pyxis.md")
     elif seen.slurm.version is None:
         yield NO_RELEASE
     elif seen.pyxis and seen.plugins.index(plugin) < seen.plugins.index(seen.pyxis):

@@ -33,7 +33,7 @@ PREFIX = ".doctor-"
 SECONDS = 20.0
 SAMPLE = Caps(size=1 << 20, files=16)
 MAP = "seeded files appear as the job's own"
-NO_MAP = "this kernel cannot map ids there, so seeded files appear as root's, mode 0666 (docs/reference/seeding.md)"
+NO_MAP = "this kernel cannot map ids there, so seeded files appear as root's, mode 0666 (docs/reference/profiles.md)"
 LOAD = "load the modules overlay, squashfs and loop (/dev/loop-control)"
 DENIED = "this container may not open loop devices or make nodes of them: run it privileged"
 VOLUME = "put paths.workspace on a volume: an overlay, as a container's root is, cannot hold another one's upper layer"

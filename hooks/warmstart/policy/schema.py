@@ -369,7 +369,7 @@ class Images(Section):
 
 
 class Seed(Section):
-    """Bounds on what the prolog brings into a job's cache ([seeding](seeding.md))."""
+    """Bounds on what the prolog brings into a job's cache ([seeding](profiles.md#seeding))."""
 
     fetch_budget: Duration = key("10s", "Time for fetching bundles to the node, per job.")
     max_fetch: Size = key("1GiB", "Bytes of bundles fetched to the node, per job. No larger bundle is ever made.")
@@ -379,11 +379,11 @@ class Seed(Section):
     verify: Percent | None = key(
         None,
         "Share of jobs that start cold on purpose, to compare what they build with what is published under the same "
-        "names ([a sample built again](seeding.md#a-sample-built-again)). `null`: none does.",
+        "names ([a sample built again](profiles.md#a-sample-built-again)). `null`: none does.",
     )
     suspect: Duration | None = key(
         "5m",
-        "A job that began warm and ends badly within this time casts [suspicion](seeding.md#wrong-hits) on its cache: "
+        "A job that began warm and ends badly within this time casts [suspicion](profiles.md#wrong-hits) on its cache: "
         "its user's next jobs there begin cold. `null`: none does.",
     )
     set_aside: Duration = key(
@@ -420,7 +420,7 @@ class Harvest(Section):
     )
     while_running: Duration | None = key(
         None,
-        "When a job's caches are first harvested [while it runs](seeding.md#while-a-job-runs). Each interval after "
+        "When a job's caches are first harvested [while it runs](profiles.md#while-a-job-runs). Each interval after "
         "that is twice as long as the one before, at most a day. `null`: they are harvested at the job's end alone.",
     )
 
@@ -527,7 +527,7 @@ class DefinedProfile(Section):
     wrong_hits: Annotated[str, Field(max_length=200)] = key(
         "",
         "What shows that the tool leaves out of its key what matters, say a report's address: then a job that dies "
-        "early casts [suspicion](seeding.md#wrong-hits) on this cache.",
+        "early casts [suspicion](profiles.md#wrong-hits) on this cache.",
     )
     only_successful: bool = key(
         False, "Harvest it only from jobs that ended well ([below](#which-jobs-count-as-successful))."
@@ -599,14 +599,14 @@ class Rule(Section):
     cache: Label | None = key(
         None,
         "A name that parts these jobs' caches from others in every scope: their entries are of use to jobs under the "
-        "same name alone ([a cache with a name](seeding.md#a-cache-with-a-name)). The last matching rule that has one "
+        "same name alone ([a cache with a name](profiles.md#a-cache-with-a-name)). The last matching rule that has one "
         "counts.",
     )
     together: bool | None = key(
         None,
         "A job on several nodes has [the image that its first node finds](images.md#in-the-store), and is "
         "shown what tools compile in step on all of its nodes or on none "
-        "([jobs on several nodes](seeding.md#jobs-on-several-nodes)). If `false`, each node decides for itself. The "
+        "([jobs on several nodes](profiles.md#jobs-on-several-nodes)). If `false`, each node decides for itself. The "
         "last matching rule that has one counts; without any, `true`.",
     )
 

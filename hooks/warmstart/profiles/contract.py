@@ -55,7 +55,7 @@ class Profile(NamedTuple):
     its path which file of an entry it rewrites: such a file says nothing of whether the job changed the entry.
 
     `keeps` is "larger" for caches that only grow: a job's smaller version was begun anew, and does not take the place
-    of the one that the job was seeded with (docs/reference/seeding.md, What a job changes). `lock` is what the tool
+    of the one that the job was seeded with (docs/reference/profiles.md, What a job changes). `lock` is what the tool
     appends to a file's name for its flock(2) lock file: the file is copied under that lock, shared. `after_success`:
     what a job leaves that failed or was killed is not harvested, for nothing tells that it is whole.
 

@@ -1,4 +1,4 @@
-"""Show bundles to a job through an overlay with a private upper layer (docs/reference/seeding.md, ADR 0006).
+"""Show bundles to a job through an overlay with a private upper layer (docs/reference/profiles.md, ADR 0006).
 
     <run>/.seed/            root, 0700
         <subdir>/           one per profile that is seeded by an overlay

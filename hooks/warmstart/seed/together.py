@@ -3,7 +3,7 @@
     head node    list the bundles ─▶ propose ─▶ fetch and mount ─▶ collect the votes ─▶ choose
     other nodes            wait for the proposal ─▶ fetch and mount ─▶ vote ─▶ wait for the choice
 
-A profile is warm on all nodes or cold on all (docs/reference/seeding.md, Jobs on several nodes): it is warm if every
+A profile is warm on all nodes or cold on all (docs/reference/profiles.md, Jobs on several nodes): it is warm if every
 node can show exactly what the head node proposed, in time. Whatever a node cannot find out counts as cold.
 
 Times: the head node chooses at most `seed.fetch_budget` and `VOTES_S` after its proposal, or chooses cold. Other nodes

@@ -1,4 +1,4 @@
-"""Step `seed`: fill the job's cache with the entries of its namespaces (docs/reference/seeding.md).
+"""Step `seed`: fill the job's cache with the entries of its namespaces (docs/reference/profiles.md#seeding).
 
 For each profile the store says which entries to take from which bundle, and the node fetches the bundles that it lacks.
 An overlay then shows them to the job. Where no overlay is possible, or the profile needs exact times, entries are

@@ -5,7 +5,7 @@ first job that misses it, and a namespace as filled when the first job of it tha
 logs may come in any order, as long as a job's prolog on a node comes before its epilog there.
 
 A job on several nodes whose nodes have different namespaces of a profile would have been cold on all of them, where
-they agree on it (docs/reference/seeding.md).
+they agree on it (docs/reference/profiles.md#seeding).
 
 What it takes for granted: every import succeeds, tags do not move, a job uses the tools of its profiles (nothing tells
 whether it does: the report says "if used"), and no full disk or slow store of one node makes the others cold. Time

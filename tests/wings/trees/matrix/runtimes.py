@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[4] / "docs" / "wings" / "trees.md"
 
 def with_tree(runtime: Runtime, inside: str, tree: Path) -> str:
     """Return the command of the runtime's guide, with the option of the wing's page, if it names one."""
-    pattern = rf"^\| \[[^|]*/{runtime.guide}\) \| `(--[^`]*\$WARMSTART_TREE[^`]*)`"
+    pattern = rf"^\| \[[^|]*/no-enroot\.md#{runtime.section}\) \| `(--[^`]*\$WARMSTART_TREE[^`]*)`"
     options = re.findall(pattern, PAGE.read_text(), re.MULTILINE)
     option = "".join(f"{option} " for option in options).replace("/lustre/proj/envs/train", str(tree))
     before = "--rootfs" if runtime.program == "podman" else '"$WARMSTART_IMAGE"'
