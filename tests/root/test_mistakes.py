@@ -1,4 +1,4 @@
-"""Every mistake of docs/operations/mistakes.md is found by the command and with the words that it shows."""
+"""Every mistake of `tests.support.mistakes` is found by its command, with its words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import command_line
-from tests.support.mistakes import CHECK, DOCTOR, MISTAKES, PAGE, Mistake, Site, page
+from tests.support.mistakes import CHECK, DOCTOR, MISTAKES, Mistake, Site
 from warmstart.cli import doctor
 from warmstart.doctor import kernel
 
@@ -52,7 +52,7 @@ def test_a_good_site_has_none_of_them(site: Site) -> None:
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake.where}: {mistake.what}")
 def test_each_is_found(site: Site, mistake: Mistake) -> None:
-    """By the command, with the words, of the page."""
+    """By the command, with the words, of the table."""
     mistake.plant(site)
     shown = output(site, mistake.command)
     assert mistake.says in shown, shown
@@ -97,9 +97,3 @@ def test_a_workspace_of_a_users_is_told_once(site: Site) -> None:
     shown = output(site, DOCTOR)
     assert shown.count("others than root can change") == 1
     assert "run it as root" not in shown
-
-
-def test_the_page_is_that_table() -> None:
-    """`python -m tests.support.mistakes` writes it."""
-    assert len(MISTAKES) >= 40
-    assert PAGE.read_text() == page()

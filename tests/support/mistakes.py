@@ -1,6 +1,4 @@
-"""An admin's mistakes, and what tells of each: the table of docs/operations/mistakes.md, and what its test plants.
-
-    python -m tests.support.mistakes        # writes docs/operations/mistakes.md
+"""An admin's mistakes, and what tells of each: tests/root/test_mistakes.py plants them.
 
 A mistake is planted in a good `Site` by one function. `says` is a part of the message, without paths of the site.
 """
@@ -18,7 +16,6 @@ from warmstart.paths import Installation
 from warmstart.policy import compiled
 from warmstart.policy.current import current_policy
 
-PAGE = Path(__file__).parents[2] / "docs/operations/mistakes.md"
 CHECK, DOCTOR = "policy check", "doctor"
 HOOKS = ("prolog", "epilog", "task-prolog")
 POLICY = """\
@@ -621,25 +618,3 @@ MISTAKES = (
         lambda site: site.old_scope(),
     ),
 )
-
-
-def page() -> str:
-    """Return docs/operations/mistakes.md."""
-    head = (
-        "# Common mistakes, and what tells of them\n\n"
-        f"{len(MISTAKES)} mistakes that a test plants, one at a time, in a site that is otherwise good. Each is found\n"
-        "by the command in its row, with these words. `doctor` is for this node and the store\n"
-        "([doctor](doctor.md)), `policy check` for a policy before it is installed\n"
-        "([the command line](../reference/command-line.md)).\n"
-    )
-    parts = [head]
-    for where in dict.fromkeys(mistake.where for mistake in MISTAKES):
-        rows = [
-            f"| {m.what} | `{m.command}` | {m.says.replace('|', chr(92) + '|')} |" for m in MISTAKES if m.where == where
-        ]
-        parts.append(f"\n## {where}\n\n| mistake | command | says |\n|---|---|---|\n" + "\n".join(rows) + "\n")
-    return "".join(parts)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

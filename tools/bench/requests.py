@@ -1,4 +1,4 @@
-"""Count what hooks ask of the store, for docs/operations/sizing.md: `python -m tools.bench.requests`. Needs root.
+"""Count what hooks ask of the store, for docs/operations/filesystems.md: `python -m tools.bench.requests`. Needs root.
 
 strace counts the system calls that name the store or use a descriptor of it. A network file system sends at most one
 request for each, and fewer where its caches answer: `by name` counts those that it can hardly answer by itself.
