@@ -68,9 +68,10 @@ _DEGREES = {
     events.NODE_DRAINED: DRAINED,
     events.STEP_FAILED: FAILED,
     events.IMAGE_IMPORT_FAILED: FAILED,
+    events.IMAGE_UNPACK_FAILED: FAILED,
 }
 # The step of failures whose events name none.
-_STEPS = {events.IMAGE_IMPORT_FAILED: "import"}
+_STEPS = {events.IMAGE_IMPORT_FAILED: "import", events.IMAGE_UNPACK_FAILED: "unpack"}
 KILLED = "killed"  # why a hook crashed, if it was no bug
 COMPARISONS = ("equal", "different", "incomparable")  # what entries that a job built again may be
 ON_SUSPICION = "on-suspicion"  # … because of how another job ended, which is named after it
@@ -197,6 +198,7 @@ class Run:
     is_planned: bool = False
     steps: dict[str, float] = field(default_factory=dict)  # seconds
     images: list[ImageUse] = field(default_factory=list)
+    unpacked: int = 0  # bytes of images that were read from the store to be unpacked
     seedings: dict[str, Seeding] = field(default_factory=dict)
     warm: list[str] = field(default_factory=list)
     cold: dict[str, str] = field(default_factory=dict)  # profile → reason
@@ -293,6 +295,10 @@ def _fields(kind: object) -> dict[str, tuple[values.Reader, str]]:
     return {name: (values.READERS[of], _KEYS.get(name, name)) for name, of in hints.items() if of in values.READERS}
 
 
+def _add_unpacked(run: Run, line: Line) -> None:
+    run.unpacked += values.count(line, "fetched_bytes")
+
+
 def _add_end(run: Run, line: Line) -> None:
     _take(run, line, "seconds", "ended")
     run.outcome = run.outcome or run.ended
@@ -380,6 +386,7 @@ _ADD: dict[events.Event, Callable[[Run, Line], None]] = {
     events.STEP_FINISHED: _add_step,
     events.CACHE_SEEDED: lambda run, line: run.seedings.update({values.text(line, "profile"): _read(Seeding, line)}),
     events.CACHE_AGREED: _add_agreed,
+    events.IMAGE_UNPACKED: _add_unpacked,
     events.CACHE_HARVESTED: _add_harvest,
     events.CACHE_COMPARED: _add_compared,
     events.BUNDLE_HANDED_IN: _add_handed_in,

@@ -64,6 +64,7 @@ def unpack(turn: Turn) -> Outcome:
             tree=turn.errand.key,
             bytes=about.bytes,
             files=about.files,
+            fetched_bytes=about.packed,
             duration_ms=took,
         )
     return DONE

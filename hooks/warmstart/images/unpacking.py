@@ -82,6 +82,7 @@ class About(NamedTuple):
     files: int
     bytes: int  # that it takes on the disk, about
     made: float  # seconds since the epoch
+    packed: int  # bytes of the image's file
 
 
 class Tree(NamedTuple):
@@ -153,6 +154,7 @@ class _Unpacking:
         hasten()
         image = self._copied(making)
         try:
+            packed = os.fstat(image).st_size
             files, size = self._listed(making, image, hasten)
             needed = size + files * PER_FILE + SLACK
             keep = self._policy.images.unpack.keep
@@ -172,6 +174,7 @@ class _Unpacking:
             files,
             size + files * PER_FILE,
             time.time(),
+            packed,
         )
         replace_file(making, ABOUT, json.dumps(about._asdict()).encode(), 0o600, durable=False)
         return about

@@ -40,6 +40,10 @@ IMPORTS = Metric("warmstart_image_imports", "Imports.", ("outcome",), zeros=(("o
 IMPORT_SECONDS = Metric("warmstart_image_import_duration_seconds", "Durations of imports.", (), IMPORT_BOUNDS)
 WAIT_SECONDS = Metric("warmstart_image_wait_duration_seconds", "Waits for others' imports.", (), IMPORT_BOUNDS)
 IMPORTED_BYTES = Metric("warmstart_image_imported_bytes", "Bytes of images that were imported.")
+UNPACKED = Metric("warmstart_images_unpacked", "Images that nodes unpacked.")
+UNPACKED_BYTES = Metric(
+    "warmstart_image_fetched_bytes", "Bytes of images that nodes read from the store to unpack them."
+)
 IMAGES_EVICTED = Metric("warmstart_images_evicted", "Images that were evicted.")
 IMAGES_QUARANTINED = Metric("warmstart_images_quarantined", "Images that were damaged.")
 CACHE_STARTS = Metric(
@@ -76,6 +80,7 @@ _COUNTED: dict[str, Metric] = {
     events.NODE_DRAINED: NODE_DRAINS,
     events.STATE_FULL: STATE_FULL,
     events.POLICY_REJECTED: POLICY_ERRORS,
+    events.IMAGE_UNPACKED: UNPACKED,
     events.IMAGE_EVICTED: IMAGES_EVICTED,
     events.IMAGE_QUARANTINED: IMAGES_QUARANTINED,
     events.BUNDLE_REMOVED: BUNDLES_REMOVED,
@@ -166,6 +171,7 @@ class Counters:
 
     def _add_images(self, run: Run) -> None:
         self.add(IMPORTS, "failed", value=run.counts[events.IMAGE_IMPORT_FAILED])
+        self.add(UNPACKED_BYTES, value=run.unpacked)
         for image in run.images:
             if run.hook == PROLOG:
                 self.add(IMAGE_USES, image.how)

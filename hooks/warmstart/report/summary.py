@@ -186,6 +186,7 @@ class Summary(NamedTuple):
     hooks: tuple[HookTimes, ...]
     removed_bundles: int
     evicted_images: int
+    fetched_bytes: int  # that nodes read from the store: bundles, and images that they unpacked
     periods: tuple[Period, ...]
 
     @property
@@ -259,7 +260,7 @@ class _Adding:
     def __init__(self, *, by_hour: bool) -> None:
         self._length = len("2026-01-31T09") if by_hour else len("2026-01-31")
         self._first = self._last = ""
-        self._runs = self._jobs = self._removed = self._evicted = 0
+        self._runs = self._jobs = self._removed = self._evicted = self._fetched = 0
         self._users, self._nodes, self._clusters = (Tally[str](MOST_DISTINCT) for _ in range(3))
         # By use, profile, and user or period.
         self._user_uses, self._period_uses = (Tally[tuple[str, ...]](MOST_DISTINCT) for _ in range(2))
@@ -323,6 +324,7 @@ class _Adding:
     def _add_counts(self, run: Run) -> None:
         self._removed += run.counts[events.BUNDLE_REMOVED]
         self._evicted += run.counts[events.IMAGE_EVICTED]
+        self._fetched += run.unpacked + sum(seeding.fetched for seeding in run.seedings.values())
         for event in SUSPICIONS & run.counts.keys():
             self._suspicions.add(event, run.counts[event])
         for (name, labels), number in run.counted.items():
@@ -482,6 +484,7 @@ class _Adding:
             hooks=tuple(hooks),
             removed_bundles=self._removed,
             evicted_images=self._evicted,
+            fetched_bytes=self._fetched,
             periods=tuple(
                 Period(start, *(period[name] for name in Period._fields[1:]))
                 for start, period in sorted(self._periods.items())

@@ -47,7 +47,7 @@ def make(site: EntrySite) -> None:
     """Have the image unpacked."""
     place = Path(shelf_of(site.policy, NODE), key(site).tree)
     (place / "tree").mkdir(parents=True)
-    about = About("reg.io/a:1", *key(site), "ws-alice", 5001, 3, 99, 1e9)
+    about = About("reg.io/a:1", *key(site), "ws-alice", 5001, 3, 99, 1e9, 40)
     (place / "about.json").write_text(json.dumps(about._asdict()))
 
 

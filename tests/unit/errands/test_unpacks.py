@@ -19,7 +19,7 @@ from warmstart.images.unpacking import About, Tree
 from warmstart.images.unpacks import UNPACKS, ImageNotUnpacked, UnpackRequest
 
 KEY = ImageKey("ab.x86_64.oci2")
-ABOUT = About("reg.io/a:1", *KEY, "ws-alice", 5001, 3, 99, 1e9)
+ABOUT = About("reg.io/a:1", *KEY, "ws-alice", 5001, 3, 99, 1e9, 40)
 REQUEST = UnpackRequest("reg.io/a:1", *KEY, ASKER)
 
 
@@ -49,6 +49,7 @@ def test_what_is_done_is_told_under_the_job_that_asked(site: EntrySite, monkeypa
     run(site)
     (done,), (gone,) = site.events("image.unpacked"), site.events("image.tree-evicted")
     assert (done["job_id"], done["image"], done["tree"], done["files"]) == (7, "reg.io/a:1", KEY.tree, 3)
+    assert (done["bytes"], done["fetched_bytes"]) == (99, 40)
     assert (gone["tree"], gone["reason"]) == ("other", "room for reg.io/a:1")
     assert Errands(site.paths, UNPACKS).all() == []
 

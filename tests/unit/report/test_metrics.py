@@ -63,6 +63,20 @@ def test_images() -> None:
     assert (imports.total, sum(imports.counts), waits.total, sum(waits.counts)) == (1.0, 1, 40.0, 1)
 
 
+def test_unpacked_images() -> None:
+    """What was read from the store for them, and failures, as the summary has them."""
+    lines: list[dict[str, Any]] = [
+        {"event": "image.unpacked", "hook": "unpack", "run_id": "0a", "bytes": 99, "fetched_bytes": 40},
+        {"event": "image.unpack-failed", "hook": "unpack", "run_id": "0b", "error": {"code": "image-not-unpacked"}},
+        {"event": "cache.seeded", "run_id": "0c", "profile": "numba", "fetched_bytes": 2},
+    ]
+    counters = counted(*lines)
+    assert values(counters, metrics.UNPACKED) == {"": 1}
+    assert values(counters, metrics.UNPACKED_BYTES) == {"": 40}
+    assert values(counters, metrics.STEP_FAILURES) == {"unpack image-not-unpacked": 1}
+    assert summarize(runs({"hook": "prolog", **line} for line in lines)).fetched_bytes == 42
+
+
 def test_caches_and_entries() -> None:
     """Hits, misses and their reasons; harvests and rejections."""
     counters = counted(

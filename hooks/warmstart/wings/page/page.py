@@ -192,6 +192,7 @@ def _waits(summary: Summary) -> str:
         ("saved images without an estimate", f"{summary.saved.unknown:,}"),
         ("entries harvested", f"{entries.harvested:,}"),
         ("bytes harvested", format_size(entries.harvested_bytes)),
+        ("bytes read from the store", format_size(summary.fetched_bytes)),
         *((one.name, in_units(one)) for one in summary.of_wings),
         ("bundles, images removed", f"{summary.removed_bundles:,}, {summary.evicted_images:,}"),
     ]
