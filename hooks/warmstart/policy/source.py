@@ -1,14 +1,16 @@
 """Read the policy's files, only if no user but root can change them, and compute their signature.
 
 Root must own the files and every directory above them (docs/threats.md, row 19). Symbolic links are refused in every
-component of a path: each link would need its own check that nobody else can change it.
+component of a path: each link would need its own check that nobody else can change it. But for Kubernetes' of a
+ConfigMap: `..data` names the directory, beside it, of the version in force, and the files' own names lead into that.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from warmstart.host import files
 from warmstart.policy.compiled import Signature, stamp
@@ -16,6 +18,7 @@ from warmstart.policy.invalid import PolicyUnreadable, PolicyUntrusted
 
 LARGEST = 256 << 10
 MOST_FILES = 64
+_IN_FORCE = "..data"
 
 
 def conf_d(policy: str) -> str:
@@ -28,8 +31,10 @@ def signature(policy: str) -> Signature:
 
     Call it before reading: if a file changes in between, the compiled form counts as stale and is never used wrongly.
     """
-    extra = conf_d(policy)
-    return tuple(stamp(path) for path in (policy, extra, *(f"{extra}/{name}" for name in _names(extra))))
+    found = _in_force(policy)
+    link = [] if found == policy else [f"{os.path.dirname(policy)}/{_IN_FORCE}"]
+    extra = conf_d(found)
+    return tuple(stamp(path) for path in (found, extra, *(f"{extra}/{name}" for name in _names(extra)), *link))
 
 
 def read(policy: str, owners: Collection[int] = files.ROOT_ALONE) -> list[tuple[str, str]]:
@@ -37,15 +42,48 @@ def read(policy: str, owners: Collection[int] = files.ROOT_ALONE) -> list[tuple[
 
     Raises `PolicyUnreadable`, or `PolicyUntrusted` if a uid other than `owners` could change a file.
     """
+    policy = _in_force(policy)
     directory = os.path.dirname(policy)
     try:
-        with files.opened_trusted(directory, owners) as fd:
+        with _opened(directory, owners) as fd:
             texts = [(policy, _text(fd, directory, os.path.basename(policy), owners))]
             return texts + _additions(fd, directory, owners)
     except files.Untrusted as error:
         raise PolicyUntrusted(path=error.filename, problem=error.strerror) from error
     except OSError as error:
-        raise _refused(error.filename, error) from error
+        raise _refused(os.path.join(os.path.dirname(directory), error.filename), error) from error
+
+
+def _in_force(policy: str) -> str:
+    """Return the policy's path, in a ConfigMap that of its version in force."""
+    directory, name = os.path.split(policy)
+    try:
+        version = os.readlink(f"{directory}/{_IN_FORCE}")
+    except OSError:
+        return policy
+    is_one = version[:2] == ".." != version and "/" not in version
+    return f"{directory}/{version}/{name}" if is_one else policy
+
+
+@contextmanager
+def _opened(directory: str, owners: Collection[int]) -> Iterator[int]:
+    """Open the policy's directory if nobody but `owners` can change it.
+
+    All may write where Kubernetes puts a ConfigMap's versions, but it mounts that read-only, and each version is root's
+    alone.
+    """
+    volume, version = os.path.split(directory)
+    if not version.startswith(".."):
+        with files.opened_trusted(directory, owners) as fd:
+            yield fd
+        return
+    above, name = os.path.split(volume)
+    with files.opened_trusted(above, owners, sticky=True) as parent, files.opened_dir(name, parent) as fd:
+        if not os.fstatvfs(fd).f_flag & os.ST_RDONLY:
+            _require_trust(fd, volume, owners)
+        with files.opened_dir(version, fd) as found:
+            _require_trust(found, directory, owners)
+            yield found
 
 
 def _names(directory: str | int) -> list[str]:
@@ -58,7 +96,7 @@ def _names(directory: str | int) -> list[str]:
 
 def ignored(policy: str) -> list[str]:
     """Return files in conf.d that look like policies and are not read, because their names do not end in .yaml."""
-    extra = conf_d(policy)
+    extra = conf_d(_in_force(policy))
     try:
         names = sorted(os.listdir(extra))
     except OSError:

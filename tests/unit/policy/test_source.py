@@ -168,3 +168,64 @@ def test_descriptors_are_closed(site: Site) -> None:
     move_policy(site)
     refusal(site)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def config_map(site: Site, number: int, text: str = "version: 1\n") -> Path:
+    """Put a version of a policy in force as Kubernetes does with a ConfigMap's; return its directory."""
+    version = site.etc / f"..2026_{number}"
+    (version / "conf.d").mkdir(parents=True)
+    (version / "policy.yaml").write_text(text)
+    (version / "conf.d/a.yaml").write_text("rules: []\n")
+    if not site.policy.is_symlink():
+        site.policy.unlink()
+        (site.etc / "conf.d/a.yaml").unlink()
+        (site.etc / "conf.d").rmdir()
+        for name in ("policy.yaml", "conf.d"):
+            (site.etc / name).symlink_to(f"..data/{name}")
+    (site.etc / "..data_tmp").symlink_to(version.name)
+    (site.etc / "..data_tmp").rename(site.etc / "..data")
+    return version
+
+
+def test_a_config_map_is_read_from_its_version_in_force(site: Site) -> None:
+    """Another version has another signature."""
+    version = config_map(site, 1)
+    read = source.read(str(site.policy), MINE)
+    assert read == [(f"{version}/policy.yaml", "version: 1\n"), (f"{version}/conf.d/a.yaml", "rules: []\n")]
+    before = source.signature(str(site.policy))
+    assert before == source.signature(str(site.policy))
+    config_map(site, 2, "version: 1 # 2\n")
+    assert source.read(str(site.policy), MINE)[0][1] == "version: 1 # 2\n"
+    assert not set(before) & set(source.signature(str(site.policy)))
+
+
+def test_a_config_map_may_be_in_a_directory_for_all_if_its_mount_is_read_only(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So Kubernetes mounts it. What root reads lies in a directory that is root's alone."""
+    version = config_map(site, 1)
+    site.etc.chmod(0o777)
+    assert refusal(site).fields["path"] == str(site.etc)
+    monkeypatch.setattr(os, "fstatvfs", lambda _: os.statvfs_result((0,) * 8 + (os.ST_RDONLY, 255)))
+    assert source.read(str(site.policy), MINE)
+    version.chmod(0o757)
+    assert refusal(site).fields["path"] == str(version)
+
+
+@pytest.mark.threat(19)
+@pytest.mark.parametrize("target", ["..", "../elsewhere", "..2026_1/conf.d", "elsewhere", "/etc"])
+def test_a_config_map_names_no_other_directory(site: Site, target: str) -> None:
+    """A version is a name of Kubernetes' own, in the same directory."""
+    config_map(site, 1)
+    (site.etc / "..data").unlink()
+    (site.etc / "..data").symlink_to(target)
+    assert isinstance(refusal(site), PolicyUntrusted)
+
+
+def test_a_version_that_is_gone_is_named(site: Site) -> None:
+    """Kubernetes removes it as soon as another is in force."""
+    version = config_map(site, 1)
+    version.rename(site.etc / "away")
+    error = refusal(site)
+    assert isinstance(error, PolicyUnreadable)
+    assert error.fields["path"] == str(version)
