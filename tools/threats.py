@@ -9,7 +9,6 @@ import ast
 import re
 import sys
 import textwrap
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,27 +18,26 @@ _SHOWN_BY = "**Shown by** "
 _SECTION = re.compile(r"^## Row (\d+)\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 
-def marks(root: Path) -> dict[int, dict[str, int]]:
-    """Return, by row, the files with tests of it, and of each how many tests have the mark; 0: the file has it."""
-    rows: dict[int, dict[str, int]] = {}
+def marks(root: Path) -> dict[int, list[str]]:
+    """Return, by row, the files with tests of it."""
+    rows: dict[int, list[str]] = {}
     for path in sorted((root / "tests").rglob("test_*.py")):
-        for row, tests in _of_file(path.read_text()).items():
-            rows.setdefault(row, {})[str(path.relative_to(root / "tests"))] = tests
+        for row in sorted(_of_file(path.read_text())):
+            rows.setdefault(row, []).append(str(path.relative_to(root / "tests")))
     return rows
 
 
-def _of_file(text: str) -> dict[int, int]:
-    """Return the rows of a file's marks, which is not imported: 0 for a mark of the file, else how many tests."""
+def _of_file(text: str) -> set[int]:
+    """Return the rows of a file's marks, which is not imported."""
     if ".threat(" not in text:
-        return {}
-    of_tests: Counter[int] = Counter()
-    of_file: list[int] = []
+        return set()
+    found: set[int] = set()
     for statement in ast.parse(text).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "pytestmark":
-            of_file += _rows(statement.value)
+            found.update(_rows(statement.value))
         elif isinstance(statement, ast.FunctionDef):
-            of_tests.update(row for mark in statement.decorator_list for row in _rows(mark))
-    return {**of_tests, **dict.fromkeys(of_file, 0)}
+            found.update(row for mark in statement.decorator_list for row in _rows(mark))
+    return found
 
 
 def _rows(marked: ast.expr) -> Iterator[int]:
@@ -48,18 +46,18 @@ def _rows(marked: ast.expr) -> Iterator[int]:
             yield from map(ast.literal_eval, call.args)
 
 
-def page(text: str, rows: dict[int, dict[str, int]]) -> str:
+def page(text: str, rows: dict[int, list[str]]) -> str:
     """Return the text of the page with the tests of each row as the last paragraph of its section."""
 
     def renewed(section: re.Match[str]) -> str:
         by_hand = section[0].partition(_SHOWN_BY)[0].rstrip()
-        return f"{by_hand}\n\n{_shown_by(rows.get(int(section[1]), {}))}\n\n"
+        return f"{by_hand}\n\n{_shown_by(rows.get(int(section[1]), []))}\n\n"
 
     return _SECTION.sub(renewed, text).rstrip() + "\n"
 
 
-def _shown_by(files: dict[str, int]) -> str:
-    names = [f"`{name}` ({tests})" if tests else f"`{name}`" for name, tests in files.items()]
+def _shown_by(files: list[str]) -> str:
+    names = [f"`{name}`" for name in files]
     return textwrap.fill(f"{_SHOWN_BY}{', '.join(names) or 'no test'}.", 120, break_on_hyphens=False)
 
 

@@ -54,7 +54,7 @@ def test_marks_are_found_in_tests_and_in_files(tmp_path: Path, monkeypatch: pyte
     assert threats.main([]) == 0
     assert page.read_text() == (
         "# Threats\n\n## Row 1\n\nHeld.\n\n**Shown by** `unit/test_a.py`.\n\n"
-        "## Row 2\n\nHeld.\n\n**Shown by** `unit/test_a.py` (2), `unit/test_b.py`.\n\n"
+        "## Row 2\n\nHeld.\n\n**Shown by** `unit/test_a.py`, `unit/test_b.py`.\n\n"
         "## Row 3\n\nHeld.\n\n**Shown by** no test.\n"
     )
     assert threats.main(["--check"]) == 0
