@@ -101,6 +101,14 @@ def _publish(parent: int, record: Record, files: dict[str, str], reserve: Reserv
         raise
 
 
+def text(directory: str, record: Record, name: str) -> str:
+    """Return a file of the job's view; "" if it cannot be read."""
+    for place in (directory, SPARE + directory):
+        with suppress(OSError):
+            return read_small(f"{place}/{record.view_id}/{name}", LONGEST).decode("utf-8", "surrogateescape")
+    return ""
+
+
 def remove(directory: str, record: Record) -> None:
     """Remove the job's view, and an unfinished one that a killed prolog left. Missing ones are no error.
 

@@ -6,6 +6,8 @@ That no node is drained and that nothing is left of the jobs is checked after ev
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +70,37 @@ def test_a_job_that_names_another_users_job(site: Site) -> None:
             True,
         )
         assert (site.cluster.run(explain, ALICE).returncode, site.cluster.run(explain, ALICE).stdout) == (1, "")
+    others_learn_nothing_after_the_end(site, job_id)
+
+
+def others_learn_nothing_after_the_end(site: Site, job_id: int) -> None:
+    """Of a job of ws-bob: ws-bob is told of it on a host without its state, and can change nothing."""
+    (report,) = site.store.glob(f"reports/*/*{job_id}.*")
+    for command in ("cat {0}", "ls {0.parent}", "ls {0.parent.parent}", "echo x >>{0}", "rm -f {0}", "ln {0} ~/x"):
+        run = site.cluster.run(["sh", "-c", command.format(report)], ALICE)
+        assert (run.returncode != 0, run.stdout) == (True, ""), command
+    for command in (
+        "echo x >>{0}",
+        "rm -f {0}",
+        "mv {0} {0}.x",
+        "touch {0.parent}/0000000001.0a.n1",
+        "rmdir {0.parent}",
+    ):
+        assert site.cluster.run(["sh", "-c", command.format(report)], BOB).returncode != 0, command
+    for user, status in ((BOB, 0), (ALICE, 1)):
+        told = elsewhere(site, user, "explain", str(job_id))
+        assert (told.returncode, "epilog on n1" in told.stdout) == (status, user == BOB), told
+
+
+def elsewhere(site: Site, user: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user of a host with the installation and the store, on which no job has run."""
+    account = site.cluster.account(user)
+    ids = [f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups", "--inh-caps=-all"]
+    command = shlex.join(["setpriv", *ids, str(site.cluster.prefix / "bin/warmstart"), *words])
+    script = f"mount -t tmpfs -o mode=755 none {site.var} && cd / && exec {command}"
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.threat(17)

@@ -85,7 +85,7 @@ ERRAND_DROPPED = Event("errand.dropped")
 ORPHAN_REMOVED = Event("orphan.removed")
 JOURNAL_DAMAGED = Event("journal.damaged")
 
-# What a job's own user may read of its prolog: nothing of other users' jobs, of the node, or of the policy.
+# What a job's own user may read of its hooks: nothing of other users' jobs, of the node, or of the policy.
 SHOWN_TO_JOB = frozenset(
     {
         HOOK_STARTED, JOB_PLANNED, JOB_REFUSED, STEP_FINISHED, STEP_FAILED, STATE_FULL,
@@ -93,5 +93,8 @@ SHOWN_TO_JOB = frozenset(
         IMAGE_REUSED, IMAGE_WAITED, IMAGE_IMPORTED, IMAGE_ADOPTED, IMAGE_STALE, IMAGE_LOCKLESS,
         PROFILE_LEFT_OUT, TMPDIR_LEFT_OUT,
         CACHE_SEEDED, CACHE_AGREED, OVERLAY_FAILED, BUNDLE_LEFT_OUT, BUNDLE_REFUSED,
+        CACHE_HARVESTED, CACHE_COMPARED, CACHE_SUSPECTED, CACHE_ACQUITTED, CACHE_SET_ASIDE,
+        HARVEST_LEFT_OUT, HARVEST_DEFERRED, ENTRY_REJECTED,
+        BUNDLE_PUBLISHED, BUNDLE_HANDED_IN, BUNDLE_SPOOLED, BUNDLE_COMPACTED,
     }
 )  # fmt: skip

@@ -63,13 +63,17 @@ class Journal:
 
     def emit(self, event: Event, **fields: object) -> None:
         """Append one event. If that fails, it goes to the host's syslog, and to stderr."""
-        line = dumps({"ts": time.time(), "event": event, **self._fields, **fields}, default=str).encode() + b"\n"
+        line = self.line(event, **fields)
         if problem := self._append(line):
             self._fall_back(problem)
             if self._append(line):
                 from warmstart.audit.fallback import ship
 
                 ship(line)
+
+    def line(self, event: Event, **fields: object) -> bytes:
+        """Return the line of one event, without writing it."""
+        return dumps({"ts": time.time(), "event": event, **self._fields, **fields}, default=str).encode() + b"\n"
 
     def _append(self, line: bytes) -> OSError | None:
         try:
@@ -84,7 +88,10 @@ class Journal:
         self._fd = go_on(self._name + OPEN, self._fd, self._fields, error)
 
     def shown_to_job(self) -> str:
-        """Return the lines so far that the job's own user may read; "" if the journal cannot be read."""
+        """Return the lines so far that the job's own user may read; "" if the journal cannot be read.
+
+        None of what the hook does for other jobs (`for_job`): that has other fields.
+        """
         if self._fd < 0:
             from warmstart.audit.fallback import state_full
 
@@ -99,7 +106,10 @@ class Journal:
             return ""
         whole = (line for line in lines if line.endswith(b"\n") and line != b"\n")
         # `emit` begins each line with `ts` and `event`; decoding them all takes ten times as long.
-        return b"".join(line for line in whole if line.split(b'"', 6)[5].decode() in SHOWN_TO_JOB).decode()
+        shown = (line for line in whole if line.split(b'"', 6)[5].decode() in SHOWN_TO_JOB)
+        own = {name: value for name, value in self._fields.items() if name != "step"}
+        ours = dumps(own, default=str)[1:-1].encode()  # quotes in a value are escaped, so no value has this in it
+        return b"".join(line for line in shown if ours in line).decode()
 
     def finish(self, **fields: object) -> None:
         """Append `hook.finished`, close the journal and name it as done for the next flush."""

@@ -1,22 +1,19 @@
-"""`warmstart explain`: the story of one job, from the audit log or, for the job's own user, from the job's view."""
+"""`warmstart explain`: the story of one job, from the audit log, or from the log of own jobs for a job's user."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import click
 
 from warmstart import view
-from warmstart.audit.line import Line, shaped
-from warmstart.audit.pending import event_of
 from warmstart.audit.query import STDIN, LineFilter
-from warmstart.audit.runs import REFUSED, Run, runs
-from warmstart.cli.audit import from_option, moment, opened_log, reading
+from warmstart.audit.runs import Run, runs
+from warmstart.cli.audit import from_option, moment, reading
 from warmstart.cli.output import as_objects, json_option, say, show_json, show_table, warn
-from warmstart.errors import PolicyError
+from warmstart.cli.own import log_for
 from warmstart.paths import Installation
-from warmstart.policy.current import current_policy
 from warmstart.policy.units import format_duration
 from warmstart.profiles.contract import BUILT
 from warmstart.report.story import NO_ENTRIES, History, HookStory, Story, named, tell
@@ -36,15 +33,13 @@ def explain(
     """Explain one job: what it asked and got, how long each part took, what was cold and why, and what to do.
 
     JOBID is Slurm's numeric id, in a job by default its own. Whoever can read the audit log is told all of it. Others
-    can ask about their own jobs, on a node of the job and while it runs: they are told what the prolog did.
+    can ask about their own jobs: on a node of the job while it runs, what the prolog did; after its end on each host
+    with the store.
 
     Exit status: 0 explained; 1 nothing is known of the job; 2 wrong usage, or a log cannot be read.
     """
-    if sources or os.geteuid() == 0 or _may_read_log(installation):
-        with reading(sources):
-            story = _from_log(installation, job, since, sources)
-    else:
-        story = _from_views(installation, job)
+    with reading(sources):
+        story = _from_log(installation, job, since, sources)
     if story is None:
         _say_nothing(installation, sources, job)
         raise click.exceptions.Exit(NOTHING)
@@ -59,15 +54,8 @@ def explain(
         _show(story)
 
 
-def _may_read_log(installation: Installation) -> bool:
-    try:
-        return os.access(current_policy(installation).policy.paths.audit, os.R_OK)
-    except PolicyError:
-        return False
-
-
 def _from_log(installation: Installation, job: int, since: str | None, sources: Sequence[str]) -> Story | None:
-    log = opened_log(installation, sources)
+    log = log_for(installation, sources)
     job_runs = [*runs(log.lines(LineFilter(job=job, since=since)))]
     if log.broken:
         warn(f"skipped {log.broken} unreadable lines")
@@ -77,7 +65,7 @@ def _from_log(installation: Installation, job: int, since: str | None, sources: 
     begun = min(run.first for run in job_runs)
     if STDIN not in sources and any(map(_is_history_needed, job_runs)):
         only = LineFilter(user=next((run.user for run in job_runs if run.user), ""), since=since)
-        for run in runs(opened_log(installation, sources).lines(only)):
+        for run in runs(log_for(installation, sources).lines(only)):
             history.add_uses(run)
             if run.job != job and run.last < begun:
                 history.add(run)
@@ -90,28 +78,15 @@ def _is_history_needed(run: Run) -> bool:
     return built or NO_ENTRIES in run.cold.values()
 
 
-def _from_views(installation: Installation, job: int) -> Story | None:
-    """Return the story as far as the job's views on this host tell it. Others' jobs have views that can't be read."""
-    job_runs: list[Run] = []
-    for text in view.files(installation, str(job), view.EVENTS):
-        job_runs += runs(_events(text))
-    for run in job_runs:  # the prolog's last event comes after its view
-        run.outcome = "failed" if any(failure.degree == REFUSED for failure in run.failures) else "ok"
-    return tell(job_runs, History()) if job_runs else None
-
-
-def _events(text: bytes) -> Iterator[Line]:
-    for raw in text.splitlines():
-        if line := event_of(raw):
-            yield shaped(line)
-
-
 def _say_nothing(installation: Installation, sources: Sequence[str], job: int) -> None:
     warn(f"nothing is known of job {job}")
     if not sources and installation.is_off:
         warn(f"switched off on this host by {installation.off_file}: hooks note nothing of jobs")
     if not sources and os.geteuid() != 0:
-        warn("ask on a node of the job while it runs, or ask the administrators: they can explain any job")
+        warn(
+            "of your own jobs ask on a node of the job while it runs, and after its end on a host with the store; "
+            "administrators can explain any job"
+        )
 
 
 def _show(story: Story) -> None:

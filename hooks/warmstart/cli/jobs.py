@@ -11,9 +11,10 @@ import click
 
 from warmstart.audit.query import LineFilter
 from warmstart.audit.runs import runs
-from warmstart.cli.audit import from_option, moment, opened_log, reading
+from warmstart.cli.audit import from_option, moment, reading
 from warmstart.cli.cache import store_reading
 from warmstart.cli.output import Column, Listing, brief_time, duration, table_options, text, warn
+from warmstart.cli.own import log_for
 from warmstart.maintenance.bundles import survey
 from warmstart.paths import Installation
 from warmstart.policy.units import parse_duration
@@ -94,11 +95,12 @@ def jobs(
     """List the jobs that match all options, the last ones last: what became of them, and why they began cold.
 
     `warmstart explain` tells the story of one. Reads audit logs. Each is of one host: for the whole cluster collect
-    them in a directory and give it with --from.
+    them in a directory and give it with --from. Who cannot read the log is told of own jobs that are over, on any host
+    with the store.
 
     Exit status: 0 there are such jobs; 1 there are none; 2 wrong usage, or a log cannot be read.
     """
-    log = opened_log(installation, sources)
+    log = log_for(installation, sources)
     with reading(sources):
         given = _bundles_of(installation, sources, seeded_from) if seeded_from else ()
         found = of_runs(runs(log.lines(LineFilter(user=user, node=node, since=since, until=until))))
@@ -137,7 +139,7 @@ def _bundles_of(installation: Installation, sources: Sequence[str], given: str) 
     The log has those that are gone; the store, which root can read, those that another host's log has.
     """
     found, names = {given}, {given}
-    for run in runs(opened_log(installation, sources).lines(LineFilter(event=PUBLISHING))):
+    for run in runs(log_for(installation, sources).lines(LineFilter(event=PUBLISHING))):
         is_theirs = given in (run.user, str(run.uid))
         names |= {run.user} if is_theirs and run.published else set()
         for made in run.made:

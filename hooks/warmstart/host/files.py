@@ -44,7 +44,8 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ACL = "system.posix_acl_access"
 # Tags of acl(5) entries, as the kernel's posix_acl_xattr.h numbers them; only USER has an id.
 _USER_OBJ, _USER, _GROUP_OBJ, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
-_ACL_VERSION, _NO_ID, _READ = 2, 0xFFFFFFFF, 4
+_ACL_VERSION, _NO_ID = 2, 0xFFFFFFFF
+_READ, _WRITE, _ENTER = 4, 2, 1
 _MOST_MOUNTS = 16  # on one name; more are left for the next call
 # A removal keeps this many names of directories in each of so many topmost levels; it reads the rest again.
 _NAMES_KEPT, _LEVELS_KEPT = 1024, 64
@@ -155,17 +156,30 @@ def allow_reading(fd: int, uid: int, gid: int) -> None:
     Sets the access control list `user::r-- user:UID:r-- group::--- mask::r-- other::---` (acl(5)). If the file system
     has none, the file becomes the user's own, mode 0400.
     """
-    entries = ((_USER_OBJ, _READ, _NO_ID), (_USER, _READ, uid), (_GROUP_OBJ, 0, _NO_ID), (_MASK, _READ, _NO_ID))
-    acl = _ACL_VERSION.to_bytes(4, "little")
-    for tag, permissions, identifier in (*entries, (_OTHER, 0, _NO_ID)):
-        acl += tag.to_bytes(2, "little") + permissions.to_bytes(2, "little") + identifier.to_bytes(4, "little")
     os.fchmod(fd, 0o400)
     try:
-        os.setxattr(fd, _ACL, acl)
+        _allow(fd, uid, _READ, _READ)
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise
         os.fchown(fd, uid, gid)
+
+
+def allow_entering(fd: int, uid: int) -> None:
+    """Let a user list and enter our own directory, which nobody else may, and not change it.
+
+    `EOPNOTSUPP` if the file system has no access control lists.
+    """
+    _allow(fd, uid, _READ | _WRITE | _ENTER, _READ | _ENTER)
+
+
+def _allow(fd: int, uid: int, ours: int, theirs: int) -> None:
+    """Set the access control list `user::OURS user:UID:THEIRS group::--- mask::THEIRS other::---` (acl(5))."""
+    entries = ((_USER_OBJ, ours, _NO_ID), (_USER, theirs, uid), (_GROUP_OBJ, 0, _NO_ID), (_MASK, theirs, _NO_ID))
+    acl = _ACL_VERSION.to_bytes(4, "little")
+    for tag, permissions, identifier in (*entries, (_OTHER, 0, _NO_ID)):
+        acl += tag.to_bytes(2, "little") + permissions.to_bytes(2, "little") + identifier.to_bytes(4, "little")
+    os.setxattr(fd, _ACL, acl)
 
 
 def write_all(fd: int, data: bytes) -> None:

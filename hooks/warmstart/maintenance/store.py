@@ -31,7 +31,7 @@ from warmstart.maintenance.wings import of_wings
 from warmstart.profiles.defined import is_whole
 from warmstart.repack import rewrite
 from warmstart.session import MaintenanceBusy, Session
-from warmstart.store import maintenance
+from warmstart.store import maintenance, reports
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle, Merger
@@ -149,6 +149,8 @@ class StoreMaintenance:
         self.remove_empty()
         self.scrub(bundle for bundle in self.bundles() if rewrite.is_due(bundle, maintenance.today()))
         self.maintain_images()
+        with self.isolated():
+            self._remove_reports()
         for wing in of_wings():
             for act in wing.store.values():
                 with self.isolated():
@@ -188,6 +190,12 @@ class StoreMaintenance:
         if gone:
             self._session.audit.emit(events.STORE_SWEPT, names=gone[:20], store=store.path)
         self._count(discarded=len(gone))
+
+    def _remove_reports(self) -> None:
+        """Remove reports for jobs' users that are too old; all of them where none are written."""
+        session = self._session
+        before = time.time() - (session.policy.maintenance.reports or 0)
+        self._count(swept=session.store.run(session.store_deadline(), reports.remove_before, before))
 
     def _sweep_top(self) -> None:
         swept = self._session.store.run(self._session.store_deadline(), maintenance.sweep_top, time.time())

@@ -144,6 +144,7 @@ class Maintenance(NamedTuple):
     per_user: int  # bytes
     per_account: int  # bytes
     per_site: int  # bytes
+    reports: int | None = None  # seconds; None: none are written
 
 
 class Limits(NamedTuple):

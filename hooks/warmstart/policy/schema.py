@@ -436,6 +436,11 @@ class Maintenance(Section):
     )
     per_account: Size = key("500GiB", "The same for an account's scope.")
     per_site: Size = key("2TiB", "The same for the site's scope.")
+    reports: Duration | None = key(
+        "14d",
+        "How long a user can ask about an own job after its end, on each host with this store, without root: the last "
+        "1,000 runs. `null`: not at all.",
+    )
 
 
 class Limits(Section):

@@ -83,9 +83,12 @@ def test_a_job_is_shown_its_own_events(journal_dir: str) -> None:
     journal = Journal(journal_dir, FIELDS)
     for event in (events.HOOK_STARTED, events.IMAGE_EVICTED, events.POLICY_REJECTED, events.CACHE_SEEDED):
         journal.emit(event)
+    other = {"job_id": 8, "uid": 2002, "user": "bob", "cluster": json.dumps(FIELDS)}
+    journal.for_job(**other).emit(events.BUNDLE_PUBLISHED)
     os.write(journal._fd, b'{"ts": 1, "event": "hook.st')
     shown = [json.loads(line)["event"] for line in journal.shown_to_job().splitlines()]
     assert shown == ["hook.started", "cache.seeded"]
+    assert journal.bind(step="seed").shown_to_job() == journal.shown_to_job()
     journal.finish(outcome="ok")
     assert journal.shown_to_job() == ""
 

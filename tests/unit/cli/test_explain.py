@@ -12,7 +12,7 @@ from tests.support import sample_log
 from tests.support.command_line import run
 from tests.support.entry_site import EntrySite, OsAs
 from warmstart import view
-from warmstart.cli import explain
+from warmstart.cli import explain, own
 from warmstart.entry import epilog, prolog
 from warmstart.paths import Installation
 
@@ -105,8 +105,7 @@ def test_a_job_that_ran_while_hooks_were_off(entry_site: EntrySite, monkeypatch:
 @pytest.mark.parametrize("uid", [0, 64201])
 def test_notices_are_told(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
     """To root and to the job's user, since a step's output shows them only where the SPANK plugin is."""
-    monkeypatch.setattr(explain, "os", OsAs(uid))
-    monkeypatch.setattr(explain, "_may_read_log", lambda _: False)
+    monkeypatch.setattr(own, "has_only_own", lambda _: uid > 0)
     entry_site.environ(SLURM_JOB_COMMENT="warmstart: keep")
     assert prolog.main(entry_site.installation.prefix) == 0
     told = "warmstart: keep: not offered on this cluster; TMPDIR is removed after the job"
@@ -129,7 +128,7 @@ def test_in_a_job_it_is_the_jobs_own(entry_site: EntrySite, monkeypatch: pytest.
 def as_user(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
     """Have the command run by somebody who may not read the log."""
     monkeypatch.setattr(explain, "os", OsAs(1000))
-    monkeypatch.setattr(explain, "_may_read_log", lambda _: False)
+    monkeypatch.setattr(own, "has_only_own", lambda _: True)
     return entry_site
 
 
@@ -141,8 +140,7 @@ def test_users_are_told_by_the_jobs_view(as_user: EntrySite) -> None:
     assert "cold: nothing is published" in result.stdout
     assert "prolog on n1" in result.stdout
     assert ": ok" in result.stdout
-    assert epilog.main(as_user.installation.prefix) == 0
-    gone = as_user.command("explain", "7")
+    gone = as_user.command("explain", "8")
     assert (gone.exit_code, "while it runs" in gone.stderr) == (1, True)
 
 
@@ -162,13 +160,3 @@ def test_a_view_that_can_not_be_read_is_another_users(as_user: EntrySite, monkey
 
     monkeypatch.setattr(view, "read_small", refuse)
     assert as_user.command("explain", "7").exit_code == 1
-
-
-@pytest.mark.parametrize("readable", [True, False])
-def test_members_of_the_logs_group_read_the_log(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, *, readable: bool
-) -> None:
-    """The file's mode decides."""
-    monkeypatch.setattr(os, "access", lambda path, _: readable and path == entry_site.policy.paths.audit)
-    assert explain._may_read_log(entry_site.installation) is readable
-    assert explain._may_read_log(Installation("/nowhere")) is False

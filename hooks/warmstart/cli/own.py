@@ -1,0 +1,86 @@
+"""What users can ask about their own jobs without root: the log of their own jobs, in place of the audit log.
+
+It is made of the views of their jobs that run on this host, and of the reports that epilogs left in the store
+(`store.reports`). Both are written by root or the store's owner for this user alone, and read with the user's rights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from warmstart import view
+from warmstart.audit.events import HOOK_FINISHED, JOB_REFUSED
+from warmstart.audit.line import Line, shaped
+from warmstart.audit.pending import IDENTITY, event_of
+from warmstart.audit.query import AuditLog, LineFilter
+from warmstart.cli.audit import opened_log
+from warmstart.errors import PolicyError
+from warmstart.paths import Installation
+from warmstart.policy.current import current_policy
+from warmstart.store import reports
+
+
+class OwnLog:
+    """The events of the caller's own jobs, with the interface of `AuditLog`."""
+
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
+        self.broken = 0
+
+    def lines(self, only: LineFilter) -> Iterator[Line]:
+        """Yield the lines that match, the oldest job's first, and for each hook that it is over."""
+        seen = set[bytes]()  # a job that is just ending has a view and a report
+        for text in self._texts(only.job):
+            hooks: dict[tuple[object, ...], list[Line]] = {}
+            for raw in text.splitlines():
+                if raw not in seen and (line := event_of(raw)):
+                    hooks.setdefault(tuple(line.get(key) for key in ("node", "hook", "run_id")), []).append(line)
+                seen.add(raw)
+            for lines in hooks.values():
+                yield from filter(only.matches, map(shaped, [*lines, *_end(lines)]))
+
+    def _texts(self, job: int | None) -> Iterator[bytes]:
+        with suppress(OSError, PolicyError):  # no report: none was written, or none can be reached from here
+            store = current_policy(self._installation).policy.paths.store
+            yield from reports.read(store, os.geteuid(), job)
+        running = str(job) if job else os.environ.get("SLURM_JOB_ID", "")
+        if running.isdecimal():
+            yield from view.files(self._installation, running, view.EVENTS)
+
+
+def log_for(installation: Installation, sources: Sequence[str]) -> AuditLog | OwnLog:
+    """Return the given logs; else the audit log, or for who cannot read it the log of own jobs."""
+    if not sources and has_only_own(installation):
+        return OwnLog(installation)
+    return opened_log(installation, sources)
+
+
+def has_only_own(installation: Installation) -> bool:
+    """Return whether the caller is told of own jobs alone: everybody who cannot read the audit log."""
+    if os.geteuid() == 0:
+        return False
+    try:
+        return not os.access(current_policy(installation).policy.paths.audit, os.R_OK)
+    except PolicyError:
+        return True
+
+
+def _end(lines: list[Line]) -> list[Line]:
+    """Return the end of a hook's events: both places are written just before it is over."""
+    events = [line["event"] for line in lines]
+    if HOOK_FINISHED in events:
+        return []
+    first, last = (datetime.fromisoformat(str(line["ts"]).replace("Z", "+00:00")) for line in (lines[0], lines[-1]))
+    whose = {name: lines[-1][name] for name in IDENTITY if name in lines[-1]}
+    return [
+        {
+            **whose,
+            "event": HOOK_FINISHED,
+            "ts": lines[-1]["ts"],
+            "outcome": "failed" if JOB_REFUSED in events else "ok",
+            "duration_ms": (last - first) / timedelta(milliseconds=1),
+        }
+    ]
