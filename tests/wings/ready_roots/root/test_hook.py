@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,6 +158,25 @@ def test_a_container_that_has_ended_leaves_nothing_for_the_next(place: Place) ->
     place.start("true")
     wait_until("the removal", lambda: not left.exists(), 20)
     assert living.exists()
+
+
+def test_it_starts_few_programs(place: Place) -> None:
+    """Each takes about a millisecond of a container's start; what ended containers left takes one more, beside it."""
+    program, log = place.base / "hook", place.base / "runtime-log"
+    program.rename(place.base / "real")
+    log.touch()
+    log.chmod(0o666)
+    trace = ["strace", "-f", "-qq", "-s", "0", "-e", "signal=none", "-e", "trace=execve,clone,clone3,fork,vfork"]
+    program.write_text(f"#!/bin/sh\nexec {' '.join(trace)} -o {log} {place.base}/real\n")
+    program.chmod(0o755)
+    for more in (0, 1):
+        assert place.start("cat which").output == ["tree"]
+        calls = log.read_text()
+        started = re.findall(r'execve\("([^"]+)"', calls)
+        names = Counter(path.rpartition("/")[2] for path in started[1:])
+        mounts = names.pop("mount")  # of the stand-in for enroot-mount, which starts nothing
+        assert names == {"stat": 1, "mkdir": 1, "chmod": 1, "mv": 1, "rm": 1 + more, "enroot-mount": 2}
+        assert len(re.findall(r"^\d+ +(?:clone3?|v?fork)\(", calls, re.MULTILINE)) == names.total() + mounts
 
 
 def test_a_container_outlives_its_clone(place: Place) -> None:
