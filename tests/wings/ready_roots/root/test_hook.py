@@ -9,10 +9,12 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.cluster import processes
 from tests.cluster.processes import wait_until
 from tests.wings.ready_roots.enroots import JOB, Place
 from warmstart import view
@@ -177,6 +179,34 @@ def test_it_starts_few_programs(place: Place) -> None:
         mounts = names.pop("mount")  # of the stand-in for enroot-mount, which starts nothing
         assert names == {"stat": 1, "mkdir": 1, "chmod": 1, "mv": 1, "rm": 1 + more, "enroot-mount": 2}
         assert len(re.findall(r"^\d+ +(?:clone3?|v?fork)\(", calls, re.MULTILINE)) == names.total() + mounts
+
+
+@pytest.mark.sweep
+def test_two_hundred_containers_leave_nothing(place: Place) -> None:
+    """No process, in state D or another, no mount, no loop device; each fourth is killed on its way."""
+
+    def mounts() -> list[str]:
+        return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(place.base) in line]
+
+    before, loops = mounts(), set(Path("/sys/block").glob("loop*/loop"))
+
+    def one(number: int) -> bool:
+        if number % 4:
+            return place.start("rm -r old; cat which").output == ["tree"]
+        place.kill(number / 200)
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(one, range(1, 201)))
+    wait_until("their processes", lambda: not processes.of_uid(JOB[0]), 20)
+    assert set(Path("/sys/block").glob("loop*/loop")) == loops
+    assert mounts() == before
+
+    def removed() -> bool:
+        place.start("true")  # its own goes with the next one
+        return len([*place.own.glob("[1-9]*")]) <= 1
+
+    wait_until("the removal", removed, 20)
 
 
 def test_a_container_outlives_its_clone(place: Place) -> None:
