@@ -18,6 +18,7 @@ from warmstart import plan as planning
 from warmstart import wing
 from warmstart.cli.output import duration, fail, json_option, say, show_json, show_table, warn
 from warmstart.cli.policy import written
+from warmstart.doctor import containers, slurm_conf
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.wire import Json
 from warmstart.images import reference as references
@@ -79,12 +80,22 @@ def plan(
         fail(error, hint_for(error))
     off = installation.is_off
     shown = preview(policy.policy, job)
+    if shown["images"] and (way := _way()):
+        shown["remarks"].insert(0, way)
     if as_json:
         show_json({**shown, "off": off, "policy": _origin(policy)})
     else:
         _print(shown, policy, installation.off_file if off else "")
     if shown["verdict"]:
         raise click.exceptions.Exit(REFUSED)
+
+
+def _way() -> str:
+    """Return how containers start by this host's slurm.conf, "" if it has none."""
+    try:
+        return containers.way(slurm_conf.find(None))
+    except OSError:
+        return ""
 
 
 def _owned_by(user: str | None) -> Job:

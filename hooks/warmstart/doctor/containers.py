@@ -16,7 +16,7 @@ from typing import NamedTuple
 from warmstart.doctor import installed, namespaces, slurm_conf
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.doctor.slurm import HIDDEN, NO_RELEASE, Slurm, is_below, is_ours
-from warmstart.doctor.slurm_conf import Plugin
+from warmstart.doctor.slurm_conf import Plugin, SlurmConf
 from warmstart.host import process
 from warmstart.host.deadline import after
 
@@ -28,6 +28,8 @@ PYXIS_TRUE = ("1", "true", "yes", "y")  # its config.c
 ENROOT_FALSE = "no?|N[oO]?|[fF](alse)?|FALSE"  # enroot.in
 PROGRAMS = "/usr/local/bin:/usr/bin:/bin"  # where jobs look, or so
 FUSE = "/dev/fuse"
+UNPACKING = "pyxis unpacks the image for each container."
+NOT_UNPACKING = "pyxis starts containers from the image's file (use_squashfuse), but unpacks it for those with a name."
 
 
 class Tasks(NamedTuple):
@@ -55,8 +57,21 @@ class Tasks(NamedTuple):
 
 def tasks(slurm: Slurm, enroot: str = ENROOT) -> Tasks:
     """Return the subject of these checks."""
-    path = slurm.conf.last("PlugStackConfig") or slurm.conf.sibling("plugstack.conf")
-    return Tasks(slurm, tuple(slurm_conf.plugins(path)), enroot)
+    return Tasks(slurm, _plugins(slurm.conf), enroot)
+
+
+def _plugins(conf: SlurmConf) -> tuple[Plugin, ...]:
+    return tuple(slurm_conf.plugins(conf.last("PlugStackConfig") or conf.sibling("plugstack.conf")))
+
+
+def way(path: str) -> str:
+    """Return how pyxis starts containers, in words, by the slurm.conf at a path; "" if it is not loaded there."""
+    if not path:
+        return ""
+    pyxis = next((plugin for plugin in _plugins(slurm_conf.read(path)) if plugin.name == PYXIS), None)
+    if pyxis is None:
+        return ""
+    return NOT_UNPACKING if pyxis.argument("use_squashfuse") in PYXIS_TRUE else UNPACKING
 
 
 def task_prolog(seen: Tasks) -> Iterator[Finding]:

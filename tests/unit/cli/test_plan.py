@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import POLICY, answer, installed, run
+from warmstart.doctor.containers import NOT_UNPACKING, PYXIS, UNPACKING
 from warmstart.paths import Installation
 
 NOBODY = ("plan", "--user", "nobody")
@@ -46,6 +47,28 @@ def test_a_job_is_shown_all_that_it_gets(site: Installation) -> None:
     assert found["steps"]["prolog"] == ["workspace", "image", "seed", "environment"]
     assert found["steps"]["epilog"] == ["harvest", "report", "release", "spool"]
     assert (found["verdict"], found["off"], found["nothing_because"]) == (None, False, "")
+
+
+@pytest.mark.parametrize(
+    ("lines", "way"),
+    [("use_squashfuse=1", NOT_UNPACKING), ("use_squashfuse=0", UNPACKING), ("", UNPACKING), (None, "")],
+)
+def test_how_containers_start_is_told(
+    site: Installation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: str | None, way: str
+) -> None:
+    """By pyxis's line on this host, and only of a job with an image."""
+    (tmp_path / "plugstack.conf").write_text("" if lines is None else f"required {PYXIS} {lines}\n")
+    conf = tmp_path / "slurm.conf"
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    image = (*NOBODY, "--image", "reg.example.com/mine")
+
+    def told(*job: str) -> set[str]:
+        return {*answer(site, *job)["remarks"]} & {UNPACKING, NOT_UNPACKING}
+
+    assert told(*image) == set()  # a login node may have no slurm.conf
+    conf.write_text("ClusterName=c\n")
+    assert told(*image) == ({way} if way else set())
+    assert told(*NOBODY) == set()
 
 
 def test_the_profiles_that_a_job_may_ask_for_are_listed(site: Installation) -> None:

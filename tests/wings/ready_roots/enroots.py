@@ -7,6 +7,7 @@ for what squashfuse shows, and it maps the user to root, as `enroot start --root
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -113,19 +114,29 @@ class Place:
         self, inside: str, file: str | Path = "", *arguments: str, before: str = "", gid: int = JOB[1]
     ) -> Container:
         """Start a container from a file, by default the image's; run commands `before` the hook, and then `inside`."""
+        done = self._run([], inside, file or self.file, *arguments, before=before, gid=gid)
+        assert done.returncode == 0, done.stderr
+        first, *output = done.stdout.splitlines()
+        return Container(output, first)
+
+    def kill(self, after: float) -> None:
+        """Start a container that sleeps; kill all of its processes after so many seconds."""
+        done = self._run(["timeout", "-s", "KILL", str(after)], "sleep 60", self.file)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+
+    def _run(
+        self, wrap: list[str], inside: str, file: str | Path, *arguments: str, before: str = "", gid: int = JOB[1]
+    ) -> subprocess.CompletedProcess[str]:
         path = f"{self.base}/bin:/usr/bin:/bin"
         env = {"PATH": path, "BASE": str(self.base), "BASH_ENV": str(self.base / "start"), "BEFORE": before}
         slurm = {"INSIDE": inside, "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
         enter = ["unshare", "--user", "--map-root-user", "--mount"]
-        words = ["", str(file or self.file), "", "", "", "", *arguments]
-        done = subprocess.run(
-            [*enter, "bash", "--norc", "-o", "pipefail", "-c", 'runtime::_start "$@"', *words],
+        words = ["", str(file), "", "", "", "", *arguments]
+        return subprocess.run(
+            [*wrap, *enter, "bash", "--norc", "-o", "pipefail", "-c", 'runtime::_start "$@"', *words],
             env={**env, **slurm}, user=JOB[0], group=gid, extra_groups=[], capture_output=True, text=True, check=False,
             timeout=60,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        first, *output = done.stdout.splitlines()
-        return Container(output, first)
 
     def said(self) -> list[str]:
         """Return what the containers said that they started from."""

@@ -205,13 +205,26 @@ def check_ends(site: Site, image: str) -> None:
 
 
 def check_many(site: Site, image: str) -> None:
-    """Check that processes of many containers end."""
+    """Check that processes of many containers end, and leave no mount and no loop device."""
     step = f"srun --container-image={image} --no-container-mount-home --overlap -n1 sh -c '{WAY}'"
-    script = f"#!/bin/sh\nfor i in 1 2 3 4 5; do for j in 1 2 3 4 5; do {step} & done; wait; done\n"
+    script = f"#!/bin/sh\nfor i in $(seq 25); do for j in 1 2 3 4 5 6 7 8; do {step} & done; wait; done\n"
+    before = [left() for left in (_stuck, _mounted, _loops)]
     ended = site.finish(
-        site.cluster.submit(script, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}"), deadline_s=600
+        site.cluster.submit(script, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}"), deadline_s=1200
     )
-    check(f"{ended.output.count('from-tree')} of 25 start from the tree", seen=ended.output.count("from-tree") == 25)
+    check(f"{ended.output.count('from-tree')} of 200 start from the tree", seen=ended.output.count("from-tree") == 200)
+    after = [left() for left in (_stuck, _mounted, _loops)]
+    check(f"none of their processes stays behind, no mount, no loop device: {after}", seen=after == before)
+
+
+def _stuck() -> list[str]:
     states = subprocess.run(["ps", "-eo", "stat,comm"], check=True, capture_output=True, text=True).stdout.splitlines()
-    stuck = [line for line in states if line.startswith("D") and "squashfuse" in line]
-    check("none of their processes stays behind", seen=not stuck)
+    return [line for line in states if "squashfuse" in line]
+
+
+def _mounted() -> list[str]:
+    return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+
+
+def _loops() -> list[str]:
+    return [str(path) for path in Path("/sys/block").glob("loop*/loop/backing_file")]

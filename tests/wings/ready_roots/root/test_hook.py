@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.cluster import processes
 from tests.cluster.processes import wait_until
 from tests.wings.ready_roots.enroots import JOB, Place
 from warmstart import view
@@ -156,6 +160,53 @@ def test_a_container_that_has_ended_leaves_nothing_for_the_next(place: Place) ->
     place.start("true")
     wait_until("the removal", lambda: not left.exists(), 20)
     assert living.exists()
+
+
+def test_it_starts_few_programs(place: Place) -> None:
+    """Each takes about a millisecond of a container's start; what ended containers left takes one more, beside it."""
+    program, log = place.base / "hook", place.base / "runtime-log"
+    program.rename(place.base / "real")
+    log.touch()
+    log.chmod(0o666)
+    trace = ["strace", "-f", "-qq", "-s", "0", "-e", "signal=none", "-e", "trace=execve,clone,clone3,fork,vfork"]
+    program.write_text(f"#!/bin/sh\nexec {' '.join(trace)} -o {log} {place.base}/real\n")
+    program.chmod(0o755)
+    for more in (0, 1):
+        assert place.start("cat which").output == ["tree"]
+        calls = log.read_text()
+        started = re.findall(r'execve\("([^"]+)"', calls)
+        names = Counter(path.rpartition("/")[2] for path in started[1:])
+        mounts = names.pop("mount")  # of the stand-in for enroot-mount, which starts nothing
+        assert names == {"stat": 1, "mkdir": 1, "chmod": 1, "mv": 1, "rm": 1 + more, "enroot-mount": 2}
+        assert len(re.findall(r"^\d+ +(?:clone3?|v?fork)\(", calls, re.MULTILINE)) == names.total() + mounts
+
+
+@pytest.mark.sweep
+def test_two_hundred_containers_leave_nothing(place: Place) -> None:
+    """No process, in state D or another, no mount, no loop device; each fourth is killed on its way."""
+
+    def mounts() -> list[str]:
+        return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(place.base) in line]
+
+    before, loops = mounts(), set(Path("/sys/block").glob("loop*/loop"))
+
+    def one(number: int) -> bool:
+        if number % 4:
+            return place.start("rm -r old; cat which").output == ["tree"]
+        place.kill(number / 200)
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(one, range(1, 201)))
+    wait_until("their processes", lambda: not processes.of_uid(JOB[0]), 20)
+    assert set(Path("/sys/block").glob("loop*/loop")) == loops
+    assert mounts() == before
+
+    def removed() -> bool:
+        place.start("true")  # its own goes with the next one
+        return len([*place.own.glob("[1-9]*")]) <= 1
+
+    wait_until("the removal", removed, 20)
 
 
 def test_a_container_outlives_its_clone(place: Place) -> None:
