@@ -22,10 +22,10 @@ from warmstart.profiles import registry
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = "docs/reference/profiles.md"
 RESULTS = "docs/results"
-COLUMNS = ("profile", "run with", "on", "through", "date", "cold", "warm", "entries", "damaged, refused")
+COLUMNS = ("profile", "run with", "on", "cold", "warm", "damaged, refused")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
 _TABLE = re.compile(re.escape(HEAD) + r"(?:\|.*\n)*")
-EXPERIMENTAL = "*experimental*: never run with its tool; its entries were only made by hand"
+EXPERIMENTAL = "*experimental*: its entries were only made by hand"
 
 
 class Tried(NamedTuple):
@@ -54,25 +54,28 @@ def results(root: Path) -> Tried:
 
 
 def table(tried: Tried) -> str:
-    """Return the table: a row for each result, and one for each profile without any."""
-    rows = [*_of_tests(tried.runs), *_of_gpu(tried.gpu)]
-    rows += [(f"`{name}`", EXPERIMENTAL, *[""] * (len(COLUMNS) - 2)) for name in {*registry.names()} - tried.profiles]
+    """Return the table: a row for the newest result of each tool, and one for each profile without any."""
+    newest = {(run.profile, run.job, *run.tools): run for run in sorted(tried.runs, key=_age)}
+    rows = [*_of_tests([*newest.values()]), *_of_gpu(tried.gpu)]
+    rows += [(f"`{name}`", EXPERIMENTAL) for name in {*registry.names()} - tried.profiles]
     return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in sorted(rows))
+
+
+def _age(run: Result) -> tuple[list[int], str, str]:
+    """Return what is larger for newer releases of a run's tools, then of Slurm."""
+    return [int(number) for number in re.findall(r"\d+", " ".join(run.tools.values()))], run.through, run.date
 
 
 def _of_tests(runs: list[Result]) -> Iterator[tuple[str, ...]]:
     for run in runs:
-        job, _, argument = run.job.partition(" ")
+        argument = run.job.partition(" ")[2]
         yield (
             f"`{run.profile}`",
             ", ".join(f"{name} {version}" for name, version in run.tools.items())
-            + f" (`{job}_job.py{f' {argument}' if argument else ''}`)",
-            _hardware(run.hardware),
-            run.through,
-            run.date,
+            + (f" (`{argument}`)" if argument else ""),
+            f"{_hardware(run.hardware)}, {run.through}, {run.date}",
             _counters(*run.cold),
             _counters(*run.warm),
-            f"{run.harvested} published, {run.rejected} refused, {run.seeded} seeded",
             f"{run.damaged}, {run.refused}",
         )
 
@@ -92,28 +95,24 @@ def _of_gpu(found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
         for profile in _warm(tool):
             cold, warm = tool["jobs"][COLD], tool["jobs"][WARM]
             versions = ", ".join(f"{name} {version}" for name, version in sorted(cold["versions"].items()))
-            refused = sum(cold["rejected"].values())
             yield (
                 f"`{profile}`",
                 f"{tool['tool']}{f': {versions}' if versions else ''} ([make gpu](../gpu.md))",
-                f"{found['gpu']}, driver {found['driver']}",
-                "hooks by hand",
-                tool["date"],
+                f"{found['gpu']}, driver {found['driver']}, {tool['date']}",
                 *(_counters(job["hits"], job["misses"], job["seconds"]) for job in (cold, warm)),
-                f"{cold['harvested'].get(profile, 0)} published, {refused} refused, {warm['seeded'][profile]} seeded",
                 "",
             )
 
 
 def _hardware(hardware: dict[str, str]) -> str:
     if hardware["gpu"] == "none":
-        return f"{hardware['cpu']}, no GPU"
+        return "no GPU"
     return f"{hardware['gpu']}, driver {hardware['driver']}"
 
 
 def _counters(hits: int | None, misses: int | None, seconds: float) -> str:
-    """Return what a job counted; a tool without counters has None."""
-    return f"{seconds:.2f} s" if hits is None else f"{hits} hits, {misses} misses, {seconds:.2f} s"
+    """Return a job's hits of its look-ups, and its time; a tool without counters has None."""
+    return f"{seconds:.2f} s" if hits is None else f"{hits}/{hits + (misses or 0)}, {seconds:.2f} s"
 
 
 def mislabelled(tried: Tried) -> list[str]:

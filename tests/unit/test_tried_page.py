@@ -41,16 +41,24 @@ def test_a_row_says_what_ran_where_and_what_came_of_it() -> None:
     rows = tried.table(ONE).splitlines()[2:]
     assert len(rows) == len(registry.names())
     assert rows[-1] == (
-        "| `warp` | warp-lang 1.19.0 (`warp_job.py`) | EPYC, no GPU | Slurm 22.05.8 | 2026-01-31 | 0 hits, 3 misses, "
-        "9.50 s | 3 hits, 0 misses, 0.25 s | 2 published, 0 refused, 2 seeded | 200, 180 |"
+        "| `warp` | warp-lang 1.19.0 | no GPU, Slurm 22.05.8, 2026-01-31 | 0/3, 9.50 s | 3/3, 0.25 s | 200, 180 |"
     )
     assert all(tried.EXPERIMENTAL in row for row in rows[:-1])
+
+
+def test_a_tool_has_one_row_of_its_newest_run() -> None:
+    """By its release, then by Slurm's."""
+    older, newer = RUN._replace(tools={"warp-lang": "1.9.2"}), RUN._replace(through="Slurm 24.11.5")
+    rows = [
+        row for row in tried.table(tried.Tried([newer, RUN, older], None)).splitlines() if row.startswith("| `warp`")
+    ]
+    assert [row.split(" | ")[1:3] for row in rows] == [["warp-lang 1.19.0", "no GPU, Slurm 24.11.5, 2026-01-31"]]
 
 
 def test_a_gpu_is_named_with_its_driver() -> None:
     """What a run on a machine with a GPU leaves."""
     hardware = {"cpu": "EPYC", "gpu": "NVIDIA-H100", "driver": "570.1"}
-    assert "| NVIDIA-H100, driver 570.1 |" in tried.table(tried.Tried([RUN._replace(hardware=hardware)], None))
+    assert "| NVIDIA-H100, driver 570.1, Slurm" in tried.table(tried.Tried([RUN._replace(hardware=hardware)], None))
 
 
 def test_a_label_that_no_run_speaks_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +84,8 @@ def test_what_make_gpu_saw_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.profiles == {"deepgemm"}
     (row,) = (line for line in tried.table(seen).splitlines() if line.startswith("| `deepgemm`"))
     assert row == (
-        "| `deepgemm` | X: torch 2.15 ([make gpu](../gpu.md)) | H100, driver 570.1 | hooks by hand | 2026-01-31 "
-        "| 3.00 s | 2 hits, 0 misses, 3.00 s | 2 published, 1 refused, 2 seeded |  |"
+        "| `deepgemm` | X: torch 2.15 ([make gpu](../gpu.md)) | H100, driver 570.1, 2026-01-31 "
+        "| 3.00 s | 2/2, 3.00 s |  |"
     )
     monkeypatch.setattr(registry, "names", lambda: ["vllm"])
     assert tried.mislabelled(seen) == []

@@ -199,13 +199,13 @@ class Paths(Section):
     )
     metrics: Path | None = key(
         None,
-        "Directory of node_exporter's textfile collector, in which maintenance writes metrics "
-        "([monitoring](../operations/monitoring.md)); root's, and nobody else's to write. `null`: none are written.",
+        "Directory of node_exporter's textfile collector, in which maintenance writes "
+        "[metrics](../operations/monitoring.md); root's, and nobody else's to write.",
     )
     shelf: Path | None = key(
         None,
-        "Directory on a node-local disk where a node keeps images [unpacked](images.md#unpacked-once), for all jobs "
-        "that start there. Its parents must belong to root. `null`: none is unpacked.",
+        "Directory on a node-local disk where a node keeps images [unpacked](images.md#unpacked-once). Its "
+        "parents must belong to root.",
     )
     scontrol: Path = key(
         "/usr/bin/scontrol",
@@ -277,7 +277,7 @@ class Credentials(Section):
         "the store nor in the workspace."
     )
     repositories: Annotated[list[PrivateRepository], Field(min_length=1)] = Field(
-        description="What the credentials are used for, and for whom. The first that fits the job and the image counts."
+        description="The first that fits the job and the image counts."
     )
 
 
@@ -286,7 +286,7 @@ class Unpack(Section):
 
     wait: Duration = key(
         "4m",
-        "How long a job waits while its image is unpacked; the unpacking goes on without it. Adds to `images.wait`.",
+        "How long a job waits for that; it goes on without the job. Adds to `images.wait`.",
     )
     keep: Size = key(
         "200GiB", "Bytes of unpacked images on a node. The least recently used of the user who has most go first."
@@ -301,8 +301,8 @@ class Images(Section):
 
     importer: Literal["auto", "enroot", "oci"] = key(
         "auto",
-        "What imports images. `oci` is skopeo, umoci and mksquashfs; `auto` is oci, but enroot if `/usr/bin/enroot` "
-        "exists and `/usr/bin/umoci` does not.",
+        "`oci` is skopeo, umoci and mksquashfs; `auto` is oci, but enroot if `/usr/bin/enroot` exists and "
+        "`/usr/bin/umoci` does not.",
     )
     registries: list[Registry] = key(
         [], "Allow-list, for images of the policy and for those that jobs ask for. Docker Hub is `docker.io`."
@@ -312,32 +312,28 @@ class Images(Section):
     )
     hosts: list[Destination] = key(
         [],
-        "Other hosts of the site that a registry may redirect an import to: mirrors, token services, "
-        "storage. Without a port, 80 and 443. Public addresses need no entry; private, loopback and link-local "
-        "addresses are refused without one ([where imports may go](images.md#where-imports-may-go)).",
+        "Other hosts of the site that a registry may redirect an import to: mirrors, token services, storage "
+        "([where imports may go](images.md#where-imports-may-go)). Without a port, 80 and 443.",
     )
     proxy: Proxy | None = key(None, "The site's HTTP proxy, for imports. Hooks inherit no proxy variables.")
     max_size: Size = key(
         "100GiB",
-        "Bytes that one import may use on a node: its layers, what they expand to, hidden or not, and the result. A "
-        "larger one fails with `image-too-large`.",
+        "Bytes that one import may use on a node ([all together](images.md#how-much-an-import-may-take)).",
     )
     max_files: int = key(
         1_000_000,
-        "Files and directories that one import may create on a node, and entries of all its layers. More fail with "
-        "`image-too-large`.",
+        "Files and directories that one import may create on a node, and entries of all its layers.",
         ge=1000,
     )
     keep_layers: Size = key(
         "100GiB",
-        "Bytes of layers that a node keeps, so that later imports on it do not fetch them again; never more than a "
-        "quarter of the disk; with `1B` none stays after its import. Only with importer `oci` ([layers that are "
-        "kept](images.md#layers-that-are-kept)).",
+        "Bytes of [layers that a node keeps](images.md#layers-that-are-kept); never more than a quarter of "
+        "the disk; with `1B` none. Only with importer `oci`.",
     )
     tag_ttl: Duration = key("24h", "How long a tag is trusted before the registry is asked again.")
     wait: Duration = key(
         "4m",
-        "How long a job waits while its image is imported; the import goes on without it. Together with "
+        "How long a job waits while its image is imported; that goes on without it. Together with "
         "`seed.fetch_budget` it must be below Slurm's `PrologEpilogTimeout`.",
     )
     import_deadline: Duration = key(
@@ -345,26 +341,24 @@ class Images(Section):
     )
     parallel: int = key(
         2,
-        "Imports that run on a node at a time, and one more while all are one user's and another one waits. "
-        "The order is fair to all users.",
+        "Imports at a time on a node, and one more while all are one user's and another one waits.",
         ge=1,
         le=64,
     )
     remember_failures: Duration = key(
         "30s",
-        "How long these are remembered: a registry's definitive answer (no such image, no access), and that it was "
+        "How long a registry's definitive answer (no such image, no access) is remembered, and that it was "
         "asked in vain about a tag whose last image is in the store.",
     )
     verify: Literal["superblock", "full"] = key(
         "superblock",
-        "What is checked when an image is used: 96 bytes and the size, or every byte against the recorded "
-        "SHA-256, once per file ([validity](images.md#validity)).",
+        "What is checked at use: 96 bytes and the size, or every byte, once per file ([validity](images.md#validity)).",
     )
     keep: Keep = Field(default_factory=Keep)
     unpack: Unpack = Field(default_factory=Unpack)
     credentials: Credentials | None = key(
         None,
-        "The site's own credentials, and the [private images](../guides/private-images.md) that they fetch.",
+        "What fetches [private images](../guides/private-images.md).",
     )
 
 
@@ -378,18 +372,16 @@ class Seed(Section):
     )
     verify: Percent | None = key(
         None,
-        "Share of jobs that start cold on purpose, to compare what they build with what is published under the same "
-        "names ([a sample built again](profiles.md#a-sample-built-again)). `null`: none does.",
+        "Share of jobs that start cold on purpose, for [a sample built again](profiles.md#a-sample-built-again).",
     )
     suspect: Duration | None = key(
         "5m",
-        "A job that began warm and ends badly within this time casts [suspicion](profiles.md#wrong-hits) on its cache: "
-        "its user's next jobs there begin cold. `null`: none does.",
+        "A job that began warm and ends badly within this time casts [suspicion](profiles.md#wrong-hits) on its cache.",
     )
     set_aside: Duration = key(
         "7d",
-        "Entries that such jobs replace twice within this time are of no use to either: for so long nothing is "
-        "published under their names in that user's scope.",
+        "Entries that such jobs replace twice within this time: for so long nothing is published under their "
+        "names in that user's scope.",
     )
 
 
@@ -404,24 +396,24 @@ class Harvest(Section):
     max_entries: int = key(50_000, "Entries harvested from one job.", ge=1)
     spool: Size = key(
         "5GiB",
-        "Bytes that a node keeps of bundles that the store did not take. Beyond that, those of the user "
-        "who has most go first ([maintenance](../operations/maintenance.md)).",
+        "Bytes that a node keeps of [bundles that the store did not take](../operations/maintenance.md); "
+        "those of the user who has most go first.",
     )
     deferred: int = key(
         8,
-        "Deferred harvests on a node: runs whose epilogs had no time, and whose caches wait there for `warmstart "
-        "maintain` ([maintenance](../operations/maintenance.md)). 0: what is not done within `budget` is lost.",
+        "Runs on a node whose epilogs had no time, and whose caches wait for `warmstart maintain`. 0: what is"
+        " not done within `budget` is lost.",
         ge=0,
     )
     only_successful: bool = key(
         False,
-        "Harvest only jobs that ended well ([below](#which-jobs-count-as-successful)). Each epilog then "
-        "asks the controller once. If false, complete entries are harvested however the job ended.",
+        "Harvest only jobs that [ended well](#which-jobs-count-as-successful). Each epilog then asks the "
+        "controller once.",
     )
     while_running: Duration | None = key(
         None,
-        "When a job's caches are first harvested [while it runs](profiles.md#while-a-job-runs). Each interval after "
-        "that is twice as long as the one before, at most a day. `null`: they are harvested at the job's end alone.",
+        "When a job's caches are first harvested [while it runs](profiles.md#while-a-job-runs); then after "
+        "twice as long, and so on.",
     )
 
 
@@ -431,8 +423,8 @@ class Maintenance(Section):
     keep: Duration = key("90d", "Bundles that no node has used for this long are removed.")
     per_user: Size = key(
         "50GiB",
-        "Bytes in one user's scope: bundles, manifests and indexes. A bundle that would exceed it is not "
-        "published. Above nine tenths, maintenance removes the least recently used bundles, down to eight tenths.",
+        "Bytes in one user's scope. A bundle that would exceed it is not published. Above nine tenths, "
+        "maintenance removes the least recently used bundles, down to eight tenths.",
     )
     per_account: Size = key("500GiB", "The same for an account's scope.")
     per_site: Size = key("2TiB", "The same for the site's scope.")
@@ -447,18 +439,17 @@ class Limits(Section):
     """Bounds on who is served."""
 
     min_uid: int = key(
-        1000, "Jobs of a lower uid get nothing and publish nothing; nor do jobs of warmstart's three accounts.", ge=1
+        1000, "Jobs of a lower uid, and of warmstart's three accounts, get nothing and publish nothing.", ge=1
     )
     keep: Duration | None = key(
         None,
-        "How long a job's `TMPDIR` stays on its nodes after the job, if the job asks for it with "
-        "`--warm-keep` ([inside the job](../start/inside-the-job.md)). `null`: no job may.",
+        "How long the `TMPDIR` of a job with `--warm-keep` stays on its nodes ([inside the "
+        "job](../start/inside-the-job.md)).",
     )
     workspace: Size | None = key(
         None,
-        "Bytes that one job's workspace may take on a node: `TMPDIR` and cache. The workspace is then a "
-        "file system of its own (ext4 in a sparse file). What a job keeps with `--warm-keep` is lost when the node "
-        "starts again. `null`: no limit.",
+        "Bytes of one job's `TMPDIR` and cache on a node, in a file system of its own (ext4 in a sparse "
+        "file). What a job keeps with `--warm-keep` is then lost when the node starts again.",
     )
     workspace_files: int = key(
         1_000_000, "Files and directories in a workspace that `limits.workspace` limits.", ge=1000
@@ -470,28 +461,20 @@ class Trust(Section):
 
     account: Literal["claimed", "enforced"] = key(
         "claimed",
-        "`enforced` only if `AccountingStorageEnforce` has `associations`: otherwise users may submit "
-        "under any account.",
+        "`enforced` only if `AccountingStorageEnforce` has `associations`.",
     )
-    qos: Literal["claimed", "enforced"] = key(
-        "claimed", "`enforced` only if `AccountingStorageEnforce` has `qos`: otherwise users may submit under any QOS."
-    )
+    qos: Literal["claimed", "enforced"] = key("claimed", "`enforced` only if `AccountingStorageEnforce` has `qos`.")
 
 
 class OnError(Section):
     """What a failure does to the job. None of these drains a node; only a fault of the node itself does."""
 
-    store: Literal["run-cold", "fail-job"] = key(
-        "run-cold", "The shared store does not work: the job runs with a cold cache, or fails with a reason."
-    )
+    store: Literal["run-cold", "fail-job"] = key("run-cold", "The shared store does not work.")
     image: Literal["fail-job", "run-without"] = key(
         "fail-job",
-        "The image is not available: the job fails with a reason, or runs without `WARMSTART_IMAGE` "
-        "([a job whose image is not ready](images.md#a-job-whose-image-is-not-ready)).",
+        "The image is not available ([what then](images.md#a-job-whose-image-is-not-ready)).",
     )
-    bug: Literal["run-without", "fail-job"] = key(
-        "run-without", "A bug in warmstart: the job runs without warmstart, or fails with a reason."
-    )
+    bug: Literal["run-without", "fail-job"] = key("run-without", "A bug in warmstart.")
 
 
 class DefinedProfile(Section):
@@ -515,14 +498,13 @@ class DefinedProfile(Section):
     )
     formats: Annotated[dict[NamePattern, Format], Field(max_length=_MOST)] = key(
         {},
-        "How files are checked, by name ([formats](profiles.md#formats)). The first pattern that fits "
-        "counts; files that fit none are not opened.",
+        "[Formats](profiles.md#formats) of files, by name. The first pattern that fits counts; files that fit"
+        " none are not opened.",
     )
-    facts: list[DerivedFact] = key([], "What must be the same besides the image: what entries depend on.")
+    facts: list[DerivedFact] = key([], "What must be the same besides the image.")
     relocation: Literal["relocatable", "constant-path"] = key(
         "constant-path",
-        "`relocatable` if entries work at another path than the one where they were made. Try it with a "
-        "copy of a warm cache.",
+        "`relocatable` if entries work at another path: try it with a copy of a warm cache.",
     )
     max_size: Size = key("1GiB", "Bytes of one entry. Larger entries are refused.")
     in_step: bool = key(
@@ -531,12 +513,10 @@ class DefinedProfile(Section):
     )
     wrong_hits: Annotated[str, Field(max_length=200)] = key(
         "",
-        "What shows that the tool leaves out of its key what matters, say a report's address: then a job that dies "
-        "early casts [suspicion](profiles.md#wrong-hits) on this cache.",
+        "A report's address, say, that shows that the tool's key leaves out what matters: jobs that die early"
+        " cast [suspicion](profiles.md#wrong-hits) on this cache.",
     )
-    only_successful: bool = key(
-        False, "Harvest it only from jobs that ended well ([below](#which-jobs-count-as-successful))."
-    )
+    only_successful: bool = key(False, "Harvest it only from jobs that [ended well](#which-jobs-count-as-successful).")
 
 
 class Files(Section):
@@ -554,13 +534,11 @@ class Files(Section):
     facts: list[DerivedFact] = key(["gpu"], "What must be the same besides the image and the declared name.")
     max_size: Size = key(
         "1GiB",
-        "Bytes of one file, or of one directory that is kept whole. Larger ones are refused; so is what exceeds "
-        "`seed.max_fetch`.",
+        "Bytes of one file, or of one directory that is kept whole; besides `seed.max_fetch`.",
     )
     only_successful: bool = key(
         True,
-        "Keep only files of jobs that ended well ([below](#which-jobs-count-as-successful)): nothing tells "
-        "half a file from a whole one.",
+        "Keep only files of jobs that [ended well](#which-jobs-count-as-successful).",
     )
 
 
@@ -580,8 +558,8 @@ class Rule(Section):
     match: Match = Field(default_factory=Match)
     mode: Mode | None = key(
         None,
-        "`mode` for these jobs. The last matching rule that has one counts; a job of several nodes is "
-        "observed on all of them if it is on one.",
+        "`mode` for these jobs. The last matching rule's counts; a job of several nodes is observed on all of"
+        " them if it is on one.",
     )
     images: list[Reference] = key([], "Images that are ready before the job starts. Several rules add up.")
     profiles: list[AnyProfile] = key(
@@ -589,8 +567,8 @@ class Rule(Section):
     )
     scope: Scope | None = key(
         None,
-        "The widest scope that the job is seeded from. The last matching rule that has one counts; without "
-        "any, `user`. Above `user`, `match` may use verified attributes only.",
+        "The widest scope that the job is seeded from. The last matching rule's counts; without any, `user`. "
+        "Above `user`, `match` may use verified attributes only.",
     )
     publish: Publish | None = key(
         None, "Who may publish into this rule's scope. Needs `scope` and `match.partition` in the same rule."
@@ -603,16 +581,13 @@ class Rule(Section):
     )
     cache: Label | None = key(
         None,
-        "A name that parts these jobs' caches from others in every scope: their entries are of use to jobs under the "
-        "same name alone ([a cache with a name](profiles.md#a-cache-with-a-name)). The last matching rule that has one "
-        "counts.",
+        "Parts these jobs' caches from others in every scope ([a cache with a "
+        "name](profiles.md#a-cache-with-a-name)). The last matching rule's counts.",
     )
     together: bool | None = key(
         None,
-        "A job on several nodes has [the image that its first node finds](images.md#in-the-store), and is "
-        "shown what tools compile in step on all of its nodes or on none "
-        "([jobs on several nodes](profiles.md#jobs-on-several-nodes)). If `false`, each node decides for itself. The "
-        "last matching rule that has one counts; without any, `true`.",
+        "`false`: each node of a job decides for itself, [images](images.md#in-the-store) and "
+        "[caches](profiles.md#jobs-on-several-nodes). The last matching rule's counts; without any, `true`.",
     )
 
 
@@ -638,12 +613,11 @@ class PolicyModel(Section):
     )
     constant_path: Literal["none", "spank", "namespace", "link", "containers", "enroot"] = key(
         "none",
-        "What brings a job's cache to `paths.cache` on this node ([inside the job](../start/inside-the-job.md)), and "
-        "shows it what else it is given. `spank`: warmstart's SPANK plugin. `namespace`: a mount in "
-        "the job's mount namespace, by Slurm's CloneNSScript (24.11). `link`: a link in a directory that job_container "
-        "gives to each job. `containers`: the runtime, for sites whose jobs are containers: Apptainer is told by "
-        "variables, others by options. `enroot`: the same, and enroot's hook does it. `none`: bare jobs have it at a "
-        "path of their own, and profiles that need a constant path are left out.",
+        "[What brings a job's cache to `paths.cache`](../start/inside-the-job.md#where-the-cache-is) on this "
+        "node, and shows it what else it is given: the SPANK plugin; a mount by Slurm's CloneNSScript "
+        "(24.11); a link in a directory that job_container gives to each job; a runtime of containers; "
+        "enroot's hook. `none`: bare jobs have it at a path of their own, and profiles that need a constant "
+        "path are left out.",
     )
     audit: Audit = Field(default_factory=Audit)
     images: Images = Field(default_factory=Images)

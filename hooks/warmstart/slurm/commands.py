@@ -10,8 +10,8 @@ Every call has a deadline. Not on the hot path of a compute node: SchedMD asks p
   (docs/threats.md, row 33). Its absence proves nothing, because without PrologFlags=Contain none runs between two
   steps. The controller is then queried once per job. A failed query never means "no such job".
 - Outcome (epilog, only if the policy depends on it): the epilog's SLURM_JOB_EXIT_CODE is 0 for cancelled and timed out
-  jobs, and JobState is COMPLETING until the last epilog has ended (seen on 22.05). docs/reference/policy.md lists
-  squeue's exit code, reason and end time for each way in which a job can end.
+  jobs, and JobState is COMPLETING until the last epilog has ended (seen on 22.05). tests/unit/slurm/test_commands.py
+  has squeue's exit code, reason and end time for the ways in which a job can end.
 - Drain reason (failures only): Slurm's own reason is "Prolog error" or "Epilog error". slurmctld keeps the reason of a
   node that is already drained (`drain_nodes`, src/slurmctld/node_mgr.c). If the call fails, the exit status still
   drains the node.

@@ -60,16 +60,16 @@ def test_types_and_defaults_are_written_as_an_admin_writes_them() -> None:
     """One row of each kind of type."""
     page = (REPOSITORY / PAGE).read_text()
     for start in (
-        "| `paths.store` | path | required |",
-        "| `seed.fetch_budget` | duration | `10s` |",
-        "| `limits.keep` | duration, or `null` | none |",
-        "| `images.verify` | `superblock`, `full` | `superblock` |",
-        "| `images.max_files` | whole number from 1000 | `1000000` |",
-        "| `harvest.only_successful` | `true`, `false` | `false` |",
-        "| `images.credentials.repositories[].name` | name | required |",
-        "| `files.facts` | list of `cpu`, `driver`, `gpu`, `machine` | `gpu` |",
-        "| `rules[].match.user` | pattern or list, or `null` | none |",
-        "| `rules[].env` | mapping | none |",
+        "| `paths.store` | path; required |",
+        "| `seed.fetch_budget` | duration; `10s` |",
+        "| `limits.keep` | duration |",
+        "| `images.verify` | `superblock`, `full`; `superblock` |",
+        "| `images.max_files` | whole number from 1000; `1000000` |",
+        "| `harvest.only_successful` | `true`, `false`; `false` |",
+        "| `images.credentials.repositories[].name` | name; required |",
+        "| `files.facts` | list of `cpu`, `driver`, `gpu`, `machine`; `gpu` |",
+        "| `rules[].match.user` | pattern or list |",
+        "| `rules[].env` | mapping |",
     ):
         assert f"\n{start}" in page
 
