@@ -14,8 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = "docs/threats.md"
-_SHOWN_BY = "**Shown by** "
-_SECTION = re.compile(r"^## Row (\d+)\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+_SHOWN_BY = "Shown by: "
+_SECTION = re.compile(r"^## (\d+)\. .*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 
 def marks(root: Path) -> dict[int, list[str]]:

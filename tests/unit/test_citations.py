@@ -48,7 +48,7 @@ def numbered(page: str, pattern: str) -> set[int]:
 
 @pytest.mark.parametrize(
     ("page", "word", "lines"),
-    [("architecture.md", "rule", r"^(\d+)\. \*\*"), ("threats.md", "row", r"^\| (\d+) \|")],
+    [("architecture.md", "rule", r"^(\d+)\. \*\*"), ("threats.md", "row", r"^## (\d+)\. ")],
 )
 def test_every_rule_and_row_that_is_cited_exists(page: str, word: str, lines: str) -> None:
     """Numbers do not outlive what they number."""

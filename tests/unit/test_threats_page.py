@@ -11,20 +11,19 @@ from tools import threats
 from warmstart import wing
 
 TEXT = (threats.ROOT / threats.PAGE).read_text()
-ROWS = [int(row) for row in re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)]
+ROWS = [int(row) for row in re.findall(r"^## (\d+)\. ", TEXT, re.MULTILINE)]
 
 
 def test_each_row_is_shown_by_tests() -> None:
     """And no test has a row that does not exist. Those of wings are shown by the wing's tests, and go with them."""
-    of_wings = re.findall(r"^## Row (\d+)\n\nOf the wing `([a-z_]+)`\.", TEXT, re.MULTILINE)
+    of_wings = re.findall(r"^## (\d+)\. .*\n\nOf the wing `([a-z_]+)`\.", TEXT, re.MULTILINE)
     gone = {int(row) for row, name in of_wings if name not in wing.found()}
     shown = sorted(threats.marks(threats.ROOT))
     assert shown == [row for row in ROWS if row in shown or row not in gone]
 
 
-def test_each_row_of_the_table_has_its_section() -> None:
-    """No attack of the table is left without what holds it; rows keep their numbers, because comments cite them."""
-    assert [int(row) for row in re.findall(r"^## Row (\d+)$", TEXT, re.MULTILINE)] == ROWS
+def test_rows_keep_their_numbers() -> None:
+    """Comments cite them."""
     assert sorted({*ROWS}) == ROWS
     assert ROWS[:20] == list(range(1, 21))
 
@@ -46,15 +45,15 @@ def test_marks_are_found_in_tests_and_in_files(tmp_path: Path, monkeypatch: pyte
     (folder / "test_b.py").write_text("pytestmark = pytest.mark.threat(2)\ndef test_a(): ...\n")
     page = tmp_path / threats.PAGE
     page.parent.mkdir()
-    stale = "# Threats\n\n## Row 1\n\nHeld.\n\n**Shown by** `old`.\n\n## Row 2\n\nHeld.\n\n## Row 3\n\nHeld.\n"
+    stale = "# Threats\n\n## 1. A\n\nHeld.\n\nShown by: `old`.\n\n## 2. B\n\nHeld.\n\n## 3. C\n\nHeld.\n"
     page.write_text(stale)
     monkeypatch.setattr(threats, "ROOT", tmp_path)
     assert threats.main(["--check"]) == 1
     assert page.read_text() == stale
     assert threats.main([]) == 0
     assert page.read_text() == (
-        "# Threats\n\n## Row 1\n\nHeld.\n\n**Shown by** `unit/test_a.py`.\n\n"
-        "## Row 2\n\nHeld.\n\n**Shown by** `unit/test_a.py`, `unit/test_b.py`.\n\n"
-        "## Row 3\n\nHeld.\n\n**Shown by** no test.\n"
+        "# Threats\n\n## 1. A\n\nHeld.\n\nShown by: `unit/test_a.py`.\n\n"
+        "## 2. B\n\nHeld.\n\nShown by: `unit/test_a.py`, `unit/test_b.py`.\n\n"
+        "## 3. C\n\nHeld.\n\nShown by: no test.\n"
     )
     assert threats.main(["--check"]) == 0

@@ -13,9 +13,9 @@ INTRODUCTION = """\
 # Performance
 
 Written by `make bench`; not edited by hand. Everything is timed from outside, as whole processes or jobs, and
-contestants take turns. The ratio is ours to the peer's, so less than 1 is faster than the peer; a goal is the most that
-it may be. In the plots the box has the middle half of all values, the line goes from the 5th to the 95th percentile.
-Times depend on the machine and on what else it does; compare ratios.
+contestants take turns. Values are medians, in brackets ours from the 5th to the 95th percentile, which is the line in
+the plots; the box has the middle half. A ratio is ours to the peer's: less than 1 is faster. Compare ratios: times
+depend on the machine.
 """
 
 
@@ -36,8 +36,7 @@ GROUPS = {
     "network": Group(
         "A warm job's hooks on a network file system",
         "The same with a store on GlusterFS 10.3, three bricks in memory and a client, all on this machine; the "
-        "launchers' image is on the volume, too. What each of them asks the bricks for: "
-        "[reliability](reliability.md#on-glusterfs).",
+        "launchers' image is on the volume, too.",
     ),
     "calls": Group(
         "System calls on the store",
@@ -49,10 +48,8 @@ GROUPS = {
     ),
     "import": Group(
         "Import of an image",
-        "From a registry on this machine to a squashfs that a container can start from; nothing is cached. By hand are "
-        "the commands of [images](reference/images.md#import-by-hand). This image has few and large files. An image of "
-        "many files, and whole container jobs beside pyxis: "
-        "[what containers cost](guides/pyxis.md#what-containers-cost).",
+        "From a registry on this machine to a squashfs that a container can start from; nothing is cached. This image "
+        "has few and large files.",
     ),
     "seeding": Group(
         "Seeding and harvest",
@@ -66,22 +63,16 @@ GROUPS = {
     ),
     "trees": Group(
         "Imports from a tree on a network file system",
-        "`python -c 'import torch, numba'` from a tree of small files: torch 2.13 for CPUs, and numba; "
-        "Python's own library is on the local disk. The volume is GlusterFS 10.3, one brick in memory and one "
-        "client, all on this machine. Each operation at the brick takes a round trip longer, all of them at once "
-        "(GlusterFS' `delay-gen`), and none waits for another node. Hooks have packed the tree and mounted its copy, "
-        "over the volume with the longer round trip. Cold: the file system is mounted anew and the kernel's caches "
-        "are dropped; what the brick has is in memory. Again: at once after that. Times are until the last process "
-        "has ended; CPU time is with that of the volume's client and brick. Where processes take all CPUs, waiting "
-        "costs nothing more, and the ratio is that of CPU times: half of the volume's is spent on answering. "
-        "Operations are those of one process (`gluster volume profile`); with the copy, the look-ups of the tree's "
-        "path are left.",
+        "`python -c 'import torch, numba'` from a tree of small files. The volume is GlusterFS 10.3, one brick in memory "
+        "and one client, all on this machine; each operation takes a round trip longer (`delay-gen`). Cold: the file "
+        "system is mounted anew and the kernel's caches are dropped. Again: at once after that. CPU time is with that "
+        "of the volume's client and brick: where processes take all CPUs, the ratio is that of CPU times. With the "
+        "copy, the look-ups of the tree's path are left.",
     ),
     "jobs": Group(
         "A job's own clock",
         "From slurmctld's allocation to the first line of a batch script, on a real cluster of four nodes on this "
-        "machine. With warmstart, the job has an image and two profiles, one of them seeded. Without hooks it has "
-        "nothing, and Slurm starts it on its own.",
+        "machine. With warmstart, the job has an image and two profiles, one of them seeded.",
     ),
 }
 
@@ -112,23 +103,22 @@ def _page(results: Results, images: Path) -> Iterator[str]:
             name = f"performance-{group}.svg"
             (images / name).write_text(plots.svg(times, title), encoding="utf-8")
             yield f"\n![{title}]({images.name}/{name})"
-        yield "\n| | | median | 5 % | 95 % | rounds | ratio | goal |"
-        yield "|---|---|---|---|---|---|---|---|"
-        for figure in figures:
-            yield _row(figure, figure.ours)
-            for peer in figure.peers:
-                yield _row(figure, peer)
+        yield "\n| | ours | peers: median, ratio |"
+        yield "|---|---|---|"
+        yield from map(_row, figures)
     yield ""
 
 
-def _row(figure: Figure, series: Series) -> str:
-    is_ours = series is figure.ours
-    values = (series.median, series.quantile(0.05), series.quantile(0.95))
-    shown = " | ".join(plots.show(value, figure.unit) for value in values)
-    ratio = "" if is_ours else figure.ratio(series)
-    goal = f"{series.goal:g}" if series.goal is not None else ""
-    what = f"**{figure.what}**" if is_ours else ""
-    return f"| {what} | {series.name} | {shown} | {len(series.values)} | {ratio} | {goal} |"
+def _row(figure: Figure) -> str:
+    ours = figure.ours
+    median, least, most = (plots.show(value, figure.unit) for value in (ours.median, *map(ours.quantile, (0.05, 0.95))))
+    spread = f" ({least}–{most})" if least != most else ""
+    return f"| {figure.what} | {median}{spread} | {'; '.join(_of(peer, figure) for peer in figure.peers)} |"
+
+
+def _of(peer: Series, figure: Figure) -> str:
+    goal = f" (goal: {peer.goal:g})" if peer.goal is not None else ""
+    return f"{peer.name} {plots.show(peer.median, figure.unit)}, {figure.ratio(peer)}{goal}"
 
 
 def _wrapped(text: str) -> Iterator[str]:

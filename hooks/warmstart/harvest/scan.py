@@ -29,7 +29,7 @@ OUT_OF_TIME = "out of time"
 
 _OPAQUE = "trusted.overlay.opaque"
 _TIME_CHECK = 256  # names between two checks of the deadline
-# What tools leave behind and is nobody's entry (docs/cache-formats.md, Work in progress).
+# What tools leave behind and is nobody's entry.
 _IN_PROGRESS = (
     r"(?s:locks?|tmp|tmp\..*|.*\.tmp|.*\.tmp\..*|.*\.(?:lock|part|incomplete|lcs)|\.lockfile|\.staging.*|\.nfs.*|"
     r".*_CxxBuild)"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from warmstart.profiles.entry_files import EntryFiles
 
-# Left out by every policy: locks and work in progress of many tools (docs/cache-formats.md, Work in progress).
+# Left out by every policy: locks and work in progress of many tools.
 _NEVER = ("*.lock", "*.tmp", "*.part", "*.incomplete", "lock", "locks", "tmp.*")
 _HIDDEN = (".*",)
 _NEVER_HIDDEN = (".lock", ".lockfile", ".nfs*", ".staging*", ".tmp*", ".*.swp")  # of those that are kept if asked for
