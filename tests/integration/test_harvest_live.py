@@ -74,10 +74,7 @@ class Server:
 
     def hasten(self) -> None:
         """Have the run's next round begin at the next look."""
-        directory = self.site.var / self.node / "errands" / "rounds"
-        (name,) = [name for name in os.listdir(directory) if f",{self.id}." in name]
-        owner, _, rest = name.partition(",")
-        os.rename(directory / name, directory / f"{owner},1,{rest.partition(',')[2]}")
+        hasten(self.site, self.id, self.node)
 
     def harvested(self) -> dict[str, int]:
         """Return the entries that were published while the job ran, by profile."""
@@ -88,9 +85,17 @@ class Server:
         return found
 
 
-def look(site: Site) -> None:
+def hasten(site: Site, job: int, node: str) -> None:
+    """Have the next round of a run on a node begin at the next look."""
+    directory = site.var / node / "errands" / "rounds"
+    (name,) = [name for name in os.listdir(directory) if f",{job}." in name]
+    owner, _, rest = name.partition(",")
+    os.rename(directory / name, directory / f"{owner},1,{rest.partition(',')[2]}")
+
+
+def look(site: Site, settle_s: float = FIRST_S / 10 + 0.5) -> None:
     """Do what the timer does, once everything has settled."""
-    time.sleep(FIRST_S / 10 + 0.5)
+    time.sleep(settle_s)
     program = site.cluster.prefix / "libexec/warmstart/background"
     done = subprocess.run([program, "rounds"], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -242,8 +247,32 @@ def test_in_an_overlay(live: Site) -> None:
         ]
 
 
-def test_a_job_on_several_nodes_is_harvested_at_its_end(live: Site) -> None:
-    """It is told so."""
-    job = live.cluster.submit("#!/bin/sh\n", ALICE, "--nodes=2")
+def test_a_job_on_several_nodes_is_brought_back_as_a_whole(live: Site) -> None:
+    """In a round that its first node begins: nothing before the last one has handed in, and then all, once."""
+    need_module("numba")
+    job = live.cluster.submit(on_each_node(live, "echo serves; sleep 900"), ALICE, "--nodelist=n1,n2", "--nodes=2")
+    wait_until("serves", lambda: "serves" in live.cluster.job(job).output, 240)
+    hasten(live, job, "n1")
+    look(live)
+    assert published(live, "numba") == {}
+    hasten(live, job, "n2")
+    look(live, settle_s=0)
+    wait_until("the union", lambda: bool(live.events(job, "harvest.merged")), 60)
+    (told,) = live.events(job, "bundle.published")
+    assert (told["entries"], told["running"], len(published(live, "numba"))) == (4, True, 4)
+    replica = live.cluster.submit(on_each_node(live, ""), ALICE, "--nodelist=n3,n4", "--nodes=2")
+    output = live.cluster.wait(replica, 300).output
+    reports = [parse(line.encode()) for line in output.splitlines() if line.startswith("{")]
+    assert [(report["cache_hits"], report["cache_misses"]) for report in reports] == [(2, 0)] * 2
+    assert "2 new entries handed in, to be published with those of" in live.command("explain", str(job)).stdout
+    live.cluster.cancel(job)
     live.finish(job)
-    assert "it is harvested at its end alone: it has several nodes" in live.command("explain", str(job)).stdout
+    live.finish(replica)
+    assert len(live.events(job, "bundle.published")) == 1
+    assert (live.leftovers(), [*live.cluster.base.glob("store-*/parts/*")]) == ([], [])
+
+
+def on_each_node(site: Site, then: str) -> str:
+    """Return the script of a job whose nodes compile different functions."""
+    compiles = f"{site.cluster.python} {site.jobs}/numba_job.py $([ $SLURM_NODEID = 0 ] || echo array)"
+    return f"#!/bin/sh\nsrun --ntasks-per-node=1 sh -c '{compiles}'\n{then}\n"

@@ -13,16 +13,23 @@ from pathlib import Path
 from tests.support import packed
 from tests.support.packed import MTIME_NS
 from tests.support.runs import a_context
+from warmstart.errand import Kind
+from warmstart.errands import merges
+from warmstart.errands.loop import Turn
 from warmstart.harvest import live
 from warmstart.host.deadline import after
+from warmstart.host.files import names_in
+from warmstart.paths import Installation
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.record import Seeded, SeededBundle
+from warmstart.session import Session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.harvest import Options
 from warmstart.store import bundles, index
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import content_digest
+from warmstart.store.parts import PARTS
 
 SCOPE = "user-64201-ws-alice"
 TOY = DefinedProfile("toy", {"TOY": "{dir}"}, "relocatable", ["image"], ["*/"], [], [], {}, 1 << 20)
@@ -32,11 +39,20 @@ TICK_S = 0.012  # longer than the kernel's clock for ctimes takes to go on
 class LiveJob:
     """A run on a node beside a store. Call `close` in the end."""
 
-    def __init__(self, root: Path, given: dict[str, str] | None = None) -> None:
-        """`given` is what the job was seeded with, by extraction: entry → content."""
+    def __init__(
+        self, root: Path, given: dict[str, str] | None = None, beside: LiveJob | None = None, **changes: object
+    ) -> None:
+        """`given` is what the job was seeded with, by extraction: entry → content. The store is that of `beside`.
+
+        `changes` are the record's.
+        """
         (root / "store").mkdir(parents=True)
         self.root = root
         context = a_context(root)
+        context = context._replace(record=context.record._replace(**changes))  # type: ignore[arg-type]
+        if beside:
+            paths = beside.context.policy.paths
+            context = context._replace(policy=context.policy._replace(paths=paths), store=beside.context.store)
         self.where = Namespace(context.store.path, SCOPE, "toy", "ns")
         seeded = self._seeded(given or {})
         record = context.record._replace(publish_scope=SCOPE, seeded={"toy": seeded}, facts={"cpu": "x"}, live=True)
@@ -73,9 +89,10 @@ class LiveJob:
         time.sleep(TICK_S)
         return moment
 
-    def look(self, settled_ns: int = 0) -> Outcome:
-        """Harvest it while it runs, what has not changed since."""
-        return harvest.run_live(self._now(), Options(30, 1 << 30, 1000, settled_ns=settled_ns or self.now()))
+    def look(self, settled_ns: int = 0, number: int = 0) -> Outcome:
+        """Harvest it while it runs, what has not changed since; `number` is the round's."""
+        settled_ns = settled_ns or self.now()
+        return harvest.run_live(self._now(), Options(30, 1 << 30, 1000, settled_ns=settled_ns, number=number))
 
     def end(self) -> Outcome:
         """Harvest it as its epilog does."""
@@ -112,6 +129,18 @@ class LiveJob:
     def taken(self) -> list[str]:
         """Return the names of what was taken while it ran."""
         return sorted(live.taken(self.context.record, "toy").entries)
+
+    def merge(self) -> None:
+        """Publish what the job's nodes have handed in, as far as it is due, as `background parts` does."""
+        here = self._now()
+        session = Session(Installation(str(self.root)), here.policy, here.paths, "n1", here.audit, "", here.store, [])
+        for one in merges.in_store(session, Kind(PARTS)):
+            merges.publish(Turn(session, one, 60))
+        assert not session.failures, session.failures
+
+    def left(self) -> list[str]:
+        """Return the directories with what nodes have handed in."""
+        return names_in(f"{self.where.store}/{PARTS}")
 
     def close(self) -> None:
         """End the processes of the store's owner."""

@@ -374,7 +374,8 @@ def _add_published(run: Run, line: Line) -> None:
     run.published[profile] += size
     run.made.append(_read(Made, line))
     if "entries" in line:  # spooled or handed in: its harvest had published nothing
-        run.harvests.append(Harvest(profile, values.count(line, "entries"), 0, 0, size, 0.0))
+        running = line.get("running") is True
+        run.harvests.append(Harvest(profile, values.count(line, "entries"), 0, 0, size, 0.0, running=running))
 
 
 _ADD: dict[events.Event, Callable[[Run, Line], None]] = {

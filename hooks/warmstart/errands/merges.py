@@ -11,14 +11,14 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.repack import parts as merge
 from warmstart.repack.parts import Merged, MergeLimits
-from warmstart.repack.rewrite import RepackSettings, clear_stage
+from warmstart.repack.rewrite import RepackSettings, absorb, clear_stage
 from warmstart.session import Session
 from warmstart.slurm.nodes import first
 from warmstart.steps import harvest
-from warmstart.store import parts
+from warmstart.store import bundles, parts
 from warmstart.store.bundles import BundleDamaged, PublishBlocked
 from warmstart.store.layout import Namespace
-from warmstart.store.manifest import ManifestUnreadable
+from warmstart.store.manifest import ManifestUnreadable, Producer
 from warmstart.store.parts import PARTS, Listing, Part, RunParts
 
 USER_S = 600.0  # for the runs of one user; the next process does the rest
@@ -56,6 +56,7 @@ class _Merge:
         self._run = run
         self._listing = listing
         self._is_old = listing.standing.since < time.time() - parts.KEPT_S
+        self._is_round = parts.is_round(run.name)
         self._merged: list[Merged] = []
         producers = [part.producer for part in listing.parts]
         labels = parts.labels(run.name)
@@ -68,6 +69,12 @@ class _Merge:
         """Publish every namespace; return whether nothing is left. What cannot be published is dropped after a day."""
         for bundle, problem in self._listing.damaged.items():
             self._drop(bundle, problem)
+        missing = self._listing.standing.missing
+        if self._is_round and missing:  # half a union makes the next job half warm
+            for part in self._listing.parts:
+                self._drop(part.bundle, f"its round lacks {', '.join(missing[:MOST_NAMED])}")
+            self._remove([])
+            return True
         is_whole = True
         for where, group in merge.by_namespace(self._listing).items():
             done = False
@@ -77,7 +84,6 @@ class _Merge:
         if is_whole:
             self._remove([])  # the nodes' last words, where there was nothing else
         if self._merged:
-            missing = self._listing.standing.missing
             self._audit.emit(
                 events.HARVEST_MERGED,
                 run=self._run.name,
@@ -116,6 +122,8 @@ class _Merge:
             else:
                 self._tell(where, merged)
                 self._remove([*left])
+                if self._is_round and merged.published.bundle:
+                    self._absorb(settings, where, merged.draft.producer)
                 return True
         return True
 
@@ -131,6 +139,7 @@ class _Merge:
                 run=self._run.name,
                 **{**published._asdict(), "superseding": len(published.superseding)},
                 entries=len(draft.entries),
+                **({"running": True} if self._is_round else {}),
             )
         elif published.settled:
             self._audit.emit(
@@ -144,6 +153,15 @@ class _Merge:
             examples = [(entry, harvest.SUPERSEDED) for entry in late[:MOST_NAMED]]
             reasons = {harvest.SUPERSEDED: len(late)}
             self._audit.emit(events.ENTRY_REJECTED, profile=where.profile, reasons=reasons, examples=examples)
+
+    def _absorb(self, settings: RepackSettings, where: Namespace, job: Producer) -> None:
+        """Make one bundle of what the job's rounds have published: an overlay has few layers."""
+        with self._session.isolated(f"bundles of {self._run.name}"):
+            made_by = self._session.store.worker.run(self._session.store_deadline(), bundles.of_job, where, job)
+            absorbed = absorb(settings, where, made_by, self._session.policy.seed.max_fetch, after(MERGE_S))
+            if absorbed.bundle:
+                told = {"profile": where.profile, "namespace": where.name, "scope": where.scope}
+                self._audit.emit(events.BUNDLE_COMPACTED, **told, **absorbed._asdict())
 
     def _drop(self, bundle: str, reason: str) -> None:
         self._audit.emit(events.BUNDLE_DROPPED, run=self._run.name, part=bundle, reason=reason)

@@ -36,17 +36,23 @@ def look(turn: Turn) -> Outcome:
         # Whoever ends the run drops the errand, and then ends who has the lock.
         if not try_flock(run) or errands.find(turn.errand.key) is None:
             return LATER
-        due = live.again(session.paths, turn.errand, watched, began, first_s)
+        later: Errand | None = live.after_this(turn.errand, first_s)
+        if later and record.nodelist:
+            later = live.agreed(session.store, record, later, session.store_deadline())
+        if later is None:  # the head node comes first
+            return LATER
+        errands.put(later, watched._replace(looked=began))
         settled_ns = int((began - live.SETTLING * first_s) * 1e9)
         audit = session.audit.for_job(**record.job_labels).bind(step=harvest.NAME)
         context = Context(session.policy, session.paths, record, audit, after(ROUND_S), session.store)
         rules = session.policy.harvest
-        options = harvest.Options(ROUND_S, rules.max_size, rules.max_entries, settled_ns=settled_ns)
+        number = later.attempts
+        options = harvest.Options(ROUND_S, rules.max_size, rules.max_entries, settled_ns=settled_ns, number=number)
         outcome = harvest.run_live(context, options)
         for failure in outcome.degraded:
             audit.emit(events.STEP_FAILED, error=failure.as_audit())
         session.failures.extend(outcome.degraded)
-        audit.emit(events.STEP_FINISHED, outcome=outcome.state, look=due, **outcome.detail)
+        audit.emit(events.STEP_FINISHED, outcome=outcome.state, look=later.due, **outcome.detail)
         return LATER
     return DONE
 

@@ -4,8 +4,12 @@ The prolog leaves an errand for the run. A timer looks at the errands' names eve
 at the top of the run's caches, by which the job says itself that it is time. Whoever harvests holds a flock on the
 run's directory, and is ended by whoever ends the run.
 
+Of a job on several nodes the head node numbers the rounds, and says so on the run's board; each other node takes part
+when it is due, and hands in (`store.parts`). A round that lacks a node is dropped.
+
 What was taken of a profile stands in a file of root's beside the cache, `.taken-PROFILE`, which goes with it. It is
-written before anything is published, and once more afterwards: where a process died in between, the store tells.
+written before anything is published, and once more afterwards: where a process died in between, the store tells. So it
+does of what a node has handed in.
 """
 
 from __future__ import annotations
@@ -24,16 +28,21 @@ from warmstart.paths import SETS, NodePaths
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
 from warmstart.record import Record
+from warmstart.store.board import run_of
 from warmstart.store.manifest import Entries
+from warmstart.store.meeting import Meeting
 
 if TYPE_CHECKING:
+    from warmstart.host.deadline import Deadline
     from warmstart.policy.compiled import Policy
+    from warmstart.store.client import StoreClient
 
 ROUNDS = Kind("rounds")
 WORD = ".harvest"
 LONGEST_S = 86_400.0  # between two rounds
 SETTLING = 0.1  # of `harvest.while_running`: what an entry must not have changed for
 
+_TOPIC, _ROUND = "rounds", "round."  # of the board, and the beginning of its notices
 _STAGE = ".live."  # in a stage's name, between those of the set and the profile (`steps.harvest`)
 _TAKEN = ".taken-"
 _LONGEST = 64 << 20
@@ -47,18 +56,22 @@ class Watched(NamedTuple):
     looked: float  # when its last round began, or its caches were shown; in seconds since the epoch
 
 
+class Round(NamedTuple):
+    """A notice of the head node's: that it has begun a round."""
+
+    next: int  # when the one after it is due, in seconds since the epoch
+
+
 class Taken(NamedTuple):
     """What was taken of a profile while the job ran."""
 
-    bundle: str = ""  # the last one with it
+    bundle: str = ""  # the last one with it; of a job on several nodes nobody knows it
     entries: Entries = {}  # noqa: RUF012 - never mutated, like the rest
     pending: Entries = {}  # noqa: RUF012 - being published
 
 
 def why_not(policy: Policy, record: Record) -> str:
     """Return why a job is harvested at its end alone, "" if it is harvested while it runs, too."""
-    if record.nodelist:
-        return "it has several nodes"
     if record.fresh or record.sampled:
         return "it began cold on purpose"
     if policy.harvest.only_successful:
@@ -104,12 +117,28 @@ def due(paths: NodePaths) -> list[Errand]:
     return [errand for errand in errands.all() if not 0 < errand.due - now < LONGEST_S or _is_asked(errands, errand)]
 
 
-def again(paths: NodePaths, errand: Errand, watched: Watched, began: float, first_s: int) -> int:
-    """Put a run off to its next round; return when that is due."""
+def after_this(errand: Errand, first_s: int) -> Errand:
+    """Return a run's errand with the number of this round, and when the next one is due."""
     later = errand._replace(attempts=errand.attempts + 1)
-    later = later._replace(due=int(time.time() + min(first_s * 2.0**later.attempts, LONGEST_S - 1)))
-    Errands(paths, ROUNDS).put(later, watched._replace(looked=began))
-    return later.due
+    return later._replace(due=int(time.time() + min(first_s * 2.0**later.attempts, LONGEST_S - 1)))
+
+
+def agreed(store: StoreClient, record: Record, own: Errand, deadline: Deadline) -> Errand | None:
+    """Return `own` as all nodes of a job have it; None on another than the head node if that has begun no round since.
+
+    Raises `StoreError`.
+    """
+    board = meeting(record).joined(store, record)
+    if record.head:
+        return own._replace(due=board.begin(f"{_ROUND}{own.attempts}", Round(own.due), deadline).next)
+    begun = {int(name[len(_ROUND) :]): said for name, said in board.hear_all(_ROUND, Round, [], deadline).items()}
+    last = max(begun, default=0)
+    return own._replace(attempts=last, due=begun[last].next) if last >= own.attempts else None
+
+
+def meeting(record: Record) -> Meeting:
+    """Return where the nodes of a job agree on its rounds."""
+    return Meeting(run_of(record.cluster, record.job_id, record.restarts), _TOPIC, record.nodelist)
 
 
 def end(paths: NodePaths, record: Record) -> None:

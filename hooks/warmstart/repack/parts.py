@@ -2,8 +2,8 @@
 
 As in `repack.rewrite`: the store's owner fetches the parts, the validator's uid unpacks them, every file is compared
 with its manifest, root packs anew. Of an entry on several nodes the head node's version is taken, else that of the
-first by name; what was found stale is the head node's word alone. The nodes' parts were judged when they were
-harvested.
+first by name. What was found stale is the head node's word alone, but for what another node itself has handed in while
+the job ran, and has rewritten since. The nodes' parts were judged when they were harvested.
 
 Parts are removed after they are published. Whoever dies in between leaves both, and a repeat publishes nothing new:
 readers have all entries by then.
@@ -99,11 +99,11 @@ class _Union:
         self._first = self._first or part
         self._is_fresh = self._is_fresh or handed.fresh
         self._suspicion = self._suspicion or handed.suspicion
-        if is_head:
-            self._based_on |= handed.based_on
         new = {entry: files for entry, files in part.entries.items() if entry not in self._entries}
         taken = [entry for entry, files in new.items() if self._take(entry, files)]
         self.left_out += len(new) - len(taken)
+        based_on = handed.based_on
+        self._based_on |= based_on if is_head else {entry: based_on[entry] for entry in taken if entry in based_on}
         if part.producer.node != self._first.producer.node:
             self._origins |= dict.fromkeys(taken, Origin(*part.producer, part.scope, ""))
         if taken:

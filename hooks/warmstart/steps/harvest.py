@@ -107,6 +107,7 @@ class Options(NamedTuple):
     after_success: frozenset[str] | None = None  # the profiles to harvest only after success; None: all
     of_head: frozenset[str] = frozenset()  # the profiles to harvest on the head node of a set alone
     settled_ns: int = 0  # of a job that runs: by ctime, what changed later is left out; 0 after its end
+    number: int = 0  # … the round's
 
 
 class _Harvested(NamedTuple):
@@ -131,6 +132,9 @@ def run(context: Context, options: Options) -> Outcome:
         from warmstart.harvest import live
 
         live.end(context.paths, record)
+        if place := _place(context):
+            with suppress(StoreError):  # then maintenance of the store does it
+                context.store.run(context.deadline.within(STORE_SECONDS + 1), parts.end_rounds, place.name)
     deadline = context.deadline.within(options.budget)
     chosen = _to_harvest(context, options, deadline)
     total = _Total()
@@ -139,7 +143,7 @@ def run(context: Context, options: Options) -> Outcome:
         audit = context.audit.bind(set=one.key) if one.key else context.audit
         left[one.key] = _harvest(context._replace(record=one, audit=audit), options, deadline, names, total)
     if record.nodelist and not any(of_set.deferred for of_set in left.values()):
-        total.degraded += _finish(context)
+        total.degraded += _finish(context, options)
     if record.seeded and not any(names for _, names in chosen):
         return Outcome("skipped", degraded=total.degraded)
     state = "changed" if total.entries else "unchanged"
@@ -154,11 +158,14 @@ def run_live(context: Context, options: Options) -> Outcome:
     """Harvest a job that runs. The caller holds a flock on the run's directory. Errors as of `run`."""
     from warmstart.harvest import live  # most jobs are harvested at their end alone
 
-    deadline, total = context.deadline.within(options.budget), _Total()
+    deadline, total, is_late = context.deadline.within(options.budget), _Total(), False
     for one in context.record.each():
         audit = context.audit.bind(set=one.key) if one.key else context.audit
         names = live.profiles(context.policy, one, time.time())
-        _harvest(context._replace(record=one, audit=audit), options, deadline, names, total)
+        left = _harvest(context._replace(record=one, audit=audit), options, deadline, names, total)
+        is_late = is_late or bool(left.deferred)
+    if context.record.nodelist and not (is_late or total.degraded):  # else the round lacks this node, and is dropped
+        total.degraded += _finish(context, options)
     state = "changed" if total.entries else "unchanged"
     return Outcome(state, {"entries": total.entries}, degraded=total.degraded)
 
@@ -175,6 +182,7 @@ class _Given(NamedTuple):
 
     own: frozenset[str]  # variables that the job set itself, by its word
     is_same_boot: bool  # as when the job began
+    place: RunParts | None  # where the nodes of the run hand in; None: there is only one, which publishes
 
 
 class _Total:
@@ -191,7 +199,8 @@ def _harvest(context: Context, options: Options, deadline: Deadline, profile_nam
     """Harvest one set, within what the others have left."""
     deferred: list[str] = []
     judged: dict[str, str] = {}
-    given = _Given(_own_variables(context.record), is_same_boot=context.record.boot_id == incarnation())
+    is_same_boot = context.record.boot_id == incarnation()
+    given = _Given(_own_variables(context.record), is_same_boot, _place(context, options.number))
     whole: set[str] = set()
     for profile_name in profile_names:
         if options.settled_ns and not _may_refer(context, profile_name, whole):
@@ -261,21 +270,22 @@ def _to_harvest(context: Context, options: Options, deadline: Deadline) -> list[
     return [(one, names[one.key]) for one in context.record.each()]
 
 
-def _place(context: Context) -> RunParts | None:
-    """Return where the nodes of the run hand in; None if there is only one, which publishes."""
+def _place(context: Context, number: int = 0) -> RunParts | None:
+    """Return where the nodes of the run hand in, in a round or at its end; None if there is only one node."""
     record = context.record
     if not record.nodelist:
         return None
-    return RunParts(context.store.path, parts.name_of(record.uid, record.cluster, record.job_id, record.restarts))
+    name = parts.name_of(record.uid, record.cluster, record.job_id, record.restarts, number)
+    return RunParts(context.store.path, name)
 
 
-def _finish(context: Context) -> list[WarmstartError]:
+def _finish(context: Context, options: Options) -> list[WarmstartError]:
     """Say that this node hands in nothing more, after what it has spooled. If it is the last, start the merge."""
-    record, place = context.record, _place(context)
+    record, place = context.record, _place(context, options.number)
     if place is None:
         return []
     degraded: list[WarmstartError] = []
-    if not spool.holds(context.paths.spool, record.run_name):
+    if options.number or not spool.holds(context.paths.spool, record.run_name):
         try:
             deadline = context.deadline.within(STORE_SECONDS)
             standing = context.store.run_in(deadline, parts.finish, place, record.node, record.nodelist)
@@ -286,7 +296,8 @@ def _finish(context: Context) -> list[WarmstartError]:
                 from warmstart import errand
 
                 errand.start(context.paths, parts.PARTS)
-            return []
+        if options.number or not degraded:
+            return degraded
     producer = Producer(record.job_id, record.user, record.uid, record.node, record.cluster)
     run = f"{record.run_name}.{_LAST}"
     last = Spooled(record.publish_scope, "", "", Draft(producer, {}, {}), run, "", place.name, record.nodelist)
@@ -361,10 +372,10 @@ class _ProfileHarvest:
         self._is_same_boot = given.is_same_boot
         self._namespace = Namespace(policy.paths.store, record.publish_scope, profile_name, seeded.namespace)
         self._quota = bundles.quota(record.publish_scope, policy.maintenance)
-        self._place = _place(context)
-        # What the nodes of a job find stale is the head node's word alone.
-        is_heard = record.head or self._place is None
-        bundles_heard = self._replaceable(seeded.bundles) if is_heard else []
+        self._place = given.place
+        # What the nodes of a job find stale is the head node's word alone, but for what they have handed in themselves.
+        self._is_heard = record.head or self._place is None
+        bundles_heard = self._replaceable(seeded.bundles) if self._is_heard else []
         self._is_live = bool(limits.settled_ns)
         self._taken = self._taken_so_far() if record.live else None
         if self._taken and self._is_same_boot:
@@ -434,7 +445,7 @@ class _ProfileHarvest:
             changed = {*collected.changed}
             judged = place_of(last, changed) if last else collected.reached or self._limits.after
             removed = [entry for entry in collected.changed if entry not in collected.entries]
-            retired = [] if self._profile.last_use or self._is_live else removed
+            retired = [] if self._profile.last_use or self._is_live or not self._is_heard else removed
             if last:  # what comes after it is left to the next harvest
                 retired = [entry for entry in retired if place_of(entry, changed) < judged]
             self._changed = [*retired, *(entry for entry in collected.changed if entry in valid)]
@@ -470,7 +481,7 @@ class _ProfileHarvest:
                 duration_ms=round((time.monotonic() - started) * 1000, 3),
                 **({"running": True} if self._is_live else {}),
             )
-            if self._is_live and bundle:
+            if self._is_live and bundle and is_published:
                 self._take(valid, self._absorbed(bundle))
             return _Harvested(count, collected.size, late, judged, is_whole=is_whole)
 
@@ -485,14 +496,16 @@ class _ProfileHarvest:
                 deadline = self._limits.deadline.within(STORE_SECONDS)
                 there = self._context.store.worker.run(deadline, bundles.provided, self._namespace, digests)
         entries = {**taken.entries, **{entry: files for entry, files in taken.pending.items() if entry in there}}
-        return live.Taken(taken.bundle, entries) if entries else None
+        pending = {entry: files for entry, files in taken.pending.items() if entry not in there}
+        return live.Taken(taken.bundle, entries, pending) if entries or pending else None
 
     def _take(self, entries: Entries, bundle: str = "") -> None:
         """Write down what is taken while the job runs: before it is published, and with the bundle afterwards."""
         from warmstart.harvest import live
 
         before = self._taken or live.Taken()
-        taken = live.Taken(bundle, {**before.entries, **entries}) if bundle else before._replace(pending=entries)
+        pending = {**before.pending, **entries}
+        taken = live.Taken(bundle, {**before.entries, **entries}) if bundle else before._replace(pending=pending)
         live.note(self._context.record, self._profile.name, taken)
 
     def _absorbed(self, bundle: str) -> str:
@@ -500,17 +513,14 @@ class _ProfileHarvest:
         if not self._taken or not self._taken.bundle:
             return bundle
         from warmstart.repack import rewrite
-        from warmstart.store import maintenance
 
-        context, where, deadline = self._context, self._namespace, self._limits.deadline
-        store, most, both = context.store, context.policy.seed.max_fetch, [self._taken.bundle, bundle]
-        settings = rewrite.RepackSettings(context.paths.absorbing, store, context.policy.validate_user)
+        context, both = self._context, [self._taken.bundle, bundle]
+        settings = rewrite.RepackSettings(context.paths.absorbing, context.store, context.policy.validate_user)
+        most, deadline = context.policy.seed.max_fetch, self._limits.deadline
         try:
-            for merger in store.run_in(deadline, maintenance.plan_compaction, where, len(both), most, both):
-                if made := rewrite.compact(settings, where, merger, deadline).bundle:
-                    count = sum(map(len, merger.entries.values()))
-                    self._tell(events.BUNDLE_COMPACTED, bundle=made, replaces=both, entries=count)
-                    return made
+            if (made := rewrite.absorb(settings, self._namespace, both, most, deadline)).bundle:
+                self._tell(events.BUNDLE_COMPACTED, **made._asdict())
+                return made.bundle
         except WarmstartError as error:
             self._degraded.append(error)
         return bundle

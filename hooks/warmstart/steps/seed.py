@@ -169,13 +169,14 @@ def run(context: Context, options: Options) -> Outcome:
         record["suspicions"] = {name: one.id for name, one in seeding.suspicions.items()}
     if options.sampled:
         record["sampled"] = True
+    topics: tuple[str, ...] = (options.meeting.path,) if options.meeting and context.record.head else ()
     if context.policy.harvest.while_running is not None and not context.record.key:
         from warmstart.harvest import live
 
         run = context.record._replace(fresh=options.fresh, sampled=options.sampled)
         detail |= live.watch(context.policy, context.paths, run)
         record["live"] = "look" in detail
-    topics = (options.meeting.path,) if options.meeting and context.record.head else ()
+        topics += (live.meeting(run).path,) if record["live"] and run.nodelist and run.head else ()
     return Outcome("changed" if warm else "unchanged", detail, record, degraded=seeding.degraded, topics=topics)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import EntrySite
+from tests.support.entry_site import NODE, EntrySite
 from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart import run_end
@@ -42,10 +42,12 @@ class Runs:
         self.site = site
         self.paths = site.paths
         self.looked: list[tuple[int, float]] = []  # job, and for how long what is taken must not have changed
+        self.rounds: list[tuple[str, int]] = []  # node and number
 
         def run_live(context: Context, options: Options) -> Outcome:
             with opened_dir(context.record.run_directory) as fd:
                 assert not try_flock(fd)  # so that whoever ends the run ends the harvest
+            self.rounds.append((context.record.node, options.number))
             self.looked.append((context.record.job_id, time.time() - options.settled_ns / 1e9))
             return Outcome("changed", {"entries": 1})
 
@@ -56,15 +58,14 @@ class Runs:
         """Have a job's prolog leave its record and the errand."""
         given = {"workspace": f"{self.site.root}/workspace", "publish_scope": "user-1-a", "live": True}
         record = a_record(job_id=job, run_id=f"{job:08x}", **{**given, **changes})
+        paths = self.site.installation.node(record.node)
         os.makedirs(f"{record.run_directory}/cache")
-        os.makedirs(f"{self.paths.state}/{job}", mode=0o700)
-        records.save(self.paths.state, record)
+        os.makedirs(f"{paths.state}/{job}", mode=0o700)
+        records.save(paths.state, record)
         policy = self.site.policy
         policy = policy._replace(harvest=policy.harvest._replace(while_running=first_s))
-        if "look" not in live.watch(policy, self.paths, record):  # it was left while the policy had another rule
-            live.watch(
-                policy, self.paths, record._replace(nodelist="", fresh=False, sampled=False, publish_scope="site")
-            )
+        if "look" not in live.watch(policy, paths, record):  # it was left while the policy had another rule
+            live.watch(policy, paths, record._replace(fresh=False, sampled=False, publish_scope="site"))
         return record
 
     def program(self) -> list[int]:
@@ -73,9 +74,9 @@ class Runs:
         assert background.main(self.site.installation.prefix, [ROUNDS.name]) == 0
         return [job for job, _ in self.looked[before:]]
 
-    def waiting(self) -> list[Errand]:
+    def waiting(self, node: str = NODE) -> list[Errand]:
         """Return the errands."""
-        return Errands(self.paths, ROUNDS).all()
+        return Errands(self.site.installation.node(node), ROUNDS).all()
 
 
 @pytest.fixture
@@ -129,6 +130,24 @@ def test_a_job_says_itself_that_it_is_time(runs: Runs, place: str) -> None:
     assert [runs.program(), runs.program()] == [[7], []]
 
 
+def test_the_head_node_of_a_job_numbers_its_rounds(runs: Runs) -> None:
+    """The others wait for it, and take part in the youngest; all have the next one at the same time."""
+    first_s, both = {"n1": 900, "n2": -1}, {"nodelist": "n[1-2]"}
+    for node, after_s in first_s.items():
+        runs.begin(7, first_s=after_s, node=node, head=node == "n1", **both)
+    runs.program()
+    assert runs.rounds == []
+    for number in (1, 2):
+        Errands(runs.paths, ROUNDS).hasten(*runs.waiting())
+        assert background.main(runs.site.installation.prefix, [ROUNDS.name, "n1"]) == 0
+        assert runs.rounds[-1] == ("n1", number)
+    runs.program()
+    assert runs.rounds[2:] == [("n2", 2)]
+    assert runs.waiting("n2") == runs.waiting()
+    runs.program()
+    assert runs.rounds[3:] == []
+
+
 def test_a_clock_that_was_set_back_delays_none_for_ever(runs: Runs) -> None:
     """Nothing waits for longer than a day."""
     runs.begin(7, first_s=int(3 * LONGEST_S))
@@ -137,7 +156,7 @@ def test_a_clock_that_was_set_back_delays_none_for_ever(runs: Runs) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"boot_id": "another"}, {"nodelist": "n[1-2]"}, {"fresh": True}, {"sampled": True}, {"publish_scope": ""}],
+    [{"boot_id": "another"}, {"fresh": True}, {"sampled": True}, {"publish_scope": ""}],
 )
 def test_what_is_harvested_at_its_end_alone_waits_for_it(runs: Runs, changes: dict[str, object]) -> None:
     """Such an errand is dropped, also that of a run of an earlier boot."""

@@ -190,7 +190,7 @@ def test_what_was_brought_back_while_the_job_ran() -> None:
     told = tell(
         [
             prolog(steps={"seed": 0.1}, look=1_769_852_700),
-            prolog(steps={"seed": 0.1}, at_end="it has several nodes", node="n2", head=False),
+            prolog(steps={"seed": 0.1}, at_end="it began cold on purpose", node="n2", head=False),
             Run(
                 "background", "0b", "n1", job=7, done_by="background", first="2026-01-31T09:45:00.250Z",
                 look=1_769_854_500, steps={"harvest": 0.1},
@@ -201,7 +201,7 @@ def test_what_was_brought_back_while_the_job_ran() -> None:
     )  # fmt: skip
     assert [part.what for part in parts(told) if "harvest" in part.what or "published" in part.what] == [
         "it is harvested next at 2026-01-31T09:45:00.000Z, or when it makes the file .harvest in its cache",
-        "it is harvested at its end alone: it has several nodes",
+        "it is harvested at its end alone: it began cold on purpose",
         "2 new entries published while the job ran, 2KiB",
         "it is harvested next at 2026-01-31T10:15:00.000Z, or when it makes the file .harvest in its cache",
     ]

@@ -132,10 +132,16 @@ def test_a_job_is_harvested_while_it_runs(node: Node) -> None:
     assert (outcome.record.get("live"), outcome.detail["look"]) == (True, errand.due)
 
 
-@pytest.mark.parametrize("changes", [{"nodelist": "n[1-2]"}, {"publish_scope": ""}])
-def test_a_job_that_is_harvested_at_its_end_alone(node: Node, changes: dict[str, object]) -> None:
+@pytest.mark.parametrize("head", [True, False])
+def test_the_head_node_takes_down_what_the_nodes_of_a_job_say_meanwhile(node: Node, head: bool) -> None:
+    """With the rest of the run's board, at the run's end."""
+    outcome = watching(node, nodelist="n[1-2]", head=head)
+    assert (outcome.record.get("live"), outcome.topics) == (True, ("test.7.0/rounds",) if head else ())
+
+
+def test_a_job_that_is_harvested_at_its_end_alone(node: Node) -> None:
     """It says why."""
-    outcome = watching(node, **changes)
+    outcome = watching(node, publish_scope="")
     assert (outcome.record.get("live"), bool(outcome.detail["at_end"])) == (False, True)
     assert not os.path.lexists(node.context.paths.errands)
 
