@@ -11,6 +11,7 @@ pods, too.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parents[2]
 SLINKY = _ROOT / "packaging" / "slinky"
+_CHROOT = _ROOT / "tests" / "cluster" / "chroot.c"
 IMAGES_PLUGSTACK = "/usr/share/warmstart/plugstack.conf.d"
 _START_S = 30
 _END_S = 150  # terminationGracePeriodSeconds of values.yaml
@@ -93,8 +95,25 @@ mkdir -p "./$state" "./$workspace"
 mount --bind "$volume/state" "./$state"
 mount --bind "$volume/jobs" "./$workspace"
 cp -a "$files/." .
+eval "$more"
 mount --move . /
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot . supervisord --configuration=/etc/supervisor/supervisord.conf
+"""
+# As soperator's worker has it: another root, in which the pod's volumes and much of its own root are mounted.
+JAIL = "/mnt/jail"
+_JAIL = f"""
+mkdir /mnt/jail.upper /mnt/jail.work ".{JAIL}"
+mount -t overlay -o lowerdir=/,upperdir=/mnt/jail.upper,workdir=/mnt/jail.work jail ".{JAIL}"
+for place in proc sys dev run tmp var/spool/slurmd; do
+    mkdir -p "$place" ".{JAIL}/$place"
+    mount --rbind "$place" ".{JAIL}/$place"
+done
+for place in $shared; do
+    mkdir -p ".{JAIL}/$place"
+    mount --rbind "$place" ".{JAIL}/$place"
+done
+cp etc/hosts ".{JAIL}/etc/hosts"
+echo jail >".{JAIL}/etc/motd"
 """
 
 
@@ -108,6 +127,8 @@ class PodDaemons(Daemons):
         self._cables = count(1)
         self._has_auth = any(Path("/usr/lib").glob("*/slurm-wlm/auth_slurm.so"))
         self._state, self._workspace = Path(), base / "workspace"
+        self.has_jail = False
+        self.programs = ""
 
     @property
     def gateway(self) -> str:
@@ -165,6 +186,7 @@ class PodDaemons(Daemons):
             "state": str(self._state),
             "workspace": str(self._workspace),
             "files": str(self._base / "pods" / node),
+            "more": _JAIL if self.has_jail else "",
         }
         argv = ["/usr/bin/unshare", "--net", "--", "/bin/sh", "-euc", _CABLE]
         self._slurmds[node] = processes.start(self._base, f"pod.{node}", argv, environment=variables)
@@ -221,9 +243,14 @@ class PodDaemons(Daemons):
         root = self._base / "pods" / node
         (root / "etc/supervisor/conf.d").mkdir(parents=True)
         (root / "etc/supervisor/supervisord.conf").write_text(_SUPERVISORD.format(node=node, server=server, cpus=cpus))
-        timers = (SLINKY / "timers.conf").read_text().replace("/usr/libexec", f"{prefix}/libexec")
-        timers += "startretries=99\n"  # it is installed later than in an image
-        (root / "etc/supervisor/conf.d/warmstart.conf").write_text(timers)
+        for name, text in (("warmstart", (SLINKY / "timers.conf").read_text()), ("more", self.programs)):
+            program = text.replace("/usr/libexec", f"{prefix}/libexec")
+            program += "startretries=99\n"  # it is installed later than in an image
+            (root / f"etc/supervisor/conf.d/{name}.conf").write_text(program if text else "")
+        if self.has_jail:
+            words = f"{SLINKY}/jail {JAIL} {self._state} {self._workspace}"
+            jail = re.sub("(?m)^command=.*", f"command={words}", (SLINKY / "jail.conf").read_text())
+            (root / "etc/supervisor/conf.d/jail.conf").write_text(jail)
         names = "".join(f"{self._address(name)} {name}\n" for name in config.NODES)
         (root / "etc/hosts").write_text(f"127.0.0.1 localhost\n{self.gateway} {socket.gethostname()}\n{names}")
         if self._has_auth:
@@ -255,6 +282,10 @@ class PodDaemons(Daemons):
         self.plugstack.touch()
         plugstack = values["configFiles"]["plugstack.conf"]
         assert IMAGES_PLUGSTACK in plugstack
+        if self.has_jail:
+            plugin = self._base / "chroot.so"
+            subprocess.run(["/usr/bin/cc", "-shared", "-fPIC", "-Wall", "-o", plugin, _CHROOT], check=True)
+            plugstack = f"required {plugin} {JAIL}\n{plugstack}"
         (etc / "plugstack.conf").write_text(plugstack.replace(IMAGES_PLUGSTACK, str(self.plugstack.parent)))
         (etc / "cgroup.conf").write_text(config.CGROUP_CONF)
         slurm = lookup("slurm", self._base)
@@ -267,14 +298,19 @@ class PodDaemons(Daemons):
 
 
 class PodCluster(Cluster):
-    """A cluster of pods. `kill_slurmd` kills a pod, and `start_slurmd` starts its successor over the same volume."""
+    """A cluster of pods. `kill_slurmd` kills a pod, and `start_slurmd` starts its successor over the same volume.
+
+    With a `jail` jobs have another root than slurmd, as soperator's have. `programs` is more for the pods' supervisor.
+    """
 
     _daemons: PodDaemons
 
-    def __init__(self) -> None:
+    def __init__(self, *, jail: bool = False, programs: str = "") -> None:
         super().__init__(daemons=PodDaemons)
 
         self.address = self._daemons.gateway
+        self._daemons.has_jail = jail
+        self._daemons.programs = programs
 
     @property
     def plugstack(self) -> Path:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WINGS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/wings/*/matrix/pods.py"))
 
 
-@pytest.mark.parametrize("file", ["tests/matrix/pods.py", *WINGS])
+@pytest.mark.parametrize("file", ["tests/matrix/pods.py", "tests/matrix/jail.py", *WINGS])
 def test_nodes_that_are_pods(capable_host: None, file: str) -> None:
     """On Slurm 26.05, with `auth/slurm`."""
     try:

@@ -19,11 +19,13 @@ from warmstart.doctor.slurm import HIDDEN, NO_RELEASE, Slurm, is_below, is_ours
 from warmstart.doctor.slurm_conf import Plugin, SlurmConf
 from warmstart.host import process
 from warmstart.host.deadline import after
+from warmstart.host.namespaces import groups
 
 ENROOT = "/etc/enroot"
 HOOK = "40-warmstart.sh"
 PLUGIN = "warmstart.so"
 PYXIS = "spank_pyxis.so"
+JAILER = "chroot.so"  # soperator's: its argument is the root of jobs
 PYXIS_TRUE = ("1", "true", "yes", "y")  # its config.c
 ENROOT_FALSE = "no?|N[oO]?|[fF](alse)?|FALSE"  # enroot.in
 PROGRAMS = "/usr/local/bin:/usr/bin:/bin"  # where jobs look, or so
@@ -192,8 +194,13 @@ def spank(seen: Tasks) -> Iterator[Finding]:
         found = f"plugstack.conf requires {PLUGIN}, but {unfit}: every srun and every step of a job fails"
         yield Finding(CRITICAL, found, "write `optional` in place of `required`, then install the plugin's file")
         return
-    bad = _misfits(seen, plugin, unfit)
-    if bad:
+    bad, apart = _misfits(seen, plugin, unfit), _not_in_jail(seen)
+    if apart:
+        found = (
+            f"jobs have another root than slurmd ({JAILER}), where they lack what it mounts in {' and '.join(apart)}"
+        )
+        yield Finding(WRONG, found, "let the program of jail.conf run before slurmd (docs/guides/kubernetes.md)")
+    elif bad:
         yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {'; '.join(bad)}", "see docs/guides/pyxis.md")
     elif seen.slurm.version is None:
         yield NO_RELEASE
@@ -214,6 +221,16 @@ def _misfits(seen: Tasks, plugin: Plugin, unfit: str) -> list[str]:
     if policy is not None and has != policy.paths.workspace:
         bad.append(f"its workspace is {has}, the policy's paths.workspace is {policy.paths.workspace}")
     return bad
+
+
+def _not_in_jail(seen: Tasks) -> list[str]:
+    """Return which directories of ours are not one mount with those at the same paths below the root of jobs."""
+    jail = next((plugin.arguments[0] for plugin in seen.plugins if plugin.name == JAILER and plugin.arguments), None)
+    if jail is None or seen.slurm.policy is None:
+        return []
+    known = groups()
+    places = (seen.slurm.installation.var, seen.slurm.policy.paths.workspace)
+    return [place for place in places if not known.get(place) or known[place] != known.get(f"{jail}{place}")]
 
 
 def why_unfit(seen: Tasks, plugin: Plugin) -> str | None:

@@ -232,6 +232,14 @@ def mounts() -> list[Mount]:
     return [Mount(os.fsdecode(row[row.index(b"-") + 1]), _unescaped(row[4])) for row in rows]
 
 
+def groups() -> dict[str, str]:
+    """Return the peer group of each mount point, "" if it has none: what is mounted at one of a group is so at all."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        rows = [line.split(b" ") for line in file]
+    tags = [[tag for tag in row[6 : row.index(b"-")] if tag.startswith(b"shared:")] for row in rows]
+    return {_unescaped(row[4]): os.fsdecode(b"".join(found)) for row, found in zip(rows, tags, strict=True)}
+
+
 def mount_of(path: str) -> Mount:
     """Return the mount of a path without links, so that a file system that hangs is no obstacle.
 

@@ -386,9 +386,25 @@ def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
     assert check(plugins=f"required spank_pyxis.so\n{line}")["slurm.spank"] == ["ok"]
     assert check(plugins=f"{line}required spank_pyxis.so\n")["slurm.spank"] == ["advice"]
     assert check(plugins=f"optional {library}\n")["slurm.spank"] == ["wrong"]
+    assert check(plugins=f"required chroot.so /jail\n{line}")["slurm.spank"] == ["wrong"]
     (tmp_path / "plug.d").mkdir()
     (tmp_path / "plug.d/a.conf").write_text("required spank_pyxis.so\n")
     assert check(plugins=f"{line}include plug.d/*\n")["slurm.spank"] == ["advice"]
+
+
+def test_jobs_with_another_root_have_our_mounts(
+    check: Check, site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is mounted in slurmd's root appears in the other one, too: the mounts are of one group."""
+    library = tmp_path / "warmstart.so"
+    library.touch()
+    plugins = f"required chroot.so /jail\noptional {library} workspace=/var/tmp/w\n"
+    outside, inside = dict.fromkeys((site.var, "/var/tmp/w"), "1"), {f"/jail{site.var}": "1", "/jail/var/tmp/w": "1"}
+    for known, status in (({}, "wrong"), (outside, "wrong"), (inside, "wrong"), ({**outside, **inside}, "ok")):
+        monkeypatch.setattr(containers, "groups", lambda known=known: known)
+        assert check(plugins=plugins)["slurm.spank"] == [status]
+    monkeypatch.setattr(containers, "groups", lambda: {**outside, **inside, "/jail/var/tmp/w": "2"})
+    assert check(plugins=plugins)["slurm.spank"] == ["wrong"]
 
 
 @pytest.mark.parametrize(
