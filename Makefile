@@ -32,11 +32,10 @@ setup-tests: setup
 setup-sweeps: setup
 	@packaging/setup $(VENV) $(PYTHON) sweep
 
-screenshots: setup-sweeps ## docs/images, docs/reference/terminal.md, docs/start/first-job.md: what people see
+screenshots: setup-sweeps ## docs/images, docs/reference/terminal.md: what people see
 	@set -e; $(foreach tool,$(wildcard tests/wings/*/screenshots.py),$(BIN)/python -m $(subst /,.,$(tool:.py=));)
 	@$(BIN)/python -m tools.diagrams
 	@$(BIN)/python -m tools.terminal
-	@$(BIN)/python -m tools.transcript
 
 demo: setup ## a real four-node cluster here, the same jobs without warmstart and with it; KEEP=1 leaves it up
 	@$(BIN)/python -m tools.demo $(if $(KEEP),--keep)

@@ -71,7 +71,7 @@ class Command(NamedTuple):
     step: str
     line: str  # "" for a file
     path: str = ""
-    text: str = ""
+    text: str = ""  # the file's, or what the page says that the command prints
 
 
 def page() -> list[Command]:
@@ -79,11 +79,20 @@ def page() -> list[Command]:
     found: list[Command] = []
     for step, text in _STEP.findall(PAGE.read_text()):
         for kind, title, file, block in _BLOCK.findall(text):
-            if kind:
+            if kind == "text":
+                found[-1] = found[-1]._replace(text=file)
+            elif kind:
                 found.append(Command(step, "", title or f"{kind} of {step}", file))
             else:
                 found += [Command(step, line.partition("  #")[0].rstrip()) for line in dedent(block).splitlines()]
     return found
+
+
+def alike(text: str) -> str:
+    """Return an output without what differs from run to run: numbers, ids, times, blanks between columns."""
+    text = re.sub(r"\b[0-9a-f]{12}\b", "ID", text)
+    text = re.sub(r"\d[\d.:TZ-]*", "N", text)
+    return re.sub(r" +", " ", re.sub(r"\bNm?s\b", "Ns", text)).strip()
 
 
 def normal_findings() -> set[str]:

@@ -1,1 +1,0 @@
-"""docs/start/first-job.md: from a bare Debian to the first warm job."""
