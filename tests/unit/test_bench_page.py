@@ -35,7 +35,7 @@ def test_the_page_has_every_figure_and_its_plot(tmp_path: Path) -> None:
     """A ratio beside its goal; the names of contestants are text, not markup."""
     page.write(RESULTS, tmp_path / "performance.md", tmp_path / "images")
     text = (tmp_path / "performance.md").read_text()
-    assert "| warm prolog | 20 ms (10 ms–30 ms) | <peer> 40 ms, 0.50 (goal: 0.4) |" in text
+    assert "| warm prolog | 20 ms (10 ms to 30 ms) | <peer> 40 ms, 0.50 (goal: 0.4) |" in text
     assert "](images/performance-hooks.svg)" in text
     assert "few rounds" in text
     assert "\nRun of 2026-02-01.\n" in text

@@ -63,11 +63,11 @@ GROUPS = {
     ),
     "trees": Group(
         "Imports from a tree on a network file system",
-        "`python -c 'import torch, numba'` from a tree of small files. The volume is GlusterFS 10.3, one brick in memory "
-        "and one client, all on this machine; each operation takes a round trip longer (`delay-gen`). Cold: the file "
-        "system is mounted anew and the kernel's caches are dropped. Again: at once after that. CPU time is with that "
-        "of the volume's client and brick: where processes take all CPUs, the ratio is that of CPU times. With the "
-        "copy, the look-ups of the tree's path are left.",
+        "`python -c 'import torch, numba'` from a tree of small files. The volume is GlusterFS 10.3, one brick in "
+        "memory and one client, all on this machine; each operation takes a round trip longer (`delay-gen`). Cold: "
+        "the file system is mounted anew and the kernel's caches are dropped. Again: at once after that. CPU time is "
+        "with that of the volume's client and brick: where processes take all CPUs, the ratio is that of CPU times. With "
+        "the copy, the look-ups of the tree's path are left.",
     ),
     "jobs": Group(
         "A job's own clock",
@@ -112,7 +112,7 @@ def _page(results: Results, images: Path) -> Iterator[str]:
 def _row(figure: Figure) -> str:
     ours = figure.ours
     median, least, most = (plots.show(value, figure.unit) for value in (ours.median, *map(ours.quantile, (0.05, 0.95))))
-    spread = f" ({least}–{most})" if least != most else ""
+    spread = f" ({least} to {most})" if least != most else ""
     return f"| {figure.what} | {median}{spread} | {'; '.join(_of(peer, figure) for peer in figure.peers)} |"
 
 
