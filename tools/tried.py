@@ -71,9 +71,8 @@ def _of_tests(runs: list[Result]) -> Iterator[tuple[str, ...]]:
         argument = run.job.partition(" ")[2]
         yield (
             f"`{run.profile}`",
-            ", ".join(f"{name} {version}" for name, version in run.tools.items())
-            + (f" (`{argument}`)" if argument else ""),
-            f"{_hardware(run.hardware)}, {run.through}, {run.date}",
+            " ".join(next(iter(run.tools.items()))) + (f" (`{argument}`)" if argument else ""),
+            f"{_hardware(run.hardware)}, {run.date}",
             _counters(*run.cold),
             _counters(*run.warm),
             f"{run.damaged}, {run.refused}",

@@ -1,8 +1,8 @@
 """Real tools: their entries are harvested, judged, and hit by another process at another path.
 
-Also the mutation table of docs/reference/profiles.md, on these entries. The tests need no cluster and no GPU: Triton
-cross-compiles. Without a tool (`pip install warmstart[torch,tools]`) its tests fail in CI (CI=true) and are skipped
-elsewhere.
+Also what is found of damage (docs/reference/profiles.md), on these entries. The tests need no cluster and no GPU:
+Triton cross-compiles. Without a tool (`pip install warmstart[torch,tools]`) its tests fail in CI (CI=true) and are
+skipped elsewhere.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from warmstart.profiles.relocation import relocate
 JOBS = Path(__file__).parents[1] / "jobs"
 NEEDED_MODULE = {"numba": "numba", "inductor": "torch", "triton": "triton", "jax": "jax"}
 TOOLS = list(NEEDED_MODULE)
-MOST_FILES = 4  # of a kind, in the mutation table
+MOST_FILES = 4  # of a kind that are damaged
 Entries = dict[str, list[str]]
 
 
@@ -215,7 +215,7 @@ def detects(tool: str, directory: Path, entry: str, names: list[str]) -> bool:
 
 
 def test_damage_is_detected_as_documented(tool: str, cold: Path, tmp_path: Path) -> None:
-    """The mutation table: each real file damaged in four ways, and the share that the validator finds."""
+    """Each real file damaged in four ways, and the share that the validator finds."""
     dice = random.Random(20)
     found: Counter[tuple[str, str]] = Counter()
     tried: Counter[tuple[str, str]] = Counter()

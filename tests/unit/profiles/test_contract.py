@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -35,13 +34,11 @@ def test_variables_lead_into_the_profiles_own_directory(name: str) -> None:
 def test_each_variable_has_what_the_tool_takes_without_it(name: str) -> None:
     """In a form that enroot's hook reads; never a path of ours, and empty only where the tool reads that as not set."""
     profile = registry.get(name)
-    page = Path("docs/reference/profiles.md").read_text()
     assert profile.defaults.keys() == profile.variables.keys()
     for variable, default in profile.defaults.items():
         assert re.fullmatch(r"(~|\{[A-Z_]+:[~/][a-z./]*\})?[^{}:~]*(\{user\}[^{}:~]*)?", default)
         assert default != profile.variables[variable]
         assert default or variable in {"JAX_COMPILATION_CACHE_DIR", "NEMO_HYBRIDEP_JIT_CACHE", "NUMBA_CACHE_DIR"}
-        assert f"| `{variable}` | {f'`{default}`' if default else 'empty'}" in page
 
 
 @pytest.mark.parametrize("name", NAMES)
