@@ -184,9 +184,14 @@ def known_store_id(path: str) -> str:
         return ""
 
 
+def is_root() -> bool:
+    """Return whether the caller is root."""
+    return os.geteuid() == 0
+
+
 def require_root(command: str) -> None:
     """Raise `NotRoot` unless the caller is root."""
-    if os.geteuid() != 0:
+    if not is_root():
         raise NotRoot(what=f"warmstart {command}")
 
 

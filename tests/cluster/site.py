@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -151,6 +152,14 @@ class Site:
         program = self.cluster.prefix / "bin" / "warmstart"
         argv: list[str | Path] = [*self.enter.get(node, ()), program, *arguments]
         return subprocess.run(argv, capture_output=True, text=True, check=False, env=env or {})
+
+    def elsewhere(self, user: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run the command as a user of a host with the installation and the store, on which no job has run."""
+        account = self.cluster.account(user)
+        ids = [f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups", "--inh-caps=-all"]
+        command = shlex.join(["setpriv", *ids, str(self.cluster.prefix / "bin/warmstart"), *words])
+        argv = ["unshare", "-m", "sh", "-c", f"mount -t tmpfs -o mode=755 none {self.var} && cd / && exec {command}"]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
     def compile_job(self, tool: str, user: str, node: str, *arguments: str, python: str = "") -> int:
         """Submit a sample job on one node; returns its id.

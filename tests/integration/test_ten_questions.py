@@ -1,4 +1,4 @@
-"""The ten questions of docs/operations/runbook.md: each command, as it stands there, answers for what jobs here did."""
+"""Ten questions of administrators, and ten of users: each command, as its page has it, answers for what jobs did."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.cluster.site import Site
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/operations/runbook.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+ADMINS, USERS = DOCS / "operations/runbook.md", DOCS / "start/questions.md"
 QUESTION = re.compile(r"^\| (.*\?) \| `(warmstart .*)` \|$", re.MULTILINE)
 RULES = """\
 rules:
@@ -55,7 +56,7 @@ def test_each_is_answered(site: Site, fresh_image: Callable[[], str], tmp_path: 
         "What would my own profile": r"[1-9][0-9]* entr",
         "What failed": rf"n3 +{failed} +\S*failed",
     }
-    questions = QUESTION.findall(PAGE.read_text())
+    questions = QUESTION.findall(ADMINS.read_text())
     assert len(questions) == len(expected) == 10
     for question, command in questions:
         words = [here.get(word, word) for word in shlex.split(command)[1:]]
@@ -65,3 +66,23 @@ def test_each_is_answered(site: Site, fresh_image: Callable[[], str], tmp_path: 
         assert re.search(pattern, done.stdout), (question, done.stdout)
         if command.startswith("warmstart jobs --seeded-from"):
             assert not re.search(rf"\b{first} ", done.stdout), done.stdout
+    of_users = {
+        "What became": (BOB, rf"\b{second} .*warm: numba"),
+        "Why was this one": (ALICE, "cold: nothing is published for its facts"),
+        "Which of my jobs began cold": (ALICE, rf"\b{first} .*cold: numba \(nothing-published\)"),
+        "Which were refused": (BOB, rf"\b{refused} .*evil.invalid"),
+        "Which waited long": (BOB, rf"\b{third} "),
+        "Which used this image": (BOB, rf"\b{third} +{BOB} "),
+        "What did my jobs": (ALICE, rf"numba .* {ALICE} "),
+        "Is this image": (BOB, image.rpartition("/")[2]),
+        "What would a job": (BOB, "numba"),
+        "What would a profile": (ALICE, r"[1-9][0-9]* entr"),
+    }
+    here["/tmp/mytool-cache"] = str(site.jobs / "entries")
+    questions = QUESTION.findall(USERS.read_text())
+    assert len(questions) == len(of_users) == 10
+    for question, command in questions:
+        words = [here.get(word, word) for word in shlex.split(command)[1:]]
+        (user, pattern) = next(asked for words_, asked in of_users.items() if question.startswith(words_))
+        done = site.elsewhere(user, *words)
+        assert (done.returncode, bool(re.search(pattern, done.stdout))) == (0, True), (question, done)

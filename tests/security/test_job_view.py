@@ -6,8 +6,6 @@ That no node is drained and that nothing is left of the jobs is checked after ev
 from __future__ import annotations
 
 import os
-import shlex
-import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,19 +86,8 @@ def others_learn_nothing_after_the_end(site: Site, job_id: int) -> None:
     ):
         assert site.cluster.run(["sh", "-c", command.format(report)], BOB).returncode != 0, command
     for user, status in ((BOB, 0), (ALICE, 1)):
-        told = elsewhere(site, user, "explain", str(job_id))
+        told = site.elsewhere(user, "explain", str(job_id))
         assert (told.returncode, "epilog on n1" in told.stdout) == (status, user == BOB), told
-
-
-def elsewhere(site: Site, user: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user of a host with the installation and the store, on which no job has run."""
-    account = site.cluster.account(user)
-    ids = [f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups", "--inh-caps=-all"]
-    command = shlex.join(["setpriv", *ids, str(site.cluster.prefix / "bin/warmstart"), *words])
-    script = f"mount -t tmpfs -o mode=755 none {site.var} && cd / && exec {command}"
-    return subprocess.run(
-        ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
 
 
 @pytest.mark.threat(17)

@@ -1,7 +1,7 @@
 """`warmstart cache`: list, verify, compact, clean and promote the bundles in the store.
 
 Root only: only the store's owner can read or write the store, and root's `StoreClient` runs as that owner. Every change
-is audited.
+is audited. Others can list what their own jobs say of bundles.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import click
 
 from warmstart.audit import events
 from warmstart.audit.line import visible
+from warmstart.audit.query import LineFilter
 from warmstart.cli import LazyGroup
 from warmstart.cli.output import (
     UNUSABLE,
@@ -32,6 +33,7 @@ from warmstart.cli.output import (
     table_options,
     warn,
 )
+from warmstart.cli.own import OwnLog, of_lines
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.images.store import eviction
 from warmstart.images.store.client import ImageStoreClient
@@ -41,7 +43,7 @@ from warmstart.paths import Installation
 from warmstart.policy.current import current_policy, hint_for
 from warmstart.profiles.defined import FILES
 from warmstart.repack import rewrite
-from warmstart.session import Session, open_session, require_root, store_deadline
+from warmstart.session import Session, is_root, open_session, require_root, store_deadline
 from warmstart.store import blocklist, bundles
 from warmstart.store.bundles import Published
 from warmstart.store.client import StoreClient
@@ -112,10 +114,10 @@ class NamespaceFilter(NamedTuple):
 
 
 @contextmanager
-def store_reading(installation: Installation) -> Iterator[StoreClient]:
+def store_reading(installation: Installation, command: str = "cache") -> Iterator[StoreClient]:
     """Open the store for reading, without a session's audit. Needs root. Prints an error and exits with status 2."""
     try:
-        require_root("cache")
+        require_root(command)
         policy = current_policy(installation).policy
         with StoreClient(policy.store_user, policy.paths.store, f"cli-{os.getpid()}") as store:
             yield store
@@ -147,7 +149,7 @@ def admin_session(installation: Installation, command: str = "cache") -> Iterato
     modules={name: f"warmstart.cli.blocks:{name}" for name in ("block", "unblock")},
 )
 def cache() -> None:
-    """List, verify, clean and block the caches in the store. For root."""
+    """List, verify, clean and block the caches in the store. For root; `list` for users, too."""
 
 
 @cache.command("list")
@@ -161,9 +163,15 @@ def list_bundles(
 ) -> None:
     """List bundles, the most recently used last. `id` is enough of a bundle's hash to name it by.
 
-    Exit status: 0 listed; 1 there are none; 2 not root, or no policy, or the store fails.
+    Root is told of all. Others are told what their own jobs that are over published, or were seeded with and published
+    before; what maintenance has merged or removed since it does not know.
+
+    Exit status: 0 listed; 1 there are none; 2 no policy, or the store fails.
     """
     only = NamespaceFilter(**options)
+    if not is_root() and not blocked:
+        _show_own(installation, only, user, listing)
+        return
     failures: list[WarmstartError] = []  # of namespaces that could not be read
     with store_reading(installation) as store:
         if blocked:
@@ -187,6 +195,18 @@ def list_bundles(
     if failures:
         raise click.exceptions.Exit(UNUSABLE)
     if not rows:
+        raise click.exceptions.Exit(NO)
+
+
+def _show_own(installation: Installation, only: NamespaceFilter, user: str | None, listing: Listing) -> None:
+    """List what the caller's own jobs say of bundles. Of those that no report tells the size of it is unknown."""
+    known = of_lines(OwnLog(installation).lines(LineFilter()))
+    chosen = [bundle for bundle in known if only.matches(bundle) and user in (None, bundle.user)]
+    listing.of(COLUMNS).show(
+        {**bundle._asdict(), "id": bundle.bundle.partition("-")[2][:SHORT], "size": bundle.size or None}
+        for bundle in sorted(chosen, key=lambda bundle: bundle.used)
+    )
+    if not chosen:
         raise click.exceptions.Exit(NO)
 
 

@@ -7,12 +7,20 @@ It is made of the views of their jobs that run on this host, and of the reports 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
 from warmstart import view
-from warmstart.audit.events import HOOK_FINISHED, JOB_REFUSED
+from warmstart.audit import values
+from warmstart.audit.events import (
+    BUNDLE_COMPACTED,
+    BUNDLE_PUBLISHED,
+    CACHE_HARVESTED,
+    CACHE_SEEDED,
+    HOOK_FINISHED,
+    JOB_REFUSED,
+)
 from warmstart.audit.line import Line, shaped
 from warmstart.audit.pending import IDENTITY, event_of
 from warmstart.audit.query import AuditLog, LineFilter
@@ -20,7 +28,11 @@ from warmstart.cli.audit import opened_log
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
+from warmstart.session import is_root
 from warmstart.store import reports
+from warmstart.store.maintenance import Bundle
+
+_UNKNOWN = Bundle("", "", "", "", "", 0, 0, "", 0.0, 0, 0)
 
 
 class OwnLog:
@@ -60,12 +72,40 @@ def log_for(installation: Installation, sources: Sequence[str]) -> AuditLog | Ow
 
 def has_only_own(installation: Installation) -> bool:
     """Return whether the caller is told of own jobs alone: everybody who cannot read the audit log."""
-    if os.geteuid() == 0:
+    if is_root():
         return False
     try:
         return not os.access(current_policy(installation).policy.paths.audit, os.R_OK)
     except PolicyError:
         return True
+
+
+def of_lines(lines: Iterable[Line]) -> list[Bundle]:
+    """Return the bundles that a log tells of, but for those that it says are merged. What it does not tell is empty."""
+    found: dict[str, Bundle] = {}
+    for line in lines:
+        at = datetime.fromisoformat(str(line["ts"]).replace("Z", "+00:00")).timestamp()
+        for old in values.texts(line, "replaces"):
+            found.pop(old, None)
+        names = values.texts(line, "bundle_ids") if line["event"] == CACHE_SEEDED else []
+        if line["event"] in (CACHE_HARVESTED, BUNDLE_PUBLISHED, BUNDLE_COMPACTED):
+            names = [name for name in [values.text(line, "bundle")] if name]
+        for name in names:
+            bundle = found.get(name, _UNKNOWN)._replace(
+                bundle=name,
+                profile=values.text(line, "profile"),
+                namespace=values.text(line, "namespace"),
+                used=at,
+            )
+            if line["event"] != CACHE_SEEDED:
+                bundle = bundle._replace(
+                    scope=values.text(line, "scope"),
+                    user=values.text(line, "user"),
+                    size=values.count(line, "size") or bundle.size,
+                    entries=values.count(line, "entries") or bundle.entries,
+                )
+            found[name] = bundle
+    return [*found.values()]
 
 
 def _end(lines: list[Line]) -> list[Line]:

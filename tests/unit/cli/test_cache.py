@@ -209,7 +209,7 @@ def test_one_host_maintains_at_a_time(site: EntrySite) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("list",),
+        ("list", "--blocked"),
         ("rm", "x"),
         ("show", "x"),
         ("verify",),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 
 import pytest
 
 from tests.support.entry_site import EntrySite, OsAs
-from warmstart import view
+from warmstart import session, view
 from warmstart.cli import own
 from warmstart.entry import epilog, prolog
 from warmstart.paths import Installation
+from warmstart.store import reports
+
+SEEDED = {"event": "cache.seeded", "profile": "numba", "namespace": "ab12"}
 
 
 @pytest.fixture
@@ -58,12 +62,37 @@ def test_what_is_in_view_and_report_is_told_once(as_user: EntrySite, monkeypatch
     assert as_user.json("explain", "7") == before
 
 
+def test_users_list_the_bundles_that_their_jobs_tell_of(as_user: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was published, what they were seeded with, and not what was merged."""
+    folder, uid = as_user.store / reports.FOLDER / str(os.getuid()), os.getuid()
+    where = {"profile": "numba", "namespace": "ab12", "scope": "site"}
+    told: dict[int, list[dict[str, object]]] = {
+        7: [{"event": "bundle.published", "bundle": "b-1", "size": 10, **where}, SEEDED | {"bundle_ids": ["b-0"]}],
+        8: [{"event": "cache.harvested", "bundle": "b-2", "entries": 3, **where}, SEEDED | {"bundle_ids": ["b-1"]}],
+        9: [{"event": "bundle.compacted", "bundle": "b-3", "replaces": ["b-2"], "entries": 4, **where}],
+    }
+    for job, lines in told.items():
+        known = {"hook": "epilog", "run_id": "0a", "node": "n1", "job_id": job, "uid": uid, "user": "ws-alice"}
+        text = "".join(json.dumps({"ts": job, **line, **known}) + "\n" for line in lines)
+        reports.leave(str(as_user.store), uid, reports.name_of(job, "0a", "n1"), text, True)
+    monkeypatch.setattr(session, "os", OsAs(1000))
+    listed = as_user.json("cache", "list")
+    assert [(row["bundle"], row["size"], row["entries"], row["used"], row["user"]) for row in listed] == [
+        ("b-0", None, 0, 7.0, ""),
+        ("b-1", 10, 0, 8.0, "ws-alice"),
+        ("b-3", None, 4, 9.0, "ws-alice"),
+    ]
+    assert [row["bundle"] for row in as_user.json("cache", "list", "--scope", "site")] == ["b-1", "b-3"]
+    shutil.rmtree(folder)
+    assert as_user.command("cache", "list").exit_code == 1
+
+
 @pytest.mark.parametrize("readable", [True, False])
 def test_members_of_the_logs_group_read_the_log(
     entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, *, readable: bool
 ) -> None:
     """The file's mode decides."""
     monkeypatch.setattr(os, "access", lambda path, _: readable and path == entry_site.policy.paths.audit)
-    monkeypatch.setattr(own, "os", OsAs(1000))
+    monkeypatch.setattr(session, "os", OsAs(1000))
     assert own.has_only_own(entry_site.installation) is not readable
     assert own.has_only_own(Installation("/nowhere")) is True

@@ -1,4 +1,7 @@
-"""`warmstart trees`: list, show, refresh and remove packed copies of trees (docs/wings/trees.md). Root only."""
+"""`warmstart trees`: list, show, refresh and remove packed copies of trees (docs/wings/trees.md).
+
+Root only, but for a list: others are told which trees their own jobs had.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from typing import NamedTuple
 
 import click
 
+from warmstart.audit import values
+from warmstart.audit.events import STEP_FINISHED
+from warmstart.audit.query import LineFilter
 from warmstart.cli.cache import NO, SHORT, admin_session, administrator, store_reading
 from warmstart.cli.output import (
     UNUSABLE,
@@ -26,6 +32,7 @@ from warmstart.cli.output import (
     text,
     warn,
 )
+from warmstart.cli.own import OwnLog
 from warmstart.errand import Errands
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
@@ -37,7 +44,7 @@ from warmstart.policy.current import current_policy
 from warmstart.policy.match import Grant
 from warmstart.request import Request
 from warmstart.seed import node_cache
-from warmstart.session import Session
+from warmstart.session import Session, is_root
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.wings.trees import copies, requests, step
@@ -68,6 +75,7 @@ COLUMNS = (
     ),
     Column("bytes", size, listed=False),
 )
+OWN = (Column("job"), Column("how"), Column("node"), Column("tree"))  # of a user
 WAITING = ("node", "user", "marker", "attempts", "next attempt", "last problem")
 
 
@@ -87,23 +95,30 @@ class _Row(NamedTuple):
 
 @click.group()
 def trees() -> None:
-    """List and show packed copies of trees, have a tree packed anew, and remove copies. For root."""
+    """List and show packed copies of trees, have a tree packed anew, and remove copies. For root; `list` for users."""
 
 
 @trees.command("list")
 @click.option("--user", help="Only copies that jobs of this user asked for, by name.")
-@table_options(COLUMNS)
+@table_options((*COLUMNS, *OWN[:2]))
 @click.pass_obj
 def list_trees(installation: Installation, /, user: str | None, listing: Listing) -> None:
     """List packed copies of trees, those of one tree after each other, the youngest of them last.
 
     STATE is `older` for a copy that no job is shown any more, since the tree has changed and was packed again. Whether
-    the newest one is current, `show` finds out.
+    the newest one is current, `show` finds out. Users are told which trees their own jobs that are over had, and HOW
+    the last of them read it.
 
-    Exit status: 0 listed; 1 there are none; 2 not root, or no policy, or the store fails.
+    Exit status: 0 listed; 1 there are none; 2 no policy, or the store fails.
     """
+    if not is_root():
+        last = {tree: row for row in _own(installation) for tree in [row["tree"]]}
+        listing.of(OWN).show(last.values())
+        if not last:
+            raise click.exceptions.Exit(NO)
+        return
     rows, failures = _rows(installation, "", user)
-    listing.show(row.fields() for row in rows)
+    listing.of(COLUMNS).show(row.fields() for row in rows)
     for failure in failures:
         warn(str(failure))
     if failures:
@@ -238,6 +253,14 @@ def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Itera
         yield f"Trees at {shared.path}, of {owners}: one copy, in {shared.scope} (rule {shared.rule})."
 
 
+def _own(installation: Installation) -> Iterator[dict[str, object]]:
+    """Yield the trees of the caller's own jobs, the oldest job's first."""
+    for line in OwnLog(installation).lines(LineFilter(event=STEP_FINISHED)):
+        if line.get("step") == step.NAME:
+            for tree, how in values.words(line, "told").items():
+                yield {"job": line["job_id"], "how": how, "node": line["node"], "user": line["user"], "tree": tree}
+
+
 def _named(path: str) -> str:
     """Return a path as copies bear it; links in it are not followed, since the file system may hang."""
     return os.path.normpath(os.path.join(os.getcwd(), path))
@@ -246,7 +269,7 @@ def _named(path: str) -> str:
 def _rows(installation: Installation, tree: str, user: str | None) -> tuple[list[_Row], list[WarmstartError]]:
     """Return the copies of a tree (or of all: ""), and the errors of what could not be read."""
     failures: list[WarmstartError] = []
-    with store_reading(installation) as store:
+    with store_reading(installation, "trees") as store:
         found = _found(store, tree, user, failures)
     here: dict[str, list[str]] = {}
     for node in installation.nodes():

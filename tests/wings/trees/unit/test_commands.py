@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import time
@@ -18,7 +19,7 @@ from warmstart.errand import Errands
 from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.policy.compiled import User
-from warmstart.store import bundles
+from warmstart.store import bundles, reports
 from warmstart.store.bundles import PublishBlocked
 from warmstart.store.client import StoreClient
 from warmstart.wings.trees import commands as trees
@@ -245,10 +246,27 @@ def test_a_copy_that_a_guard_names_stays(copied: Copied, monkeypatch: pytest.Mon
 
 
 def test_the_store_is_for_root_alone(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `warmstart cache` is."""
+    """As `warmstart cache` is, but by its own name."""
     monkeypatch.setattr(sessions, "os", OsAs(1000))
-    for command in (("list",), ("show", "/t"), ("refresh", "/t"), ("rm", "/t")):
-        assert copied.site.command("trees", *command).exit_code == 2
+    for command in ("show", "refresh", "rm"):
+        result = copied.site.command("trees", command, "/t")
+        assert (result.exit_code, "this needs root: warmstart trees" in result.stderr) == (2, True)
+
+
+def test_users_list_the_trees_of_their_own_jobs(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last use of each, as its job's report tells it."""
+    monkeypatch.setattr(sessions, "os", OsAs(1000))
+    assert copied.site.command("trees", "list").exit_code == 1
+    uid = os.getuid()
+    for job, told in (7, {"/a": "packed copy", "/b": "the tree itself"}), (8, {"/a": "the tree itself"}):
+        known = {"hook": "prolog", "run_id": "0a", "node": "n1", "job_id": job, "uid": uid, "user": "ws-alice"}
+        lines = [{"step": "tree", "told": told}, {"step": "ports", "told": {"/c": "no tree"}}]
+        text = "".join(json.dumps({"ts": job, "event": "step.finished", **line, **known}) + "\n" for line in lines)
+        reports.leave(str(copied.site.store), uid, reports.name_of(job, "0a", "n1"), text, True)
+    assert [(row["tree"], row["job"], row["how"]) for row in copied.site.json("trees", "list")] == [
+        ("/a", 8, "the tree itself"),
+        ("/b", 7, "the tree itself"),
+    ]
 
 
 def test_a_path_is_taken_as_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
