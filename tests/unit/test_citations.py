@@ -76,12 +76,26 @@ def test_every_page_that_is_cited_exists() -> None:
     assert not [(name, page) for name, page in pages if not any(path.startswith(page) for path in known)]
 
 
-def test_every_decision_that_is_cited_exists() -> None:
-    """`docs/adr/index.md, 3`: a line of the index."""
-    found = cited(r"docs/adr/index\.md,\s+(\d+)")
-    assert found
-    known = numbered("adr/index.md", r"^\| \[?(\d+)")
-    assert not [(name, number) for name, number in found if int(number) not in known]
+def test_what_is_installed_cites_pages_where_they_are_installed() -> None:
+    """Units and settings that an admin reads on a node; packaging/stage puts the documents there."""
+    settings = [
+        *ROOT.glob("packaging/*/*"),
+        *ROOT.glob("hooks/warmstart/wings/*/systemd/*"),
+        ROOT / "policies/site.yaml",
+    ]
+    settings += ROOT.glob("hooks/warmstart/wings/*/slurm.conf")
+    kinds = {".conf", ".path", ".service", ".socket", ".target", ".timer", ".yaml", ".yml"}
+    cited_there = [
+        (path, page)
+        for path in settings
+        if path.suffix in kinds and "slinky" not in path.parts
+        for page in re.findall(r"\S*\bdocs/[\w/-]+\.md", path.read_text())
+    ]
+    assert len(cited_there) > 10
+    start = "/usr/share/doc/warmstart/"
+    wrong = [(str(p), page) for p, page in cited_there if not (ROOT / page.strip("(").removeprefix(start)).exists()]
+    assert not wrong
+    assert not [(str(p), page) for p, page in cited_there if not page.strip("(").startswith(start)]
 
 
 def test_nothing_cites_pages_that_only_the_authors_had() -> None:
