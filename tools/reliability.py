@@ -24,9 +24,8 @@ from tests.support.reports import REPORTS, ROOT
 INTRO = """\
 # Reliability
 
-What holds when a disk, a file system, a process or a neighbour fails, and the test that shows it, below
-[tests](../tests). `make test-all` and `make fuzz` write this page, and what each error and each kill did, call by call,
-into `build/reliability-calls.md`.
+What holds when a disk, a file system, a process or a neighbour fails, and the tests that show it. `make test-all` and
+`make fuzz` write this page, and what each error and each kill did, call by call, into `build/reliability-calls.md`.
 """
 ERRORS_INTRO = """\
 What became of each error. *None*: the hook did its work; *told*: an event or a message names the error, and the job
@@ -85,11 +84,8 @@ class Promise(NamedTuple):
 PROMISES = (
     Promise(
         "An error at any call of a hook ends as the right kind of fault. Only errors of the node's own disks (EIO, "
-        "EROFS) drain it; what users can use up never does, nor does anything in the store.",
-        ("sweeps/test_hook_sweeps.py::test_an_error_at_every_call_site",),
-    ),
-    Promise(
-        "No such error is taken for a bug, hangs a hook, or leaves a job with half of its preparation.",
+        "EROFS) drain it; what users can use up never does, nor does anything in the store. No such error hangs a "
+        "hook, or leaves a job with half of its preparation.",
         ("sweeps/test_hook_sweeps.py::test_an_error_at_every_call_site",),
     ),
     Promise(
@@ -300,14 +296,16 @@ def _errors(found: Mapping[str, Any]) -> Iterable[str]:
         left = sum(bool(one["left"]) for one in outcomes)
         figures = (len(sites), len(outcomes), report["cases"], *(counts[kind] for kind in _KINDS), left)
         yield f"| {hook} | {' | '.join(map(str, figures))} |"
-    yield "\nBy part of the site and error, all hooks together: how many ended so.\n"
-    yield "| part | error | none | told | verdict | drained |"
-    yield "|---|---|---|---|---|---|"
+    yield "\nBy part of the site, all hooks together, and by which errors nodes were drained.\n"
+    yield "| part | none | told | verdict | drained |"
+    yield "|---|---|---|---|---|"
     everything = [one for report in found.values() for one in report["outcomes"]]
-    for part, error in sorted({(one["domain"], one["error"]) for one in everything}):
-        chosen = [one for one in everything if (one["domain"], one["error"]) == (part, error)]
+    for part in sorted({one["domain"] for one in everything}):
+        chosen = [one for one in everything if one["domain"] == part]
         counts = Counter(_kind(one["outcome"]) for one in chosen)
-        yield f"| {part} | {error} | {' | '.join(str(counts[kind]) for kind in _KINDS)} |"
+        drained = sorted({one["error"] for one in chosen if _kind(one["outcome"]) == "drained"})
+        by = f" ({', '.join(drained)})" if drained else ""
+        yield f"| {part} | {' | '.join(str(counts[kind]) for kind in _KINDS)}{by} |"
 
 
 _KINDS = ("none", "told", "verdict", "drained")
@@ -335,10 +333,8 @@ def _fuzzed(reports: Path) -> dict[str, Any]:
 def _fuzz(found: Mapping[str, Any]) -> Iterable[str]:
     done = found["fuzz"]["outcomes"]
     inputs, seconds = (sum(one[key] for one in done) for key in ("inputs", "seconds"))
-    yield f"{len(done)} parsers, {inputs:,} inputs in {seconds} s.\n"
-    yield "| parser | seconds | inputs | failed |"
-    yield "|---|---|---|---|"
-    yield from (f"| {one['parser']} | {one['seconds']} | {one['inputs']:,} | {one['found']} |" for one in done)
+    failed = ", ".join(f"{one['parser']} ({one['found']})" for one in done if one["found"])
+    yield f"{len(done)} parsers, {inputs:,} inputs in {seconds} s. Failed: {failed or 'none'}."
 
 
 def main() -> None:

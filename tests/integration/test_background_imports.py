@@ -223,7 +223,7 @@ def test_a_job_that_is_cancelled_during_a_cold_import_frees_its_nodes(
     release = ".".join(f"{number:02}" for number in release_of_this_slurm())
     write_fragment(
         f"cold-3-cancelled-{release}-{flags.rpartition(',')[2]}.md",
-        f"- `scancel` during a cold import, Slurm {release}, `PrologFlags={flags}`: both nodes are free after "
+        f"- `scancel` during a cold import, Slurm {release}, `{flags.rpartition(',')[2]}`: nodes free after "
         f"{free:.0f} s.\n",
     )
 

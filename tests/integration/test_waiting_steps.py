@@ -109,9 +109,7 @@ def test_waiting_jobs_of_three_users_end_and_import_nothing(
         "cold-1-waiting.md",
         f"Six jobs of three users on three nodes want one cold image, each in a container, and wait {WAIT_S} s for it "
         f"(`images.wait`); it arrives after {arrived:.0f} s. Each of its {len(counts)} blobs was fetched once. After "
-        f"{waits[0]:.1f} to {waits[-1]:.1f} s each user read, from pyxis's importer (here in TaskProlog's place): "
-        + " ".join(f"`{line.replace(slow, 'registry')}`" for line in told[0].text.splitlines())
-        + "\n",
+        f"{waits[0]:.1f} to {waits[-1]:.1f} s each user read who imports it and how far that is.\n",
     )
 
 

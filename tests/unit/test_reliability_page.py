@@ -46,7 +46,7 @@ def test_the_page_counts_what_the_sweeps_found(tmp_path: Path) -> None:
     (tmp_path / "load.md").write_text("day load\n2,000 jobs\n")
     page = reliability.page(tmp_path)
     assert "| prolog | 2 | 3 | 10 | 1 | 0 | 1 | 1 | 1 |" in page
-    assert "| state | EROFS | 0 | 0 | 0 | 1 |" in page
+    assert "| state | 0 | 0 | 0 | 1 (EROFS) |" in page
     assert "| epilog | 10 | 2 | 1 |" in page
     assert "Not run." in page  # make fuzz
     assert "\nMade on day kills-epilog.\n\n| hook |" in page

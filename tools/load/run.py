@@ -72,7 +72,6 @@ class Outcome(NamedTuple):
     jobs: int
     seed: int
     seconds: float
-    states: dict[str, int]
     kinds: dict[str, int]
     faults: dict[str, int]
     calls: list[Call]
@@ -165,7 +164,6 @@ class Load:
             jobs=sum(KINDS[one.job.kind].tasks for one in self._submitted.values()),
             seed=self._seed,
             seconds=time.monotonic() - began,
-            states=dict(Counter(end.state for end in self._ended.values())),
             kinds=dict(Counter(one.job.kind for one in self._submitted.values())),
             faults=dict(self._faults.injected),
             calls=seen,
@@ -361,18 +359,15 @@ def record(outcome: Outcome) -> None:
 
 def fragment(outcome: Outcome) -> str:
     """Return the run's figures as a part of a Markdown page."""
-    counts = {"Ends": outcome.states, "Submissions": outcome.kinds, "Faults": outcome.faults}
-    listed = {
-        what: ", ".join(f"{count} {name}" for name, count in sorted(each.items())) for what, each in counts.items()
-    }
+    faults = ", ".join(f"{count} {name}" for name, count in sorted(outcome.faults.items()))
     found = "".join(f"- {line}\n" for line in outcome.findings) or "Nothing was left, drained or untold.\n"
     return (
-        f"{outcome.jobs} jobs of two users on four nodes (seed {outcome.seed}), {outcome.seconds / 60:.0f} minutes, "
-        f"{len(outcome.calls)} hooks, {outcome.events} audit events. When the reserve of a full state disk "
+        f"{outcome.jobs} jobs of {len(outcome.kinds)} kinds and of two users on four nodes (seed {outcome.seed}), "
+        f"{outcome.seconds / 60:.0f} minutes, {len(outcome.calls)} hooks, "
+        f"{outcome.events} audit events. When the reserve of a full state disk "
         f"was used up, {outcome.printed} events went to syslog, and {outcome.unrecorded} jobs whose image was in the "
         "store failed and were told.\n\n"
-        + "".join(f"- {what}: {words}.\n" for what, words in listed.items())
-        + f"\n{_judgement(outcome.judged)}\n{found}"
+        f"Faults: {faults}.\n\n{_judgement(outcome.judged)}\n{found}"
     )
 
 
