@@ -66,8 +66,8 @@ GROUPS = {
         "`python -c 'import torch, numba'` from a tree of small files. The volume is GlusterFS 10.3, one brick in "
         "memory and one client, all on this machine; each operation takes a round trip longer (`delay-gen`). Cold: "
         "the file system is mounted anew and the kernel's caches are dropped. Again: at once after that. CPU time is "
-        "with that of the volume's client and brick: where processes take all CPUs, the ratio is that of CPU times. With "
-        "the copy, the look-ups of the tree's path are left.",
+        "with that of the volume's client and brick: where processes take all CPUs, the ratio is that of CPU times. "
+        "With the copy, the look-ups of the tree's path are left.",
     ),
     "jobs": Group(
         "A job's own clock",
