@@ -7,7 +7,7 @@ so that waiters find it.
 The importer's result is claimed before it is checked (docs/threats.md, row 11). The importer's processes are dead by
 then. `claim` checks an inode and not a name: it is a regular file with one link, owned by the import account. `claim`
 makes it root's and read-only, and proves by a read lease that no descriptor or mapping for writing is left: the kernel
-grants one only then (fcntl(2), F_SETLEASE). The validated inode is the one that is copied (docs/adr/0002).
+grants one only then (fcntl(2), F_SETLEASE). The validated inode is the one that is copied (docs/adr/index.md, 2).
 """
 
 from __future__ import annotations
