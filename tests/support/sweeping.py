@@ -53,10 +53,10 @@ class Killed(NamedTuple):
 
 
 def chosen(cases: Sequence[Case], *, whole: bool) -> list[Case]:
-    """Return all cases, or one of SWEEP_SHARE (40), by SWEEP_SEED."""
+    """Return all cases, or one of SWEEP_SHARE (80), by SWEEP_SEED."""
     if whole:
         return list(cases)
-    number = -(-len(cases) // int(os.environ.get("SWEEP_SHARE", "40")))
+    number = -(-len(cases) // int(os.environ.get("SWEEP_SHARE", "80")))
     # S311: no secret
     picked = random.Random(os.environ.get("SWEEP_SEED", "1")).sample(range(len(cases)), number)
     return [cases[index] for index in sorted(picked)]

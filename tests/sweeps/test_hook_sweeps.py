@@ -9,7 +9,7 @@ After an error, and after a kill, the same hook runs again, and what comes after
 reader of the store and the node judges (`tests.support.judge`): after a kill nothing in the store is half, at last
 nothing of the job is left.
 
-`make test` takes a fortieth of the cases, `make test-all` all of them.
+`make test` takes an eightieth of the cases, `make test-all` all of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Packing and comparing a tree, killed before every change: nothing half is published, and the next run has it done.
 
-`make test` takes a fortieth of the cases, `make test-all` all of them.
+`make test` takes an eightieth of the cases, `make test-all` all of them.
 """
 
 from __future__ import annotations
