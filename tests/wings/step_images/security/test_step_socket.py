@@ -246,11 +246,14 @@ def test_without_roots_socket_the_step_imports_for_itself(
         if kind == "removed":
             path.unlink()
         else:
-            own = site.cluster.account(BOB).home / "own.sock"
+            account = site.cluster.account(BOB)
+            own = path.parent / "bob" / "own.sock"  # no rename leaves a file system, and /run may be one
+            own.parent.mkdir()
+            os.chown(own.parent, account.uid, account.gid)
+            stack.callback(shutil.rmtree, own.parent)
             code = (
                 f"import socket as s, time; o = s.socket(s.AF_UNIX); o.bind({str(own)!r}); o.listen(); time.sleep(60)"
             )
-            account = site.cluster.account(BOB)
             listener = subprocess.Popen(
                 [sys.executable, "-c", code], user=account.uid, group=account.gid, extra_groups=[]
             )
