@@ -118,6 +118,26 @@ def test_doctor_finds_nothing_in_a_pod(site: Site, cluster: PodCluster, profile:
     assert set(found(cluster, "n1")) - {"store.space", "node.space"} == {"store.mount", "store.root"}
 
 
+def test_the_policy_is_a_config_map(site: Site, cluster: PodCluster, profile: str) -> None:
+    """As Kubernetes mounts and changes it: the next job has the policy of the version in force."""
+    config = cluster.base / "config"
+    config.mkdir()
+    config.chmod(0o777)
+    (config / "policy.yaml").symlink_to("..data/policy.yaml")
+    text = (site.etc / "policy.yaml").read_text()
+    for said in ("one", "two"):
+        version = config / f"..2026_{said}"
+        version.mkdir(mode=0o755)
+        (version / "policy.yaml").write_text(text.replace("{name: all,", f"{{name: all, env: {{SAID: {said}}},"))
+        (config / "..data_tmp").symlink_to(version.name)
+        (config / "..data_tmp").rename(config / "..data")
+        if said == "one":
+            cluster.in_pod("n2", "mount", "-o", "bind,ro", str(config), str(site.etc))
+        assert run(site, "#!/bin/sh\necho $SAID\n", "n2")[1] == f"{said}\n"
+    assert not {check for check in found(cluster, "n2") if check.startswith("policy.")}
+    cluster.in_pod("n2", "umount", str(site.etc))
+
+
 def test_doctor_names_what_a_pod_lacks(site: Site, cluster: PodCluster, profile: str) -> None:
     """Loop devices; a volume below the workspaces; the program that does what systemd does elsewhere."""
     run(site, MAKE, "n3")
