@@ -22,7 +22,7 @@ from warmstart.profiles import registry
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = "docs/reference/profiles.md"
 RESULTS = "docs/results"
-COLUMNS = ("profile", "run with", "on", "cold", "warm", "damaged, refused")
+COLUMNS = ("profile", "run with", "on", "cold, warm")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
 _TABLE = re.compile(re.escape(HEAD) + r"(?:\|.*\n)*")
 EXPERIMENTAL = "*experimental*: its entries were only made by hand"
@@ -72,10 +72,8 @@ def _of_tests(runs: list[Result]) -> Iterator[tuple[str, ...]]:
         yield (
             f"`{run.profile}`",
             " ".join(next(iter(run.tools.items()))) + (f" (`{argument}`)" if argument else ""),
-            f"{_hardware(run.hardware)}, {run.date}",
-            _counters(*run.cold),
-            _counters(*run.warm),
-            f"{run.damaged}, {run.refused}",
+            _hardware(run.hardware),
+            _seconds(run.cold.seconds, run.warm.seconds),
         )
 
 
@@ -97,9 +95,8 @@ def _of_gpu(found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
             yield (
                 f"`{profile}`",
                 f"{tool['tool']}{f': {versions}' if versions else ''} ([make gpu](../gpu.md))",
-                f"{found['gpu']}, driver {found['driver']}, {tool['date']}",
-                *(_counters(job["hits"], job["misses"], job["seconds"]) for job in (cold, warm)),
-                "",
+                f"{found['gpu']}, driver {found['driver']}",
+                _seconds(cold["seconds"], warm["seconds"]),
             )
 
 
@@ -109,9 +106,8 @@ def _hardware(hardware: dict[str, str]) -> str:
     return f"{hardware['gpu']}, driver {hardware['driver']}"
 
 
-def _counters(hits: int | None, misses: int | None, seconds: float) -> str:
-    """Return a job's hits of its look-ups, and its time; a tool without counters has None."""
-    return f"{seconds:.2f} s" if hits is None else f"{hits}/{hits + (misses or 0)}, {seconds:.2f} s"
+def _seconds(cold: float, warm: float) -> str:
+    return f"{cold:.2f} s, {warm:.2f} s"
 
 
 def mislabelled(tried: Tried) -> list[str]:
