@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest import mock
 
 # What hooks import late is imported here once, and not in each of thousands of children.
 import filelock  # noqa: F401
@@ -48,21 +49,25 @@ from warmstart.errands import registry
 from warmstart.harvest.deferred import REMOVALS
 from warmstart.harvest.live import ROUNDS
 from warmstart.host.deadline import after
-from warmstart.host.files import ensure_dir, opened_dir, remove_tree
+from warmstart.host.files import ensure_dir, ensure_path, opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.images import choice
+from warmstart.images import choice, unpacks
 from warmstart.images.imports import making, requests
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
+from warmstart.images.unpacked import ImageKey
+from warmstart.images.unpacks import UNPACKS
 from warmstart.paths import SPARE, Installation, NodePaths
+from warmstart.policy.current import current_policy
 from warmstart.seed.wanted import FETCHES, Wanted
 
 NODE = "n1"
 JOB, NEIGHBOUR = 90_000_007, 90_000_008  # ids that no cluster of another test has
 USER, OTHER = ("ws-alice", 64201), ("ws-bob", 64202)
 IMAGE, WANTED = "reg.example.com/team/tool:1", "reg.example.com/team/wanted:1"
+OTHER_IMAGE = "reg.example.com/team/other:1"  # which no job has
 KIND = f"{os.uname().machine}.oci2"
 MADE = "made"  # the copy of a site where nothing but its making has happened
 LATER_S = 2 * 86_400.0  # what those left that died stays for a day, at most
@@ -70,12 +75,13 @@ SETTLED_S = 3600.0  # then what a job has written is harvested while it runs
 POLICY = """\
 version: 1
 paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl, scontrol: {base}/scontrol,
-         cache: {base}/constant/cache}}
+         cache: {base}/constant/cache, shelf: {base}/shelf}}
 store_user: daemon
 import_user: bin
 validate_user: sys
 constant_path: namespace
-images: {{registries: [reg.example.com], importer: oci, wait: 3s, tag_ttl: 30d}}
+images: {{registries: [reg.example.com], importer: oci, wait: 3s, tag_ttl: 30d,
+          unpack: {{wait: 3s, any_disk: true}}}}
 seed: {{fetch_budget: 3s}}
 harvest: {{budget: 30s, while_running: 10m}}
 rules:
@@ -90,6 +96,7 @@ HOOKS = (
     "epilog",
     "job-container",
     "import",
+    "unpack",
     "background",
     "rounds",
     "flush",
@@ -135,7 +142,12 @@ class HookSite:
         policy = "".join([POLICY, *rules, *(wing.policy for wing in OF_WINGS)]).format(base=self.base, top=top)
         self.installation = command_line.installed(self.base, policy)
         self._image = squashfs(top / "ready.sqsh", 40_000)
-        self._publish_image()
+        self._trees = {image: self._publish_image(image) for image in (IMAGE, OTHER_IMAGE)}
+        ensure_path(self.paths.state, 0o700)  # makes it a node
+        self._to_unpack = IMAGE
+        self._ask()
+        self.run("unpack")
+        self._to_unpack = OTHER_IMAGE
         for number, (user, job) in enumerate(((USER, JOB), (OTHER, NEIGHBOUR))):
             self.run("prolog", job, user)
             self.work(number, job)
@@ -157,7 +169,7 @@ class HookSite:
     def _identity(self, name: str) -> Identity:
         return Identity(name, *pwd.getpwnam(name)[2:4])
 
-    def _publish_image(self) -> None:
+    def _publish_image(self, reference: str) -> ImageKey:
         site = Site(
             store=ImageStoreClient.of(self._identity("daemon"), str(self.store)),
             importer=self._importer,
@@ -170,7 +182,7 @@ class HookSite:
             paths=NO_NODE,
         )
         with site.store:
-            making.obtain(parse(IMAGE), site, after(60))
+            return ImageKey(making.obtain(parse(reference), site, after(60)).name)
 
     def _importer(self, *_: object) -> Ready:
         return Ready(self._identity("bin"), str(self._image))
@@ -190,6 +202,7 @@ class HookSite:
             "audit",
             "policy",
             "state",
+            "shelf",
             *(wing.part for wing in OF_WINGS if wing.part),
             "constant path",
         )
@@ -217,6 +230,8 @@ class HookSite:
                 errands.hasten(next(errand for errand in errands.all() if errand.key.startswith(f"{JOB}.")))
         elif hook == "import":
             self._request()
+        elif hook == "unpack":
+            self._ask()
         elif hook == "background":
             self._want()
             self._leave()
@@ -245,6 +260,13 @@ class HookSite:
         )  # fmt: skip
         assert requests.submit(self.paths, request, 3600) == ""
         self._key = request.key
+
+    def _ask(self) -> None:
+        """Have the image unpacked."""
+        policy = current_policy(self.installation, keep=True).policy
+        key, asker = self._trees[self._to_unpack], Asker(JOB, USER[1], USER[0], "test")
+        with mock.patch.object(Errands, "start_due"):
+            assert unpacks.ask(policy, self.paths, self._to_unpack, key, asker) == ""
 
     def _want(self) -> None:
         """Have the user's bundle fetched, of which this node has the beginning only."""
@@ -299,7 +321,7 @@ class HookSite:
     def _unmount(self) -> None:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
         points = [point for line in lines if (point := line.split()[4]).startswith(f"{self.base}/")]
-        for point in reversed(points):
+        for point in sorted(points, reverse=True):  # what lies below another one first
             subprocess.run(["umount", "-l", point], check=True)
 
     def run(self, hook: str, job: int = JOB, user: tuple[str, int] = USER) -> None:
@@ -324,6 +346,7 @@ class HookSite:
             "epilog": lambda: epilog.main(prefix),
             "job-container": lambda: job_container.main(prefix),
             "import": lambda: self._import(prefix),
+            "unpack": lambda: background.main(prefix, [UNPACKS.name, NODE, self._trees[self._to_unpack].tree]),
             "background": lambda: max(background.main(prefix, [what, NODE]) for what in registry.kinds()),
             "rounds": lambda: background.main(prefix, [ROUNDS.name]),
             "flush": lambda: flush.main(prefix),
@@ -414,6 +437,7 @@ class HookSite:
         found = judge.store_problems(self.store, settled=settled)
         if settled:
             found += judge.node_problems(self.workspace, self.base / "var/lib/warmstart", JOB)
+            found += judge.shelf_problems(self.base / "shelf")
             found += [
                 f"{path}: is left" for wing in OF_WINGS if wing.part for path in (self.base / wing.part).glob("*")
             ]

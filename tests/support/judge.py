@@ -175,3 +175,14 @@ def node_problems(workspace: Path, state: Path, job: int) -> list[str]:
         if file.startswith(f"{workspace}/{job}.") or (file.endswith("(deleted)") and file.startswith(f"{workspace}/")):
             wrong.append(f"{loop}: is attached to {file}")
     return wrong
+
+
+def shelf_problems(shelf: Path) -> list[str]:
+    """Return what is wrong on a shelf with unpacked images, all of whose jobs are over."""
+    wrong = [f"{path}: is left" for path in shelf.glob(".*")]
+    for path in shelf.glob("*/images/*"):
+        if "." in path.name:
+            wrong.append(f"{path}: is left")
+        elif {below.name for below in path.iterdir()} != {"about.json", "tree"}:
+            wrong.append(f"{path}: is half")
+    return wrong

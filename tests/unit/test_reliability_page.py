@@ -85,8 +85,8 @@ def test_reports_say_when_and_of_which_commit_they_are(monkeypatch: pytest.Monke
 
 
 def test_each_program_that_slurm_or_systemd_starts_as_root_is_swept() -> None:
-    """`maintain` is a command, imports and rounds are errands; `timers` only starts others; the rest is the user's."""
+    """`maintain` is a command, and three hooks are errands; `timers` only starts others; the rest is the user's."""
     programs = set(re.findall(r"\$3/([a-z-]+)\"", (TESTS.parent / "packaging/functions.sh").read_text()))
     programs |= wing.programs().keys()
     others = {"apptainer-environment", "pyxis-importer", "task-prolog", "timers"}
-    assert programs - others == set(HOOKS) - {"import", "maintain", "maintain-store", "rounds"}
+    assert programs - others == set(HOOKS) - {"import", "unpack", "maintain", "maintain-store", "rounds"}
