@@ -141,8 +141,8 @@ def _show(summary: Summary) -> None:
     )
     _uses("profile", summary.profiles)
     _uses("user", summary.by_user)
-    cold = [(cold.user, cold.times, _reasons(cold.why)) for cold in summary.cold_by_user]
-    _table(("user", "began cold", "because"), cold)
+    cold = [(cold.user, cold.times, cold.unknown, _reasons(cold.why)) for cold in summary.cold_by_user]
+    _table(("user", "began cold", "use unknown", "because"), cold)
     _counts("cold, although there were entries", summary.cold_anyway)
     _counts("early deaths after warm starts", summary.suspicions)
     unsettled = [(one.profile, one.user, one.jobs, one.why) for one in summary.unsettled]

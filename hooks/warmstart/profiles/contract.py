@@ -27,6 +27,7 @@ UNTOUCHED = "untouched"  # not used, as far as can be seen
 AROUND = "around"  # it left nothing to see, and says that a variable of the profile had another value than ours
 SUSPECTED = "suspected"  # it began cold because of how another job ended, which says nothing of how it used the cache
 USES = (HIT, BUILT, UNKNOWN, UNTOUCHED, AROUND, SUSPECTED)
+UNUSED = frozenset({UNTOUCHED, AROUND})  # of such a cache it does not matter whether it was cold
 
 
 def _never(_: str) -> bool:

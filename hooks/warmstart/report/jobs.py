@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from warmstart.audit.runs import DRAINED, EPILOG, OBSERVED, PROLOG, REFUSED, Run
+from warmstart.profiles.contract import UNUSED
 
 MOST_JOBS = 20_000
 # States, by what a job's hooks did.
@@ -30,7 +31,7 @@ class Job(NamedTuple):
     prolog: float  # seconds, the longest
     epilog: float
     warm: tuple[str, ...]  # profiles
-    cold: dict[str, str]  # profile → reason
+    cold: dict[str, str]  # profile → reason; without those that it did not use, as far as epilogs saw
     images: tuple[str, ...]  # references and digests
     why: str  # it was refused, its node was drained, or it got nothing
     bundles: tuple[str, ...]  # ids of those that it was seeded from
@@ -76,7 +77,9 @@ def _job(runs: list[Run]) -> Job:
     warm_sets, cold_sets = _starts(sets)
     # A tool runs in a step's image or outside: what began with entries says more than what had none to begin with.
     warm = [*(name for name in warm if name not in cold_sets), *warm_sets]
-    cold = {name: why for name, why in (cold | cold_sets).items() if name not in warm_sets}
+    uses = {(harvest.profile, harvest.use in UNUSED) for run in ordered for harvest in run.harvests if harvest.use}
+    unused = {name for name, is_unused in uses if is_unused and (name, False) not in uses}
+    cold = {name: why for name, why in (cold | cold_sets).items() if name not in warm_sets and name not in unused}
     return Job(
         job=ordered[0].job,
         user=next((run.user for run in ordered if run.user), ""),

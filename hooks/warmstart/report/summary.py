@@ -48,6 +48,7 @@ MOST_PERIODS = 4000  # days: ten years
 # In `cold`: nothing was there, or nothing was wanted.
 _NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh", SAMPLED})
 _HOOKS = frozenset({PROLOG, EPILOG, "job-container", *wing.programs()})
+_Job = tuple[str, str, int]  # cluster, node, id
 _FOUND = frozenset({"reused", "stale"})
 
 
@@ -94,10 +95,14 @@ class Counted(NamedTuple):
 
 
 class ColdStarts(NamedTuple):
-    """How often profiles of a user's jobs began cold on a node, and why, the most frequent reasons first."""
+    """How often profiles of a user's jobs began cold on a node, and why, the most frequent reasons first.
+
+    Those that the jobs then did not use are left out.
+    """
 
     user: str
     times: int
+    unknown: int  # of these: nobody has seen whether the job used it
     why: tuple[Counted, ...]
 
 
@@ -264,7 +269,9 @@ class _Adding:
         self._users, self._nodes, self._clusters = (Tally[str](MOST_DISTINCT) for _ in range(3))
         # By use, profile, and user or period.
         self._user_uses, self._period_uses = (Tally[tuple[str, ...]](MOST_DISTINCT) for _ in range(2))
-        self._why_cold = Tally[tuple[str, ...]](MOST_DISTINCT)  # by user and reason
+        # By user, reason, and "unknown" if nobody saw whether it was used; and those of jobs without an end so far.
+        self._why_cold = Tally[tuple[str, ...]](MOST_DISTINCT)
+        self._open_cold: dict[_Job, list[tuple[str, str, str]]] = {}  # profile, user, reason
         self._settling: dict[tuple[str, str], SettlingProfile] = {}
         self._own = set[tuple[str, str, str, str, int]]()  # variable, profile, user, cluster and job
         self._images, self._references = dict[str, _Image](), Tally[str](MOST_IMAGES)
@@ -314,6 +321,7 @@ class _Adding:
         self._warm_sets += bool(run.set_of and run.warm)
         if run.hook == PROLOG or run.set_of:
             self._add_cold(run)
+        self._settle_cold(run)
 
     def _add_running(self, run: Run) -> None:
         if any(harvest.running for harvest in run.harvests) and len(self._of_running) < MOST_DISTINCT:
@@ -333,10 +341,30 @@ class _Adding:
     def _add_cold(self, run: Run) -> None:
         for profile, reason in run.cold.items():
             if reason != SAMPLED:
-                self._why_cold.add((run.user, kind_of(reason)))
+                job = (run.cluster, run.node, run.job)
+                self._open_cold.setdefault(job, []).append((profile, run.user, kind_of(reason)))
+                if len(self._open_cold) > MOST_DISTINCT:
+                    self._count_cold(self._open_cold.pop(next(iter(self._open_cold))), contract.UNKNOWN)
             if reason not in _NO_ENTRY:
                 told = kind_of(reason) if kind_of(reason) == ON_SUSPICION else reason  # each names a job
                 self._cold.add(f"{profile}: {told}")
+
+    def _settle_cold(self, run: Run) -> None:
+        """Count what began cold and was used, as its harvest has seen."""
+        job = (run.cluster, run.node, run.job)
+        uses = {harvest.profile: harvest.use for harvest in run.harvests if harvest.use}
+        if not uses or job not in self._open_cold:
+            return
+        found = self._open_cold.pop(job)
+        for use in {*uses.values()} - contract.UNUSED:
+            seen = contract.UNKNOWN if use == contract.UNKNOWN else ""
+            self._count_cold([cold for cold in found if uses.get(cold[0]) == use], seen)
+        if left := [cold for cold in found if cold[0] not in uses]:
+            self._open_cold[job] = left
+
+    def _count_cold(self, found: Iterable[tuple[str, str, str]], seen: str) -> None:
+        for _, user, reason in found:
+            self._why_cold.add((user, reason, seen))
 
     def _add_use(self, run: Run, harvest: Harvest) -> None:
         if harvest.use not in contract.USES:
@@ -411,10 +439,16 @@ class _Adding:
         return Saved(saved, counted, unknown)
 
     def _cold_by_user(self) -> tuple[ColdStarts, ...]:
-        reasons: dict[str, list[Counted]] = {}
-        for (user, reason), count in self._why_cold.items():
-            reasons.setdefault(user, []).append(Counted(reason, count))
-        found = [ColdStarts(user, sum(one.times for one in why), tuple(why)) for user, why in reasons.items()]
+        for job in [*self._open_cold]:
+            self._count_cold(self._open_cold.pop(job), contract.UNKNOWN)
+        reasons, unknown = defaultdict[str, Counter[str]](Counter), Counter[str]()
+        for (user, reason, seen), count in self._why_cold.items():
+            reasons[user][reason] += count
+            unknown[user] += count if seen else 0
+        found = [
+            ColdStarts(user, why.total(), unknown[user], tuple(Counted(*one) for one in why.most_common()))
+            for user, why in reasons.items()
+        ]
         return tuple(sorted(found, key=lambda cold: (-cold.times, cold.user))[:TOP])
 
     def _unsettled(self) -> tuple[Unsettled, ...]:

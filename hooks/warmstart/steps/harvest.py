@@ -562,7 +562,7 @@ class _ProfileHarvest:
         """Say what an early death means for the cache that the job began with. The head node's word is enough."""
         record, use = self._context.record, self._done(collected)
         suspicion = record.suspicions.get(self._profile.name, "")
-        if not record.head or use in (contract.UNTOUCHED, contract.AROUND):
+        if not record.head or use in contract.UNUSED:
             return
         if suspicion and use == contract.BUILT:
             from warmstart.store import evidence  # few jobs die

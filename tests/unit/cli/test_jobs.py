@@ -95,4 +95,4 @@ def test_jobs_of_this_host(entry_site: EntrySite) -> None:
     (job,) = entry_site.json("jobs")
     assert (job["job"], job["state"], job["cold"]) == (7, "running", {"numba": "nothing-published"})
     assert epilog.main(entry_site.installation.prefix) == 0
-    assert [job["state"] for job in entry_site.json("jobs", "--cold")] == ["done"]
+    assert [(job["state"], job["cold"]) for job in entry_site.json("jobs")] == [("done", {})]  # it used nothing

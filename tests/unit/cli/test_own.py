@@ -39,7 +39,7 @@ def test_users_are_told_of_both_hooks_after_the_end(as_user: EntrySite) -> None:
         ("epilog", "ok", True),
     ]
     (job,) = as_user.json("jobs")
-    assert (job["job"], job["state"], job["cold"]) == (7, "done", {"numba": "nothing-published"})
+    assert (job["job"], job["state"], job["cold"]) == (7, "done", {})
 
 
 def test_a_refused_job_is_one_after_its_end(as_user: EntrySite) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warmstart.audit.runs import OBSERVED, Failure, ImageUse, Run, Seeding
+from warmstart.audit.runs import OBSERVED, Failure, Harvest, ImageUse, Run, Seeding
 from warmstart.report import jobs
 from warmstart.report.jobs import Job, of_runs
 
@@ -35,6 +35,25 @@ def test_a_job_on_two_nodes() -> None:
     assert (found.prolog, found.epilog, found.slowest) == (5.0, 1.0, 5.0)
     assert (found.uses_image("a:1"), found.uses_image("sha256:ab"), found.uses_image("b:1")) == (True, True, False)
     assert found.state == "running"  # n2 has had no epilog
+
+
+@pytest.mark.parametrize(
+    ("uses", "is_cold"),
+    [
+        (("untouched", "around"), False),
+        (("untouched", "built"), True),
+        (("unknown", ""), True),
+        (("", "untouched"), False),
+    ],
+)
+def test_what_a_job_did_not_use_is_not_cold(uses: tuple[str, str], is_cold: bool) -> None:
+    """On any node that has seen it."""
+    ends = [
+        run("epilog", node=f"n{number}", at=9, harvests=[Harvest("numba", 0, 0, 0, 0, 0.1, use=use)])
+        for number, use in enumerate(uses)
+    ]
+    found = only(*(run(node=f"n{number}", cold={"numba": "nothing-published"}) for number in range(2)), *ends)
+    assert bool(found.cold) is is_cold
 
 
 def test_a_job_is_as_warm_as_the_images_of_its_steps() -> None:

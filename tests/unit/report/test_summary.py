@@ -135,6 +135,17 @@ def test_who_goes_around_a_cache() -> None:
     assert found.caches.percent == "0.0%"
 
 
+def test_what_was_not_used_did_not_begin_cold() -> None:
+    """Of what nobody saw it is said; a job that is requeued counts for each of its starts."""
+    cold = dict.fromkeys(("numba", "triton", "jax", "vllm"), "nothing-published")
+    uses = {"numba": "untouched", "triton": "around", "jax": "built", "vllm": "unknown"}
+    end = epilog(*(Harvest(name, 0, 0, 0, 0, 0.1, use=use) for name, use in uses.items()))
+    (alice,) = summarize([prolog(cold=cold), end]).cold_by_user
+    assert (alice.times, alice.unknown, alice.why) == (2, 1, (Counted("nothing-published", 2),))
+    (alice,) = summarize([prolog(cold=cold), prolog(cold=cold), prolog(cold=cold, node="n2"), end]).cold_by_user
+    assert (alice.times, alice.unknown) == (8, 6)
+
+
 def test_why_it_was_cold() -> None:
     """Only if there was something that could have been had."""
     cold = {

@@ -161,10 +161,11 @@ def _cold(cold: Sequence[ColdStarts]) -> str:
             _cell(one.user),
             _cell(", ".join(f"{why.times:,} {why.name}" for why in one.why[:MOST_REASONS])),
             _numeric(f"{one.times:,}"),
+            _numeric(f"{one.unknown:,}"),
         )
         for one in cold
     ]
-    return _table("Whose caches began cold", ("", "because", "times"), rows)
+    return _table("Whose caches began cold", ("", "because", "times", "use unknown"), rows)
 
 
 def _unsettled(unsettled: Sequence[Unsettled]) -> str:
