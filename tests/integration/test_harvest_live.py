@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster import mounts
 from tests.cluster.accounts import ALICE
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site, result
@@ -139,6 +140,13 @@ def published(site: Site, profile: str) -> dict[str, dict[str, str]]:
     return found
 
 
+def require_same(site: Site, cache: Path, profile: str) -> None:
+    """Require that what readers have is what a job's cache has, byte for byte."""
+    for files in published(site, profile).values():
+        for name, digest in files.items():
+            assert hashlib.sha256((cache / profile / name).read_bytes()).hexdigest() == digest
+
+
 def test_a_replica_is_warm_while_the_first_one_serves(live: Site) -> None:
     """After each wave; by the job's own word, too; and its end adds nothing but what came last."""
     for module in MODULES.values():
@@ -160,11 +168,8 @@ def test_a_replica_is_warm_while_the_first_one_serves(live: Site) -> None:
     assert warm(live, "numba array", "n3") == (2, 0)
     assert warm(live, "jax", "n2") == (3, 0)
     for profile in ("numba", "jax"):
-        there = published(live, profile)
-        assert there
-        for files in there.values():
-            for name, digest in files.items():
-                assert hashlib.sha256((server.cache / profile / name).read_bytes()).hexdigest() == digest
+        assert published(live, profile)
+        require_same(live, server.cache, profile)
     story = live.command("explain", str(server.id)).stdout
     assert "while the job ran" in story
     live.cluster.cancel(server.id)
@@ -245,6 +250,23 @@ def test_in_an_overlay(live: Site) -> None:
         assert third.run('ls "$NUMBA_CACHE_DIR"/*/*.nbi').split() == [
             f"{third.variables['NUMBA_CACHE_DIR']}/{name}.nbi" for name in names[:3]
         ]
+
+
+def test_a_full_stage(live: Site) -> None:
+    """A round brings what there is room for, each entry whole; the end brings the rest."""
+    some = range(16)  # each has two files, so two pages of a tmpfs
+    brought = []
+    with a_job(live, 951004) as job:
+        write(live, job, *some)
+        time.sleep(FIRST_S / 10 + 0.5)
+        for size in ("24k", "96k", "160k"):
+            Path(job.variables["WARMSTART_CACHE"], ".harvest").touch()
+            with mounts.tmpfs(live.var / "n1/stage", size):
+                look(live, settle_s=0)
+            brought.append(len(published(live, "numba")))
+            require_same(live, Path(job.variables["WARMSTART_CACHE"]), "numba")
+    assert 0 < brought[0] < brought[1] < brought[2] < len(some)
+    assert {*published(live, "numba")} == {name for name, _ in map(numba_entry, some)}
 
 
 def test_a_job_on_several_nodes_is_brought_back_as_a_whole(live: Site) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -21,7 +22,7 @@ from tests.cluster.cluster import Cluster, JobResult
 from tests.cluster.config import Namespace
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
-from tests.cluster.site import Site
+from tests.cluster.site import RULES, Site
 from tests.integration.test_constant_path import version
 from tests.support.numba_entries import numba_entries
 from tests.wings.step_images.steps import answering, importer, served
@@ -132,6 +133,26 @@ def test_a_step_on_two_nodes_has_caches_on_each(asked: Site, fresh_image: Callab
     asked.cluster.wait_idle()
     wait_until("the merge", lambda: any(asked.audit("--event", "bundle.published")), 60)
     assert found(container.job(image, node="n3,n4", options=("--nodes=2",))) == ["warm", "warm"]
+
+
+def test_what_a_container_compiled_is_warm_while_its_job_goes_on(asked: Site, fresh_image: Callable[[], str]) -> None:
+    """At its own word, by a file at the top of what it sees."""
+    image, container = fresh_image(), Container(asked, 764)
+    step = f"#!/bin/sh\nsrun {container.program} {image}\n"
+    asked.write_policy(f"harvest: {{while_running: 10s}}\n{RULES}")
+    job = asked.cluster.submit(f"{step}sleep 600\n", ALICE, "--nodelist=n1")
+    try:
+        wait_until("the step", lambda: "cold" in asked.cluster.job(job).output, 60)
+        (cache,) = (asked.workspace / "n1").glob(f"{job}.*/sets/*/cache")
+        (cache / ".harvest").touch()
+        time.sleep(1.5)  # what was written has settled then
+        subprocess.run([asked.cluster.prefix / "libexec/warmstart/background", "rounds"], check=True)
+        second = asked.cluster.submit(step, ALICE, "--nodelist=n2")
+        assert found(asked.cluster.wait(second, 60)) == ["warm"]
+    finally:
+        asked.cluster.cancel(job)
+        asked.finish(job)
+        asked.write_policy()
 
 
 @pytest.mark.parametrize("how", ["cancelled", "requeued"])
