@@ -69,7 +69,7 @@ OTHERS = {
     "Two at once": "orders-*.md",
     "On GlusterFS": "glusterfs.md",
     "Load": "load.md",
-    "Cold images": "cold-*.md",
+    "Hostile images": "hostile.md",
 }
 INTROS = {"Two at once": ORDERS_INTRO}
 

@@ -37,7 +37,7 @@ COMMANDS = {
 
 def test_the_recipes_are_found() -> None:
     """The patterns above read the page."""
-    assert [*RECIPES] == [f"Add {what}" for what in ("a profile", "a step", "a policy key", "a doctor check")]
+    assert [*RECIPES] == [f"Add {what}" for what in ("a profile", "a policy key", "a doctor check")]
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ import random
 import shutil
 import subprocess
 import sys
-import time
-from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +18,6 @@ import pytest
 from tests.fuzz import layers
 from tests.support.hostile_layers import ATTACKS, BOUNDS, MIB, alike, streamed
 from tests.support.layer_stacks import Item, archive, packed, write_packed
-from tests.support.reports import write_fragment
 from tests.support.tar_headers import END, header, padded, pax
 from warmstart.images.importers import flatten, layer_reader
 from warmstart.images.importers.layer_reader import ImageBounds
@@ -97,26 +94,15 @@ def test_packing_takes_no_longer_than_an_honest_image(tmp_path: Path, monkeypatc
 
 @pytest.mark.sweep
 def test_mutated_images_cost_no_more_than_they_are(tmp_path: Path) -> None:
-    """Those of the fuzzer, by the program as imports start it, with mksquashfs. The figures go into reliability."""
-    statuses, longest, memory = Counter[int](), 0.0, 0
+    """Those of the fuzzer, by the program as imports start it, with mksquashfs."""
     for seed in range(MUTATED):
         made = layers.written(tmp_path / "blobs", layers.image(random.Random(seed)))
         place = tmp_path / str(seed)
         write_packed(place / "layout", [(Path(one.path).read_bytes(), one.diff_id[7:]) for one in made])
-        started = time.monotonic()
         result = ended(place, layers.BOUNDS)
-        longest, memory = max(longest, time.monotonic() - started), max(memory, result.memory)
-        statuses[result.status] += 1
         assert result.status in {0, flatten.UNSUPPORTED, flatten.UNSUPPORTED_ZSTD, flatten.INVALID, flatten.TOO_LARGE}
         assert result.memory < MOST_MEMORY
         shutil.rmtree(place)
-    left = statuses[flatten.UNSUPPORTED] + statuses[flatten.UNSUPPORTED_ZSTD]
-    write_fragment(
-        "cold-5-mutated.md",
-        f"Of {MUTATED} images with layers that the fuzzer made, {statuses[0]} were packed, {left} left to the unpacker "
-        f"after all was read, {statuses[flatten.INVALID]} refused as malformed, {statuses[flatten.TOO_LARGE]} as too "
-        f"large. The longest took {longest:.1f} s, and no process more than {memory / MIB:.0f} MiB.\n",
-    )
 
 
 def test_names_meet_a_limit_of_memory(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_eight_users_and_every_hostile_image(site: Site, tmp_path: Path) -> None
             site.wait_imports(60)
             site.forget_imports()
     write_fragment(
-        "cold-4-hostile.md",
+        "hostile.md",
         f"Seven users want {IMPORTS.most} small images each on one node (`images.parallel: 2`), alone and beside a "
         f"user who has asked first for {len(hostile)} hostile ones: every kind of row 45 of the threats, and one of a "
         "registry that trickles. Seconds until an image is there:\n\n"

@@ -60,12 +60,12 @@ def test_the_page_counts_what_the_sweeps_found(tmp_path: Path) -> None:
 
 def test_figures_stay_with_their_date_until_there_are_others(tmp_path: Path) -> None:
     """`make fuzz` leaves nothing of the sweeps."""
-    for name in ("cold-a", "cold-b", "load"):
+    for name in ("orders-a", "orders-b", "load"):
         (tmp_path / f"{name}.md").write_text(f"day {name}\n{name} was measured\n")
     before = reliability.page(tmp_path)
-    assert "\nMade on day cold-a; day cold-b.\n\ncold-a was measured\n\ncold-b was measured\n" in before
+    assert "\nMade on day orders-a; day orders-b.\n\norders-a was measured\n\norders-b was measured\n" in before
     (tmp_path / "load.md").write_text("a later day\nmore\n")
-    for path in tmp_path.glob("cold-*"):
+    for path in tmp_path.glob("orders-*"):
         path.unlink()
     after = reliability.page(tmp_path, before)
     assert after == before.replace("day load.\n\nload was measured", "a later day.\n\nmore")

@@ -2,9 +2,15 @@
 
     python -m tools.real.images LAYERS
 
-Run it as `tools.real` (CONTRIBUTING.md). LAYERS is a directory with `base.tar`, `hello.tar` and `tree.tar`. Under the
-real pyxis each image's two squashfs files are started with and without the entry point. Prints what differs; ends with
-1 if that is not what docs/reference/images.md lists.
+Run it as `tools.real` (CONTRIBUTING.md). LAYERS is a directory with `base.tar`, `hello.tar` and `tree.tar`:
+
+    apt-get download hello tree
+    for_a_shell=base-files,base-passwd,dash,coreutils,sed,grep,libc-bin,bash
+    mmdebstrap --variant=extract --include=$for_a_shell bookworm base.tar
+    for deb in *.deb; do dpkg-deb --fsys-tarfile "$deb" >"${deb%%_*}.tar"; done
+
+Under the real pyxis each image's two squashfs files are started with and without the entry point. Prints what differs;
+ends with 1 if that is not what docs/reference/images.md lists.
 """
 
 from __future__ import annotations
