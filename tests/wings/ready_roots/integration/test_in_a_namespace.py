@@ -15,10 +15,8 @@ from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.integration.test_constant_path import version
 
-pytestmark = pytest.mark.sweep  # a cluster for each case
-
-# Slurm 22.05 has no `Shared` (job_container.conf(5)).
-SHARING = [""] if version() < "24.11" else ["", "Shared=true"]
+# A cluster for each. Slurm 22.05 has no `Shared` (job_container.conf(5)): newer releases are tried with it.
+SHARING = [pytest.param("", marks=pytest.mark.sweep), *(["Shared=true"] if version() >= "24.11" else [])]
 RULES = "  unpack: {wait: 60s}\nrules: [{name: all, scope: user}]\n"
 LOOK = """\
 #!/bin/sh
