@@ -4,8 +4,9 @@
 
 Run it as `tools.real` (CONTRIBUTING.md). The image has the /usr of this root file system, with copies of it `--mib` in
 all; Python there imports `--modules`. The store has the image, but for `--stock`, which fetches it once more for each
-container. Prints medians of milliseconds: from `srun` or `sbatch` until one container, or the last of eight, has its
-first line, and what the work in one takes then. /var/tmp should be on an ext4 with a journal (tools.bench says why).
+container. Prints a table of medians: milliseconds from `srun` or `sbatch` until one container, or the last of eight,
+has its first line, and what the work in one takes then; and what the disk below /var/tmp has read and written by the
+end of the job, in MB. That disk has the store, too. It should be an ext4 with a journal (tools.bench says why).
 """
 
 from __future__ import annotations
@@ -42,13 +43,17 @@ t() {{ echo at $1 $(/usr/bin/date +%s%N); }}
 t first
 for n in 1 2 3; do /usr/bin/python3 -c "import {modules}"; t import-$n; done
 for n in 1 2; do /usr/bin/find /usr -size +1000000000k; t walk-$n; done
-/usr/bin/find /usr -type f -exec /usr/bin/cat {{}} + >/dev/null; t read"""
+/usr/bin/find /usr -type f -exec /usr/bin/cat {{}} + >/dev/null; t read
+/usr/bin/rm -r /usr/share 2>/dev/null; t rm
+/usr/bin/cp -a /usr/lib/python3* /opt/; t install"""
+SECTOR = 512  # bytes, in /sys
 LINE = "echo at first $(/usr/bin/date +%s%N)"
 Times = dict[str, float]
 
 
 def fill(root: Path, mib: int) -> None:
     """Copy /usr, and again, until there is as much."""
+    (root / "opt").mkdir(exist_ok=True)
     for name in ("lib", "lib64"):
         if not (root / name).exists():
             (root / name).symlink_to(f"usr/{name}")
@@ -68,7 +73,7 @@ def fill(root: Path, mib: int) -> None:
 
 def one(site: Site, image: str, work: str) -> Times:
     """Start a container, and work in it."""
-    options = [f"--container-image={image}", "--no-container-mount-home"]
+    options = [f"--container-image={image}", "--no-container-mount-home", "--container-writable"]
     began = time.time_ns()
     done = site.cluster.run(["srun", "--nodelist=n1", *options, "sh", "-c", work], ALICE, timeout_s=1800)
     if done.returncode:
@@ -94,6 +99,24 @@ def eight(site: Site, image: str) -> Times:
 def _marks(output: str) -> list[tuple[str, int]]:
     lines = [line.split() for line in output.splitlines()]
     return [(words[1], int(words[2])) for words in lines if words[:1] == ["at"]]
+
+
+def on_disk(path: Path) -> tuple[int, int]:
+    """Return the bytes that the disk of a path has read and written since it is there, with all that waited for it."""
+    os.sync()
+    device = path.stat().st_dev
+    fields = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text().split()
+    return int(fields[2]) * SECTOR, int(fields[6]) * SECTOR
+
+
+def table(found: dict[str, list[Times]]) -> str:
+    """Return the medians as a table in Markdown."""
+    names = [*next(iter(found.values()))[0]]
+    rows = [["", *names], ["---"] * (len(names) + 1)]
+    rows += [
+        [way, *(f"{median(times[name] for times in rounds):,.0f}" for name in names)] for way, rounds in found.items()
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 @contextmanager
@@ -125,11 +148,14 @@ def measure(site: Site, image: str, work: str, rounds: int, stock: bool) -> dict
         for name, way in ways.items():
             with way():
                 times: Times = {}
-                for start in (partial(one, site, image, work), partial(eight, site, image)):
+                for which, start in (("one", partial(one, site, image, work)), ("eight", partial(eight, site, image))):
                     if name.endswith("first"):
                         shutil.rmtree(site.cluster.base / "shelf", ignore_errors=True)
+                    before = on_disk(site.cluster.base)
                     times |= start()
                     site.cluster.wait_idle(300)
+                    read, written = (now - then for now, then in zip(on_disk(site.cluster.base), before, strict=True))
+                    times |= {f"{which}: MB read": read / 1e6, f"{which}: MB written": written / 1e6}
                 found[name].append(times)
                 say(f"{name}: " + ", ".join(f"{what} {took:.0f}" for what, took in times.items()))
     return found
@@ -158,10 +184,7 @@ def main() -> int:
             found = measure(site, image, work, options.rounds, options.stock)
         finally:
             (HOOKS / HOOK).unlink()
-    say(f"\nmedians of {options.rounds} rounds, {options.mib} MiB, in ms")
-    for name, rounds in found.items():
-        medians = {what: median(times[what] for times in rounds) for what in rounds[0]}
-        say(f"{name:30} " + ", ".join(f"{what} {took:.0f}" for what, took in medians.items()))
+    say(f"\nMedians of {options.rounds} rounds, an image of {options.mib} MiB, in ms:\n\n{table(found)}")
     return 0
 
 

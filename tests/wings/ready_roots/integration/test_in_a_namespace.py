@@ -1,0 +1,70 @@
+"""The job's tree where each job has a mount namespace of Slurm's: by job_container/tmpfs, with and without `Shared`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.cluster import Cluster
+from tests.cluster.config import Namespace
+from tests.cluster.processes import wait_until
+from tests.cluster.registry import Registry, build_image
+from tests.cluster.site import Site
+from tests.integration.test_constant_path import version
+
+# A cluster for each. Slurm 22.05 has no `Shared` (job_container.conf(5)): newer releases are tried with it.
+SHARING = [pytest.param("", marks=pytest.mark.sweep), *(["Shared=true"] if version() >= "24.11" else [])]
+RULES = "  unpack: {wait: 60s}\nrules: [{name: all, scope: user}]\n"
+LOOK = """\
+#!/bin/sh
+echo "root $WARMSTART_ROOTFS $$"
+cat "$WARMSTART_ROOTFS/etc/number"
+stat -c %u:%g "$WARMSTART_ROOTFS/etc/number"
+touch "$WARMSTART_ROOTFS/new" || echo read-only
+"""
+WAIT = "exec sleep 600\n"
+
+
+@pytest.fixture(scope="module", params=SHARING)
+def contained(
+    request: pytest.FixtureRequest, capable_host: None, install: Callable[[Path], None], registry: Registry
+) -> Iterator[Site]:
+    """Yield a site with a shelf whose jobs each have a mount namespace."""
+    with Cluster(namespace=Namespace(further=request.param)) as cluster:
+        site = Site(cluster, registry.url, install=install)
+        site.write_policy(RULES, workspace=f"{site.workspace}\n  shelf: {cluster.base}/shelf")
+        yield site
+
+
+def test_the_tree_is_in_the_jobs_namespace_and_in_no_other_when_the_job_is_over(
+    contained: Site, registry: Registry
+) -> None:
+    """It is the job's own and read-only; a namespace of another job, which began with it, holds nothing of it."""
+    site = contained
+    layout = build_image(site.cluster.base / "image", {"/etc/number": "one\n"})
+    registry.push(layout, "latest", "test/contained:1")
+    comment = f"--comment=warmstart: image={registry.url}/test/contained:1"
+
+    def start(user: str) -> tuple[int, Path, int]:
+        job = site.cluster.submit(LOOK + WAIT, user, "--nodelist=n1", comment)
+        wait_until("the job", lambda: "read-only" in site.cluster.job(job).output, 90)
+        account, lines = site.cluster.account(user), site.cluster.job(job).output.splitlines()
+        (words,) = (line.split() for line in lines if line.startswith("root "))
+        assert {"one", f"{account.uid}:{account.gid}"} < {*lines}
+        return job, Path(words[1]), int(words[2])
+
+    first, root, pid = start(ALICE)
+    second, other, other_pid = start(BOB)
+    assert str(root) in Path(f"/proc/{pid}/mountinfo").read_text()
+    assert site.cluster.run(["ls", str(root)], BOB).returncode != 0
+    site.cluster.cancel(first)
+    wait_until("the epilog", lambda: not root.parents[2].exists(), 60)
+    table = Path(f"/proc/{other_pid}/mountinfo").read_text()
+    assert (str(root) in table, str(other) in table) == (False, True)
+    site.cluster.cancel(second)
+    site.finish(second)
+    assert str(site.workspace) not in Path("/proc/self/mountinfo").read_text()
+    assert site.leftovers() == []
