@@ -81,6 +81,7 @@ _OBSERVED = ".observed"  # the end of events of jobs that are only observed
 _WITHOUT_RUN = ("", "", "", 0)
 # Fields that lines have under another name.
 _KEYS = {
+    "building": "building_ms",
     "ended": "outcome",
     "fetched": "fetched_bytes",
     "from_bundles": "bundle_ids",
@@ -153,6 +154,7 @@ class Harvest(NamedTuple):
     retired: int = 0  # seeded entries that the job removed, which later jobs are not given
     own: tuple[str, ...] = ()  # variables of the profile that the job set itself, by its word
     running: bool = False  # whether the job ran
+    building: float = 0.0  # seconds in which it made entries
 
 
 class Remark(NamedTuple):

@@ -114,6 +114,8 @@ def _show(summary: Summary) -> None:
     sized = format_size(images.imported_bytes) if images.imported else ""
     imported = "; ".join(filter(None, (sized, _half(images.import_p50, images.import_p95))))
     known = f"{counted(saved.counted, 'image')}; {saved.unknown} without an estimate"
+    compiling = summary.compiling
+    hits = f"{counted(compiling.counted, 'hit')} on each node; {compiling.unknown} without an estimate"
     by_running = summary.warm_by_running
     added = format_size(sum(period.imported_bytes + period.published_bytes for period in summary.periods))
     _table(
@@ -131,6 +133,7 @@ def _show(summary: Summary) -> None:
             ("imports avoided", images.avoided, "uses of images on every node, less the imports"),
             ("waits for imports", images.waits, _half(images.wait_p50, images.wait_p95)),
             ("time saved on imports", format_duration(saved.seconds), known),
+            ("compiling saved", format_duration(compiling.seconds), hits),
             ("entries harvested", entries.harvested, format_size(entries.harvested_bytes)),
             ("added to the store", added, "images and bundles; what left it again is not subtracted"),
             ("read from the store", format_size(summary.fetched_bytes), "bundles, and images that nodes unpacked"),

@@ -3,8 +3,10 @@
 **Time saved** counts imports only. On the first node of each job, an image that was in the store saves the mean
 duration of that image's imports in the same period; if there was none, its size at the period's mean import rate; less
 the time for which the hook looked or waited for it. A hook that waited for another's import saves nothing: the job
-would have imported at the same time. What warm caches save is not estimated: no log says how long a job would have
-compiled.
+would have imported at the same time.
+
+**Compiling saved**: a hit saves the mean time in which jobs that began without entries made theirs (`building_ms` of
+`cache.harvested`), those of this user and profile or, if there was none, all of the profile. Both count on each node.
 
 **Hits** are what epilogs have seen (`use` of `cache.harvested`; docs/reference/profiles.md, Seen hits): a cache that
 was seeded and to which nothing was added is a hit if the tool left a trace of its use, else nobody knows. What was not
@@ -132,11 +134,11 @@ class Images(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """Time saved on imports (see the module)."""
+    """Time saved on imports, or on compiling (see the module)."""
 
     seconds: float
-    counted: int  # images of first nodes for which the time is known
-    unknown: int  # those for which no import in the period tells it
+    counted: int  # images of first nodes, or hits, for which the time is known
+    unknown: int  # those for which no import, or cold start, in the period tells it
 
 
 class Entries(NamedTuple):
@@ -181,6 +183,7 @@ class Summary(NamedTuple):
     images: Images
     top_images: tuple[Counted, ...]
     saved: Saved
+    compiling: Saved
     cold_anyway: tuple[Counted, ...]  # "profile: reason", although there were entries
     suspicions: tuple[Counted, ...]  # what became of caches, by event
     entries: Entries
@@ -272,6 +275,7 @@ class _Adding:
         # By user, reason, and "unknown" if nobody saw whether it was used; and those of jobs without an end so far.
         self._why_cold = Tally[tuple[str, ...]](MOST_DISTINCT)
         self._open_cold: dict[_Job, list[tuple[str, str, str]]] = {}  # profile, user, reason
+        self._building = defaultdict[tuple[str, str], Durations](Durations)  # by profile, and user or "" for all
         self._settling: dict[tuple[str, str], SettlingProfile] = {}
         self._own = set[tuple[str, str, str, str, int]]()  # variable, profile, user, cluster and job
         self._images, self._references = dict[str, _Image](), Tally[str](MOST_IMAGES)
@@ -373,6 +377,9 @@ class _Adding:
             self._own.add((variable, harvest.profile, run.user, run.cluster, run.job))
         self._user_uses.add((harvest.use, harvest.profile, run.user))
         self._period_uses.add((harvest.use, harvest.profile, run.first[: self._length]))
+        if harvest.use == contract.BUILT and not harvest.seeded and len(self._building) < MOST_DISTINCT:
+            for user in (run.user, ""):
+                self._building[harvest.profile, user].add(harvest.building)
         whose = (run.user, harvest.profile)
         if whose in self._settling or len(self._settling) < MOST_DISTINCT:
             self._settling.setdefault(whose, SettlingProfile()).add(harvest, run.rejected.get(harvest.profile, {}))
@@ -436,6 +443,15 @@ class _Adding:
                 continue
             saved += max(image.uses * each - image.use_seconds, 0.0)
             counted += image.uses
+        return Saved(saved, counted, unknown)
+
+    def _compiling(self) -> Saved:
+        saved, counted, unknown = 0.0, 0, 0
+        for (use, profile, user), count in self._user_uses.items():
+            if use == contract.HIT:
+                known = self._building.get((profile, user)) or self._building.get((profile, ""))
+                saved += count * known.total / known.count if known else 0.0
+                counted, unknown = counted + (count if known else 0), unknown + (0 if known else count)
         return Saved(saved, counted, unknown)
 
     def _cold_by_user(self) -> tuple[ColdStarts, ...]:
@@ -508,6 +524,7 @@ class _Adding:
             images=images,
             top_images=_counts(self._references),
             saved=self._saved(),
+            compiling=self._compiling(),
             cold_anyway=_counts(self._cold),
             suspicions=_counts(self._suspicions),
             entries=Entries(self._harvested, self._harvested_bytes, _counts(self._rejected)),

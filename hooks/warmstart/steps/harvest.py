@@ -68,6 +68,7 @@ EARLY_DEATH = "the job died early after a warm start"
 # Before a variable's name, in the cache: a value of the job's own stood there (task prolog, enroot's hook).
 OWN = ".own-"
 MOST_OWN = 256  # names of the cache's directory that are looked at
+LONGEST_PAUSE_NS = 60 * 10**9  # between two files of a job that is at work on its cache
 _LAST = "last"  # a stage and an item of the spool: that this node hands in nothing more
 
 BUSY_SECONDS = 5.0  # wait for a process that still writes to the cache
@@ -474,6 +475,7 @@ class _ProfileHarvest:
                 seeded=self._seeded_number,
                 use="" if late or self._is_live else self._use(collected),
                 own=self._own,
+                building_ms=self._building_ms(valid),
                 akin=self._akin(valid) if self._seeded_number and valid else 0,
                 ignored=collected.ignored,
                 ignored_examples=collected.ignored_examples,
@@ -664,6 +666,17 @@ class _ProfileHarvest:
         if not collected.is_empty:
             return contract.HIT
         return contract.UNTOUCHED if self._profile.leaves_trace else contract.UNKNOWN
+
+    def _building_ms(self, new: Entries) -> float:
+        """Return for how long the job made entries: between the times of their files, without what is long in between.
+
+        The times are the job's to set, so it is no longer than the job.
+        """
+        times = sorted(file.mtime_ns for files in new.values() for file in files.values())
+        between = (times[number] - times[number - 1] for number in range(1, len(times)))
+        record = self._context.record
+        most = max(record.ended - record.began, 0.0) * 1000
+        return round(min(sum(gap for gap in between if gap < LONGEST_PAUSE_NS) / 1e6, most), 3)
 
     def _akin(self, new: Iterable[str]) -> int:
         """Return how many entries that were not seeded have the name of one that was, but for hashes and folders."""

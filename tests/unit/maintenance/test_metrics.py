@@ -188,12 +188,17 @@ def test_alerts_use_metrics_that_exist(exposed: set[str]) -> None:
 
 
 def test_the_dashboard_uses_metrics_that_exist(exposed: set[str]) -> None:
-    """Each panel has something to show."""
-    panels = json.loads((MONITORING / "grafana.json").read_text())["panels"]
-    for panel in panels:
+    """Each panel has something to show, says what it is, and asks for no more points than hosts write."""
+    dashboard = json.loads((MONITORING / "grafana.json").read_text())
+    assert [variable["name"] for variable in dashboard["templating"]["list"]] == ["datasource", "instance"]
+    for panel in dashboard["panels"]:
+        assert panel["description"]
+        assert panel.get("interval") == ("1h" if panel["type"] == "timeseries" else None)
         for target in panel["targets"]:
             assert used(target["expr"])
             assert used(target["expr"]) <= exposed, panel["title"]
+            of_nodes = {name for name in used(target["expr"]) if not name.startswith("warmstart_store_")}
+            assert target["expr"].count('instance=~"$instance"') >= len(of_nodes)
 
 
 def test_the_page_lists_every_metric(exposed: set[str]) -> None:

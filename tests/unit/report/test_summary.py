@@ -135,6 +135,20 @@ def test_who_goes_around_a_cache() -> None:
     assert found.caches.percent == "0.0%"
 
 
+def test_a_hit_saves_what_a_cold_start_took() -> None:
+    """That user's, else the profile's; what nobody built from nothing in that time is unknown."""
+    cold = harvest("numba", "built", entries=3)
+    runs_ = [
+        epilog(cold._replace(building=10.0), user="alice"),
+        epilog(cold._replace(building=20.0), user="alice"),
+        epilog(cold._replace(building=60.0), user="bob"),
+        epilog(cold._replace(building=500.0, seeded=1), user="alice"),
+        *(epilog(harvest("numba", "hit", seeded=3), user=user) for user in ("alice", "alice", "carol")),
+        epilog(harvest("jax", "hit", seeded=3)),
+    ]
+    assert summarize(runs_).compiling == Saved(15.0 + 15.0 + 30.0, 3, 1)
+
+
 def test_what_was_not_used_did_not_begin_cold() -> None:
     """Of what nobody saw it is said; a job that is requeued counts for each of its starts."""
     cold = dict.fromkeys(("numba", "triton", "jax", "vllm"), "nothing-published")

@@ -683,6 +683,23 @@ def test_what_a_job_says_that_it_set_itself(job: Job, left: list[str], own: list
     assert (told["own"], told["use"]) == (own, use)
 
 
+@pytest.mark.parametrize(
+    ("times", "lasted", "building_ms"),
+    [((100, 105), 900, 5000), ((100, 200), 900, 0), ((100, 140), 30, 30_000), ((100, 140), 0, 0)],
+    ids=["at work", "a long pause", "longer than the job", "no end is known"],
+)
+def test_for_how_long_a_job_made_entries(job: Job, times: tuple[int, int], lasted: int, building_ms: float) -> None:
+    """By the times of its files, which are the job's to set."""
+    job.write("numba", numba_files())
+    for number, path in enumerate(sorted(Path(job.context.record.run_directory, "cache/numba").rglob("*.nb?"))):
+        os.utime(path, (times[min(number, 1)],) * 2)
+    record = job.context.record._replace(began=1000.0, ended=1000.0 + lasted)
+    job.context = job.context._replace(record=record)
+    job.harvest()
+    (told,) = events(job.context, "cache.harvested")
+    assert told["building_ms"] == building_ms
+
+
 def test_what_was_seen_counts_more_than_what_a_job_says(job: Job) -> None:
     """It may have set the variable in one step, and used the cache in another."""
     Path(job.context.record.run_directory, "cache", ".own-NUMBA_CACHE_DIR").touch()

@@ -16,10 +16,10 @@ from warmstart.wings.page import charts
 from warmstart.wings.page.charts import Series
 
 METHOD = (
-    "Time saved counts image imports only. On the first node of each job, an image that was in the store saves the "
+    "On the first node of each job, an image that was in the store saves the "
     "mean duration of that image's imports in this period or, if there was none, its size at the mean import rate, "
-    "less the time that the hook took. An image for which the job waited saves nothing. What warm caches save is not "
-    "estimated."
+    "less the time that the hook took. An image for which the job waited saves nothing. A hit saves "
+    "the mean time in which jobs that began without entries made theirs, on each node."
 )
 # Drawn, because browsers print no backgrounds unless they are asked to.
 KEY = '<svg class="key" viewBox="0 0 10 10" aria-hidden="true"><rect class="{}" width="10" height="10" rx="2"/></svg>'
@@ -93,6 +93,7 @@ def _tiles(summary: Summary) -> str:
         ("caches that hit", uses.percent, f"{uses.hit:,} of {uses.hit + uses.built:,} of which it is known"),
         ("imports avoided", f"{summary.images.avoided:,}", f"{summary.images.imported:,} were done"),
         ("time saved on imports", format_duration(summary.saved.seconds), counted(summary.saved.counted, "image")),
+        ("compiling saved", format_duration(summary.compiling.seconds), counted(summary.compiling.counted, "hit")),
     ]
     shown = "".join(
         f'<div class="tile">{escape(name)}<b>{escape(value)}</b><span class="soft">{escape(rest)}</span></div>'
@@ -191,6 +192,7 @@ def _waits(summary: Summary) -> str:
         ("waits for an import", f"{images.waits:,}"),
         ("a wait takes: half of them, 95 %", _both(images.wait_p50, images.wait_p95)),
         ("saved images without an estimate", f"{summary.saved.unknown:,}"),
+        ("hits without an estimate", f"{summary.compiling.unknown:,}"),
         ("entries harvested", f"{entries.harvested:,}"),
         ("bytes harvested", format_size(entries.harvested_bytes)),
         ("bytes read from the store", format_size(summary.fetched_bytes)),

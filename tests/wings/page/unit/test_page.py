@@ -74,7 +74,7 @@ def test_it_has_every_section(week: str) -> None:
     for media in ("prefers-color-scheme: dark", "@media print"):
         assert media in week
     assert "2026-02-09T06:00:00Z" in week
-    assert "Time saved counts image imports only" in week
+    assert "A hit saves the mean time" in week
 
 
 @pytest.mark.threat(20)
