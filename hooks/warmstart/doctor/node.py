@@ -35,6 +35,7 @@ from warmstart.errand import Errands, is_at_work
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
 from warmstart.harvest.deferred import REMOVALS
+from warmstart.harvest.live import ROUNDS
 from warmstart.host import process, reserve
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, read_small, weakness
@@ -77,6 +78,7 @@ PROXY_S = 5.0
 WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; so do epilogs
 CURRENT_S = 300.0  # warmstart-audit.path moves them within a minute
 LATELY_S = 86400.0
+ROUNDS_LATE_S = 900.0  # three intervals of warmstart-harvest.timer
 UNITS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
 LARGEST_HOOK = 1 << 20
 MOST_NAMED = 3  # places in a finding
@@ -502,6 +504,22 @@ def imports(node: Node) -> Iterator[Finding]:
         yield Finding(OK, f"{waiting} imports wait for their turn, none has failed in the last hour")
 
 
+def rounds(node: Node) -> Iterator[Finding]:
+    """Check for jobs that are to be harvested while they run, and that nobody looks at."""
+    if node.policy.harvest.while_running is None:
+        return
+    jobs = [
+        errand.key.partition(".")[0]
+        for paths in node.nodes()
+        for errand in Errands(paths, ROUNDS).all()
+        if errand.due < time.time() - ROUNDS_LATE_S and not is_at_work(paths, ROUNDS.name)
+    ]
+    if jobs:
+        yield Finding(WRONG, f"nobody harvests jobs while they run: {', '.join(jobs)}", _timers(node))
+    else:
+        yield Finding(OK, "jobs are harvested while they run")
+
+
 def _timers(node: Node) -> str:
     return scheduled("warmstart.target", f"let slurmd's supervisor run {node.installation.libexec}/timers")
 
@@ -610,4 +628,5 @@ CHECKS = {
     "node.spool": spool,
     "node.removals": removals,
     "node.imports": imports,
+    "node.rounds": rounds,
 }

@@ -30,6 +30,7 @@ from warmstart.doctor.node import Node
 from warmstart.errand import Errand, Errands, at_work
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import REMOVALS
+from warmstart.harvest.live import ROUNDS, Watched
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.host.namespaces import Mount
 from warmstart.images import choice, credentials
@@ -448,6 +449,20 @@ def test_stuck_and_failed_imports_are_told(here: Node) -> None:
     requests.remember_failure(place, request.image, RememberedFailure.of(error))
     found = one(node.imports, here)
     assert (found.status, "import of image reg.io/a:1 on node n1 was given up" in found.found) == ("advice", True)
+
+
+def test_jobs_that_nobody_harvests_while_they_run(here: Node) -> None:
+    """Their rounds were due three intervals of the timer ago. Without the policy's key nothing is said."""
+    place = here.installation.node("n1")
+    os.makedirs(place.state)
+    live = here._replace(policy=here.policy._replace(harvest=here.policy.harvest._replace(while_running=900)))
+    for job, ago in ((7, 600), (8, 1000)):
+        Errands(place, ROUNDS).put(Errand("1", int(time.time()) - ago, 0, f"{job}.0a1b2c3d"), Watched("/none", 0.0))
+    with at_work(place, ROUNDS.name):
+        assert one(node.rounds, live).status == "ok"
+    found = one(node.rounds, live)
+    assert (found.status, found.found) == ("wrong", "nobody harvests jobs while they run: 8")
+    assert run_checks({"x": node.rounds}, here) == []
 
 
 def test_removals_that_last_are_told(here: Node) -> None:
