@@ -1,7 +1,11 @@
-"""The real pyslurm says of a running slurmctld what Slurm's commands say.
+r"""The real pyslurm says of a running slurmctld what Slurm's commands say.
 
-PyPI has pyslurm for Slurm 25.11 only, and no Debian has that release: CONTRIBUTING.md says how to build both and run
-this with them. WARMSTART_PYSLURM is the directory into which pyslurm was installed.
+PyPI has pyslurm for Slurm 25.11 only, and no Debian has that release. With a Slurm in /opt/slurm:
+
+    SLURM_LIB_DIR=/opt/slurm/lib SLURM_INCLUDE_DIR=/opt/slurm/include \
+        python3 -m pip install --no-deps --target /opt/pyslurm 'pyslurm==25.11.*'
+    WARMSTART_PYSLURM=/opt/pyslurm tests/newer/with-slurm /opt/slurm \
+        .venv/bin/python -m pytest -q -m "" tests/wings/specs/integration/test_pyslurm_real.py
 """
 
 from __future__ import annotations
