@@ -57,9 +57,8 @@ GROUPS = {
     ),
     "overlay": Group(
         "Work in the seeded cache",
-        "All files are in memory, and what counts is CPU time. Opening, listing or writing small files can cost more "
-        "than the goal: an overlay of a plain directory, without anything of warmstart's, costs as much. A tool that "
-        "reads a kernel once per process pays some 3 µs for it.",
+        "All files are in memory, and what counts is CPU time. An overlay of a plain directory, without anything of "
+        "warmstart's, costs as much.",
     ),
     "trees": Group(
         "Imports from a tree on a network file system",

@@ -1,4 +1,4 @@
-"""Bundles that did not come in a prolog's time, and that this node fetches off the clock of jobs (docs/adr/0034).
+"""Bundles that did not come in a prolog's time: this node fetches them off the clock of jobs (docs/adr/index.md, 34).
 
 While an errand for it waits, no prolog spends time on a bundle, and what has come of it stays. Owners are scopes.
 """

@@ -1,4 +1,4 @@
-"""What the nodes of one run of a job hand in, until it is published as a whole (docs/adr/0041).
+"""What the nodes of one run of a job hand in, until it is published as a whole (docs/adr/index.md, 41).
 
     <store>/parts/                                0700
         <uid>.<cluster>.<jobid>.<restarts>/       0700, one run of a job (of a component, if it is heterogeneous)
