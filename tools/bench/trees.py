@@ -180,19 +180,16 @@ class _Bench:
 
     def operations(self) -> Iterator[Figure]:
         """Count what one cold import asks of the brick."""
-        found: dict[str, dict[str, int]] = {}
+        found: dict[str, int] = {}
         for place in (COPY, VOLUME.format(ROUND_TRIPS_MS[0])):
             with self.places[place]():
                 _drop_caches()
                 self.servers.count()
                 self._import(1)
-                found[place] = self.servers.count()
+                found[place] = sum(self.servers.count().values())
         copy, volume = found.values()
-        kinds = sorted(volume.items(), key=lambda item: -item[1])
-        peers = [("GlusterFS", sum(volume.values())), *((f"GlusterFS: {kind}", calls) for kind, calls in kinds)]
-        ours = Series(COPY, [sum(copy.values())])
         what = "operations at the brick, one process, cold"
-        yield Figure("trees", what, ours, [Series(name, [calls]) for name, calls in peers], "calls")
+        yield Figure("trees", what, Series(COPY, [copy]), [Series("GlusterFS", [volume])], "calls")
 
     def _import(self, count: int) -> None:
         python = [str(self._tree / "bin" / "python"), "-c", self._what.statement]
