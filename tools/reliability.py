@@ -29,17 +29,16 @@ What holds when a disk, a file system, a process or a neighbour fails, and the t
 """
 ERRORS_INTRO = """\
 What became of each error. *None*: the hook did its work; *told*: an event or a message names the error, and the job
-ran, cold or without the part; *verdict*: the job failed with a reason, for its image. *Left*: something of the job was
-left when the hook had run again; maintenance removed all of it.
+ran; *verdict*: the job failed with a reason, for its image. *Left*: something of the job was left when the hook had run
+again; maintenance removed all of it.
 """
 KILLS_INTRO = """\
 SIGKILL before each call that changes something, then the same hook, then maintenance.
 """
 ORDERS_INTRO = """\
-Pairs of operations on the store, each also with itself, in all orders with up to two switches: before every call that
-touches what the other one touches. Locks do nothing, the second one's clock is half an hour behind, and where one goes
-on after the other it may once have an old view. What readers see must be what they could see if one came after the
-other. Only the list of what is blocked needs locks that work.
+Pairs of operations on the store in all orders with up to two switches. Locks do nothing, the second one's clock is half
+an hour behind, and once it may have an old view. Readers must see what they could see if one came after the other. Only
+the list of what is blocked needs locks that work.
 """
 CALLS_INTRO = """\
 # Reliability, call by call
