@@ -54,11 +54,12 @@ def results(root: Path) -> Tried:
 
 
 def table(tried: Tried) -> str:
-    """Return the table: a row for the newest result of each tool, and one for each profile without any."""
+    """Return the table: a row for the newest result of each tool, and one for all profiles without any."""
     newest = {(run.profile, run.job, *run.tools): run for run in sorted(tried.runs, key=_age)}
     rows = [*_of_tests([*newest.values()]), *_of_gpu(tried.gpu)]
-    rows += [(f"`{name}`", EXPERIMENTAL) for name in {*registry.names()} - tried.profiles]
-    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in sorted(rows))
+    without = ", ".join(f"`{name}`" for name in registry.names() if name not in tried.profiles)
+    last = [(without, EXPERIMENTAL)] * bool(without)
+    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in [*sorted(rows), *last])
 
 
 def _age(run: Result) -> tuple[list[int], str, str]:
