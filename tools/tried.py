@@ -22,7 +22,7 @@ from warmstart.profiles import registry
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = "docs/reference/profiles.md"
 RESULTS = "docs/results"
-COLUMNS = ("profile", "run with", "on", "cold, warm")
+COLUMNS = ("profile", "run with", "cold, warm")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
 _TABLE = re.compile(re.escape(HEAD) + r"(?:\|.*\n)*")
 EXPERIMENTAL = "*experimental*: its entries were only made by hand"
@@ -72,8 +72,7 @@ def _of_tests(runs: list[Result]) -> Iterator[tuple[str, ...]]:
         argument = run.job.partition(" ")[2]
         yield (
             f"`{run.profile}`",
-            " ".join(next(iter(run.tools.items()))) + (f" (`{argument}`)" if argument else ""),
-            _hardware(run.hardware),
+            " ".join(next(iter(run.tools.items()))) + (f" (`{argument}`)" if argument else "") + _on(run.hardware),
             _seconds(run.cold.seconds, run.warm.seconds),
         )
 
@@ -95,16 +94,14 @@ def _of_gpu(found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
             versions = ", ".join(f"{name} {version}" for name, version in sorted(cold["versions"].items()))
             yield (
                 f"`{profile}`",
-                f"{tool['tool']}{f': {versions}' if versions else ''} ([make gpu](../gpu.md))",
-                f"{found['gpu']}, driver {found['driver']}",
+                f"{tool['tool']}{f': {versions}' if versions else ''} ([make gpu](../gpu.md)){_on(found)}",
                 _seconds(cold["seconds"], warm["seconds"]),
             )
 
 
-def _hardware(hardware: dict[str, str]) -> str:
-    if hardware["gpu"] == "none":
-        return "no GPU"
-    return f"{hardware['gpu']}, driver {hardware['driver']}"
+def _on(hardware: Mapping[str, Any]) -> str:
+    """Return which GPU it was, if there was one."""
+    return "" if hardware["gpu"] == "none" else f", {hardware['gpu']}, driver {hardware['driver']}"
 
 
 def _seconds(cold: float, warm: float) -> str:
