@@ -78,7 +78,8 @@ def _rows(schema: Json, section: Json, prefix: str) -> Iterator[str]:
         name, required = f"{prefix}{key}", key in section.get("required", [])
         if "description" in value:
             default = "required" if required else _default(value)
-            type_ = _type(value) if default else _type(value).removesuffix(", or `null`")
+            type_ = "" if value.get("type") == "boolean" else _type(value)
+            type_ = type_ if default else type_.removesuffix(", or `null`")
             yield f"| `{name}` | {'; '.join(filter(None, (type_, default)))} | {value['description']} |\n"
         if _reference(value) and not ("$ref" in value and "description" in value):
             yield from _rows(schema, _section(schema, value), _prefix(name, value))

@@ -64,10 +64,7 @@ def main() -> None:
         last = rows[-1].job.partition(" ")[0]
         program = str(cluster.prefix / "bin" / "warmstart")
         commands = [
-            ["plan", "--user", "ws-alice"],
             ["explain", last],
-            ["images", "list"],
-            ["cache", "list"],
             ["report"],
         ]
         sections = []

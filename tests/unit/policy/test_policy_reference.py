@@ -65,7 +65,7 @@ def test_types_and_defaults_are_written_as_an_admin_writes_them() -> None:
         "| `limits.keep` | duration |",
         "| `images.verify` | `superblock`, `full`; `superblock` |",
         "| `images.max_files` | whole number from 1000; `1000000` |",
-        "| `harvest.only_successful` | `true`, `false`; `false` |",
+        "| `harvest.only_successful` | `false` |",
         "| `images.credentials.repositories[].name` | name; required |",
         "| `files.facts` | list of `cpu`, `driver`, `gpu`, `machine`; `gpu` |",
         "| `rules[].match.user` | pattern or list |",
