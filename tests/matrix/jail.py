@@ -16,9 +16,15 @@ from tests.matrix.pods import (
     profile,
     run,
     test_a_job_is_cold_in_one_pod_and_warm_in_another,
+    test_a_pod_is_killed_under_a_job,
 )
 
-__all__ = ["installed", "profile", "test_a_job_is_cold_in_one_pod_and_warm_in_another"]
+__all__ = [
+    "installed",
+    "profile",
+    "test_a_job_is_cold_in_one_pod_and_warm_in_another",
+    "test_a_pod_is_killed_under_a_job",
+]
 
 SEEN = f'{SHOW}cat /etc/motd\nls -d {JAIL}/etc "$TMPDIR" 2>&1\ncd /\nsrun sh -c "cd $WARMSTART_CACHE/pod* && ls"\n'
 

@@ -21,11 +21,16 @@ __all__ = ["installed", "test_a_steps_image_is_cold_once"]
 PAGE = Path(__file__).resolve().parents[4] / "docs/wings/step_images.md"
 
 
+def program() -> str:
+    """Return the program of the page for a pod's supervisor."""
+    (found,) = re.findall(r"^    \[program:.*\n(?:    .*\n)+", PAGE.read_text(), re.MULTILINE)
+    return re.sub("(?m)^    ", "", found)
+
+
 @pytest.fixture(scope="session")
 def cluster(capable_host: None) -> Iterator[PodCluster]:
     """Return a running cluster of pods that answer steps."""
-    (program,) = re.findall(r"^    \[program:.*\n(?:    .*\n)+", PAGE.read_text(), re.MULTILINE)
-    running = PodCluster(programs=re.sub("(?m)^    ", "", program))
+    running = PodCluster(programs=program())
     with running:
         yield running
 
