@@ -58,6 +58,12 @@ shared_files() { # all that is no part of a release
     for part in hooks/warmstart/wings/*/slurm.conf; do
         [ ! -e "$part" ] || sed "s|@PREFIX@|$prefix|g" "$part" >>"$share/slurm.conf"
     done
+    words=$("$interpreter" -BISXutf8 -c '
+import sys
+sys.path.insert(0, "hooks")
+from warmstart import wing
+print(*(word for found in wing.found().values() for word in found.words))')
+    sed -e "s|@PREFIX@|$prefix|g" -e "s|@WORDS@|$words|g" packaging/slurm/warmstart.lua >"$share/warmstart.lua"
     fill enroot/40-warmstart.sh.in "$share/enroot/40-warmstart.sh" -
     for hook in hooks/warmstart/wings/*/enroot/*.in; do
         name=${hook##*/}
@@ -68,7 +74,8 @@ shared_files() { # all that is no part of a release
     done
     fill nhc/warmstart.nhc "$share/nhc/warmstart.nhc" -
     fill tmpfiles.d/warmstart.conf "$destdir$prefix/lib/tmpfiles.d/warmstart.conf" -
-    chmod 644 "$destdir$prefix/lib/tmpfiles.d/warmstart.conf" "$share/slurm.conf" "$share/nhc/warmstart.nhc" "$share"/systemd/*
+    chmod 644 "$destdir$prefix/lib/tmpfiles.d/warmstart.conf" "$share/slurm.conf" "$share/nhc/warmstart.nhc" \
+        "$share/warmstart.lua" "$share"/systemd/*
     install -m 644 packaging/monitoring/* "$share/monitoring/"
     install -m 644 packaging/logging/*.conf "$share/logging/"
     install -m 644 LICENSE policies/site.yaml policies/schema.json "$share/"

@@ -251,6 +251,11 @@ class NodePaths(NamedTuple):
         return f"{self.root}/journal"
 
     @property
+    def unflushed(self) -> str:
+        """A directory that says that the node may have journals (packaging/systemd/warmstart-audit.path)."""
+        return f"{self.shared}/.unflushed/{os.path.basename(self.root)}"
+
+    @property
     def reserve(self) -> str:
         """Files and directories to be used while the disk is full (`host.reserve`)."""
         return f"{self.root}/reserve"

@@ -6,6 +6,7 @@ That no node is drained and that no job leaves anything behind is checked after 
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,28 @@ def test_a_registry_that_is_down_with_run_without(site: Site, registry_down: str
     assert job.state == "COMPLETED"
     assert "its registry does not serve it now" in said(job)[0]
     assert "image= cache=/" in job.output
+
+
+def test_a_comment_that_is_not_understood_is_refused_at_submission(site: Site) -> None:
+    """By the function for a site's cli_filter, as its file says to call it."""
+    etc = site.cluster.base / "etc-lua"
+    shutil.copytree(site.cluster.base / "etc", etc)
+    with (etc / "slurm.conf").open("a") as file:
+        file.write("CliFilterPlugins=cli_filter/lua\n")
+    program = site.cluster.prefix / "share/warmstart/warmstart.lua"
+    shown = [line.removeprefix("--     ") for line in program.read_text().splitlines() if line.startswith("--     ")]
+    others = [f"function slurm_cli_{name}() return slurm.SUCCESS end\n" for name in ("setup_defaults", "post_submit")]
+    (etc / "cli_filter.lua").write_text("\n".join([*shown, *others]))
+
+    def submitted(comment: str) -> tuple[str, str]:
+        argv = ["sbatch", "--parsable", "--wrap=true", f"--comment={comment}"]
+        done = site.cluster.run(argv, ALICE, env={"SLURM_CONF": str(etc / "slurm.conf")})
+        return done.stdout.strip(), done.stderr
+
+    job, told = submitted("warmstart: imgae=a/b:1")
+    assert (job, 'the comment has "imgae=a/b:1", which warmstart does not understand' in told) == ("", True), told
+    job, told = submitted("Warmstart : profiles=numba fresh")
+    assert (site.finish(int(job)).state, told) == ("COMPLETED", "")
 
 
 def test_a_store_that_is_not_there(site: Site) -> None:

@@ -20,7 +20,7 @@ from tests.packages.systemd import Systemd, started
 from warmstart.paths import Installation
 
 USR = Installation("/usr")
-NODE = os.uname().nodename.partition(".")[0]
+NODE = "of-another-name"
 LOG = Path("/var/log/warmstart/audit.jsonl")
 UNIT = "warmstart-audit.service"
 SECONDS = 60
@@ -91,6 +91,7 @@ def test_a_hook_that_runs_is_left_alone(systemd: Systemd) -> None:
         assert living.stdout is not None
         pid = living.stdout.readline().strip()
         journal = Path(USR.node(NODE).journal, f"prolog-0a-{pid}.open")
+        os.mkdir(USR.node(NODE).unflushed)
         journal.write_text('{"ts": 1.5, "event": "hook.started", "job_id": 9}\n')
         try:
             for _ in range(2):

@@ -163,6 +163,8 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     _make_directories(paths)
     run_id = os.urandom(4).hex()
     journal = Journal(paths.journal, {**job.as_audit(), "hook": name, "run_id": run_id})
+    with suppress(OSError):  # it is there; or systemd does not wait for it
+        os.mkdir(paths.unflushed)
     journal.emit(events.HOOK_STARTED, partition=job.partition, account=job.account)
     failure, status = _run(name, installation, job, journal, run_id, started, work)
     took = time.monotonic() - started

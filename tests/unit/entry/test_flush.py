@@ -56,6 +56,9 @@ def test_python_starts_only_for_what_is_to_be_moved(tmp_path: Path, name: str, s
     journal.mkdir(parents=True)
     if name:
         (journal / name).touch()
+    marks = tmp_path / "var/.unflushed"
+    (marks / "n1").mkdir(parents=True)
+    (marks / "n2").mkdir()
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "$@"\n')
     python.chmod(0o755)
@@ -64,4 +67,5 @@ def test_python_starts_only_for_what_is_to_be_moved(tmp_path: Path, name: str, s
         script = script.replace(key, str(value))
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     start = "/usr/lib/warmstart/python"
+    assert [*marks.iterdir()] == ([marks / "n1"] if name else [])
     assert done.stdout == (f"-ISXutf8 {start}/warmstart/start.py entry.flush /usr {start}\n" if starts else "")

@@ -66,6 +66,17 @@ def test_a_hook_that_works(entry_site: EntrySite) -> None:
     assert not Path(entry_site.policy.paths.audit).exists()  # a prolog leaves that to its epilog
 
 
+def test_a_hook_says_that_its_node_has_journals(entry_site: EntrySite) -> None:
+    """Where systemd waits for that, and as often as a hook runs."""
+    waits = Path(entry_site.installation.var, ".unflushed")
+    run_job(entry_site)
+    assert not waits.exists()
+    waits.mkdir()
+    for _ in range(2):
+        run_job(entry_site)
+        assert os.listdir(waits) == ["n1"]
+
+
 def run_job(entry_site: EntrySite) -> None:
     """Run a prolog and an epilog that do nothing."""
     for name in ("prolog", "epilog"):
