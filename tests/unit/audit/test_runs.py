@@ -87,11 +87,13 @@ def test_what_a_node_hands_in() -> None:
     (merged,) = runs(
         (
             event("bundle.published", size=30, **theirs, run="2001.c.7.0", profile="jax", entries=3),
+            event("bundle.published", size=30, **theirs, run="2001.c.7.0-1", profile="jax", entries=3, running=True),
             event("harvest.merged", **theirs, missing=[]),
             event("harvest.merged", **theirs, missing=["n2", "n3"]),
         )
     )
-    assert merged.harvests == [Harvest("jax", 3, 0, 0, 30, 0.0)]
+    of_end = Harvest("jax", 3, 0, 0, 30, 0.0)
+    assert merged.harvests == [of_end, of_end._replace(running=True)]
     assert merged.remarks == [Remark("harvest.merged", "n2, n3", "")]
 
 

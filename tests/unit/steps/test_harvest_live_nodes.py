@@ -147,6 +147,22 @@ def test_what_a_node_wrote_since_takes_the_place(job: WholeJob) -> None:
     assert all(len({readers[entry] for readers in seen}) == 3 for entry in "ab")
 
 
+def test_a_round_that_is_published_late(job: WholeJob) -> None:
+    """After the next one, in which an entry of it was left out: it is not old for ever."""
+    job.other.write("b", "1")
+    for node in job.nodes:
+        node.look(number=1)
+    job.other.write("c", "1")
+    moment = job.other.now()
+    job.other.write("b", "2")
+    for node in job.nodes:
+        node.look(moment, number=2)
+    job.head.merge()
+    before = job.head.readers()
+    job.end()
+    assert (sorted(before), before["b"] != job.head.readers()["b"]) == (["b", "c"], True)
+
+
 def test_only_the_head_node_retires(job: WholeJob) -> None:
     """What another one removes may be used by the rest."""
     job.head.write("a", "1")
@@ -156,6 +172,7 @@ def test_only_the_head_node_retires(job: WholeJob) -> None:
     job.other.remove("b")
     job.end()
     assert sorted(job.head.readers()) == ["b"]
+    assert [events(node.context, "cache.harvested")[-1]["retired"] for node in job.nodes] == [1, 0]
 
 
 def test_the_end_removes_what_rounds_have_left(job: WholeJob) -> None:
