@@ -24,7 +24,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
 from tests.support.requirements import unavailable
-from warmstart.host.deadline import after
+from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir, remove_tree
 
 if TYPE_CHECKING:
@@ -42,6 +42,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and ("cluster" in item.fixturenames or hasattr(item.module, "Cluster")):
             item.add_marker(pytest.mark.slurm)
+
+
+@pytest.fixture(autouse=True)
+def _patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give deadlines of this process and of those that it forks five times as long, but in tests about time (`timed`).
+
+    On a busy machine a forked worker may have no CPU for seconds. Hooks that Slurm starts are not concerned.
+    """
+    if request.node.get_closest_marker("timed") is None:
+        within = Deadline.within
+        monkeypatch.setattr(Deadline, "within", lambda deadline, seconds: within(deadline, 5 * seconds))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -15,6 +15,7 @@ from warmstart.session import NotRoot, open_session
 from warmstart.store.layout import StoreFailed
 
 
+@pytest.mark.timed
 def test_a_session_has_what_maintenance_needs(entry_site: EntrySite) -> None:
     """Its events are in the log afterwards, and the journal is gone."""
     with open_session(entry_site.installation, "maintain", "n1") as session:

@@ -31,9 +31,12 @@ class Deadline(NamedTuple):
         return Deadline(min(self.at, time.monotonic() + seconds))
 
 
+_NEVER = Deadline(float("inf"))
+
+
 def after(seconds: float) -> Deadline:
     """Return the deadline `seconds` from now."""
-    return Deadline(time.monotonic() + seconds)
+    return _NEVER.within(seconds)
 
 
 def looks(until: Deadline) -> Iterator[None]:

@@ -78,6 +78,7 @@ def test_an_image_is_unpacked_by_command(site: EntrySite, monkeypatch: pytest.Mo
     assert errand.owner == "0"
 
 
+@pytest.mark.timed
 def test_what_does_not_come_in_time_is_told(site: EntrySite) -> None:
     """By node; a wrong duration, and an image that is not there."""
     late = site.command("images", "unpack", "--within", "1s", HEX)

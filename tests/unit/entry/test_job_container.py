@@ -56,6 +56,7 @@ def show_in(run: str, *items: Shown) -> None:
             view.show(fd, item)
 
 
+@pytest.mark.timed
 def test_what_the_run_shows_is_shown(
     entry_site: EntrySite, shown: list[Call], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

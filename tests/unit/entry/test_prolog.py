@@ -293,6 +293,7 @@ def test_wings_are_asked_where_a_rule_needs_what_slurmd_does_not_tell(  # noqa: 
     assert len(entry_site.events("job.uninformed")) == (name is None)
 
 
+@pytest.mark.timed
 def test_all_parts_share_one_budget(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins with the hook. What one part takes, the next ones lack; the steps leave the reserve to what follows."""
     assert run(entry_site)

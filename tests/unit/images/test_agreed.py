@@ -26,6 +26,8 @@ from warmstart.images.reference import parse
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import HeadSilent, Meeting
 
+pytestmark = pytest.mark.timed
+
 HEX = "ab" * 32
 DIGEST = f"sha256:{HEX}"
 TAG = parse("reg.io/a:1")

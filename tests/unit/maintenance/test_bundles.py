@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.entry_site import EntrySite
 from warmstart import session as sessions
 from warmstart.maintenance import bundles
@@ -11,6 +13,7 @@ from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
 
 
+@pytest.mark.timed
 def test_work_on_a_bundle_is_the_sessions(entry_site: EntrySite) -> None:
     """Its store, its policy's validator; and more time than for a look."""
     with open_session(entry_site.installation, "maintain", "n1") as session:

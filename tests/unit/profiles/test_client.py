@@ -90,6 +90,7 @@ def hang(profile_name: str, stage: int, entries: dict[str, list[str]], defined: 
     return dict.fromkeys(entries)
 
 
+@pytest.mark.timed
 def test_what_was_judged_before_the_deadline_stands(
     validator: Validator, stage_fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

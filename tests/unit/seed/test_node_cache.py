@@ -197,6 +197,7 @@ def too_slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
+@pytest.mark.timed
 def test_a_fetch_that_cannot_be_complete_goes_on_later(node: Node, too_slow: pytest.MonkeyPatch) -> None:
     """It ends as soon as that is clear. The next one reads only what is missing, and no prolog tries meanwhile."""
     offer = node.publish("a", content=b"0123456789ab")
@@ -216,6 +217,7 @@ def test_a_fetch_that_cannot_be_complete_goes_on_later(node: Node, too_slow: pyt
     assert node.names() == {"sqsh", "files.json", "origin.json"}
 
 
+@pytest.mark.timed
 @pytest.mark.threat(41)
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 def test_what_is_blocked_while_it_is_fetched_is_not_there(
@@ -239,6 +241,7 @@ def test_what_is_blocked_while_it_is_fetched_is_not_there(
     assert node.names() == set()
 
 
+@pytest.mark.timed
 def test_a_store_that_is_away_leaves_what_has_come(node: Node, too_slow: pytest.MonkeyPatch) -> None:
     """For the next attempt. A disk without room takes it back."""
     (item,) = wants(node, node.publish("a", content=b"0123456789ab"))

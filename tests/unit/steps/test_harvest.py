@@ -271,6 +271,7 @@ def test_a_sets_spooled_bundle_is_not_the_first_ones(job: Job) -> None:
     assert runs == ["7.0a1b2c3d.c0ffee00.numba", "7.0a1b2c3d.numba"]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("late", ["validator", "mksquashfs"])
 def test_a_program_at_the_deadline_defers_and_else_fails(job: Job, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
     """The same error means no time left, or something that is broken."""
@@ -506,6 +507,7 @@ def test_a_fresh_job_brings_back_what_is_published(job: Job) -> None:
     assert job.offered("cuda-computecache") == ["ComputeCache"]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("busy", [False, True])
 def test_an_overlay_is_read_where_there_is_one(job: Job, monkeypatch: pytest.MonkeyPatch, busy: bool) -> None:
     """Its upper layer has the names, the overlay the content; one that is still written to is left."""

@@ -51,6 +51,7 @@ def fly(monkeypatch: pytest.MonkeyPatch, how: str = "reused", missing: Missing =
     return flights
 
 
+@pytest.mark.timed
 def test_the_first_image_is_the_jobs(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them are in the record and in the job's environment, in their order."""
     flights = fly(monkeypatch)
@@ -98,6 +99,7 @@ def test_who_pays_for_an_image(context: Context, monkeypatch: pytest.MonkeyPatch
     assert {site.requester for _, site, _ in flights.asked} == {Requester("n1", "0a1b2c3d", 7, "test")}
 
 
+@pytest.mark.timed
 def test_an_image_leaves_time_to_later_steps(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """What earlier parts of the prolog took goes off the wait, and never off the seeding or the view."""
     flights = fly(monkeypatch)

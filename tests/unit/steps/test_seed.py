@@ -204,6 +204,7 @@ def test_where_overlays_are_not_to_be_had_entries_are_extracted(node: Node) -> N
     assert event["fetched_bytes"] > 0
 
 
+@pytest.mark.timed
 def test_an_overlay_shows_what_it_can(node: Node) -> None:
     """Nothing is extracted then; a second job finds the bundle on the node."""
     node.publish(ENTRIES)
@@ -218,6 +219,7 @@ def test_an_overlay_shows_what_it_can(node: Node) -> None:
 LARGE = {f"m/{number}{'n' * 200}": {f"m/{number}{'n' * 200}.nbi": b"x"} for number in range(20)}
 
 
+@pytest.mark.timed
 def test_the_names_of_a_large_bundle_are_left_out_where_all_is_shown(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +234,7 @@ def test_the_names_of_a_large_bundle_are_left_out_where_all_is_shown(
     assert told(node, "cache.seeded")[0]["entries"] == 20
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("profile", ["numba", "triton"])
 def test_what_is_extracted_or_rewritten_is_named(node: Node, monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
     """Where each file is touched its entry's name is in the record."""
@@ -268,6 +271,7 @@ def test_the_budget_of_bytes_is_one_for_all(node: Node) -> None:
     assert (outcome.detail["warm"], outcome.detail["cold"]) == (["numba"], {})
 
 
+@pytest.mark.timed
 def test_no_more_is_fetched_than_an_overlay_takes(node: Node) -> None:
     """The rest stays cold, told once with its number: a namespace may have hundreds of bundles."""
     made = [
@@ -338,6 +342,7 @@ def test_a_sampled_job_begins_cold_and_says_that_it_is_on_purpose(node: Node) ->
     assert seeded(cold)["numba"].bundles == []
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("way", ["overlay", "extraction"])
 def test_half_relocated_entries_are_removed(node: Node, way: str) -> None:
     """Entries that name another path are worse than none; whatever fails there is nobody's fault but this profile's."""

@@ -16,6 +16,8 @@ from warmstart.store.board import Topic, Whose, say, take_down
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import HeadSilent, Meeting
 
+pytestmark = pytest.mark.timed
+
 MEETING = Meeting("c.7.0", "caches", "n[1-2]")
 
 

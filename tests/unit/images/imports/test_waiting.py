@@ -34,6 +34,8 @@ from warmstart.images.store.layout import Charged, key_of
 from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.record import StateFull, StateUnusable
 
+pytestmark = pytest.mark.timed
+
 HEX = "ab" * 32
 WANTED = parse(f"reg.io/a@sha256:{HEX}")
 LOCK = f"{key_of(WANTED.canonical())}.{image_site.KIND}"

@@ -37,6 +37,8 @@ from warmstart.images.store.layout import ADOPTED
 from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.store.layout import StoreFull
 
+pytestmark = pytest.mark.timed
+
 HEX, NEW = "ab" * 32, f"sha256:{'cd' * 32}"
 DIGEST = f"sha256:{HEX}"
 WANTED = parse("reg.io/a:1")

@@ -62,6 +62,7 @@ def test_an_import_holds_their_lock(folder: Path, store: ImageStoreClient) -> No
     assert not taken(folder / f"{NAME}.sqsh.lock")
 
 
+@pytest.mark.timed
 def test_a_lock_that_is_held_costs_a_part_of_the_time(
     folder: Path, store: ImageStoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_the_other_nodes_ask_nobody(node: Requeueing) -> None:
     assert "imported by pid 9 on n2" in node.verdict
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("program", "script", "reason"),
     [
