@@ -205,4 +205,4 @@ def test_the_page_lists_every_metric(exposed: set[str]) -> None:
     """And no other; those of wings are on the wings' pages."""
     pages = [ROOT / "docs" / "operations" / "monitoring.md", *(ROOT / "docs" / "wings").glob("*.md")]
     text = "".join(page.read_text() for page in pages)
-    assert set(re.findall(r"^\| `(warmstart_\w+)` \|", text, re.MULTILINE)) == exposed
+    assert set(re.findall(r"`(warmstart_\w+)`", text)) == exposed
