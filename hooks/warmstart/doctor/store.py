@@ -255,6 +255,20 @@ def links(store: Store) -> Iterator[Finding]:
         yield Finding(WRONG, found, "use a file system with hard links")
 
 
+def reports(store: Store) -> Iterator[Finding]:
+    """Try an access control list, by which a user alone reads what the store has of that user's jobs (decision 62)."""
+    if not store.directory or store.policy.maintenance.reports is None:
+        return
+    try:
+        store.run(probe.show_a_user, store.directory)
+    except OSError as error:
+        found = f"the store keeps no access control lists ({error.strerror}): users learn nothing of jobs that are over"
+        change = "mount it with POSIX ACLs, which NFSv4 does not have; or set maintenance.reports: null"
+        yield Finding(ADVICE, found, change)
+        return
+    yield Finding(OK, "the store keeps access control lists")
+
+
 def clock(store: Store) -> Iterator[Finding]:
     """Compare this node's clock with the store's: times to live, leases and grace periods depend on both."""
     if not store.directory:
@@ -357,6 +371,7 @@ CHECKS = {
     "store.parents": parents,
     "store.locks": locks,
     "store.links": links,
+    "store.reports": reports,
     "store.clock": clock,
     "store.maintenance": maintained,
     "store.indexes": indexes,

@@ -38,6 +38,7 @@ GOOD: dict[str, Any] = {
     "link": 2,
     "clock_ahead": 0.0,
     "can_list": False,
+    "show_a_user": None,
     "last_maintained": 60.0,
     "in_use_for": 600.0,
     "identity": "abcdef0123",
@@ -104,6 +105,7 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.locks", "wrong", {"hold_lock": DENIED}),
         ("store.links", "wrong", {"link": DENIED}),
         ("store.links", "wrong", {"link": 1}),
+        ("store.reports", "advice", {"show_a_user": OSError(errno.EOPNOTSUPP, "Operation not supported")}),
         ("store.clock", "ok", {"clock_ahead": 4.0}),
         ("store.clock", "wrong", {"clock_ahead": 6.0}),
         ("store.clock", "wrong", {"clock_ahead": -6.0}),
@@ -163,7 +165,15 @@ def test_the_probe_in_a_good_directory(tmp_path: Path, policy: Policy) -> None:
     with store.opened(mine) as opened:
         assert Path(opened.directory).stat().st_mode & 0o777 == 0o700
         found = {result.check: result.status for result in run(store.CHECKS, opened)}
-    for name in ("store.reachable", "store.owner", "store.writers", "store.locks", "store.links", "store.clock"):
+    for name in (
+        "store.reachable",
+        "store.owner",
+        "store.writers",
+        "store.locks",
+        "store.links",
+        "store.reports",
+        "store.clock",
+    ):
         assert found[name] == "ok"
     assert list(tmp_path.glob(".doctor-*")) == []
 

@@ -7,20 +7,25 @@ logs may come in any order, as long as a job's prolog on a node comes before its
 A job on several nodes whose nodes have different namespaces of a profile would have been cold on all of them, where
 they agree on it (docs/reference/profiles.md#seeding).
 
-What it takes for granted: every import succeeds, tags do not move, a job uses the tools of its profiles (nothing tells
-whether it does: the report says "if used"), and no full disk or slow store of one node makes the others cold. Time
-saved is counted as in `summary`, but without sizes: what is not in the store has none.
+Nothing tells whether an observed job uses the tools of its profiles. Of a profile that no enforced job of the same user
+has used until then, as their epilogs saw, its start is left out; where none has used it either, nobody knows, and the
+report says of how many starts that holds.
+
+What it takes for granted: every import succeeds, tags do not move, and no full disk or slow store of one node makes the
+others cold. Time saved is counted as in `summary`, but without sizes: what is not in the store has none.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from datetime import datetime
 from typing import NamedTuple
 
 from warmstart.audit import events, values
 from warmstart.audit.line import Line
 from warmstart.audit.runs import EPILOG, IMPORTED, Run
+from warmstart.profiles import contract
 from warmstart.report.counting import Durations, percent
 from warmstart.wings.forecast.events import CACHE_OBSERVED, IMAGE_OBSERVED
 
@@ -37,6 +42,8 @@ class Hits(NamedTuple):
     name: str
     warm: int
     cold: int
+    unknown: int = 0  # of these: nobody knows whether the job used it
+    unused: int = 0  # left out, for the user's enforced jobs do not use it
 
     @property
     def percent(self) -> str:
@@ -67,6 +74,8 @@ class Prediction:
         self._caches: dict[_Namespace, _Cache] = {}
         self._differing: dict[str, int] = {}  # profile → starts that nodes which differ make cold
         self._joint: dict[_Job, list[Line]] = {}  # what the nodes of a job agree on; the profile in place of the node
+        self._is_used: dict[tuple[str, str], bool] = {}  # user and profile → whether an enforced job used it
+        self._unknown, self._unused = Counter[str](), Counter[str]()  # by profile
         self._open: dict[_Job, list[tuple[_Namespace, str]]] = {}  # where each job will publish
         self._others: dict[str, dict[str, _Image]] = {}  # of wings: kind → name → what jobs wanted
         self._imports: dict[str, Durations] = {}  # by image
@@ -76,6 +85,10 @@ class Prediction:
         """Count one run; others than of observed jobs cost next to nothing."""
         for line in run.observed:
             self._observed(run, line)
+        for harvest in run.harvests:
+            whose = (run.user, harvest.profile)
+            if harvest.use and (whose in self._is_used or len(self._is_used) < MOST_OPEN):
+                self._is_used[whose] = self._is_used.get(whose, False) or harvest.use not in contract.UNUSED
         for image in run.images:
             if image.how == IMPORTED:
                 self._imports.setdefault(image.reference, Durations()).add(image.seconds)
@@ -123,12 +136,20 @@ class Prediction:
             avoided=sum(image.times for image in self._images.values()) - imports,
             saved_s=round(saved, 3),
             saves_unknown=unknown,
-            profiles=tuple(counts.values()),
+            profiles=tuple(
+                hits._replace(unknown=self._unknown[hits.name], unused=self._unused[hits.name])
+                for hits in counts.values()
+            ),
             others=tuple(_in_time(kind, [*known.values()]) for kind, known in sorted(self._others.items())),
         )
 
     def _cache(self, run: Run, line: Line) -> None:
         name = _namespace(line)
+        is_used = self._is_used.get((run.user, name[0]))
+        if is_used is False:
+            self._unused[name[0]] += 1
+            return
+        self._unknown[name[0]] += is_used is None
         if line.get("together"):
             self._joint.setdefault((run.cluster, name[0], run.job), []).append(line)
             if len(self._joint) > MOST_OPEN:

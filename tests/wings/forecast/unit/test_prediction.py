@@ -136,3 +136,21 @@ def test_jobs_without_an_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
     lines = [*(cache(1, job) for job in (1, 2, 3)), end(2, 1), cache(3, 4)]
     assert hits(*lines) == {"numba": (0, 4)}
     assert hits(*lines, end(4, 4), cache(5, 5)) == {"numba": (1, 4)}
+
+
+def test_what_a_users_enforced_jobs_do_not_use_is_left_out() -> None:
+    """Of that user's; and it is said of how many starts nobody knows."""
+
+    def ended(at: float, job: int, use: str, user: str) -> Line:
+        return line("cache.harvested", at, job, hook="epilog", profile="numba", use=use, user=user)
+
+    found = predicted(
+        ended(1, 1, "untouched", "a"),
+        ended(2, 2, "untouched", "b"),
+        ended(3, 3, "built", "b"),
+        cache(4, 4, user="a"),
+        cache(5, 5, user="b"),
+        cache(6, 6, user="c"),
+        cache(7, 7, user="c"),
+    )
+    assert found.profiles == (Hits("numba", 0, 3, unknown=2, unused=1),)
