@@ -64,23 +64,34 @@ def test_a_node_that_dies_while_it_hands_in(tmp_path: Path, when: str) -> None:
 
 
 @WHENS
-def test_a_removal_of_parts_killed_at_any_step(tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("whose", ["a merge's", "an epilog's, of a round"])
+def test_a_removal_of_parts_killed_at_any_step(
+    tmp_path: Path, when: str, whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody takes what is left of them for a part, and the next one removes it."""
     monkeypatch.setattr(parts, "_LEFT_S", -60.0)
     for call in count(1):
-        run = RunParts(str(tmp_path), f"1000.c.7.{call}")
+        name = parts.name_of(1000, "c", 7, call, number=int("round" in whose))
+        run = RunParts(str(tmp_path), name)
         hand_in(run, "n1")
         hand_in(run, "n2")
         listing = parts.listing(run)
         assert listing is not None
         merged = [part.bundle for part in listing.parts]
-        died = vanishes(lambda run=run, merged=merged: parts.remove(run, merged), call, when)  # type: ignore[misc]
+
+        def removal(run: RunParts = run, call: int = call, merged: list[str] = merged) -> None:
+            if parts.is_round(run.name):
+                parts.end_rounds(run.store, parts.name_of(1000, "c", 7, call))
+            else:
+                parts.remove(run, merged)
+
+        died = vanishes(removal, call, when)
         if (left := parts.listing(run)) is not None:
             for part in left.parts:
                 copy, handed = os.memfd_create("copy"), parts.read(run, part.bundle)
                 parts.fetch(run, part.bundle, handed.manifest.sha256, handed.manifest.size, copy)
                 os.close(copy)
-        parts.remove(run, merged)
+        removal()
         assert not os.path.exists(run.path)
         if not died:
             assert call > 6
