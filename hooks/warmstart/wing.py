@@ -15,6 +15,7 @@
                            answers.py   answers for slurmctld, in place of Slurm's commands (`slurm.slurmctld`)
                            programs/    Slurm's hooks: NAME_OF.py is PREFIX/libexec/warmstart/name-of (`packaging`)
                            libexec/, enroot/, systemd/  programs, enroot's hooks, and units, as templates (`packaging`)
+                           supervisor/  programs for supervisord in pods (`packaging/slinky`)
                            events.py    its events, and `REMARKS`: those that explain a run, in words (`audit.runs`)
                            told.py      what reports and explain say of its events (`audit.told`)
                            checks.py    `CHECKS`, what doctor looks at for it (`doctor.wings.Checks`)

@@ -128,7 +128,6 @@ class PodDaemons(Daemons):
         self._has_auth = any(Path("/usr/lib").glob("*/slurm-wlm/auth_slurm.so"))
         self._state, self._workspace = Path(), base / "workspace"
         self.has_jail = False
-        self.programs = ""
 
     @property
     def gateway(self) -> str:
@@ -243,10 +242,10 @@ class PodDaemons(Daemons):
         root = self._base / "pods" / node
         (root / "etc/supervisor/conf.d").mkdir(parents=True)
         (root / "etc/supervisor/supervisord.conf").write_text(_SUPERVISORD.format(node=node, server=server, cpus=cpus))
-        for name, text in (("warmstart", (SLINKY / "timers.conf").read_text()), ("more", self.programs)):
-            program = text.replace("/usr/libexec", f"{prefix}/libexec")
-            program += "startretries=99\n"  # it is installed later than in an image
-            (root / f"etc/supervisor/conf.d/{name}.conf").write_text(program if text else "")
+        for path in (SLINKY / "timers.conf", *_ROOT.glob("hooks/warmstart/wings/*/supervisor/*.conf")):
+            text = path.read_text().replace("/usr/libexec", f"{prefix}/libexec")
+            text += "startretries=99\n"  # it is installed later than in an image
+            (root / "etc/supervisor/conf.d" / path.name).write_text(text)
         if self.has_jail:
             words = f"{SLINKY}/jail {JAIL} {self._state} {self._workspace}"
             jail = re.sub("(?m)^command=.*", f"command={words}", (SLINKY / "jail.conf").read_text())
@@ -300,17 +299,16 @@ class PodDaemons(Daemons):
 class PodCluster(Cluster):
     """A cluster of pods. `kill_slurmd` kills a pod, and `start_slurmd` starts its successor over the same volume.
 
-    With a `jail` jobs have another root than slurmd, as soperator's have. `programs` is more for the pods' supervisor.
+    With a `jail` jobs have another root than slurmd, as soperator's have.
     """
 
     _daemons: PodDaemons
 
-    def __init__(self, *, jail: bool = False, programs: str = "") -> None:
+    def __init__(self, *, jail: bool = False) -> None:
         super().__init__(daemons=PodDaemons)
 
         self.address = self._daemons.gateway
         self._daemons.has_jail = jail
-        self._daemons.programs = programs
 
     @property
     def plugstack(self) -> Path:

@@ -29,6 +29,7 @@ CHECK = """
 grep "spank_pyxis.so importer=/usr/libexec/warmstart/pyxis-importer" /usr/share/pyxis/pyxis.conf
 for program in prolog epilog timers jail pyxis-importer; do test -x "/usr/libexec/warmstart/$program"; done
 test -x /etc/enroot/hooks.d/40-warmstart.sh
+for program in $(sed -n s/^command=//p /etc/supervisor/conf.d/warmstart.conf); do test -x "$program"; done
 grep /usr/libexec/warmstart/timers /etc/supervisor/conf.d/warmstart.conf
 test "$(id -u warmstart) $(id -u warmstart-import) $(id -u warmstart-validate)" = "901 902 903"
 mkdir -p /etc/warmstart

@@ -18,7 +18,6 @@ from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
 from tests.support.shell_profiles import profiles
-from tests.wings.step_images.matrix.pods import program
 from tools.real.__main__ import PYXIS, kept, push, set_up_enroot
 from tools.real.claims import Failed, check
 
@@ -62,7 +61,7 @@ def main() -> int:
     """Return the exit status."""
     for jail in (False, True):
         sys.stdout.write(f"\nsteps in {'a jail' if jail else 'pods'}\n")
-        cluster = PodCluster(jail=jail, programs=program())
+        cluster = PodCluster(jail=jail)
         with kept(LOADED), cluster, Registry(cluster.base, cluster.address) as registry:
             try:
                 run(cluster, registry)
