@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from tests.support.entry_site import EntrySite
-from warmstart import view
+from warmstart import run_end, view
 from warmstart.audit import events
 from warmstart.entry import epilog, prolog
 from warmstart.steps import report
@@ -57,6 +57,25 @@ def test_one_that_is_not_written_is_told(entry_site: EntrySite, monkeypatch: pyt
     (failed,) = entry_site.events("step.failed")
     assert (failed["step"], failed["error"]["code"]) == ("report", "store-full")
     assert entry_site.events("hook.finished")[-1]["outcome"] == "ok"
+    assert not os.listdir(entry_site.paths.state)
+
+
+def test_an_epilog_that_dies_after_it_is_made_good(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one finds view and record, and writes the same report again."""
+
+    def dies(*_: object) -> NoReturn:
+        raise SystemExit
+
+    assert prolog.main(entry_site.installation.prefix) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(run_end, "release", dies)
+        with pytest.raises(SystemExit):
+            epilog.main(entry_site.installation.prefix)
+    (first,) = reports.read(str(entry_site.store), os.getuid())
+    assert epilog.main(entry_site.installation.prefix) == 0
+    (second,) = reports.read(str(entry_site.store), os.getuid())
+    hooks = [{json.loads(line)["hook"] for line in text.splitlines()} for text in (first, second)]
+    assert hooks == [{"prolog", "epilog"}] * 2
     assert not os.listdir(entry_site.paths.state)
 
 
