@@ -10,6 +10,7 @@ from warmstart.cli.cache import tell_counts
 from warmstart.cli.output import fail, json_option, show_json, show_table, size, warn
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.process import be_idle
+from warmstart.maintenance.gone import remove_gone
 from warmstart.maintenance.node import Report, maintain_node
 from warmstart.maintenance.store import StoreMaintenance
 from warmstart.paths import Installation
@@ -31,7 +32,8 @@ def maintain(installation: Installation, only: str | None, of_store: bool, as_js
     """Run this host's maintenance once, as root, at idle priority.
 
     On each node: moves journals into the audit log, publishes spooled bundles, finishes deferred harvests and runs
-    without an epilog, removes leftovers of jobs that are over, and prunes copies of bundles.
+    without an epilog, removes leftovers of jobs that are over, and prunes copies of bundles. What a node has left whose
+    name the cluster has forgotten goes a month after its last job.
 
     With --store: removes files of publishers that died, merges bundles, removes bundles that the policy lets expire,
     verifies a thirtieth of all bundles, and evicts images down to images.keep.
@@ -61,10 +63,21 @@ def maintain(installation: Installation, only: str | None, of_store: bool, as_js
             reports.append(Report(node, failed=(str(error),)))
         except OSError as error:
             reports.append(Report(node, failed=(f"{error.filename}: {error.strerror}",)))
+    if not only:
+        reports += _remove_gone(installation)
     _show(reports, as_json)
     is_written = _write_metrics(installation)
     if not is_written or any(report.failed for report in reports):
         raise click.exceptions.Exit(PARTLY)
+
+
+def _remove_gone(installation: Installation) -> list[Report]:
+    """Remove what nodes left that never return; return a report of what failed, for no node."""
+    try:
+        failed = remove_gone(installation, os.environ.get("SLURM_CONF", ""))
+    except (WarmstartError, OSError) as error:
+        return [Report("", failed=(str(error),))]
+    return [Report("", failed=tuple(map(str, failed)))] if failed else []
 
 
 def _write_metrics(installation: Installation) -> bool:

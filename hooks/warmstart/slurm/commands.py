@@ -106,6 +106,17 @@ def configuration(access: Access, deadline: Deadline) -> Configuration:
     return Configuration([word for word in enforced[0].lower().split(",") if word != "none"], scripts)
 
 
+def knows_node(access: Access, node: str, deadline: Deadline) -> bool:
+    """Return whether slurmctld has a node of this name. `ValueError` if scontrol does not say clearly."""
+    process = _run(access, [access.scontrol, "show", "node", node], deadline)
+    told = (process.stdout + process.stderr).decode("utf-8", "replace")
+    if process.status == 0 and f"NodeName={node} " in told:
+        return True
+    if f"Node {node} not found" in told:
+        return False
+    raise ValueError(f"scontrol: {process.complaint()}")
+
+
 def slurm_conf(access: Access, deadline: Deadline) -> str:
     """Return slurmctld's path of slurm.conf, "" if scontrol does not tell it. `ValueError` if scontrol fails."""
     match = _CONF.search(_show_config(access, deadline))

@@ -3,7 +3,7 @@
 | asked by | what |
 |---|---|
 | a prolog that waits long for an image, on the job's first node | whether its job is over |
-| maintenance | whether a job without a step daemon is over |
+| maintenance | whether a job without a step daemon is over, and whether there is a node of a name |
 | maintenance, a hook that compiles the policy, doctor | what slurmctld enforces, and which hooks it runs |
 | wings | what jobs are, and which ones are pending |
 
@@ -78,6 +78,11 @@ class Slurmctld:
         """Return those of the jobs that slurmctld knows. One query for all."""
         with _problems(f"{len(job_ids)} jobs"):
             return self._jobs(job_ids, deadline) if job_ids else []
+
+    def knows_node(self, node: str, deadline: Deadline) -> bool:
+        """Return whether the cluster has a node of this name."""
+        with _problems(f"node {node}"):
+            return commands.knows_node(self._access, node, deadline)
 
     def pending(self, deadline: Deadline) -> list[PendingJob]:
         """Return the jobs that wait and can start as they are, by priority, at most `slurm.pending.MOST`. One query."""

@@ -1,0 +1,52 @@
+"""Nodes of this host that never return: pods and machines leave directories behind when they get other names."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from warmstart import run_end
+from warmstart.errors import WarmstartError
+from warmstart.host.deadline import after
+from warmstart.host.files import names_in
+from warmstart.images.unpacked import shelf_of
+from warmstart.paths import Installation, NodePaths
+from warmstart.session import Session, open_session
+from warmstart.slurm.facts import Access
+from warmstart.slurm.slurmctld import QUERY_S, Slurmctld
+
+GONE_S = 30 * 86400.0  # since the last hook
+
+
+def remove_gone(installation: Installation, slurm_conf: str) -> list[WarmstartError]:
+    """Remove what nodes have left on which nothing waits, no hook ran for a month, and whose name slurmctld forgot.
+
+    Other nodes of the host are left alone, and so are all if slurmctld does not answer. Return what failed. Raises the
+    errors of `open_session`.
+    """
+    idle = [node for node in installation.nodes() if _is_idle(installation.node(node))]
+    if not idle:
+        return []
+    with open_session(installation, "maintain") as session:
+        slurmctld = Slurmctld(Access(session.policy.paths.scontrol, slurm_conf, installation.slurm_libraries))
+        for node in idle:
+            with session.isolated(f"node {node}"):
+                if not slurmctld.knows_node(node, after(QUERY_S)):
+                    _remove(session, node)
+        return session.failures
+
+
+def _is_idle(paths: NodePaths) -> bool:
+    """Return whether a node's hooks left nothing to do, and made and removed no record for a month."""
+    waiting = [paths.state, paths.stage, paths.spool, paths.journal]
+    waiting += [f"{paths.errands}/{kind}" for kind in names_in(paths.errands)]
+    return os.stat(paths.state).st_mtime < time.time() - GONE_S and not any(map(names_in, waiting))
+
+
+def _remove(session: Session, node: str) -> None:
+    """Remove a node's directories; the one that says that there was such a node goes last."""
+    policy = session.policy
+    shelf = os.path.dirname(shelf_of(policy, node))
+    for place in (f"{policy.paths.workspace}/{node}", shelf, session.installation.node(node).root):
+        if os.path.isdir(place):
+            run_end.remove_orphan("node", *os.path.split(place), session.audit)
