@@ -191,6 +191,7 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
     assert set(node.site.seen()) == set(numba_entries(1))
 
 
+@pytest.mark.timed
 @pytest.mark.threat(30)
 def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is valid so far is published, and no entry is judged twice, also none that is invalid."""

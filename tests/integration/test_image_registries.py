@@ -41,6 +41,7 @@ def site(place: Place, store: Store) -> Iterator[Site]:
         yield made
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("how", "kind"),
     [
@@ -92,6 +93,7 @@ class Interrupted(Oci):
             return super().import_image(reference, digest, work, deadline, kept=kept, report=report)
 
 
+@pytest.mark.timed
 def test_a_registry_that_stops_in_mid_import(place: Place, site: Site, store: Store) -> None:
     """It is an outage, nothing partial remains, and the next import succeeds."""
     Interrupted.place = place
@@ -117,6 +119,7 @@ def test_a_silent_registry_leaves_the_last_known_image(
     assert making.obtain(place.image(), expired, after(30)).how == "reused"
 
 
+@pytest.mark.timed
 def test_a_silent_registry_without_a_last_image_is_an_outage(place: Place, site: Site) -> None:
     """There is no last digest to use."""
     with place.registry.silent(), pytest.raises(RegistryUnreachable):

@@ -82,6 +82,7 @@ def test_import_list_show(site: Installation, place: Place) -> None:
     assert run(site, "images", "show", "no/such:1").exit_code == 1
 
 
+@pytest.mark.timed
 def test_refresh_asks_the_registry_again(site: Installation, place: Place, tmp_path: Path) -> None:
     """`import` leaves a tag that was asked within its time; `refresh` imports what it means now, once."""
     name = "team/moving:1"

@@ -195,6 +195,7 @@ def fetched(context: Context) -> None:
     loop.run(session, fetches.WORK[FETCHES.name])
 
 
+@pytest.mark.timed
 def test_a_bundle_that_does_not_come_in_time_is_there_for_the_next_job(
     root: Path, slow_store: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.processes import wait_until
+from tests.cluster.registry import Registry
 from tests.cluster.site import Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-ADMINS, USERS = DOCS / "operations/runbook.md", DOCS / "start/questions.md"
-QUESTION = re.compile(r"^\| (.*\?) \| `(warmstart .*)` \|$", re.MULTILINE)
+ADMINS, USERS = DOCS / "operations/runbook.md", DOCS / "start/users.md"
+OF_ADMINS = re.compile(r"^    (warmstart .*?) +# (.*\?)$", re.MULTILINE)
+OF_USERS = re.compile(r"^\| (.*\?) \| `(warmstart .*)` \|$", re.MULTILINE)
 RULES = """\
 rules:
   - name: everyone
@@ -29,14 +33,17 @@ rules:
 """
 
 
-def test_each_is_answered(site: Site, fresh_image: Callable[[], str], tmp_path: Path) -> None:
+def test_each_is_answered(site: Site, registry: Registry, fresh_image: Callable[[], str], tmp_path: Path) -> None:
     """Alice's job begins cold and publishes, bob's is seeded from it; others have an image, or fail."""
     site.write_policy(RULES, store=str(site.new_store(site.cluster.base / "store-questions")))
     image = fresh_image()
     first = site.compile_job("numba array", ALICE, "n1", "--partition=ci")
     site.finish(first)
     second = site.compile_job("numba array", BOB, "n4")
-    third = site.cluster.submit("#!/bin/sh\n", BOB, f"--comment=warmstart: image={image}", "--nodelist=n2")
+    with registry.silent():
+        third = site.cluster.submit("#!/bin/sh\n", BOB, f"--comment=warmstart: image={image}", "--nodelist=n2")
+        wait_until("its import", lambda: bool(site.imports()), 60)
+        time.sleep(2)
     refused = site.cluster.submit("#!/bin/sh\n", BOB, "--comment=warmstart: image=evil.invalid/x:1")
     failed = site.cluster.submit("#!/bin/sh\n", BOB, f"--comment=warmstart: image={image}9", "--nodelist=n3")
     for job in (second, third, refused, failed):
@@ -56,9 +63,9 @@ def test_each_is_answered(site: Site, fresh_image: Callable[[], str], tmp_path: 
         "What would my own profile": r"[1-9][0-9]* entr",
         "What failed": rf"n3 +{failed} +\S*failed",
     }
-    questions = QUESTION.findall(ADMINS.read_text())
-    assert len(questions) == len(expected) == 10
-    for question, command in questions:
+    asked = OF_ADMINS.findall(ADMINS.read_text())
+    assert len(asked) == len(expected) == 10
+    for command, question in asked:
         words = [here.get(word, word) for word in shlex.split(command)[1:]]
         done = site.command(*words)
         assert (done.returncode, done.stderr) == (0, ""), (question, done.stderr)
@@ -79,7 +86,7 @@ def test_each_is_answered(site: Site, fresh_image: Callable[[], str], tmp_path: 
         "What would a profile": (ALICE, r"[1-9][0-9]* entr"),
     }
     here["/tmp/mytool-cache"] = str(site.jobs / "entries")
-    questions = QUESTION.findall(USERS.read_text())
+    questions = OF_USERS.findall(USERS.read_text())
     assert len(questions) == len(of_users) == 10
     for question, command in questions:
         words = [here.get(word, word) for word in shlex.split(command)[1:]]
