@@ -104,6 +104,7 @@ def test_a_copy_is_compared_once_in_a_while(site: TreeSite) -> None:
     assert (len(site.events("tree.compared")), site.bundles()) == (2, [])
 
 
+@pytest.mark.timed
 @pytest.mark.threat(58)
 def test_what_cannot_be_compared_keeps_its_copy(site: TreeSite) -> None:
     """A tree that is gone, that its user cannot reach, or that hangs; none keeps others waiting for long."""
@@ -156,6 +157,7 @@ def test_scopes_take_turns(site: TreeSite, turns: list[str]) -> None:
     assert (len(turns), len(site.events("tree.compared")), len(site.events("tree.compared", BOB))) == (4, 3, 1)
 
 
+@pytest.mark.timed
 @pytest.mark.threat(58)
 def test_who_stops_the_process_that_looks_costs_the_own_turn(
     site: TreeSite, turns: list[str], monkeypatch: pytest.MonkeyPatch
