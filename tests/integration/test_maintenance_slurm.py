@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -48,8 +47,12 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
         assert live is not None
         assert (live.state, live.array) == ("RUNNING", "")
         assert slurmctld.job(99_999_999, after(30)) is None
+        assert [slurmctld.knows_node(node, after(30)) for node in ("n1", "n99")] == [True, False]
+        nobody = Slurmctld(Access(SCONTROL, "/nowhere/slurm.conf"))
         with pytest.raises(LookUpFailed):
-            Slurmctld(Access(SCONTROL, "/nowhere/slurm.conf")).job(job_id, after(30))
+            nobody.job(job_id, after(1))
+        with pytest.raises(LookUpFailed):
+            nobody.knows_node("n99", after(1))
         maintain(site, conf)
         assert (state / "record.json").exists()
         shutil.copytree(state, kept)
@@ -71,39 +74,6 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
     assert 'warmstart_hook_runs_total{hook="maintain",outcome="ok"}' in metrics
     assert 'warmstart_cache_starts_total{profile="numba",result="cold"}' in metrics
     assert 'warmstart_maintenance_last_success_timestamp_seconds{node="n1"}' in metrics
-
-
-def test_what_a_node_left_goes_when_the_cluster_has_forgotten_its_name(site: Site, tmp_path: Path) -> None:
-    """A month after its last job, with its mounts; never while slurmctld knows it or is silent, or something waits."""
-    conf, workspace = str(site.cluster.base / "etc" / "slurm.conf"), site.workspace
-    for node in ("gone", "new", "busy"):
-        for place in ("state", "layers/copy", "bundles", "spool", "locks"):
-            (site.var / node / place).mkdir(parents=True)
-        (workspace / node / "layers").mkdir(parents=True)
-    (site.var / "busy/spool/bundle").touch()
-    known = site.var / "n4/state"
-    known.mkdir(parents=True, exist_ok=True)
-    for state in (site.var / "gone/state", site.var / "busy/state", known):
-        os.utime(state, (1, 1))
-    (tmp_path / "of another").touch()
-    subprocess.run(["mount", "--bind", tmp_path, site.var / "gone/layers/copy"], check=True)
-    argv = [f"{site.cluster.prefix}/bin/warmstart", "maintain"]
-    try:
-        for path in ("/nowhere/slurm.conf", conf):
-            assert (site.var / "gone/state").exists()
-            subprocess.run(argv, env={"SLURM_CONF": path}, capture_output=True, text=True, check=False)
-        assert not (site.var / "gone").exists()
-        assert not (workspace / "gone").exists()
-        assert (tmp_path / "of another").exists()
-        assert known.exists()
-        assert (site.var / "busy/spool/bundle").exists()
-        assert (workspace / "new/layers").exists()
-        told = [event["path"] for event in site.audit("--event", "orphan.removed") if event["kind"] == "node"]
-        assert told == [str(workspace / "gone"), str(site.var / "gone")]
-    finally:
-        for node in ("new", "busy", "gone"):
-            shutil.rmtree(site.var / node, ignore_errors=True)
-            shutil.rmtree(workspace / node, ignore_errors=True)
 
 
 @pytest.mark.threat(36)

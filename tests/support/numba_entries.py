@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import traceback
 from pathlib import Path
 
 from tests.support.cache_files import relocatable
@@ -38,6 +39,8 @@ def write_as(uid: int, gid: int, top: Path, entries: dict[str, dict[str, bytes]]
                     (top / path).parent.mkdir(parents=True, exist_ok=True)
                     (top / path).write_bytes(data)
             status = 0
+        except OSError:
+            traceback.print_exc()
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
