@@ -183,6 +183,7 @@ def test_a_replica_is_warm_while_the_first_one_serves(live: Site) -> None:
     assert os.listdir(live.var / "n1/errands/rounds") == []
 
 
+@pytest.mark.sweep
 def test_inductor_is_taken_with_what_it_refers_to(live: Site) -> None:
     """A graph, its code and its kernels: the replica hits."""
     need_module("torch")

@@ -82,6 +82,7 @@ def entries(shown: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     return {step: {node: text.partition(": ")[2] for node, text in of.items()} for step, of in shown.items()}
 
 
+@pytest.mark.sweep
 def test_eight_steps_that_start_in_opposite_order(warm: Site, fresh_image: Callable[[], str]) -> None:
     """On two nodes, with four places for their user on each: nobody waits in a place that another one waits for."""
     images = [fresh_image() for _ in range(8)]
