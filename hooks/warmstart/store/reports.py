@@ -2,7 +2,7 @@
 
     <store>/reports/                            0711
         <uid>/                                  the owner's, 0700, and this uid may list and enter it (acl(5))
-            <job>.<run>.<node>                  0444, one node's run of a job: events, as in a job's view
+            <job>.<run>.<node>                  0644, one node's run of a job: events, as in a job's view
 
 The epilog writes one, after the harvest and before it removes the run: an epilog that is repeated replaces its own.
 Nobody but the store's owner writes there, and no code of root's reads there. The job's id has leading zeros, so that
@@ -55,7 +55,7 @@ def leave(store: str, uid: int, name: str, text: str, trim: bool) -> None:
         with opened_dir(folder) as fd:
             allow_entering(fd, uid)
             temp = f"{_TEMPORARY}{name}"
-            os.close(create_file(fd, temp, data, 0o444))
+            os.close(create_file(fd, temp, data, 0o644))
             os.rename(temp, name, src_dir_fd=fd, dst_dir_fd=fd)
             for old in sorted(os.listdir(fd))[:-MOST] if trim else ():
                 unlink_if_there(old, fd)

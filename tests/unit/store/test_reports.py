@@ -34,6 +34,15 @@ def test_each_run_has_one(store: str) -> None:
     assert [*reports.read(store, UID, 1)] == []
 
 
+def test_what_a_killed_writer_left_is_no_obstacle(store: str) -> None:
+    """Its temporary file is written anew; the store's owner is not root."""
+    name = reports.name_of(7, "0a1b2c3d", "n1")
+    left(store, 7)
+    os.rename(f"{store}/reports/{UID}/{name}", f"{store}/reports/{UID}/.{name}")
+    left(store, 7)
+    assert [*reports.read(store, UID)] == [b"7\n"]
+
+
 def test_a_folder_is_listed_by_its_user_alone(store: str) -> None:
     """Mode and list: the owner all, the user reading, all others nothing."""
     left(store, 7)
