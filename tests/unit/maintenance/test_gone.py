@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from tests.support.entry_site import EntrySite
+from warmstart.host import files
 from warmstart.host.deadline import Deadline
+from warmstart.maintenance import gone
 from warmstart.maintenance.gone import remove_gone
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
@@ -77,6 +80,33 @@ def test_a_job_within_the_month_keeps_it(host: Host) -> None:
     host.node("gone", last=2e9)
     assert remove_gone(host.site.installation, "") == []
     assert (host.there(), host.asked) == (["gone"], [])
+
+
+def test_a_directory_that_was_kept_for_a_user_keeps_it(host: Host) -> None:
+    """Its own time decides."""
+    host.node("gone")
+    (host.workspace / "gone/7.0a1b2c3d").mkdir()
+    assert remove_gone(host.site.installation, "") == []
+    assert (host.there(), host.asked) == (["gone"], [])
+
+
+def test_one_that_dies_is_followed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it had removed, the node is still found."""
+    host.node("gone")
+    removed: list[str] = []
+
+    def remove_one(fd: int, name: str, deadline: Deadline) -> None:
+        if removed:
+            raise OSError(errno.EIO, "broken")
+        removed.append(name)
+        files.remove_tree(fd, name, deadline)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gone, "remove_tree", remove_one)
+        assert len(remove_gone(host.site.installation, "")) == 1
+    assert host.site.installation.nodes() == ["gone"]
+    assert remove_gone(host.site.installation, "") == []
+    assert host.there() == []
 
 
 def test_a_controller_that_does_not_answer(host: Host) -> None:
