@@ -101,7 +101,7 @@ def big_image(site: Site, registry: Registry, size: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("size", "rate"), [(32 << 20, 4_000_000), pytest.param(2 << 30, 10_000_000, marks=pytest.mark.sweep)]
+    ("size", "rate"), [(32 << 20, 1_500_000), pytest.param(2 << 30, 10_000_000, marks=pytest.mark.sweep)]
 )
 def test_an_image_that_takes_longer_than_any_job_waits(site: Site, registry: Registry, size: int, rate: int) -> None:
     """The first jobs hear who imports it and how far that is; the layers are fetched once, and then it is there."""
@@ -109,7 +109,7 @@ def test_an_image_that_takes_longer_than_any_job_waits(site: Site, registry: Reg
     with slowed(registry.url, rate) as slow:
         site.write_policy(registry=slow)
         policy = site.etc / "policy.yaml"
-        policy.write_text(policy.read_text().replace("wait: 60s", "wait: 5s"))
+        policy.write_text(policy.read_text().replace("wait: 60s", "wait: 15s"))
         image = f"{slow}/{name}"
         jobs = [site.cluster.submit(SHOW, ALICE, wanting(image), f"--nodelist={node}") for node in ("n1", "n2")]
         for job in jobs:

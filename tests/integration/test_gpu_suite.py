@@ -109,7 +109,7 @@ def test_a_job_that_hangs_is_ended_and_the_next_tool_is_tried(
         place.log = log
         yield place
 
-    monkeypatch.setattr(Tool, "limit_s", 5)
+    monkeypatch.setattr(Tool, "limit_s", property(lambda tool: 5 if tool.name == "hanging" else 300))
     monkeypatch.setattr(command, "a_place", at_place)
     hanging = NUMBA._replace(name="hanging", title="Hanging", program=(*NUMBA.program, "hanging"))
     absent = NUMBA._replace(name="absent", title="Absent", modules=("no_such_module",))
