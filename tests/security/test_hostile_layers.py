@@ -39,7 +39,7 @@ class Ended(NamedTuple):
 # A process of its own starts the program: the peak of a child counts what its parent had when it forked.
 MEASURED = """
 import resource, subprocess, sys
-argv = ["/usr/bin/timeout", "-k", "1", "20", *sys.argv[1:]]
+argv = ["/usr/bin/timeout", "-k", "1", "200", "/usr/bin/prlimit", "--cpu=20", *sys.argv[1:]]
 done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 sys.stdout.flush()
@@ -48,7 +48,7 @@ sys.stdout.buffer.write(done.stderr)
 
 
 def ended(base: Path, bounds: ImageBounds = BOUNDS) -> Ended:
-    """Run the program on the layout in a directory, for twenty seconds at most."""
+    """Run the program on the layout in a directory, for twenty seconds of a CPU at most."""
     argv = [sys.executable, "-c", MEASURED, *flatten.command("layout", "import", "r.sqsh", bounds, "")]
     done = subprocess.run(argv, cwd=base, check=True, stdout=subprocess.PIPE, text=True)
     figures, _, said = done.stdout.partition("\n")
