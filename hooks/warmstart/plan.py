@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 PROLOG_SECONDS = 20.0
 EPILOG_SECONDS = 30.0
 SPOOL_SECONDS = 5.0
-REPORT_SECONDS = 2.0
 MOUNTING_SECONDS = 2.0  # that an image leaves to the mounts of the seeded bundles
 VIEW_SECONDS = 1.0  # and to the job's view
 NO_RULE_MATCHES = (
@@ -362,7 +361,7 @@ def _refused(policy: Policy, requested: Request) -> list[str]:
 
 def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
     """Return the steps for what the record names. `slurm_conf` is the configuration file for the query to slurmctld."""
-    from warmstart.steps import release, report, spool
+    from warmstart.steps import release, spool
 
     steps = []
     publishes = record.seeded and record.publish_scope and record.cache
@@ -378,8 +377,6 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
         of_head = frozenset(name for name in record.seeded if not is_head and is_of_head(policy, name))
         options = harvest.Options(bounds.budget, bounds.max_size, bounds.max_entries, failure, after_success, of_head)
         steps.append(Step(harvest.NAME, partial(harvest.run, options=options)))
-    if policy.maintenance.reports is not None:
-        steps.append(Step(report.NAME, partial(report.run, options=report.Options(REPORT_SECONDS))))
     steps.append(Step(release.NAME, partial(release.run, options=release.Options())))
     steps.append(Step(spool.NAME, partial(spool.run, options=spool.Options(SPOOL_SECONDS))))
     return steps

@@ -153,8 +153,13 @@ class Site:
         argv: list[str | Path] = [*self.enter.get(node, ()), program, *arguments]
         return subprocess.run(argv, capture_output=True, text=True, check=False, env=env or {})
 
+    def flush(self) -> None:
+        """Do what systemd does within a minute: leave the reports of jobs that are over, and move the journals."""
+        subprocess.run([self.cluster.prefix / "libexec/warmstart/flush"], env={}, timeout=60, check=True)
+
     def elsewhere(self, user: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Run the command as a user of a host with the installation and the store, on which no job has run."""
+        self.flush()
         account = self.cluster.account(user)
         ids = [f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups", "--inh-caps=-all"]
         command = shlex.join(["setpriv", *ids, str(self.cluster.prefix / "bin/warmstart"), *words])

@@ -131,7 +131,7 @@ def test_a_store_that_is_not_there(site: Site) -> None:
     (notice,) = said(job)
     assert "the job runs without it" in notice
     kinds = {(event["hook"], event["step"], event["error"]["kind"]) for event in site.events(job.job_id, "step.failed")}
-    assert kinds == {("prolog", "seed", "store"), ("epilog", "report", "store")}
+    assert kinds == {("prolog", "seed", "store")}
     assert [event["status"] for event in site.events(job.job_id, "hook.finished")] == [0, 0]
     assert not os.path.lexists(away)
 

@@ -111,6 +111,14 @@ class Journal:
         ours = dumps(own, default=str)[1:-1].encode()  # quotes in a value are escaped, so no value has this in it
         return b"".join(line for line in shown if ours in line).decode()
 
+    def debt(self, uid: int, job_id: int, *, is_head: bool) -> str:
+        """Return the path of the file by which this journal owes a job's user a report (`entry.flush`).
+
+        Who makes it puts what is to be told first there. Until the report is left, the journal stays where it is.
+        """
+        directory, name = os.path.split(self._name)
+        return f"{directory}/.{name}.{uid}.{job_id}.{is_head:d}"
+
     def finish(self, **fields: object) -> None:
         """Append `hook.finished`, close the journal and name it as done for the next flush."""
         self.emit(HOOK_FINISHED, **fields)
@@ -130,7 +138,7 @@ def is_flush_due(directory: str) -> bool:
     now = time.time()
     try:
         with opened_dir(directory) as fd:
-            names = os.listdir(fd)
+            names = [name for name in os.listdir(fd) if not name.startswith(".")]
             times = (os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime for name in names if name.endswith(DONE))
             return len(names) >= MOST_WAITING or any(now - written > LONGEST_WAITING_S for written in times)
     except OSError:  # there are none, or another process is moving them

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from warmstart.audit.events import HOOK_CRASHED, HOOK_FINISHED, JOURNAL_DAMAGED
+from warmstart.audit.events import HOOK_CRASHED, HOOK_FINISHED, JOURNAL_DAMAGED, SHOWN_TO_JOB
 from warmstart.audit.journal import DONE, OPEN
 from warmstart.audit.line import Line, decoded, timestamp
 from warmstart.host.files import open_regular, read_up_to
@@ -27,6 +27,7 @@ GRACE = 60.0
 LONGEST_JOURNAL = 64 << 20
 IDENTITY = ("hook", "run_id", "cluster", "node", "job_id", "uid", "user")
 _NAME = re.compile(rf"(?P<hook>.+)-(?P<run_id>[^-]+)-(?P<pid>[0-9]{{1,10}})(?P<state>\{OPEN}|\{DONE})\Z")
+_DEBT = re.compile(r"\.(.+-([^-]+)-[0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})\.([01])\Z")
 
 
 class PendingJournal(NamedTuple):
@@ -37,6 +38,17 @@ class PendingJournal(NamedTuple):
     run_id: str
     state: str  # "done", "killed" (the hook is dead) or "running"
     modified: float  # epoch seconds
+
+
+class Debt(NamedTuple):
+    """A file by which a journal owes a job's user a report (`Journal.debt`)."""
+
+    name: str
+    run_id: str  # the hook's
+    uid: int
+    job_id: int
+    is_head: bool
+    journal: PendingJournal | None  # None: somebody removed it
 
 
 def journals(directory: int) -> list[PendingJournal]:
@@ -52,6 +64,24 @@ def journals(directory: int) -> list[PendingJournal]:
             state = "done" if match["state"] == DONE else _state(f"{path}/{name}", match["pid"], status.st_mtime)
             pending.append(PendingJournal(name, match["hook"], match["run_id"], state, status.st_mtime))
     return sorted(pending, key=lambda journal: (journal.modified, journal.name))
+
+
+def debts(directory: int) -> list[Debt]:
+    """Return the debts in an open directory of journals. Raises `OSError`."""
+    found = [(name, match) for name in os.listdir(directory) if (match := _DEBT.match(name))]
+    there = {journal.name.rpartition(".")[0]: journal for journal in journals(directory)} if found else {}
+    return [
+        Debt(name, match[2], int(match[3]), int(match[4]), match[5] == "1", there.get(match[1]))
+        for name, match in found
+    ]
+
+
+def shown(directory: int, journal: PendingJournal) -> bytes:
+    """Return the lines of a journal that its job's user may read. Raises `OSError` if it cannot be read."""
+    lines = _content(directory, journal.name)[0].splitlines(keepends=True)
+    return b"".join(
+        raw for raw in lines if (line := event_of(raw)) and line["event"] in SHOWN_TO_JOB and "done_by" not in line
+    )
 
 
 def _state(path: str, pid: str, modified: float) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from warmstart.audit.pending import PendingJournal, events, journals
+from warmstart.audit.pending import PendingJournal, debts, events, journals
 from warmstart.audit.rendering import write
 from warmstart.audit.syslog import Syslog
 from warmstart.errors import ResourceError
@@ -43,6 +43,8 @@ class AuditUnwritable(ResourceError):
 
 def flush(journal_dir: str, audit_path: str, *, syslog: bool = False) -> int:
     """Move the journals of all hooks that are not running into the log. Return the number of lines written.
+
+    Those that owe a report stay until it is left (`entry.flush`).
 
     With `syslog` the host's syslog gets the lines, too; what it does not take is in the log only.
 
@@ -118,7 +120,9 @@ def _move_all(directory: int, appender: _Appender, deadline: Deadline) -> int:
 
 
 def _movable(directory: int) -> list[PendingJournal]:
-    return [journal for journal in journals(directory) if journal.state != "running"]
+    over = [journal for journal in journals(directory) if journal.state != "running"]
+    owing = {debt.journal for debt in debts(directory)}  # a hook makes its debt before it is over
+    return [journal for journal in over if journal not in owing]
 
 
 @contextmanager

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 
 DRAINS = 1
+REPORT_SECONDS = 2.0  # for the reports that earlier epilogs owe
 
 
 class Hook(NamedTuple):
@@ -171,7 +172,7 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
     # Importing structlog costs more than a warm hook, so that is left to maintenance, and to an epilog now and then.
     if failure or (name == "epilog" and is_flush_due(paths.journal)):
-        _move_journals(installation, paths)
+        _move_journals(installation, paths, job.node)
     return status
 
 
@@ -284,15 +285,15 @@ def _drain_node(policy: Policy | None, job: Job, journal: Journal, error: NodeEr
     print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
 
 
-def _move_journals(installation: Installation, paths: NodePaths) -> None:
+def _move_journals(installation: Installation, paths: NodePaths, node: str) -> None:
     """Move finished journals into the audit log. After an error they stay for the next hook."""
     try:
-        from warmstart.audit.sink import flush
+        from warmstart.entry import flush
         from warmstart.policy.compiled import read
 
         policy = read(installation.compiled_policy)
         if policy is not None:
-            flush(paths.journal, policy.paths.audit, syslog=policy.audit.syslog)
+            flush.flush_node(policy, paths, node, after(REPORT_SECONDS))
     except WarmstartError as error:
         _say(str(error))
     except Exception:  # noqa: BLE001 - the audit must not fail a job

@@ -32,7 +32,7 @@ from warmstart.maintenance.bundles import audited_survey
 from warmstart.paths import Installation
 from warmstart.policy.compiled import VERSION
 from warmstart.policy.current import CurrentPolicy
-from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Sample, SavedCounters
+from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Running, Sample, SavedCounters
 from warmstart.session import Session
 from warmstart.store.maintenance import Bundle
 
@@ -57,6 +57,7 @@ class _Kept(NamedTuple):
     positions: dict[str, Position]  # by path of the log
     samples: list[Sample]
     distributions: list[Distribution]
+    running: list[Running]
 
 
 class _Families(Collector):
@@ -113,7 +114,7 @@ def write_store(session: Session) -> None:
 def _counted(directory: int, log: str) -> Counters:
     """Add what is new in the log to the counters that are kept, and keep them."""
     kept = _read(directory)
-    counters = Counters(SavedCounters(kept.samples, kept.distributions))
+    counters = Counters(SavedCounters(kept.samples, kept.distributions, kept.running))
     audit = AuditLog([log], positions=kept.positions)
     with suppress(FileNotFoundError):  # no hook has run yet
         for run in runs(audit.lines(LineFilter())):
@@ -129,7 +130,7 @@ def _read(directory: int) -> _Kept:
         counted = wire.from_object(_Kept, wire.parse(files.read_small(_COUNTERS, _LARGEST, directory)))
         if counted.format == FORMAT:
             return counted
-    return _Kept(FORMAT, {}, [], [])
+    return _Kept(FORMAT, {}, [], [], [])
 
 
 def _of_log(counters: Counters) -> Iterator[Metric]:

@@ -7,15 +7,16 @@ jobs, users or images; beyond `MOST_LABELS` combinations of one metric the rest 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from warmstart.audit import events, told
-from warmstart.audit.runs import FAILED, IMPORTED, OF_WINGS, PROLOG, REFUSED, SAMPLED, SUSPICIONS, Run, kind_of
+from warmstart.audit.runs import EPILOG, FAILED, IMPORTED, OF_WINGS, PROLOG, REFUSED, SAMPLED, SUSPICIONS, Run, kind_of
 from warmstart.audit.told import Metric
 from warmstart.profiles import contract
 
 MOST_LABELS = 200
+MOST_RUNNING = 4096  # jobs; beyond these the first count as if they had used their caches
 OTHER = "other"
 HOOK_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
 IMPORT_BOUNDS = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
@@ -47,10 +48,12 @@ UNPACKED_BYTES = Metric(
 IMAGES_EVICTED = Metric("warmstart_images_evicted", "Images that were evicted.")
 IMAGES_QUARANTINED = Metric("warmstart_images_quarantined", "Images that were damaged.")
 CACHE_STARTS = Metric(
-    "warmstart_cache_starts", "Caches of jobs that began with entries (warm) or without (cold).", ("profile", "result")
+    "warmstart_cache_starts",
+    "Caches that jobs used, and began with entries (warm) or without (cold).",
+    ("profile", "result"),
 )
 CACHE_USES = Metric("warmstart_cache_uses", "Caches of jobs that ended, by use.", ("profile", "use"))
-CACHE_MISSES = Metric("warmstart_cache_misses", "Caches that began cold, by reason.", ("reason",))
+CACHE_MISSES = Metric("warmstart_cache_misses", "Caches that jobs used, and began cold, by reason.", ("reason",))
 JOBS_MADE_COLD = Metric(
     "warmstart_jobs_made_cold", "Jobs on several nodes that began cold for what one of these lacked.", ("reason",)
 )
@@ -109,11 +112,28 @@ class Distribution(NamedTuple):
     total: float  # seconds
 
 
+class Start(NamedTuple):
+    """A cache of a job that began."""
+
+    profile: str
+    why: str  # it was cold; "" of a warm one
+
+
+class Running(NamedTuple):
+    """A job on a node, and its caches of which nobody has seen yet whether it used them."""
+
+    cluster: str
+    node: str
+    job: int
+    starts: list[Start]
+
+
 class SavedCounters(NamedTuple):
     """All counters, in the form in which they are kept."""
 
     samples: list[Sample]
     distributions: list[Distribution]
+    running: list[Running]
 
 
 class Counters:
@@ -131,6 +151,7 @@ class Counters:
             if metric and (len(kept.labels), len(kept.counts)) == (len(metric.labels), len(metric.bounds) + 1):
                 self._classes[metric.name][tuple(kept.labels)] = list(kept.counts)
                 self._values[metric.name][tuple(kept.labels)] = kept.total
+        self._running = {one[:3]: one.starts for one in saved.running} if saved else {}
 
     def add(self, metric: Metric, *labels: str, value: float = 1) -> None:
         """Add to a counter."""
@@ -183,15 +204,36 @@ class Counters:
                 self.add(IMPORTED_BYTES, value=image.size)
 
     def _add_starts(self, run: Run) -> None:
-        for profile in run.warm:
-            self.add(CACHE_STARTS, profile, "warm")
-        for profile, reason in run.cold.items():
-            if reason != SAMPLED:
-                self.add(CACHE_STARTS, profile, "cold")
-                self.add(CACHE_MISSES, kind_of(reason))
+        began = [Start(profile, "") for profile in run.warm]
+        began += [Start(profile, kind_of(reason)) for profile, reason in run.cold.items() if reason != SAMPLED]
+        job = (run.cluster, run.node, run.job)
+        if starts := [*self._running.pop(job, []), *began]:
+            self._running[job] = self._settled(starts, run)
+            if not self._running[job]:
+                del self._running[job]
+        if len(self._running) > MOST_RUNNING:
+            self._count_starts(self._running.pop(next(iter(self._running))))
         if run.head:  # a job counts once for each reason: on its first node
             for reason in sorted({kind_of(cold.reason) for cold in run.agreed.values()}):
                 self.add(JOBS_MADE_COLD, reason)
+
+    def _settled(self, starts: list[Start], run: Run) -> list[Start]:
+        """Count the caches that a job used, as far as a run of its hooks tells; return those of which none does."""
+        uses = {harvest.profile: harvest.use for harvest in run.harvests if harvest.use}
+        self._count_starts(
+            start for start in starts if uses.get(start.profile, contract.UNTOUCHED) not in contract.UNUSED
+        )
+        left = [start for start in starts if start.profile not in uses]
+        if run.hook == EPILOG and run.ended and not run.counts[events.HARVEST_DEFERRED]:
+            self._count_starts(left)  # nobody will see
+            return []
+        return left
+
+    def _count_starts(self, starts: Iterable[Start]) -> None:
+        for profile, why in starts:
+            self.add(CACHE_STARTS, profile, "cold" if why else "warm")
+            if why:
+                self.add(CACHE_MISSES, why)
 
     def _add_entries(self, run: Run) -> None:
         for seeding in run.seedings.values():
@@ -230,6 +272,7 @@ class Counters:
         return SavedCounters(
             [sample for metric in counters for sample in self.samples(metric)],
             [distribution for metric in histograms for distribution in self.distributions(metric)],
+            [Running(*job, starts) for job, starts in self._running.items()],
         )
 
 

@@ -2,11 +2,11 @@
 
     <store>/reports/                            0711
         <uid>/                                  the owner's, 0700, and this uid may list and enter it (acl(5))
-            <job>.<run>.<node>                  0644, one node's run of a job: events, as in a job's view
+            <job>.<run>.<node>                  0644, of one run of an epilog: events, as in a job's view, then its own
 
-The epilog writes one, after the harvest and before it removes the run: an epilog that is repeated replaces its own.
-Nobody but the store's owner writes there, and no code of root's reads there. The job's id has leading zeros, so that
-names sort by it. Of a user the last `MOST` stay, and none longer than `maintenance.reports`.
+Root has one written after the epilog (`entry.flush`), maybe twice. Nobody but the store's owner writes there, and no
+code of root's reads there. The job's id has leading zeros, so that names sort by it. Of a user the last `MOST` stay,
+and none longer than `maintenance.reports`.
 
 Readers have their own rights alone: `read` runs as whoever asks.
 """

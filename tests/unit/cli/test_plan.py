@@ -45,7 +45,7 @@ def test_a_job_is_shown_all_that_it_gets(site: Installation) -> None:
     assert found["environment"] == {"CUDA_MODULE_LOADING": "EAGER"}
     assert found["limits"]["harvest.budget"] == 30
     assert found["steps"]["prolog"] == ["workspace", "image", "seed", "environment"]
-    assert found["steps"]["epilog"] == ["harvest", "report", "release", "spool"]
+    assert found["steps"]["epilog"] == ["harvest", "release", "spool"]
     assert (found["verdict"], found["off"], found["nothing_because"]) == (None, False, "")
 
 
@@ -113,7 +113,7 @@ def test_people_see_the_same_in_tables(site: Installation) -> None:
     result = run(site, *NOBODY, "--partition", "gpu1")
     assert result.exit_code == 0
     for text in ("partition 'gpu1' matches 'gpu*'", "reg.example.com/base/app:1", "NUMBA_CACHE_DIR", "EAGER",
-                 "user-65534-nobody", "workspace → image → seed → environment", "harvest → report"):  # fmt: skip
+                 "user-65534-nobody", "workspace → image → seed → environment", "harvest → release"):  # fmt: skip
         assert text in result.stdout
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import subprocess
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.support.entry_site import EntrySite
-from warmstart.entry import flush, prolog
+from warmstart import run_end, view
+from warmstart.audit import sink
+from warmstart.entry import epilog, flush, prolog
+from warmstart.store import reports
 
 PROGRAM = Path(__file__).resolve().parents[3] / "packaging/libexec/flush.in"
 
@@ -23,6 +29,119 @@ def test_what_hooks_left_is_moved(entry_site: EntrySite) -> None:
     assert os.listdir(entry_site.paths.journal) == []
     size = log.stat().st_size
     assert (size > 0, flush.main(entry_site.installation.prefix), log.stat().st_size) == (True, 0, size)
+
+
+def left(entry_site: EntrySite) -> list[list[tuple[str, str]]]:
+    """Flush; return hook and event of each line of each report."""
+    assert flush.main(entry_site.installation.prefix) == 0
+    texts = reports.read(str(entry_site.store), os.getuid(), 7) if (entry_site.store / reports.FOLDER).exists() else ()
+    lines = ([json.loads(line) for line in text.splitlines()] for text in texts)
+    return [[(line["hook"], line["event"]) for line in report] for report in lines]
+
+
+@pytest.mark.parametrize("is_spare", [False, True])
+def test_a_report_has_the_views_part_and_the_epilogs(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, *, is_spare: bool
+) -> None:
+    """As far as the job's user may read it; also of a view on another file system. Its events stay until then."""
+    assert prolog.main(entry_site.installation.prefix) == 0
+    if is_spare:
+        run = str(entry_site.store.parent / "run")
+        monkeypatch.setattr(view, "SPARE", run)
+        spare = Path(run + entry_site.paths.view)
+        spare.parent.mkdir(parents=True)
+        os.rename(entry_site.paths.view, spare)
+        os.mkdir(entry_site.paths.view)
+    assert left(entry_site) == []
+    assert epilog.main(entry_site.installation.prefix) == 0
+    sink.flush(entry_site.paths.journal, entry_site.policy.paths.audit)
+    assert len(os.listdir(entry_site.paths.journal)) == 2, "the epilog's journal, and what it owes"
+    (report,) = left(entry_site)
+    assert report[0] == ("prolog", "hook.started")
+    assert [event for hook, event in report if hook == "epilog"][:2] == ["hook.started", "cache.harvested"]
+    assert report[-1] == ("epilog", "step.finished")
+    assert os.listdir(entry_site.paths.journal) == []
+    assert entry_site.events("hook.finished")[-1]["hook"] == "epilog"
+
+
+def test_what_concerns_others_is_in_no_report(entry_site: EntrySite) -> None:
+    """Events that no job's user is shown, what the hook did for another job, and what is damaged."""
+    assert prolog.main(entry_site.installation.prefix) == 0
+    assert epilog.main(entry_site.installation.prefix) == 0
+    (journal,) = (path for path in Path(entry_site.paths.journal).glob("epilog-*"))
+    with journal.open("a") as file:
+        known = {"ts": 1, "hook": "epilog", "job_id": 8}
+        for more in (
+            {"event": "cache.seeded", "done_by": {}},
+            {"event": "image.evicted"},
+            {"event": "cache.acquitted"},
+        ):
+            file.write(json.dumps({**known, **more}) + "\n")
+        file.write('{"ts": 1, "event": "cache.se')
+    (report,) = left(entry_site)
+    assert report[-1] == ("epilog", "cache.acquitted")
+    assert {event for _, event in report}.isdisjoint({"cache.seeded", "image.evicted"})
+
+
+def test_without_a_view_a_report_has_the_rest(entry_site: EntrySite) -> None:
+    """Somebody removed it, and then the journal."""
+    assert prolog.main(entry_site.installation.prefix) == 0
+    os.unlink(f"{entry_site.paths.view}/7/{view.EVENTS}")
+    assert epilog.main(entry_site.installation.prefix) == 0
+    (report,) = left(entry_site)
+    assert {hook for hook, _ in report} == {"epilog"}
+    Path(entry_site.paths.journal, f".epilog-0a-1.{os.getuid()}.7.1").touch()
+    assert left(entry_site) == [report, []] or left(entry_site) == [[], report]
+    assert os.listdir(entry_site.paths.journal) == []
+
+
+def test_an_epilog_that_dies_is_made_good(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own report waits until it is known to be dead; the next one, which finds the record, leaves another."""
+
+    def dies(*_: object) -> NoReturn:
+        raise SystemExit
+
+    assert prolog.main(entry_site.installation.prefix) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(run_end, "release", dies)
+        with pytest.raises(SystemExit):
+            epilog.main(entry_site.installation.prefix)
+    assert left(entry_site) == []
+    (killed,) = Path(entry_site.paths.journal).glob("epilog-*.open")
+    (debt,) = Path(entry_site.paths.journal).glob(".epilog-*")
+    own = f"-{os.getpid()}"
+    killed.rename(str(killed).replace(own, "-4194305"))
+    debt.rename(str(debt).replace(own, "-4194305"))
+    assert epilog.main(entry_site.installation.prefix) == 0
+    hooks = [{hook for hook, _ in report} for report in left(entry_site)]
+    assert sorted(map(sorted, hooks)) == [["epilog"], ["epilog", "prolog"]]
+    assert os.listdir(entry_site.paths.journal) == []
+
+
+def test_a_report_that_the_store_does_not_take_is_lost(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And told; the audit log does not wait for the store."""
+
+    def fails(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(reports, "create_file", fails)
+    assert prolog.main(entry_site.installation.prefix) == 0
+    assert epilog.main(entry_site.installation.prefix) == 0
+    assert left(entry_site) == []
+    assert "write a report for a job's user: No space left on device" in capfd.readouterr().err
+    assert entry_site.events("hook.finished")[-1]["outcome"] == "ok"
+    assert os.listdir(entry_site.paths.journal) == []
+
+
+def test_a_site_may_have_no_reports(entry_site: EntrySite) -> None:
+    """Then nothing of it is in the store."""
+    entry_site.write(entry_site.policy._replace(maintenance=entry_site.policy.maintenance._replace(reports=None)))
+    assert prolog.main(entry_site.installation.prefix) == 0
+    assert epilog.main(entry_site.installation.prefix) == 0
+    assert left(entry_site) == []
+    assert not (entry_site.store / reports.FOLDER).exists()
 
 
 def test_a_log_that_cannot_be_written(entry_site: EntrySite, capfd: pytest.CaptureFixture[str]) -> None:

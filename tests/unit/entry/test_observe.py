@@ -105,7 +105,7 @@ def test_a_job_that_began_before_is_ended(entry_site: EntrySite) -> None:
     entry_site.write(entry_site.policy._replace(mode="observe"))
     assert epilog.main(entry_site.installation.prefix) == 0
     assert {event["step"] for event in entry_site.events("step.finished") if event["hook"] == "epilog"} == {
-        *("harvest", "report", "release", "spool")
+        *("harvest", "release", "spool")
     }
     assert not Path(record.run_directory).exists()
     assert (os.listdir(entry_site.paths.view), os.listdir(entry_site.paths.state)) == ([], [])

@@ -106,6 +106,40 @@ def test_caches_and_entries() -> None:
     assert values(late, metrics.HARVESTED) == {"jax": 3}  # its harvest had published nothing
 
 
+def test_what_was_not_used_began_neither_warm_nor_cold() -> None:
+    """As in the report: that is known at the end, also where the counters are kept meanwhile. Others count then."""
+    began = {
+        "event": "step.finished",
+        "step": "seed",
+        "warm": ["numba", "jax"],
+        "cold": dict.fromkeys("abc", "no-vote"),
+    }
+    counters = counted({**began, "job_id": 7}, {**began, "job_id": 8})
+    assert values(counters, metrics.CACHE_STARTS) == {}
+    counters = Counters(wire.from_object(SavedCounters, json.loads(json.dumps(counters.save()._asdict()))))
+    seen = {"numba": "hit", "jax": "untouched", "a": "built", "b": "around"}
+    ends: list[Line] = [{"event": "cache.harvested", "profile": name, "use": use} for name, use in seen.items()]
+    over: Line = {"event": "hook.finished", "outcome": "ok"}
+    add(counters, [{"hook": "epilog", "job_id": 7, **line} for line in (*ends, over)])
+    assert values(counters, metrics.CACHE_STARTS) == {"numba warm": 1, "a cold": 1, "c cold": 1}
+    assert values(counters, metrics.CACHE_MISSES) == {"no-vote": 2}
+    deferred: Line = {"event": "harvest.deferred", "profiles": ["a"]}
+    add(counters, [{"hook": "epilog", "job_id": 8, **line} for line in (deferred, over)])
+    assert values(counters, metrics.CACHE_MISSES) == {"no-vote": 2}
+    late: Line = {"hook": "maintain", "done_by": {}, "job_id": 8, "run_id": "0b"}
+    add(counters, [{**late, **line} for line in ends])
+    assert values(counters, metrics.CACHE_MISSES) == {"no-vote": 3}
+
+
+def test_jobs_that_never_end_count_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of too many that nobody has seen the end of."""
+    monkeypatch.setattr(metrics, "MOST_RUNNING", 2)
+    began = {"event": "step.finished", "step": "seed", "warm": ["numba"]}
+    assert values(counted(*({**began, "job_id": job} for job in range(1, 6))), metrics.CACHE_STARTS) == {
+        "numba warm": 3
+    }
+
+
 def test_jobs_that_one_node_made_cold() -> None:
     """Counted once, on their first node, by what comes before the colon."""
     lacks = {"triton": {"reason": "nodes-differ: cpu", "nodes": ["n2"]}, "jax": {"reason": "nodes-differ: gpu"}}
@@ -114,6 +148,7 @@ def test_jobs_that_one_node_made_cold() -> None:
         {**agreed, "head": True}, {**agreed, "head": False}, {"event": "cache.agreed", "head": True, "cold": {}},
         {"event": "cache.agreed", "head": True, "cold": {"jax": {"reason": "no-vote"}}},
         {"event": "step.finished", "step": "seed", "cold": {"triton": "nodes-differ: cpu"}},
+        {"event": "hook.finished", "hook": "epilog", "outcome": "ok"},
     )  # fmt: skip
     assert values(counters, metrics.JOBS_MADE_COLD) == {"nodes-differ": 1, "no-vote": 1}
     assert values(counters, metrics.CACHE_MISSES) == {"nodes-differ": 1}
@@ -171,7 +206,9 @@ def test_what_is_no_metric_any_more_is_forgotten() -> None:
     """An upgrade may change labels and classes."""
     name = metrics.HOOK_SECONDS.name
     old = SavedCounters(
-        [Sample("gone", [], 1.0), Sample("warmstart_image_uses", [], 1.0)], [Distribution(name, ["prolog"], [1], 1.0)]
+        [Sample("gone", [], 1.0), Sample("warmstart_image_uses", [], 1.0)],
+        [Distribution(name, ["prolog"], [1], 1.0)],
+        [],
     )
     assert Counters(old).save() == Counters().save()
 
