@@ -3,10 +3,9 @@
 Finding, checking and reading seventy modules, each in its own file, takes a thousand system calls, and the import
 system's work for each takes as long as running the module. The file holds their compiled code by name; `install` has
 hooks take it from there. It is made from the release's own modules and lies beside them, is never edited, and can be
-removed: then, and where another Python runs, modules are found as usual.
+removed: then, and where another Python runs, modules are found as usual. The code is without docstrings, and lies in
+the order in which it is imported: a hook reads no more of it than it comes to.
 """
-
-from __future__ import annotations
 
 import marshal
 import os
@@ -43,26 +42,29 @@ ROOTS = (
 # that its body imports; where its code, as `marshal` writes it, begins and ends behind this table.
 Table = dict[str, tuple[str, bool, tuple[str, ...], int, int]]
 _LENGTH = 4  # bytes of the table's length, before it
+_AT_ONCE = 1 << 16  # bytes; memory for more comes from the kernel anew each time, page by page
 
 
 def install(release: str) -> None:
     """Take modules from the file of a release's directory from here on, if this Python can read it."""
     try:
         fd = os.open(f"{release}/{NAME}", os.O_RDONLY | os.O_CLOEXEC)
-        data = memoryview(os.read(fd, os.fstat(fd).st_size))
+        data = os.read(fd, _AT_ONCE)
         os.close(fd)
     except OSError:
         return
     magic = _magic()
-    if data[: len(magic)] == magic:
+    if data.startswith(magic):
         start = len(magic) + _LENGTH
         end = start + int.from_bytes(data[len(magic) : start], "little")
         table = marshal.loads(data[start:end])  # noqa: S302 - root's, as the modules are
-        sys.meta_path.insert(0, _Hot(release, table, data[end:]))
+        sys.meta_path.insert(0, _Hot(release, table, data, end))
 
 
 def build(release: str) -> None:
     """Write the file of a release's directory, which has the package. Run by `make install`."""
+    import __future__
+
     import ast
 
     from warmstart import wing
@@ -73,7 +75,7 @@ def build(release: str) -> None:
         __import__(name)
     files = {
         name: module.__file__
-        for name, module in sorted(sys.modules.items())
+        for name, module in sys.modules.items()
         if name.partition(".")[0] == "warmstart" and module.__file__ is not None
     }
     table: Table = {}
@@ -83,16 +85,19 @@ def build(release: str) -> None:
         with open(own, "rb") as file:
             tree = ast.parse(file.read(), path)
         imports = tuple(other for other in _imports(tree) if other in files)
-        code = marshal.dumps(compile(tree, path, "exec", dont_inherit=True))
+        # As a flag, and not as the import of a module, which would have to be found.
+        tree.body = [node for node in tree.body if getattr(node, "module", "") != "__future__"]
+        code = compile(tree, path, "exec", __future__.annotations.compiler_flag, dont_inherit=True, optimize=2)
         is_package = hasattr(sys.modules[name], "__path__")
-        table[name] = path, is_package, imports, len(codes), len(codes) + len(code)
-        codes += code
+        start = len(codes)
+        codes += marshal.dumps(code)
+        table[name] = path, is_package, imports, start, len(codes)
     head = marshal.dumps(table)
     with open(f"{release}/{NAME}", "wb") as file:
         file.write(_magic() + len(head).to_bytes(_LENGTH, "little") + head + codes)
 
 
-def _imports(tree: ast.Module) -> Iterator[str]:
+def _imports(tree: "ast.Module") -> "Iterator[str]":
     """Yield what the body of a module imports; of `from a import b` both a and a.b, which need not be a module."""
     import ast
 
@@ -114,17 +119,19 @@ def _magic() -> bytes:
 class _Hot:
     """Finds and loads the modules of the file (importlib.abc: MetaPathFinder, Loader)."""
 
-    def __init__(self, release: str, table: Table, codes: memoryview) -> None:
+    def __init__(self, release: str, table: Table, data: bytes, codes: int) -> None:
+        """Take the beginning of the file, in which the code begins at `codes`."""
         self._release = release
         self._table = table
         self._codes = codes
+        self._data, self._first = memoryview(data), 0  # what was read last, and where that lies in the file
 
     def find_spec(
         self,
         name: str,
-        _path: Sequence[str] | None = None,
-        _target: ModuleType | None = None,
-    ) -> ModuleSpec | None:
+        _path: "Sequence[str] | None" = None,
+        _target: "ModuleType | None" = None,
+    ) -> "ModuleSpec | None":
         """Return what the import system needs to know of a module, None for one that is not in the file."""
         if name not in self._table:
             return None
@@ -138,14 +145,23 @@ class _Hot:
     def create_module(self, _spec: ModuleSpec) -> None:
         """Let the import system make the module."""
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: "ModuleType") -> None:
         """Run a module's code, after that of the modules that it imports: it then finds them in `sys.modules`."""
         path, _, imports, start, end = self._table[module.__name__]
         module.__file__ = f"{self._release}/{path}"
         for name in imports:
             if name not in sys.modules:
                 self._load(name)
-        exec(marshal.loads(self._codes[start:end]), module.__dict__)  # noqa: S102, S302 - this is how modules are loaded
+        code = self._read(self._codes + start, self._codes + end)
+        exec(marshal.loads(code), module.__dict__)  # noqa: S102, S302 - this is how modules are loaded
+
+    def _read(self, start: int, end: int) -> memoryview:
+        """Return a part of the file. It is opened anew: a worker keeps no descriptor that it was not given."""
+        if not self._first <= start < end <= self._first + len(self._data):
+            fd = os.open(f"{self._release}/{NAME}", os.O_RDONLY | os.O_CLOEXEC)
+            self._data, self._first = memoryview(os.pread(fd, max(end - start, _AT_ONCE), start)), start
+            os.close(fd)
+        return self._data[start - self._first : end - self._first]
 
     def _load(self, name: str) -> None:
         """Import a module of the file without the import system, which would take longer than the module itself."""

@@ -211,9 +211,14 @@ else:
         return "".join(encode(value, 0))
 
 
-def sha256(data: bytes = b"") -> Any:
-    """Return hashlib's object without OpenSSL, which maps megabytes; its own code where this Python has no other."""
+def sha256(data: bytes = b"", more: int = 0) -> Any:
+    """Return hashlib's object, for `more` bytes beside these.
+
+    Its own code only for a megabyte or more, and where this Python has no other: it maps OpenSSL, and is faster then.
+    """
     global _sha256  # noqa: PLW0603 - found once
+    if len(data) + more >= _MANY:
+        return __import__("hashlib").sha256(data)
     if _sha256 is None:
         module = "_sha2" if sys.version_info >= (3, 12) else "_sha256"
         try:
@@ -224,6 +229,7 @@ def sha256(data: bytes = b"") -> Any:
 
 
 _sha256: Any = None
+_MANY = 1 << 20
 
 
 def libc(function: str, *arguments: int | bytes | None, subject: str | None = None) -> int:

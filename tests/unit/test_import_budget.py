@@ -72,6 +72,22 @@ def test_a_cache_that_is_all_mounted_starts_no_programs() -> None:
     assert "subprocess" not in imported(*modules, then=mounted)
 
 
+def test_an_epilog_publishes_without_them(tmp_path: Path) -> None:
+    """Judging and packing load more; the lock, the hashes and the name of what is published do not."""
+    (tmp_path / "file").write_bytes(b"x")
+    published = "; ".join(
+        [
+            "from warmstart.host import files; from warmstart.store import layout, locks; import os",
+            f"held = locks.publish_lock({str(tmp_path)!r}); held.__enter__()",
+            f"files.copy_hashed(os.open({str(tmp_path / 'file')!r}, os.O_RDONLY))",
+            "layout.microseconds_of(layout.bundle_id(0, 'ab' * 32)); held.__exit__(None, None, None)",
+        ]
+    )
+    modules = ("warmstart.harvest.collect", "warmstart.profiles.judge", "warmstart.store.bundles")
+    of_signal = {"enum", "functools", "collections"}
+    assert not imported(*modules, "warmstart.store.atomic", then=published) & (NEVER_WARM - of_signal)
+
+
 def test_a_hook_that_waits_loads_nothing_that_imports() -> None:
     """Imports are for a process of their own."""
     loaded = imported("warmstart.steps.image", "warmstart.images.imports.waiting")

@@ -14,7 +14,7 @@ import stat
 import time
 
 from warmstart.host.deadline import Deadline
-from warmstart.lean import TYPE_CHECKING, Callable, Collection, Iterator, NamedTuple, contextmanager, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Collection, Iterator, NamedTuple, contextmanager, sha256, suppress
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -289,14 +289,14 @@ def copy_hashed(
     hashed in `target`, where an earlier copy left them, and not read again. Raises `ReadFailed` for the source and
     `OSError` for the target. The position of `source` is neither used nor changed.
     """
-    import hashlib  # loads OpenSSL, which costs a tenth of a warm prolog
-
-    digest = hashlib.sha256()
+    digest = sha256(more=have)
     size = 0
     while target is not None and size < have and (chunk := os.pread(target, min(CHUNK, have - size), size)):
         digest.update(chunk)
         size += len(chunk)
     for chunk in _chunks(source, size, most if most is None else most - size, watch):
+        if size == 0:  # nothing is hashed yet, and this tells whether there is much
+            digest = sha256(more=len(chunk))
         digest.update(chunk)
         if target is not None:
             write_all(target, chunk)
@@ -310,9 +310,7 @@ def copy_data(source: int, target: int, size: int, watch: Callable[[int], object
     `watch` is called before every write with its number of bytes, and with 0 before every part of a hole; an exception
     from it ends the copy. Errors as in `copy_hashed`. Changes the position of both files.
     """
-    import hashlib
-
-    digest = hashlib.sha256()
+    digest = sha256(more=size)
     zeros = bytes(CHUNK)
     done = 0
     for start, end in _extents(source, size):
@@ -418,15 +416,20 @@ def end_flock_holders(fd: int, patience: Deadline) -> bool:
     return wait_flock(fd, patience)
 
 
-@contextmanager
-def opened_lock(directory: str, name: str) -> Iterator[int]:
+def open_lock(directory: str, name: str) -> int:
     """Open a lock file, 0600 in a directory that nobody else can enter (0700), and create both if they are missing.
 
     Whoever can open a file or a directory for reading can hold a flock(2) on it for ever. So what others wait for is
     locked through such a file, or through a directory that has mode 0700 itself. The lock is the caller's to take.
     """
     ensure_dir(directory, 0o700)
-    fd = os.open(os.path.join(directory, name), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    return os.open(os.path.join(directory, name), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+@contextmanager
+def opened_lock(directory: str, name: str) -> Iterator[int]:
+    """Open a lock file, as `open_lock`, for a `with`."""
+    fd = open_lock(directory, name)
     try:
         yield fd
     finally:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import ExitStack
-from typing import BinaryIO
 
 from warmstart.errors import UserError
 from warmstart.host.files import open_regular, opened_dir
-from warmstart.lean import Iterable, Iterator, contextmanager
+from warmstart.lean import TYPE_CHECKING, Iterable, Iterator, Sequence, contextmanager
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
 
 # All reasons for a rejection; docs/reference/profiles.md has the same list. They are fixed, so no text from a job gets
 # into the audit.
@@ -74,6 +75,7 @@ class EntryFiles:
         self._known = frozenset(self.names)
         self._stage = stage
         self._prefix = prefix
+        self._size: int | None = None
 
     def __contains__(self, name: str) -> bool:
         """Return whether the entry has a file of that name, in constant time."""
@@ -88,32 +90,35 @@ class EntryFiles:
     @contextmanager
     def open(self, name: str) -> Iterator[tuple[BinaryIO, int]]:
         """Open one of `names`; yield the file and its size in bytes. Raises `EntryInvalid` and `OSError`."""
+        with os.fdopen(self._descriptor(name), "rb") as file:
+            yield file, os.fstat(file.fileno()).st_size
+
+    def _descriptor(self, name: str) -> int:
         parts = (self._prefix + name).split("/")
         if name not in self._known or not all(parts) or {".", ".."} & set(parts):
             raise EntryInvalid("unexpected-file")
-        with ExitStack() as opened:
-            at = self._stage
-            try:
-                for part in parts[:-1]:
-                    at = opened.enter_context(opened_dir(part, at))
-                file = opened.enter_context(os.fdopen(open_regular(parts[-1], at), "rb"))
-            except OSError as error:
-                missing = error.errno in {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENXIO}
-                raise EntryInvalid("not-a-file" if missing else "unreadable") from error
-            yield file, os.fstat(file.fileno()).st_size
+        try:
+            return _open_below(self._stage, parts)
+        except OSError as error:
+            missing = error.errno in {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENXIO}
+            raise EntryInvalid("not-a-file" if missing else "unreadable") from error
+
+    def _status(self, name: str) -> os.stat_result:
+        fd = self._descriptor(name)
+        try:
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
 
     def size(self) -> int:
         """Return the bytes of all files. Raises `EntryInvalid` and `OSError`."""
-        total = 0
-        for name in self.names:
-            with self.open(name) as (_, size):
-                total += size
-        return total
+        if self._size is None:
+            self._size = sum(self._status(name).st_size for name in self.names)
+        return self._size
 
     def mtime_ns(self, name: str) -> int:
         """Return the file's mtime in nanoseconds since the epoch. The stage preserves mtimes."""
-        with self.open(name) as (file, _):
-            return os.fstat(file.fileno()).st_mtime_ns
+        return self._status(name).st_mtime_ns
 
     def read(self, name: str, limit: int) -> bytes:
         """Return the content of one file. Raises `EntryInvalid` ("too-large") above `limit` bytes."""
@@ -124,3 +129,10 @@ class EntryFiles:
         if len(data) > limit:
             raise EntryInvalid("too-large")
         return data
+
+
+def _open_below(at: int, parts: Sequence[str]) -> int:
+    if len(parts) == 1:
+        return open_regular(parts[0], at)
+    with opened_dir(parts[0], at) as inside:
+        return _open_below(inside, parts[1:])

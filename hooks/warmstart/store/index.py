@@ -27,7 +27,7 @@ from warmstart.errors import UserError
 from warmstart.host import wire
 from warmstart.host.files import DIRECTORY, REGULAR, file_of, weakness
 from warmstart.host.wire import Json
-from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, suppress
+from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, sha256, suppress
 from warmstart.store import layout, manifest
 from warmstart.store.blocklist import Blocks
 from warmstart.store.layout import MANIFEST, is_bundle_id, is_user_scope
@@ -324,9 +324,8 @@ def read_manifest(dir_fd: int, bundle: str, sha256: str = "") -> Manifest:
 
 def sha256_of(data: bytes) -> str:
     """Return the SHA-256 of a file's content."""
-    import hashlib  # not needed to seed from a scope that nobody guards
-
-    return hashlib.sha256(data).hexdigest()
+    digest: str = sha256(data).hexdigest()
+    return digest
 
 
 def read_whole(path: str, limit: int, dir_fd: int | None = None) -> bytes:

@@ -95,6 +95,9 @@ def is_user_scope(scope: str) -> bool:
     return scope.startswith("user-")
 
 
+_EPOCH = 719_468  # the day on which 1970 began
+
+
 def is_bundle_id(name: str) -> bool:
     """Return whether a name has the form of a bundle id: `20260131T093000.250000Z-0123456789abcdef`."""
     return (
@@ -113,10 +116,12 @@ def bundle_id(microseconds: int, sha256: str) -> str:
 
 def microseconds_of(bundle: str) -> int:
     """Return the time in a bundle's id, in microseconds since the epoch."""
-    import calendar
-
-    seconds = calendar.timegm(time.strptime(bundle[:15], "%Y%m%dT%H%M%S"))
-    return seconds * 1_000_000 + int(bundle[16:22])
+    # `time.strptime` loads five modules. These are the days from the first of March of the year 0 (Gregorian).
+    year, month, day = int(bundle[:4]), int(bundle[4:6]), int(bundle[6:8])
+    year, month = (year, month - 3) if month > 2 else (year - 1, month + 9)
+    days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day - 1
+    minutes = ((days - _EPOCH) * 24 + int(bundle[9:11])) * 60 + int(bundle[11:13])
+    return (minutes * 60 + int(bundle[13:15])) * 1_000_000 + int(bundle[16:22])
 
 
 class Namespace(NamedTuple):

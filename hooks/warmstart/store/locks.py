@@ -1,8 +1,9 @@
 """Locks of the store: they save work and are never needed for correctness (docs/architecture.md, rule 1).
 
 Runs as the store's owner. The only module that imports filelock. With `fallback_to_soft=False`, filelock 4.0 and later
-neither unlinks the lock file nor falls back to an existence lock (verified). A lock file that anyone can open can be
-locked for ever by anyone, so lock files are in a directory that only the store's owner can enter (0700).
+neither unlinks the lock file nor falls back to an existence lock (verified): it is a flock(2). An epilog takes that
+itself, because importing filelock would be a fifth of its work. A lock file that anyone can open can be locked for ever
+by anyone, so lock files are in a directory that only the store's owner can enter (0700).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import os
 
 from warmstart.host import files
+from warmstart.host.deadline import after
 from warmstart.host.files import ensure_dir
 from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager, suppress
 from warmstart.store.layout import LOCKS
@@ -18,6 +20,7 @@ from warmstart.store.layout import LOCKS
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+_PAUSE_S = 0.05
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE})
 
 
@@ -77,22 +80,17 @@ def is_locked(directory: str, name: str) -> bool:
 
 
 @contextmanager
-def lock_or_proceed(directory: str, name: str, attempts: int = 200, pause: float = 0.05) -> Iterator[None]:
-    """Hold the lock for a `with`; proceed without it after `attempts`, `pause` seconds apart, or on an error."""
-    import time
-
-    held = None
-    with suppress(OSError):
-        for _ in range(attempts):
-            held = try_lock(directory, name)
-            if held is not None:
-                break
-            time.sleep(pause)
+def lock_or_proceed(directory: str, name: str, seconds: float = 10.0) -> Iterator[None]:
+    """Hold the lock for a `with`; proceed without it after `seconds`, or on an error. In an epilog with new entries."""
+    fd = -1
     try:
+        with suppress(OSError):
+            fd = files.open_lock(directory, name)
+            files.wait_flock(fd, after(seconds), _PAUSE_S)
         yield
     finally:
-        if held is not None:
-            held.release()
+        if fd >= 0:
+            os.close(fd)
 
 
 def publish_lock(namespace: str) -> AbstractContextManager[None]:

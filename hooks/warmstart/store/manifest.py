@@ -9,7 +9,7 @@ from __future__ import annotations
 from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.wire import Json
-from warmstart.lean import Iterable, Mapping, NamedTuple, dumps, loads
+from warmstart.lean import Iterable, Mapping, NamedTuple, dumps, loads, sha256
 from warmstart.store.layout import is_bundle_id, is_plain_path
 
 FORMAT = 1
@@ -111,10 +111,9 @@ class Manifest(NamedTuple):
 
 def content_digest(files: dict[str, File]) -> str:
     """Return a hash of an entry's content: paths, sizes and hashes of its files, without times."""
-    import hashlib  # not needed to seed
-
     content = sorted((path, file.size, file.sha256) for path, file in files.items())
-    return hashlib.sha256(dumps(content).encode()).hexdigest()
+    digest: str = sha256(dumps(content).encode()).hexdigest()
+    return digest
 
 
 def entry_weight(entry: str, paths: Iterable[str]) -> int:

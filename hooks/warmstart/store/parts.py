@@ -296,7 +296,7 @@ def end_rounds(store: str, run: str) -> None:
         for name in names_in(os.path.join(store, PARTS)):
             if is_round(name) and name.rpartition("-")[0] == run:
                 place = RunParts(store, name)
-                with suppress(FileNotFoundError), lock_or_proceed(os.path.join(place.path, LOCKS), _LOCK, 100):
+                with suppress(FileNotFoundError), lock_or_proceed(os.path.join(place.path, LOCKS), _LOCK, 5.0):
                     with opened_dir(place.path) as dir_fd:
                         handed = _bundles(_names(dir_fd))
                     remove(place, handed)

@@ -85,7 +85,7 @@ def test_a_lock_only_saves_work(tmp_path: Path) -> None:
     held = locks.try_lock(str(tmp_path), "x")
     assert held
     went_on = []
-    with locks.lock_or_proceed(str(tmp_path), "x", attempts=2, pause=0):
+    with locks.lock_or_proceed(str(tmp_path), "x", seconds=0.0):
         went_on.append("without it")
     assert locks.try_lock(str(tmp_path), "x") is None
     held.release()
