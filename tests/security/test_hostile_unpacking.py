@@ -130,9 +130,12 @@ def test_a_hundred_images_of_one_user(site: ShelfSite) -> None:
     assert [tree.about.uid for tree in site.trees()] == [5002]
 
 
-def test_an_image_that_has_more_than_its_listing_says(site: ShelfSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ended, and nothing is left."""
-    taken_over(monkeypatch, "cd /shown; i=0; while :; do i=$((i + 1)); : >$i; done")
+@pytest.mark.parametrize("many", [":", "[ $i -lt 9 ]"], ids=["without end", "at once"])
+def test_an_image_that_has_more_than_its_listing_says(
+    site: ShelfSite, monkeypatch: pytest.MonkeyPatch, many: str
+) -> None:
+    """It is ended, also where nobody had measured it before it was over; nothing is left."""
+    taken_over(monkeypatch, f"cd /shown; i=0; while {many}; do i=$((i + 1)); : >$i; done")
     assert unpacked(site, site.image()) is None
     assert "more than its listing says" in site.problem()
 

@@ -80,15 +80,13 @@ class _Priority:
     def __init__(self) -> None:
         with suppress(PermissionError):  # it leads a session already
             os.setpgid(0, 0)
-        self._is_idle = False
-        self.set(False)
+        self._is_idle: bool | None = None  # maintenance, which is idle, may have started it
 
     def set(self, is_awaited: bool) -> None:
         """Be as fast as any process while somebody waits, idle otherwise."""
-        if self._is_idle != is_awaited:
-            return
-        self._is_idle = not is_awaited
-        process.set_idle(self._is_idle)
+        if self._is_idle != (not is_awaited):
+            self._is_idle = not is_awaited
+            process.set_idle(self._is_idle)
 
 
 def _most(_: object) -> int:

@@ -9,7 +9,7 @@ from warmstart.host import files, namespaces
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import ROOT, Identity, WorkerSilent
 from warmstart.host.worker import Worker
-from warmstart.lean import libc
+from warmstart.lean import Callable, Iterator, contextmanager, libc
 from warmstart.paths import Shown
 
 
@@ -42,6 +42,13 @@ def remove_in_child(parent: int, name: str, deadline: Deadline) -> None:
         raise OSError(errno.ETIME, "not all removed before the deadline", name) from error
 
 
+@contextmanager
+def hashed_in_child(fd: int, deadline: Deadline) -> Iterator[Callable[[], str]]:
+    """Hash an open file during a `with`, in a child; yield what waits for the SHA-256, and raises as `Worker.run`."""
+    with Worker(_ourselves(), rooms=(__name__,), keep=[fd]) as worker:
+        yield worker.begin(deadline, _sha256, fd)
+
+
 def sync_in_child(fd: int, deadline: Deadline) -> None:
     """Write a file system to the disk, of which `fd` is a file that was open before anything was written (syncfs(2)).
 
@@ -56,6 +63,10 @@ def sync_in_child(fd: int, deadline: Deadline) -> None:
 
 def _ourselves() -> Identity:
     return Identity("root", os.geteuid(), os.getegid())
+
+
+def _sha256(fd: int) -> str:
+    return files.copy_hashed(fd).sha256
 
 
 def _sync(fd: int) -> None:

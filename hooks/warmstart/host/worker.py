@@ -106,15 +106,23 @@ class Worker:
         deadline, `WorkerDied` if the child died, `WorkerAnswerMalformed` for a result of another type, and `WorkerBug`
         for any other exception; `ValueError` for a function of another room.
         """
+        return self.begin(deadline, function, *args, **kwargs)()
+
+    def begin(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[[], R]:
+        """Have the child run a function; return what waits for its result, as `run` does. It does one at a time."""
         name = f"{function.__module__}:{function.__qualname__}"
         if not name.startswith(self._rooms):
             raise ValueError(f"{name} may not run as {self.identity.name}")
-        try:
-            answer = self._ask(name, args, kwargs, deadline)
-            result: R = wire.decode(wire.hints(function)["return"], answer)
-        except wire.WireMismatch as error:
-            self.close()
-            raise WorkerAnswerMalformed(function=name, identity=self.identity.name, problem=error) from error
+        self._ask(name, args, kwargs, deadline)
+
+        def result() -> R:
+            try:
+                value: R = wire.decode(wire.hints(function)["return"], self._answer(deadline))
+            except wire.WireMismatch as error:
+                self.close()
+                raise WorkerAnswerMalformed(function=name, identity=self.identity.name, problem=error) from error
+            return value
+
         return result
 
     def look(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -124,15 +132,17 @@ class Worker:
         except WorkerDied:
             return self.run(deadline, function, *args, **kwargs)
 
-    def _ask(self, name: str, args: tuple[Json, ...], kwargs: dict[str, Json], deadline: Deadline) -> Json:
+    def _ask(self, name: str, args: tuple[Json, ...], kwargs: dict[str, Json], deadline: Deadline) -> None:
         if deadline.expired():
             problem = "no time was left to ask; what came before took all of it"
             raise WorkerSilent(what=self._what, problem=problem)
         if not self._pid:
             self._start()
+        with suppress(BrokenPipeError):  # a child that has already ended may have sent the reason
+            _send(self._requests, [name, args, kwargs])
+
+    def _answer(self, deadline: Deadline) -> Json:
         try:
-            with suppress(BrokenPipeError):  # a child that has already ended may have sent the reason
-                _send(self._requests, [name, args, kwargs])
             answer = _receive(self._answers, deadline)
         except (TimeoutError, EOFError) as error:
             kind: type[WorkerSilent] = WorkerSilent if isinstance(error, TimeoutError) else WorkerDied

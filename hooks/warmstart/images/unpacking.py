@@ -1,7 +1,9 @@
 """Unpack an image on this node, and evict what was unpacked. Runs as root, for no job (decision 58).
 
-    copy from the store, while hashing ─▶ list it ─▶ make and reserve room ─▶ unpack ─▶ say so ─▶ syncfs ─▶ rename
+    copy from the store ─▶ list ─▶ make and reserve room ─▶ unpack ─▶ compare its hash ─▶ say so ─▶ syncfs ─▶ rename
+                        └─▶ hash the copy ──────────────────────────────────┘
 
+Whoever waits has the tree once that is said. So a child hashes meanwhile, and the whole tree is measured afterwards.
 Root copies, counts and renames. unsquashfs lists and unpacks, as the import account, without network, in a mount
 namespace that holds its own directory and the system's programs. Nobody but root can enter what is above that
 directory, so when that namespace ends nobody can reach what is in it. The kernel parses nothing of the image.
@@ -23,7 +25,7 @@ from typing import NamedTuple
 
 from warmstart import record as records
 from warmstart.host import files, namespaces, process, wire
-from warmstart.host.client import remove_in_child, sync_in_child
+from warmstart.host.client import hashed_in_child, remove_in_child, sync_in_child
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import (
     DIRECTORY,
@@ -47,6 +49,7 @@ from warmstart.policy.compiled import Policy
 GONE = ".gone"
 COPY = "image"
 STORE_S = 60.0
+HASHING_S = 1800.0
 LISTING_S = 600.0
 SLOWEST = 4 << 20  # bytes per second, below which unpacking is given up
 AT_LEAST_S = 1800.0
@@ -115,11 +118,14 @@ def unpack(
     node = os.path.basename(paths.root)
     make(policy, node)
     with opened_dir(shelf_of(policy, node)) as shelf:
+        name = ImageKey(request.image, request.private).tree
+        hasten(is_awaited(shelf, name))
         work = _Unpacking(request, policy=policy, paths=paths, store=store, shelf=shelf, evicted=evicted)
         if find(shelf, work.name) == work.name:
             return None
         with _claimed(shelf, work.name, paths, request.reference) as making:
             about = work.run(making, lambda: hasten(is_awaited(shelf, work.name)))
+            work.measure(making, about)
             sync_in_child(making, after(SYNC_S))
             with _locked(shelf):
                 os.rename(work.name + UNPACKING, work.name, src_dir_fd=shelf, dst_dir_fd=shelf)
@@ -151,19 +157,15 @@ class _Unpacking:
 
     def run(self, making: int, hasten: Callable[[], None]) -> About:
         """Fill the directory `making`. The last that it writes there is `ABOUT`."""
-        hasten()
-        image = self._copied(making)
+        image, known = self._copied(making)
         try:
             packed = os.fstat(image).st_size
-            files, size = self._listed(making, image, hasten)
-            needed = size + files * PER_FILE + SLACK
-            keep = self._policy.images.unpack.keep
-            if needed > keep:
-                raise self._failed(f"it takes about {needed} bytes, more than images.unpack.keep, {keep}")
-            self._evict(keep - needed, needed)
-            if files > inodes(self._shelf):
-                raise self._failed(f"it has {files} files, and the disk no inodes for them")
-            self._unpack(making, image, Caps(needed, files + 1), hasten)
+            with hashed_in_child(image, after(max(HASHING_S, packed / SLOWEST))) as sha256:
+                try:
+                    files, size = self._filled(making, image, hasten)
+                finally:  # whatever is wrong with a damaged one is no other problem
+                    if (found := sha256()) != known:
+                        raise self._failed(f"its SHA-256 is {found} and not {known}")
         finally:
             os.close(image)
         os.unlink(COPY, dir_fd=making)
@@ -179,12 +181,28 @@ class _Unpacking:
         replace_file(making, ABOUT, json.dumps(about._asdict()).encode(), 0o600, durable=False)
         return about
 
-    def _copied(self, making: int) -> int:
-        """Copy the image from the store; return it open for reading."""
+    def _filled(self, making: int, image: int, hasten: Callable[[], None]) -> tuple[int, int]:
+        """List and unpack; return the number of files, and their bytes."""
+        files, size = self._listed(making, image, hasten)
+        needed = size + files * PER_FILE + SLACK
+        keep = self._policy.images.unpack.keep
+        if needed > keep:
+            raise self._failed(f"it takes about {needed} bytes, more than images.unpack.keep, {keep}")
+        self._evict(keep - needed, needed)
+        if files > inodes(self._shelf):
+            raise self._failed(f"it has {files} files, and the disk no inodes for them")
+        self._unpack(making, image, Caps(needed, files + 1), hasten)
+        return files, size
+
+    def _copied(self, making: int) -> tuple[int, str]:
+        """Copy the image from the store; return it open for reading, and the SHA-256 that it should have."""
         name, kind = self._request.image, self._request.image.partition(".")[2]
         found = self._store.run(after(STORE_S), layout.find, "", layout.digest_of(name), kind, 0.0)
         if found is None or found.invalid:
             raise self._failed(f"in the store {found.invalid if found else 'there is no such image'}")
+        if not (known := self._store.run(after(STORE_S), published.recorded_sha256, name)):
+            problem = "its SHA-256 is not recorded yet: `warmstart images verify` and maintenance of the store do so"
+            raise self._failed(problem)
         fd = os.open(COPY, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400, dir_fd=making)
         try:
             keep = self._policy.images.unpack.keep
@@ -193,12 +211,12 @@ class _Unpacking:
             if room(fd) <= (0 if is_held else found.size):
                 raise self._failed(no_room(fd, found.size))
             deadline = after(max(AT_LEAST_S, found.size / SLOWEST))
-            if problem := self._store.run_with(fd, deadline, published.copy_whole, self._store.path, name, fd):
+            if problem := self._store.run_with(fd, deadline, published.copy_out, found.path, fd):
                 raise self._failed(problem)
             os.fchmod(fd, 0o444)
         finally:
             os.close(fd)
-        return open_regular(COPY, making)
+        return open_regular(COPY, making), known
 
     def _evict(self, keep: int, needed: int) -> None:
         for tree in evict(self._shelf, self._paths, keep, needed):
@@ -209,7 +227,7 @@ class _Unpacking:
         self._make_place(making)
         done = self._alone(
             making,
-            ["/bin/sh", "-c", _COUNT, "sh", UNSQUASHFS, "-processors", "1", "-lls", f"/proc/self/fd/{image}"],
+            ["/bin/sh", "-c", _COUNT, "sh", UNSQUASHFS, "-processors", "1", "-lln", f"/proc/self/fd/{image}"],
             deadline=after(LISTING_S),
             keep=[image],
             watch=hasten,
@@ -237,7 +255,7 @@ class _Unpacking:
                 reserved.hold(max(0, watch.left.size - AHEAD))
                 hasten()
 
-            try:
+            with self._exceeded_is_failure():
                 done = self._alone(
                     making,
                     [
@@ -249,9 +267,6 @@ class _Unpacking:
                     largest=caps.size,
                     watch=look,
                 )  # fmt: skip
-                watch.look()
-            except Exceeded as error:
-                raise self._failed("it has more than its listing says") from error
         complaints = [line for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
         if done.status and not (done.status == 2 and all(map(_NO_DEVICE.fullmatch, complaints))):
             raise self._failed(f"unsquashfs: {done.complaint()}")
@@ -275,7 +290,7 @@ class _Unpacking:
                 [*limits, *argv],
                 deadline=deadline,
                 identity=self._policy.import_user,
-                env={"MALLOC_ARENA_MAX": "2"},
+                env={"MALLOC_ARENA_MAX": "2", "TZ": "UTC0"},  # else a listing looks for /etc/localtime at each line
                 cwd="/",
                 mounts=mounts,
                 keep=keep,
@@ -283,6 +298,18 @@ class _Unpacking:
             )
         finally:
             os.close(mounts)
+
+    def measure(self, making: int, about: About) -> None:
+        """Raise `ImageNotUnpacked` if a tree is larger than what is known of it."""
+        with opened_dir(TREE, making) as tree, self._exceeded_is_failure():
+            Watch(tree, Caps(about.bytes + SLACK, about.files + 1)).look()
+
+    @contextmanager
+    def _exceeded_is_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except Exceeded as error:
+            raise self._failed("it has more than its listing says") from error
 
     def _failed(self, problem: str) -> ImageNotUnpacked:
         return ImageNotUnpacked(image=self._request.reference, problem=problem)

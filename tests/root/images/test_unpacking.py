@@ -6,6 +6,8 @@ import errno
 import os
 import stat
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from tests.support.shelf_site import NODE, ShelfSite
 from warmstart import record as records
 from warmstart.host import process
-from warmstart.host.client import sync_in_child
+from warmstart.host.client import hashed_in_child, sync_in_child
 from warmstart.host.deadline import Deadline
 from warmstart.images import unpacking
 from warmstart.images.unpacked import Unpacked
@@ -64,7 +66,7 @@ def test_it_is_fast_from_the_first_byte_on_while_somebody_waits(
     monkeypatch.setattr(process, "set_idle", priorities.append)
     copied = unpacking._Unpacking._copied
 
-    def copying(self: unpacking._Unpacking, making: int) -> int:
+    def copying(self: unpacking._Unpacking, making: int) -> tuple[int, str]:
         found.append(priorities[-1])
         return copied(self, making)
 
@@ -73,7 +75,7 @@ def test_it_is_fast_from_the_first_byte_on_while_somebody_waits(
     assert site.ask(key) == ""
     with site.awaited(key):
         assert site.unpack(key) == 0
-    assert (found, priorities) == ([False], [True, False])
+    assert (found, priorities) == ([False], [False])
 
 
 def test_who_waits_has_a_tree_before_it_is_on_the_disk(site: ShelfSite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +95,28 @@ def test_who_waits_has_a_tree_before_it_is_on_the_disk(site: ShelfSite, monkeypa
     os.close(tree.open())
     assert (site.shelf / key.tree / "tree/usr/greeting").exists()
     assert site.left() == []
+
+
+def test_nobody_has_a_tree_before_its_image_is_found_to_be_good(
+    site: ShelfSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is hashed while it is unpacked, and both may be over first."""
+    key = site.publish(site.image())
+
+    @contextmanager
+    def hashing(fd: int, deadline: Deadline) -> Iterator[Callable[[], str]]:
+        def wait() -> str:
+            assert (site.shelf / f"{key.tree}.unpacking/tree/usr/greeting").exists()
+            assert site.take(key) is None
+            return sha256()[::-1]
+
+        with hashed_in_child(fd, deadline) as sha256:
+            yield wait
+
+    monkeypatch.setattr(unpacking, "hashed_in_child", hashing)
+    assert (site.ask(key), site.unpack(key)) == ("", 0)
+    assert "its SHA-256 is" in site.problem()
+    assert (site.trees(), site.left()) == ([], [])
 
 
 @pytest.mark.parametrize("had", [True, False])

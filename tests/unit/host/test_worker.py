@@ -151,6 +151,25 @@ def test_a_call_ends_at_its_deadline_and_the_child_with_it(worker: Worker) -> No
     assert worker.run(after(5), ids)[0] == ME.uid
 
 
+def test_a_caller_does_something_else_until_it_wants_the_result() -> None:
+    """What the function waits for comes after it was begun."""
+    source, target = os.pipe()
+    with Worker(ME, rooms=(__name__,), keep=[source]) as worker:
+        result = worker.begin(after(20), length_read, source)
+        os.write(target, b"four")
+        assert result() == 4
+        failing = worker.begin(after(20), fail, "expected")
+        with pytest.raises(SampleRefused):
+            failing()
+    os.close(source)
+    os.close(target)
+
+
+def length_read(fd: int) -> int:
+    """Return how many bytes come from a descriptor."""
+    return len(os.read(fd, 10))
+
+
 def test_a_call_without_time_is_not_made(worker: Worker) -> None:
     """The error blames what came before it, not the file system; the child and what it holds stay."""
     child = worker.run(after(5), own_pid)

@@ -9,7 +9,7 @@ import pytest
 
 from warmstart.images import unpacking
 
-LINE = b"-rw-r--r-- root/root                %s 2026-11-27 07:25 squashfs-root/%s\n"
+LINE = b"-rw-r--r-- 0/0                %s 2026-11-27 07:25 squashfs-root/%s\n"
 
 
 def counted(tmp_path: Path, listing: bytes, command: str = "cat") -> tuple[int, bytes]:
@@ -26,7 +26,7 @@ def counted(tmp_path: Path, listing: bytes, command: str = "cat") -> tuple[int, 
         (LINE % (b"3", b"a") + LINE % (b"4", b"b c"), b"2 7\n"),
         (LINE % (b"5", b"in\xff\xfelatin"), b"1 5\n"),
         (LINE % (b"5", b"two\nlines -9 -9 7 x"), b"2 5\n"),
-        (b"crw-r--r-- root/root             1,  3 2026-11-27 07:25 squashfs-root/null\n", b"1 0\n"),
+        (b"crw-r--r-- 0/0             1,  3 2026-11-27 07:25 squashfs-root/null\n", b"1 0\n"),
         (LINE % (b"-9", b"a"), b"1 0\n"),
     ],
 )
