@@ -80,7 +80,7 @@ shellcheck:
 		packaging/libexec/hook.in packaging/libexec/flush.in packaging/libexec/task-prolog.in packaging/libexec/pyxis-importer.in \
 		packaging/libexec/apptainer-environment.in \
 		packaging/enroot/40-warmstart.sh.in $(wildcard hooks/warmstart/wings/*/enroot/*.in) packaging/nhc/warmstart.nhc packaging/slinky/jail \
-		tests/fakes/enroot tests/newer/build tests/newer/enter tests/newer/with-slurm \
+		tests/fakes/enroot tests/newer/build tests/newer/enter tests/newer/real tests/newer/with-slurm \
 		tests/packages/bare tests/packages/fresh tests/packages/works .ci/run
 
 docs: setup ## the documents as a site, build/site/index.html; before it, the pages that are made from the code

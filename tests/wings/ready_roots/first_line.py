@@ -58,7 +58,7 @@ def fill(root: Path, mib: int) -> None:
         if not (root / name).exists():
             (root / name).symlink_to(f"usr/{name}")
     subprocess.run(["/bin/cp", "-a", "/usr/.", root / "usr"], check=True)
-    (root / "usr/sbin/nologin").unlink()  # the users' shell, which enroot would start
+    (root / "usr/sbin/nologin").unlink(missing_ok=True)  # the users' shell, which enroot would start
     left = (mib << 20) - sum(path.lstat().st_size for path in (root / "usr").rglob("*"))
     for number in range(1000):
         for path in Path("/usr").rglob("*"):
