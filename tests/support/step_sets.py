@@ -10,8 +10,8 @@ from warmstart import record as records
 from warmstart import sets, view
 from warmstart.host.deadline import after
 from warmstart.record import CacheSet, Seeded
-from warmstart.sets import StepImage
 from warmstart.slurm.nodes import first
+from warmstart.step_image import StepImage
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
 from warmstart.store.client import StoreClient

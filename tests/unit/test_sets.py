@@ -22,7 +22,8 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.profiles import registry
 from warmstart.record import CacheSet
 from warmstart.seed import overlay, together
-from warmstart.sets import MOST, RunOver, SetUnfinished, TooManySets
+from warmstart.sets import MOST, SetUnfinished, TooManySets
+from warmstart.step_image import RunOver, StepImage
 from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import board
@@ -188,7 +189,7 @@ def test_a_step_asks_again_while_something_is_on_its_way(run: Run, monkeypatch: 
     """Only the first one waits for that. The view says when nobody need ask any more."""
     waited: list[float] = []
 
-    def provide(_context: Context, _image: sets.StepImage, _namespaces: list[int], deadline: Deadline) -> bool:
+    def provide(_context: Context, _image: StepImage, _namespaces: list[int], deadline: Deadline) -> bool:
         waited.append(round(deadline.left()))
         return len(waited) < 3
 
