@@ -25,7 +25,7 @@ import traceback
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart import plan, sets
+from warmstart import plan
 from warmstart import record as records
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import after
@@ -42,6 +42,7 @@ from warmstart.step_image import StepImage
 from warmstart.steps import image, seed
 from warmstart.steps.contract import Context
 from warmstart.store.meeting import Meeting
+from warmstart.wings.step_images import sets
 from warmstart.wings.step_images.asking import (
     ALONE,
     ANSWER_S,
