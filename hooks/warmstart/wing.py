@@ -21,7 +21,7 @@
                            checks.py    `CHECKS`, what doctor looks at for it (`doctor.wings.Checks`)
                            maintenance.py  `PARTS`, what maintenance does for it (`maintenance.wings.Parts`)
                            unpack.py    whether an unpacked image is of use on this node (`steps.unpack`)
-                           step_image.py  what it has for a step's image besides caches (`sets.StepImagePart`)
+                           step_image.py  what it has for a step's image besides caches (`step_image.StepImagePart`)
                            maker.py     how a step gets an image that the store lacks (`entry.pyxis_importer.Maker`)
                            sections.py  `SECTIONS`, what it adds to the report (`report.wings.Section`)
                            forms.py     `FORMS`, files that the report can be written to (`report.wings.Form`)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,6 @@ ACCOUNTS = {
     "operator": 800,
     "root": 0,
 }
-PROFILES = ("inductor", "numba")
 
 
 def find_user(name: str) -> Identity | None:
@@ -73,10 +72,9 @@ class Site:
         directory.mkdir(mode=0o755, exist_ok=True)
         return self._put(directory / name, text.encode())
 
-    def compiled(self, profiles: Sequence[str] = PROFILES) -> Policy:
-        """Compile what is there, for a release with these profiles."""
-        owners = {0, os.geteuid()}
-        return load.compile_policy(str(self.policy), owners=owners, profiles=profiles, find_user=find_user)
+    def compiled(self) -> Policy:
+        """Compile what is there."""
+        return load.compile_policy(str(self.policy), owners={0, os.geteuid()}, find_user=find_user)
 
     @staticmethod
     def _put(path: Path, data: bytes) -> Path:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 from importlib import import_module
+from inspect import getsource
 from pathlib import Path
 from pkgutil import walk_packages
 from string import Formatter
@@ -62,3 +65,17 @@ def test_every_error_says_whose_fault_and_what_to_do(classes: list[type[Warmstar
         names = [name for _, name, _, _ in Formatter().parse(cls.template) if name is not None]
         assert all(name.isidentifier() for name in names), cls.code
         assert cls.template.format_map(dict.fromkeys(names, "x"))
+
+
+def test_every_error_is_raised_with_what_its_template_names(classes: list[type[WarmstartError]]) -> None:
+    """Else its message is an error itself, and a hook takes it for a bug."""
+    lacking, by_name = [], {cls.__name__: cls for cls in classes}
+    for module in [module for name, module in sys.modules.items() if name.startswith("warmstart.")]:
+        for call in [node for node in ast.walk(ast.parse(getsource(module))) if isinstance(node, ast.Call)]:
+            name = getattr(call.func, "id", getattr(call.func, "attr", ""))
+            cls = getattr(module, name, by_name.get(name))
+            given = {keyword.arg for keyword in call.keywords}
+            if cls in classes and cls.__init__ is WarmstartError.__init__ and None not in given:  # None: **fields
+                named = {field for _, field, _, _ in Formatter().parse(cls.template) if field}
+                lacking += [(module.__name__, call.lineno, field) for field in named - given]
+    assert not lacking

@@ -40,7 +40,6 @@ _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
 _MOUNT_ATTR_IDMAP = 0x100000
 _RESOLVE_NO_LINKS = 2 | 4  # magic links, and all others
 _AT_FDCWD = -100
-_STATX_BTIME = 0x800
 
 CLONE_NEWUSER = 0x10000000
 
@@ -88,15 +87,6 @@ def restrict(mount_fd: int) -> None:
     _set_attributes(mount_fd, _AT_EMPTY_PATH | _AT_RECURSIVE, restricted)
 
 
-def has_mount_setattr() -> bool:
-    """Return whether the kernel can do what `restrict` does."""
-    try:
-        _set_attributes(-1, _AT_EMPTY_PATH, _MOUNT_ATTR_RDONLY)
-    except OSError as error:
-        return error.errno != errno.ENOSYS
-    return True
-
-
 def _set_attributes(mount_fd: int, flags: int, attributes: int, userns_fd: int = 0) -> None:
     # struct mount_attr, first version: attr_set, attr_clr, propagation, userns_fd
     given = _numbers(attributes, 0, 0, userns_fd)
@@ -121,15 +111,6 @@ def open_without_links(path: str) -> int:
     """Return a descriptor (O_PATH) of a directory; `ELOOP` if a name in its path is a link (openat2(2))."""
     how = _numbers(os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _RESOLVE_NO_LINKS)
     return libc("syscall", _OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how), subject=path)
-
-
-def birth(fd: int) -> int:
-    """Return when a file was made, in nanoseconds since the epoch; 0 where its file system does not say (statx(2))."""
-    from array import array
-
-    found = array("q", bytes(256))
-    libc("statx", fd, b"", _AT_EMPTY_PATH, _STATX_BTIME, found.buffer_info()[0])
-    return found[10] * 10**9 + (found[11] & 0xFFFFFFFF) if found[0] & _STATX_BTIME else 0
 
 
 def unmount(name: str, dir_fd: int) -> bool:

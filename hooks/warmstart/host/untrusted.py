@@ -51,17 +51,11 @@ def open_directory(name: str, parent_fd: int, mount: str) -> int:
         os.close(fd)
 
 
-def open_file(name: str, parent_fd: int, mount: str, owners: Collection[int]) -> int:
-    """Open a regular file with one link, owned by one of these uids, for reading; `TurnedAway` for anything else."""
-    return _open_file(name, parent_fd, mount, owners)
+def open_file(name: str, parent_fd: int, mount: str, owners: Collection[int] | None) -> int:
+    """Open a regular file with one link, owned by one of these uids, for reading; `TurnedAway` for anything else.
 
-
-def open_any_file(name: str, parent_fd: int, mount: str) -> int:
-    """Open a regular file for reading, whoever owns it and however many links it has; `TurnedAway` for others."""
-    return _open_file(name, parent_fd, mount, None)
-
-
-def _open_file(name: str, parent_fd: int, mount: str, owners: Collection[int] | None) -> int:
+    Without `owners` whoever owns it, and however many links it has.
+    """
     fd = _open_path(name, parent_fd, 0)
     try:
         if mount_id(fd) != mount:

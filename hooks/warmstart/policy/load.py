@@ -16,6 +16,7 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.document import Document, Fault
 from warmstart.policy.invalid import PolicyUnreadable, Problem, invalid
 from warmstart.policy.schema import Credentials, Images, Match, PolicyModel, Rule, Section, check_shape
+from warmstart.profiles import registry
 from warmstart.profiles.contract import Fact
 from warmstart.profiles.defined import FILES, DefinedProfile
 
@@ -26,7 +27,6 @@ def compile_policy(
     policy: str,
     *,
     owners: Collection[int] = files.ROOT_ALONE,
-    profiles: Sequence[str] | None = None,
     find_user: checks.FindUser | None = None,
 ) -> Policy:
     """Compile policy.yaml at `policy` and the conf.d beside it, resolved for this node.
@@ -37,7 +37,7 @@ def compile_policy(
     users = find_user or node_user
     signature = source.signature(policy)
     document = parsed(source.read(policy, owners))
-    model = checked(document, users, profiles)
+    model = checked(document, users)
 
     def place(rule: int) -> str:
         path, line, _ = document.position(("rules", rule))
@@ -77,12 +77,6 @@ def node_user(name: str) -> Identity | None:
     return Identity(account.pw_name, account.pw_uid, account.pw_gid)
 
 
-def _profile_names() -> list[str]:
-    from warmstart.profiles import registry
-
-    return registry.names()
-
-
 def parsed(texts: Sequence[tuple[str, str]]) -> Document:
     """Return the document of (path, text) of policy.yaml and of files in conf.d. Raises `PolicyInvalid`."""
     (path, text), *additions = texts
@@ -93,11 +87,10 @@ def parsed(texts: Sequence[tuple[str, str]]) -> Document:
     return document
 
 
-def checked(document: Document, users: checks.FindUser, profiles: Sequence[str] | None = None) -> PolicyModel:
+def checked(document: Document, users: checks.FindUser) -> PolicyModel:
     """Return the model of a document. Raises `PolicyInvalid` with all problems."""
     shape = check_shape(document.data)
-    known = _profile_names() if profiles is None else profiles
-    faults = shape if isinstance(shape, list) else checks.faults(shape, known, users)
+    faults = shape if isinstance(shape, list) else checks.faults(shape, registry.names(), users)
     problems = [*document.problems, *(problem_at(document, fault) for fault in faults)]
     if problems or isinstance(shape, list):
         raise invalid(problems)

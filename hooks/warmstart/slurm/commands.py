@@ -4,7 +4,6 @@ Every call has a deadline. Not on the hot path of a compute node: SchedMD asks p
 (doc/html/prolog_epilog.shtml). `slurm.slurmctld` is the interface to the queries.
 
 - Jobs: squeue with fields that have no text of the job's owner, so nothing that a user writes can look like an answer.
-  What pending jobs ask for is such a text: there its output is JSON (`slurm.pending`).
 - Step daemons: a running one proves that its job is on this host; its title is `slurmstepd: [7.batch]` (seen on 22.05;
   `setproctitle` in src/slurmd/slurmstepd). Anybody can give a process that title, so real uid and executable count, too
   (docs/threats.md, row 33). Its absence proves nothing, because without PrologFlags=Contain none runs between two
@@ -27,12 +26,9 @@ from contextlib import suppress
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.process import MOST_OUTPUT, CompletedProgram, run
-from warmstart.slurm import pending as pending_jobs
-from warmstart.slurm.facts import PENDING, SCRIPTS, Access, Configuration, JobFacts
-from warmstart.slurm.pending import PendingJob
+from warmstart.slurm.facts import SCRIPTS, Access, Configuration, JobFacts
 
 _DRAIN_S = 5.0
-_MOST_PENDING = 64 << 20  # bytes of squeue's JSON: about 3.3 KB for each job, running ones included
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
 _LONGEST_REASON = 200
 _LONGEST_STATUS = 10  # digits
@@ -85,15 +81,6 @@ def _set(value: str) -> str:
     return "" if value in _UNSET else value
 
 
-def pending(access: Access, deadline: Deadline) -> list[PendingJob]:
-    """Return the pending jobs, by priority. `ValueError` if squeue fails, or has no JSON."""
-    argv = [squeue(access.scontrol), "--json", f"--states={PENDING}"]
-    process = _run(access, argv, deadline, most=_MOST_PENDING)
-    if process.status != 0:
-        raise ValueError(f"squeue: {process.complaint()}")
-    return pending_jobs.parse(process.stdout.decode("utf-8", "replace"))
-
-
 def configuration(access: Access, deadline: Deadline) -> Configuration:
     """Return slurmctld's settings. `ValueError` if scontrol fails, or its answer is not clear."""
     text = _show_config(access, deadline)
@@ -108,7 +95,7 @@ def configuration(access: Access, deadline: Deadline) -> Configuration:
 
 def knows_node(access: Access, node: str, deadline: Deadline) -> bool:
     """Return whether slurmctld has a node of this name. `ValueError` if scontrol does not say clearly."""
-    process = _run(access, [access.scontrol, "show", "node", node], deadline)
+    process = asked(access, [access.scontrol, "show", "node", node], deadline)
     told = (process.stdout + process.stderr).decode("utf-8", "replace")
     if process.status == 0 and f"NodeName={node} " in told:
         return True
@@ -124,7 +111,7 @@ def slurm_conf(access: Access, deadline: Deadline) -> str:
 
 
 def _show_config(access: Access, deadline: Deadline) -> str:
-    process = _run(access, [access.scontrol, "show", "config"], deadline)
+    process = asked(access, [access.scontrol, "show", "config"], deadline)
     if process.status != 0:
         raise ValueError(f"scontrol: {process.complaint()}")
     return process.stdout.decode("utf-8", "replace")
@@ -132,7 +119,7 @@ def _show_config(access: Access, deadline: Deadline) -> str:
 
 def release(access: Access, deadline: Deadline) -> str:
     """Return the release of Slurm's commands (`25.11.2`), "" if scontrol, which needs slurm.conf, tells none."""
-    process = _run(access, [access.scontrol, "-V"], deadline)
+    process = asked(access, [access.scontrol, "-V"], deadline)
     match = _RELEASE.search(process.stdout.decode("ascii", "replace"))
     return match[0] if match else ""
 
@@ -214,7 +201,7 @@ def drain_node(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:
 def change(access: Access, arguments: list[str], deadline: Deadline) -> str:
     """Have scontrol change something; return "", or what went wrong. Raises no `WarmstartError`."""
     try:
-        process = _run(access, [access.scontrol, *arguments], deadline)
+        process = asked(access, [access.scontrol, *arguments], deadline)
     except (WarmstartError, OSError) as error:  # also a missing program: never this node's fault
         return str(error)
     return "" if process.status == 0 else f"scontrol: {process.complaint()}"
@@ -224,9 +211,10 @@ def _squeue(access: Access, job_ids: list[int], fields: tuple[str, ...], deadlin
     """Query jobs in all states. Each line of the output has the fields, each followed by `|`; times are in seconds."""
     argv = [squeue(access.scontrol), "--noheader", "--states=all", f"--jobs={','.join(map(str, job_ids))}"]
     argv.append("--Format=" + ",".join(f"{field}:|" for field in fields))
-    return _run(access, argv, deadline)
+    return asked(access, argv, deadline)
 
 
-def _run(access: Access, argv: list[str], deadline: Deadline, most: int = MOST_OUTPUT) -> CompletedProgram:
+def asked(access: Access, argv: list[str], deadline: Deadline, most: int = MOST_OUTPUT) -> CompletedProgram:
+    """Run one of Slurm's programs to its end, with times in seconds; each stream is cut after about `most` bytes."""
     env = {"SLURM_TIME_FORMAT": "%s", **({"SLURM_CONF": access.slurm_conf} if access.slurm_conf else {})}
     return run(argv, deadline=deadline, identity=access.identity, env=env, most=most)

@@ -1,19 +1,9 @@
-"""A job's nodes from a hook's environment, without a query to Slurm: host lists, and whether the head node is shared.
+"""A job's nodes from a hook's environment, without a query to Slurm: host lists.
 
-Host lists have the grammar that `hostlist_create` in src/common/hostlist.c prints: `n[1-4,7],login1`.
-
-Whether nodes are shared is in SLURM_JOB_EXCLUSIVE since 26.05, and from 23.02 to 25.11 in SLURM_JOB_OVERSUBSCRIBE.
-26.05 sets that to NO for jobs that share their nodes, too (`get_job_exclusive_display_value` and
-`get_job_oversubscribe_value` in src/common/slurm_protocol_defs.c). On 22.05 a hook knows only the number of processors
-that the job has on the node. If it has all of them, there is no room for a neighbour, unless the partition has
-OverSubscribe=FORCE or YES. If in doubt, the node counts as shared.
+They have the grammar that `hostlist_create` in src/common/hostlist.c prints: `n[1-4,7],login1`.
 """
 
 from __future__ import annotations
-
-import os
-
-from warmstart.job import Job
 
 _LONGEST_NAME = 255
 _LONGEST_RANGE = 32  # characters
@@ -85,16 +75,3 @@ def has_several(hostlist: str) -> bool:
         if character == "," or (character == "-" and depth):
             return True
     return False
-
-
-def has_first_node_alone(job: Job) -> bool:
-    """Return whether the job has its first node to itself. Call this on that node.
-
-    `job.cpus_per_node` has the form `4(x2),2`.
-    """
-    if job.exclusive:
-        return job.exclusive in ("NODE", "TOPO")
-    if job.oversubscribe:
-        return job.oversubscribe == "NO"
-    cpus = job.cpus_per_node.partition(",")[0].partition("(")[0]
-    return cpus.isdigit() and int(cpus) >= (os.cpu_count() or 1)

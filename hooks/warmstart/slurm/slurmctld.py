@@ -8,7 +8,7 @@
 | wings | what jobs are, and which ones are pending |
 
 A wing's `answers.py` is asked where it fits the running release of Slurm, and not repeated through a command if it
-fails. Elsewhere `squeue` and `scontrol` are run, with formats that no text of a user is in, or as JSON.
+fails. Elsewhere `squeue` and `scontrol` are run, with formats that no text of a user is in.
 """
 
 from __future__ import annotations
@@ -84,11 +84,16 @@ class Slurmctld:
         with _problems(f"node {node}"):
             return commands.knows_node(self._access, node, deadline)
 
-    def pending(self, deadline: Deadline) -> list[PendingJob]:
-        """Return the jobs that wait and can start as they are, by priority, at most `slurm.pending.MOST`. One query."""
+    def pending(
+        self, deadline: Deadline, by_commands: Callable[[Access, Deadline], list[PendingJob]]
+    ) -> list[PendingJob]:
+        """Return the jobs that wait and can start as they are, by priority, at most `slurm.pending.MOST`. One query.
+
+        `by_commands` asks Slurm's commands, where no wing answers; it raises `ValueError` without a clear answer.
+        """
         with _problems("pending jobs"):
             jobs = self._by_wings(deadline, lambda part: part.pending(self._access, deadline))
-            return commands.pending(self._access, deadline) if jobs is None else jobs
+            return by_commands(self._access, deadline) if jobs is None else jobs
 
     def configuration(self, deadline: Deadline) -> Configuration:
         """Return settings that are in force, whatever slurm.conf says by now."""

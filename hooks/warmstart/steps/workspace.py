@@ -117,7 +117,7 @@ def _build_limited(node: int, record: Record, profiles: tuple[str, ...], constan
         with suppress(OSError), scratch.freeing_disk(node, record.run_name):
             remove_tree(node, record.run_name, after(_REMOVAL_S))
         if is_mounted:
-            raise WorkspaceFull(root=record.run_directory, problem=error.strerror or str(error)) from error
+            raise WorkspaceFull(path=record.run_directory, problem=error.strerror or str(error)) from error
         raise
     return "file system" if is_mounted else "none"
 

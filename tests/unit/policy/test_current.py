@@ -55,7 +55,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counted(policy: str, *, owners: set[int]) -> Policy:
         made.append(policy)
-        return original(policy, owners=owners, profiles=["numba"], find_user=find_user)
+        return original(policy, owners=owners, find_user=find_user)
 
     monkeypatch.setattr(load, "compile_policy", counted)
     return made

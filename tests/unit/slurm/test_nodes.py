@@ -1,40 +1,8 @@
-"""Node lists: which node is the head, and whether a job has its first node alone."""
-
-import os
+"""Node lists: which nodes a job has, and which one is the head."""
 
 import pytest
 
-from tests.support.runs import a_job
-from warmstart.slurm.nodes import expand, first, has_first_node_alone, has_several
-
-HERE = os.cpu_count() or 1
-
-
-@pytest.mark.parametrize(
-    ("cpus", "oversubscribe", "exclusive", "alone"),
-    [
-        ("", "", "", False),
-        (f"{HERE}", "", "", True),
-        (f"{HERE}(x2),1", "", "", True),
-        (f"{HERE},1", "", "", True),
-        (f"{HERE + 1}", "", "", True),
-        (f"{HERE - 1}(x2)", "", "", False),
-        (f"{HERE}", "OK", "", False),
-        (f"{HERE}", "YES", "", False),
-        ("", "NO", "", True),
-        ("odd", "", "", False),
-        ("", "NO", "NODE", True),
-        ("", "NO", "TOPO", True),
-        (f"{HERE}", "NO", "NO", False),
-        (f"{HERE}", "NO", "USER", False),
-        (f"{HERE}", "NO", "MCS", False),
-        (f"{HERE}", "NO", "SOMETHING-NEW", False),
-    ],
-)
-def test_what_slurm_says_counts_first(cpus: str, oversubscribe: str, exclusive: str, alone: bool) -> None:
-    """Slurm's own words, of 26.05 and of 23.02, else the processors; what is not known is shared."""
-    job = a_job(cpus_per_node=cpus, oversubscribe=oversubscribe, exclusive=exclusive)
-    assert has_first_node_alone(job) is alone
+from warmstart.slurm.nodes import expand, first, has_several
 
 
 @pytest.mark.parametrize(

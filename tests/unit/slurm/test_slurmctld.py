@@ -92,13 +92,3 @@ def test_without_slurms_commands_there_is_a_reason(tmp_path: Path) -> None:
     """Not a fault of the node, though a program is missing."""
     with pytest.raises(LookUpFailed, match="No such file"):
         Slurmctld(Access(f"{tmp_path}/scontrol")).job(7, after(60))
-
-
-def test_squeue_tells_of_pending_jobs(tmp_path: Path) -> None:
-    """One call for all."""
-    script = """printf '%s' "$*" >>"${0%/*}/asked"; echo '{"jobs": [{"job_state": "PENDING", "user_id": 2001}]}'"""
-    (job,) = controller(tmp_path, script=script).pending(after(60))
-    assert job.uid == 2001
-    assert (tmp_path / "asked").read_text() == "--json --states=PENDINGsqueue\n"
-    with pytest.raises(LookUpFailed, match="about pending jobs: squeue: Unable to contact"):
-        controller(tmp_path, script="echo 'Unable to contact' >&2; exit 1").pending(after(60))

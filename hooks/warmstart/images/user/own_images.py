@@ -276,12 +276,8 @@ def _scratch(directory: Directory, folder: int) -> Iterator[Scratch]:
             remove_tree(folder, os.path.basename(made), after(REMOVAL_S))
 
 
-def has_credentials() -> bool:
-    """Return whether the user has credentials of enroot's: without any, a registry tells the user what it told root."""
-    return bool(_credentials())
-
-
-def _credentials() -> bytes:
+def credentials() -> bytes:
+    """Return the user's credentials of enroot's, b"" if there are none."""
     import pwd
 
     try:
@@ -294,7 +290,7 @@ def _credentials() -> bytes:
 
 def _offer_credentials(work: Scratch, login: str) -> None:
     """Copy the user's enroot credentials to this import's directory, with those of `login` first: enroot uses these."""
-    text = _credentials()
+    text = credentials()
     if not text:
         return
     lines = text.splitlines(keepends=True)

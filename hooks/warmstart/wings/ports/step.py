@@ -8,6 +8,8 @@ since another node may already know them. `end` frees them.
 
 from __future__ import annotations
 
+import os
+
 from warmstart.errors import NodeError, PolicyError, ResourceError, StoreError, UserError, WarmstartError
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline, looks
@@ -139,10 +141,27 @@ def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step 
         restarts=job.restarts,
         head=address == job.node,
         others=several,
-        alone=nodes.has_first_node_alone(job),
+        alone=_has_first_node_alone(job),
         address=address,
     )
     return Step(NAME, partial(run, options=options))
+
+
+def _has_first_node_alone(job: Job) -> bool:
+    """Return whether the job has its first node to itself; meaningful on that node. If in doubt it does not.
+
+    SLURM_JOB_EXCLUSIVE says it since 26.05, SLURM_JOB_OVERSUBSCRIBE from 23.02 to 25.11. 26.05 sets that to NO for jobs
+    that share their nodes, too (`get_job_exclusive_display_value` and `get_job_oversubscribe_value` in
+    src/common/slurm_protocol_defs.c). On 22.05 a hook knows only the number of processors that the job has on the node
+    (`4(x2),2`). If it has all of them, there is no room for a neighbour, unless the partition has OverSubscribe=FORCE
+    or YES.
+    """
+    if job.exclusive:
+        return job.exclusive in ("NODE", "TOPO")
+    if job.oversubscribe:
+        return job.oversubscribe == "NO"
+    cpus = job.cpus_per_node.partition(",")[0].partition("(")[0]
+    return cpus.isdigit() and int(cpus) >= (os.cpu_count() or 1)
 
 
 def _asked(requested: Request) -> int | None:

@@ -6,7 +6,7 @@ and the registries decide. So nothing is imported that the job's own prolog woul
 
 What jobs ask for is their owners' text, and there may be a thousand of them:
 
-- One query to slurmctld, and a bounded answer (`slurm.pending`).
+- One query to slurmctld, and a bounded answer (`slurm.pending`, `squeue`).
 - Of each user `MOST_JOBS` jobs that differ are read, and `MOST_IMAGES` images looked up.
 - Not more requests of jobs than `images.parallel` are there at a time, but each user may have one, so that nobody's
   slow images keep others' out. Users take turns, in an order of chance.
@@ -47,6 +47,7 @@ from warmstart.record import using_state
 from warmstart.slurm.facts import Access
 from warmstart.slurm.pending import PendingJob
 from warmstart.slurm.slurmctld import QUERY_S, Slurmctld
+from warmstart.wings.prefetch import squeue
 
 KEY = "prefetch"  # of the policy
 MOST_JOBS = 100
@@ -86,7 +87,7 @@ def wanted(
         return images, 0, None
     access = Access(policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), installation.slurm_libraries)
     try:
-        pending = Slurmctld(access).pending(after(QUERY_S))
+        pending = Slurmctld(access).pending(after(QUERY_S), squeue.pending)
     except WarmstartError as error:
         return images, 0, error
     known = {(own.reference, own.private) for own in images}

@@ -46,7 +46,7 @@ def run(context: Context, options: Options) -> Outcome:
     if not (record.cache and record.images) or record.image.startswith(CLAIMED):
         return Outcome("skipped")
     from warmstart.images.unpacked import shelf_of, take
-    from warmstart.sets import StepImage
+    from warmstart.step_image import StepImage
     from warmstart.wings.ready_roots import clones
 
     started = time.monotonic()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 
-from warmstart import sets
 from warmstart.audit import events as core_events
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.images import unpacks
-from warmstart.sets import StepImage
+from warmstart.step_image import StepImage, locked_run
 from warmstart.steps.contract import Context
 from warmstart.wings.ready_roots import clones, unpack
 from warmstart.wings.ready_roots.step import NAME
@@ -27,7 +26,7 @@ def provide(context: Context, image: StepImage, namespaces: list[int], deadline:
         tree_or_why = unpack.problem(policy, paths) or unpacks.obtain(
             policy, clones.key_of(policy, image), image.reference, paths, record, deadline
         )
-        with sets.locked_run(context):  # it is not ended meanwhile
+        with locked_run(context):  # it is not ended meanwhile
             clones.prepare(context)
             if isinstance(tree_or_why, str):
                 given = clones.Given("", clones.NOT_UNPACKED)

@@ -25,7 +25,7 @@ import traceback
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart import plan, sets
+from warmstart import plan
 from warmstart import record as records
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import after
@@ -38,9 +38,11 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.match import OBSERVE
 from warmstart.record import Record
 from warmstart.session import Session, open_session
+from warmstart.step_image import StepImage
 from warmstart.steps import image, seed
 from warmstart.steps.contract import Context
 from warmstart.store.meeting import Meeting
+from warmstart.wings.step_images import sets
 from warmstart.wings.step_images.asking import (
     ALONE,
     ANSWER_S,
@@ -225,7 +227,7 @@ def _obtain(session: Session, job: Job, record: Record, question: Question) -> A
     path = done.record["images"][reference.canonical()]
     notices, caches = list(done.notices), None
     store = dict(private).get(reference, "")
-    found = sets.StepImage(reference.canonical(), done.record["image"], path, question.nodes, store)
+    found = StepImage(reference.canonical(), done.record["image"], path, question.nodes, store)
     if record.cache and record.seeded:
         signal.alarm(int(policy.seed.fetch_budget + sets.BEYOND_FETCHING_S + ANSWER_S))
         try:
@@ -259,7 +261,7 @@ def _options(
     return options._replace(meeting=place, agreed=frozenset({reference}), of_step=True, said=said)
 
 
-def _caches(context: Context, image: sets.StepImage, meeting: Meeting | None, pid: int) -> str:
+def _caches(context: Context, image: StepImage, meeting: Meeting | None, pid: int) -> str:
     """Return which set of caches a step's container has."""
     with other_namespaces(pid, context.record.job_id) as namespaces:
         return sets.provide(context, image, namespaces, meeting)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from warmstart import sets
 from warmstart.job import Job
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant
 from warmstart.request import Request
+from warmstart.wings.step_images import sets
 
 
 def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Iterator[str]:  # noqa: ARG001 - the shape of all wings'

@@ -30,7 +30,8 @@ def make(installation: Installation, reference: Reference, policy: Policy, find:
         return Made(answer.path, None if answer.caches == asking.NO_CACHES else answer.caches, answer.text)
     is_over = answer.said in (asking.BUSY, asking.BROKEN) or answer.code == asking.EXPIRED
     is_optional = answer.kind != UserError.kind and policy.on_error.image == "run-without"
-    is_shown_to_user = answer.code in NOT_SHOWN and own_images.has_credentials()
+    # Without credentials a registry tells the user what it told root.
+    is_shown_to_user = answer.code in NOT_SHOWN and bool(own_images.credentials())
     if answer.said == asking.ALONE or answer.code == STORE_FAILED or is_shown_to_user:
         return None
     if is_optional or (is_over and imports):

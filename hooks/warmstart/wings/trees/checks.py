@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 
@@ -27,7 +28,7 @@ def trees(node: Node) -> Iterator[Finding]:
         yield Finding(OK, "the policy offers no trees")
         return
     findings = [finding for prefix in given.prefixes for finding in _prefix(prefix)]
-    if not linux.has_mount_setattr():
+    if not _has_mount_setattr():
         findings.append(Finding(WRONG, "this kernel cannot show a job its tree", "use Linux 5.12 or later"))
     if (way := node.policy.constant_path) not in WAYS:
         found = f"constant_path is {way}, which shows no job a packed copy: trees are never packed"
@@ -41,6 +42,15 @@ def trees(node: Node) -> Iterator[Finding]:
         found = f"a tree of more than {format_size(most)} is not packed on this node, for want of space"
         yield Finding(ADVICE, found, f"free space where {node.installation.var} is, or lower trees.max_size")
     yield from findings or [Finding(OK, "jobs may have trees below " + ", ".join(given.prefixes))]
+
+
+def _has_mount_setattr() -> bool:
+    """Return whether the kernel has what restricts a mount: else it would find this descriptor to be none."""
+    try:
+        linux.restrict(-1)
+    except OSError as error:
+        return error.errno != errno.ENOSYS
+    return True
 
 
 def _prefix(prefix: str) -> Iterator[Finding]:

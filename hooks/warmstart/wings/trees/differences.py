@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from warmstart.host.files import DIRECTORY, mount_id
-from warmstart.host.untrusted import MOUNT, UNREADABLE, TurnedAway, open_any_file, open_directory
+from warmstart.host.untrusted import MOUNT, UNREADABLE, TurnedAway, open_directory, open_file
 from warmstart.store.manifest import LATEST_NS
 from warmstart.wings.trees.current import TreeUnusable
 
@@ -154,7 +154,7 @@ class _Comparison:
             if item.is_dir(follow_symlinks=False):
                 os.close(open_directory(item.name, tree, self._mount))
             elif not item.is_symlink():
-                os.close(open_any_file(item.name, tree, self._mount))
+                os.close(open_file(item.name, tree, self._mount, None))
         except TurnedAway:
             return False
         return True

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from warmstart.errors import ResourceError
 from warmstart.host.files import mount_id, write_all
-from warmstart.host.untrusted import MOUNT, SPECIAL, UNREADABLE, TurnedAway, open_any_file, open_directory
+from warmstart.host.untrusted import MOUNT, SPECIAL, UNREADABLE, TurnedAway, open_directory, open_file
 from warmstart.store.manifest import LATEST_NS
 from warmstart.wings.trees.current import TreeUnusable
 
@@ -218,7 +218,7 @@ class _Walk:
             if is_directory:
                 fd = open_directory(item.name, parent, self._mount)
             elif item.is_file(follow_symlinks=False):
-                fd = open_any_file(item.name, parent, self._mount)
+                fd = open_file(item.name, parent, self._mount, None)
             else:
                 raise TurnedAway(SPECIAL)
         except TurnedAway as turned:

@@ -34,6 +34,7 @@ from warmstart.wings.ports.step import AnswerUnusable, HeadRefused, NoAnswer, No
 RULE = a_rendezvous(shared_nodes=True, wait=5)
 TWO = a_job(nodelist="n[1-2]")
 FOR_US = Whose(os.getuid(), "test", "n[1-2]")
+HERE = os.cpu_count() or 1
 
 
 def grant(**rule: object) -> Grant:
@@ -376,3 +377,30 @@ def test_the_ports_outlive_a_prolog_that_was_undone(nodes: Nodes) -> None:
     job = run_end.JobOnNode("n1", 7, [])
     run_end.end_wings(with_ports(context.policy), context.paths, job, context.audit, after(5))
     assert nodes.ledger == []
+
+
+@pytest.mark.parametrize(
+    ("cpus", "oversubscribe", "exclusive", "alone"),
+    [
+        ("", "", "", False),
+        (f"{HERE}", "", "", True),
+        (f"{HERE}(x2),1", "", "", True),
+        (f"{HERE},1", "", "", True),
+        (f"{HERE + 1}", "", "", True),
+        (f"{HERE - 1}(x2)", "", "", False),
+        (f"{HERE}", "OK", "", False),
+        (f"{HERE}", "YES", "", False),
+        ("", "NO", "", True),
+        ("odd", "", "", False),
+        ("", "NO", "NODE", True),
+        ("", "NO", "TOPO", True),
+        (f"{HERE}", "NO", "NO", False),
+        (f"{HERE}", "NO", "USER", False),
+        (f"{HERE}", "NO", "MCS", False),
+        (f"{HERE}", "NO", "SOMETHING-NEW", False),
+    ],
+)
+def test_what_slurm_says_counts_first(cpus: str, oversubscribe: str, exclusive: str, alone: bool) -> None:
+    """Slurm's own words, of 26.05 and of 23.02, else the processors; what is not known is shared."""
+    job = a_job(cpus_per_node=cpus, oversubscribe=oversubscribe, exclusive=exclusive)
+    assert wing_step._has_first_node_alone(job) is alone

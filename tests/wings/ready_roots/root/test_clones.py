@@ -20,7 +20,7 @@ from warmstart.images import unpacked, unpacks
 from warmstart.images.reference import parse
 from warmstart.images.unpacked import ImageKey
 from warmstart.record import CLAIMED
-from warmstart.sets import StepImage
+from warmstart.step_image import StepImage
 from warmstart.steps import unpack as core_step
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.client import StoreClient, rooms_of

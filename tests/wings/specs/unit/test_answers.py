@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.wings.specs.fake_pyslurm import JOB, PENDING, install
-from warmstart.host.deadline import after
+from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.slurm.facts import Access, JobFacts
+from warmstart.slurm.pending import PendingJob
 from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
 
 LINE = "7|RUNNING|high|5|2|1795333348|"
@@ -28,6 +29,11 @@ def controller(tmp_path: Path, version: str = "22.05.8", script: str = f"echo '{
         program.chmod(0o755)
     me = Identity("me", os.getuid(), os.getgid())
     return Slurmctld(Access(str(tmp_path / "scontrol"), "/etc/s.conf", str(tmp_path / "libraries"), me))
+
+
+def not_asked(_access: Access, _deadline: Deadline) -> list[PendingJob]:
+    """Fail where Slurm's commands are asked."""
+    pytest.fail("squeue is asked")
 
 
 def test_pyslurm_of_the_running_release_is_asked_instead(tmp_path: Path) -> None:
@@ -56,7 +62,7 @@ def test_pyslurm_tells_of_pending_jobs(tmp_path: Path) -> None:
         "Job.comment = property(lambda job: b'\\xff'.decode() if job.id == 8 else 'warmstart: image=a:1')"
     )
     install(tmp_path / "libraries", broken=broken)
-    found = controller(tmp_path, "25.11.1").pending(after(60))
+    found = controller(tmp_path, "25.11.1").pending(after(60), not_asked)
     assert found == [PENDING._replace(job_id=6), PENDING]
     assert not (tmp_path / "asked").exists()
 
@@ -65,7 +71,7 @@ def test_pyslurm_tells_of_pending_jobs(tmp_path: Path) -> None:
 def test_pyslurm_leaves_out_jobs_that_cannot_start(tmp_path: Path, change: str) -> None:
     """As with squeue."""
     install(tmp_path / "libraries", broken=f"Job.state = 'PENDING'\n{change}")
-    assert controller(tmp_path, "25.11.1").pending(after(60)) == []
+    assert controller(tmp_path, "25.11.1").pending(after(60), not_asked) == []
 
 
 @pytest.mark.parametrize(

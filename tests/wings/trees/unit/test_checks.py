@@ -11,7 +11,6 @@ from tests.support.policy_site import defaults
 from tests.wings.trees.values import offering
 from warmstart.doctor.node import Node
 from warmstart.errors import WarmstartError
-from warmstart.host import linux
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.namespaces import Mount
 from warmstart.host.worker import Worker
@@ -86,7 +85,7 @@ def test_a_prefix_that_root_cannot_see(
 
 def test_a_node_that_cannot_show_or_pack_trees(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel is older than mount_setattr(2), and a tree of the largest size fits nowhere."""
-    assert linux.has_mount_setattr() or tuple(map(int, os.uname().release.split(".")[:2])) < (5, 12)
-    monkeypatch.setattr(linux, "has_mount_setattr", lambda: False)
+    assert trees._has_mount_setattr() or tuple(map(int, os.uname().release.split(".")[:2])) < (5, 12)
+    monkeypatch.setattr(trees, "_has_mount_setattr", lambda: False)
     statuses = [finding[0] for finding in found(prefix, prefix, max_size=1 << 60)]
     assert sorted(statuses) == ["advice", "advice", "wrong"]  # also that no copy may be so large

@@ -179,7 +179,7 @@ def test_only_what_the_user_may_not_read_is_left_out(
     def turn_away(*_: object) -> int:
         raise untrusted.TurnedAway(reason) from (OSError(error, os.strerror(error)) if error else None)
 
-    monkeypatch.setattr(walk, "open_any_file", turn_away)
+    monkeypatch.setattr(walk, "open_file", turn_away)
     if error == errno.EACCES:
         assert copied(tmp_path / "tree", tmp_path / "copy", records).examples == [("file", reason)]
     else:
@@ -196,11 +196,11 @@ def test_a_directory_that_changes_while_it_is_read_is_no_copy(
     directory.mkdir(parents=True)
     (directory / "file").write_text("x")
 
-    def opening(name: str, parent: int, mount: str) -> int:
+    def opening(name: str, parent: int, mount: str, owners: None) -> int:
         (directory / "new").touch()
-        return untrusted.open_any_file(name, parent, mount)
+        return untrusted.open_file(name, parent, mount, owners)
 
-    monkeypatch.setattr(walk, "open_any_file", opening)
+    monkeypatch.setattr(walk, "open_file", opening)
     with pytest.raises(TreeChanged, match="directory"):
         copied(tmp_path / "tree", tmp_path / "copy", records)
 

@@ -14,18 +14,20 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.runs import events
-from tests.support.step_sets import FIRST, IMAGE, OTHER, Run
+from tests.wings.step_images.step_sets import FIRST, IMAGE, OTHER, Run
 from warmstart import record as records
-from warmstart import run_end, sets, view, wing
+from warmstart import run_end, view, wing
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.profiles import registry
 from warmstart.record import CacheSet
 from warmstart.seed import overlay, together
-from warmstart.sets import MOST, RunOver, SetUnfinished, TooManySets
+from warmstart.step_image import RunOver, StepImage
 from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import board
+from warmstart.wings.step_images import sets
+from warmstart.wings.step_images.sets import MOST, SetUnfinished, TooManySets
 
 
 @pytest.fixture
@@ -188,7 +190,7 @@ def test_a_step_asks_again_while_something_is_on_its_way(run: Run, monkeypatch: 
     """Only the first one waits for that. The view says when nobody need ask any more."""
     waited: list[float] = []
 
-    def provide(_context: Context, _image: sets.StepImage, _namespaces: list[int], deadline: Deadline) -> bool:
+    def provide(_context: Context, _image: StepImage, _namespaces: list[int], deadline: Deadline) -> bool:
         waited.append(round(deadline.left()))
         return len(waited) < 3
 

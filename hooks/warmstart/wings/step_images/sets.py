@@ -21,7 +21,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from warmstart import record as records
 from warmstart import view, wing
@@ -35,13 +35,13 @@ from warmstart.paths import SETS
 from warmstart.profiles import registry
 from warmstart.record import CacheSet, Record
 from warmstart.slurm.nodes import expand, first, has_several
+from warmstart.step_image import LOCK_S, RunOver, StepImage, StepImagePart, locked_run
 from warmstart.steps import seed
 from warmstart.steps.contract import Context
 from warmstart.store.board import run_of
 from warmstart.store.meeting import Meeting
 
 MOST = 8  # sets of a run on a node beside its first one
-LOCK_S = 5.0
 BEYOND_FETCHING_S = 15.0  # that making a set may take, beyond `seed.fetch_budget`
 ATTACHING_S = 5.0
 BOARD_S = 5.0  # for the nodes' word whose set it is
@@ -58,40 +58,12 @@ class TooManySets(ResourceError):
     hint = "nothing to do: tools in this container keep what they compile where they do without warmstart"
 
 
-class RunOver(ResourceError):
-    """The job's run ended while a set of caches was made for a step of it, or it has no caches."""
-
-    code = "run-over"
-    template = "job {job_id} has no caches on this node that a set could be added to"
-    hint = "nothing to do: mostly the job was cancelled"
-
-
 class SetUnfinished(ResourceError):
     """Another step's set of the same image was not whole at the deadline."""
 
     code = "set-unfinished"
     template = "another step still makes the caches of image {image}"
     hint = "a later step has them"
-
-
-class StepImage(NamedTuple):
-    """An image that a step runs in."""
-
-    reference: str  # canonical
-    digest: str
-    path: str  # of its squashfs
-    nodes: str = ""  # the step's, as a Slurm hostlist; a user says so
-    private: str = ""  # the name of the store of private images that it comes from
-
-
-class StepImagePart(Protocol):
-    """`step_image.py` of a wing: what it has for a step's image besides caches."""
-
-    def provide(self, context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> bool:
-        """Provide it by the deadline, or audit why not; return whether it is still on its way.
-
-        `context` and `namespaces` are as for `sets.provide`.
-        """
 
 
 def provide_by_wings(context: Context, image: StepImage, namespaces: list[int], key: str | None, wait_s: float) -> None:
@@ -218,17 +190,6 @@ def _claimed(context: Context, image: StepImage, claim: _Claim, deadline: Deadli
     finally:
         if fd >= 0:
             os.close(fd)
-
-
-@contextmanager
-def locked_run(context: Context) -> Iterator[Record]:
-    """Hold the job's lock for a `with`; yield the run's record as it is now. Raises `RunOver` or `JobBusy`."""
-    state, record = context.paths.state, context.record
-    with records.job_lock(state, record.job_id, context.deadline.within(LOCK_S)):
-        run = records.load(state, record.job_id)
-        if run is None or run.run_id != record.run_id or not run.cache:
-            raise RunOver(job_id=record.job_id)
-        yield run
 
 
 def _begin(context: Context, run: Record, image: StepImage, nodes: str) -> tuple[CacheSet, int]:

@@ -7,15 +7,16 @@ from pathlib import Path
 
 from tests.support.runs import a_context
 from warmstart import record as records
-from warmstart import sets, view
+from warmstart import view
 from warmstart.host.deadline import after
 from warmstart.record import CacheSet, Seeded
-from warmstart.sets import StepImage
 from warmstart.slurm.nodes import first
+from warmstart.step_image import StepImage
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import Meeting
+from warmstart.wings.step_images import sets
 
 FIRST, OTHER = f"sha256:{'aa' * 32}", f"sha256:{'bb' * 32}"
 IMAGE = StepImage("reg.example.com/a:1", OTHER, "/store/a.sqsh")

@@ -1,0 +1,55 @@
+"""The image of a job's step that no prolog knew: what wings share that provide something for it. Runs as root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from warmstart import record as records
+from warmstart.errors import ResourceError
+from warmstart.host.deadline import Deadline
+from warmstart.record import Record
+from warmstart.steps.contract import Context
+
+LOCK_S = 5.0
+
+
+class RunOver(ResourceError):
+    """The job's run ended while a set of caches was made for a step of it, or it has no caches."""
+
+    code = "run-over"
+    template = "job {job_id} has no caches on this node that a set could be added to"
+    hint = "nothing to do: mostly the job was cancelled"
+
+
+class StepImage(NamedTuple):
+    """An image that a step runs in."""
+
+    reference: str  # canonical
+    digest: str
+    path: str  # of its squashfs
+    nodes: str = ""  # the step's, as a Slurm hostlist; a user says so
+    private: str = ""  # the name of the store of private images that it comes from
+
+
+class StepImagePart(Protocol):
+    """`step_image.py` of a wing: what it has for a step's image besides caches."""
+
+    def provide(self, context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> bool:
+        """Provide it by the deadline, or audit why not; return whether it is still on its way.
+
+        `context` has the run's record as the step found it. `namespaces` are open mount namespaces of the job's that
+        must see it.
+        """
+
+
+@contextmanager
+def locked_run(context: Context) -> Iterator[Record]:
+    """Hold the job's lock for a `with`; yield the run's record as it is now. Raises `RunOver` or `JobBusy`."""
+    state, record = context.paths.state, context.record
+    with records.job_lock(state, record.job_id, context.deadline.within(LOCK_S)):
+        run = records.load(state, record.job_id)
+        if run is None or run.run_id != record.run_id or not run.cache:
+            raise RunOver(job_id=record.job_id)
+        yield run
