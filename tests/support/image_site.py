@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar, cast
 
 from tests.support.policy_site import defaults
+from tests.support.superblocks import image
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
@@ -27,6 +28,7 @@ KEEP = defaults().images.keep._replace(high=99, low=98, floor=0, lease=600)
 RULES = defaults().images._replace(tag_ttl=600, wait=60, keep=KEEP)
 CAPS = Caps(1 << 30, 100_000)
 KIND = f"{os.uname().machine}.none1"
+HEX = "ab" * 32  # the digest of the sample image
 NO_NODE = NodePaths("/nowhere", "/nowhere")  # of a site that imports by itself
 NOBODY = Identity("nobody", 65534, 65534)
 P = ParamSpec("P")
@@ -134,3 +136,10 @@ def site(store: Path, workspace: Path) -> Site:
         requester=Requester("n1", "r1", 7),
         paths=NodePaths(str(store.parent / "n1"), "/nowhere"),
     )
+
+
+def put_image(site: Site) -> None:
+    """Publish the sample image."""
+    images = Path(site.store.path) / "images"
+    images.mkdir(exist_ok=True)
+    (images / f"{HEX}.{KIND}.sqsh").write_bytes(image())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import image_site
-from tests.support.superblocks import image
+from tests.support.image_site import HEX, put_image
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import single_flight
 from warmstart.images.imports import waiting
@@ -20,15 +20,7 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import Found, ImageQuery
 from warmstart.store.layout import StoreFailed
 
-HEX = "ab" * 32
 BY_DIGEST = parse(f"reg.io/a@sha256:{HEX}")
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """Return a site with an empty store."""
-    (tmp_path / "store").mkdir()
-    return image_site.site(tmp_path / "store", tmp_path / "workspace")
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +31,6 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("waits")
 
     monkeypatch.setattr(waiting.Wait, "until", waits)
-
-
-def put_image(site: Site) -> None:
-    """Publish the sample image."""
-    images = Path(site.store.path) / "images"
-    images.mkdir(exist_ok=True)
-    (images / f"{HEX}.{image_site.KIND}.sqsh").write_bytes(image())
 
 
 def test_a_warm_image_costs_one_call(site: Site) -> None:

@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 
 from tests.support import image_site
-from tests.support.superblocks import image
+from tests.support.image_site import HEX, put_image
 from warmstart.host.deadline import Deadline, after
 from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
 from warmstart.images.imports import making
@@ -27,18 +27,10 @@ from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.store.layout import StoreFailed
 from warmstart.store.locks import HeldLock, try_lock
 
-HEX = "ab" * 32
 BY_DIGEST = parse(f"reg.io/a@sha256:{HEX}")
 LOCK = f"{key_of(BY_DIGEST.canonical())}.{image_site.KIND}"
 OTHER = ImageProducer("n9", 99, 8, "2026-01-01T00:00:00Z")
 NOT_FOUND = RememberedFailure("image-not-found", {"image": "reg.io/a"})
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """Return a site with an empty store."""
-    (tmp_path / "store").mkdir()
-    return image_site.site(tmp_path / "store", tmp_path / "workspace")
 
 
 @pytest.fixture
@@ -47,13 +39,6 @@ def others_lock(site: Site) -> Iterator[None]:
     assert published.begin(site.store.path, LOCK, OTHER, "test") == ""
     yield
     published.end(site.store.path, LOCK)
-
-
-def put_image(site: Site) -> None:
-    """Publish the sample image."""
-    images = Path(site.store.path) / "images"
-    images.mkdir(exist_ok=True)
-    (images / f"{HEX}.{image_site.KIND}.sqsh").write_bytes(image())
 
 
 def nothing_to_import(*_: object) -> NoReturn:

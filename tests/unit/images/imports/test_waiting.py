@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 
 from tests.support import image_site
-from tests.support.superblocks import image
+from tests.support.image_site import HEX, put_image
 from warmstart import errand
 from warmstart.errand import Errands
 from warmstart.errors import WarmstartError
@@ -36,7 +36,6 @@ from warmstart.record import StateFull, StateUnusable
 
 pytestmark = pytest.mark.timed
 
-HEX = "ab" * 32
 WANTED = parse(f"reg.io/a@sha256:{HEX}")
 LOCK = f"{key_of(WANTED.canonical())}.{image_site.KIND}"
 OTHER = ImageProducer("n9", 99, 8, "2026-01-01T00:00:00Z")
@@ -45,13 +44,6 @@ OTHER = ImageProducer("n9", 99, 8, "2026-01-01T00:00:00Z")
 def never(*_: object) -> NoReturn:
     """Stand in for an import that nobody shall start."""
     raise AssertionError("started")
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """Return the site of a hook with an empty store."""
-    (tmp_path / "store").mkdir()
-    return image_site.site(tmp_path / "store", tmp_path / "workspace")
 
 
 @pytest.fixture
@@ -73,13 +65,6 @@ def at_work(site: Site) -> Iterator[None]:
 def asked(site: Site) -> list[ImportRequest]:
     """Return the requests of the node."""
     return [request for _, request in requests.waiting(site.paths)]
-
-
-def put_image(site: Site) -> None:
-    """Publish the image, as the import does."""
-    images = Path(site.store.path) / "images"
-    images.mkdir(exist_ok=True)
-    (images / f"{HEX}.{image_site.KIND}.sqsh").write_bytes(image())
 
 
 def told(site: Site, error: WarmstartError, uid: int = -1) -> None:
