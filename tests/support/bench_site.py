@@ -48,7 +48,8 @@ USUAL = profiles(**dict.fromkeys(PROFILES, "*/"))
 USUAL += "rules:\n"
 for _number in range(19):
     USUAL += f"  - {{name: other{_number}, match: {{partition: p{_number}, user: 'u*'}}, profiles: [numba]}}\n"
-USUAL += f"  - {{name: everyone, images: ['{IMAGE}'], profiles: [{', '.join(PROFILES)}]}}\n"
+_CACHED = f"images: ['{IMAGE}'], profiles: [{', '.join(PROFILES)}]"
+USUAL += f"  - {{name: most, match: {{partition: main}}, {_CACHED}}}\n"
 
 
 class Command(NamedTuple):
@@ -77,9 +78,9 @@ class BenchSite(NamedTuple):
     job_env: dict[str, str]
     owner: Identity
 
-    def hook(self, name: str, job_id: int = 7) -> Command:
-        """Return the command that runs a hook as slurmd would."""
-        environment = {**self.job_env, "SLURM_JOB_ID": str(job_id)}
+    def hook(self, name: str, job_id: int = 7, partition: str = "main") -> Command:
+        """Return the command that runs a hook as slurmd would. No rule of `USUAL` matches jobs of other partitions."""
+        environment = {**self.job_env, "SLURM_JOB_ID": str(job_id), "SLURM_JOB_PARTITION": partition}
         return Command([str(self.prefix / "libexec" / "warmstart" / name)], environment)
 
     def command(self, *arguments: str) -> Command:
