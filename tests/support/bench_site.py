@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -19,6 +18,7 @@ from tests.cluster.accounts import ALICE, STORE, Account, Accounts
 from tests.cluster.gluster import Gluster
 from tests.support.shell_profiles import profiles
 from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.images import choice
 from warmstart.images.reference import parse
@@ -170,7 +170,7 @@ def bench_site(
     base.chmod(0o755)
     accounts = Accounts(base / "home")
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, base)
+        stack.callback(_remove, base)
         stack.callback(teardown.unmount_below, base)
         stack.callback(accounts.close)
         install(base / "prefix")
@@ -191,6 +191,12 @@ def bench_site(
         site.publish(DIGEST)
         site.point()
         yield site
+
+
+def _remove(base: Path) -> None:
+    """Remove the site, beside a process that may still remove what a job left."""
+    with opened_dir(str(base.parent)) as parent:
+        remove_tree(parent, base.name, after(60))
 
 
 def _image(base: Path, files: int) -> Path:
