@@ -26,6 +26,7 @@ NAME = "hot.code"
 # as usual.
 ROOTS = (
     "warmstart.entry.prolog",
+    "warmstart.entry.epilog",
     "warmstart.policy.current",
     "warmstart.runner",
     "warmstart.steps.workspace",
@@ -33,7 +34,6 @@ ROOTS = (
     "warmstart.steps.seed",
     "warmstart.seed.overlay",
     "warmstart.steps.environment",
-    "warmstart.entry.epilog",
     "warmstart.steps.harvest",
     "warmstart.steps.release",
     "warmstart.steps.spool",
