@@ -4,7 +4,7 @@ Finding, checking and reading seventy modules, each in its own file, takes a tho
 system's work for each takes as long as running the module. The file holds their compiled code by name; `install` has
 hooks take it from there. It is made from the release's own modules and lies beside them, is never edited, and can be
 removed: then, and where another Python runs, modules are found as usual. The code is without docstrings, and lies in
-the order in which it is imported: a hook reads no more of it than it comes to.
+the order in which it is imported: a job that no rule matches needs its beginning only.
 """
 
 import marshal
@@ -22,34 +22,36 @@ else:
     from _frozen_importlib import ModuleSpec
 
 NAME = "hot.code"
-# What these import, and the modules of the shipped profiles. Anything else that a hook needs it finds as usual.
+# What these import, in this order, and the modules of the shipped profiles. Anything else that a hook needs it finds
+# as usual.
 ROOTS = (
     "warmstart.entry.prolog",
     "warmstart.entry.epilog",
     "warmstart.policy.current",
-    "warmstart.run_end",
+    "warmstart.runner",
+    "warmstart.steps.workspace",
+    "warmstart.steps.image",
+    "warmstart.steps.seed",
     "warmstart.seed.overlay",
     "warmstart.steps.environment",
     "warmstart.steps.harvest",
-    "warmstart.steps.image",
     "warmstart.steps.release",
-    "warmstart.steps.seed",
     "warmstart.steps.spool",
-    "warmstart.steps.workspace",
+    "warmstart.run_end",
 )
 
 # By name: the module's own file, relative to the release's directory; whether it is a package; the modules of the file
 # that its body imports; where its code, as `marshal` writes it, begins and ends behind this table.
 Table = dict[str, tuple[str, bool, tuple[str, ...], int, int]]
 _LENGTH = 4  # bytes of the table's length, before it
-_AT_ONCE = 1 << 16  # bytes; memory for more comes from the kernel anew each time, page by page
+_FIRST = 384 << 10  # bytes: what every hook comes to. More memory takes longer, as the kernel gives it page by page
 
 
 def install(release: str) -> None:
     """Take modules from the file of a release's directory from here on, if this Python can read it."""
     try:
         fd = os.open(f"{release}/{NAME}", os.O_RDONLY | os.O_CLOEXEC)
-        data = os.read(fd, _AT_ONCE)
+        data = os.read(fd, _FIRST)
         os.close(fd)
     except OSError:
         return
@@ -67,31 +69,43 @@ def build(release: str) -> None:
 
     import ast
 
+    for name in ROOTS:
+        __import__(name)
     from warmstart import wing
     from warmstart.profiles import registry
 
     wings = [f"warmstart.wings.{module}" for part in ("step", "end", "informs") for module in wing.with_part(part)]
-    for name in (*ROOTS, *wings, *(f"warmstart.profiles.{name.replace('-', '_')}" for name in registry.names())):
+    for name in (*wings, *(f"warmstart.profiles.{name.replace('-', '_')}" for name in registry.names())):
         __import__(name)
     files = {
         name: module.__file__
         for name, module in sys.modules.items()
-        if name.partition(".")[0] == "warmstart" and module.__file__ is not None
+        if name.startswith("warmstart.") and name != __name__ and module.__file__ is not None
     }
     table: Table = {}
-    codes = b""
-    for name, own in files.items():
-        path = os.path.relpath(own, release)  # tracebacks find it below sys.path
-        with open(own, "rb") as file:
+    codes = bytearray()
+    begun = set()
+
+    def add(name: str) -> None:
+        """Add a module behind those that it imports, as `exec_module` comes to them."""
+        if name not in files or name in begun:
+            return
+        begun.add(name)
+        path = os.path.relpath(files[name], release)  # tracebacks find it below sys.path
+        with open(files[name], "rb") as file:
             tree = ast.parse(file.read(), path)
         imports = tuple(other for other in _imports(tree) if other in files)
+        for other in (name.rpartition(".")[0], *imports):
+            add(other)
         # As a flag, and not as the import of a module, which would have to be found.
         tree.body = [node for node in tree.body if getattr(node, "module", "") != "__future__"]
         code = compile(tree, path, "exec", __future__.annotations.compiler_flag, dont_inherit=True, optimize=2)
-        is_package = hasattr(sys.modules[name], "__path__")
         start = len(codes)
-        codes += marshal.dumps(code)
-        table[name] = path, is_package, imports, start, len(codes)
+        codes.extend(marshal.dumps(code))
+        table[name] = path, hasattr(sys.modules[name], "__path__"), imports, start, len(codes)
+
+    for name in files:
+        add(name)
     head = marshal.dumps(table)
     with open(f"{release}/{NAME}", "wb") as file:
         file.write(_magic() + len(head).to_bytes(_LENGTH, "little") + head + codes)
@@ -124,7 +138,7 @@ class _Hot:
         self._release = release
         self._table = table
         self._codes = codes
-        self._data, self._first = memoryview(data), 0  # what was read last, and where that lies in the file
+        self._data = memoryview(data)
 
     def find_spec(
         self,
@@ -157,11 +171,11 @@ class _Hot:
 
     def _read(self, start: int, end: int) -> memoryview:
         """Return a part of the file. It is opened anew: a worker keeps no descriptor that it was not given."""
-        if not self._first <= start < end <= self._first + len(self._data):
+        if end > len(self._data):
             fd = os.open(f"{self._release}/{NAME}", os.O_RDONLY | os.O_CLOEXEC)
-            self._data, self._first = memoryview(os.pread(fd, max(end - start, _AT_ONCE), start)), start
+            self._data = memoryview(os.read(fd, os.fstat(fd).st_size))
             os.close(fd)
-        return self._data[start - self._first : end - self._first]
+        return self._data[start:end]
 
     def _load(self, name: str) -> None:
         """Import a module of the file without the import system, which would take longer than the module itself."""

@@ -15,8 +15,6 @@ import pwd
 from warmstart import request
 from warmstart.errors import UserError
 from warmstart.host.deadline import Deadline
-from warmstart.images import reference as references
-from warmstart.images.reference import PyxisImage, Reference
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, partial, suppress
 from warmstart.policy.compiled import Policy, Rule
@@ -25,12 +23,13 @@ from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
 from warmstart.record import Record
 from warmstart.request import NOTHING, Request
-from warmstart.runner import Prepared, Step
 from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from warmstart.images.reference import PyxisImage, Reference
+    from warmstart.runner import Prepared, Step
     from warmstart.store.meeting import Meeting
 
     class StepPart(Protocol):
@@ -187,6 +186,10 @@ def images(policy: Policy, grant: Grant, requested: Request) -> list[Reference]:
 
     Raises `UserError` for a malformed reference or a registry that the policy does not allow.
     """
+    if not requested.images and not grant.images:
+        return []
+    from warmstart.images import reference as references
+
     own = [reference_of(requested, text) for text in requested.images]
     for reference in own:
         references.check_allowed(reference, policy.images.registries)
@@ -195,6 +198,8 @@ def images(policy: Policy, grant: Grant, requested: Request) -> list[Reference]:
 
 def reference_of(requested: Request, text: str) -> Reference:
     """Parse one of the request's images. Only pyxis's may have a user name. Raises `ImageReferenceInvalid`."""
+    from warmstart.images import reference as references
+
     return references.parse(references.split_login(text)[1] if text == requested.pyxis_image else text)
 
 
@@ -221,18 +226,20 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     meeting = meeting_of(job, grant)
     if not (names or job_images or grant.env or early or late or requested.keep or requested.words):
         return []
+    from warmstart.runner import Step
     from warmstart.steps import workspace
 
     steps = [Step(workspace.NAME, partial(workspace.run, options=workspace.Options(tuple(names))))]
     steps += early
     if job_images:
+        from warmstart.images import reference as references
         from warmstart.steps import image
 
         by_policy = frozenset(references.parse(text) for text in grant.images)
         later = (policy.seed.fetch_budget + MOUNTING_SECONDS if names else 0) + VIEW_SECONDS
         private = private_images(policy, job, job_images)
         own = _pyxis_image(requested, job)
-        agreed = _agreed_images(policy, job, requested, job_images) if meeting else frozenset[Reference]()
+        agreed = _agreed_images(policy, job, requested, job_images) if meeting else frozenset()
         options = image.Options(
             references=tuple(job_images),
             by_policy=by_policy,
@@ -319,6 +326,9 @@ def _agreed_images(policy: Policy, job: Job, requested: Request, job_images: lis
 def _pyxis_image(requested: Request, job: Job) -> PyxisImage | None:
     if not requested.pyxis_image:
         return None
+    from warmstart.images import reference as references
+    from warmstart.images.reference import PyxisImage
+
     login, _ = references.split_login(requested.pyxis_image)
     return PyxisImage(reference_of(requested, requested.pyxis_image), bool(login), scope_key("user", job))
 
@@ -335,6 +345,7 @@ def private_images(policy: Policy, job: Job, images: list[Reference]) -> tuple[t
 
 def environment(policy: Policy, job: Job, grant: Grant, requested: Request, prepared: Prepared) -> Step:
     """Return the last step of a prolog, which writes the job's view."""
+    from warmstart.runner import Step
     from warmstart.steps import environment as step
 
     cache = prepared.context.record.cache
@@ -361,6 +372,7 @@ def _refused(policy: Policy, requested: Request) -> list[str]:
 
 def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
     """Return the steps for what the record names. `slurm_conf` is the configuration file for the query to slurmctld."""
+    from warmstart.runner import Step
     from warmstart.steps import release, spool
 
     steps = []

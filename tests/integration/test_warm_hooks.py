@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bench_site import USUAL, BenchSite, bench_site
+from tests.support.bench_site import USUAL, BenchSite, Command, bench_site
 from warmstart.store.index import FIRST
 
 BUNDLES = 10
 # A little more than with Linux 6.18 and Python 3.11, where the start of the interpreter makes 350 of them.
-CALLS = {"prolog": 1020, "epilog": 1650}
+CALLS = {"prolog": 1005, "epilog": 1650, "no rule": 490}
 ON_THE_STORE = {"prolog": 23, "epilog": 0}
 WAITING = re.compile(r"^\d+ +(pselect6|wait4)\(")
-MODULES = 50  # of our own; packages, which are empty, are not counted
+MODULES = {"prolog": 50, "no rule": 24}  # of our own; packages, which are empty, are not counted
+HOT_CODE = 400_000  # bytes of it that are read
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +43,36 @@ def test_a_warm_job_makes_few_system_calls(site: BenchSite) -> None:
     """Of which few reach the store: with nothing new, none of an epilog's."""
     found = {hook: calls(site, hook) for hook in ("prolog", "epilog")}
     assert {hook: site.on_store(found[hook]) for hook in found} == ON_THE_STORE
-    assert {hook: len(found[hook]) for hook in CALLS if len(found[hook]) > CALLS[hook]} == {}
+    assert {hook: len(found[hook]) for hook in found if len(found[hook]) > CALLS[hook]} == {}
+
+
+def test_a_job_without_a_rule_makes_few_system_calls(site: BenchSite) -> None:
+    """It gets nothing, so that its hooks should not be noticed beside the start of an interpreter."""
+    command = site.hook("prolog", 9, "none")
+    command.run()
+    found = command.calls(site.base / "calls")
+    assert site.on_store(found) == 0
+    assert len(found) <= CALLS["no rule"]
+    assert sum(int(call.rpartition(" = ")[2]) for call in found if "hot.code>" in call and "read" in call) <= HOT_CODE
 
 
 def test_a_warm_prolog_loads_few_modules(site: BenchSite) -> None:
     """Each takes as long as several system calls."""
-    command = site.hook("prolog")
+    names = modules(site, site.hook("prolog"))
+    site.hook("epilog").run()
+    assert "warmstart.seed.overlay" in names
+    assert len(names) <= MODULES["prolog"]
+
+
+def test_a_prolog_without_a_rule_loads_fewer(site: BenchSite) -> None:
+    """None of what prepares a job, or speaks to the store."""
+    names = modules(site, site.hook("prolog", 9, "none"))
+    assert "warmstart.policy.match" in names
+    assert len(names) <= MODULES["no rule"]
+
+
+def modules(site: BenchSite, command: Command) -> set[str]:
+    """Run a prolog; return the modules of our own that it has loaded, but for packages, which are empty."""
     release = site.prefix / "lib/warmstart/python"
     listed = site.base / "start"
     ours = 'print(*(name for name, module in sys.modules.items() if name.startswith("warmstart.")))'
@@ -56,11 +81,8 @@ def test_a_warm_prolog_loads_few_modules(site: BenchSite) -> None:
     )
     argv = ["/usr/bin/python3", "-ISXutf8", str(listed), "entry.prolog", str(site.prefix), str(release)]
     done = subprocess.run(argv, env=dict(command.env), check=True, capture_output=True, text=True)
-    site.hook("epilog").run()
     names = set(done.stdout.split())
-    packages = {name.rpartition(".")[0] for name in names}
-    assert "warmstart.seed.overlay" in names
-    assert len(names - packages) <= MODULES
+    return names - {name.rpartition(".")[0] for name in names}
 
 
 def test_a_large_namespace_costs_a_warm_job_no_more(site: BenchSite) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -19,6 +18,7 @@ from tests.cluster.accounts import ALICE, STORE, Account, Accounts
 from tests.cluster.gluster import Gluster
 from tests.support.shell_profiles import profiles
 from warmstart.host.deadline import after
+from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.images import choice
 from warmstart.images.reference import parse
@@ -48,7 +48,8 @@ USUAL = profiles(**dict.fromkeys(PROFILES, "*/"))
 USUAL += "rules:\n"
 for _number in range(19):
     USUAL += f"  - {{name: other{_number}, match: {{partition: p{_number}, user: 'u*'}}, profiles: [numba]}}\n"
-USUAL += f"  - {{name: everyone, images: ['{IMAGE}'], profiles: [{', '.join(PROFILES)}]}}\n"
+_CACHED = f"images: ['{IMAGE}'], profiles: [{', '.join(PROFILES)}]"
+USUAL += f"  - {{name: most, match: {{partition: main}}, {_CACHED}}}\n"
 
 
 class Command(NamedTuple):
@@ -77,9 +78,9 @@ class BenchSite(NamedTuple):
     job_env: dict[str, str]
     owner: Identity
 
-    def hook(self, name: str, job_id: int = 7) -> Command:
-        """Return the command that runs a hook as slurmd would."""
-        environment = {**self.job_env, "SLURM_JOB_ID": str(job_id)}
+    def hook(self, name: str, job_id: int = 7, partition: str = "main") -> Command:
+        """Return the command that runs a hook as slurmd would. No rule of `USUAL` matches jobs of other partitions."""
+        environment = {**self.job_env, "SLURM_JOB_ID": str(job_id), "SLURM_JOB_PARTITION": partition}
         return Command([str(self.prefix / "libexec" / "warmstart" / name)], environment)
 
     def command(self, *arguments: str) -> Command:
@@ -169,7 +170,7 @@ def bench_site(
     base.chmod(0o755)
     accounts = Accounts(base / "home")
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, base)
+        stack.callback(_remove, base)
         stack.callback(teardown.unmount_below, base)
         stack.callback(accounts.close)
         install(base / "prefix")
@@ -190,6 +191,12 @@ def bench_site(
         site.publish(DIGEST)
         site.point()
         yield site
+
+
+def _remove(base: Path) -> None:
+    """Remove the site, beside a process that may still remove what a job left."""
+    with opened_dir(str(base.parent)) as parent:
+        remove_tree(parent, base.name, after(60))
 
 
 def _image(base: Path, files: int) -> Path:

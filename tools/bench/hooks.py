@@ -38,7 +38,13 @@ def on_network(site: BenchSite, rounds: int) -> Iterator[Figure]:
 
 def _prolog_and_epilog(site: BenchSite, rounds: int, group: str, peer: Command) -> Iterator[Figure]:
     python = Command(["/usr/bin/python3", "-I", "-c", "pass"])
-    commands = {"prolog": site.hook("prolog"), "epilog": site.hook("epilog"), "launcher": peer, "python": python}
+    commands = {
+        "prolog": site.hook("prolog"),
+        "epilog": site.hook("epilog"),
+        "no rule": site.hook("prolog", 8, "none"),
+        "launcher": peer,
+        "python": python,
+    }
     cpu: dict[str, list[float]] = {name: [] for name in commands}
 
     def measure(name: str) -> float:
@@ -57,6 +63,8 @@ def _prolog_and_epilog(site: BenchSite, rounds: int, group: str, peer: Command) 
         yield Figure(group, f"warm prolog{kind}", Series("warmstart", found["prolog"]), (launchers, bare))
         prolog = Series("its prolog", found["prolog"], goal=1.3)
         yield Figure(group, f"epilog, nothing to bring back{kind}", Series("warmstart", found["epilog"]), (prolog,))
+        bare = bare._replace(goal=1.2)
+        yield Figure(group, f"prolog of a job without a rule{kind}", Series("warmstart", found["no rule"]), (bare,))
 
 
 def _task_prolog(site: BenchSite, rounds: int) -> Figure:

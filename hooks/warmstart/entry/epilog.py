@@ -17,7 +17,6 @@ from warmstart.errors import NodeError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.lean import Mapping, suppress
 from warmstart.record import DIED, LIVED, Record
-from warmstart.runner import run_epilog
 
 SECONDS_FOR_LOCK = 10.0
 _OUT_OF_MEMORY = 125  # the signal in what slurmstepd says then, SIG_OOM (253), of 22.05 to 26.05
@@ -39,6 +38,8 @@ def _finish(hook: Hook) -> WarmstartError | None:
             with suppress(OSError):  # then maintenance does
                 view.remove_spare(hook.paths.view, str(hook.job.id))
             return None
+        from warmstart.runner import run_epilog
+
         record = record._replace(ended=time.time(), end=end_of(os.environ, record))
         try:
             steps = plan.epilog(hook.policy, record, os.environ.get("SLURM_CONF", ""))

@@ -26,13 +26,13 @@ from warmstart.lean import TYPE_CHECKING, Callable, Collection, NamedTuple, supp
 from warmstart.paths import SPARE, Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, using_state
-from warmstart.steps.contract import Context
-from warmstart.store.client import StoreClient
 
 if TYPE_CHECKING:
     from typing import Protocol
 
     from warmstart.runner import Refused
+    from warmstart.steps.contract import Context
+    from warmstart.store.client import StoreClient
 
     class InformsPart(Protocol):
         """`informs.py` of a wing. Hot path where a rule needs it."""
@@ -59,8 +59,17 @@ class Hook(NamedTuple):
     paths: NodePaths
     audit: Journal
     run_id: str
-    store: StoreClient
     started: float  # in seconds of `time.monotonic()`
+    stores: list[StoreClient]  # the one of `store`, once that was asked for
+
+    @property
+    def store(self) -> StoreClient:
+        """The store's client, of which most jobs that no rule matches need not even the module."""
+        if not self.stores:
+            from warmstart.store.client import StoreClient
+
+            self.stores.append(StoreClient.of(self.policy, self.paths, f"{self.job.node}-{self.run_id}"))
+        return self.stores[0]
 
     def deadline(self, seconds: float) -> Deadline:
         """Return the deadline `seconds` after the start of the hook."""
@@ -68,6 +77,8 @@ class Hook(NamedTuple):
 
     def context(self, record: Record, deadline: Deadline) -> Context:
         """Return the context for the steps."""
+        from warmstart.steps.contract import Context
+
         return Context(self.policy, self.paths, record, self.audit, deadline, self.store)
 
     def earlier_record(self) -> Record | None:
@@ -87,7 +98,8 @@ class Hook(NamedTuple):
 
     def close(self) -> None:
         """End the worker process of the store's owner."""
-        self.store.close()
+        for store in self.stores:
+            store.close()
 
 
 class Refusal(NamedTuple):
@@ -210,8 +222,7 @@ def _run(  # noqa: PLR0917 - the hook's run, and what it does
     try:
         policy = _policy(installation, journal)
         paths = installation.node(job.node)
-        store = StoreClient.of(policy, paths, f"{job.node}-{run_id}")
-        failure = work(Hook(job, policy, paths, journal, run_id, store, started))
+        failure = work(Hook(job, policy, paths, journal, run_id, started, []))
     except NodeError as error:
         if _is_observed(installation, policy, job):
             journal.emit(events.DRAIN_OBSERVED, error=error.as_audit())

@@ -6,7 +6,7 @@ rule 2).
 
 from __future__ import annotations
 
-from warmstart import plan, request, view
+from warmstart import plan, request
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.entry.hook import Hook, informed, run_hook
@@ -15,7 +15,6 @@ from warmstart.host.deadline import Deadline
 from warmstart.lean import TYPE_CHECKING
 from warmstart.policy.match import parted
 from warmstart.record import Record, StateFull
-from warmstart.runner import Refused, run_prolog
 from warmstart.slurm.nodes import first, has_several
 
 if TYPE_CHECKING:
@@ -76,8 +75,10 @@ def _tell(hook: Hook, error: StateFull, end: Deadline) -> None:
         if not plan.prolog(policy, hook.job, grant, requested):
             return
         if policy.on_error.image != "run-without" and plan.images(policy, grant, requested):
+            from warmstart.runner import Refused
+
             raise Refused(error, "image")
-        _publish(hook, record, view.NOTICE, f"warmstart: {error}; the job runs without warmstart\n")
+        _tell_job(hook, record, f"warmstart: {error}; the job runs without warmstart")
     except UserError as refusal:
         _refuse(hook, record, refusal, end)
 
@@ -97,13 +98,15 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
     for name, reason in plan.left_out(hook.policy, grant, requested).items():
         hook.audit.emit(events.PROFILE_LEFT_OUT, profile=name, reason=reason)
     if notice := plan.notice_of(hook.job, grant):
-        _publish(hook, record, view.NOTICE, f"{notice}\n")
+        _tell_job(hook, record, notice)
         return
     if request.wants_nothing(hook.job):
+        from warmstart import view
+
         _publish(hook, record, view.LEFT_ALONE, "")
         return
     if not steps and (notice := plan.slip_of(hook.policy, hook.job)):
-        _publish(hook, record, view.NOTICE, f"{notice}\n")
+        _tell_job(hook, record, notice)
         return
     if not steps:
         records.forget(hook.paths.state, hook.job.id)
@@ -115,6 +118,8 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
         publish_scope=grant.publish_scope,
         keep=plan.keeps(hook.policy, requested),
     )
+    from warmstart.runner import run_prolog  # for most jobs that no rule matches not needed
+
     records.save(hook.paths.state, record)
     prepared = run_prolog(hook.context(record, deadline), steps)
     run_prolog(prepared.context, [plan.environment(hook.policy, hook.job, grant, requested, prepared)])
@@ -159,6 +164,8 @@ def _supersede(hook: Hook, end: Deadline) -> None:
 
 def _refuse(hook: Hook, record: Record, error: UserError, end: Deadline) -> None:
     """Publish the job's verdict. For want of an image, wings say what becomes of the job."""
+    from warmstart.runner import Refused
+
     advice = error.hint
     if isinstance(error, Refused) and error.fields["step"] == "image":
         from warmstart import wing
@@ -175,6 +182,8 @@ def _refuse(hook: Hook, record: Record, error: UserError, end: Deadline) -> None
 
 
 def _publish_verdict(hook: Hook, record: Record, error: UserError, advice: str) -> None:
+    from warmstart import view
+
     workspace, latest = hook.policy.paths.workspace, _latest(hook, record)
     record = record._replace(verdict=str(error), workspace=workspace, topics=latest.topics)
     text = f"warmstart: {error}\n" + (f"warmstart: {advice}\n" if advice else "")
@@ -182,12 +191,22 @@ def _publish_verdict(hook: Hook, record: Record, error: UserError, advice: str) 
 
 
 def _refuse_for_bug(hook: Hook, record: Record) -> None:
+    from warmstart import view
+
     reason = "an internal error in warmstart; this site's policy fails the job in that case (on_error.bug)"
     _publish(hook, record._replace(verdict=reason), view.VERDICT, f"warmstart: {reason}\n")
 
 
+def _tell_job(hook: Hook, record: Record, line: str) -> None:
+    from warmstart import view
+
+    _publish(hook, record, view.NOTICE, f"{line}\n")
+
+
 def _publish(hook: Hook, record: Record, name: str, text: str) -> None:
     """Publish a view with one text for the job's task prolog. Without a record the epilog finds only a spare one."""
+    from warmstart import view
+
     files = {name: text, view.EVENTS: hook.audit.shown_to_job()}
     try:
         records.save(hook.paths.state, record)

@@ -323,14 +323,18 @@ def decode(data: Json) -> Policy:
     Checks no types but the whole's, and that it says who guards what: the file is root's own, and every hook reads it.
     """
     classes = {name: value for name, value in globals().items() if hasattr(value, "_fields")}
+    nested = {list, dict}
 
     def decoded(value: Json) -> Json:
-        if isinstance(value, list):
-            return tuple(map(decoded, value))
-        if isinstance(value, dict) and "" in value:
+        if type(value) is list:
+            return tuple(all_decoded(value))
+        if "" in value:
             name, *fields = value[""]
-            return classes[name](*map(decoded, fields))
+            return classes[name](*all_decoded(fields))
         return value
+
+    def all_decoded(values: list[Json]) -> list[Json]:
+        return [decoded(value) if type(value) in nested else value for value in values]
 
     policy = decoded(data["policy"])
     if not (isinstance(policy, Policy) and isinstance(policy.guards, dict)):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import packed
 from tests.support.entry_site import NODE, NUMBA, SCOPE, EntrySite
-from warmstart import plan, run_end, view, wing
+from warmstart import plan, run_end, runner, view, wing
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
 from warmstart.entry.hook import Refusal
@@ -313,7 +313,7 @@ def test_all_parts_share_one_budget(entry_site: EntrySite, monkeypatch: pytest.M
 
     monkeypatch.setattr(run_end, "supersede", supersede)
     monkeypatch.setattr(run_end, "undo", lambda _ending, deadline: limits.update(undo=deadline.at))
-    monkeypatch.setattr(prolog, "run_prolog", steps)
+    monkeypatch.setattr(runner, "run_prolog", steps)
     assert prolog.main(entry_site.installation.prefix) == 0
     end = 1000.0 + budget
     assert limits == {"supersede": 1010.0, "steps": end - 15, "undo": 1012.0}
