@@ -73,7 +73,7 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
     metrics = (site.metrics / "warmstart.prom").read_text()
     assert 'warmstart_hook_runs_total{hook="maintain",outcome="ok"}' in metrics
     assert 'warmstart_cache_uses_total{profile="numba",use="untouched"}' in metrics
-    assert 'warmstart_cache_starts_total{' not in metrics
+    assert "warmstart_cache_starts_total{" not in metrics
     assert 'warmstart_maintenance_last_success_timestamp_seconds{node="n1"}' in metrics
 
 
