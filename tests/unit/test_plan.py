@@ -177,7 +177,7 @@ def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
 def test_a_job_without_profiles_loads_no_harvest(tmp_path: Path) -> None:
     """An image is all that it wanted."""
     record = a_record(head=True, publish_scope="user-1-a", cache="/c", seeded={})
-    assert [step.name for step in plan.epilog(a_policy(tmp_path), record)] == ["report", "release", "spool"]
+    assert [step.name for step in plan.epilog(a_policy(tmp_path), record)] == ["release", "spool"]
 
 
 def test_the_preview_names_what_is_left_out(tmp_path: Path) -> None:
