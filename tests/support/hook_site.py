@@ -123,6 +123,8 @@ class HookSite:
         self.base, self._saved = top / "live", top / "saved"
         self._without_fault: dict[str, Done] = {}
         self._before: dict[str, Callable[[], None]] = {
+            "background": self._need_background,
+            "flush": self._need_flush,
             "maintain": self._need_maintenance,
             "maintain-store": self._need_store_maintenance,
             **{hook: partial(self.run, first) for wing in OF_WINGS for hook, first in wing.before.items()},
@@ -220,7 +222,7 @@ class HookSite:
             self._unmount()
             self._copy(self.base, saved)
         self._restore(saved)
-        if hook in {"epilog", "flush", "job-container", "maintain", "rounds"}:
+        if hook in {"epilog", "job-container", "maintain", "rounds"}:
             self.run("prolog")
             self.work(2)
             if hook == "rounds":  # one that absorbs what the one before has taken
@@ -232,9 +234,6 @@ class HookSite:
             self._request()
         elif hook == "unpack":
             self._ask()
-        elif hook == "background":
-            self._want()
-            self._leave()
 
     def without_fault(self, hook: str) -> Done:
         """Return what a hook does that nothing happens to."""
@@ -268,8 +267,11 @@ class HookSite:
         with mock.patch.object(Errands, "start_due"):
             assert unpacks.ask(policy, self.paths, self._to_unpack, key, asker) == ""
 
-    def _want(self) -> None:
-        """Have the user's bundle fetched, of which this node has the beginning only."""
+    def _need_background(self) -> None:
+        """Have the user's bundle fetched, of which this node has the beginning only; and leave a run.
+
+        The epilog had no time to remove anything of that.
+        """
         user = f"user-{USER[1]}-{USER[0]}"
         (stored,) = (self.store / "artifacts" / user / "numba").glob("*/*.sqsh")
         data = stored.read_bytes()
@@ -281,15 +283,19 @@ class HookSite:
         asker = Asker(JOB, USER[1], USER[0], "test")
         Errands(self.paths, FETCHES).add(user, sha256, Wanted(sha256, len(data), *place, asker))
         Path(self.paths.bundles, f"{sha256}.fetching").write_bytes(data[:1000])
-
-    def _leave(self) -> None:
-        """Leave a run of which the epilog had no time to remove anything."""
         self.run("prolog")
         self.work(2)
         at_once, run_end.AT_ONCE_S = run_end.AT_ONCE_S, 0.0
         self.run("epilog")
         run_end.AT_ONCE_S = at_once
         assert Errands(self.paths, REMOVALS).all()
+
+    def _need_flush(self) -> None:
+        """Leave the journals of a job, and the report that its epilog owes."""
+        self.run("prolog")
+        self.work(2)
+        self.run("epilog")
+        assert any(name.startswith(".epilog") for name in os.listdir(self.paths.journal))
 
     def _need_maintenance(self) -> None:
         """Leave a bundle in the spool. A run without an epilog comes beside it."""

@@ -19,7 +19,7 @@ from tests.support.bench_site import KIND, USUAL, BenchSite, bench_site
 from tests.support.numba_entries import numba_entry
 from tests.support.privileges import as_user
 from tests.support.sample_log import write as write_log
-from warmstart.audit import sink
+from warmstart.entry import flush
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
 from warmstart.images.reference import parse
@@ -61,7 +61,7 @@ def warm(site: BenchSite) -> dict[str, tuple[int, int]]:
     """Return how many system calls the hooks of a warm job make, and how many on the store; the epilog flushes."""
     for hook in ("prolog", "epilog") * 2:  # the policy is compiled, bundles are fetched and mounted
         site.hook(hook).run()
-    sink.flush(str(journal(site)), str(site.base / "audit/audit.jsonl"))
+    assert flush.main(str(site.prefix)) == 0
     found = {}
     for hook in ("prolog", "epilog"):
         for path in journal(site).iterdir():

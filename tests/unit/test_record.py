@@ -85,7 +85,7 @@ def test_a_record_of_an_earlier_release_has_no_cache(tmp_path: Path) -> None:
     found = records.decode("record.json", json.dumps(written).encode())
     assert found == a_record(seeded={"numba": Seeded("ab12", [SeededBundle("site", "b", "ab", ["x"])])})
     found = found._replace(head=True, publish_scope="user-1-a")
-    assert [step.name for step in plan.epilog(a_policy(tmp_path), found)] == ["report", "release", "spool"]
+    assert [step.name for step in plan.epilog(a_policy(tmp_path), found)] == ["release", "spool"]
 
 
 def test_no_record_is_none_and_leaves_nothing(tmp_path: Path) -> None:

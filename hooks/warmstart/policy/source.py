@@ -51,7 +51,7 @@ def read(policy: str, owners: Collection[int] = files.ROOT_ALONE) -> list[tuple[
     except files.Untrusted as error:
         raise PolicyUntrusted(path=error.filename, problem=error.strerror) from error
     except OSError as error:
-        raise _refused(os.path.join(os.path.dirname(directory), error.filename), error) from error
+        raise _refused(os.path.join(os.path.dirname(directory), error.filename or directory), error) from error
 
 
 def _in_force(policy: str) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.support.policy_site import Site
 from warmstart.errors import PolicyError
+from warmstart.host import files
 from warmstart.policy import source
 from warmstart.policy.invalid import PolicyUnreadable, PolicyUntrusted
 
@@ -116,6 +119,16 @@ def test_a_missing_policy_is_unreadable(site: Site) -> None:
     """No file is an error of its own kind."""
     site.policy.unlink()
     assert str(refusal(site)) == f"{site.policy}: No such file or directory"
+
+
+def test_an_error_without_a_name_names_the_directory(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at what is open may fail, too: a system call on a descriptor has no path."""
+
+    def fails(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(files, "_require_trust", fails)
+    assert str(refusal(site)) == f"{site.policy.parent}: Input/output error"
 
 
 def test_a_huge_policy_is_unreadable(site: Site) -> None:
