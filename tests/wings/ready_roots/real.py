@@ -58,14 +58,14 @@ def with_shelf(site: Site) -> Iterator[None]:
         site.write_policy(RULES, constant="enroot")
 
 
-def ran(site: Site, script: str, image: str, *options: str, user: str = ALICE, wrap: str = "") -> list[str]:
-    """Run a step in a container on n1; print and return the lines of its output."""
+def ran(site: Site, script: str, image: str, *options: str, user: str = ALICE, group: str = "") -> list[str]:
+    """Run a step in a container on n1, as another group of the user's if one is given; print and return its output."""
+    account = site.cluster.account(user)
+    if group:
+        account = account._replace(gid=site.cluster.account(group).gid)
     argv = ["srun", "--nodelist=n1", f"--container-image={image}", "--no-container-mount-home", *options]
-    sys.stdout.write(f"\n$ {wrap} {' '.join(argv[2:])} sh -c '{script}'\n")
-    command = [*argv, "sh", "-c", script]
-    if wrap:
-        command = [*wrap.split(), " ".join([*argv, "sh", "-c", f"'{script}'"])]
-    done = site.cluster.run(command, user)
+    sys.stdout.write(f"\n$ {' '.join(argv[2:])} sh -c '{script}'  # {user} {group}\n")
+    done = processes.run_as(account, [*argv, "sh", "-c", script], environment=site.cluster.environment)
     site.cluster.wait_idle(120)
     sys.stdout.write("".join(f"    {line}\n" for line in f"{done.stdout}{done.stderr}".splitlines()))
     return [*done.stdout.splitlines(), f"[{done.returncode}]"]
@@ -143,7 +143,7 @@ def check_forms(site: Site, image: str) -> None:
     done = ran(site, WAY, image, "--ntasks=2", "--overcommit")
     check("two tasks", seen=done == ["from-tree", "from-tree", "[0]"])
     subprocess.run(["/usr/sbin/usermod", "-aG", BOB, ALICE], check=True)
-    done = ran(site, f"cat /etc/motd; {WAY}", image, wrap=f"sg {BOB} -c")
+    done = ran(site, f"cat /etc/motd; {WAY}", image, group=BOB)
     check("as a job of another group of the user's", seen=done[:2] == ["rooted", "from-tree"])
     done = ran(site, f"cat /etc/motd; {WAY}", image, "--container-name=rooted")
     check("a container with a name is unpacked", seen=done[:2] == ["rooted", "from-image"])
