@@ -30,7 +30,7 @@ from warmstart.wings.ready_roots.checks import HOOK
 
 IMAGES = ("rooted", "walked")
 HOOKS = Path("/etc/enroot/hooks.d")
-WAY = 'grep -q "^overlay / .*ready-roots" /proc/mounts && echo from-tree || echo from-image'
+WAY = 'grep -q "^overlay / .*/mounted/" /proc/mounts && echo from-tree || echo from-image'
 RULES = """\
 rules:
   - {name: everyone, match: {partition: main}, profiles: [numba, triton], scope: site, publish: {users: [ws-alice]}}
