@@ -21,6 +21,7 @@ from pathlib import Path
 from tests import spank
 from tests.cluster.accounts import ALICE, BOB, CAROL
 from tests.cluster.cluster import Cluster
+from tests.cluster.config import Namespace
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry, build_image
 from tests.cluster.site import Site
@@ -42,6 +43,7 @@ rules:
 """
 FSTAB = "{0} {0} none x-create=dir,{1},ro,nosuid,nodev,nofail,silent\n"
 CONF = ENROOT / "enroot.conf.d/tests.conf"
+ENTRY = "/entry"  # each image's entrypoint; pyxis takes the variables that it leaves
 SETTINGS = "".join(
     f"ENROOT_{name}_PATH {{base}}/enroot/$(id -u)/{name.lower()}\n" for name in ("RUNTIME", "CACHE", "DATA", "TEMP")
 )
@@ -49,7 +51,8 @@ SETTINGS = "".join(
 WINGS = Path(spank.__file__).parents[1] / "wings"
 OF_WINGS = [import_module(f"tests.wings.{name}.real") for name in wing.found() if (WINGS / name / "real.py").exists()]
 FILL = {name: part.fill for part in OF_WINGS if hasattr(part, "fill") for name in part.IMAGES}
-HAS_TASK_PROLOG = not needs_slurmstepd(installed.release("/usr/bin/scontrol", ""))
+RELEASE = installed.release("/usr/bin/scontrol", "")
+HAS_TASK_PROLOG = not needs_slurmstepd(RELEASE)
 
 
 def set_up_enroot(site: Site, private: str) -> None:
@@ -109,13 +112,15 @@ def kept(*paths: Path) -> Iterator[None]:
 
 def push(directory: Path, name: str, fill: Callable[[Path], None] = lambda _: None) -> None:
     """Push the image of a new directory. enroot takes no manifest but Docker's, and no layer of `umoci insert`."""
-    build_image(directory, {"/etc/motd": f"{directory.name}\n"})
+    build_image(directory, {"/etc/motd": f"{directory.name}\n", ENTRY: '#!/bin/sh\nENTERED=1 exec "$@"\n'})
+    (directory / "rootfs" / ENTRY[1:]).chmod(0o755)
     fill(directory / "rootfs")
     layer, layout = directory / "layer.tar", directory / "plain"
     subprocess.run(["tar", "-C", directory / "rootfs", "-cf", layer, "."], check=True)
     for argv in (["init", "--layout", layout], ["new", "--image", f"{layout}:latest"]):
         subprocess.run(["umoci", *argv], check=True)
     subprocess.run(["umoci", "raw", "add-layer", "--image", f"{layout}:latest", layer], check=True)
+    subprocess.run(["umoci", "config", "--image", f"{layout}:latest", "--config.entrypoint", ENTRY], check=True)
     options = ["--quiet", "--insecure-policy", "--format=v2s2", "--dest-tls-verify=false"]
     login = f"--dest-creds={registries.USER}:{registries.PASSWORD}"
     subprocess.run(["skopeo", "copy", *options, login, f"oci:{layout}:latest", f"docker://{name}"], check=True)
@@ -254,7 +259,7 @@ def run_without(site: Site, image: str, own: str) -> None:
         check_places(site, own, "and no task prolog")
 
 
-def run_without_unpacking(site: Site, registry: Registry, image: str) -> None:
+def run_without_unpacking(site: Site, registry: Registry, image: str, private: str) -> None:
     """Run what differs where pyxis starts a container from the store's file."""
     with plugged(site, options="use_squashfuse=1"):
         show = 'cat /etc/motd; grep -o "^overlay / " /proc/mounts'
@@ -268,8 +273,27 @@ def run_without_unpacking(site: Site, registry: Registry, image: str) -> None:
         check("a container with a name is unpacked", seen="[1]" in text and "overlay" not in text)
         for part in OF_WINGS:
             if hasattr(part, "run_without_unpacking"):
-                part.run_without_unpacking(site, registry)
+                part.run_without_unpacking(site, registry, private)
         check("no node is drained", seen=site.cluster.drained() == [])
+
+
+def run_in_namespaces() -> None:
+    """Run what differs where each job has a mount namespace of Slurm's, in a cluster for each kind of it."""
+    for further in ("", "Shared=true") if RELEASE and RELEASE >= (24, 11) else ("",):  # job_container.conf(5)
+        with Cluster(namespace=Namespace(further=further)) as cluster, Registry(cluster.base) as registry:
+            site = Site(cluster, registry.url)
+            image = f"{registry.url}/team/contained:1"
+            push(cluster.base / "contained", image)
+            site.write_policy(RULES, constant="enroot")
+            set_up_enroot(site, registry.url)
+            sys.stdout.write(f"\njob_container/tmpfs {further}\n")
+            with plugged(site, options="use_squashfuse=1"):
+                text = srun(site, ALICE, image, SHOW)
+                check("a container has its caches", seen=f"cache={site.constant} " in text)
+                for part in OF_WINGS:
+                    if hasattr(part, "run_in_a_namespace"):
+                        part.run_in_a_namespace(site, image)
+            check("no node is drained", seen=site.cluster.drained() == [])
 
 
 def _direct(text: str) -> bool:
@@ -290,13 +314,15 @@ def main() -> int:
             push(cluster.base / name, f"{host}/team/{name}:1", FILL.get(name, lambda _: None))
         set_up_enroot(site, private)
         try:
+            public, own = (f"{registry.url}/team/{name}:1" for name in ("public", "places"))
             run(site, registry, f"{private}/team/private:1")
-            run_without_unpacking(site, registry, f"{registry.url}/team/public:1")
-            run_without(site, f"{registry.url}/team/public:1", f"{registry.url}/team/places:1")
+            run_without_unpacking(site, registry, public, f"{private}/team/private:1")
+            run_without(site, public, own)
         except Failed:
             cluster.keep_logs()
             sys.stdout.write(cluster.slurmd_log("n1")[-3000:])
             return 1
+    run_in_namespaces()
     return 0
 
 

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import random
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.cluster.accounts import ALICE, BOB
+from tests.cluster import mounts, processes
+from tests.cluster.accounts import ALICE, BOB, CAROL
 from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
+from tests.support import registries
 from tools.real.claims import check
 from warmstart.wings.ready_roots.checks import HOOK
 
 IMAGES = ("rooted", "walked")
 HOOKS = Path("/etc/enroot/hooks.d")
-WAY = 'grep -q "^overlay / .*ready-roots" /proc/mounts && echo from-tree || echo from-image'
+WAY = 'grep -q "^overlay / .*/mounted/" /proc/mounts && echo from-tree || echo from-image'
 RULES = """\
 rules:
   - {name: everyone, match: {partition: main}, profiles: [numba, triton], scope: site, publish: {users: [ws-alice]}}
 """
 
+KILLED = "KILLED"  # a variable of the containers whose processes are killed
 STEPS = "tests.wings.step_images.steps"
 
 
 def fill(root: Path) -> None:
-    """Add to an image what a container with root's name needs."""
+    """Add to an image what a container with root's name needs, and a file that nothing reads as it starts."""
     (root / "root").mkdir()
+    (root / "large").write_bytes(os.urandom(4 << 20))
 
 
 @contextmanager
@@ -48,23 +58,26 @@ def with_shelf(site: Site) -> Iterator[None]:
         site.write_policy(RULES, constant="enroot")
 
 
-def ran(site: Site, script: str, image: str, *options: str, user: str = ALICE, wrap: str = "") -> list[str]:
-    """Run a step in a container on n1; print and return the lines of its output."""
+def ran(site: Site, script: str, image: str, *options: str, user: str = ALICE, group: str = "") -> list[str]:
+    """Run a step in a container on n1, as another group of the user's if one is given; print and return its output."""
+    account = site.cluster.account(user)
+    if group:
+        account = account._replace(gid=site.cluster.account(group).gid)
     argv = ["srun", "--nodelist=n1", f"--container-image={image}", "--no-container-mount-home", *options]
-    sys.stdout.write(f"\n$ {wrap} {' '.join(argv[2:])} sh -c '{script}'\n")
-    command = [*argv, "sh", "-c", script]
-    if wrap:
-        command = [*wrap.split(), " ".join([*argv, "sh", "-c", f"'{script}'"])]
-    done = site.cluster.run(command, user)
+    sys.stdout.write(f"\n$ {' '.join(argv[2:])} sh -c '{script}'  # {user} {group}\n")
+    done = processes.run_as(account, [*argv, "sh", "-c", script], environment=site.cluster.environment)
     site.cluster.wait_idle(120)
     sys.stdout.write("".join(f"    {line}\n" for line in f"{done.stdout}{done.stderr}".splitlines()))
     return [*done.stdout.splitlines(), f"[{done.returncode}]"]
 
 
-def run_without_unpacking(site: Site, registry: Registry) -> None:
-    """Check containers of an image that n1 has unpacked."""
+def run_without_unpacking(site: Site, registry: Registry, private: str) -> None:
+    """Check containers of an image that n1 has unpacked. `private`: an image whose registry wants a password."""
     image, other = (f"{registry.url}/team/{name}:1" for name in IMAGES)
     check("without a shelf from the image's file", seen="from-image" in ran(site, WAY, image))
+    check_at_once(site, image)
+    told = check_store_gone(site, image)
+    check(f"such a container reads no more when the store is gone: {told}", seen=told[:2] == ["from-image", "not read"])
     with with_shelf(site):
         check("the first container on a node waits for its tree", seen="from-tree" in ran(site, WAY, image))
         began = time.monotonic()
@@ -74,9 +87,42 @@ def run_without_unpacking(site: Site, registry: Registry) -> None:
         check_own_files(site, image)
         check_others(site, image)
         check_step(site, other)
+        check_private(site, private)
         check_ends(site, image)
+        check_full_disk(site, image)
         check_many(site, image)
         check("no node is drained", seen=site.cluster.drained() == [])
+
+
+def run_in_a_namespace(site: Site, image: str) -> None:
+    """Check a container in a job that has a mount namespace of Slurm's."""
+    with with_shelf(site):
+        for _ in range(2):
+            check("from the tree", seen=ran(site, WAY, image) == ["from-tree", "[0]"])
+        check(f"no mount is left on the node: {_mounted(site)}", seen=not _mounted(site))
+
+
+def check_at_once(site: Site, image: str) -> None:
+    """Check that many containers that are not unpacked start at once."""
+    step = f"srun --container-image={image} --no-container-mount-home --overlap -n1 sh -c '{WAY}'"
+    script = f"#!/bin/sh\nfor i in $(seq 64); do {step} & done; wait\n"
+    ended = site.finish(site.cluster.submit(script, ALICE, "--nodelist=n1"), deadline_s=600)
+    asked, started = ended.output.count("pyxis: imported"), ended.output.count("from-image")
+    sys.stdout.write(ended.output if started < asked else "")
+    # On a busy machine srun of Slurm 26.05 gives up some before pyxis hears of them.
+    check(f"{started} of {asked} start at once from the image's file", seen=started == asked > 50)
+
+
+@contextmanager
+def by_fuse(site: Site) -> Iterator[subprocess.Popen[bytes]]:
+    """Have a file system of a process show the store; yield the process."""
+    server = processes.start(site.cluster.base, "store", ["/usr/bin/bindfs", "-f", str(site.store), str(site.store)])
+    wait_until("the store", lambda: os.path.ismount(site.store), 20)
+    try:
+        yield server
+    finally:
+        subprocess.run(["/usr/bin/umount", "--lazy", site.store], check=True)
+        processes.stop(server)
 
 
 def check_forms(site: Site, image: str) -> None:
@@ -92,12 +138,14 @@ def check_forms(site: Site, image: str) -> None:
     (home / "mounted file").write_text("mounted\n")
     done = ran(site, f"{WAY}; cat /mnt/*file", image, f"--container-mounts={home}:/mnt")
     check("with mounts", seen=done[:2] == ["from-tree", "mounted"])
+    done = ran(site, f"echo $ENTERED; {WAY}", image, "--container-entrypoint")
+    check("with its entrypoint", seen=done == ["1", "from-tree", "[0]"])
     done = ran(site, WAY, image, "--ntasks=2", "--overcommit")
     check("two tasks", seen=done == ["from-tree", "from-tree", "[0]"])
     subprocess.run(["/usr/sbin/usermod", "-aG", BOB, ALICE], check=True)
-    done = ran(site, f"cat /etc/motd; {WAY}", image, wrap=f"sg {BOB} -c")
+    done = ran(site, f"cat /etc/motd; {WAY}", image, group=BOB)
     check("as a job of another group of the user's", seen=done[:2] == ["rooted", "from-tree"])
-    done = ran(site, f"cat /etc/motd; {WAY}", image, "--container-name=kept")
+    done = ran(site, f"cat /etc/motd; {WAY}", image, "--container-name=rooted")
     check("a container with a name is unpacked", seen=done[:2] == ["rooted", "from-image"])
 
 
@@ -157,6 +205,28 @@ def check_others(site: Site, image: str) -> None:
     check("by explain, too", seen="1 from the node's tree" in text)
 
 
+def check_private(site: Site, image: str) -> None:
+    """Check an image that two users may have, each in a scope of their own, and a third may not."""
+    file, policy = site.etc / "credentials.json", site.etc / "policy.yaml"
+    login = base64.b64encode(f"{registries.USER}:{registries.PASSWORD}".encode()).decode()
+    file.write_text(json.dumps({"auths": {image.partition("/")[0]: {"auth": login}}}))
+    file.chmod(0o600)
+    repository = image.rpartition(":")[0]
+    bound = ", ".join(
+        f'{{name: of-{user}, repository: "{repository}", match: {{user: {user}}}}}' for user in (ALICE, BOB)
+    )
+    before, text = set(_trees(site)), policy.read_text()
+    more = f"  credentials: {{file: {file}, repositories: [{bound}]}}\n"
+    policy.write_text(text.replace("  tag_ttl: 24h\n", f"  tag_ttl: 24h\n{more}"))
+    for user in (ALICE, BOB):
+        done = ran(site, f"cat /etc/motd; {WAY}", image, user=user)
+        check("a private image", seen=done == ["private", "from-tree", "[0]"])
+    check("and none for who may not have it", seen="private" not in ran(site, "cat /etc/motd", image, user=CAROL))
+    policy.write_text(text)
+    new = set(_trees(site)) - before
+    check(f"each scope has its own tree: {new}", seen=len(new) == 2)
+
+
 def check_step(site: Site, image: str) -> None:
     """Check an image that only a step names, where there is a wing that steps ask."""
     if find_spec(STEPS) is None:
@@ -169,27 +239,48 @@ def check_step(site: Site, image: str) -> None:
     check("a step's image, too, from the first container on", seen=ended.output.count("from-tree") == 2)
 
 
-def check_ends(site: Site, image: str) -> None:
-    """Check that a container outlives the store's file, and that one that is killed leaves nothing."""
-    base = site.cluster.base
-    script = (
-        f"{WAY}; touch /go/started; while [ ! -e /go/gone ]; do sleep 0.2; done; cat /etc/motd /bin/busybox | wc -c"
-    )
-    step = (
-        f"srun --container-image={image} --container-mounts={base}/log:/go --no-container-mount-home sh -c '{script}'"
-    )
-    (base / "log").chmod(0o777)
-    job = site.cluster.submit(f"#!/bin/sh\n{step}\n", ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}")
-    wait_until("the container", (base / "log/started").exists, 60)
-    images = list((site.store / "images").glob("*.sqsh"))
-    for path in images:
-        path.rename(path.with_suffix(".gone"))
-    (base / "log/gone").touch()
-    ended = site.finish(job)
-    for path in images:
-        path.with_suffix(".gone").rename(path)
+def check_store_gone(site: Site, image: str) -> list[str]:
+    """Have the store's file system end while a container runs; return what that says, and the state of its job."""
+    go = site.cluster.base / "log"
+    go.chmod(0o777)
+    for name in ("started", "gone"):
+        (go / name).unlink(missing_ok=True)
+    read = "cat /large >/dev/null && echo read || echo not read"
+    script = f"{WAY}; touch /go/started; while [ ! -e /go/gone ]; do sleep 0.2; done; {read}"
+    step = f"srun --container-image={image} --container-mounts={go}:/go --no-container-mount-home sh -c '{script}'"
+    with by_fuse(site) as server:
+        job = site.cluster.submit(f"#!/bin/sh\n{step}\n", ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}")
+        wait_until("the container", (go / "started").exists, 60)
+        server.kill()
+        server.wait()
+        (go / "gone").touch()
+        ended = site.finish(job)
     sys.stdout.write(f"\n{step}\n{ended.output}")
-    check("it reads on when the store's file is gone", seen=ended.state == "COMPLETED" and "from-tree" in ended.output)
+    check("no node is drained", seen=site.cluster.drained() == [])
+    known = ("from-tree", "from-image", "read", "not read")
+    return [*(line for line in ended.output.splitlines() if line in known), ended.state]
+
+
+def check_full_disk(site: Site, image: str) -> None:
+    """Check that a container that fills the disk of its job's workspace ends neither the next one nor the node."""
+    step = f"srun --container-image={image} --container-writable --no-container-mount-home sh -c"
+    script = f"#!/bin/sh\n{step} '{WAY}; dd if=/dev/zero of=/big bs=1M || echo full'\n{step} '{WAY}; cat /big'\n"
+    with mounts.tmpfs(site.workspace / "n1", "32m", 10_000):
+        ended = site.finish(
+            site.cluster.submit(script, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}"), deadline_s=120
+        )
+    sys.stdout.write(f"\n{script}{ended.output}")
+    told = [line for line in ended.output.splitlines() if line in ("from-tree", "from-image", "full")]
+    check(
+        f"the one after a container that fills the disk starts: {told}", seen=told == ["from-tree", "full", "from-tree"]
+    )
+
+
+def check_ends(site: Site, image: str) -> None:
+    """Check that a container outlives the store, and that one that is killed leaves nothing."""
+    check(
+        "it reads on when the store is gone", seen=check_store_gone(site, image) == ["from-tree", "read", "COMPLETED"]
+    )
     sleeping = f"srun --container-image={image} --no-container-mount-home sleep 600"
     for pause in (0.2, 0.5, 1.0, 1.5, 3.0):
         job = site.cluster.submit(
@@ -200,31 +291,70 @@ def check_ends(site: Site, image: str) -> None:
         site.cluster.wait_idle(120)
         left = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"/{job}." in line]
         check(f"a job that is killed after {pause} s leaves no mount", seen=not left)
-    runs = os.listdir(site.workspace / "n1")
-    check(f"nor a directory: {runs}", seen=not [name for name in runs if name[0].isdigit()])
+    check_nothing_left(site)
 
 
 def check_many(site: Site, image: str) -> None:
-    """Check that processes of many containers end, and leave no mount and no loop device."""
-    step = f"srun --container-image={image} --no-container-mount-home --overlap -n1 sh -c '{WAY}'"
-    script = f"#!/bin/sh\nfor i in $(seq 25); do for j in 1 2 3 4 5 6 7 8; do {step} & done; wait; done\n"
-    before = [left() for left in (_stuck, _mounted, _loops)]
-    ended = site.finish(
-        site.cluster.submit(script, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}"), deadline_s=1200
+    """Check that many containers end and leave nothing, also those whose processes are killed one by one."""
+    options = f"--container-image={image} --no-container-mount-home --overlap -n1"
+    step, killed = f"srun {options} sh -c '{WAY}'", f"{KILLED}=1 srun {options} sleep 600"
+    one = f"for j in 1 2 3 4 5 6; do {step} & done; for j in 7 8; do {killed} & done; wait"
+    job = site.cluster.submit(
+        f"#!/bin/sh\nfor i in $(seq 25); do {one}; done\n",
+        ALICE,
+        "--nodelist=n1",
+        f"--comment=warmstart: image={image}",
     )
-    check(f"{ended.output.count('from-tree')} of 200 start from the tree", seen=ended.output.count("from-tree") == 200)
-    after = [left() for left in (_stuck, _mounted, _loops)]
-    check(f"none of their processes stays behind, no mount, no loop device: {after}", seen=after == before)
+    uid = site.cluster.account(ALICE).uid
+    with _killing(uid) as names:
+        ended = site.finish(job, deadline_s=1800)
+    started = ended.output.count("from-tree")
+    check(f"{started} of 200 start from the tree, 50 are killed on their way: {names}", seen=started == 150)
+    check("each killed one had processes", seen=names.total() >= 50)
+    wait_until("their end", lambda: not processes.of_uid(uid) & processes.members(site.cluster.base), 20)
+    check(f"no process of theirs stays, no mount, no loop device: {_mounted(site)}", seen=not _mounted(site))
+    check_nothing_left(site)
 
 
-def _stuck() -> list[str]:
-    states = subprocess.run(["ps", "-eo", "stat,comm"], check=True, capture_output=True, text=True).stdout.splitlines()
-    return [line for line in states if "squashfuse" in line]
+def check_nothing_left(site: Site) -> None:
+    """Check that no job's directory and no half tree is left on n1."""
+    runs = [name for name in os.listdir(site.workspace / "n1") if name[0].isdigit()]
+    trees = _trees(site)
+    check(f"no directory of a job, and whole trees only: {runs}, {trees}", seen=not runs and "." not in "".join(trees))
 
 
-def _mounted() -> list[str]:
-    return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+@contextmanager
+def _killing(uid: int) -> Iterator[Counter[str]]:
+    """Kill at random a user's processes that have KILLED in their environment, but srun; yield what was killed."""
+    names: Counter[str] = Counter()
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(0.05):
+            for pid in processes.of_uid(uid):
+                with suppress(OSError):
+                    name = Path(f"/proc/{pid}/comm").read_text().strip()
+                    is_one = f"{KILLED}=1".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                    if is_one and name != "srun" and random.random() < 0.05:
+                        os.kill(pid, signal.SIGKILL)
+                        names[name] += 1
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield names
+    finally:
+        over.set()
+        thread.join()
 
 
-def _loops() -> list[str]:
-    return [str(path) for path in Path("/sys/block").glob("loop*/loop/backing_file")]
+def _trees(site: Site) -> list[str]:
+    return os.listdir(site.cluster.base / "shelf/n1/images")
+
+
+def _mounted(site: Site) -> list[str]:
+    """Return the places on the node at which something of the cluster is mounted, and its files behind loop devices."""
+    base = str(site.cluster.base)
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines() if base in line]
+    loops = [path.read_text() for path in Path("/sys/block").glob("loop*/loop/backing_file")]
+    return mounts + [path for path in loops if base in path]

@@ -136,6 +136,14 @@ def test_a_full_disk_ends_no_container(place: Place) -> None:
     assert place.start("cat which") == (["image"], WELL)
 
 
+def test_on_a_disk_without_room_for_a_byte_changes_lie_in_memory(place: Place) -> None:
+    """There is room for names. The hooks of enroot's that come next write, and end a container that they cannot."""
+    subprocess.run(["/usr/bin/mount", "-t", "tmpfs", "-o", "size=1m,mode=0777", "full", place.own], check=True)
+    os.chown(place.own, *JOB)
+    (place.own / "full").write_bytes(bytes(1 << 20))
+    assert place.start("echo x >etc/new && cat which etc/new") == (["tree", "x"], WELL)
+
+
 def test_no_mount_of_its_leaves_what_enroot_made(place: Place) -> None:
     """The last one is that of the new root."""
     program = place.base / "bin/enroot-mount"
