@@ -1,6 +1,8 @@
 """What code and documents cite exists: pages, rules, rows and headings."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,28 @@ def test_what_is_installed_cites_pages_where_they_are_installed() -> None:
     wrong = [(str(p), page) for p, page in cited_there if not (ROOT / page.strip("(").removeprefix(start)).exists()]
     assert not wrong
     assert not [(str(p), page) for p, page in cited_there if not page.strip("(").startswith(start)]
+
+
+def test_what_hooks_and_commands_say_is_installed() -> None:
+    """A message names a page of the documents, or a file of an installation, and nothing that only a checkout has."""
+    named = {
+        (path.name, name)
+        for path in sorted((ROOT / "hooks").rglob("*.py"))
+        for text in said(ast.parse(path.read_text()))
+        for name in re.findall(r"(?<![\w/.-])(?:docs|hooks|packaging|policies|tests|tools)/[\w.-][\w./-]*", text)
+    }
+    assert len(named) > 10
+    assert not [found for found in named if not re.fullmatch(r"docs/[\w/-]+\.md", found[1])]
+
+
+def said(tree: ast.Module) -> Iterator[str]:
+    """Yield the text of a module's strings, without what documents it."""
+    documents = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
+            yield node.value
 
 
 def test_nothing_cites_pages_that_only_the_authors_had() -> None:

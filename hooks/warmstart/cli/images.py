@@ -127,7 +127,8 @@ def list_images(installation: Installation, /, quarantined: bool, importing: boo
     rows = [entry._asdict() for entry in listed]
     if not listing.as_json:
         rows = [{**row, "id": str(row["name"])[:SHORT]} for row in rows]
-    listing.of(columns).show(rows)
+    if rows or listing.as_json:
+        listing.of(columns).show(rows)
     if not listing.as_json:
         _show_imports(coming)
         warn(f"{len(listed)} images, {size(sum(entry.bytes for entry in listed))}")

@@ -119,7 +119,6 @@ def jobs(
     ]
     listing.show({**job._asdict(), "detail": _detail(job)} for job in chosen)
     if not chosen:
-        warn("there is no such job")
         raise click.exceptions.Exit(NOTHING)
 
 

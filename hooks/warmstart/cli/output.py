@@ -103,6 +103,8 @@ class Listing(NamedTuple):
             show_json([self._picked(row) for row in ordered])
         elif ordered:
             _print_table(self._heads(), [self._cells(row) for row in ordered], cut=self._chosen()[-1].cut)
+        else:
+            warn("nothing to list")
 
     def stream(self, rows: Iterable[Mapping[str, object]]) -> bool:
         """Print the rows as they come, one JSON object per line, and return whether there were any."""

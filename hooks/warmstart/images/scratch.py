@@ -66,7 +66,7 @@ class WorkspaceNotRoots(ResourceError):
 
     code = "workspace-not-roots"
     template = "nothing is made in {path}, which is not root's: it {problem}"
-    hint = "look whose it is and remove it; root's at boot: packaging/tmpfiles.d (docs/threats.md, row 34)"
+    hint = "look whose it is and remove it; at boot tmpfiles.d/warmstart.conf makes it root's (docs/threats.md, row 34)"
 
     @classmethod
     def of(cls, path: str, error: OSError) -> WorkspaceNotRoots:

@@ -45,7 +45,7 @@ class PolicyUnreadable(PolicyError):
 
     code = "policy-unreadable"
     template = "{path}: {problem}"
-    hint = "write a policy (start with policies/site.yaml), or create the file `off`"
+    hint = "write a policy (start with share/warmstart/site.yaml), or create the file `off`"
 
 
 def invalid(problems: Iterable[Problem]) -> PolicyInvalid:

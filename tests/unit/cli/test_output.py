@@ -159,3 +159,10 @@ def test_a_list_wraps_after_its_commas() -> None:
     assert len(lines) > 1
     assert all(len(line) <= 40 for line in lines)
     assert [name for line in lines for name in line.strip().removeprefix("variables=").rstrip(",").split(",")] == names
+
+
+@pytest.mark.parametrize(("as_json", "out", "err"), [(False, "", "warmstart: nothing to list\n"), (True, "[]\n", "")])
+def test_an_empty_listing_says_so(capsys: pytest.CaptureFixture[str], *, as_json: bool, out: str, err: str) -> None:
+    """To people; programs have their empty list."""
+    output.Listing((output.Column("a"),), (), "", header=True, as_json=as_json).show([])
+    assert capsys.readouterr() == (out, err)
