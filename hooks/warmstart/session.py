@@ -147,10 +147,10 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
         journal.emit(events.STEP_FAILED, step=hook, error=error.as_audit())
         raise
     finally:
-        from warmstart.audit.sink import flush  # structlog is slow to import, and a look at the images needs none
+        from warmstart import journals  # structlog is slow to import, and a look at the images needs none
 
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
-        flush(paths.journal, policy.paths.audit, syslog=policy.audit.syslog)
+        journals.move(policy, paths, node, after(journals.STORE_SECONDS))
 
 
 def keep(paths: NodePaths) -> int | None:

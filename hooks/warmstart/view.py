@@ -117,7 +117,7 @@ def move_out(directory: str, record: Record, name: str, path: str) -> None:
         parent, base = os.path.split(path)
         with opened_dir(parent) as fd:
             data = text(directory, record, name).encode("utf-8", "surrogateescape")
-            os.close(create_file(fd, base, data, 0o400, Reserve(reserve_beside(directory))))
+            os.close(create_file(fd, base, data, 0o400))  # a report is not worth the reserve
 
 
 def remove(directory: str, record: Record) -> None:

@@ -36,6 +36,7 @@ def state(site: Site) -> Iterator[Path]:
     path.rename(away)
     with mounts.tmpfs(path, size="8m", inodes=700):
         assert site.finish(site.cluster.submit(SHOW, ALICE, f"--nodelist={NODE}")).state == "COMPLETED"
+        site.flush()  # what it leaves may be moved at any time, and that frees some
         yield path
         site.cluster.wait_idle()
         drain(path)

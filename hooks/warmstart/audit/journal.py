@@ -112,7 +112,7 @@ class Journal:
         return b"".join(line for line in shown if ours in line).decode()
 
     def debt(self, uid: int, job_id: int, *, is_head: bool) -> str:
-        """Return the path of the file by which this journal owes a job's user a report (`entry.flush`).
+        """Return the path of the file by which this journal owes a job's user a report (`warmstart.journals`).
 
         Who makes it puts what is to be told first there. Until the report is left, the journal stays where it is.
         """

@@ -44,7 +44,7 @@ class AuditUnwritable(ResourceError):
 def flush(journal_dir: str, audit_path: str, *, syslog: bool = False) -> int:
     """Move the journals of all hooks that are not running into the log. Return the number of lines written.
 
-    Those that owe a report stay until it is left (`entry.flush`).
+    Those that owe a report stay until it is left (`warmstart.journals`).
 
     With `syslog` the host's syslog gets the lines, too; what it does not take is in the log only.
 

@@ -16,7 +16,7 @@ from warmstart.entry.hook import Hook, run_hook
 from warmstart.errors import NodeError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.lean import Mapping, suppress
-from warmstart.record import DIED, LIVED, Record
+from warmstart.record import DIED, LIVED, Record, StateFull
 
 SECONDS_FOR_LOCK = 10.0
 _OUT_OF_MEMORY = 125  # the signal in what slurmstepd says then, SIG_OOM (253), of 22.05 to 26.05
@@ -30,13 +30,20 @@ def main(prefix: str) -> int:
 
 def _finish(hook: Hook) -> WarmstartError | None:
     """Return a failure by which something that the job made was lost."""
+    try:
+        return _finish_locked(hook)
+    except StateFull:  # not even room for the lock, so the prolog had none for a record
+        _remove_spare(hook)
+        raise
+
+
+def _finish_locked(hook: Hook) -> WarmstartError | None:
     with records.job_lock(hook.paths.state, hook.job.id, after(SECONDS_FOR_LOCK)):
         record = hook.earlier_record()
         if record is None:
             hook.audit.emit(events.RUN_UNKNOWN)
             _end_wings(hook)
-            with suppress(OSError):  # then maintenance does
-                view.remove_spare(hook.paths.view, str(hook.job.id))
+            _remove_spare(hook)
             return None
         from warmstart.runner import run_epilog
 
@@ -49,6 +56,11 @@ def _finish(hook: Hook) -> WarmstartError | None:
     if isinstance(ended.failure, NodeError):
         raise ended.failure
     return ended.failure if ended.lost else None
+
+
+def _remove_spare(hook: Hook) -> None:
+    with suppress(OSError):  # then maintenance does
+        view.remove_spare(hook.paths.view, str(hook.job.id))
 
 
 def end_of(environ: Mapping[str, str], record: Record) -> str:

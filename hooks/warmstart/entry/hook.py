@@ -299,12 +299,12 @@ def _drain_node(policy: Policy | None, job: Job, journal: Journal, error: NodeEr
 def _move_journals(installation: Installation, paths: NodePaths, node: str) -> None:
     """Move finished journals into the audit log. After an error they stay for the next hook."""
     try:
-        from warmstart.entry import flush
+        from warmstart import journals
         from warmstart.policy.compiled import read
 
         policy = read(installation.compiled_policy)
         if policy is not None:
-            flush.flush_node(policy, paths, node, after(REPORT_SECONDS))
+            journals.move(policy, paths, node, after(REPORT_SECONDS))
     except WarmstartError as error:
         _say(str(error))
     except Exception:  # noqa: BLE001 - the audit must not fail a job

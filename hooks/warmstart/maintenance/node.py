@@ -25,7 +25,6 @@ from warmstart import errand, plan, run_end
 from warmstart import record as records
 from warmstart.audit import events
 from warmstart.audit.sink import flush
-from warmstart.entry.flush import flush_node
 from warmstart.errands import loop, registry
 from warmstart.host import files, reserve
 from warmstart.host.deadline import after
@@ -147,7 +146,6 @@ class _NodeMaintenance:
         orphans = self._orphans
         self._part("trust", self._trust)
         self._part("store", self._store)
-        self._part("journals", self._journals)
         spooled = self._part("spool", self._spool)
         self._part("survivors", orphans.tell_survivors)
         self._part("runs", orphans.finish_runs)
@@ -208,10 +206,6 @@ class _NodeMaintenance:
         if store_id and not known:
             with opened_dir(os.path.dirname(self._store_id)) as fd:
                 replace_file(fd, os.path.basename(self._store_id), store_id.encode(), 0o600)
-
-    def _journals(self) -> None:
-        session = self._session
-        flush_node(session.policy, session.paths, session.node, session.store_deadline())
 
     def _spool(self) -> int:
         session = self._session
