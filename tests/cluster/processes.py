@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SETPRIV = "/usr/bin/setpriv"
 _POLL_S = 0.1
+_LONGEST_S = 60.0  # until killed processes are gone, on a busy machine
 _FRESH_S = 1.0
 
 
@@ -118,16 +119,15 @@ def of_uid(uid: int) -> set[int]:
 
 def _kill(what: str, members: Callable[[], set[int]]) -> None:
     """Kill `members` until there are none, because a killed process may just have started another."""
-    for _ in range(20):
-        pids = members()
-        if not pids:
-            return
+    end = time.monotonic() + _LONGEST_S
+    while pids := members():
+        if time.monotonic() > end:
+            raise RuntimeError(f"{what} do not end: {sorted(pids)}")
         for pid in pids:
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)  # our own child: leave no zombie
         time.sleep(_POLL_S)
-    raise RuntimeError(f"{what} do not end: {sorted(members())}")
 
 
 def arguments(pid: int) -> list[bytes]:
