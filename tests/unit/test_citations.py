@@ -82,11 +82,11 @@ def test_what_is_installed_cites_pages_where_they_are_installed() -> None:
     """Units and settings that an admin reads on a node; packaging/stage puts the documents there."""
     settings = [
         *ROOT.glob("packaging/*/*"),
-        *ROOT.glob("hooks/warmstart/wings/*/systemd/*"),
-        ROOT / "policies/site.yaml",
+        *ROOT.glob("policies/**/*.yaml"),
+        *ROOT.glob("hooks/warmstart/wings/*/*/*"),
     ]
     settings += ROOT.glob("hooks/warmstart/wings/*/slurm.conf")
-    kinds = {".conf", ".path", ".service", ".socket", ".target", ".timer", ".yaml", ".yml"}
+    kinds = {".conf", ".in", ".json", ".path", ".service", ".socket", ".target", ".timer", ".yaml", ".yml"}
     cited_there = [
         (path, page)
         for path in settings
