@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 from warmstart.audit import pending, sink
 from warmstart.audit.fallback import say
-from warmstart.errors import StoreError
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import opened_dir, read_small, unlink_if_there
+from warmstart.host.files import opened_dir, read_small
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.store import reports
@@ -30,14 +30,20 @@ def move(policy: Policy, paths: NodePaths, node: str, deadline: Deadline) -> Non
 
 
 def _leave(directory: int, debt: pending.Debt, node: str, store: StoreClient, deadline: Deadline) -> None:
-    """Leave a report. One that the store does not take is lost: the audit log does not wait for the store."""
-    with suppress(OSError):  # another flush has left it
-        text = read_small(debt.name, LONGEST, directory)
-        if debt.journal:
-            text += pending.shown(directory, debt.journal)
+    """Leave a report. One that cannot be left is lost, and told: the audit log waits for none."""
+    problem = ""
+    try:
+        text = _text(directory, debt)
         name = reports.name_of(debt.job_id, debt.run_id, node)
-        try:
-            store.run(deadline, reports.leave, debt.uid, name, text.decode(errors="surrogateescape"), debt.is_head)
-        except StoreError as error:
-            say(str(error))
-        unlink_if_there(debt.name, directory)
+        store.run(deadline, reports.leave, debt.uid, name, text.decode(errors="surrogateescape"), debt.is_head)
+    except Exception as error:  # noqa: BLE001 - a bug, too
+        problem = str(error)
+    with suppress(FileNotFoundError):  # another process has left it
+        os.unlink(debt.name, dir_fd=directory)
+        if problem:
+            say(f"the report of job {debt.job_id} for its user is lost: {problem}")
+
+
+def _text(directory: int, debt: pending.Debt) -> bytes:
+    of_view = read_small(debt.name, LONGEST, directory)
+    return of_view + (pending.shown(directory, debt.journal, debt.uid, debt.job_id) if debt.journal else b"")

@@ -76,12 +76,20 @@ def debts(directory: int) -> list[Debt]:
     ]
 
 
-def shown(directory: int, journal: PendingJournal) -> bytes:
-    """Return the lines of a journal that its job's user may read. Raises `OSError` if it cannot be read."""
+def shown(directory: int, journal: PendingJournal, uid: int, job_id: int) -> bytes:
+    """Return the lines of a journal that a job's user may read. Raises `OSError` if it cannot be read.
+
+    They are about this job. What another job's hook did for it names that job, and is left out.
+    """
+
+    def is_shown(line: Line | None) -> bool:
+        if line is None or line["event"] not in SHOWN_TO_JOB or (line.get("uid"), line.get("job_id")) != (uid, job_id):
+            return False
+        doer = line.get("done_by", {})
+        return isinstance(doer, dict) and "job_id" not in doer
+
     lines = _content(directory, journal.name)[0].splitlines(keepends=True)
-    return b"".join(
-        raw for raw in lines if (line := event_of(raw)) and line["event"] in SHOWN_TO_JOB and "done_by" not in line
-    )
+    return b"".join(raw for raw in lines if is_shown(event_of(raw)))
 
 
 def _state(path: str, pid: str, modified: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import NoReturn
@@ -70,16 +71,20 @@ def test_what_concerns_others_is_in_no_report(entry_site: EntrySite) -> None:
     assert epilog.main(entry_site.installation.prefix) == 0
     (journal,) = (path for path in Path(entry_site.paths.journal).glob("epilog-*"))
     with journal.open("a") as file:
-        known = {"ts": 1, "hook": "epilog", "job_id": 8}
+        known = {"ts": 1, "hook": "epilog", "job_id": 7, "uid": os.getuid()}
         for more in (
-            {"event": "cache.seeded", "done_by": {}},
+            {"event": "cache.seeded", "done_by": {"hook": "epilog", "job_id": 8}},
+            {"event": "cache.seeded", "job_id": 8},
+            {"event": "cache.seeded", "uid": os.getuid() + 1},
+            {"event": "cache.seeded", "job_id": None, "uid": None},
             {"event": "image.evicted"},
+            {"event": "cache.harvested", "done_by": {"hook": "maintain"}},
             {"event": "cache.acquitted"},
         ):
             file.write(json.dumps({**known, **more}) + "\n")
         file.write('{"ts": 1, "event": "cache.se')
     (report,) = left(entry_site)
-    assert report[-1] == ("epilog", "cache.acquitted")
+    assert report[-2:] == [("epilog", "cache.harvested"), ("epilog", "cache.acquitted")]
     assert {event for _, event in report}.isdisjoint({"cache.seeded", "image.evicted"})
 
 
@@ -133,6 +138,35 @@ def test_a_report_that_the_store_does_not_take_is_lost(
     assert "write a report for a job's user: No space left on device" in capfd.readouterr().err
     assert entry_site.events("hook.finished")[-1]["outcome"] == "ok"
     assert os.listdir(entry_site.paths.journal) == []
+
+
+def test_without_the_store_a_report_is_lost(entry_site: EntrySite) -> None:
+    """The audit log is not."""
+    assert prolog.main(entry_site.installation.prefix) == 0
+    assert epilog.main(entry_site.installation.prefix) == 0
+    shutil.rmtree(entry_site.store)
+    assert flush.main(entry_site.installation.prefix) == 0
+    assert os.listdir(entry_site.paths.journal) == []
+
+
+@pytest.mark.parametrize("size", [view.LONGEST + 1, 1])
+def test_a_debt_that_cannot_be_paid_keeps_no_journal(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """What is to be told is too long, or the store's process meets a bug: the audit log has the journal anyway."""
+
+    def fails(*_: object) -> NoReturn:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(reports, "create_file", fails)
+    assert prolog.main(entry_site.installation.prefix) == 0
+    assert epilog.main(entry_site.installation.prefix) == 0
+    (debt,) = Path(entry_site.paths.journal).glob(".epilog-*")
+    debt.chmod(0o600)
+    debt.write_bytes(b" " * size)
+    assert left(entry_site) == []
+    assert os.listdir(entry_site.paths.journal) == []
+    assert entry_site.events("hook.finished")[-1]["hook"] == "epilog"
 
 
 def test_a_site_may_have_no_reports(entry_site: EntrySite) -> None:
