@@ -28,7 +28,7 @@ _TERMINAL = frozenset(
     ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
      "PREEMPTED", "TIMEOUT"]
 )  # fmt: skip
-_START_S = 30
+_START_S = 120
 _ASK_S = 0.5
 
 
@@ -210,8 +210,12 @@ class Cluster:
         return [n for n in states if re.match("drain|down|fail", states[n].state)]
 
     def resume(self, node: str) -> None:
-        """Return a drained node to service and wait until it is there."""
-        self.admin("scontrol", "update", f"nodename={node}", "state=resume")
+        """Return a drained node to service, unless it has returned by itself, and wait until it is there."""
+        try:
+            self.admin("scontrol", "update", f"nodename={node}", "state=resume")
+        except RuntimeError:  # Slurm resumes no node that is there
+            if node in self.drained():
+                raise
         processes.wait_until(f"{node} to resume", lambda: node not in self.drained(), _START_S)
 
     def slurmd_log(self, node: str) -> str:

@@ -37,7 +37,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 SLINKY = _ROOT / "packaging" / "slinky"
 _CHROOT = _ROOT / "tests" / "cluster" / "chroot.c"
 IMAGES_PLUGSTACK = "/usr/share/warmstart/plugstack.conf.d"
-_START_S = 30
+_START_S = 120
 _END_S = 150  # terminationGracePeriodSeconds of values.yaml
 _AUTH = "AuthType=auth/slurm\nCredType=auth/slurm\n"
 _OWN = """\

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.sweep
 ROOT = Path(__file__).resolve().parents[2]
 WINGS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/wings/*/matrix/pods.py"))
 # What Slinky's slurmd-pyxis has, as far as the Dockerfile looks at it. There is no network: the packages are there.
+# The accounts of the tests' clusters are there while one runs in that root.
 PYXIS = """
+for account in warmstart warmstart-import warmstart-validate; do userdel --force "$account" || true; done
 mkdir -p /etc/enroot/hooks.d /usr/share/pyxis /etc/supervisor/conf.d /made
 echo "required /usr/lib/spank_pyxis.so" >/usr/share/pyxis/pyxis.conf
 printf '%s\\n' '#!/bin/sh' '[ "$2" = update ] || { shift 3 && dpkg-query --show "$@"; }' >/usr/local/bin/apt-get
