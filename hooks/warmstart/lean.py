@@ -26,6 +26,7 @@ __all__ = [
     "Sequence",
     "contextmanager",
     "dumps",
+    "fnmatchcase",
     "libc",
     "loads",
     "partial",
@@ -38,6 +39,7 @@ TYPE_CHECKING = False  # type checkers know the name, and take it for true
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
     from contextlib import contextmanager, suppress
+    from fnmatch import fnmatchcase
     from functools import partial
     from json import dumps, loads
     from typing import Any, Literal, NamedTuple
@@ -165,6 +167,23 @@ else:
         made.__wrapped__ = function
         made.__name__, made.__doc__, made.__module__ = function.__name__, function.__doc__, function.__module__
         return made
+
+    def fnmatchcase(name, pat):
+        """As in fnmatch, and by it for a pattern with other special characters than `*`."""
+        if "?" in pat or "[" in pat:
+            return __import__("fnmatch").fnmatchcase(name, pat)
+        head, *others = pat.split("*")
+        if not others:
+            return name == pat
+        *middle, tail = others
+        at, end = len(head), len(name) - len(tail)
+        if at > end or not (name.startswith(head) and name.endswith(tail)):
+            return False
+        for part in middle:
+            at = name.find(part, at, end) + len(part)
+            if at < len(part):
+                return False
+        return True
 
     class _Decoding:
         """What the C scanner asks of a `json.JSONDecoder`."""

@@ -62,7 +62,7 @@ def test_other_modules_are_found_as_usual(prefix: Path) -> None:
     """Beside the packages that come from the file; tracebacks name and show the source."""
     show = (
         "import warmstart.audit.line; import traceback, warmstart.policy.match as m\n"
-        "try: m.fits(None, '')\n"
+        "try: m.serves_repository(None, '', '')\n"
         "except AttributeError: traceback.print_exc()"
     )
     (prefix / "shown").write_text(
@@ -70,7 +70,7 @@ def test_other_modules_are_found_as_usual(prefix: Path) -> None:
     )
     done = subprocess.run(command(prefix, "shown"), check=True, capture_output=True, text=True)
     assert 'warmstart/policy/match.py", line' in done.stderr
-    assert 'head, *others = glob.split("*")' in done.stderr
+    assert "known = policy.images.credentials" in done.stderr
 
 
 @pytest.mark.parametrize("content", [None, b"", b"another Python's"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
 import hashlib
 import json
 import os
@@ -181,3 +182,9 @@ def test_it_loads_none_of_them() -> None:
     found = set(subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split())
     originals = {"typing", "json", "re", "enum", "functools", "collections", "contextlib", "ctypes", "hashlib"}
     assert not found & originals
+
+
+@given(st.text(st.sampled_from("ab-.[]*?!^é\n"), max_size=8), st.text(st.sampled_from("ab-.[]*?!^é\n"), max_size=6))
+def test_a_glob_fits_what_it_usually_does(name: str, glob: str) -> None:
+    """By our own way where it has no special character but `*`."""
+    assert lean.fnmatchcase(name, glob) == fnmatch.fnmatchcase(name, glob)

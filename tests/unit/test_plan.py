@@ -11,7 +11,7 @@ from warmstart import plan, wing
 from warmstart.cli.plan import preview
 from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
 from warmstart.job import Job
-from warmstart.policy.compiled import Condition, Limits, Pattern, Policy, Wing
+from warmstart.policy.compiled import Condition, Limits, Policy, Wing
 from warmstart.policy.match import Grant, matching, scope_key
 from warmstart.profiles import numba, registry
 from warmstart.profiles.defined import DefinedProfile
@@ -92,7 +92,7 @@ def test_groups_of_a_user_whom_the_node_does_not_know() -> None:
     """A directory that is not up yet says "no such user": a rule for a group is unknown, and grants nothing."""
     stranger = a_job()._replace(user="nobody-knows", uid=60123, gid=0)
     assert plan.groups(stranger) == ["root", None]
-    rule = a_rule(match=(Condition("group", (Pattern("research", ""),)),))
+    rule = a_rule(match=(Condition("group", ("research",)),))
     (found,) = matching(a_policy(Path("/x"))._replace(rules=(rule,)), stranger, lambda: plan.groups(stranger))
     assert (found.matched, found.unknown, found.reason) == (False, True, "group is not known on this node")
     assert plan.groups(a_job()._replace(user="root", gid=0)) == ["root"]
@@ -230,7 +230,7 @@ def test_the_nodes_of_a_job_agree_on_its_images(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_a_head_node_that_does_not_look(tmp_path: Path) -> None:
     """Rules may give a job something on some of its nodes only."""
-    on_n2 = (Condition("node", (Pattern("n2", ""),)),)
+    on_n2 = (Condition("node", ("n2",)),)
     policy = a_policy(tmp_path, rules=(a_rule(match=on_n2, images=("reg.example.com/p:1",)),))
     job = a_job(node="n2", nodelist="n[1-2]")
     assert agreed(policy, job) is None

@@ -16,7 +16,7 @@ from warmstart.errors import PolicyError
 from warmstart.host.identity import Identity
 from warmstart.paths import Installation
 from warmstart.policy import trust
-from warmstart.policy.compiled import Condition, Pattern, Policy, User
+from warmstart.policy.compiled import Condition, Policy, User
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem
 from warmstart.policy.trust import TrustUnproven
@@ -287,12 +287,10 @@ def _values(policy: Policy) -> Json:
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
     """Return a value of the compiled form as the site wrote it: globs, names of users, mappings and lists."""
-    if isinstance(value, Pattern):
-        return value.glob
     if isinstance(value, (Identity, User)):
         return value.name
     if isinstance(value, tuple) and value and all(isinstance(item, Condition) for item in value):
-        return {item.attribute: _plain(item.patterns) for item in value}
+        return {item.attribute: _plain(item.globs) for item in value}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {key: _plain(item) for key, item in value._asdict().items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -296,7 +296,7 @@ def credentials(node: Node) -> Iterator[Finding]:
         yield Finding(UNKNOWN, f"{keys.file}: not read", AS_ROOT)
         return
     problems = []
-    for registry in sorted({item.pattern.glob.partition("/")[0] for item in keys.repositories}):
+    for registry in sorted({item.repository.partition("/")[0] for item in keys.repositories}):
         try:
             login_at(keys.file, registry)
         except CredentialsUnusable as error:

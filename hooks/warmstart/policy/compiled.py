@@ -1,14 +1,12 @@
 """The compiled policy that hooks read: NamedTuples, resolved for this node, stored as JSON. Hot path.
 
 `policy.current` keeps it in root's directory and checks with a few stat calls that the site's files have not changed.
-It is valid only for the release of warmstart and the version of Python that wrote it, because its patterns are regular
-expressions of that Python.
+It is valid only for the release of warmstart that wrote it.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 
 from warmstart.host import files, wire
 from warmstart.host.identity import Identity
@@ -16,9 +14,9 @@ from warmstart.host.wire import Json
 from warmstart.lean import NamedTuple, dumps
 from warmstart.profiles.defined import DefinedProfile
 
-_FORMAT = 2
+_FORMAT = 3
 VERSION = "0.1.0"  # setup.cfg's; a test compares them
-MADE_BY = f"{_FORMAT} warmstart-{VERSION} python-{sys.version_info[0]}.{sys.version_info[1]}"
+MADE_BY = f"{_FORMAT} warmstart-{VERSION}"
 _LARGEST = 4 << 20
 
 # (path, device, inode, size, mtime in ns, ctime in ns), or (path,) if it is missing.
@@ -44,18 +42,11 @@ class Audit(NamedTuple):
     syslog: bool
 
 
-class Pattern(NamedTuple):
-    """A glob as written, and its regular expression, which is "" for one without `?` and `[`."""
-
-    glob: str
-    regex: str
-
-
 class Condition(NamedTuple):
-    """One key of a `match`. It holds if any pattern matches."""
+    """One key of a `match`. It holds if any glob matches."""
 
     attribute: str
-    patterns: tuple[Pattern, ...]
+    globs: tuple[str, ...]
 
 
 class Keep(NamedTuple):
@@ -70,10 +61,10 @@ class Keep(NamedTuple):
 
 
 class PrivateRepository(NamedTuple):
-    """Images that need the site's credentials (`pattern` of REGISTRY/REPOSITORY), and the jobs that may read them."""
+    """Images that need the site's credentials (a glob of REGISTRY/REPOSITORY), and the jobs that may read them."""
 
     name: str
-    pattern: Pattern
+    repository: str
     match: tuple[Condition, ...]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -128,9 +126,7 @@ def _images(images: Images) -> compiled.Images:
 def _credentials(credentials: Credentials | None) -> compiled.Credentials | None:
     if credentials is None:
         return None
-    repositories = [
-        _form(compiled.PrivateRepository, item, pattern=_pattern(item.repository)) for item in credentials.repositories
-    ]
+    repositories = (_form(compiled.PrivateRepository, item) for item in credentials.repositories)
     return compiled.Credentials(credentials.file, tuple(repositories))
 
 
@@ -190,11 +186,7 @@ def _user(users: checks.FindUser, name: str) -> compiled.User:
 
 def condition(attribute: str, globs: Sequence[str]) -> compiled.Condition:
     """Compile one key of a `match`."""
-    return compiled.Condition(attribute, tuple(map(_pattern, globs)))
-
-
-def _pattern(glob: str) -> compiled.Pattern:
-    return compiled.Pattern(glob, fnmatch.translate(glob) if re.search(r"[?\[]", glob) else "")
+    return compiled.Condition(attribute, tuple(globs))
 
 
 def _profiles(model: PolicyModel) -> Iterator[DefinedProfile]:

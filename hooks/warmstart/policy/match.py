@@ -9,8 +9,8 @@ from __future__ import annotations
 from warmstart import request
 from warmstart.host.wire import Json
 from warmstart.job import Job
-from warmstart.lean import TYPE_CHECKING, Callable, Iterable, NamedTuple, Sequence
-from warmstart.policy.compiled import Condition, Pattern, Policy, Rule
+from warmstart.lean import TYPE_CHECKING, Callable, Iterable, NamedTuple, Sequence, fnmatchcase
+from warmstart.policy.compiled import Condition, Policy, Rule
 from warmstart.policy.trust import unproven
 
 if TYPE_CHECKING:
@@ -154,18 +154,18 @@ def observed_on(policy: Policy, job: Job, nodes: Sequence[str], groups: Groups) 
 
 def _undecided(rule: Rule, names: list[str], decided: set[str]) -> list[str]:
     """Return which of the sorted names of nodes a rule matches; looks at no name that begins in another way."""
-    patterns = [condition.patterns for condition in rule.match if condition.attribute == "node"]
-    if not patterns:
+    globs = [condition.globs for condition in rule.match if condition.attribute == "node"]
+    if not globs:
         return [name for name in names if name not in decided]
     here = []
-    for pattern in patterns[0]:
-        head = pattern.glob
+    for glob in globs[0]:
+        head = glob
         for special in "*?[":
             head = head.partition(special)[0]
         for at in range(_at(names, head), len(names)):
             if not names[at].startswith(head):
                 break
-            if names[at] not in decided and _matches(pattern, names[at]):
+            if names[at] not in decided and fnmatchcase(names[at], glob):
                 here.append(names[at])
     return here
 
@@ -186,7 +186,7 @@ def private_repository(policy: Policy, job: Job, groups: Groups, repository: str
     """
     doubted = unproven(policy)
     for item in policy.images.credentials.repositories if policy.images.credentials else ():
-        fits = _matches(item.pattern, repository)
+        fits = fnmatchcase(repository, item.repository)
         if fits and all(_condition(condition, job, groups, doubted)[0] is True for condition in item.match):
             return item.name
     return ""
@@ -195,7 +195,7 @@ def private_repository(policy: Policy, job: Job, groups: Groups, repository: str
 def serves_repository(policy: Policy, name: str, repository: str) -> bool:
     """Return whether the policy's private repositories called `name` include `repository` (REGISTRY/REPOSITORY)."""
     known = policy.images.credentials.repositories if policy.images.credentials else ()
-    return any(item.name == name and _matches(item.pattern, repository) for item in known)
+    return any(item.name == name and fnmatchcase(repository, item.repository) for item in known)
 
 
 def accepted(policy: Policy, scopes: Iterable[str], *, guarded_only: bool) -> list[str]:
@@ -284,39 +284,15 @@ def _condition(condition: Condition, job: Job, groups: Groups, doubted: frozense
     if attribute in doubted:
         return None, f"{attribute} is only claimed: Slurm is not known to enforce it"
     values = groups() if attribute == "group" else [getattr(job, attribute)]
-    for pattern in condition.patterns:
+    for glob in condition.globs:
         for value in values:
-            # An empty attribute matches no pattern, not even "*".
-            if value and _matches(pattern, value):
-                return True, f"{attribute} {value!a} matches {pattern.glob!a}"
+            # An empty attribute matches no glob, not even "*".
+            if value and fnmatchcase(value, glob):
+                return True, f"{attribute} {value!a} matches {glob!a}"
     if None in values:
         return None, f"{attribute} is not known on this node"
-    globs = ", ".join(f"{pattern.glob!a}" for pattern in condition.patterns)
+    globs = ", ".join(f"{glob!a}" for glob in condition.globs)
     return False, f"{attribute} {', '.join(f'{value!a}' for value in values)} is not {globs}"
-
-
-def _matches(pattern: Pattern, value: str) -> bool:
-    if not pattern.regex:
-        return fits(pattern.glob, value)
-    import re  # few policies need it
-
-    return re.match(pattern.regex, value) is not None
-
-
-def fits(glob: str, text: str) -> bool:
-    """Return whether a text fits a glob that has no special character but `*`."""
-    head, *others = glob.split("*")
-    if not others:
-        return glob == text
-    *middle, tail = others
-    at, end = len(head), len(text) - len(tail)
-    if at > end or not (text.startswith(head) and text.endswith(tail)):
-        return False
-    for part in middle:
-        at = text.find(part, at, end) + len(part)
-        if at < len(part):
-            return False
-    return True
 
 
 def _escaped(name: str) -> str:

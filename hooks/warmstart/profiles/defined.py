@@ -1,18 +1,15 @@
 """Profiles that a site defines in its policy, without code: variables, entry patterns, checks.
 
 Entries are named by shell patterns instead of regular expressions: root matches them against names that jobs choose, so
-no name may make a match slow. Hot path: `profile_of`. Patterns are compiled when the first name is matched, in an
-epilog or by the validator.
+no name may make a match slow (CPython translates `*` without backtracking, bpo-40480). Hot path: `profile_of`.
 """
 
 from __future__ import annotations
 
-from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence
+from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, fnmatchcase
 from warmstart.profiles.contract import Fact, Profile, Relocation
 
 if TYPE_CHECKING:
-    from re import Pattern
-
     from warmstart.profiles.entry_files import EntryFiles
 
 # Left out by every policy: locks and work in progress of many tools.
@@ -26,7 +23,6 @@ WHOLE = "whole-"
 OWNERS = "owners"  # the fact of a whole that may leave its user's scope: the uids of whom the policy names
 SIDECAR = ".sha256"
 IN_TMPDIR = "{TMPDIR:/tmp}"
-_compiled: dict[str, Pattern[str]] = {}  # by pattern; the policy has few
 
 
 class DefinedProfile(NamedTuple):
@@ -87,7 +83,7 @@ def profile_of(defined: DefinedProfile) -> Profile:
 def _entry_of(defined: DefinedProfile, path: str) -> str | None:
     parts = path.split("/")
     never = (*_NEVER, *(_NEVER_HIDDEN if defined.hidden else _HIDDEN), *defined.never)
-    if not all(parts) or any(_fits(pattern, part) for part in parts for pattern in never):
+    if not all(parts) or any(fnmatchcase(part, pattern) for part in parts for pattern in never):
         return None
     if defined.sidecars and path.endswith(SIDECAR):
         parts[-1] = parts[-1].removesuffix(SIDECAR)
@@ -115,18 +111,7 @@ def _fit(patterns: list[str], parts: list[str]) -> bool:
             return False
         patterns = [*patterns[:at], *patterns[at + 1 :]]
         parts = [*parts[:at], *parts[len(parts) - after :]]
-    return len(patterns) == len(parts) and all(map(_fits, patterns, parts))
-
-
-def _fits(pattern: str, part: str) -> bool:
-    compiled = _compiled.get(pattern)
-    if compiled is None:
-        # CPython translates `*` without backtracking (bpo-40480), and a part has at most 255 letters.
-        import re
-        from fnmatch import translate
-
-        compiled = _compiled[pattern] = re.compile(translate(pattern))
-    return compiled.match(part) is not None
+    return len(patterns) == len(parts) and all(map(fnmatchcase, parts, patterns))
 
 
 def _validate(defined: DefinedProfile, files: EntryFiles) -> None:
@@ -135,7 +120,7 @@ def _validate(defined: DefinedProfile, files: EntryFiles) -> None:
     from warmstart.profiles.formats import by_name, plain
 
     names = {name: name.rpartition("/")[2] for name in files.names}
-    if any(not any(_fits(pattern, base) for base in names.values()) for pattern in defined.needs):
+    if any(not any(fnmatchcase(base, pattern) for base in names.values()) for pattern in defined.needs):
         raise EntryInvalid("incomplete")
     plain.check_total(files, defined.max_size)
     for name, base in names.items():
@@ -144,5 +129,5 @@ def _validate(defined: DefinedProfile, files: EntryFiles) -> None:
             continue
         if defined.empty and plain.is_empty(files, name):
             continue
-        pattern = next((pattern for pattern in defined.formats if _fits(pattern, base)), "")
+        pattern = next((pattern for pattern in defined.formats if fnmatchcase(base, pattern)), "")
         by_name.check(defined.formats.get(pattern, "any"), files, name)

@@ -39,7 +39,7 @@ from warmstart.images.imports import requests
 from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Credentials, Pattern, PrivateRepository
+from warmstart.policy.compiled import Credentials, PrivateRepository
 from warmstart.policy.current import current_policy
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "operations" / "doctor.md"
@@ -239,7 +239,7 @@ def test_credentials(
     if content is not None:
         file.write_text(content)
         file.chmod(mode)
-    private = PrivateRepository("team", Pattern("reg.example.com/team/*", ""), ())
+    private = PrivateRepository("team", "reg.example.com/team/*", ())
     images = here.policy.images._replace(credentials=Credentials(str(file), (private,)))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(credentials, "os", OsAs(os.getuid()))

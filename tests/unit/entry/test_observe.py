@@ -13,7 +13,7 @@ from tests.support.observing import files, run
 from warmstart import record as records
 from warmstart import wing
 from warmstart.entry import epilog, observe, prolog
-from warmstart.policy.compiled import Condition, Pattern, Policy
+from warmstart.policy.compiled import Condition, Policy
 from warmstart.record import Record
 from warmstart.slurm import commands
 
@@ -116,7 +116,7 @@ def test_a_job_that_began_before_is_ended(entry_site: EntrySite) -> None:
 
 def test_one_node_enforces(observed: EntrySite) -> None:
     """A later rule with a mode decides; a job of several nodes is observed on all of them if it is on one."""
-    canary = NUMBA._replace(name="canary", match=(Condition("node", (Pattern("n1", ""),)),), mode="enforce")
+    canary = NUMBA._replace(name="canary", match=(Condition("node", ("n1",)),), mode="enforce")
     observed.write(observed.policy._replace(rules=(NUMBA, canary)))
     observed.environ(SLURM_JOB_NODELIST="n[1-2]")
     run(observed)

@@ -19,7 +19,7 @@ from warmstart.entry.hook import Refusal
 from warmstart.host.deadline import Deadline
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.job import Job
-from warmstart.policy.compiled import Condition, Pattern, Policy, Wing
+from warmstart.policy.compiled import Condition, Policy, Wing
 from warmstart.profiles import facts, registry
 from warmstart.record import Record, StateFull
 from warmstart.run_end import Ending
@@ -180,7 +180,7 @@ def test_a_job_that_no_rule_gives_anything(entry_site: EntrySite) -> None:
 
 def test_a_job_that_no_rule_matches_is_told_so_if_it_asks(entry_site: EntrySite) -> None:
     """Its view has one line and no variables, even for a request that would be refused; the epilog removes it."""
-    elsewhere = NUMBA._replace(match=(Condition("node", (Pattern("n2", ""),)),))
+    elsewhere = NUMBA._replace(match=(Condition("node", ("n2",)),))
     entry_site.write(entry_site.policy._replace(rules=(elsewhere,)))
     entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers nonsense")
     record = run(entry_site)
@@ -284,7 +284,7 @@ def test_wings_are_asked_where_a_rule_needs_what_slurmd_does_not_tell(  # noqa: 
     load = wing.load
     part = SimpleNamespace(informed=informed)
     monkeypatch.setattr(wing, "load", lambda module: part if module == "w.informs" else load(module))
-    rule = NUMBA._replace(match=(Condition("job_name", (Pattern("night", ""),)),))
+    rule = NUMBA._replace(match=(Condition("job_name", ("night",)),))
     informing = Wing("w", used=True, step="", early=False, end="", informs="w.informs")
     entry_site.write(entry_site.policy._replace(rules=(rule,), unseen=unseen, wings=(informing,)))
     entry_site.environ(SLURM_JOB_RESTART_COUNT="0")

@@ -26,7 +26,7 @@ from warmstart.images.store import uses
 from warmstart.images.user import own_images
 from warmstart.images.user.own_images import Directory, Made
 from warmstart.paths import SETS
-from warmstart.policy.compiled import Condition, Pattern
+from warmstart.policy.compiled import Condition
 from warmstart.store.layout import StoreFailed
 
 HEX = "ab" * 32
@@ -113,7 +113,7 @@ def test_where_warmstart_stays_out_of_the_way_enroot_imports(
 ) -> None:  # fmt: skip
     """With the user's own settings, whatever the store has and the policy allows; `release` leaves nothing."""
     stored(entry_site)
-    elsewhere = NUMBA._replace(match=(Condition("node", (Pattern("n2", ""),)),))
+    elsewhere = NUMBA._replace(match=(Condition("node", ("n2",)),))
     policy = entry_site.policy
     if case == "off":
         Path(entry_site.installation.off_switch).touch()
@@ -148,7 +148,7 @@ def test_a_rule_for_this_node_serves_from_the_store(
     entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of hosts with one node the job need not say which it is."""
-    canary = NUMBA._replace(match=(Condition("node", (Pattern(NODE, ""),)),), mode="enforce")
+    canary = NUMBA._replace(match=(Condition("node", (NODE,)),), mode="enforce")
     entry_site.write(entry_site.policy._replace(rules=(canary,), mode="observe"))
     path = stored(entry_site)
     uses.record(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)

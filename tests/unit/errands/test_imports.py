@@ -284,7 +284,7 @@ def test_a_private_image_is_imported_with_the_sites_login(
     entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Into its own store; the file with the credentials is read when the importer is made, and not before."""
-    repository = PrivateRepository("team", compiled.Pattern("reg.example.com/a", ""), ())
+    repository = PrivateRepository("team", "reg.example.com/a", ())
     rules = entry_site.policy.images._replace(credentials=Credentials("/nowhere/credentials", (repository,)))
     entry_site.write(entry_site.policy._replace(images=rules))
     flights = imports(monkeypatch, publish)

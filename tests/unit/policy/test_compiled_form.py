@@ -17,7 +17,6 @@ from warmstart.policy import compiled
 from warmstart.policy.compiled import (
     Condition,
     Credentials,
-    Pattern,
     Policy,
     PrivateRepository,
     Rule,
@@ -39,8 +38,8 @@ rules:
 def full(root: Path) -> Policy:
     """Return a policy that has something in every field."""
     policy = a_policy(root)
-    match = (Condition("user", (Pattern("a*", "a.*"), Pattern("b", ""))),)
-    repository = PrivateRepository("team", Pattern("reg.io/team/*", "reg"), match)
+    match = (Condition("user", ("a*", "b")),)
+    repository = PrivateRepository("team", "reg.io/team/*", match)
     images = policy.images._replace(credentials=Credentials("/etc/c", (repository,)), hosts=("h",))
     rule = Rule(
         "r", "policy.yaml:3", match, ("reg.io/a",), ("numba",), "account", (User("a", 1000),), {"A": "1"},

@@ -279,7 +279,7 @@ def test_words_that_yaml_11_would_convert_stay_texts(compiled_of: Compile) -> No
     """`no`, `on`, octal and sexagesimal looking names are names."""
     text = f"{MINIMAL}rules:\n  - {{name: a, match: {{user: [no, on, '010', 12:30, 2024-01-01]}}, env: {{A: off}}}}\n"
     rule = compiled_of(text).rules[0]
-    assert [pattern.glob for pattern in rule.match[0].patterns] == ["no", "on", "010", "12:30", "2024-01-01"]
+    assert [*rule.match[0].globs] == ["no", "on", "010", "12:30", "2024-01-01"]
     assert rule.env == {"A": "off"}
 
 

@@ -6,14 +6,13 @@ in a page of zeroes. They cannot find other truncation or changes.
 torch's `BytesWriter` writes a CRC-32, then fields of an eight-byte length and that many bytes. From the source of torch
 2.13 (`utils/_appending_byte_serializer.py`, `_inductor/standalone_compile.py`), and tried on its files. The first field
 names the kind of content. The last field is a pickle that torch's reader loads; it is not inspected.
+
+What few formats need is imported in the function that needs it: most files are checked for having been written.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import zlib
 
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
@@ -56,6 +55,8 @@ def check_timings(files: EntryFiles, name: str) -> None:
 
 def check_ptx(files: EntryFiles, name: str, arch: int, kernel: str = "") -> None:
     """Require PTX for `sm_<arch>` with the entry point `kernel`, where one is given. Truncation cannot be found."""
+    import re
+
     check_text(files, name)
     text = files.read(name, LARGEST_TEXT)
     target = re.search(rb"^\.target sm_([0-9]+)[af]?\b", text, re.MULTILINE)
@@ -75,6 +76,8 @@ def read_rows(files: EntryFiles, name: str) -> list[tuple[str, ...]]:
 
 
 def _read(files: EntryFiles, name: str) -> object:
+    import json
+
     try:
         value: object = json.loads(files.read(name, LARGEST_JSON))
     except (ValueError, RecursionError) as error:
@@ -117,6 +120,8 @@ def check_total(files: EntryFiles, limit: int) -> None:
 
 def check_artifact(files: EntryFiles, name: str) -> None:
     """Raise `EntryInvalid` unless the file is one whole artifact of torch's standalone compiler."""
+    import zlib
+
     with files.open(name) as (file, size):
         recorded = file.read(4)
         crc = 0

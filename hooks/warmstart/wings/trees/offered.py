@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from warmstart.host import wire
 from warmstart.job import Job
-from warmstart.lean import Iterator, NamedTuple, Sequence
+from warmstart.lean import Iterator, NamedTuple, Sequence, fnmatchcase
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy, User
-from warmstart.policy.match import Grant, fits, scope_of
+from warmstart.policy.match import Grant, scope_of
 from warmstart.profiles.defined import WHOLE
 
 KEY = "trees"  # of the policy, and of a rule
@@ -71,7 +71,7 @@ def covering(path: str, granted: Sequence[GrantedTree]) -> GrantedTree | None:
 
 def _fits_path(glob: str, path: str) -> bool:
     globs, names = glob.split("/"), path.split("/")
-    return len(globs) == len(names) and all(map(fits, globs, names))
+    return len(globs) == len(names) and all(map(fnmatchcase, names, globs))
 
 
 def directory(paths: NodePaths) -> str:

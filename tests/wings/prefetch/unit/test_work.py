@@ -28,7 +28,7 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged, ImageQuery
 from warmstart.images.store.published import RememberedFailure
 from warmstart.job import Job, from_environment
-from warmstart.policy.compiled import Condition, Credentials, Pattern, Policy, PrivateRepository, Rule
+from warmstart.policy.compiled import Condition, Credentials, Policy, PrivateRepository, Rule
 from warmstart.policy.trust import UNPROVEN
 from warmstart.slurm.pending import PendingJob
 from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
@@ -158,7 +158,7 @@ def test_rules_decide_by_what_is_known_of_a_pending_job(site: EntrySite) -> None
     """Each of its partitions; not the node. A job that is observed, or that no rule matches, is left alone."""
 
     def rules(**given: str) -> list[str]:
-        match = tuple(Condition(name, (Pattern(text, ""),)) for name, text in given.items() if name != "mode")
+        match = tuple(Condition(name, (text,)) for name, text in given.items() if name != "mode")
         policy = site.policy._replace(rules=(RULE._replace(match=match, mode=given.get("mode", "")),))
         found, _ = wanted_by_jobs(policy, [asking("reg.example.com/a:1", partition="main,gpu", array=5)])
         return [wanted.reference.repository for wanted in found]
@@ -176,8 +176,8 @@ def test_users_with_too_low_a_uid_get_nothing(monkeypatch: pytest.MonkeyPatch, s
 
 def test_private_images_come_from_their_own_store(site: EntrySite) -> None:
     """For whom the policy says; in prefetch.images by their repository alone."""
-    by_user = (Condition("user", (Pattern("alice", ""),)),)
-    private = PrivateRepository("team", Pattern("reg.example.com/team/app", ""), by_user)
+    by_user = (Condition("user", ("alice",)),)
+    private = PrivateRepository("team", "reg.example.com/team/app", by_user)
     images = site.policy.images._replace(credentials=Credentials("/etc/auth.json", (private,)))
     policy = keeping(site.policy._replace(images=images), "docker://reg.example.com/team/app:1")
     jobs = [asking("reg.example.com/team/app:1", uid) for uid in (ALICE, BOB)]
