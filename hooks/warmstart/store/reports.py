@@ -14,14 +14,16 @@ Readers have their own rights alone: `read` runs as whoever asks.
 from __future__ import annotations
 
 import os
+import time
 
 from warmstart.host.files import (
     allow_entering,
-    create_file,
     ensure_dir,
+    is_temporary,
     opened_dir,
     read_small,
     remove_older,
+    replace_file,
     unlink_if_there,
 )
 from warmstart.lean import Iterator, suppress
@@ -30,7 +32,7 @@ from warmstart.store.layout import store_errors
 FOLDER = "reports"
 LONGEST = 256 << 10  # bytes of a report
 MOST = 1000  # reports of a user
-_TEMPORARY = "."
+_ABANDONED_S = 86_400.0  # longer than any report takes to be written
 
 
 def name_of(job_id: int, run_id: str, node: str) -> str:
@@ -54,23 +56,22 @@ def leave(store: str, uid: int, name: str, text: str, trim: bool) -> None:
             os.mkdir(folder, 0o700)
         with opened_dir(folder) as fd:
             allow_entering(fd, uid)
-            temp = f"{_TEMPORARY}{name}"
-            os.close(create_file(fd, temp, data, 0o644))
-            os.rename(temp, name, src_dir_fd=fd, dst_dir_fd=fd)
-            for old in sorted(os.listdir(fd))[:-MOST] if trim else ():
+            replace_file(fd, name, data, 0o644, durable=False)
+            for old in _names(fd)[:-MOST] if trim else ():
                 unlink_if_there(old, fd)
 
 
 def remove_before(store: str, moment: float) -> int:
     """Remove the reports that were written before a time in epoch seconds, and the folders of users without any.
 
-    Return how many went. Raises `StoreFailed`.
+    Also what writers left that died, after a day. Return how many went. Raises `StoreFailed`.
     """
     gone = 0
     with store_errors("remove old reports"), suppress(FileNotFoundError), opened_dir(f"{store}/{FOLDER}") as above:
         for uid in os.listdir(above):
             with suppress(FileNotFoundError, NotADirectoryError), opened_dir(uid, above) as fd:
                 gone += remove_older(fd, moment, lambda _: True)
+                gone += remove_older(fd, time.time() - _ABANDONED_S, is_temporary)
             with suppress(OSError):  # not empty
                 os.rmdir(uid, dir_fd=above)
     return gone
@@ -83,7 +84,12 @@ def read(store: str, uid: int, job: int | None = None) -> Iterator[bytes]:
     """
     beginning = "" if job is None else name_of(job, "", "")[:11]
     with opened_dir(f"{store}/{FOLDER}/{uid}") as fd:
-        for name in sorted(os.listdir(fd)):
-            if name.startswith(beginning) and not name.startswith(_TEMPORARY):
+        for name in _names(fd):
+            if name.startswith(beginning):
                 with suppress(FileNotFoundError):  # removed meanwhile
                     yield read_small(name, LONGEST, fd)
+
+
+def _names(fd: int) -> list[str]:
+    """Return the names of the reports in a user's folder, the oldest job's first."""
+    return sorted(name for name in os.listdir(fd) if not is_temporary(name))

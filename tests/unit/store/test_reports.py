@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from warmstart.host import files
 from warmstart.store import reports
-from warmstart.store.layout import StoreFailed
+from warmstart.store.layout import StoreFailed, StoreFull
 
 UID = 64201
 
@@ -34,13 +36,28 @@ def test_each_run_has_one(store: str) -> None:
     assert [*reports.read(store, UID, 1)] == []
 
 
-def test_what_a_killed_writer_left_is_no_obstacle(store: str) -> None:
-    """Its temporary file is written anew; the store's owner is not root."""
-    name = reports.name_of(7, "0a1b2c3d", "n1")
+def test_on_a_full_disk_nothing_is_left(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file that was begun."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "write_all", refuse)
+    with pytest.raises(StoreFull):
+        left(store, 7)
+    assert os.listdir(Path(store, reports.FOLDER, str(UID))) == []
+
+
+def test_what_a_killed_writer_left_goes_before_reports_do(store: str) -> None:
+    """It is no report, and after a day nobody writes it any more."""
     left(store, 7)
-    os.rename(f"{store}/reports/{UID}/{name}", f"{store}/reports/{UID}/.{name}")
-    left(store, 7)
+    folder = Path(store, reports.FOLDER, str(UID))
+    for name, age in ((".0000000008.a.n1.1.tmp", 86_000), (".0000000009.a.n1.1.tmp", 87_000)):
+        (folder / name).touch()
+        os.utime(folder / name, (time.time() - age,) * 2)
     assert [*reports.read(store, UID)] == [b"7\n"]
+    assert reports.remove_before(store, 0) == 1
+    assert sorted(os.listdir(folder)) == [".0000000008.a.n1.1.tmp", reports.name_of(7, "0a1b2c3d", "n1")]
 
 
 def test_a_folder_is_listed_by_its_user_alone(store: str) -> None:
@@ -58,8 +75,11 @@ def test_of_a_user_the_last_stay(store: str, monkeypatch: pytest.MonkeyPatch) ->
     """By the jobs' numbers; the first node of a job sees to that."""
     monkeypatch.setattr(reports, "MOST", 3)
     left(store, 9, 10, 11, 100, trim=False)
+    being_written = Path(store, reports.FOLDER, str(UID), ".0000000012.a.n1.1.tmp")
+    being_written.touch()
     left(store, 101)
     assert [*reports.read(store, UID)] == [b"11\n", b"100\n", b"101\n"]
+    assert being_written.exists()
 
 
 def test_a_long_text_loses_its_last_lines(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
