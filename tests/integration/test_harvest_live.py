@@ -147,6 +147,7 @@ def require_same(site: Site, cache: Path, profile: str) -> None:
             assert hashlib.sha256((cache / profile / name).read_bytes()).hexdigest() == digest
 
 
+@pytest.mark.tool
 def test_a_replica_is_warm_while_the_first_one_serves(live: Site) -> None:
     """After each wave; by the job's own word, too; and its end adds nothing but what came last."""
     for module in MODULES.values():
