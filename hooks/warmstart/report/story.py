@@ -385,9 +385,10 @@ def _remark(remark: Remark) -> str:
 
 def _advice(runs: Sequence[Run]) -> Iterable[str]:
     by_reason: dict[str, list[str]] = {}
+    unused = {harvest.profile for run in runs for harvest in run.harvests if harvest.use in contract.UNUSED}
     for run in runs:
         for profile, reason in run.cold.items():
-            if profile not in by_reason.setdefault(reason, []):
+            if profile not in unused and profile not in by_reason.setdefault(reason, []):
                 by_reason[reason].append(profile)
     hints = [_hint(failure) for run in runs for failure in run.failures if failure.hint]
     lost = [harvest for run in runs for harvest in run.harvests if not harvest.entries and NO_ENTRY in harvest.ignored]

@@ -63,6 +63,15 @@ def test_every_cold_profile_has_a_reason(reason: str) -> None:
     assert bool(told.advice) == (reason in story._ADVICE)
 
 
+def test_of_a_cold_profile_that_the_job_did_not_use_there_is_no_advice() -> None:
+    """Once its epilog has told; a job that runs may come to use it."""
+    begun = prolog(steps={"seed": 0.01}, cold={"numba": seed.NOTHING_PUBLISHED, "inductor": seed.NOTHING_PUBLISHED})
+    ended = Run("epilog", "0b", "n1", job=7, steps={"harvest": 0.1})
+    ended.harvests = [Harvest("numba", 0, 0, 0, 0, 0.0, use="untouched")]
+    (before,), (after,) = tell([begun], History()).advice, tell([begun, ended], History()).advice
+    assert (before.partition(":")[0], after.partition(":")[0]) == ("numba, inductor", "inductor")
+
+
 def test_reasons_are_told_and_documented() -> None:
     """In the steps and in the audit they are codes; their words stand in the story, and in the reference."""
     cold = {seed.NOTHING_PUBLISHED, seed.ASKED_FRESH, seed.SAMPLED, seed.BUNDLES_REFUSED, seed.BUNDLES_LEFT_OUT}
