@@ -20,16 +20,17 @@ MOST_MEMORY = 4 << 30  # bytes
 def check_listing(fd: int, validator: Identity, deadline: Deadline) -> None:
     """Raise `ImageInvalid`, with the last line of unsquashfs's stderr, unless it can list the whole image.
 
-    The path in /proc opens the inode itself, which the validator can read because its mode is 0444.
+    The path in /proc opens the inode itself, which the validator can read because its mode is 0444. For each name it
+    would look up an owner and read the time zone's file: neither is needed.
     """
     completed = process.run_alone(
         [
             PRLIMIT, f"--as={MOST_MEMORY}", "--fsize=0", "--core=0", "--",
-            UNSQUASHFS, "-processors", "1", "-lls", f"/proc/self/fd/{fd}",
+            UNSQUASHFS, "-processors", "1", "-lln", f"/proc/self/fd/{fd}",
         ],
         deadline=deadline,
         identity=validator,
-        env={},
+        env={"TZ": "UTC0"},
         cwd="/",
         keep=[fd],
     )  # fmt: skip
