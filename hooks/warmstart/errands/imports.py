@@ -102,6 +102,8 @@ class _Import:
             if image is not None and image.how in MADE:
                 tell(self._audit, self._request.reference, image, time.monotonic() - started)
             if image is not None:
+                with suppress(OSError):  # then doctor warns of it for an hour
+                    requests.forget_failure(self._session.paths, self._request.image)
                 self._ended()
             if image is None or image.how in MADE:
                 self._drop_others()

@@ -171,6 +171,18 @@ def test_a_failure_is_told_and_tried_again_if_that_may_help(
     assert len(notes) == (not isinstance(error, ZeroDivisionError))
 
 
+def test_a_failure_is_forgotten_when_the_image_is_here(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Doctor no longer warns of it, and nobody who waits for the image again is told it."""
+    imports(monkeypatch, fail(RegistryUnreachable(image=IMAGE, problem="refused")))
+    request = ask(entry_site)
+    run(entry_site, request)
+    assert requests.failures(entry_site.paths)
+    imports(monkeypatch, publish)
+    assert requests.submit(entry_site.paths, request._replace(asked=time.time()), 7200) == ""
+    assert run(entry_site, request) == 0
+    assert requests.failures(entry_site.paths) == []
+
+
 def test_a_failure_is_told_to_those_who_watch(
     entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, told: list[str]
 ) -> None:

@@ -148,6 +148,12 @@ def remember_failure(paths: NodePaths, image: str, failure: RememberedFailure) -
         replace_file(fd, image + FAILED, data, 0o600, durable=False)
 
 
+def forget_failure(paths: NodePaths, image: str) -> None:
+    """Forget how an import failed: the image is here now. Raises `OSError`."""
+    with suppress(FileNotFoundError), opened_dir(paths.imports) as fd:
+        os.unlink(image + FAILED, dir_fd=fd)
+
+
 def last_failure(paths: NodePaths, image: str) -> RememberedFailure | None:
     """Return how the last import on this node failed; None if that is not known, or there was none."""
     try:
