@@ -84,8 +84,8 @@ def _say_nothing(installation: Installation, sources: Sequence[str], job: int) -
         warn(f"switched off on this host by {installation.off_file}: hooks note nothing of jobs")
     if not sources and os.geteuid() != 0:
         warn(
-            "of your own jobs ask on a node of the job while it runs, and after its end on a host with the store; "
-            "administrators can explain any job"
+            "of your own jobs ask on a node of the job while it runs, and from a minute after its end on a host with "
+            "the store; administrators can explain any job"
         )
 
 

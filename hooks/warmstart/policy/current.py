@@ -65,7 +65,9 @@ def hint_for(error: PolicyError) -> str:
     from warmstart.policy.invalid import PolicyUnreadable
 
     if isinstance(error, PolicyUnreadable) and os.geteuid() != 0:
-        return "run the command as root, or ask the administrators to make the policy readable for all"
+        return (
+            "ask the administrators for the cluster's policy on this host, readable for all; or run the command as root"
+        )
     return error.hint
 
 

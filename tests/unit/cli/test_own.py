@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from tests.support.command_line import run
 from tests.support.entry_site import EntrySite, OsAs
 from warmstart import session, view
 from warmstart.cli import own
@@ -44,14 +45,34 @@ def test_users_are_told_of_both_hooks_after_the_end(as_user: EntrySite) -> None:
 
 
 def test_a_refused_job_is_one_after_its_end(as_user: EntrySite) -> None:
-    """Its prolog failed."""
+    """The audit log calls its prolog no failed one, either."""
     as_user.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     assert prolog.main(as_user.installation.prefix) == 0
     assert epilog.main(as_user.installation.prefix) == 0
     assert flush.main(as_user.installation.prefix) == 0
     (job,) = as_user.json("jobs")
     assert (job["state"], job["why"].partition(" for ")[0]) == ("refused", "the job asks")
-    assert [hook["outcome"] for hook in as_user.json("explain", "7")["hooks"]] == ["failed", "ok"]
+    assert [hook["outcome"] for hook in as_user.json("explain", "7")["hooks"]] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("command", [("explain", "7"), ("jobs",), ("cache", "list")])
+def test_a_host_where_nobody_can_ask_says_why(
+    as_user: EntrySite, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """A login host without the policy, or without the store, does not say that the user has no jobs."""
+    monkeypatch.setattr(session, "os", OsAs(1000))
+    nothing = run(Installation(f"{as_user.store}/none"), *command)
+    assert (nothing.exit_code, f"{as_user.store}/none: No such file" in nothing.stderr) == (2, True)
+    os.rename(as_user.store, f"{as_user.store}.away")
+    nothing = as_user.command(*command)
+    assert (nothing.exit_code, f"{as_user.store}: No such file" in nothing.stderr) == (2, True)
+
+
+def test_in_a_running_job_neither_policy_nor_store_is_needed(as_user: EntrySite) -> None:
+    """The job's view has what its prolog did."""
+    assert prolog.main(as_user.installation.prefix) == 0
+    os.rename(as_user.store, f"{as_user.store}.away")
+    assert as_user.command("explain", "7").exit_code == 0
 
 
 def test_what_is_in_view_and_report_is_told_once(as_user: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
