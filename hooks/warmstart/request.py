@@ -68,11 +68,16 @@ def wants_nothing(job: Job) -> bool:
     return job.no_warm or OFF in map(str.lower, _words(job.comment))
 
 
+def known_words(of_wings: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the words that a comment may have, those with a value with their `=`."""
+    return (*(f"{key}=" for key in ("image", "profiles", *_ONCE, *of_wings)), KEEP, FRESH, REFRESH, OFF)
+
+
 def slip(job: Job, of_wings: Collection[str] = ()) -> str:
     """Return what the comment would ask for if a colon followed the name, "" if it has one, or asks for nothing."""
     _, name, text = job.comment.lower().partition(NAME)
     word = text.split(None, 1)[0] if text[:1].isspace() and text.strip() else ""
-    known = (OFF, KEEP, FRESH, REFRESH, *(f"{key}=" for key in ("image", "profiles", *_ONCE, *of_wings)))
+    known = known_words(of_wings)
     is_meant = bool(word) and (word in known or f"{word.partition('=')[0]}=" in known)
     return f"{name} {word}" if is_meant and not _words(job.comment) else ""
 

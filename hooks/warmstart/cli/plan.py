@@ -30,7 +30,7 @@ from warmstart.policy.match import Grant, combine, matching, parted
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
 from warmstart.record import Record, Seeded
-from warmstart.request import NOTHING, Request
+from warmstart.request import NOTHING, Request, known_words
 
 REFUSED = 1
 SHOWN = ("partition", "account", "qos", "job_name", "constraint", "node", "comment")
@@ -116,6 +116,7 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
     grant = combine(policy, matches, job)
     requested, invalid = _requested(policy, job, grant)
     grant = parted(policy, job, grant, requested.cache)
+    used = {known.name for known in policy.wings if known.used}
     steps, verdict = _steps(policy, job, grant, requested)
     if invalid:
         steps, verdict = NO_STEPS, invalid
@@ -132,6 +133,7 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
         "profiles": _profiles(policy, grant, requested),
         "left_out": _left_out(policy, grant, requested),
         "offered": [name for name in registry.names(policy.profiles) if name != FILES],
+        "words": known_words([word.name for word in policy.words if word.wing in used]),
         "scopes": {"read": grant.read_scopes, "publish": grant.publish_scope},
         "cache": grant.cache,
         "environment": grant.env,
@@ -274,6 +276,7 @@ def _remarks(shown: dict[str, Json]) -> list[str]:
     remarks = [f"Left out: {name} {why}" for name, why in shown["left_out"].items()]
     if not shown["nothing_because"]:
         remarks.append(f"A job may ask for the profiles {', '.join(shown['offered'])}.")
+        remarks.append(f"Its comment may have the words {' '.join(shown['words'])}.")
     if experimental:
         remarks.insert(0, f"Experimental, because they were never run with their tools: {', '.join(experimental)}")
     return remarks

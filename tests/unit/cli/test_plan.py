@@ -79,6 +79,14 @@ def test_the_profiles_that_a_job_may_ask_for_are_listed(site: Installation) -> N
     assert "A job may ask for the profiles " in " ".join(said.split())
 
 
+def test_the_words_of_a_comment_are_listed(site: Installation) -> None:
+    """As the hint of a job whose comment is refused says: those of wings where the policy uses them."""
+    words = answer(site, *NOBODY)["words"]
+    assert {"image=", "cache=", "fresh", "off"} <= {*words}
+    said = run(site, *NOBODY, "--comment", "warmstart: imag=app").stdout
+    assert f"words {' '.join(words)}." in " ".join(said.split())
+
+
 def test_a_comment_without_a_colon_is_told(site: Installation) -> None:
     """As the job would be."""
     told = answer(site, *NOBODY, "--comment", "warmstart fresh")["remarks"]

@@ -27,6 +27,7 @@ def test_a_job_that_asks_is_told_what_it_gets(tmp_path: Path) -> None:
     site = installed(tmp_path, POLICY + RULE)
     asking = answer(site, *TRAIN, "--comment", "warmstart: ports=2")
     assert "rendezvous" in asking["steps"]["prolog"]
+    assert "ports=" in asking["words"]
     refused = run(site, *TRAIN, "--comment", "warmstart: ports=3")
     assert refused.exit_code == 1
     assert "asks for 3 ports; it may have 2" in " ".join(refused.stdout.split())
@@ -39,7 +40,8 @@ def test_the_policy_shows_it_with_its_rule(tmp_path: Path) -> None:
 
 
 def test_where_no_rule_offers_any_a_job_that_asks_is_refused(tmp_path: Path) -> None:
-    """By the word's own sentence."""
+    """By the word's own sentence; the word is not among those that a comment may have."""
+    assert "ports=" not in answer(installed(tmp_path), *TRAIN)["words"]
     refused = run(installed(tmp_path), *TRAIN, "--comment", "warmstart: ports=2")
     assert refused.exit_code == 1
     assert "ports are not offered on this cluster" in " ".join(refused.stdout.split())
