@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -183,13 +183,11 @@ def list_bundles(
                 if only.matches(bundle) and user in (None, bundle.user)
             ]
             images = _images(installation, store, chosen)
-            rows = [
-                {**bundle._asdict(), "id": bundle.bundle.partition("-")[2][:SHORT], "image": images[_group(bundle)]}
-                for bundle in sorted(chosen, key=lambda bundle: bundle.used)
-            ]
-    if not listing.as_json and not listing.fields and not blocked:
-        rows = [{**row, "namespace": str(row["namespace"])[:SHORT]} for row in rows]
-    listing.of(BLOCKS if blocked else COLUMNS).show(rows)
+            rows = [{**bundle._asdict(), "image": images[_group(bundle)]} for bundle in chosen]
+    if blocked:
+        listing.of(BLOCKS).show(rows)
+    else:
+        _show_bundles(listing, rows)
     for failure in failures:
         warn(str(failure))
     if failures:
@@ -202,12 +200,18 @@ def _show_own(installation: Installation, only: NamespaceFilter, user: str | Non
     """List what the caller's own jobs say of bundles. Of those that no report tells the size of it is unknown."""
     known = of_lines(OwnLog(installation).lines(LineFilter()))
     chosen = [bundle for bundle in known if only.matches(bundle) and user in (None, bundle.user)]
-    listing.of(COLUMNS).show(
-        {**bundle._asdict(), "id": bundle.bundle.partition("-")[2][:SHORT], "size": bundle.size or None}
-        for bundle in sorted(chosen, key=lambda bundle: bundle.used)
-    )
+    _show_bundles(listing, [{**bundle._asdict(), "size": bundle.size or None} for bundle in chosen])
     if not chosen:
         raise click.exceptions.Exit(NO)
+
+
+def _show_bundles(listing: Listing, rows: list[dict[str, Any]]) -> None:
+    """Print bundles, the most recently used last; where the user names no fields, namespaces cut as ids are."""
+    cut = None if listing.as_json or listing.fields else SHORT
+    listing.of(COLUMNS).show(
+        {**row, "id": row["bundle"].partition("-")[2][:SHORT], "namespace": row["namespace"][:cut]}
+        for row in sorted(rows, key=lambda row: row["used"])
+    )
 
 
 def _group(bundle: Bundle) -> tuple[str, str]:

@@ -15,7 +15,6 @@ from warmstart.audit.runs import (
     REFUSED,
     REMARKS,
     SAMPLED,
-    Failure,
     Harvest,
     ImageUse,
     Remark,
@@ -278,7 +277,12 @@ def _hook(run: Run, history: History) -> HookStory:
         Part("remark", "", told if times == 1 else f"{told}, {times} times")
         for told, times in Counter(map(_remark, run.remarks)).items()
     ]
-    parts += [Part("failed", "", failure.reason) for failure in run.failures if failure.step not in run.steps]
+    of_steps = {failure.reason for failure in run.failures if failure.step in run.steps}  # a verdict repeats its cause
+    parts += [
+        Part("failed", "", failure.reason)
+        for failure in run.failures
+        if failure.step not in run.steps and failure.reason not in of_steps
+    ]
     if run.done_by:
         outcome = "failed" if run.failures else "ok"
         return HookStory(run.done_by, run.node, run.first, run.seconds, outcome, tuple(parts))
@@ -390,7 +394,10 @@ def _advice(runs: Sequence[Run]) -> Iterable[str]:
         for profile, reason in run.cold.items():
             if profile not in unused and profile not in by_reason.setdefault(reason, []):
                 by_reason[reason].append(profile)
-    hints = [_hint(failure) for run in runs for failure in run.failures if failure.hint]
+    codes: dict[str, str] = {}  # by hint: a verdict has that of its cause, which comes first
+    for failure in (failure for run in runs for failure in run.failures if failure.hint):
+        codes.setdefault(failure.hint, failure.code)
+    hints = [f"{code}: {hint}" for hint, code in codes.items()]
     lost = [harvest for run in runs for harvest in run.harvests if not harvest.entries and NO_ENTRY in harvest.ignored]
     hints += [
         f"{harvest.profile}: none of these files is an entry's: `warmstart profile try DIRECTORY --profile "
@@ -403,10 +410,6 @@ def _advice(runs: Sequence[Run]) -> Iterable[str]:
         if reason in _ADVICE
     ]
     return dict.fromkeys([*hints, *told])
-
-
-def _hint(failure: Failure) -> str:
-    return f"{failure.code}: {failure.hint}"
 
 
 def _facts_of(profile: str) -> Sequence[str]:

@@ -89,7 +89,7 @@ def test_what_is_in_view_and_report_is_told_once(as_user: EntrySite, monkeypatch
 def test_users_list_the_bundles_that_their_jobs_tell_of(as_user: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was published, what they were seeded with, and not what was merged."""
     folder, uid = as_user.store / reports.FOLDER / str(os.getuid()), os.getuid()
-    where = {"profile": "numba", "namespace": "ab12", "scope": "site"}
+    where = {"profile": "numba", "namespace": "ab12" * 8, "scope": "site"}
     told: dict[int, list[dict[str, object]]] = {
         7: [{"event": "bundle.published", "bundle": "b-1", "size": 10, **where}, SEEDED | {"bundle_ids": ["b-0"]}],
         8: [{"event": "cache.harvested", "bundle": "b-2", "entries": 3, **where}, SEEDED | {"bundle_ids": ["b-1"]}],
@@ -107,6 +107,8 @@ def test_users_list_the_bundles_that_their_jobs_tell_of(as_user: EntrySite, monk
         ("b-3", None, 4, 9.0, "ws-alice"),
     ]
     assert [row["bundle"] for row in as_user.json("cache", "list", "--scope", "site")] == ["b-1", "b-3"]
+    shown = as_user.command("cache", "list", "--scope", "site").stdout  # as root's, namespaces are cut
+    assert ("ab12" * 3 in shown, "ab12" * 4 in shown) == (True, False)
     shutil.rmtree(folder)
     assert as_user.command("cache", "list").exit_code == 1
 

@@ -153,6 +153,15 @@ def test_a_refused_job() -> None:
     assert parts(told) == [Part("failed", "", "not allowed")]
 
 
+def test_what_a_job_was_refused_for_is_told_once() -> None:
+    """The step that failed has the reason, and the advice is that of its error."""
+    why = ("no such image", "check its name")
+    failures = [Failure("failed", "image", "image-not-found", *why), Failure("refused", "", "job-refused", *why)]
+    told = tell([prolog(steps={"image": 0.5}, failures=failures)], History())
+    assert (told.refused, told.advice) == ("no such image", ("image-not-found: check its name",))
+    assert parts(told) == [Part("image", "500ms", "no such image")]
+
+
 def test_an_import_in_the_background() -> None:
     """Is a hook of the job that asked first."""
     run = Run("import", "0c", "n1", job=7, images=[ImageUse("r/a:1", "d", "imported", 1 << 30, 61.0, 0.0)])
