@@ -37,6 +37,7 @@ from warmstart.images.reference import Reference
 from warmstart.images.store import eviction, published
 from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
 from warmstart.paths import Installation
+from warmstart.session import require_root
 from warmstart.steps.image import tell
 
 IMPORT_S = 6 * 3600.0
@@ -114,6 +115,8 @@ def list_images(installation: Installation, /, quarantined: bool, importing: boo
     Exit status: 0 listed; 2 wrong usage, or the store cannot be read.
     """
     with opened(installation) as store:
+        if importing or quarantined:
+            require_root(f"images list --{'imports' if importing else 'quarantined'}")
         coming = [] if quarantined else store.imports()
         if importing:
             listing.of(IMPORT_COLUMNS).show([known._asdict() for known in coming])

@@ -88,9 +88,12 @@ def test_what_waits_for_its_turn_is_listed_too(site: EntrySite) -> None:
 
 @pytest.mark.usefixtures("importing")
 def test_others_than_root_see_no_imports(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The locks are the store's owner's alone."""
+    """The locks are the store's owner's alone. Who asks for imports is told so, and not that there are none."""
     monkeypatch.setattr(image_store, "os", OsAs(1000))
-    assert coming(site) == []
+    monkeypatch.setattr(sessions, "os", OsAs(1000))
+    for option in ("--imports", "--quarantined"):
+        refused = site.command("images", "list", option)
+        assert (refused.exit_code, f"needs root: warmstart images list {option}" in refused.stderr) == (2, True)
 
 
 def test_a_request_is_cancelled(site: EntrySite) -> None:
@@ -119,4 +122,4 @@ def test_only_root_cancels(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> 
     ask(site, REFERENCE)
     monkeypatch.setattr(sessions, "os", OsAs(1000))
     assert site.command("images", "cancel", REFERENCE).exit_code == 2
-    assert len(coming(site)) == 1
+    assert len(requests.waiting(site.paths)) == 1
