@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -31,8 +31,8 @@ from warmstart.cli.output import (
 )
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images.imports import making
-from warmstart.images.query import Obtained, Site
+from warmstart.images.imports import making, requests
+from warmstart.images.query import Obtained, Site, query_by_rules
 from warmstart.images.reference import Reference
 from warmstart.images.store import eviction, published
 from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
@@ -310,6 +310,10 @@ def obtain(
             image = function(reference, site, after(IMPORT_S))
             assert store.audit is not None
             tell(store.audit, reference.canonical(), image, time.monotonic() - started)
+            if not image.reason:
+                query = query_by_rules(reference, site.rules, site.recipe)
+                with suppress(OSError):  # then doctor warns of it for an hour
+                    requests.forget_failure(site.paths, requests.ImportRequest.of(query, site).image)
     made = {"digest": image.digest, "path": image.path, "bytes": image.size, "how": image.how}
     answer(f"{image.how}: {image.path}", made, as_json=as_json)
     if image.reason:

@@ -14,9 +14,12 @@ from warmstart import session as sessions
 from warmstart.images.choice import recipe
 from warmstart.images.importers.base import ImageNotFound
 from warmstart.images.imports import making
-from warmstart.images.query import Missing, Obtained, Site
+from warmstart.images.imports.requests import ImportRequest, last_failure, remember_failure
+from warmstart.images.query import Missing, Obtained, Site, query_by_rules
 from warmstart.images.reference import Reference
 from warmstart.images.store.layout import NOBODY
+from warmstart.images.store.published import RememberedFailure
+from warmstart.paths import NodePaths
 
 HEX = "ab" * 32
 OTHER = "cd" * 32
@@ -95,8 +98,12 @@ def test_a_damaged_image_is_quarantined(site: EntrySite) -> None:
 
 def test_an_image_is_brought_into_the_store(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a prolog does it; in nobody's quota, and audited."""
+    asked: list[tuple[NodePaths, str]] = []
 
     def obtain(reference: Reference, here: Site, _deadline: object) -> Obtained:
+        query = query_by_rules(reference, here.rules, here.recipe)
+        asked.append((here.paths, ImportRequest.of(query, here).image))
+        remember_failure(*asked[-1], RememberedFailure("image-not-found", {}))
         assert (here.requester.job_id, here.charged.uid) == (0, NOBODY.uid)
         if reference.repository == "none":
             raise ImageNotFound(image=reference.canonical())
@@ -108,8 +115,10 @@ def test_an_image_is_brought_into_the_store(site: EntrySite, monkeypatch: pytest
     assert (found["path"], found["bytes"], found["how"]) == ("/store/x.sqsh", 5, "imported")
     assert "imported: /store/x.sqsh" in site.command("images", "import", "reg.example.com/a:1").stdout
     assert len(site.events("image.imported")) == len(site.events("image.left-out")) == 2
+    assert last_failure(*asked[-1]) is None  # doctor no longer warns of it
     gone = site.command("images", "import", "reg.example.com/none:1")
     assert (gone.exit_code, "does not exist" in gone.stderr) == (1, True)
+    assert last_failure(*asked[-1])
     refused = site.command("images", "import", "evil.example.com/a:1")
     assert refused.exit_code in (1, 2)
 
