@@ -128,10 +128,10 @@ def test_a_report_that_the_store_does_not_take_is_lost(
 ) -> None:
     """And told; the audit log does not wait for the store."""
 
-    def fails(*_: object) -> NoReturn:
+    def fails(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(reports, "create_file", fails)
+    monkeypatch.setattr(reports, "replace_file", fails)
     assert prolog.main(entry_site.installation.prefix) == 0
     assert epilog.main(entry_site.installation.prefix) == 0
     assert left(entry_site) == []
@@ -155,10 +155,10 @@ def test_a_debt_that_cannot_be_paid_keeps_no_journal(
 ) -> None:
     """What is to be told is too long, or the store's process meets a bug: the audit log has the journal anyway."""
 
-    def fails(*_: object) -> NoReturn:
+    def fails(*_: object, **__: object) -> NoReturn:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(reports, "create_file", fails)
+    monkeypatch.setattr(reports, "replace_file", fails)
     assert prolog.main(entry_site.installation.prefix) == 0
     assert epilog.main(entry_site.installation.prefix) == 0
     (debt,) = Path(entry_site.paths.journal).glob(".epilog-*")
