@@ -43,6 +43,7 @@ SlurmdLogFile={base}/log/slurmd.%n.log
 SlurmctldDebug=info
 SlurmdDebug=info
 KillWait=5
+GetEnvTimeout=60
 ReturnToService=2
 SlurmdTimeout=300
 {own}

@@ -122,7 +122,9 @@ def killed_at(counter: Counter, work: Callable[[], object]) -> object:
         return work()
 
     child = in_child(counted)
-    while not counter.stopped and not select.select([child[1]], [], [], 0.002)[0]:
+    ended = select.poll()  # a process that has run sweeps of errors may have too many descriptors for select(2)
+    ended.register(child[1], select.POLLIN)
+    while not counter.stopped and not ended.poll(2):
         pass
     if counter.stopped:
         # The hook first: nothing of it may notice that its worker died.

@@ -56,7 +56,7 @@ def alone(act: Callable[[], object]) -> Callable[[], object]:
 
 def maintain_until_nothing_is_left(node: LateNode) -> None:
     """Run maintenance until it succeeds: the worker of the process that vanished may hold a lock for a while."""
-    until = after(20)
+    until = after(120)
     while node.site.command("maintain", "--node", "n1") or node.left() or node.waiting():
         assert not until.expired(), (node.left(), node.waiting())
 

@@ -205,8 +205,10 @@ class Faults:
 
     def _wait(self, pid: int) -> int:
         until, ended = after(LONGEST), os.pidfd_open(pid)
+        poll = select.poll()  # this process may have too many descriptors for select(2)
+        poll.register(ended, select.POLLIN)
         try:
-            while not select.select([ended], [], [], 0.002 if self._stop_at else 1.0)[0]:
+            while not poll.poll(2 if self._stop_at else 1000):
                 if stopped := self._shared.counter(_STOPPED):
                     # The hook first: nothing of it may notice that its child died.
                     for victim in dict.fromkeys((pid, stopped)):
