@@ -285,8 +285,10 @@ def _receive(fd: int, deadline: Deadline | None) -> Json:
 
 def _read_exactly(fd: int, length: int, deadline: Deadline | None) -> bytes:
     data = bytearray()
+    answer = select.poll()  # select(2) takes no descriptor above 1023
+    answer.register(fd, select.POLLIN)
     while len(data) < length:
-        if deadline is not None and not select.select([fd], [], [], deadline.left())[0]:
+        if deadline is not None and not answer.poll(deadline.left() * 1000):
             raise TimeoutError("no answer before the deadline")
         chunk = os.read(fd, length - len(data))
         if not chunk:

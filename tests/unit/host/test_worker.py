@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -229,6 +230,20 @@ def test_a_node_without_processes_or_descriptors_is_no_bug(
     worker.close()
     assert set(os.listdir("/proc/self/fd")) <= before  # garbage of other tests may be closed meanwhile
     assert worker.run(after(5), ids) == ids()
+
+
+def test_a_process_with_many_descriptors_is_answered(worker: Worker) -> None:
+    """More than the 1024 that select(2) takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    many: list[int] = []
+    try:
+        many += (os.dup(0) for _ in range(1100))
+        assert worker.run(after(5), ids) == ids()
+    finally:
+        for fd in many:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_state_lasts_between_calls(worker: Worker) -> None:
