@@ -315,12 +315,13 @@ def choose(store: StoreClient, reason: str) -> State:
 
 
 def observe_agreement(store: StoreClient, _known: Known) -> State:
-    """Return what nodes of the job, and of another one with its id, read."""
-    state = {}
-    for whose in (OWN, OTHER):
-        for text in store.look(after(60), board.hear, topic(store, whose), ["proposal"], []).values():
-            state[f"proposal for {whose.uid}"] = text
-    state.update(store.look(after(60), board.hear, topic(store), ["choice", "vote."], []))
+    """Return what nodes of the job read, or those of another one with its id: once that has begun, the first is over."""
+    for whose in (OTHER, OWN):
+        if found := store.look(after(60), board.hear, topic(store, whose), ["proposal"], []):
+            break
+    state = {f"proposal for {whose.uid}": text for text in found.values()}
+    if whose == OWN:
+        state.update(store.look(after(60), board.hear, topic(store), ["choice", "vote."], []))
     return state
 
 

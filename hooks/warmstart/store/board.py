@@ -81,10 +81,13 @@ def say(store: str, topic: Topic, notice: str, text: str) -> str:
     with store_errors(f"writing {notice} of {topic.path}"), opened_dir(f"{store}/{DIRECTORY}/{topic.run}") as fd:
         with temp_file(fd, topic.writer) as (temp, out):
             write_all(out, dumps([*topic.whose, text]).encode())
-            if publish(fd, temp, out, file):
-                return text
-        said = _text(fd, file, topic.whose)
-        return text if said is None else said
+            for _ in range(2):
+                if publish(fd, temp, out, file):
+                    return text
+                if (said := _text(fd, file, topic.whose)) is not None:
+                    return said
+                unlink_if_there(file, fd)  # another job's, which an old listing had hidden from `begin`
+        return text
 
 
 def hear(store: str, topic: Topic, notices: list[str], known: list[str]) -> dict[str, str]:
@@ -110,12 +113,17 @@ def take_down(store: str, path: str) -> None:
     Raises `StoreFailed`.
     """
     run, _, topic = path.partition("/")
+    beginning = topic if topic.endswith("-") else f"{topic}."
     with store_errors(f"removing {path}"), _opened(store, run) as fd:
-        for file in os.listdir(fd) if fd >= 0 else ():
-            if file.startswith(topic if topic.endswith("-") else f"{topic}."):
-                unlink_if_there(file, fd)
-        with suppress(OSError):  # other topics are still up, or it is gone
-            os.rmdir(f"{store}/{DIRECTORY}/{run}")
+        while fd >= 0:
+            for file in os.listdir(fd):
+                if file.startswith(beginning):
+                    unlink_if_there(file, fd)
+            with suppress(OSError):  # other topics are still up, or a network file system has shown an old listing
+                os.rmdir(f"{store}/{DIRECTORY}/{run}")
+                return
+            if not any(file.startswith(beginning) for file in os.listdir(fd)):
+                return
 
 
 def remove(run: str, above: int) -> bool:

@@ -101,3 +101,37 @@ def test_a_store_that_is_away_is_an_error(store: str) -> None:
 def test_a_clusters_name_cannot_lead_elsewhere() -> None:
     """It is a part of a directory's name, whatever slurm.conf says."""
     assert board.run_of("../a b", 7, 1) == "___a_b.7.1"
+
+
+def an_old_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the next listing show nothing, as one of a network file system may."""
+    real = os.listdir
+
+    def old(_fd: int) -> list[str]:
+        monkeypatch.setattr(os, "listdir", real)
+        return []
+
+    monkeypatch.setattr(os, "listdir", old)
+
+
+@pytest.mark.parametrize("whose", ANOTHERS)
+def test_what_an_old_listing_hides_of_an_earlier_job_gives_way(
+    store: str, monkeypatch: pytest.MonkeyPatch, whose: Whose
+) -> None:
+    """Else this job's nodes would hear nothing."""
+    board.begin(store, TOPIC._replace(whose=whose), "proposal", "old")
+    an_old_listing(monkeypatch)
+    assert board.begin(store, TOPIC, "proposal", "new") == "new"
+    assert heard(store, "proposal") == {"proposal": "new"}
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_what_an_old_listing_hides_is_taken_down(store: str, monkeypatch: pytest.MonkeyPatch, others: bool) -> None:
+    """Beside another topic, too."""
+    board.begin(store, TOPIC, "proposal", "a")
+    if others:
+        board.begin(store, TOPIC._replace(name="images"), "word", "x")
+    an_old_listing(monkeypatch)
+    board.take_down(store, TOPIC.path)
+    assert heard(store, "proposal") == {}
+    assert os.path.exists(f"{store}/{board.DIRECTORY}/{TOPIC.run}") is others
