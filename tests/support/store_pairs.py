@@ -315,7 +315,7 @@ def choose(store: StoreClient, reason: str) -> State:
 
 
 def observe_agreement(store: StoreClient, _known: Known) -> State:
-    """Return what nodes of the job read, or those of another one with its id: once that has begun, the first is over."""
+    """Return what nodes of the job read, or those of another one with its id, if it has begun: the first is over."""
     for whose in (OTHER, OWN):
         if found := store.look(after(60), board.hear, topic(store, whose), ["proposal"], []):
             break
