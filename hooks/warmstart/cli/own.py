@@ -33,6 +33,7 @@ from warmstart.store import reports
 from warmstart.store.maintenance import Bundle
 
 _ELSEWHERE = "ask on a host that has the store, or in the job while it runs"
+_CLOSED = "administrators: see `store.reports` of `warmstart doctor`; ask in the job while it runs"
 _UNKNOWN = Bundle("", "", "", "", "", 0, 0, "", 0.0, 0, 0)
 
 
@@ -68,7 +69,8 @@ class OwnLog:
                 yield from reports.read(store, os.geteuid(), job)
         except (OSError, PolicyError) as error:
             if not running:
-                fail(error, hint_for(error) if isinstance(error, PolicyError) else _ELSEWHERE)
+                otherwise = _CLOSED if isinstance(error, PermissionError) else _ELSEWHERE
+                fail(error, hint_for(error) if isinstance(error, PolicyError) else otherwise)
         yield from running
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -66,6 +67,17 @@ def test_a_host_where_nobody_can_ask_says_why(
     os.rename(as_user.store, f"{as_user.store}.away")
     nothing = as_user.command(*command)
     assert (nothing.exit_code, f"{as_user.store}: No such file" in nothing.stderr) == (2, True)
+
+
+def test_a_store_that_gives_users_no_reports_says_so(as_user: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file system has no access control lists: no other host knows more."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/store/reports/1000")
+
+    monkeypatch.setattr(reports, "read", refuse)
+    told = as_user.command("jobs")
+    assert (told.exit_code, "`store.reports`" in told.stderr) == (2, True)
 
 
 def test_in_a_running_job_neither_policy_nor_store_is_needed(as_user: EntrySite) -> None:
