@@ -104,7 +104,7 @@ def test_a_script_that_moves_is_built_again_each_time(site: Site, tmp_path: Path
     told = site.command("explain", str(job_id)).stdout
     assert "1 new entry published" in told
     assert "although it was seeded with 3" in told
-    assert "most likely the same names under other hashes" in " ".join(told.split())
+    assert "most likely the same names under other hashes" in " ".join(told.split()), told
 
 
 @pytest.mark.sweep

@@ -82,7 +82,7 @@ def test_each_is_answered(site: Site, registry: Registry, fresh_image: Callable[
         "Which used this image": (BOB, rf"\b{third} +{BOB} "),
         "What did my jobs": (ALICE, rf"numba .* {ALICE} "),
         "Is this image": (BOB, image.rpartition("/")[2]),
-        "What would a job": (BOB, "numba"),
+        "Is this comment right": (BOB, "numba"),
         "What would a profile": (ALICE, r"[1-9][0-9]* entr"),
     }
     here["/tmp/mytool-cache"] = str(site.jobs / "entries")

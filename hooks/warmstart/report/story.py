@@ -148,7 +148,7 @@ class History:
             self._names[run.job] = str(name)
         for harvest in run.harvests:
             settling = self._settling.setdefault(harvest.profile, SettlingProfile())
-            settling.add(harvest, run.rejected.get(harvest.profile, {}))
+            settling.add(run.first, harvest, run.rejected.get(harvest.profile, {}))
             for variable in harvest.own:
                 self._own.setdefault(variable, set()).add(run.job)
 

@@ -16,7 +16,7 @@ some, only misses would be seen: its builds count as unknown, too.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -43,7 +43,7 @@ from warmstart.profiles import contract
 from warmstart.report.counting import Durations, Tally, counted, percent, top
 
 TOP = 10
-LEAST_UNSETTLED = 3  # jobs
+LEAST_UNSETTLED, MOST_UNSETTLED = 3, 100  # jobs
 MOST_IMAGES = 2048
 MOST_DISTINCT = 1 << 16  # users and nodes that are told apart
 MOST_PERIODS = 4000  # days: ten years
@@ -222,38 +222,52 @@ class _Image:
     use_seconds: float = 0.0
 
 
+class _Built(NamedTuple):
+    """A harvest of entries although the job was seeded."""
+
+    began: str  # time of the hook
+    two_writers: bool
+    akin: bool
+    changed: bool
+
+
 class SettlingProfile:
-    """Whether a user's jobs that are seeded with a profile's entries have come to find all that they need."""
+    """Whether a user's jobs that are seeded with a profile's entries have come to find all that they need.
+
+    Harvests need not come in their order: a log has those of a run that did not end when it is over, or after all
+    others.
+    """
 
     def __init__(self) -> None:
-        self._begin()
+        self._hit = ""  # time of the last hit
+        self._built: deque[_Built] = deque(maxlen=MOST_UNSETTLED)
 
-    def _begin(self) -> None:
-        self._built = self._changed = self._akin = self._two_writers = 0
-
-    def add(self, harvest: Harvest, rejected: Mapping[str, int]) -> None:
-        """Add the next harvest, and the entries of it that were rejected, by reason."""
+    def add(self, began: str, harvest: Harvest, rejected: Mapping[str, int]) -> None:
+        """Add a harvest of a hook that began then, and the entries of it that were rejected, by reason."""
         if harvest.use == contract.HIT:
-            self._begin()
+            self._hit = max(self._hit, began)
         if harvest.seeded and harvest.use == contract.BUILT:
-            self._built += 1
-            self._changed += bool(harvest.changed)
-            self._akin += bool(harvest.akin)
-            self._two_writers += "two-writers" in rejected
+            two_writers = "two-writers" in rejected
+            self._built.append(_Built(began, two_writers, bool(harvest.akin), bool(harvest.changed)))
+
+    def _unsettled(self) -> list[_Built]:
+        return [built for built in self._built if built.began > self._hit]
 
     @property
     def jobs(self) -> int:
         """How many jobs since the last hit have each built entries; 0 while they are too few to tell."""
-        return self._built if self._built >= LEAST_UNSETTLED else 0
+        found = len(self._unsettled())
+        return found if found >= LEAST_UNSETTLED else 0
 
     @property
     def why(self) -> str:
         """The most likely reason that it does not settle."""
-        if 2 * self._two_writers >= self._built:
+        found = self._unsettled()
+        if 2 * sum(built.two_writers for built in found) >= len(found):
             return "several processes write the same entries at once (two-writers)"
-        if 2 * self._akin >= self._built:
+        if 2 * sum(built.akin for built in found) >= len(found):
             return "the same names under other hashes: the source's path, a version or an option changes with each job"
-        if 2 * self._changed >= self._built:
+        if 2 * sum(built.changed for built in found) >= len(found):
             return "the job writes anew what it was given: the time stamp of a source changes, or its content"
         return "the keys change with each job: a path of the job, a version or an option is in them"
 
@@ -382,7 +396,9 @@ class _Adding:
                 self._building[harvest.profile, user].add(harvest.building)
         whose = (run.user, harvest.profile)
         if whose in self._settling or len(self._settling) < MOST_DISTINCT:
-            self._settling.setdefault(whose, SettlingProfile()).add(harvest, run.rejected.get(harvest.profile, {}))
+            self._settling.setdefault(whose, SettlingProfile()).add(
+                run.first, harvest, run.rejected.get(harvest.profile, {})
+            )
 
     def _add_hook(self, run: Run) -> None:
         if run.hook not in _HOOKS:

@@ -323,7 +323,8 @@ def test_what_a_job_set_itself_is_named() -> None:
 def test_a_cache_that_never_settles_is_named() -> None:
     """With the most likely reason, once three jobs have shown it."""
     history = History()
-    run = Run("epilog", "0b", "n1", job=7, harvests=[Harvest("numba", 2, 0, 0, 9, 0.1, 5, "built", 2)])
+    built = Harvest("numba", 2, 0, 0, 9, 0.1, 5, "built", 2)
+    run = Run("epilog", "0b", "n1", job=7, first="2026-01-31T09:30:00.250Z", harvests=[built])
     for _ in range(2):
         history.add_uses(run)
     assert tell([run], history).advice == ()

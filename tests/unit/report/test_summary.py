@@ -187,16 +187,21 @@ def test_why_it_was_cold() -> None:
 def test_a_cache_that_is_built_again_each_time(
     counts: dict[str, int], rejected: dict[str, dict[str, int]], why: str
 ) -> None:
-    """Three seeded jobs of a user that all build. The first one, without entries, says nothing; a hit begins anew."""
+    """Three seeded jobs of a user that all build. The first one, without entries, says nothing; a hit begins anew.
+
+    What was before it does not count, wherever the log has it.
+    """
     first, again = epilog(harvest("numba", "built", entries=2)), harvest("numba", "built", seeded=2, **counts)
     jobs = [epilog(again, rejected=rejected) for _ in range(3)]
     (found,) = summarize([first, *jobs]).unsettled
     assert (found.user, found.profile, found.jobs) == ("alice", "numba", 3)
     assert why in found.why
     assert summarize([first, *jobs[1:]]).unsettled == ()
-    hit = epilog(harvest("numba", "hit", seeded=2))
-    assert summarize([*jobs, hit]).unsettled == ()
-    assert [one.jobs for one in summarize([*jobs, hit, *jobs]).unsettled] == [3]
+    hit = epilog(harvest("numba", "hit", seeded=2), first="2026-01-31T11:00:00.000Z")
+    assert summarize([*jobs, hit]).unsettled == summarize([hit, *jobs]).unsettled == ()
+    later = [epilog(again, rejected=rejected, first=f"2026-01-31T12:0{number}:00.000Z") for number in range(3)]
+    for log in ([*jobs, hit, *later], [*later, hit, *jobs]):
+        assert [one.jobs for one in summarize(log).unsettled] == [3]
     assert summarize([*jobs[1:], epilog(again, user="bob")]).unsettled == ()
 
 
