@@ -12,6 +12,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
+from warmstart.record import using_state
 
 FAILED = 1
 
@@ -21,10 +22,12 @@ def main(prefix: str) -> int:
     installation, status = Installation(prefix), 0
     try:
         policy = current_policy(installation).policy
+        with using_state(installation.var):
+            nodes = installation.nodes()
     except WarmstartError as error:
         say(str(error))
         return FAILED
-    for node in installation.nodes():
+    for node in nodes:
         try:
             journals.move(policy, installation.node(node), node, after(journals.STORE_SECONDS))
         except WarmstartError as error:  # the journals stay

@@ -32,6 +32,22 @@ def test_what_hooks_left_is_moved(entry_site: EntrySite) -> None:
     assert (size > 0, flush.main(entry_site.installation.prefix), log.stat().st_size) == (True, 0, size)
 
 
+def test_a_disk_that_fails_is_no_bug(
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it cannot be read which nodes this host has."""
+    real = os.listdir
+
+    def refuse(path: str | int) -> list[str]:
+        if path == entry_site.installation.var:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert flush.main(entry_site.installation.prefix) == flush.FAILED
+    assert f"{entry_site.installation.var}: {os.strerror(errno.EIO)}" in capsys.readouterr().err
+
+
 def left(entry_site: EntrySite) -> list[list[tuple[str, str]]]:
     """Flush; return hook and event of each line of each report."""
     assert flush.main(entry_site.installation.prefix) == 0
