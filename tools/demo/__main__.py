@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import shlex
 import signal
 import sys
 import time
@@ -174,17 +175,17 @@ class Demo:
             raise RuntimeError(f"a job did not run in its image: {spoken}")
         return [(job, float(at) - submitted) for job, (at, _, _) in zip(ended, spoken, strict=True)]
 
-    def _compile(self, tool: str, node: str, *arguments: str) -> tuple[JobResult, float, int]:
+    def _compile(self, tool: str, node: str, python: str = "") -> tuple[JobResult, float, int]:
         """Run the tool's sample job; return it with the seconds that compiling took, and the tool's cache hits."""
-        job = self._finished(self.site.compile_job(JOBS[tool], ALICE, node, *arguments))
+        job = self._finished(self.site.compile_job(JOBS[tool], ALICE, node, python=python))
         printed = result(job.output)
         return job, float(printed["seconds"]), int(printed["cache_hits"])
 
     def _own_cache(self, name: str) -> str:
-        """Return an argument of sbatch: the job's compilers have an empty cache, as in a new container."""
+        """Return a command that runs Python: its compilers have an empty cache, as in a new container."""
         variables = ("NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
         directory = self._cluster.account(ALICE).home / f"cache-{name}"
-        return ",".join(["--export=ALL", *(f"{variable}={directory}" for variable in variables)])
+        return shlex.join(["env", *(f"{variable}={directory}" for variable in variables), str(self._cluster.python)])
 
     def _finished(self, job_id: int) -> JobResult:
         """Wait for a job; a failed one ends the demo with its output."""
