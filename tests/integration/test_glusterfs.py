@@ -175,6 +175,7 @@ def test_doctor(site: Site, volume: Volume, store: Path) -> None:
     states = statuses(site.command("doctor", "--json", node="n1").stdout)
     for check in ("reachable", "mount", "writable", "owner", "writers", "parents", "locks", "links", "clock", "root"):
         assert states[f"store.{check}"] == "ok", states
+    as_owner(site, f"touch {store}/try")  # root cannot write there
     held, free = f"flock {store}/try sh -c 'echo held; cat'", f"flock -n {store}/try true"
     with subprocess.Popen(
         [*volume.clients["n1"].enter, "sh", "-c", held],
