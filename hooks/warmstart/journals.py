@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 
 from warmstart.audit import pending, sink
@@ -20,17 +21,20 @@ STORE_SECONDS = 20.0  # for a node's reports; those that take longer are lost
 
 def move(policy: Policy, paths: NodePaths, node: str, deadline: Deadline) -> None:
     """Leave the reports that a node owes, until the deadline; then move its journals. Raises `AuditUnwritable`."""
+    lost: list[str] = []
     with suppress(OSError), opened_dir(paths.journal) as fd:
         if debts := pending.debts(fd):
             with StoreClient.of(policy, paths, "") as store:
                 for debt in debts:
                     if not debt.journal or debt.journal.state != "running":
-                        _leave(fd, debt, node, store, deadline)
+                        lost += _leave(fd, debt, node, store, deadline)
+    if lost:  # one line: where the store has no access control lists, each is
+        say(lost[0] + (f" (and {len(lost) - 1} more)" if lost[1:] else ""))
     sink.flush(paths.journal, policy.paths.audit, syslog=policy.audit.syslog)
 
 
-def _leave(directory: int, debt: pending.Debt, node: str, store: StoreClient, deadline: Deadline) -> None:
-    """Leave a report. One that cannot be left is lost, and told: the audit log waits for none."""
+def _leave(directory: int, debt: pending.Debt, node: str, store: StoreClient, deadline: Deadline) -> Iterator[str]:
+    """Leave a report; yield what is to be said of one that is lost: the audit log waits for none."""
     problem = ""
     try:
         text = _text(directory, debt)
@@ -41,7 +45,7 @@ def _leave(directory: int, debt: pending.Debt, node: str, store: StoreClient, de
     with suppress(FileNotFoundError):  # another process has left it
         os.unlink(debt.name, dir_fd=directory)
         if problem:
-            say(f"the report of job {debt.job_id} for its user is lost: {problem}")
+            yield f"the report of job {debt.job_id} for its user is lost: {problem}"
 
 
 def _text(directory: int, debt: pending.Debt) -> bytes:
