@@ -1,7 +1,7 @@
 """Two releases on one store and one node: a rolling upgrade with a job running, and the way back.
 
-The other release is the one before these promises were made (docs/store-format.md, Releases), taken from the
-repository's history, or a later one, made of this checkout: with further fields, or with higher format numbers.
+The other release is an earlier one, taken from the repository's history (docs/store-format.md, Releases), or a later
+one, made of this checkout: with further fields, or with higher format numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.requirements import unavailable
 
 pytestmark = pytest.mark.sweep
 REPOSITORY = Path(__file__).resolve().parents[2]
-EARLIER = "7be29fb7718e20b56eaca232e83836b307781c32"
+EARLIER = "897b17e2bef64240ba452c1041a0975554fa1703"
 # Each gets a further field: (module, class).
 GROWN = (
     ("record.py", "Record"),
