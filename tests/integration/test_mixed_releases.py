@@ -228,7 +228,7 @@ def test_what_has_a_newer_format_is_refused_and_stays(capable_host: None) -> Non
         assert node.hook("prolog", 2) == ""
         node.compile(2, 2)
         node.enter("this")
-        assert "has format 2, known is 1" in node.hook("epilog", 2)
+        assert "has format 9, known is 1" in node.hook("epilog", 2)
         assert node.cache(2).exists()
         assert node.hook("prolog", 3) == ""
         assert node.seeded(3) == 0
