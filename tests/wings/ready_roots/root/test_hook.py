@@ -206,7 +206,7 @@ def test_two_hundred_containers_leave_nothing(place: Place) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(one, range(1, 201)))
-    wait_until("their processes", lambda: not processes.of_uid(JOB[0]), 20)
+    wait_until("their processes", lambda: not processes.of_uid(JOB[0]), 120)
     assert set(Path("/sys/block").glob("loop*/loop")) == loops
     assert mounts() == before
 
