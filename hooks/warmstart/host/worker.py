@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 _LONGEST_MESSAGE = 64 << 20
+_LONGEST_POLL_S = 86_400.0  # poll(2) takes 24 days of milliseconds
 
 
 class WorkerBug(RuntimeError):
@@ -288,8 +289,9 @@ def _read_exactly(fd: int, length: int, deadline: Deadline | None) -> bytes:
     answer = select.poll()  # select(2) takes no descriptor above 1023
     answer.register(fd, select.POLLIN)
     while len(data) < length:
-        if deadline is not None and not answer.poll(deadline.left() * 1000):
-            raise TimeoutError("no answer before the deadline")
+        while deadline is not None and not answer.poll(min(deadline.left(), _LONGEST_POLL_S) * 1000):
+            if deadline.expired():
+                raise TimeoutError("no answer before the deadline")
         chunk = os.read(fd, length - len(data))
         if not chunk:
             raise EOFError("the helper process that was at work there died")

@@ -246,6 +246,11 @@ def test_a_process_with_many_descriptors_is_answered(worker: Worker) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_a_deadline_may_be_far_away(worker: Worker) -> None:
+    """Farther than poll(2) can wait, 24 days."""
+    assert worker.run(after(1e8), ids) == ids()
+
+
 def test_state_lasts_between_calls(worker: Worker) -> None:
     """All calls run in one process: a lock taken in one is held in the next."""
     worker.run(after(5), remember, 1)
