@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -175,7 +175,7 @@ def list_bundles(
     failures: list[WarmstartError] = []  # of namespaces that could not be read
     with store_reading(installation) as store:
         if blocked:
-            rows = [block._asdict() for block in store.run(store_deadline(), blocklist.listed)]
+            blocks = store.run(store_deadline(), blocklist.listed)
         else:
             chosen = [
                 bundle
@@ -183,16 +183,15 @@ def list_bundles(
                 if only.matches(bundle) and user in (None, bundle.user)
             ]
             images = _images(installation, store, chosen)
-            rows = [{**bundle._asdict(), "image": images[_group(bundle)]} for bundle in chosen]
     if blocked:
-        listing.of(BLOCKS).show(rows)
+        listing.of(BLOCKS).show([block._asdict() for block in blocks])
     else:
-        _show_bundles(listing, rows)
+        _show_bundles(listing, chosen, lambda bundle: {"image": images[_group(bundle)]})
     for failure in failures:
         warn(str(failure))
     if failures:
         raise click.exceptions.Exit(UNUSABLE)
-    if not rows:
+    if not (blocks if blocked else chosen):
         raise click.exceptions.Exit(NO)
 
 
@@ -200,17 +199,24 @@ def _show_own(installation: Installation, only: NamespaceFilter, user: str | Non
     """List what the caller's own jobs say of bundles. Of those that no report tells the size of it is unknown."""
     known = of_lines(OwnLog(installation).lines(LineFilter()))
     chosen = [bundle for bundle in known if only.matches(bundle) and user in (None, bundle.user)]
-    _show_bundles(listing, [{**bundle._asdict(), "size": bundle.size or None} for bundle in chosen])
+    _show_bundles(listing, chosen, lambda bundle: {"size": bundle.size or None})
     if not chosen:
         raise click.exceptions.Exit(NO)
 
 
-def _show_bundles(listing: Listing, rows: list[dict[str, Any]]) -> None:
-    """Print bundles, the most recently used last; where the user names no fields, namespaces cut as ids are."""
+def _show_bundles(
+    listing: Listing, bundles: Iterable[Bundle], further: Callable[[Bundle], Mapping[str, object]]
+) -> None:
+    """Print bundles, the most recently used last. Namespaces are cut as ids are, unless the user names fields."""
     cut = None if listing.as_json or listing.fields else SHORT
     listing.of(COLUMNS).show(
-        {**row, "id": row["bundle"].partition("-")[2][:SHORT], "namespace": row["namespace"][:cut]}
-        for row in sorted(rows, key=lambda row: row["used"])
+        {
+            **bundle._asdict(),
+            "id": bundle.bundle.partition("-")[2][:SHORT],
+            "namespace": bundle.namespace[:cut],
+            **further(bundle),
+        }
+        for bundle in sorted(bundles, key=lambda bundle: bundle.used)
     )
 
 

@@ -234,8 +234,7 @@ class _Built(NamedTuple):
 class SettlingProfile:
     """Whether a user's jobs that are seeded with a profile's entries have come to find all that they need.
 
-    Harvests need not come in their order: a log has those of a run that did not end when it is over, or after all
-    others.
+    Harvests may come out of order: those of a run that has not ended come last.
     """
 
     def __init__(self) -> None:

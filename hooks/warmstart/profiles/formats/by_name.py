@@ -38,7 +38,7 @@ def check(kind: str, files: EntryFiles, name: str) -> None:
 
             self_hash.check_hex_name(files, name)
         case _:
-            raise NotImplementedError(kind)
+            raise ValueError(f"no format {kind!r}")
 
 
 def _check_elf(kind: str, files: EntryFiles, name: str) -> None:
