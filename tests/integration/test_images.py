@@ -113,6 +113,11 @@ def test_the_image_holds_what_the_layers_hold(warm: Warm) -> None:
     rows = {line.split("squashfs-root", 1)[1]: line.split() for line in listed.splitlines() if "squashfs-root" in line}
     assert rows["/bin/sudo"][:3] == ["-r-s--x--x", "0/0", "10"]
     assert rows["/etc/hello"][1:3] == ["0/0", "6"]
+    meta = json.loads(path.with_suffix(".json").read_text())
+    assert (meta["files"], meta["unpacked"]) == (
+        len(rows),
+        sum(int(row[2]) for row in rows.values() if row[2].isdecimal()),
+    )
 
 
 def test_a_digest_needs_no_registry_once_it_is_there(place: Place, warm: Warm) -> None:

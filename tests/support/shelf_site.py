@@ -80,11 +80,13 @@ class ShelfSite:
             (content / "usr" / path).write_text(text)
         return self.pack(content)
 
-    def publish(self, image: Path, private: str = "") -> ImageKey:
-        """Publish an image; its digest is made of its name."""
+    def publish(self, image: Path, private: str = "", *, files: int = 0, unpacked: int = 0) -> ImageKey:
+        """Publish an image; its digest is made of its name, and it says that it has so much."""
         digest = "sha256:" + f"{image.stem}-".encode().hex().ljust(64, "0")[:64]
         name = f"{digest[7:]}.{KIND}"
-        draft = ImageDraft(digest, f"reg.io/{image.stem}:1", KIND, "oci", time.time(), NODE, 7, Charged())
+        draft = ImageDraft(
+            digest, f"reg.io/{image.stem}:1", KIND, "oci", time.time(), NODE, 7, Charged(), files, unpacked
+        )
         with self.site.client() as client, image.open("rb") as file:
             store = ImageStoreClient(client.worker, str(self.site.store))
             store = store.private(private, after(20)) if private else store

@@ -1,12 +1,13 @@
 """Unpack an image on this node, and evict what was unpacked. Runs as root, for no job (decision 58).
 
-    copy from the store ─▶ list ─▶ make and reserve room ─▶ unpack ─▶ compare its hash ─▶ say so ─▶ syncfs ─▶ rename
+    copy from the store ─▶ make and reserve room ─▶ unpack ─▶ compare its hash ─▶ say so ─▶ syncfs ─▶ rename
                         └─▶ hash the copy ──────────────────────────────────┘
 
 Whoever waits has the tree once that is said. So a child hashes meanwhile, and the whole tree is measured afterwards.
-Root copies, counts and renames. unsquashfs lists and unpacks, as the import account, without network, in a mount
-namespace that holds its own directory and the system's programs. Nobody but root can enter what is above that
-directory, so when that namespace ends nobody can reach what is in it. The kernel parses nothing of the image.
+How much room it takes is known since its import, or it is listed first. Root copies,
+counts and renames. unsquashfs lists and unpacks, as the import account, without network, in a mount namespace that
+holds its own directory and the system's programs. Nobody but root can enter what is above that directory, so when that
+namespace ends nobody can reach what is in it. The kernel parses nothing of the image.
 
 What is unpacked has one owner and one group, and no extended attributes: `user.overlay.*` would have a meaning for an
 overlay above it. Set-id bits and device files, which an account without rights cannot make, are left out.
@@ -36,8 +37,9 @@ from warmstart.host.files import (
     unlink_if_there,
 )
 from warmstart.host.space import Held, Reservation, allocate, fair_order, inodes, no_room, room
-from warmstart.images.imports.verify import MOST_MEMORY, PRLIMIT, UNSQUASHFS
+from warmstart.images.imports.verify import ENVIRONMENT, MOST_MEMORY, PRLIMIT, UNSQUASHFS, Listing, listed, listing
 from warmstart.images.scratch import Caps, Exceeded, Watch
+from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store import layout, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import PRIVATE_STORES
@@ -61,15 +63,6 @@ PER_FILE = 8192  # bytes that a file takes beside its own: its last block, its n
 SLACK = 16 << 20
 AHEAD = 1 << 30  # bytes that are written, at most, before the reservation gives up as many
 _LONGEST_ABOUT = 16384
-# Prints how many files and bytes an image has. A hostile name may add lines, and so only more; what no number of bytes
-# can be ends it. A shell that reads lines takes as long as unsquashfs; `awk` is a link to where the account cannot see.
-_COUNT = """awk=$(command -v mawk || command -v gawk) || exit 4
-{ "$@" || echo failed; } | LC_ALL=C $awk '
-    $0 == "failed" { status = 1; exit }
-    length($3) > 16 { status = 3; exit }
-    $3 ~ /^[0-9]+$/ { bytes += $3 }
-    END { if (!status && bytes >= 1e18) status = 3; if (status) exit status; printf "%d %.0f\\n", NR, bytes }'"""
-_COUNTED = re.compile(rb"(\d{1,18}) (\d{1,18})\n")
 # What only root may make; `create_inode` of unsquashfs.c.
 _NO_DEVICE = re.compile(r"create_inode: could not create .*, because you're not superuser!")
 
@@ -162,10 +155,10 @@ class _Unpacking:
             packed = os.fstat(image).st_size
             with hashed_in_child(image, after(max(HASHING_S, packed / SLOWEST))) as sha256:
                 try:
-                    files, size = self._filled(making, image, hasten)
+                    files, size = self._filled(making, image, Listing(known.files, known.unpacked), hasten)
                 finally:  # whatever is wrong with a damaged one is no other problem
-                    if (found := sha256()) != known:
-                        raise self._failed(f"its SHA-256 is {found} and not {known}")
+                    if (found := sha256()) != known.sha256:
+                        raise self._failed(f"its SHA-256 is {found} and not {known.sha256}")
         finally:
             os.close(image)
         os.unlink(COPY, dir_fd=making)
@@ -181,9 +174,10 @@ class _Unpacking:
         replace_file(making, ABOUT, json.dumps(about._asdict()).encode(), 0o600, durable=False)
         return about
 
-    def _filled(self, making: int, image: int, hasten: Callable[[], None]) -> tuple[int, int]:
-        """List and unpack; return the number of files, and their bytes."""
-        files, size = self._listed(making, image, hasten)
+    def _filled(self, making: int, image: int, known: Listing, hasten: Callable[[], None]) -> Listing:
+        """Unpack what is `known` to be in the image, or listed; return which of both."""
+        self._make_place(making)
+        files, size = found = known if known.files else self._listed(making, image, hasten)
         needed = size + files * PER_FILE + SLACK
         keep = self._policy.images.unpack.keep
         if needed > keep:
@@ -192,15 +186,16 @@ class _Unpacking:
         if files > inodes(self._shelf):
             raise self._failed(f"it has {files} files, and the disk no inodes for them")
         self._unpack(making, image, Caps(needed, files + 1), hasten)
-        return files, size
+        return found
 
-    def _copied(self, making: int) -> tuple[int, str]:
-        """Copy the image from the store; return it open for reading, and the SHA-256 that it should have."""
+    def _copied(self, making: int) -> tuple[int, published.Recorded]:
+        """Copy the image from the store; return it open for reading, and what was recorded of it."""
         name, kind = self._request.image, self._request.image.partition(".")[2]
         found = self._store.run(after(STORE_S), layout.find, "", layout.digest_of(name), kind, 0.0)
         if found is None or found.invalid:
             raise self._failed(f"in the store {found.invalid if found else 'there is no such image'}")
-        if not (known := self._store.run(after(STORE_S), published.recorded_sha256, name)):
+        known = self._store.run(after(STORE_S), published.recorded, name)
+        if not known.sha256:
             problem = "its SHA-256 is not recorded yet: `warmstart images verify` and maintenance of the store do so"
             raise self._failed(problem)
         fd = os.open(COPY, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400, dir_fd=making)
@@ -222,21 +217,16 @@ class _Unpacking:
         for tree in evict(self._shelf, self._paths, keep, needed):
             self._evicted(tree)
 
-    def _listed(self, making: int, image: int, hasten: Callable[[], None]) -> tuple[int, int]:
-        """Return the number of files of the image, and their bytes."""
-        self._make_place(making)
-        done = self._alone(
-            making,
-            ["/bin/sh", "-c", _COUNT, "sh", UNSQUASHFS, "-processors", "1", "-lln", f"/proc/self/fd/{image}"],
-            deadline=after(LISTING_S),
-            keep=[image],
-            watch=hasten,
-        )
-        if done.status:
-            raise self._failed(f"unsquashfs can't list it: {done.complaint()}")
-        if not (counted := _COUNTED.fullmatch(done.stdout)):
-            raise self._failed("unsquashfs can't list it: it was not counted")
-        return int(counted[1]), int(counted[2])
+    def _listed(self, making: int, image: int, hasten: Callable[[], None]) -> Listing:
+        """Return how much the image has: its import did not say, or an earlier version of warmstart made it."""
+        done = self._alone(making, listing(image), deadline=after(LISTING_S), keep=[image], watch=hasten)
+        try:
+            found = listed(done)
+        except ImageInvalid as error:
+            raise self._failed(str(error.fields["problem"])) from error
+        if not found.files:
+            raise self._failed("nobody has counted its files: that takes mawk or gawk")
+        return found
 
     def _make_place(self, making: int) -> None:
         account = self._policy.import_user
@@ -290,7 +280,7 @@ class _Unpacking:
                 [*limits, *argv],
                 deadline=deadline,
                 identity=self._policy.import_user,
-                env={"MALLOC_ARENA_MAX": "2", "TZ": "UTC0"},  # else a listing looks for /etc/localtime at each line
+                env={"MALLOC_ARENA_MAX": "2", **ENVIRONMENT},
                 cwd="/",
                 mounts=mounts,
                 keep=keep,

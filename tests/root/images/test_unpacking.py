@@ -18,6 +18,7 @@ from warmstart.host import process
 from warmstart.host.client import hashed_in_child, sync_in_child
 from warmstart.host.deadline import Deadline
 from warmstart.images import unpacking
+from warmstart.images.store.published import Recorded
 from warmstart.images.unpacked import Unpacked
 
 
@@ -66,7 +67,7 @@ def test_it_is_fast_from_the_first_byte_on_while_somebody_waits(
     monkeypatch.setattr(process, "set_idle", priorities.append)
     copied = unpacking._Unpacking._copied
 
-    def copying(self: unpacking._Unpacking, making: int) -> tuple[int, str]:
+    def copying(self: unpacking._Unpacking, making: int) -> tuple[int, Recorded]:
         found.append(priorities[-1])
         return copied(self, making)
 
@@ -201,6 +202,21 @@ def test_no_more_than_the_policy_says_is_kept(site: ShelfSite) -> None:
     assert sorted(tree.name for tree in site.trees()) == sorted(key.tree for key in (keys[0], keys[3], single))
     assert [event["reason"] for event in site.site.events("image.tree-evicted")] == ["above images.unpack.keep"] * 2
     assert site.left() == []
+
+
+def test_what_an_image_has_is_known_since_its_import(site: ShelfSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not listed once more. What has more is ended, and what needs more than is kept is not begun."""
+    monkeypatch.setattr(unpacking._Unpacking, "_listed", lambda *_: pytest.fail("it was listed"))
+    key = site.publish(site.image(), files=3, unpacked=15)
+    assert (site.ask(key), site.unpack(key)) == ("", 0)
+    (tree,) = site.trees()
+    assert (tree.about.files, tree.about.bytes) == (3, 15 + 3 * unpacking.PER_FILE)
+    more = site.publish(site.image("more", **{str(number): "x" for number in range(9)}), files=3, unpacked=9)
+    assert (site.ask(more), site.unpack(more)) == ("", 0)
+    assert "more than its listing says" in site.problem()
+    larger = site.publish(site.image("larger"), files=3, unpacked=1 << 60)
+    assert (site.ask(larger, 5002), site.unpack(larger)) == ("", 0)
+    assert [found.name for found in site.trees()] == [tree.name]
 
 
 def test_a_larger_image_than_is_kept_is_not_unpacked(site: ShelfSite) -> None:

@@ -363,7 +363,7 @@ def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str)
     with work.errors():
         size = os.fstat(fd).st_size
     flight.tell("checking it", total=size)
-    verify.check_listing(fd, site.validator, deadline)
+    listing = verify.check_listing(fd, site.validator, deadline)
     evicted = _make_room(flight, size, site.charged)
     flight.tell("publishing it", total=size)
     draft = ImageDraft(
@@ -375,6 +375,8 @@ def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str)
         node=site.requester.node,
         job_id=site.requester.job_id,
         charged=site.charged,
+        files=listing.files,
+        unpacked=listing.bytes,
     )
     name = image_name(digest, query.kind)
     site.store.run_with(fd, deadline, published.publish_image, site.store.path, fd, name, draft, flight.writer)

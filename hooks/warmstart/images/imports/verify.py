@@ -1,4 +1,4 @@
-"""Check that every inode and directory of an image can be read (depth `list`), before it is published.
+"""Check that every inode and directory of an image can be read (depth `list`), before it is published, and count them.
 
 The parser is unsquashfs. It runs as the validator, without network, privileges or writes to files, on a descriptor of
 the inode that will be copied. docs/reference/images.md says what each depth catches; the others are
@@ -6,6 +6,9 @@ the inode that will be copied. docs/reference/images.md says what each depth cat
 """
 
 from __future__ import annotations
+
+import re
+from typing import NamedTuple
 
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
@@ -15,24 +18,57 @@ from warmstart.images.squashfs import ImageInvalid
 UNSQUASHFS = "/usr/bin/unsquashfs"
 PRLIMIT = "/usr/bin/prlimit"
 MOST_MEMORY = 4 << 30  # bytes
+# Prints how many files and bytes an image has. A hostile name may add lines, and so only more; what no number of bytes
+# can be ends it. A shell that reads lines takes as long as unsquashfs; `awk` may be a link to where nobody can see.
+_COUNT = """awk=$(command -v mawk || command -v gawk) || exec "$@" >/dev/null
+{ "$@" || echo failed; } | LC_ALL=C $awk '
+    $0 == "failed" { status = 1; exit }
+    length($3) > 16 { status = 3; exit }
+    $3 ~ /^[0-9]+$/ { bytes += $3 }
+    END { if (!status && bytes >= 1e18) status = 3; if (status) exit status; printf "%d %.0f\\n", NR, bytes }'"""
+_COUNTED = re.compile(rb"(\d{1,18}) (\d{1,18})\n")
+_TOO_MANY = 3  # the status
 
 
-def check_listing(fd: int, validator: Identity, deadline: Deadline) -> None:
-    """Raise `ImageInvalid`, with the last line of unsquashfs's stderr, unless it can list the whole image.
+class Listing(NamedTuple):
+    """How much an image has."""
 
-    The path in /proc opens the inode itself, which the validator can read because its mode is 0444. For each name it
-    would look up an owner and read the time zone's file: neither is needed.
+    files: int  # with directories; 0 if nobody has counted
+    bytes: int  # of all its files
+
+
+def listing(fd: int) -> list[str]:
+    """Return the command that lists an open image for `listed`.
+
+    The path in /proc opens the inode itself, which an account can read because its mode is 0444. For each name
+    unsquashfs would look up an owner, and read the time zone's file (`ENVIRONMENT`): neither is needed.
     """
+    return ["/bin/sh", "-c", _COUNT, "sh", UNSQUASHFS, "-processors", "1", "-lln", f"/proc/self/fd/{fd}"]
+
+
+ENVIRONMENT = {"TZ": "UTC0"}
+
+
+def listed(completed: process.CompletedProgram) -> Listing:
+    """Return what the command of `listing` has counted: nothing without mawk or gawk.
+
+    Raises `ImageInvalid`, with the last line of unsquashfs's stderr, unless it could list the whole image.
+    """
+    if completed.status:
+        problem = "more bytes than a disk can have" if completed.status == _TOO_MANY else completed.complaint()
+        raise ImageInvalid(problem=f"unsquashfs can't list it: {problem}")
+    counted = _COUNTED.fullmatch(completed.stdout)
+    return Listing(int(counted[1]), int(counted[2])) if counted else Listing(0, 0)
+
+
+def check_listing(fd: int, validator: Identity, deadline: Deadline) -> Listing:
+    """List an image, and return how much it has; raises as `listed`."""
     completed = process.run_alone(
-        [
-            PRLIMIT, f"--as={MOST_MEMORY}", "--fsize=0", "--core=0", "--",
-            UNSQUASHFS, "-processors", "1", "-lln", f"/proc/self/fd/{fd}",
-        ],
+        [PRLIMIT, f"--as={MOST_MEMORY}", "--fsize=0", "--core=0", "--", *listing(fd)],
         deadline=deadline,
         identity=validator,
-        env={"TZ": "UTC0"},
+        env=ENVIRONMENT,
         cwd="/",
         keep=[fd],
-    )  # fmt: skip
-    if completed.status != 0:
-        raise ImageInvalid(problem=f"unsquashfs can't list it: {completed.complaint()}")
+    )
+    return listed(completed)

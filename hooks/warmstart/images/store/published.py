@@ -101,6 +101,8 @@ class ImageDraft(NamedTuple):
     node: str
     job_id: int
     charged: Charged
+    files: int = 0  # that it unpacks to; 0 if nobody has counted
+    unpacked: int = 0  # bytes of these
 
 
 class Published(NamedTuple):
@@ -109,6 +111,14 @@ class Published(NamedTuple):
     size: int  # bytes
     sha256: str  # hexadecimal
     first: bool  # False: another publisher was first, and its image stays
+
+
+class Recorded(NamedTuple):
+    """What is known of an image before it is unpacked. The numbers may be wrong."""
+
+    sha256: str  # hexadecimal; "" as long as it is not recorded
+    files: int  # 0 if nobody has counted
+    unpacked: int  # bytes
 
 
 class ImageProducer(NamedTuple):
@@ -259,10 +269,13 @@ def copy_out(path: str, target: int) -> str:
     return ""
 
 
-def recorded_sha256(store: str, name: str) -> str:
-    """Return the SHA-256 of what was published, "" as long as it is not recorded."""
-    known = read_metadata(os.path.join(store, IMAGES, name + META)).get("sha256")
-    return known if isinstance(known, str) else ""
+def recorded(store: str, name: str) -> Recorded:
+    """Return what was recorded of an image when it was published."""
+    known = read_metadata(os.path.join(store, IMAGES, name + META))
+    sha256, files, unpacked = known.get("sha256"), known.get("files"), known.get("unpacked")
+    if not (isinstance(files, int) and isinstance(unpacked, int) and files > 0 and unpacked >= 0):
+        files = unpacked = 0
+    return Recorded(sha256 if isinstance(sha256, str) else "", files, unpacked)
 
 
 def check_bytes(store: str, name: str, writer: str, again: bool = False) -> ByteCheck:

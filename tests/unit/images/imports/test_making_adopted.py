@@ -18,11 +18,12 @@ from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.images.imports import making, verify
 from warmstart.images.imports.making import Flight
+from warmstart.images.imports.verify import Listing
 from warmstart.images.query import Obtained, Site, query_by_rules
 from warmstart.images.reference import parse
 from warmstart.images.scratch import Scratch
 from warmstart.images.squashfs import ImageInvalid
-from warmstart.images.store import eviction
+from warmstart.images.store import eviction, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import Charged, digest_of
 
@@ -49,7 +50,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
             yield Scratch(str(tmp_path / "work"), fd, CAPS)
 
     monkeypatch.setattr(making, "_scratch", work)
-    monkeypatch.setattr(verify, "check_listing", lambda *_: None)
+    monkeypatch.setattr(verify, "check_listing", lambda *_: Listing(3, 9000))
     with ImageStoreClient.of(Identity("me", os.getuid(), os.getgid()), str(tmp_path / "store")) as store:
         yield image_site.site(tmp_path / "store", tmp_path / "workspace")._replace(store=store)
 
@@ -69,6 +70,7 @@ def test_an_image_is_adopted(site: Site, theirs: Path, tmp_path: Path) -> None:
     assert (found.how, found.digest, Path(found.path).read_bytes()) == ("adopted", f"adopted:{HEX}", image())
     assert digest_of(found.name) == found.digest
     assert making.obtain(TAG, site, after(30)).path == found.path
+    assert published.recorded(site.store.path, found.name)[1:] == (3, 9000)
     assert list((tmp_path / "work").iterdir()) == []
 
 

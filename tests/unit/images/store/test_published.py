@@ -37,6 +37,8 @@ DRAFT = ImageDraft(
     node="n1",
     job_id=7,
     charged=NOBODY._replace(user="alice"),
+    files=3,
+    unpacked=9000,
 )
 
 
@@ -108,12 +110,32 @@ def test_publishes_the_bytes_and_what_is_known(store: Path, source: int) -> None
         ("published", 1e9),
         ("node", "n1"),
         ("job_id", 7),
+        ("files", 3),
+        ("unpacked", 9000),
         ("user", "alice"),
         ("uid", -1),
         ("account", ""),
         ("size", 4096),
         ("sha256", sha256),
     ]
+
+
+@pytest.mark.parametrize(
+    ("known", "found"),
+    [
+        ({"sha256": "ab", "files": 3, "unpacked": 9000}, ("ab", 3, 9000)),
+        ({"sha256": "ab"}, ("ab", 0, 0)),
+        ({"files": 3, "unpacked": 9000}, ("", 3, 9000)),
+        ({"sha256": 7, "files": "3", "unpacked": 9000}, ("", 0, 0)),
+        ({"sha256": "ab", "files": -3, "unpacked": 9000}, ("ab", 0, 0)),
+        ({"sha256": "ab", "files": 3, "unpacked": -1}, ("ab", 0, 0)),
+    ],
+)
+def test_what_was_recorded_is_read(store: Path, known: dict[str, object], found: tuple[str, int, int]) -> None:
+    """An earlier version of warmstart recorded less; what nobody writes counts as nothing."""
+    (store / "images").mkdir()
+    (store / "images" / f"{NAME}.json").write_text(json.dumps(known))
+    assert published.recorded(str(store), NAME) == found
 
 
 def test_the_first_one_stays(store: Path, source: int) -> None:

@@ -1,0 +1,61 @@
+"""How much an image has, as its listing says."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from warmstart.host.process import CompletedProgram
+from warmstart.images.imports import verify
+from warmstart.images.imports.verify import Listing
+from warmstart.images.squashfs import ImageInvalid
+
+LINE = b"-rw-r--r-- 0/0                %s 2026-11-27 07:25 squashfs-root/%s\n"
+
+
+def counted(tmp_path: Path, listing: bytes, command: str = "cat", path: str = "") -> CompletedProgram:
+    """Count a listing, with the programs in `path`."""
+    (tmp_path / "listing").write_bytes(listing)
+    argv = ["/bin/sh", "-c", verify._COUNT, "sh", f"/bin/{command}", str(tmp_path / "listing")]
+    environment = {"LC_ALL": "C.UTF-8", **({"PATH": path} if path else {})}
+    done = subprocess.run(argv, capture_output=True, check=False, env=environment)
+    return CompletedProgram(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("listing", "found"),
+    [
+        (LINE % (b"3", b"a") + LINE % (b"4", b"b c"), (2, 7)),
+        (LINE % (b"5", b"in\xff\xfelatin"), (1, 5)),
+        (LINE % (b"5", b"two\nlines -9 -9 7 x"), (2, 5)),
+        (b"crw-r--r-- 0/0             1,  3 2026-11-27 07:25 squashfs-root/null\n", (1, 0)),
+        (LINE % (b"-9", b"a"), (1, 0)),
+    ],
+)
+def test_what_a_listing_says_is_counted(tmp_path: Path, listing: bytes, found: tuple[int, int]) -> None:
+    """Whatever the names are, no file counts less than it has."""
+    assert verify.listed(counted(tmp_path, listing)) == found
+
+
+@pytest.mark.parametrize("listing", [LINE % (b"9" * 17, b"a"), (LINE % (b"9" * 16, b"a")) * 200])
+def test_more_bytes_than_there_can_be_are_not_counted(tmp_path: Path, listing: bytes) -> None:
+    """A sum that is too large for the shell would be a small one."""
+    with pytest.raises(ImageInvalid, match="more bytes than a disk can have"):
+        verify.listed(counted(tmp_path, listing))
+
+
+def test_a_listing_that_fails_is_not_counted(tmp_path: Path) -> None:
+    """Its beginning is no count."""
+    with pytest.raises(ImageInvalid, match=r"unsquashfs can't list it: .*Not a directory"):
+        verify.listed(counted(tmp_path, b"", "rmdir"))
+
+
+@pytest.mark.parametrize(("command", "status"), [("cat", 0), ("false", 1)])
+def test_without_a_program_that_counts_it_is_only_listed(tmp_path: Path, command: str, status: int) -> None:
+    """An image is no worse for what a node lacks."""
+    done = counted(tmp_path, LINE % (b"3", b"a"), command, path="/nonexistent")
+    assert (done.status, done.stdout) == (status, b"")
+    if not status:
+        assert verify.listed(done) == Listing(0, 0)
