@@ -4,10 +4,10 @@
                         └─▶ hash the copy ──────────────────────────────────┘
 
 Whoever waits has the tree once that is said. So a child hashes meanwhile, and the whole tree is measured afterwards.
-How much room it takes is known since its import, or it is listed first. Root copies,
-counts and renames. unsquashfs lists and unpacks, as the import account, without network, in a mount namespace that
-holds its own directory and the system's programs. Nobody but root can enter what is above that directory, so when that
-namespace ends nobody can reach what is in it. The kernel parses nothing of the image.
+How much room it takes is known since its import, or it is listed first. Root copies, counts and renames. unsquashfs
+lists and unpacks, as the import account, without network, in a mount namespace that holds its own directory and the
+system's programs. Nobody but root can enter what is above that directory, so when that namespace ends nobody can reach
+what is in it. The kernel parses nothing of the image.
 
 What is unpacked has one owner and one group, and no extended attributes: `user.overlay.*` would have a meaning for an
 overlay above it. Set-id bits and device files, which an account without rights cannot make, are left out.
