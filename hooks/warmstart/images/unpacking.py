@@ -3,11 +3,12 @@
     copy from the store ─▶ make and reserve room ─▶ unpack ─▶ compare its hash ─▶ say so ─▶ syncfs ─▶ rename
                         └─▶ hash the copy ──────────────────────────────────┘
 
-Whoever waits has the tree once that is said. So a child hashes meanwhile, and the whole tree is measured afterwards.
-How much room it takes is known since its import, or it is listed first. Root copies, counts and renames. unsquashfs
-lists and unpacks, as the import account, without network, in a mount namespace that holds its own directory and the
-system's programs. Nobody but root can enter what is above that directory, so when that namespace ends nobody can reach
-what is in it. The kernel parses nothing of the image.
+Whoever waits has the tree once that is said. So a child hashes meanwhile, and the whole tree is measured afterwards,
+and goes to the disk a moment later: what a container that starts has written would be queued behind it, and enroot's
+hooks, which replace files, wait until such a file is written. How much room it takes is known since its import, or it
+is listed first. Root copies, counts and renames. unsquashfs lists and unpacks, as the import account, without network,
+in a mount namespace that holds its own directory and the system's programs. Nobody but root can enter what is above
+that directory, so when that namespace ends nobody can reach what is in it. The kernel parses nothing of the image.
 
 What is unpacked has one owner and one group, and no extended attributes: `user.overlay.*` would have a meaning for an
 overlay above it. Set-id bits and device files, which an account without rights cannot make, are left out.
@@ -56,6 +57,7 @@ LISTING_S = 600.0
 SLOWEST = 4 << 20  # bytes per second, below which unpacking is given up
 AT_LEAST_S = 1800.0
 SYNC_S = 1800.0
+START_S = 2.0  # in which containers that waited start
 REMOVAL_S = 600.0
 LOCK_S = 10.0
 MOST_PROCESSORS = 8  # each has caches and a stack, and memory is limited
@@ -118,6 +120,11 @@ def unpack(
             return None
         with _claimed(shelf, work.name, paths, request.reference) as making:
             about = work.run(making, lambda: hasten(is_awaited(shelf, work.name)))
+            was_awaited = is_awaited(shelf, work.name)
+            replace_file(making, ABOUT, json.dumps(about._asdict()).encode(), 0o600, durable=False)
+            if was_awaited:
+                time.sleep(START_S)
+            hasten(is_awaited(shelf, work.name))
             work.measure(making, about)
             sync_in_child(making, after(SYNC_S))
             with _locked(shelf):
@@ -149,7 +156,7 @@ class _Unpacking:
         self._evicted = evicted
 
     def run(self, making: int, hasten: Callable[[], None]) -> About:
-        """Fill the directory `making`. The last that it writes there is `ABOUT`."""
+        """Fill the directory `making`, for which `ABOUT` is missing yet."""
         image, known = self._copied(making)
         try:
             packed = os.fstat(image).st_size
@@ -162,7 +169,7 @@ class _Unpacking:
         finally:
             os.close(image)
         os.unlink(COPY, dir_fd=making)
-        about = About(
+        return About(
             *self._request[:3],
             self._request.job.user,
             self._request.job.uid,
@@ -171,8 +178,6 @@ class _Unpacking:
             time.time(),
             packed,
         )
-        replace_file(making, ABOUT, json.dumps(about._asdict()).encode(), 0o600, durable=False)
-        return about
 
     def _filled(self, making: int, image: int, known: Listing, hasten: Callable[[], None]) -> Listing:
         """Unpack what is `known` to be in the image, or listed; return which of both."""

@@ -6,8 +6,9 @@ import errno
 import os
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,7 @@ def test_it_is_fast_from_the_first_byte_on_while_somebody_waits(
 
     found: list[bool] = []
     monkeypatch.setattr(unpacking._Unpacking, "_copied", copying)
+    monkeypatch.setattr(unpacking, "START_S", 0)
     assert site.ask(key) == ""
     with site.awaited(key):
         assert site.unpack(key) == 0
@@ -96,6 +98,33 @@ def test_who_waits_has_a_tree_before_it_is_on_the_disk(site: ShelfSite, monkeypa
     os.close(tree.open())
     assert (site.shelf / key.tree / "tree/usr/greeting").exists()
     assert site.left() == []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_disk_is_left_to_containers_that_waited(
+    site: ShelfSite, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """They start while the tree is in memory. Where nobody waited it goes to the disk at once."""
+    key, done = site.publish(site.image()), list[str]()
+    measured, sleeps = unpacking._Unpacking.measure, time.sleep
+
+    def sleep(seconds: float) -> None:
+        if seconds == unpacking.START_S:
+            assert site.take(key)
+            done.append("pause")
+        else:
+            sleeps(seconds)
+
+    def measure(self: unpacking._Unpacking, making: int, about: unpacking.About) -> None:
+        done.append("measure")
+        measured(self, making, about)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(unpacking._Unpacking, "measure", measure)
+    assert site.ask(key) == ""
+    with site.awaited(key) if waits else nullcontext():
+        assert site.unpack(key) == 0
+    assert done == [*(["pause"] if waits else []), "measure"]
 
 
 def test_nobody_has_a_tree_before_its_image_is_found_to_be_good(
