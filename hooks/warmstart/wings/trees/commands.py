@@ -106,8 +106,8 @@ def list_trees(installation: Installation, /, user: str | None, listing: Listing
     """List packed copies of trees, those of one tree after each other, the youngest of them last.
 
     STATE is `older` for a copy that no job is shown any more, since the tree has changed and was packed again. Whether
-    the newest one is current, `show` finds out. Users are told which trees their own jobs that are over had, and HOW
-    the last of them read it.
+    the newest one is current, `show` finds out. What waits on this host to be packed is named below the list. Users are
+    told which trees their own jobs that are over had, and HOW the last of them read it.
 
     Exit status: 0 listed; 1 there are none; 2 no policy, or the store fails.
     """
@@ -119,6 +119,8 @@ def list_trees(installation: Installation, /, user: str | None, listing: Listing
         return
     rows, failures = _rows(installation, "", user)
     listing.of(COLUMNS).show(row.fields() for row in rows)
+    for tree in sorted({item.request.tree for _, item in _waiting(installation, "", user)}):
+        warn(f"{tree} waits on this host to be packed: `warmstart trees show` has more")
     for failure in failures:
         warn(str(failure))
     if failures:
@@ -349,12 +351,12 @@ def _looked(row: _Row, policy: Policy) -> _Row:
 
 
 def _waiting(installation: Installation, tree: str, user: str | None) -> list[tuple[str, Waiting]]:
-    """Return what waits on this host's nodes to be packed of a tree, for one user or all."""
+    """Return what waits on this host's nodes to be packed of a tree, or of all, for one user or all."""
     return [
         (node, item)
         for node in installation.nodes()
         for item in requests.waiting(installation.node(node))
-        if item.request.tree == tree and user in (None, item.request.user)
+        if tree in ("", item.request.tree) and user in (None, item.request.user)
     ]
 
 

@@ -133,6 +133,9 @@ def test_what_waits_to_be_packed_is_shown(copied: Copied) -> None:
     found = copied.site.json("trees", "show", str(other))
     assert (found["copies"], [item["next"] for item in found["waiting"]]) == ([], [0.0])
     assert "now" in copied.site.command("trees", "show", str(other)).stdout
+    listed = copied.site.command("trees", "list")
+    assert [line.split()[1] for line in listed.stderr.splitlines()] == [str(copied.tree), str(other)]
+    assert "waits" not in copied.site.command("trees", "list", "--user", "bob").stderr
 
 
 def test_a_tree_is_packed_anew_though_nothing_shows_a_change(copied: Copied) -> None:
