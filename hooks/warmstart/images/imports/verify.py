@@ -19,15 +19,17 @@ UNSQUASHFS = "/usr/bin/unsquashfs"
 PRLIMIT = "/usr/bin/prlimit"
 MOST_MEMORY = 4 << 30  # bytes
 # Prints how many files and bytes an image has. A hostile name may add lines, and so only more; what no number of bytes
-# can be ends it. A shell that reads lines takes as long as unsquashfs; `awk` may be a link to where nobody can see.
+# can be ends it. A program that dies may have begun a line. A shell that reads lines takes as long as unsquashfs; `awk`
+# may be a link to where nobody can see.
 _COUNT = """awk=$(command -v mawk || command -v gawk) || exec "$@" >/dev/null
-{ "$@" || echo failed; } | LC_ALL=C $awk '
+{ "$@" || printf '\\nfailed\\n'; } | LC_ALL=C $awk '
     $0 == "failed" { status = 1; exit }
     length($3) > 16 { status = 3; exit }
     $3 ~ /^[0-9]+$/ { bytes += $3 }
     END { if (!status && bytes >= 1e18) status = 3; if (status) exit status; printf "%d %.0f\\n", NR, bytes }'"""
 _COUNTED = re.compile(rb"(\d{1,18}) (\d{1,18})\n")
 _TOO_MANY = 3  # the status
+ENVIRONMENT = {"TZ": "UTC0"}  # of the command
 
 
 class Listing(NamedTuple):
@@ -44,9 +46,6 @@ def listing(fd: int) -> list[str]:
     unsquashfs would look up an owner, and read the time zone's file (`ENVIRONMENT`): neither is needed.
     """
     return ["/bin/sh", "-c", _COUNT, "sh", UNSQUASHFS, "-processors", "1", "-lln", f"/proc/self/fd/{fd}"]
-
-
-ENVIRONMENT = {"TZ": "UTC0"}
 
 
 def listed(completed: process.CompletedProgram) -> Listing:

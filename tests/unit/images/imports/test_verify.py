@@ -52,6 +52,12 @@ def test_a_listing_that_fails_is_not_counted(tmp_path: Path) -> None:
         verify.listed(counted(tmp_path, b"", "rmdir"))
 
 
+def test_a_listing_that_breaks_off_within_a_line_is_not_counted(tmp_path: Path) -> None:
+    """As where unsquashfs crashes: what it has written ends at a multiple of its buffer's size."""
+    with pytest.raises(ImageInvalid, match="unsquashfs can't list it"):
+        verify.listed(counted(tmp_path, b"printf '%s' '-rw-r--r-- 0/0 3 2026'; kill -SEGV $$", "sh"))
+
+
 @pytest.mark.parametrize(("command", "status"), [("cat", 0), ("false", 1)])
 def test_without_a_program_that_counts_it_is_only_listed(tmp_path: Path, command: str, status: int) -> None:
     """An image is no worse for what a node lacks."""
