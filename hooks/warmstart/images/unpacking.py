@@ -57,7 +57,7 @@ LISTING_S = 600.0
 SLOWEST = 4 << 20  # bytes per second, below which unpacking is given up
 AT_LEAST_S = 1800.0
 SYNC_S = 1800.0
-START_S = 2.0  # in which containers that waited start
+START_S = 2.0  # in which containers that waited start, before the disk is busy
 REMOVAL_S = 600.0
 LOCK_S = 10.0
 MOST_PROCESSORS = 8  # each has caches and a stack, and memory is limited
@@ -156,7 +156,7 @@ class _Unpacking:
         self._evicted = evicted
 
     def run(self, making: int, hasten: Callable[[], None]) -> About:
-        """Fill the directory `making`, for which `ABOUT` is missing yet."""
+        """Fill the directory `making`; return what its `ABOUT`, which the caller writes, is to say."""
         image, known = self._copied(making)
         try:
             packed = os.fstat(image).st_size
@@ -180,7 +180,7 @@ class _Unpacking:
         )
 
     def _filled(self, making: int, image: int, known: Listing, hasten: Callable[[], None]) -> Listing:
-        """Unpack what is `known` to be in the image, or listed; return which of both."""
+        """Unpack the image; return how much it has, as is `known` since its import, or else as it is listed."""
         self._make_place(making)
         files, size = found = known if known.files else self._listed(making, image, hasten)
         needed = size + files * PER_FILE + SLACK
@@ -230,7 +230,7 @@ class _Unpacking:
         except ImageInvalid as error:
             raise self._failed(str(error.fields["problem"])) from error
         if not found.files:
-            raise self._failed("nobody has counted its files: that takes mawk or gawk")
+            raise self._failed("its files cannot be counted: neither mawk nor gawk is installed")
         return found
 
     def _make_place(self, making: int) -> None:

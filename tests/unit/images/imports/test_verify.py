@@ -41,7 +41,7 @@ def test_what_a_listing_says_is_counted(tmp_path: Path, listing: bytes, found: t
 
 @pytest.mark.parametrize("listing", [LINE % (b"9" * 17, b"a"), (LINE % (b"9" * 16, b"a")) * 200])
 def test_more_bytes_than_there_can_be_are_not_counted(tmp_path: Path, listing: bytes) -> None:
-    """A sum that is too large for the shell would be a small one."""
+    """A sum that overflows would be taken for a small one."""
     with pytest.raises(ImageInvalid, match="more bytes than a disk can have"):
         verify.listed(counted(tmp_path, listing))
 
