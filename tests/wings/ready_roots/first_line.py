@@ -5,9 +5,10 @@
 Run it as `tools.real` (CONTRIBUTING.md). The image has the /usr of this root file system, with copies of it `--mib` in
 all; Python there imports `--modules`. The store has the image, but for `--stock`, which fetches it once more for each
 container. Prints a table of medians: milliseconds from `sbatch` until one container, or the last of `--many`, has its
-first line, and what the work in one takes then; and what the disk below /var/tmp has read and written by the end of the
-job, in MB. That disk has the store, too, and all that `--many` unpack at once. It should be an ext4 with a journal
-(tools.bench says why).
+first line, and what the work in one takes then; and in MB, how much more of its memory the node has in use at the end
+of that work than before, without what it can drop, and what the disk below /var/tmp has read and written by the end of
+the job. That disk has the store, too, and all that `--many` unpack at once; it should be an ext4 with a journal
+(tools.bench says why). A way that needs more room than it has starts one container only.
 """
 
 from __future__ import annotations
@@ -47,8 +48,13 @@ for n in 1 2 3; do /usr/bin/python3 -c "import {modules}" || exit; t import-$n; 
 for n in 1 2; do /usr/bin/find /usr -size +1000000000k; t walk-$n; done
 /usr/bin/find /usr -type f -exec /usr/bin/cat {{}} + >/dev/null; t read
 /usr/bin/rm -r /usr/share 2>/dev/null; t rm
-/usr/bin/cp -a /usr/lib/python3* /opt/; t install"""
+/usr/bin/cp -a /usr/lib/python3* /opt/; t install
+/usr/bin/cat /proc/meminfo"""
 LAST = "install"
+IN_USE = ("AnonPages:", "Shmem:")  # of /proc/meminfo, in KiB
+UNPACKED = 1.3  # bytes on the disk for each of the image's, with some to spare
+BY_PYXIS = "ours, unpacked by pyxis"
+STOCK = "stock"
 SECTOR = 512  # bytes, in /sys
 LINE = "echo at first $(/usr/bin/date +%s%N)"
 Times = dict[str, float]
@@ -76,23 +82,27 @@ def fill(root: Path, mib: int) -> None:
 
 def one(site: Site, image: str, work: str) -> Times:
     """Start a container, and work in it."""
-    began, marks = _started(site, image, work, 1)
-    if marks[-1][0] != LAST:  # a part of the work has failed
-        raise RuntimeError(marks)
+    before = _in_use(Path("/proc/meminfo").read_text())
+    began, output = _started(site, image, work, 1)
+    marks = _marks(output)
+    if not marks or marks[-1][0] != LAST:  # a part of the work has failed
+        raise RuntimeError(output)
     ends = [began, *(at for _, at in marks)]
-    return {f"one: {name}": (at - before) / 1e6 for (name, at), before in zip(marks, ends, strict=False)}
+    times = {f"one: {name}": (at - end) / 1e6 for (name, at), end in zip(marks, ends, strict=False)}
+    return times | {"one: MB in memory": (_in_use(output) - before) / 1e6}
 
 
 def several(site: Site, image: str, many: int) -> Times:
     """Start so many at once, in a job; return when the last one had its first line."""
-    began, marks = _started(site, image, LINE, many)
+    began, output = _started(site, image, LINE, many)
+    marks = _marks(output)
     if len(marks) != many:
-        raise RuntimeError(marks)
+        raise RuntimeError(output)
     return {f"{many}: last first": (max(at for _, at in marks) - began) / 1e6}
 
 
-def _started(site: Site, image: str, work: str, many: int) -> tuple[int, list[tuple[str, int]]]:
-    """Run a batch job with so many containers; return when it was submitted, and what they said.
+def _started(site: Site, image: str, work: str, many: int) -> tuple[int, str]:
+    """Run a batch job with so many containers; return when it was submitted, and its output.
 
     A batch script starts as soon as the prolog is over. srun, where it asks for the job itself, looks for that after
     0.1, 1.1, 2.6 and 4.6 seconds.
@@ -102,15 +112,17 @@ def _started(site: Site, image: str, work: str, many: int) -> tuple[int, list[tu
     began = time.time_ns()
     script = f"#!/bin/sh\n{step * many}wait\n"
     job = site.cluster.submit(script, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}")
-    ended = site.finish(job, deadline_s=1800)
-    if not (marks := _marks(ended.output)):
-        raise RuntimeError(ended.output)
-    return began, marks
+    return began, site.finish(job, deadline_s=1800).output
 
 
 def _marks(output: str) -> list[tuple[str, int]]:
     lines = [line.split() for line in output.splitlines()]
     return [(words[1], int(words[2])) for words in lines if words[:1] == ["at"]]
+
+
+def _in_use(meminfo: str) -> int:
+    """Return the bytes of the node's memory that nothing but their owner's end gives back."""
+    return sum(int(line.split()[1]) << 10 for line in meminfo.splitlines() if line.startswith(IN_USE))
 
 
 def on_disk(path: Path) -> tuple[int, int]:
@@ -123,10 +135,11 @@ def on_disk(path: Path) -> tuple[int, int]:
 
 def table(found: dict[str, list[Times]]) -> str:
     """Return the medians as a table in Markdown."""
-    names = [*next(iter(found.values()))[0]]
+    names = list(dict.fromkeys(name for rounds in found.values() for name in rounds[0]))
     rows = [["", *names], ["---"] * (len(names) + 1)]
     rows += [
-        [way, *(f"{median(times[name] for times in rounds):,.0f}" for name in names)] for way, rounds in found.items()
+        [way, *(f"{median(times[name] for times in rounds):,.0f}" if name in rounds[0] else "" for name in names)]
+        for way, rounds in found.items()
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -146,23 +159,26 @@ def _stock(site: Site, options: str) -> Iterator[None]:
 
 
 def measure(  # noqa: PLR0917 - what is measured, and how often
-    site: Site, image: str, work: str, rounds: int, many: int, stock: bool
+    site: Site, image: str, work: str, rounds: int, many: int, size: int, stock: bool
 ) -> dict[str, list[Times]]:
-    """Run each way in turns."""
+    """Run each way in turns, with an image of that many bytes."""
     ways: dict[str, Callable[[], AbstractContextManager[None]]] = {
-        "ours, unpacked by pyxis": partial(_ours, site, False, ""),
+        BY_PYXIS: partial(_ours, site, False, ""),
         "ours, use_squashfuse": partial(_ours, site, False, SQUASHFUSE),
         "ours, the node's tree, first": partial(_ours, site, True, SQUASHFUSE),
         "ours, the node's tree, later": partial(_ours, site, True, SQUASHFUSE),
     }
     if stock:
-        ways |= {"stock": partial(_stock, site, ""), "stock, use_squashfuse": partial(_stock, site, SQUASHFUSE)}
+        ways |= {STOCK: partial(_stock, site, ""), f"{STOCK}, use_squashfuse": partial(_stock, site, SQUASHFUSE)}
     found: dict[str, list[Times]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
             with way():
                 times: Times = {}
-                starts = {"one": partial(one, site, image, work), str(many): partial(several, site, image, many)}
+                starts = {"one": partial(one, site, image, work)}
+                room = shutil.disk_usage(site.cluster.base).free
+                if not name.startswith((BY_PYXIS, STOCK)) or many * size * UNPACKED < room:
+                    starts[str(many)] = partial(several, site, image, many)
                 for which, start in starts.items():
                     if name.endswith("first"):
                         shutil.rmtree(site.cluster.base / "shelf", ignore_errors=True)
@@ -199,7 +215,7 @@ def main() -> int:
         shutil.copy(cluster.prefix / "share/warmstart/enroot" / HOOK, HOOKS)
         try:
             work = WORK.format(modules=options.modules)
-            found = measure(site, image, work, options.rounds, options.many, options.stock)
+            found = measure(site, image, work, options.rounds, options.many, options.mib << 20, options.stock)
         finally:
             (HOOKS / HOOK).unlink()
     say(f"\nMedians of {options.rounds} rounds, an image of {options.mib} MiB, in ms:\n\n{table(found)}")
