@@ -3,12 +3,13 @@
     python -m tests.wings.ready_roots.first_line [--mib N] [--modules NAME,...] [--rounds N] [--many N] [--stock]
 
 Run it as `tools.real` (CONTRIBUTING.md). The image has the /usr of this root file system, with copies of it `--mib` in
-all; Python there imports `--modules`. The store has the image, but for `--stock`, which fetches it once more for each
-container. Prints a table of medians: milliseconds from `sbatch` until one container, or the last of `--many`, has its
-first line, and what the work in one takes then; and in MB, how much more of its memory the node has in use at the end
-of that work than before, without what it can drop, and what the disk below /var/tmp has read and written by the end of
-the job. That disk has the store, too, and all that `--many` unpack at once; it should be an ext4 with a journal
-(tools.bench says why). A way that needs more room than it has starts one container only.
+all; Python there imports `--modules`. The store has the image. With `--stock` pyxis alone starts containers, too: it
+fetches the image for each, and with its caching importer, which starts from squashfuse, for the first one. Prints a
+table of medians: milliseconds from `sbatch` until one container, or the last of `--many`, has its first line, and what
+the work in one takes then; and in MB, how much more of its memory the node has in use at the end of that work than
+before, without what it can drop, and what the disk below /var/tmp has read and written by the end of the job. That disk
+has the store, too, and all that `--many` unpack at once; it should be an ext4 with a journal (tools.bench says why). A
+way that needs more room than it has starts one container only.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.cluster.registry import Registry
 from tests.cluster.site import Site
 from tests.wings.ready_roots.real import HOOKS
 from tools.real.__main__ import plugged, push, set_up_enroot
-from tools.real.starts import peer, say
+from tools.real.starts import CACHING, peer, say
 from warmstart.wings.ready_roots.checks import HOOK
 
 RULES = """\
@@ -55,6 +56,7 @@ IN_USE = ("AnonPages:", "Shmem:")  # of /proc/meminfo, in KiB
 UNPACKED = 1.3  # bytes on the disk for each of the image's, with some to spare
 BY_PYXIS = "ours, unpacked by pyxis"
 STOCK = "stock"
+STOCK_CACHING = "stock, caching_importer.sh, use_squashfuse"
 SECTOR = 512  # bytes, in /sys
 LINE = "echo at first $(/usr/bin/date +%s%N)"
 Times = dict[str, float]
@@ -158,6 +160,14 @@ def _stock(site: Site, options: str) -> Iterator[None]:
         yield
 
 
+def _forget(site: Site) -> None:
+    """Remove the layers and images that pyxis and enroot have kept for the user."""
+    uid = site.cluster.account(ALICE).uid
+    for layer in (site.cluster.base / f"enroot/{uid}/cache").iterdir():
+        layer.unlink()
+    shutil.rmtree(f"/tmp/pyxis-cache-{uid}", ignore_errors=True)
+
+
 def measure(  # noqa: PLR0917 - what is measured, and how often
     site: Site, image: str, work: str, rounds: int, many: int, size: int, stock: bool
 ) -> dict[str, list[Times]]:
@@ -169,19 +179,23 @@ def measure(  # noqa: PLR0917 - what is measured, and how often
         "ours, the node's tree, later": partial(_ours, site, True, SQUASHFUSE),
     }
     if stock:
-        ways |= {STOCK: partial(_stock, site, ""), f"{STOCK}, use_squashfuse": partial(_stock, site, SQUASHFUSE)}
+        caching = f"importer={CACHING} {SQUASHFUSE}"  # without an importer pyxis unpacks what is no file
+        ways |= {STOCK: partial(_stock, site, ""), STOCK_CACHING: partial(_stock, site, caching)}
     found: dict[str, list[Times]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
             with way():
+                site.finish(site.cluster.submit("#!/bin/sh\n", ALICE, "--nodelist=n1"))  # compiles the policy
                 times: Times = {}
                 starts = {"one": partial(one, site, image, work)}
                 room = shutil.disk_usage(site.cluster.base).free
-                if not name.startswith((BY_PYXIS, STOCK)) or many * size * UNPACKED < room:
+                if name not in {BY_PYXIS, STOCK} or many * size * UNPACKED < room:
                     starts[str(many)] = partial(several, site, image, many)
                 for which, start in starts.items():
                     if name.endswith("first"):
                         shutil.rmtree(site.cluster.base / "shelf", ignore_errors=True)
+                    if name == STOCK or which == "one":
+                        _forget(site)
                     before = on_disk(site.cluster.base)
                     times |= start()
                     site.cluster.wait_idle(300)
