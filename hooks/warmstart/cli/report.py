@@ -116,12 +116,14 @@ def _show(summary: Summary) -> None:
     known = f"{counted(saved.counted, 'image')}; {saved.unknown} without an estimate"
     compiling = summary.compiling
     hits = f"{counted(compiling.counted, 'hit')} on each node; {compiling.unknown} without an estimate"
-    by_running = summary.warm_by_running
+    returns, by_running = summary.returns, summary.warm_by_running
+    came_back = f"starts where the same user ran within a day; {returns.in_a_week} within a week; of {returns.starts}"
     added = format_size(sum(period.imported_bytes + period.published_bytes for period in summary.periods))
     _table(
         FIGURES,
         [
             ("job starts", summary.jobs, counted(summary.users, "user")),
+            ("came back to a node", returns.in_a_day, came_back),
             *(
                 (("warm by jobs that run", by_running, "began with what a job compiled that still ran"),)
                 if by_running

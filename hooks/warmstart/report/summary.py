@@ -16,9 +16,11 @@ some, only misses would be seen: its builds count as unknown, too.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 
 from warmstart import wing
@@ -47,6 +49,7 @@ LEAST_UNSETTLED, MOST_UNSETTLED = 3, 100  # jobs
 MOST_IMAGES = 2048
 MOST_DISTINCT = 1 << 16  # users and nodes that are told apart
 MOST_PERIODS = 4000  # days: ten years
+DAY = 86400.0  # seconds
 # In `cold`: nothing was there, or nothing was wanted.
 _NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh", SAMPLED})
 _HOOKS = frozenset({PROLOG, EPILOG, "job-container", *wing.programs()})
@@ -141,6 +144,17 @@ class Saved(NamedTuple):
     unknown: int  # those for which no import, or cold start, in the period tells it
 
 
+class Returns(NamedTuple):
+    """Starts of jobs on nodes, and how many of them came back: a hook had run there for a job of the same user.
+
+    What a node keeps of a user's is worth something to these.
+    """
+
+    starts: int
+    in_a_day: int
+    in_a_week: int  # those of a day, too
+
+
 class Entries(NamedTuple):
     """Entries of caches."""
 
@@ -172,6 +186,7 @@ class Summary(NamedTuple):
     jobs: int  # starts of jobs: a requeued job counts twice
     users: int
     nodes: int
+    returns: Returns
     profiles: tuple[Uses, ...]
     by_user: tuple[Uses, ...]
     sets: int  # caches of images that only steps name
@@ -283,6 +298,8 @@ class _Adding:
         self._first = self._last = ""
         self._runs = self._jobs = self._removed = self._evicted = self._fetched = 0
         self._users, self._nodes, self._clusters = (Tally[str](MOST_DISTINCT) for _ in range(3))
+        self._returns = Returns(0, 0, 0)
+        self._seen = dict[tuple[str, str, str], str]()  # cluster, node and user → `ts` of the last hook, latest last
         # By use, profile, and user or period.
         self._user_uses, self._period_uses = (Tally[tuple[str, ...]](MOST_DISTINCT) for _ in range(2))
         # By user, reason, and "unknown" if nobody saw whether it was used; and those of jobs without an end so far.
@@ -333,12 +350,26 @@ class _Adding:
             self._users.add(run.user)
             given = (bundle for seeding in run.seedings.values() for bundle in seeding.from_bundles)
             self._warm_by_running += any(bundle in self._of_running for bundle in given)
+        self._add_return(run)
         self._add_running(run)
         self._sets += bool(run.set_of)
         self._warm_sets += bool(run.set_of and run.warm)
         if run.hook == PROLOG or run.set_of:
             self._add_cold(run)
         self._settle_cold(run)
+
+    def _add_return(self, run: Run) -> None:
+        if not run.user or run.hook not in (PROLOG, EPILOG):
+            return
+        where = (run.cluster, run.node, run.user)
+        seen = self._seen.pop(where, "")
+        if run.hook == PROLOG:
+            after = _seconds(run.first) - _seconds(seen) if seen else math.inf
+            starts, in_a_day, in_a_week = self._returns
+            self._returns = Returns(starts + 1, in_a_day + (after <= DAY), in_a_week + (after <= 7 * DAY))
+        self._seen[where] = max(seen, run.last or run.first)
+        if len(self._seen) > MOST_DISTINCT:
+            del self._seen[next(iter(self._seen))]
 
     def _add_running(self, run: Run) -> None:
         if any(harvest.running for harvest in run.harvests) and len(self._of_running) < MOST_DISTINCT:
@@ -528,6 +559,7 @@ class _Adding:
             jobs=self._jobs,
             users=len(self._users),
             nodes=len(self._nodes),
+            returns=self._returns,
             profiles=_most_used(periods.by_profile, MOST_IMAGES),
             by_user=_most_used(users.by_whose, TOP),
             sets=self._sets,
@@ -571,6 +603,11 @@ def override_of(variables: Iterable[str]) -> str:
         f"`override: [{', '.join(sorted({*variables}))}]` in the jobs' rule ends that: it takes a directory of the "
         "user's own from them, which lasts, and it does not reach what a script or a program sets later"
     )
+
+
+def _seconds(timestamp: str) -> float:
+    """Return a `ts` (`audit.line.timestamp`) in epoch seconds."""
+    return datetime.fromisoformat(f"{timestamp.removesuffix('Z')}+00:00").timestamp()
 
 
 def in_units(counted: Counted) -> str:

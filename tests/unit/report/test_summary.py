@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import sample_log
 from warmstart.audit.runs import Failure, Harvest, ImageUse, Made, Run, Seeding, runs
-from warmstart.report.summary import Counted, Entries, Saved, SetByJobs, Summary, Uses, summarize
+from warmstart.report.summary import Counted, Entries, Returns, Saved, SetByJobs, Summary, Uses, summarize
 
 
 def prolog(**fields: object) -> Run:
@@ -40,6 +40,24 @@ def test_jobs_are_counted_on_their_first_node() -> None:
     """Users and nodes once each."""
     found = summarize([prolog(), prolog(head=False, node="n2"), prolog(user="bob")])
     assert (found.runs, found.jobs, found.users, found.nodes) == (3, 2, 2, 2)
+
+
+def test_starts_that_come_back_to_a_node() -> None:
+    """After the last hook of the same user there; another user, node or cluster is no return, nor is an epilog."""
+
+    def at(time: str, **fields: object) -> Run:
+        return prolog(first=f"{time}.000Z", last=f"{time}.500Z", **fields)
+
+    began = at("2026-01-01T00:00:00")
+    others = [at("2026-01-01T01:00:00", **other) for other in ({"user": "bob"}, {"node": "n2"}, {"cluster": "b"})]
+    ended = at("2026-01-01T12:00:00", hook="epilog")
+    within_a_day = at("2026-01-02T12:00:00", head=False)
+    within_a_week = at("2026-01-09T12:00:00")
+    later = at("2026-01-16T12:00:01")
+    assert summarize([began, *others, ended, within_a_day, within_a_week, later]).returns == Returns(7, 1, 2)
+    assert summarize([at("2026-01-01T00:00:00", user=""), at("2026-01-01T00:00:01", user="")]).returns == Returns(
+        0, 0, 0
+    )
 
 
 def test_a_start_that_is_warm_by_a_job_that_runs() -> None:
