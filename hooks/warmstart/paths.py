@@ -42,10 +42,10 @@ class Shown(NamedTuple):
     mode: str  # `ro` or `rw`
     whose: str  # who can change the names above the target: `root` alone, or the `job`, with whose rights it is opened
     source: str  # a path in the run's directory; NOTHING: what is at the target already
-    seen: str  # the directory that was at the target: device, inode, birth in nanoseconds (0: unknown); NOTHING: any;
+    seen: str  # what was at the target: device, inode, birth in nanoseconds (0: unknown); NOTHING: any;
     # or the image's file: device, inode
     target: str  # a path without links; made if it is missing and root's; NOTHING: a container's root, nowhere else
-    otherwise: str  # what the job is told where another directory is there, which is left as it is; NOTHING: no word
+    otherwise: str  # what the job is told where another one is there, which is left as it is; NOTHING: no word
 
 
 NOTHING = "-"  # in a field

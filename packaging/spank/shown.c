@@ -117,7 +117,7 @@ bool next_shown(char **list, struct shown *shown)
 	return false;
 }
 
-/* Return whether a directory is another than the prolog saw, if it said which. */
+/* Return whether a directory or file is another than the prolog saw, if it said which. */
 static bool is_another(int fd, const char *seen)
 {
 	uintmax_t device, inode, birth, born;
@@ -133,10 +133,11 @@ static bool is_another(int fd, const char *seen)
 	       (birth != 0 && (found.stx_mask & STATX_BTIME) != 0 && born != birth);
 }
 
-/* In the child: open a directory as the job's owner, and look at it: the file system may refuse root. */
+/* In the child: open a directory or file as the job's owner, and look at it: the file system may refuse root. The kernel
+ * mounts no file on a directory, and no directory on a file. */
 static void open_and_hand_over(const char *path, const char *seen, const struct owner *owner, int channel)
 {
-	struct how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = NO_LINKS};
+	struct how how = {.flags = O_PATH | O_CLOEXEC, .resolve = NO_LINKS};
 	int fd;
 
 	if (setgroups(owner->count, owner->groups) < 0 || setresgid(owner->gid, owner->gid, owner->gid) < 0 ||
@@ -148,7 +149,7 @@ static void open_and_hand_over(const char *path, const char *seen, const struct 
 	_exit(0);
 }
 
-/* Return whether a descriptor is of the directory at a path without links. Where the kernel lets processes be traced
+/* Return whether a descriptor is of what is at a path without links. Where the kernel lets processes be traced
  * that have changed their ids, the owner could have made the child hand over another. */
 static bool is_at(int fd, const char *path)
 {
@@ -193,7 +194,7 @@ int open_source(int run, const char *source)
 {
 	char name[NAME_MAX + 1];
 	size_t length;
-	int fd = openat(run, ".", O_PATH | O_DIRECTORY | O_CLOEXEC), next;
+	int fd = openat(run, ".", O_PATH | O_DIRECTORY | O_CLOEXEC), next, kind;
 
 	for (; fd >= 0 && *source != '\0'; source += strspn(source, "/")) {
 		length = strcspn(source, "/");
@@ -205,7 +206,8 @@ int open_source(int run, const char *source)
 		memcpy(name, source, length);
 		name[length] = '\0';
 		source += length;
-		next = openat(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		kind = *source == '\0' ? 0 : O_DIRECTORY; /* the last name may be a file's */
+		next = openat(fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC | kind);
 		close(fd);
 		fd = next;
 	}

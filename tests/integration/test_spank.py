@@ -16,6 +16,7 @@ from tests import spank
 from tests.cluster.accounts import ALICE
 from tests.support.requirements import unavailable
 from warmstart import view
+from warmstart.host import linux
 from warmstart.host.files import opened_dir
 from warmstart.paths import NOTHING, Shown
 
@@ -561,3 +562,33 @@ def test_a_job_from_a_host_without_the_plugin(site: Site) -> None:
     assert "unrecognized option" in refused.stderr
     job_id = site.cluster.submit(f"#!/bin/sh\n{SHOW}\n", ALICE, env=elsewhere)
     assert site.cluster.wait(job_id).output.startswith(f"cache={site.constant} ")
+
+
+@ONCE
+@pytest.mark.parametrize("case", ["the file that was seen", "another file", "a directory", "a link"])
+def test_a_file_is_shown_over_the_file_that_was_seen(node: Node, case: str) -> None:
+    """Read-only, in this task alone, where the job's user has it; the kernel puts no file on a directory."""
+    run = "7.0a1b2c3d"
+    node.write_view(*view_of(node, node.make_cache(run, JOB)))
+    file, source = node.base / "shared/marker", node.base / "workspace/n1" / run / "mounted/0"
+    for path, text in ((file, "original\n"), (source, "copy\n")):
+        path.parent.mkdir()
+        path.write_text(text)
+    with file.open() as opened:
+        seen = linux.identity(opened.fileno())
+    if case != "the file that was seen":
+        file.rename(file.with_name("moved"))
+    if case == "another file":
+        file.write_text("another\n")
+    elif case == "a directory":
+        file.mkdir()
+        seen = NOTHING
+    elif case == "a link":
+        file.symlink_to("moved")
+        seen = NOTHING
+    node.show(run, Shown("ro", "job", "mounted/0", seen, str(file), NOTHING))
+    lines = node.task(TREE=str(file.parent))
+    held = [line.partition(": ")[2] for line in lines if line.startswith(f"{file}: ")]
+    expected = {"the file that was seen": ["copy"], "another file": ["another"], "a link": ["original"]}
+    assert held == expected.get(case, [])
+    assert str(file) not in Path("/proc/self/mountinfo").read_text()

@@ -31,6 +31,7 @@ _MNT_DETACH = 2  # lazy unmount: hidden at once, unmounted when it is no longer 
 _UMOUNT_NOFOLLOW = 8
 
 _AT_EMPTY_PATH = 0x1000
+_STATX_BTIME = 0x800  # statx(2)
 _AT_RECURSIVE = 0x8000
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
 _OPEN_TREE_CLONE = 1
@@ -103,14 +104,25 @@ def attach(mount_fd: int, target: str) -> None:
 
 
 def attach_on(mount_fd: int, path_fd: int) -> None:
-    """Attach a detached mount on an open directory, whatever its path."""
+    """Attach a detached mount on an open directory, or one of a file on an open file, whatever its path."""
     libc("syscall", _MOVE_MOUNT, mount_fd, b"", path_fd, b"", _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
 
 
 def open_without_links(path: str) -> int:
-    """Return a descriptor (O_PATH) of a directory; `ELOOP` if a name in its path is a link (openat2(2))."""
-    how = _numbers(os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _RESOLVE_NO_LINKS)
+    """Return a descriptor (O_PATH) of a file or directory; `ELOOP` if a name in its path is a link (openat2(2))."""
+    how = _numbers(os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_LINKS)
     return libc("syscall", _OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how), subject=path)
+
+
+def identity(fd: int) -> str:
+    """Return device, inode, and birth in nanoseconds (0: unknown) of an open file: an inode may be used again."""
+    from array import array
+
+    found = array("q", bytes(256))
+    libc("statx", fd, b"", _AT_EMPTY_PATH, _STATX_BTIME, found.buffer_info()[0])
+    birth = found[10] * 10**9 + (found[11] & 0xFFFFFFFF) if found[0] & _STATX_BTIME else 0
+    status = os.fstat(fd)
+    return f"{status.st_dev} {status.st_ino} {birth}"
 
 
 def unmount(name: str, dir_fd: int) -> bool:

@@ -92,9 +92,9 @@ def _show(run: int, item: Shown, owner: int) -> None:
 
 
 def _show_with_rights(run: int, item: Shown, owner: Identity, groups: list[int]) -> None:
-    """Mount a source read-only, or the target on itself, at a path whose names users can change."""
+    """Mount a directory or file read-only, or the target on itself, at a path whose names users can change."""
     with _opened_by(owner, groups, item.target) as target:
-        source = target if item.source == NOTHING else _open_below(run, item.source)
+        source = target if item.source == NOTHING else _open_below(run, item.source, PATH & ~os.O_DIRECTORY)
         mount = linux.clone(source, below=True)
         try:
             linux.restrict(mount)
@@ -103,30 +103,30 @@ def _show_with_rights(run: int, item: Shown, owner: Identity, groups: list[int])
             os.close(mount)
 
 
-def _open_below(run: int, path: str) -> int:
-    """Open a directory that root has put at a path in the run's directory, following no link."""
-    fd = run
-    for name in path.split("/"):
-        fd = os.open(name, PATH | os.O_DIRECTORY, dir_fd=fd)
-    return fd
+def _open_below(run: int, path: str, flags: int = PATH) -> int:
+    """Open a directory, or what `flags` say, that root has put at a path in the run's directory; follow no link."""
+    *above, last = path.split("/")
+    for name in above:
+        run = os.open(name, PATH, dir_fd=run)
+    return os.open(last, flags, dir_fd=run)
 
 
 @contextmanager
 def _opened_by(owner: Identity, groups: list[int], path: str) -> Iterator[int]:
-    """Open a directory as a user, who can change the names above it, following no link.
+    """Open a directory or file as a user, who can change the names above it, following no link.
 
-    Where root is nobody, only the user can. A child opens it, and has it as its working directory.
+    Where root is nobody, only the user can. A child opens it, and has it as its standard input.
     """
 
     def enter() -> None:
         surrender(owner, groups)
-        os.fchdir(linux.open_without_links(path))
+        os.dup2(linux.open_without_links(path), 0)
 
     with linux.child_in(enter, path) as pid:
-        fd = os.open(f"{pid}/cwd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(f"{pid}/fd/0", os.O_PATH | os.O_CLOEXEC)
         try:
             if os.readlink(f"self/fd/{fd}") != path:
-                raise PermissionError(errno.EPERM, "it is another directory than was opened", path)
+                raise PermissionError(errno.EPERM, "it is another one than was opened", path)
             yield fd
         finally:
             os.close(fd)

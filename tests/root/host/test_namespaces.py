@@ -48,6 +48,43 @@ def test_a_directory_shown_in_a_namespace(base: Path, further: list[str]) -> Non
     assert os.listdir(target) == []
 
 
+@pytest.mark.parametrize("case", ["a file", "a link on the way", "a link", "a directory", "a FIFO", "gone"])
+def test_a_file_shown_over_a_file_of_the_users(base: Path, case: str) -> None:
+    """Where it is one, and no name in its path is a link; the namespace alone sees it, and cannot write it."""
+    owner, target = Identity("nobody", 12345, 12345), base / "shared" / "blobs" / "weights"
+    source = base / "run" / "mounted" / "0"
+    for path, text in ((source, "copy"), (target, "original")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    if case != "a file":
+        target.rename(target.with_name("moved"))
+    if case == "a link on the way":
+        target.parent.rename(base / "shared" / "moved")
+        target.parent.symlink_to("moved")
+        (base / "shared/moved/moved").rename(target)
+    elif case == "a link":
+        target.symlink_to("moved")
+    elif case == "a directory":
+        target.mkdir()
+    elif case == "a FIFO":
+        os.mkfifo(target)
+    script = f"echo; read line; cat {target}; test -w {target} && echo ' writable'"
+    with subprocess.Popen(
+        ["/usr/bin/unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", script],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        shown = [Shown("ro", "job", "mounted/0", NOTHING, str(target), NOTHING)]
+        failed = show_in_namespace(f"/proc/{process.pid}/ns/mnt", str(base / "run"), owner, shown, after(5))
+        output, _ = process.communicate("\n")
+    expected = {"a file": "copy", "a FIFO": "copy", "a link on the way": "original writable\n"}
+    expected["a link"] = expected["a link on the way"]
+    assert output.strip("\n") == expected.get(case, "").strip("\n") or case == "a directory"
+    assert list(failed) == ([] if expected.get(case) == "copy" else [str(target)])
+    assert case != "a file" or target.read_text() == "original"
+
+
 @pytest.mark.threat(60)
 @pytest.mark.parametrize("propagation", ["private", "slave"])
 def test_a_mount_that_is_made_later_is_attached_where_it_is_not_seen(base: Path, propagation: str) -> None:

@@ -189,6 +189,17 @@ def show(context: Context, *shown: Shown) -> None:
             view.show(fd, item)
 
 
+def test_a_file_is_at_its_own_path(context: Context, container: Container) -> None:
+    """The mount point that enroot makes is a file."""
+    source = f"{context.record.run_directory}/mounted/model-0/tree/0"
+    os.makedirs(os.path.dirname(source))
+    Path(source).touch()
+    rendered(context, {})
+    show(context, Shown("ro", "job", "mounted/model-0/tree/0", "1 2 3", "/lustre/model.bin", NOTHING))
+    container.start()
+    assert container.mounts.read_text().splitlines()[-1] == f"{source} /lustre/model.bin none x-create=file,{READ_ONLY}"
+
+
 @pytest.mark.parametrize("source", [NOTHING, "mounted/tree/tree"])
 def test_a_directory_is_at_its_own_path(context: Context, container: Container, tmp_path: Path, source: str) -> None:
     """Outside of the container, too: a user's mount of a directory above it comes later."""
