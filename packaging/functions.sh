@@ -62,7 +62,7 @@ shared_files() { # all that is no part of a release
 import sys
 sys.path.insert(0, "hooks")
 from warmstart import wing
-print(*(word for found in wing.found().values() for word in found.words))')
+print(*(word + "+" * (word in found.repeats) for found in wing.found().values() for word in found.words))')
     sed -e "s|@PREFIX@|$prefix|g" -e "s|@WORDS@|$words|g" packaging/slurm/warmstart.lua >"$share/warmstart.lua"
     fill enroot/40-warmstart.sh.in "$share/enroot/40-warmstart.sh" -
     for hook in hooks/warmstart/wings/*/enroot/*.in; do

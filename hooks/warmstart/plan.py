@@ -118,7 +118,10 @@ def groups(job: Job) -> list[str | None]:
 
 def request_of(policy: Policy, job: Job, grant: Grant) -> Request:
     """Parse the job's request; `NOTHING` if the job is left alone. Call once per hook. Raises `RequestInvalid`."""
-    return NOTHING if grant.reason else request.of(job, tuple(word.name for word in policy.words))
+    if grant.reason:
+        return NOTHING
+    names = [word.name for word in policy.words]
+    return request.of(job, names, [word.name for word in policy.words if word.repeats])
 
 
 def as_audit(grant: Grant, requested: Request, *, head: bool) -> dict[str, object]:

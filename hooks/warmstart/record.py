@@ -38,7 +38,7 @@ LONGEST = 64 << 20
 NAME = "record.json"
 _HEAD = 512  # bytes, in which the uid stands, and before it nobody's text
 _SET, _JSON = "set-", ".json"  # of the name of another set's file: its key stands between them
-_TREE = "tree-"  # before the name of an unpacked image
+_HELD = "tree-"  # before the name of something on the node's shelf
 CLAIMED = "claimed:"  # before the reference of an image that was left to pyxis, in place of a digest
 _MACHINES_PIDS = 0xEFFFFFFC  # inode of the first pid namespace (PROC_PID_INIT_INO of linux/proc_ns.h)
 _NOT_OURS = frozenset({errno.EFBIG, errno.ELOOP, errno.EINVAL})  # no file that `save` writes: too long, a link, a FIFO
@@ -354,18 +354,21 @@ def forget_set(state: str, job_id: int, other: CacheSet) -> None:
         unlink_if_there(_name_of(other), fd)
 
 
-def note_tree(state: str, job_id: int, name: str) -> None:
-    """Note that the job's run has an unpacked image, before it is shown; it has it until `forget`. Raises as `save`."""
-    _save(state, job_id, _TREE + name, b"")
+def note_held(state: str, job_id: int, name: str) -> None:
+    """Note that the job's run has something of the node's shelf, by its name, before it is shown. Raises as `save`.
+
+    It has it until `forget`.
+    """
+    _save(state, job_id, _HELD + name, b"")
 
 
-def trees(state: str) -> dict[str, list[int]]:
-    """Return the unpacked images that runs on this node have, each with the jobs. Raises `OSError`."""
+def held(state: str) -> dict[str, list[int]]:
+    """Return the names of what runs on this node have of its shelf, each with the jobs. Raises `OSError`."""
     found: dict[str, list[int]] = {}
     for job in names_in(state):
         for name in names_in(os.path.join(state, job)) if job.isdecimal() else ():
-            if name.startswith(_TREE):
-                found.setdefault(name.removeprefix(_TREE), []).append(int(job))
+            if name.startswith(_HELD):
+                found.setdefault(name.removeprefix(_HELD), []).append(int(job))
     return found
 
 

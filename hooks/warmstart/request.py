@@ -49,7 +49,7 @@ class Request(NamedTuple):
     keep: bool = False  # whether to retain its TMPDIR after the job
     fresh: bool = False  # whether it starts cold, and what it builds takes the place of what is published
     refresh: bool = False  # whether the registry is asked what the tags of its images mean now
-    words: dict[str, str] = {}  # noqa: RUF012 - of wings, each with its value; never mutated
+    words: dict[str, str] = {}  # noqa: RUF012 - of wings, each with its value or values; never mutated
     pyxis_image: str = ""  # which of the images is pyxis's, which can be imported as the user; "" if none
 
 
@@ -90,8 +90,10 @@ def _words(comment: str) -> list[str]:
     return text.split() if colon else []
 
 
-def of(job: Job, of_wings: Collection[str] = ()) -> Request:
+def of(job: Job, of_wings: Collection[str] = (), repeated: Collection[str] = ()) -> Request:
     """Return the job's request. `of_wings` are the words that wings know, whose values they check.
+
+    Those of them that may be `repeated` have all their values, with blanks between.
 
     Raises `RequestInvalid`, which names the wrong word.
     """
@@ -114,13 +116,13 @@ def of(job: Job, of_wings: Collection[str] = ()) -> Request:
         key, _, value = word.partition("=")
         key = key.lower()
         _value(COMMENT, word, value)
-        _only(once, key, value, of_wings)
+        _only(once, key, value, {*of_wings}.difference(repeated))
         if key == "image":
             images.append(value)
         elif key == "profiles":
             profiles.extend(value.split(","))
         elif key in of_wings:
-            others[key] = value
+            others[key] = f"{others.get(key, '')} {value}".strip() if key in repeated else value
         elif key in _ONCE:
             _name(COMMENT, word, value)
         else:

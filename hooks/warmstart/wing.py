@@ -51,6 +51,7 @@ class Wing(NamedTuple):
     about: str  # what it is, for the table of wings
     step: Literal["early", "late"] = "late"  # before the images, whose import may take long, or after the caches
     words: dict[str, str] = {}  # noqa: RUF012 - word of a job's request → what a job is told where it is not offered
+    repeats: tuple[str, ...] = ()  # those of its words that may stand more than once, each with another value
     only_for: str = ""  # the word without which a job has no step of it; "": any job may
     guards: str = ""  # the policy's key, SECTION.KEY, for the scopes that it guards
     guarded_only: str = ""  # the key of a rule whose jobs take from guarded scopes alone

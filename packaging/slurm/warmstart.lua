@@ -16,7 +16,7 @@ local SWITCHES = {keep = true, fresh = true, refresh = true}
 local REPEATED = {image = true, profiles = true}
 local NAMED = {files = true, cache = true}
 local OF_WINGS = {}
-for word in ("@WORDS@"):gmatch("%a+") do OF_WINGS[word] = true end
+for word, plus in ("@WORDS@"):gmatch("(%a+)(%+?)") do (plus == "+" and REPEATED or OF_WINGS)[word] = true end
 local LONGEST_VALUE, LONGEST_NAME = 512, 64
 
 local function words_of(comment)

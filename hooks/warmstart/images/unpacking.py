@@ -347,7 +347,7 @@ def _locked(shelf: int) -> Iterator[None]:
 
 def trees(shelf: int, paths: NodePaths) -> list[Tree]:
     """Return the trees of a shelf, the least recently used first. Raises `OSError`."""
-    jobs, found = records.trees(paths.state), []
+    jobs, found = records.held(paths.state), []
     for name in os.listdir(shelf):
         if "." not in name:
             with suppress(OSError, ValueError, TypeError):
@@ -403,7 +403,7 @@ def prune(policy: Policy, paths: NodePaths) -> list[Tree]:
 def _remove_abandoned(shelf: int, paths: NodePaths) -> None:
     """Remove what dead processes left, and no run has."""
     with _locked(shelf):
-        had = records.trees(paths.state)
+        had = records.held(paths.state)
         for name in os.listdir(shelf):
             if name.endswith(UNPACKING) and name.removesuffix(UNPACKING) not in had:
                 with opened_dir(name, shelf) as fd:

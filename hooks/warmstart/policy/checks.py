@@ -15,7 +15,7 @@ from typing import Protocol
 from warmstart import wing
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
-from warmstart.paths import longest_node_name
+from warmstart.paths import Installation, longest_node_name
 from warmstart.policy.document import Fault, Loc, dotted, nearest
 from warmstart.policy.schema import DefinedProfile, Match, PolicyModel, Rule
 from warmstart.profiles.defined import FILES, is_whole
@@ -43,6 +43,21 @@ _NEVER_INSIDE = (
 )
 # With job_container/tmpfs jobs have their own directories there, and any user can create a name there first.
 NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")
+_OF_THE_SYSTEM = (
+    "/bin",
+    "/boot",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/root",
+    "/run",
+    "/sbin",
+    "/usr",
+    "/var/lib",
+    "/var/run",
+    "/var/spool",
+)
 _RESERVED = ("WARMSTART_", "SLURM_")  # prefixes of variables that a policy may not set
 _RESERVED_PROBLEM = "is reserved for warmstart or Slurm; a policy may not set it"
 
@@ -133,6 +148,27 @@ def not_normal(path: str) -> str:
 def within(path: str, directory: str) -> bool:
     """Return whether a path is a directory or below it."""
     return f"{path}/".startswith(f"{directory}/")
+
+
+def shared_prefixes(model: PolicyModel, section: str, prefixes: Sequence[str]) -> Iterator[Fault]:
+    """Yield the `prefixes` of a wing's section that are the system's, or warmstart's: jobs see copies below them."""
+    prefix, below, _ = wing.FOLDER.partition("/lib/warmstart/")
+    installation = Installation(prefix)
+    is_private = below and prefix != "/usr"
+    own = (installation.etc, installation.var, installation.lib, installation.libexec) if is_private else ()
+    for number, prefix in enumerate(prefixes):
+        loc = (section, "prefixes", number)
+        if problem := not_normal(prefix):
+            yield Fault(loc, problem)
+        for bad in (*NEVER_BELOW, *_OF_THE_SYSTEM):
+            if within(prefix, bad) or within(bad, prefix):
+                yield Fault(loc, f"may be neither below {bad} nor above it")
+        if any(within(prefix, path) or within(path, prefix) for path in own):
+            yield Fault(loc, f"may be neither in warmstart's own directories nor above one ({installation.prefix})")
+        for name in ("store", "workspace", "cache", "audit"):
+            path = getattr(model.paths, name)
+            if within(prefix, path) or within(path, prefix):
+                yield Fault(loc, f"may be neither in paths.{name} nor above it ({path})")
 
 
 def _accounts(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:

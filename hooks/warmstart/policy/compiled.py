@@ -195,6 +195,7 @@ class Word(NamedTuple):
     wing: str
     refused: str  # what a job is told that says it where it is not offered
     refuses: bool  # whether such a job fails
+    repeats: bool  # whether it may stand more than once
 
 
 class Wing(NamedTuple):

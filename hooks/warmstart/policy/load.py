@@ -177,7 +177,7 @@ def _wings(rules: Sequence[compiled.Rule], own: Mapping[str, Json]) -> Iterator[
 def _words() -> Iterator[compiled.Word]:
     for name, declared in wing.found().items():
         for word, sentence in declared.words.items():
-            yield compiled.Word(word, name, sentence, declared.refuses)
+            yield compiled.Word(word, name, sentence, declared.refuses, word in declared.repeats)
 
 
 def _user(users: checks.FindUser, name: str) -> compiled.User:

@@ -45,11 +45,11 @@ def test_a_run_that_takes_a_tree_is_noted_until_its_end(shelf: Path, paths: Node
     path = shelf / KEY.tree / "tree"
     assert taken(shelf, paths) == (KEY.tree, str(path), os.getuid(), path.stat().st_gid)
     assert taken(shelf, paths)
-    assert records.trees(paths.state) == {KEY.tree: [7]}
+    assert records.held(paths.state) == {KEY.tree: [7]}
     assert (shelf / KEY.tree).stat().st_mtime > 1
     assert records.load(paths.state, 7) == a_record()
     records.forget(paths.state, 7)
-    assert records.trees(paths.state) == {}
+    assert records.held(paths.state) == {}
 
 
 def test_what_is_not_there_is_noted_by_nobody(tmp_path: Path, shelf: Path, paths: NodePaths) -> None:
@@ -57,7 +57,7 @@ def test_what_is_not_there_is_noted_by_nobody(tmp_path: Path, shelf: Path, paths
     (shelf / f"{ImageKey('other').tree}.unpacking/tree").mkdir(parents=True)
     assert taken(tmp_path / "nowhere", paths) is None
     assert taken(shelf, paths, ImageKey("other")) is None
-    assert records.trees(paths.state) == {}
+    assert records.held(paths.state) == {}
 
 
 def test_a_tree_that_is_whole_is_taken_while_it_is_written_to_the_disk(
@@ -74,7 +74,7 @@ def test_a_tree_that_is_whole_is_taken_while_it_is_written_to_the_disk(
         tree = taken(shelf, paths, key)
         assert tree
         assert tree.path == str(made / "tree")
-        assert records.trees(paths.state) == {key.tree: [7]}
+        assert records.held(paths.state) == {key.tree: [7]}
         found = []
         for _ in range(2):
             fd = tree.open()

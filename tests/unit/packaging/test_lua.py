@@ -17,6 +17,7 @@ from warmstart.errors import UserError
 FILE = Path(__file__).resolve().parents[3] / "packaging/slurm/warmstart.lua"
 LIBRARY = "liblua5.1.so.0"  # Debian's Slurm has this one
 WORDS = tuple(word for found in wing.found().values() for word in found.words)
+REPEATED = tuple(word for found in wing.found().values() for word in found.repeats)
 _MULTRET, _GLOBALS = -1, -10002  # lua.h of 5.1
 
 
@@ -27,7 +28,7 @@ def load() -> Callable[[str], str | None]:
     lua.lua_tolstring.restype = ctypes.c_char_p
     state = ctypes.c_void_p(lua.luaL_newstate())
     lua.luaL_openlibs(state)
-    text = FILE.read_text().replace("@WORDS@", " ".join(WORDS))
+    text = FILE.read_text().replace("@WORDS@", " ".join(word + "+" * (word in REPEATED) for word in WORDS))
     assert (lua.luaL_loadstring(state, text.encode()), lua.lua_pcall(state, 0, _MULTRET, 0)) == (0, 0)
 
     def problem(comment: str) -> str | None:
@@ -55,7 +56,7 @@ def refused(comment: str) -> bool:
     if request.wants_nothing(job):
         return False
     try:
-        request.of(job, WORDS)
+        request.of(job, WORDS, REPEATED)
     except UserError:
         return True
     return bool(request.slip(job, WORDS))

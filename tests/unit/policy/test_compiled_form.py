@@ -50,7 +50,7 @@ def full(root: Path) -> Policy:
         images=images,
         rules=(rule, rule._replace(own={})),
         wings=(Wing("w", used=True, step="w.step", early=False, end=""),),
-        words=(Word("a", "w", "no", refuses=True),),
+        words=(Word("a", "w", "no", refuses=True, repeats=False),),
         unseen=("qos",),
         profiles=(DefinedProfile("mine", {"A": "{dir}"}, "relocatable", ("image",), ("*.bin",), (), (), {}, 100),),
     )

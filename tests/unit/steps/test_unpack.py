@@ -47,7 +47,7 @@ def test_a_tree_that_is_there_is_taken(context: Context) -> None:
     key = tree(context)
     outcome = unpack.run(context, OPTIONS)
     assert (outcome.state, outcome.detail) == ("unchanged", {"tree": key.tree})
-    assert records.trees(context.paths.state) == {key.tree: [7]}
+    assert records.held(context.paths.state) == {key.tree: [7]}
     assert not os.path.exists(context.paths.errands)
 
 

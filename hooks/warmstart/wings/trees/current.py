@@ -11,7 +11,8 @@ import errno
 import os
 
 from warmstart.errors import ResourceError
-from warmstart.lean import Iterator, NamedTuple, dumps, libc, sha256, suppress
+from warmstart.host import linux
+from warmstart.lean import Iterator, NamedTuple, dumps, sha256, suppress
 from warmstart.wings.trees.offered import GrantedTree, covering
 
 _MARKS = ("pyvenv.cfg", "conda-meta", "conda-meta/history", "conda-meta/state")
@@ -21,7 +22,6 @@ _ENVIRONMENTS = "envs"  # where conda keeps them below its own
 _MOST = 64  # of them, names in `lib` that begin as a Python's, and directories of packages that are looked at
 _BYTECODE = "__pycache__"
 _FEW = 20  # Python files; so few take no time to compile
-_AT_EMPTY_PATH, _STATX_BTIME = 0x1000, 0x800  # statx(2)
 _COMPILED = 0.9  # of the files; templates and tests of syntax cannot be compiled
 
 
@@ -53,7 +53,7 @@ class Look(NamedTuple):
     owner: int  # uid of its top
     group: int  # gid of its top
     marker: str = ""  # the file that the job named, a path in the tree
-    identity: str = ""  # of its top: device, inode, birth in nanoseconds (0: unknown); an inode may be used again
+    identity: str = ""  # of its top: `linux.identity`
 
 
 def look(tree: str, prefixes: list[str], marker: str, shared: list[GrantedTree]) -> Look:
@@ -124,17 +124,8 @@ def _look(fd: int, tree: str, path: str, marker: str) -> Look:
         for name, status in marks
     ]
     changed = max(status.st_mtime for _, status in marks)
-    identity = f"{top.st_dev} {top.st_ino} {_birth(fd)}"
-    return Look(path, sha256(dumps(facts).encode()).hexdigest(), changed, top.st_uid, top.st_gid, marker, identity)
-
-
-def _birth(fd: int) -> int:
-    """Return when a file was made, in nanoseconds since the epoch; 0 where its file system does not say (statx(2))."""
-    from array import array
-
-    found = array("q", bytes(256))
-    libc("statx", fd, b"", _AT_EMPTY_PATH, _STATX_BTIME, found.buffer_info()[0])
-    return found[10] * 10**9 + (found[11] & 0xFFFFFFFF) if found[0] & _STATX_BTIME else 0
+    stamp = sha256(dumps(facts).encode()).hexdigest()
+    return Look(path, stamp, changed, top.st_uid, top.st_gid, marker, linux.identity(fd))
 
 
 def _names(fd: int, top: str) -> Iterator[str]:

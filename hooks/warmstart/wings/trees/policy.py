@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from warmstart import wing
 from warmstart.host.wire import Json
-from warmstart.paths import Installation
-from warmstart.policy.checks import NEVER_BELOW, FindUser, claimed, not_normal, within
+from warmstart.policy.checks import FindUser, claimed, not_normal, shared_prefixes
 from warmstart.policy.document import Fault
 from warmstart.policy.schema import (
     Account,
@@ -37,21 +35,6 @@ TreeMarker = Annotated[
     matching(MARKER, "a path in a tree, of letters, digits and _.@+=%-/"),
     in_schema("path in the tree", MARKER),
 ]
-_OF_THE_SYSTEM = (
-    "/bin",
-    "/boot",
-    "/etc",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/root",
-    "/run",
-    "/sbin",
-    "/usr",
-    "/var/lib",
-    "/var/run",
-    "/var/spool",
-)
 
 
 class Trees(Section):
@@ -111,23 +94,7 @@ RULE_KEYS: dict[str, tuple[object, object]] = {
 
 def faults(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:  # noqa: ARG001 - the shape of all wings'
     """Yield prefixes that are the system's, or warmstart's: a job sees a copy in place of what is below one."""
-    prefix, below, _ = wing.FOLDER.partition("/lib/warmstart/")
-    installation = Installation(prefix)
-    is_private = below and prefix != "/usr"
-    own = (installation.etc, installation.var, installation.lib, installation.libexec) if is_private else ()
-    for number, prefix in enumerate(_given(model).prefixes):
-        loc = (KEY, "prefixes", number)
-        if problem := not_normal(prefix):
-            yield Fault(loc, problem)
-        for bad in (*NEVER_BELOW, *_OF_THE_SYSTEM):
-            if within(prefix, bad) or within(bad, prefix):
-                yield Fault(loc, f"may be neither below {bad} nor above it")
-        if any(within(prefix, path) or within(path, prefix) for path in own):
-            yield Fault(loc, f"may be neither in warmstart's own directories nor above one ({installation.prefix})")
-        for name in ("store", "workspace", "cache", "audit"):
-            path = getattr(model.paths, name)
-            if within(prefix, path) or within(path, prefix):
-                yield Fault(loc, f"may be neither in paths.{name} nor above it ({path})")
+    yield from shared_prefixes(model, KEY, _given(model).prefixes)
 
 
 def rule_faults(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:

@@ -100,7 +100,7 @@ def test_a_job_is_shown_the_tree_of_its_image(context: Context) -> None:
     path = Path(done.environment[VARIABLE])
     assert path == Path(context.record.run_directory, item.source)
     assert ((path / "which").read_text(), (path / "which").stat().st_uid) == ("tree", JOB[0])
-    assert records.trees(context.paths.state) == {first(context).tree: [7]}
+    assert records.held(context.paths.state) == {first(context).tree: [7]}
     own = os.stat(f"{context.record.run_directory}/{OWN}")
     assert (own.st_uid, own.st_mode & 0o777) == (JOB[0], 0o700)
     assert step.run(context, Options(())).environment == done.environment
@@ -139,7 +139,7 @@ def test_a_node_that_cannot_unpacks_nothing(context: Context, monkeypatch: pytes
     for _ in range(2):
         done = core_step.run(context, core_step.Options(parse(REFERENCE), "", 1.0))
         assert done == Outcome("skipped", {"reason": unpack_part.CANNOT})
-    assert (len(tries), records.trees(context.paths.state)) == (1, {})
+    assert (len(tries), records.held(context.paths.state)) == (1, {})
 
 
 def test_the_trial_tries_it_all(context: Context) -> None:
