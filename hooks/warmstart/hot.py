@@ -1,4 +1,4 @@
-"""The hot code: what hooks load where everything is warm, in one file that `make install` makes (docs/adr/0022).
+"""The hot code: what hooks load where everything is warm, in one file that `make install` makes (decision 22).
 
 Finding, checking and reading seventy modules, each in its own file, takes a thousand system calls, and the import
 system's work for each takes as long as running the module. The file holds their compiled code by name; `install` has

@@ -1,4 +1,4 @@
-"""Pack a tree into a squashfs of root's, and publish it (docs/adr/0048). Runs as root, for no job.
+"""Pack a tree into a squashfs of root's, and publish it (docs/adr/index.md, 48). Runs as root, for no job.
 
 A packed tree is a whole (`profiles.defined`), whose namespace names the tree and what it looked like (`current`). So
 a tree that changes has another namespace, and the old copy goes when nobody has used it for long. Its one entry stands

@@ -1,4 +1,4 @@
-"""Trees that this node is to pack off the clock of jobs (docs/adr/0048).
+"""Trees that this node is to pack off the clock of jobs (docs/adr/index.md, 48).
 
 Prologs ask, `PACKS` are done and dropped in the background. A user has a bound, and users take turns, also those who
 ask for one tree: nobody waits for another's process.

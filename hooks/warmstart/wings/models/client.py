@@ -1,0 +1,128 @@
+"""Operations on a model with the rights of the user who names it; and root's copying, in a child that may hang.
+
+The user's own processes can stop and kill the first ones, but not trace them. Whatever they say, root copies only what
+is open at the path that they name, below the policy's prefixes. Root itself may not even look at it (`root_squash`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import write_all
+from warmstart.host.identity import ROOT, Identity
+from warmstart.host.worker import Worker
+from warmstart.lean import TYPE_CHECKING, sha256
+from warmstart.store.manifest import is_sha256
+from warmstart.wings.models import look as looking
+from warmstart.wings.models.look import MOST_FILES, Look, ModelFile, ModelUnusable, home_of, is_below
+
+if TYPE_CHECKING:
+    from socket import socket
+
+ROOMS = tuple(f"{__package__}.{module}:" for module in ("client", "look"))
+_BLOCK = 8 << 20  # bytes; after so many they go to the disk, and out of the page cache
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class ModelClient:
+    """A model as its user sees it; `close` ends the process that looks."""
+
+    def __init__(self, user: Identity, model: str, channel: int = -1) -> None:
+        """Work with a user's rights on the model at a path; `opened` needs a `channel`, one end of a socketpair."""
+        self._model = model
+        self._channel = channel
+        groups = os.getgrouplist(user.name, user.gid)
+        keep = (channel,) if channel >= 0 else ()
+        self._worker = Worker(user, f"the file system of {model}", rooms=ROOMS, keep=keep, groups=groups)
+
+    def __enter__(self) -> ModelClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.close()
+
+    def look(self, prefixes: tuple[str, ...], deadline: Deadline) -> Look:
+        """Return the model as it is now. Raises `ModelUnusable`, or `WorkerSilent` where its file system hangs."""
+        seen = self._worker.run(deadline, looking.look, self._model, list(prefixes))
+        paths = [seen.path, *(file.path for file in seen.files)]
+        is_whole = 0 < len(seen.files) <= MOST_FILES and all(file.size >= 0 for file in seen.files)
+        is_named = all(not file.sha256 or is_sha256(file.sha256) for file in seen.files)
+        is_known = all(file.identity.replace(" ", "").isdecimal() for file in seen.files)
+        top = home_of(seen.path)
+        if not (is_below(seen.path, list(prefixes)) and all(is_below(path, [top]) for path in paths[1:])):
+            raise ModelUnusable(model=self._model, problem="it leads to what may be no model")
+        if not (is_whole and is_named and is_known and all(map(_is_plain, paths))):
+            raise ModelUnusable(model=self._model, problem="it is said to have other files than a model can have")
+        return seen
+
+    def opened(self, file: ModelFile, other_end: socket, deadline: Deadline) -> int:
+        """Return a descriptor of a file, as the user has opened it for reading. It comes out of the other end.
+
+        Raises `ModelUnusable` if it has changed, `OSError`, and `WorkerSilent`.
+        """
+        from socket import recv_fds
+
+        self._worker.run(deadline, _send_opened, self._channel, self._model, file)
+        _, (fd,), _, _ = recv_fds(other_end, 1, 1)
+        if os.readlink(f"/proc/self/fd/{fd}") != file.path:
+            os.close(fd)
+            raise ModelUnusable(model=self._model, problem=f"{file.path} is not what was opened there")
+        return fd
+
+    def check(self, file: ModelFile, deadline: Deadline) -> None:
+        """Raise `ModelUnusable` if a file has changed. Raises `OSError`, too, and `WorkerSilent`."""
+        self._worker.run(deadline, _check, self._model, file)
+
+
+def copy_in_child(source: int, target: int, size: int, rate: int, deadline: Deadline) -> str:
+    """Copy so many bytes of an open file, at most `rate` a second; return their SHA-256.
+
+    They go past the page cache. Raises `OSError`, and `WorkerSilent` at the deadline.
+    """
+    rooms = (f"{__name__}:",)
+    with Worker(ROOT, "the file system of a model", rooms=rooms, keep=[source, target]) as worker:
+        return worker.run(deadline, _copy, source, target, size, rate)
+
+
+def _is_plain(path: str) -> bool:
+    return os.path.normpath(path) == path and path.isprintable()
+
+
+def _send_opened(channel: int, model: str, file: ModelFile) -> None:
+    from socket import send_fds, socket
+
+    fd = os.open(file.path, _READ)
+    try:
+        _compare(os.fstat(fd), model, file)
+        with socket(fileno=os.dup(channel)) as sender:
+            send_fds(sender, [b"."], [fd])
+    finally:
+        os.close(fd)
+
+
+def _check(model: str, file: ModelFile) -> None:
+    _compare(os.stat(file.path, follow_symlinks=False), model, file)
+
+
+def _compare(found: os.stat_result, model: str, file: ModelFile) -> None:
+    if (found.st_size, found.st_mtime_ns, found.st_ino) != (file.size, file.mtime_ns, file.inode):
+        raise ModelUnusable(model=model, problem=f"{file.path} has changed")
+
+
+def _copy(source: int, target: int, size: int, rate: int) -> str:
+    digest, began, done = sha256(), time.monotonic(), 0
+    while done < size:
+        data = os.pread(source, min(_BLOCK, size - done), done)
+        if not data:
+            raise OSError(None, "a file has become shorter")
+        digest.update(data)
+        write_all(target, data)
+        os.fdatasync(target)
+        for fd in (source, target):
+            os.posix_fadvise(fd, done, len(data), os.POSIX_FADV_DONTNEED)
+        done += len(data)
+        time.sleep(max(0.0, began + done / rate - time.monotonic()))
+    found: str = digest.hexdigest()
+    return found

@@ -1,0 +1,128 @@
+"""Look at a model with the rights of the job's user: which large files it has, and whether all can be read.
+
+A model is a directory, or a snapshot in a cache of Hugging Face, whose names are links to `blobs/`: there a large file
+has the SHA-256 of its content as its name (huggingface_hub, "Understand caching").
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from warmstart.errors import ResourceError
+from warmstart.host.linux import identity
+from warmstart.lean import Iterator, NamedTuple, dumps, sha256
+
+LEAST = 16 << 20  # bytes; smaller files are read from the shared file system
+MOST_FILES = 100  # a line for each in a run's list, and a mount in each task
+MOST_NAMES = 10_000
+DEEPEST = 4
+BLOBS, SNAPSHOTS = "blobs", "snapshots"
+_HASH = 64  # hexadecimal digits
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class ModelUnusable(ResourceError):
+    """A model that a job names cannot be copied, or shown to it."""
+
+    code = "model-unusable"
+    template = "model {model}: {problem}"
+    hint = "name a directory whose files you can read, below one of the policy's models.prefixes"
+
+
+class ModelFile(NamedTuple):
+    """A large file of a model as it is now."""
+
+    path: str  # without links
+    size: int  # bytes
+    mtime_ns: int
+    inode: int
+    identity: str  # `linux.identity`
+    sha256: str  # that its name claims; "" if none
+
+    def key(self, uid: int) -> str:
+        """Return the name of its copy on a node: of its content where root can check that, else this user's own."""
+        own = dumps([uid, self.path, self.size, self.mtime_ns, self.inode])
+        name: str = self.sha256 or "u" + sha256(own.encode()).hexdigest()
+        return name
+
+
+class Look(NamedTuple):
+    """A model as it is now."""
+
+    path: str  # without links
+    files: tuple[ModelFile, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of its large files."""
+        return sum(file.size for file in self.files)
+
+    def key(self, uid: int) -> str:
+        """Return the name of the set of its copies: another one as soon as a file has changed."""
+        known = dumps([uid, *([file.path, file.size, file.key(uid)] for file in self.files)])
+        name: str = sha256(known.encode()).hexdigest()[:32]
+        return name
+
+
+def look(model: str, prefixes: list[str]) -> Look:
+    """Return a model below one of the prefixes as it is now; each of its large files is opened. `ModelUnusable`."""
+    try:
+        path = os.path.realpath(model, strict=True)
+        if not is_below(path, prefixes):
+            raise ModelUnusable(model=model, problem=f"it leads to {path}, which is below none of models.prefixes")
+        top = home_of(path)
+        found: dict[str, ModelFile] = {}
+        for name in _files(model, path):
+            real = os.path.realpath(name, strict=True)
+            if is_below(real, [top]) and (file := _opened(real, f"{top}/{BLOBS}")):
+                found[real] = file
+            if len(found) > MOST_FILES:
+                problem = f"it has more than {MOST_FILES} files of {LEAST >> 20} MiB or more"
+                raise ModelUnusable(model=model, problem=problem)
+    except OSError as error:
+        problem = f"{error.filename or 'it'}: {error.strerror}"
+        raise ModelUnusable(model=model, problem=problem) from error
+    if not found:
+        raise ModelUnusable(model=model, problem=f"it has no file of {LEAST >> 20} MiB or more")
+    return Look(path, tuple(found[name] for name in sorted(found)))
+
+
+def home_of(path: str) -> str:
+    """Return the directory that a model's links may lead into: a cache's of the model, else the model's own."""
+    above, _ = os.path.split(path)
+    return os.path.dirname(above) if os.path.basename(above) == SNAPSHOTS else path
+
+
+def is_below(path: str, directories: list[str]) -> bool:
+    """Return whether a path without links is below one of some directories."""
+    return any(path.startswith(f"{directory}/") for directory in directories)
+
+
+def _files(model: str, path: str) -> Iterator[str]:
+    """Yield what may be a large file."""
+    names, directories = 0, [(path, 1)]
+    while directories:
+        directory, depth = directories.pop()
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                names += 1
+                if names > MOST_NAMES:
+                    raise ModelUnusable(model=model, problem=f"it has more than {MOST_NAMES} names")
+                if entry.is_dir(follow_symlinks=False):
+                    if depth < DEEPEST:
+                        directories.append((entry.path, depth + 1))
+                elif entry.is_file() and entry.stat().st_size >= LEAST:
+                    yield entry.path
+
+
+def _opened(path: str, blobs: str) -> ModelFile | None:
+    fd = os.open(path, _READ)
+    try:
+        found, (above, name) = os.fstat(fd), os.path.split(path)
+        if not stat.S_ISREG(found.st_mode) or found.st_size < LEAST:
+            return None
+        claimed = name if above == blobs and len(name) == _HASH else ""
+        return ModelFile(path, found.st_size, found.st_mtime_ns, found.st_ino, identity(fd), claimed)
+    finally:
+        os.close(fd)

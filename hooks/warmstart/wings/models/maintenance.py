@@ -1,0 +1,15 @@
+"""What maintenance of a node does for the wing: it removes copies beyond the policy's bound, or of no model."""
+
+from __future__ import annotations
+
+from warmstart.maintenance.wings import Parts
+from warmstart.session import Session
+from warmstart.wings.models.errands import prune
+
+
+def remove_copies(session: Session) -> int:
+    """Remove them; return how many models went. A policy that names no prefixes keeps nothing."""
+    return prune(session.policy, session.paths, session.audit) if session.policy.paths.shelf else 0
+
+
+PARTS = Parts(node={"models": remove_copies})

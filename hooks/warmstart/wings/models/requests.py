@@ -1,0 +1,39 @@
+"""Models that this node is to copy off the clock of jobs. Prologs ask; `errands` has them copied."""
+
+from __future__ import annotations
+
+from warmstart.errand import Asker, Errands, Kind
+from warmstart.lean import TYPE_CHECKING, NamedTuple, sha256
+
+if TYPE_CHECKING:
+    from warmstart.paths import NodePaths
+
+COPIES = Kind("models", most=8, backoff_s=300.0)
+TOO_MANY = "too many of your models wait to be copied already"
+
+
+class ModelRequest(NamedTuple):
+    """What a prolog asks for."""
+
+    model: str  # as the job names it
+    gid: int
+    asker: Asker
+    problem: str = ""  # of the last attempt
+
+    @property
+    def key(self) -> str:
+        """The errand's."""
+        text = f"{self.asker.uid}\0{self.model}"
+        return str(sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32])
+
+
+def ask(paths: NodePaths, request: ModelRequest) -> str:
+    """Have a model copied; return why it will not be soon, "" if it will. Raises `OSError`."""
+    errands = Errands(paths, COPIES)
+    errands.forget_old()
+    errand = errands.find(request.key)
+    known = errands.read(errand, ModelRequest) if errand else None
+    if known is None and not errands.add(str(request.asker.uid), request.key, request):
+        return TOO_MANY
+    errands.start_due()
+    return known.problem if known else ""

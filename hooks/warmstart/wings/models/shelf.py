@@ -1,0 +1,234 @@
+"""Copies of models on this node's shelf. Runs as root; `take` is on the hot path of jobs that name a model.
+
+    <paths.shelf>/<node>/models/   root, 0700; its flock: shared by who takes a set, exclusive by who changes sets
+        files/<key>                root, 0444: a copy
+        files/<key>.copying        being made, by the one process of the node that copies
+        sets/<key>/                root, 0555: hard links to the copies of one model, 0, 1, …; its mtime is the last use
+        about/<key>.json           `About`
+        asked/<key>                empty: a job has named the model then, and no set has been made
+
+A copy without another link is of no set, and goes: a day after it was made, or when its last set goes. A run's state
+names a set before anything of it is shown (`record.note_held`), and an eviction reads these names.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import time
+
+from warmstart import record as records
+from warmstart.host import files, wire
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import ensure_dir, ensure_path, opened_dir, read_small, replace_file, unlink_if_there, written
+from warmstart.host.space import Held, fair_order, room
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, dumps, suppress
+from warmstart.paths import NodePaths
+from warmstart.wings.models.offered import DAY_S
+
+if TYPE_CHECKING:
+    from warmstart.policy.compiled import Policy
+    from warmstart.record import Record
+
+FOLDER = "models"
+FILES, SETS, ABOUTS, ASKED = "files", "sets", "about", "asked"
+COPYING = ".copying"
+FRESH, GONE = ".fresh", ".gone"  # of a set that is being made, or removed
+HELD = "model-"  # before the name of a set, in a run's state
+LOCK_S = 10.0
+LOCK_PAUSE_S = 0.005
+_LONGEST_ABOUT = 1 << 16
+
+
+class About(NamedTuple):
+    """What is known of a set."""
+
+    model: str  # the path, without links
+    user: str  # whose job asked
+    uid: int
+    files: tuple[str, ...]  # keys of its copies, in the order of their links
+    size: int  # bytes
+
+
+class Set(NamedTuple):
+    """The copies of one model."""
+
+    name: str
+    about: About
+    used: float  # seconds since the epoch
+    jobs: list[int]  # that have it
+
+
+def path_of(policy: Policy, node: str) -> str:
+    """Return the directory of a node's copies."""
+    return f"{policy.paths.shelf}/{node}/{FOLDER}"
+
+
+def make(policy: Policy, node: str) -> None:
+    """Make the directories of a node's copies. Raises `OSError`, `Untrusted` if others could change them."""
+    assert policy.paths.shelf
+    ensure_path(policy.paths.shelf, 0o755)
+    with opened_dir(policy.paths.shelf) as fd:
+        ensure_dir(node, 0o700, fd)
+        with opened_dir(node, fd) as own:
+            ensure_dir(FOLDER, 0o700, own)
+            with opened_dir(FOLDER, own) as shelf:
+                for name in (FILES, SETS, ABOUTS, ASKED):
+                    ensure_dir(name, 0o700, shelf)
+
+
+def take(shelf: str, name: str, paths: NodePaths, run: Record, deadline: Deadline) -> int | None:
+    """Return a set's directory, open for `linux.clone`, and note in the state that a run has it; None: there is none.
+
+    Raises `StateFull`, `StateUnusable`, and `OSError`; `ETIME` if an eviction held the shelf until the deadline.
+    """
+    with suppress(FileNotFoundError), opened_dir(shelf) as fd:
+        os.stat(f"{SETS}/{name}", dir_fd=fd)
+        if not files.wait_flock(fd, deadline, LOCK_PAUSE_S, shared=True):
+            raise OSError(errno.ETIME, "models are still being evicted", shelf)
+        found = os.open(f"{SETS}/{name}", files.DIRECTORY, dir_fd=fd)
+        try:
+            records.note_held(paths.state, run.job_id, HELD + name)
+            os.utime(found)
+        except BaseException:
+            os.close(found)
+            raise
+        return found
+    return None
+
+
+def is_second(policy: Policy, node: str, name: str) -> bool:
+    """Note that a job has named a model; return whether another one did within a day. Raises as `make`."""
+    make(policy, node)
+    with opened_dir(f"{path_of(policy, node)}/{ASKED}") as fd:
+        before = written(name, fd)
+        files.touch(name, fd)
+        return 0.0 <= time.time() - before < DAY_S
+
+
+def sets(shelf: int, paths: NodePaths) -> list[Set]:
+    """Return the sets of a shelf, the least recently used first. Raises `OSError`."""
+    jobs, found = records.held(paths.state), []
+    with opened_dir(SETS, shelf) as fd:
+        names = [name for name in os.listdir(fd) if "." not in name]
+    for name in names:
+        with suppress(OSError, ValueError, TypeError):
+            data = read_small(f"{ABOUTS}/{name}.json", _LONGEST_ABOUT, shelf)
+            about = wire.from_object(About, wire.parse(data))
+            used = os.stat(f"{SETS}/{name}", dir_fd=shelf).st_mtime
+            found.append(Set(name, about, used, jobs.get(HELD + name, [])))
+    return sorted(found, key=lambda item: item.used)
+
+
+def on_node(policy: Policy, paths: NodePaths) -> list[Set]:
+    """Return the sets of a node, the least recently used first. Raises `OSError`."""
+    with suppress(FileNotFoundError), opened_dir(path_of(policy, os.path.basename(paths.root))) as shelf:
+        return sets(shelf, paths)
+    return []
+
+
+def has(shelf: int, key: str) -> bool:
+    """Return whether there is a copy, and keep it for another day."""
+    with suppress(FileNotFoundError):
+        os.utime(f"{FILES}/{key}", dir_fd=shelf, follow_symlinks=False)
+        return True
+    return False
+
+
+def total(shelf: int) -> int:
+    """Return the bytes of all copies, and of those that are being made. Raises `OSError`."""
+    with opened_dir(FILES, shelf) as fd:
+        return sum(status.st_size for status in map(_status(fd), os.listdir(fd)) if status)
+
+
+def add(shelf: int, name: str, about: About) -> None:
+    """Make a set of copies that are all there. Raises `OSError`; a set is whole or has no name."""
+    with _locked(shelf), opened_dir(FILES, shelf) as copies, opened_dir(SETS, shelf) as fd:
+        files.remove_tree(fd, name + FRESH, after(LOCK_S))
+        os.mkdir(name + FRESH, 0o700, dir_fd=fd)
+        with opened_dir(name + FRESH, fd) as fresh:
+            for number, key in enumerate(about.files):
+                os.link(key, str(number), src_dir_fd=copies, dst_dir_fd=fresh, follow_symlinks=False)
+            os.fchmod(fresh, 0o555)
+            os.fsync(fresh)
+        with opened_dir(ABOUTS, shelf) as abouts:
+            replace_file(abouts, f"{name}.json", dumps(about._asdict()).encode(), 0o600)
+        os.rename(name + FRESH, name, src_dir_fd=fd, dst_dir_fd=fd)
+        os.fsync(fd)
+    with opened_dir(ASKED, shelf) as fd:
+        unlink_if_there(name, fd)
+
+
+def evict(shelf: int, paths: NodePaths, keep: int, needed: int = 0, before: float = math.inf) -> list[Set]:
+    """Evict sets until `keep` bytes are left, and `needed` ones free; return them. Raises `OSError`.
+
+    Those that a run has stay, and those that were used after `before`. The least recently used of the user who has most
+    go first.
+    """
+    gone = []
+    with _locked(shelf):
+        found = sets(shelf, paths)
+        excess = max(total(shelf) - keep, needed - room(shelf) if needed else 0)
+        may_go = [not item.jobs and item.used < before for item in found]
+        held = [Held(item.about.uid, item.about.size, may) for item, may in zip(found, may_go, strict=True)]
+        for number in fair_order(held):
+            if excess <= 0:
+                break
+            excess -= _remove(shelf, found[number])
+            gone.append(found[number])
+    return gone
+
+
+def sweep(shelf: int) -> None:
+    """Remove what is a day old and of no set, and notes that are. Raises `OSError`."""
+    old = time.time() - DAY_S
+    with _locked(shelf):
+        with opened_dir(SETS, shelf) as fd:
+            for name in os.listdir(fd):
+                if "." in name and written(name, fd) < old:
+                    files.remove_tree(fd, name, after(LOCK_S))
+        with opened_dir(FILES, shelf) as fd:
+            for name in os.listdir(fd):
+                if (status := _status(fd)(name)) and status.st_nlink == 1 and status.st_mtime < old:
+                    os.unlink(name, dir_fd=fd)
+        with opened_dir(ASKED, shelf) as fd:
+            for name in os.listdir(fd):
+                if written(name, fd) < old:
+                    unlink_if_there(name, fd)
+
+
+@contextmanager
+def _locked(shelf: int) -> Iterator[None]:
+    """Keep all others from taking a set, and from changing one."""
+    if not files.wait_flock(shelf, after(LOCK_S)):
+        raise OSError(errno.ETIME, "others are still at work on the shelf")
+    try:
+        yield
+    finally:
+        files.unlock(shelf)
+
+
+def _remove(shelf: int, item: Set) -> int:
+    """Remove a set, and the copies that are of no other one; return how many bytes those have."""
+    freed, aside = 0, f"{item.name}{GONE}"
+    with opened_dir(SETS, shelf) as fd:
+        os.rename(item.name, aside, src_dir_fd=fd, dst_dir_fd=fd)
+        files.remove_tree(fd, aside, after(LOCK_S))
+    with opened_dir(ABOUTS, shelf) as fd:
+        unlink_if_there(f"{item.name}.json", fd)
+    with opened_dir(FILES, shelf) as fd:
+        for key in {*item.about.files}:
+            if (status := _status(fd)(key)) and status.st_nlink == 1:
+                os.unlink(key, dir_fd=fd)
+                freed += status.st_size
+    return freed
+
+
+def _status(fd: int) -> Callable[[str], os.stat_result | None]:
+    def of(name: str) -> os.stat_result | None:
+        with suppress(FileNotFoundError):
+            return os.stat(name, dir_fd=fd, follow_symlinks=False)
+        return None
+
+    return of

@@ -1,0 +1,166 @@
+"""Step `model`: let the job read the large files of a model from copies on its node's disk (docs/wings/models.md).
+
+If the node has copies of all of them as they are now, each is shown over its file, at its own path, by the policy's
+way to the constant path: other files, and those that the job adds, are the shared file system's. Otherwise the job
+reads the model there, and a second job within a day has it copied. Nodes need not agree: a slow read breaks no rank. No
+failure here costs the job more than the copies.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from warmstart import view
+from warmstart.errand import Asker
+from warmstart.errors import WarmstartError
+from warmstart.host import linux
+from warmstart.host.files import opened_dir
+from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.lean import TYPE_CHECKING, NamedTuple, partial
+from warmstart.paths import NOTHING, Shown
+from warmstart.request import COMMENT, RequestInvalid
+from warmstart.runner import Step
+from warmstart.steps.contract import Context, Outcome
+from warmstart.wings.models import events, requests, shelf
+from warmstart.wings.models.client import ModelClient
+from warmstart.wings.models.look import MOST_FILES, Look, ModelUnusable
+from warmstart.wings.models.offered import WAYS, WORD, offered
+from warmstart.wings.models.requests import ModelRequest
+
+if TYPE_CHECKING:
+    from warmstart.job import Job
+    from warmstart.policy.compiled import Policy
+    from warmstart.policy.match import Grant
+    from warmstart.request import Request
+
+NAME = "model"
+LOOK_S = 5.0
+MOST = 8  # models of a job
+NO_WAY = (
+    "model {model} is read from the shared file system: this node has no way to show copies to a job "
+    "(policy: constant_path)"
+)
+NO_ROOM = (
+    "model {model} is read from the shared file system: the job has no workspace on this node, where copies would be "
+    "shown"
+)
+# Why a job reads the model itself; docs/wings/models.md explains them.
+FIRST, COPYING, TOO_MANY = "first", "copying", "too-many-files"
+_WHY = {
+    FIRST: "it is copied to this node when a job names it here again within a day",
+    COPYING: "it is being copied to this node for later jobs",
+    TOO_MANY: f"the job's models have more than {MOST_FILES} large files",
+}
+
+
+class _Found(NamedTuple):
+    """What the job reads at a model's path."""
+
+    look: Look | None
+    is_copy: bool
+    reason: str  # "" for copies
+    outlook: str = ""  # in words
+    failure: WarmstartError | None = None
+
+
+def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step | None:  # noqa: ARG001 - all wings'
+    """Return the step, which says so if this node shows the job no copies. Raises `RequestInvalid`."""
+    models = asked(requested)
+    return Step(NAME, partial(_show, models=models), optional=True)
+
+
+def asked(requested: Request) -> list[str]:
+    """Return the models that the job names. Raises `RequestInvalid`."""
+    words = [*dict.fromkeys(requested.words[WORD].split(" "))]
+    for word in words:
+        if not word.startswith("/") or not word.strip("/") or ".." in word.split("/") or len(words) > MOST:
+            raise RequestInvalid(where=COMMENT, word=f"{WORD}={word}"[:80])
+    return [word.rstrip("/") for word in words]
+
+
+def _show(context: Context, models: list[str]) -> Outcome:
+    why = NO_WAY if context.policy.constant_path not in WAYS else "" if context.record.cache else NO_ROOM
+    if why:
+        return Outcome("skipped", notices=tuple(why.format(model=model) for model in models))
+    return run(context, models)
+
+
+def run(context: Context, models: list[str]) -> Outcome:
+    """Show the job its models, as far as this node has copies of them."""
+    detail: dict[str, object] = {}
+    failures, notices, left = [], [], MOST_FILES
+    for number, model in enumerate(models):
+        started = time.monotonic()
+        found = _one(context, model, number, left)
+        left -= len(found.look.files) if found.look and found.is_copy else 0
+        context.audit.emit(
+            events.MODEL_SHOWN,
+            model=found.look.path if found.look else model,
+            way="copy" if found.is_copy else "itself",
+            reason=found.reason,
+            files=len(found.look.files) if found.look else 0,
+            bytes=found.look.size if found.look else 0,
+            duration_ms=round((time.monotonic() - started) * 1000, 3),
+        )
+        detail[model] = _told(found)
+        if found.failure:
+            failures.append(found.failure)
+        elif not found.is_copy:
+            notices.append(f"model {model} is read from the shared file system: {found.outlook}")
+    return Outcome("changed", detail, degraded=failures, notices=tuple(notices))
+
+
+def _one(context: Context, model: str, number: int, left: int) -> _Found:
+    """Show one model, if there are copies of it; `left` is how many files of models may still be shown."""
+    try:
+        return _shown_or_asked(context, model, number, left)
+    except WorkerSilent as error:
+        failure = ModelUnusable(model=model, problem=f"its file system: {error.fields['problem']}")
+        return _Found(None, False, failure.code, failure=failure)
+    except WarmstartError as error:
+        return _Found(None, False, error.code, failure=error)
+    except OSError as error:
+        failure = ModelUnusable(model=model, problem=f"its copies: {error.strerror}")
+        return _Found(None, False, failure.code, failure=failure)
+
+
+def _shown_or_asked(context: Context, model: str, number: int, left: int) -> _Found:
+    record, policy = context.record, context.policy
+    with ModelClient(Identity(record.user, record.uid, record.gid), model) as client:
+        seen = client.look(offered(policy).prefixes, context.deadline.within(LOOK_S))
+    if len(seen.files) > left:
+        return _Found(seen, False, TOO_MANY, _WHY[TOO_MANY])
+    where, name = shelf.path_of(policy, record.node), seen.key(record.uid)
+    copies = shelf.take(where, name, context.paths, record, context.deadline.within(LOOK_S))
+    if copies is not None:
+        try:
+            _mount(context, seen, copies, number)
+        finally:
+            os.close(copies)
+        return _Found(seen, True, "")
+    if not shelf.is_second(policy, record.node, name):
+        return _Found(seen, False, FIRST, _WHY[FIRST])
+    problem = requests.ask(context.paths, ModelRequest(model, record.gid, Asker.of(record)))
+    return _Found(seen, False, COPYING, f"it was not copied: {problem}" if problem else _WHY[COPYING])
+
+
+def _mount(context: Context, seen: Look, copies: int, number: int) -> None:
+    """Mount a set where the job's user alone can get to it, and list each copy over its file."""
+    record = context.record
+    with opened_dir(record.run_directory) as base:
+        clone = linux.clone(copies)
+        try:
+            linux.restrict(clone)
+            place = view.mount_for(base, f"{NAME}-{number}", clone, (record.uid, record.gid))
+        finally:
+            os.close(clone)
+        for index, file in enumerate(seen.files):
+            view.show(base, Shown("ro", "job", f"{place}/{index}", file.identity, file.path, NOTHING))
+
+
+def _told(found: _Found) -> str:
+    """Return what `explain` says of a model."""
+    if found.look and found.is_copy:
+        return f"read from copies of {len(found.look.files)} files, {found.look.size:,} bytes"
+    return f"read from the shared file system: {found.reason if found.failure else found.outlook}"

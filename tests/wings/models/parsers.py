@@ -1,0 +1,9 @@
+"""The wing's parsers of foreign bytes, for tests/fuzz: none."""
+
+from __future__ import annotations
+
+from tests.fuzz import parsers
+
+PARSERS: dict[str, parsers.Parser] = {}
+BARE: dict[str, tuple[str, str, str]] = {}
+OWN = {"wings/models/shelf.py:sets": "root's file on the shelf"}

@@ -1,0 +1,181 @@
+"""Copies of models on a node: who has one, when it goes, and what is left of what failed."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from tests.wings.models.values import ALICE, BOB, ModelSite, snapshot
+from warmstart import record as records
+from warmstart.wings.models import errands
+from warmstart.wings.models.client import copy_in_child
+
+WEIGHTS = b"weights of a model"
+OLD = (1, 1)
+
+
+def age(here: ModelSite) -> None:
+    """Let all sets have been used long ago."""
+    for path in (here.shelf / "sets").iterdir():
+        os.utime(path, OLD)
+
+
+def test_a_copy_is_roots_and_nobody_can_write_it(here: ModelSite) -> None:
+    """Its model is its user's alone. What goes off the clock is audited under the job that asked."""
+    model = here.model("one", WEIGHTS)
+    assert here.copy(model) == ""
+    (made,) = here.sets(str(model))
+    assert (made.about.user, made.about.uid, made.about.size) == (ALICE.name, ALICE.uid, len(WEIGHTS))
+    assert here.take(made.name) == [WEIGHTS]
+    (file,) = (here.shelf / "files").iterdir()
+    status = file.stat()
+    assert (status.st_uid, stat.S_IMODE(status.st_mode), status.st_nlink) == (0, 0o444, 2)
+    assert stat.S_IMODE(here.shelf.stat().st_mode) == 0o700
+    (event,) = here.events("model.copied")
+    assert (event["job_id"], event["uid"], event["fetched_bytes"]) == (7, ALICE.uid, len(WEIGHTS))
+    assert here.copy(model) == ""
+    assert len(here.events("model.copied")) == 1
+
+
+def test_a_blob_has_one_copy_for_all(here: ModelSite) -> None:
+    """Each user has a set of it; the second one reads nothing."""
+    model = snapshot(here.models / "hub", WEIGHTS)
+    here.own(here.models / "hub")
+    assert here.copy(model) == ""
+    here.own(here.models / "hub", BOB)
+    assert here.copy(model, BOB, job=8) == ""
+    assert len(here.sets(str(model))) == 2
+    assert len(here.files()) == 1
+    assert [event["fetched_bytes"] for event in here.events("model.copied")] == [len(WEIGHTS), 0]
+
+
+def test_a_blob_that_is_not_what_its_name_says_is_no_copy(here: ModelSite) -> None:
+    """Another user would read it as the right one."""
+    model = snapshot(here.models / "hub", WEIGHTS)
+    blob = (model / "model.safetensors").resolve()
+    blob.write_bytes(WEIGHTS.upper())
+    here.own(here.models / "hub")
+    assert "is not the one in its name" in here.copy(model)
+    assert not [name for name in here.files() if not name.endswith(".copying")]
+
+
+def test_what_changes_meanwhile_is_not_kept(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt copies what is there then."""
+    model, copy = here.model("one", WEIGHTS), copy_in_child
+
+    def edited(*arguments: object) -> str:
+        found = copy(*arguments)  # type: ignore[arg-type]
+        os.utime(model / "model.bin")
+        return found
+
+    monkeypatch.setattr(errands, "copy_in_child", edited)
+    assert "has changed" in here.copy(model)
+    assert here.sets() == []
+    monkeypatch.undo()
+    assert [name.endswith(".copying") for name in here.files()] == [True]
+
+
+def test_an_attempt_goes_on_where_the_last_one_failed(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File by file."""
+    model = here.model("one", WEIGHTS)
+    (model / "second.bin").write_bytes(WEIGHTS * 2)
+    here.own(model)
+    copy = copy_in_child
+
+    def fails(source: int, target: int, size: int, *more: object) -> str:
+        if size == len(WEIGHTS) * 2:
+            raise OSError(5, "Input/output error")
+        return copy(source, target, size, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(errands, "copy_in_child", fails)
+    assert "Input/output error" in here.copy(model)
+    assert here.sets() == []
+    monkeypatch.setattr(errands, "copy_in_child", copy)
+    here.due()
+    assert here.copy(model) == ""
+    (event,) = here.events("model.copied")
+    assert (event["bytes"], event["fetched_bytes"]) == (3 * len(WEIGHTS), 2 * len(WEIGHTS))
+
+
+def test_what_a_run_has_or_had_within_a_day_stays(here: ModelSite) -> None:
+    """A new model does not drive out one in use: it is not copied, and the reason is told."""
+    here.policy_of(keep="30B")
+    first, second = here.model("one", WEIGHTS), here.model("two", WEIGHTS)
+    assert here.copy(first) == ""
+    assert "what jobs have used within a day stays" in here.copy(second)
+    (made,) = here.sets(str(first))
+    assert here.take(made.name)
+    age(here)
+    here.due()
+    assert "what jobs have used within a day stays" in here.copy(second)
+    records.forget(here.paths.state, 7)
+    here.due()
+    assert here.copy(second) == ""
+    assert not here.sets(str(first))
+    assert [event["model"] for event in here.events("model.evicted")] == [str(first)]
+
+
+def test_the_oldest_of_whoever_has_most_goes_first(here: ModelSite) -> None:
+    """Its copies go with it, but for what another set has."""
+    models = [here.model(name, WEIGHTS + name.encode()) for name in ("a1", "a2")]
+    other = here.model("b1", WEIGHTS, BOB)
+    for model in models:
+        assert here.copy(model) == ""
+    assert here.copy(other, BOB) == ""
+    age(here)
+    here.policy_of(keep="45B")
+    assert here.prune() == 1
+    left = {item.about.model for item in here.sets()}
+    assert left in ({str(models[0]), str(other)}, {str(models[1]), str(other)})
+    assert len(here.files()) == 2
+
+
+def test_a_full_disk(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is begun that has no room."""
+    monkeypatch.setattr(errands, "room", lambda _: 1)
+    assert "has no room for" in here.copy(here.model("one", WEIGHTS))
+    assert here.files() == []
+
+
+def test_too_large_a_model(here: ModelSite) -> None:
+    """It drives out nothing."""
+    small, large = here.model("small", b"weights!"), here.model("large", WEIGHTS)
+    here.policy_of(keep="10B")
+    assert here.copy(small) == ""
+    age(here)
+    assert "more than models.keep" in here.copy(large)
+    assert here.sets(str(small))
+
+
+def test_what_is_of_no_set_goes_after_a_day(here: ModelSite) -> None:
+    """And what was being made when a process died, and notes."""
+    assert here.copy(here.model("one", WEIGHTS)) == ""
+    kept = here.files()
+    for name in ("files/left", "files/x.copying", "asked/key"):
+        path = here.shelf / name
+        path.touch()
+        os.utime(path, OLD)
+    for name in ("a.fresh", "b.gone"):
+        (here.shelf / "sets" / name).mkdir()
+        os.utime(here.shelf / "sets" / name, OLD)
+    (here.shelf / "files/recent").touch()
+    here.prune()
+    assert here.files() == sorted([*kept, "recent"])
+    assert len(list((here.shelf / "sets").iterdir())) == 1
+    assert not list((here.shelf / "asked").iterdir())
+
+
+def test_a_set_whose_run_is_over_may_go(here: ModelSite) -> None:
+    """The note goes with the run's record."""
+    assert here.copy(here.model("one", WEIGHTS)) == ""
+    (made,) = here.sets()
+    assert here.take(made.name, job=8)
+    age(here)
+    here.policy_of(keep="1B")
+    assert here.prune() == 0
+    records.forget(here.paths.state, 8)
+    assert here.prune() == 1
+    assert here.files() == []
+    assert here.take(made.name) is None

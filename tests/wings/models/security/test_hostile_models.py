@@ -1,0 +1,110 @@
+"""A user who makes a model that leads elsewhere, or stands in for another's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.wings.models.values import ALICE, BOB, SMALL, ModelSite, snapshot
+from warmstart.host import process
+from warmstart.wings.models import client, look
+
+WEIGHTS, SECRET = b"weights of a model", b"a secret of another user"
+
+
+@pytest.fixture
+def here(base: Path, monkeypatch: pytest.MonkeyPatch, capable_host: None) -> ModelSite:
+    """Return a node that copies models, where files of a few bytes count as large."""
+    monkeypatch.setattr(look, "LEAST", SMALL)
+    monkeypatch.setattr(process, "be_idle", lambda: None)
+    base.chmod(0o755)
+    return ModelSite(base)
+
+
+def copies(here: ModelSite) -> list[bytes]:
+    """Return what the copies of the node have."""
+    return sorted((here.shelf / "files" / name).read_bytes() for name in here.files() if "." not in name)
+
+
+@pytest.mark.threat(62)
+@pytest.mark.parametrize("case", ["unreadable", "a link", "a file of the system", "another's model"])
+def test_what_the_user_may_not_read_is_never_copied(here: ModelSite, case: str) -> None:
+    """Root copies what the user's own process has opened, below the model, and nothing else."""
+    secret = here.model("bobs", SECRET, BOB)
+    model = here.model("alices", WEIGHTS)
+    link = model / "more.bin"
+    if case == "unreadable":
+        link.write_bytes(SECRET)
+        os.chown(link, BOB.uid, BOB.gid)
+        link.chmod(0o600)
+        assert "Permission denied" in here.copy(model)
+    elif case == "a link":
+        link.symlink_to(secret / "model.bin")
+        here.copy(model)
+    elif case == "a file of the system":
+        link.symlink_to("/etc/shadow")
+        here.copy(model)
+    else:
+        model = secret
+        assert "Permission denied" in here.copy(model)
+    assert SECRET not in copies(here)
+
+
+@pytest.mark.threat(62)
+def test_a_file_that_is_swapped_between_the_look_and_the_open(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes out of the user's process has to be open at the path that was looked at."""
+    model, opened = here.model("one", WEIGHTS), client.ModelClient.opened
+
+    def swapped(self: client.ModelClient, file: look.ModelFile, *more: object) -> int:
+        (model / "model.bin").rename(model / "moved")
+        (model / "model.bin").symlink_to("moved")
+        return opened(self, file, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(client.ModelClient, "opened", swapped)
+    assert here.copy(model)
+    assert copies(here) == []
+
+
+@pytest.mark.threat(62)
+def test_another_descriptor_than_was_asked_for(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's process that lies hands over another file of the user's."""
+    model = here.model("one", WEIGHTS)
+    other = here.model("two", WEIGHTS.upper()) / "model.bin"
+    send = client._send_opened
+
+    def lying(channel: int, named: str, file: look.ModelFile) -> None:
+        send(
+            channel, named, file._replace(path=str(other), inode=other.stat().st_ino, mtime_ns=other.stat().st_mtime_ns)
+        )
+
+    lying.__module__, lying.__qualname__ = client.__name__, "_send_opened"
+    monkeypatch.setattr(client, "_send_opened", lying)
+    assert "is not what was opened there" in here.copy(model)
+    assert copies(here) == []
+
+
+@pytest.mark.threat(62)
+def test_a_name_is_no_proof(here: ModelSite) -> None:
+    """Who puts other bytes under the SHA-256 of a model that others use gives them nothing."""
+    mine = snapshot(here.models / "mine", WEIGHTS)
+    blob = (mine / "model.safetensors").resolve()
+    blob.write_bytes(WEIGHTS.upper())
+    here.own(here.models / "mine")
+    assert here.copy(mine)
+    right = snapshot(here.models / "right", WEIGHTS)
+    here.own(here.models / "right", BOB)
+    assert here.copy(right, BOB, job=8) == ""
+    assert copies(here) == [WEIGHTS]
+    assert [item.about.uid for item in here.sets()] == [BOB.uid]
+
+
+@pytest.mark.threat(62)
+def test_a_set_is_found_by_its_user_alone(here: ModelSite) -> None:
+    """Whoever may not read the originals does not know a set's name, and has none of that name."""
+    model = here.model("one", WEIGHTS, mode=0o644)
+    assert here.copy(model) == ""
+    seen = look.look(str(model), [str(here.models)])
+    assert here.take(seen.key(ALICE.uid)) == [WEIGHTS]
+    assert here.take(seen.key(BOB.uid)) is None

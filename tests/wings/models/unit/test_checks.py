@@ -1,0 +1,37 @@
+"""What doctor says of models: whether a copy can be shown, and has room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.policy_site import defaults
+from tests.wings.models.values import offering
+from warmstart.doctor.node import Node
+from warmstart.paths import Installation
+from warmstart.wings.models.checks import models
+
+
+def found(shelf: Path, *prefixes: str, keep: int = 1, way: str = "spank") -> list[tuple[str, str]]:
+    """Return the status and the text of each finding."""
+    policy = defaults()
+    policy = policy._replace(constant_path=way, paths=policy.paths._replace(shelf=str(shelf)))
+    if prefixes:
+        policy = offering(policy, *prefixes, keep=keep)
+    return [(finding.status, finding.found) for finding in models(Node(Installation(str(shelf)), policy))]
+
+
+def test_a_policy_without_models_asks_for_nothing(tmp_path: Path) -> None:
+    """Whatever the disk."""
+    assert found(tmp_path) == [("ok", "the policy offers no copies of models")]
+
+
+def test_what_serves_is_fine(tmp_path: Path) -> None:
+    """All that is offered is named."""
+    assert found(tmp_path, "/lustre") == [("ok", "jobs may have copies of models below /lustre")]
+
+
+def test_a_node_that_shows_none_and_has_no_room(tmp_path: Path) -> None:
+    """Both are said; a shelf that is not there yet lies on the disk above."""
+    (way, _), (room, text) = found(tmp_path / "shelf/deep", "/lustre", keep=1 << 60, way="containers")
+    assert (way, room) == ("advice", "advice")
+    assert text.startswith("models.keep is 1048576TiB, and the disk of paths.shelf has")

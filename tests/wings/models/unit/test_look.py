@@ -1,0 +1,103 @@
+"""Which files of a model are copied, and when a copy is current."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.wings.models.values import snapshot
+from warmstart.wings.models import look as looking
+from warmstart.wings.models.look import Look, ModelUnusable, look
+
+LARGE = b"weights of a model"
+
+
+def seen(path: Path, prefix: Path) -> Look:
+    """Look at a model below a prefix."""
+    return look(str(path), [str(prefix)])
+
+
+def test_the_large_files_of_a_directory(tmp_path: Path) -> None:
+    """Those in directories below it, too; each once, whatever leads to it, if it lies in the model."""
+    model = tmp_path / "model"
+    (model / "shards").mkdir(parents=True)
+    for name in ("a.bin", "shards/b.bin"):
+        (model / name).write_bytes(LARGE)
+    (model / "config").write_text("{}")
+    (model / "again.bin").symlink_to("a.bin")
+    (tmp_path / "other.bin").write_bytes(LARGE)
+    (model / "out.bin").symlink_to("../other.bin")
+    (model / "dangling.bin").symlink_to("nowhere")
+    os.mkfifo(model / "pipe")
+    found = seen(model, tmp_path)
+    assert [file.path for file in found.files] == [f"{model}/a.bin", f"{model}/shards/b.bin"]
+    assert (found.path, found.size) == (str(model), 2 * len(LARGE))
+
+
+def test_a_copy_of_a_plain_file_is_its_users_and_of_this_version(tmp_path: Path) -> None:
+    """Another user, time, size, inode or path is another copy, and another set."""
+    model = tmp_path / "model"
+    model.mkdir()
+    file = model / "a.bin"
+    file.write_bytes(LARGE)
+    versions = [seen(model, tmp_path)]
+    assert seen(model, tmp_path).key(1) == versions[0].key(1) != versions[0].key(2)
+    os.utime(file, ns=(1, 1))
+    versions.append(seen(model, tmp_path))
+    file.write_bytes(LARGE + b".")
+    os.utime(file, ns=(1, 1))
+    versions.append(seen(model, tmp_path))
+    (model / "new").write_bytes(LARGE + b".")
+    os.utime(model / "new", ns=(1, 1))
+    (model / "new").rename(file)
+    versions.append(seen(model, tmp_path))
+    assert len({version.key(1) for version in versions}) == len(versions)
+    assert len({version.files[0].key(1) for version in versions}) == len(versions)
+
+
+def test_a_snapshot_of_a_cache(tmp_path: Path) -> None:
+    """A blob named by its SHA-256 has one copy for all, and each user a set; links lead nowhere but into the cache."""
+    made = snapshot(tmp_path / "hub", LARGE)
+    top = made.parent.parent
+    (top / "blobs" / "0abc").write_bytes(LARGE)  # named as git does
+    (made / "tokenizer.json").symlink_to("../../blobs/0abc")
+    other = snapshot(tmp_path / "other", LARGE * 2)
+    (made / "foreign.bin").symlink_to(other / "model.safetensors")
+    git, blob = seen(made, tmp_path).files
+    assert (git.path, git.sha256) == (f"{top}/blobs/0abc", "")
+    assert blob.key(1) == blob.key(2) == blob.sha256 == os.path.basename(blob.path)
+    assert git.key(1) != git.key(2)
+    assert seen(made, tmp_path).key(1) != seen(made, tmp_path).key(2)
+
+
+@pytest.mark.parametrize("case", ["outside", "missing", "a file", "nothing large", "too many", "too many names"])
+def test_what_is_no_model(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason names the path, or what is wrong with it."""
+    model, prefix = tmp_path / "models/one", tmp_path / "models"
+    model.mkdir(parents=True)
+    for name in "abc":
+        (model / name).write_bytes(LARGE)
+    if case == "outside":
+        prefix = tmp_path / "elsewhere"
+    elif case == "missing":
+        model = prefix / "two"
+    elif case == "a file":
+        model /= "a"
+    elif case == "nothing large":
+        monkeypatch.setattr(looking, "LEAST", 1 << 20)
+    elif case == "too many":
+        monkeypatch.setattr(looking, "MOST_FILES", 2)
+    else:
+        monkeypatch.setattr(looking, "MOST_NAMES", 2)
+    words = {
+        "outside": "below none of models.prefixes",
+        "missing": "No such file or directory",
+        "a file": "Not a directory",
+        "nothing large": "it has no file of 1 MiB or more",
+        "too many": "it has more than 2 files of 0 MiB or more",
+        "too many names": "it has more than 2 names",
+    }
+    with pytest.raises(ModelUnusable, match=words[case]):
+        seen(model, prefix)

@@ -1,0 +1,152 @@
+"""What a job gets of the models that it names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.runs import a_context, events
+from tests.wings.models.values import offering
+from warmstart import view
+from warmstart.errand import Errands
+from warmstart.host import detached, linux
+from warmstart.host.files import opened_dir
+from warmstart.host.identity import WorkerSilent
+from warmstart.request import Request, RequestInvalid
+from warmstart.steps.contract import Context, Outcome
+from warmstart.wings.models import look as looking
+from warmstart.wings.models import shelf, step
+from warmstart.wings.models.client import ModelClient
+from warmstart.wings.models.requests import COPIES
+from warmstart.wings.models.shelf import About
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Return a model with one file."""
+    path = tmp_path / "models/tiny"
+    path.mkdir(parents=True)
+    (path / "model.bin").write_bytes(b"weights of a model")
+    return path
+
+
+@pytest.fixture
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    """Return a job's context; nothing is mounted, and no program is started."""
+    context = a_context(tmp_path)
+    policy = offering(context.policy, tmp_path / "models")
+    policy = policy._replace(constant_path="spank", paths=policy.paths._replace(shelf=f"{tmp_path}/shelf"))
+    monkeypatch.setattr(linux, "clone", os.dup)
+    monkeypatch.setattr(linux, "restrict", lambda _: None)
+    monkeypatch.setattr(view, "mount_for", lambda _run, name, _fd, _owner: f"mounted/{name}/tree")
+    monkeypatch.setattr(detached, "start", lambda *_, **__: None)
+    record = context.record._replace(cache=f"{tmp_path}/cache")
+    os.makedirs(record.run_directory)
+    return context._replace(policy=policy, record=record)
+
+
+def copied(context: Context, model: Path) -> str:
+    """Have copies of a model on the node; return the name of their set."""
+    seen, uid = looking.look(str(model), [str(model.parent)]), context.record.uid
+    shelf.make(context.policy, context.record.node)
+    with opened_dir(shelf.path_of(context.policy, context.record.node)) as fd:
+        keys = [file.key(uid) for file in seen.files]
+        for file, key in zip(seen.files, keys, strict=True):
+            Path(f"/proc/self/fd/{fd}/files/{key}").write_bytes(Path(file.path).read_bytes())
+        shelf.add(fd, seen.key(uid), About(seen.path, "alice", uid, tuple(keys), seen.size))
+    return seen.key(uid)
+
+
+def shown(context: Context, *models: Path) -> tuple[Outcome, list[tuple[str, str]]]:
+    """Run the step; return its outcome, and how and why each model was shown."""
+    outcome = step.run(context, [*map(str, models)])
+    return outcome, [(event["way"], event["reason"]) for event in events(context, "model.shown")]
+
+
+def test_copies_are_listed_over_their_files(context: Context, model: Path) -> None:
+    """The run's state names the set; nothing is asked for."""
+    name = copied(context, model)
+    outcome, ways = shown(context, model)
+    (line,) = view.shown(context.record.run_directory)
+    file = model / "model.bin"
+    assert (line.mode, line.whose, line.source, line.target) == ("ro", "job", "mounted/model-0/tree/0", str(file))
+    assert line.seen.split(" ")[:2] == [str(file.stat().st_dev), str(file.stat().st_ino)]
+    assert (ways, outcome.notices, outcome.degraded) == ([("copy", "")], (), [])
+    assert outcome.detail == {str(model): "read from copies of 1 files, 18 bytes"}
+    assert (Path(context.paths.state, "7", f"tree-model-{name}")).exists()
+    assert not Errands(context.paths, COPIES).all()
+
+
+def test_a_second_job_has_it_copied(context: Context, model: Path) -> None:
+    """The first one is told so. Another version of the file begins anew."""
+    first, _ = shown(context, model)
+    second, ways = shown(context, model)
+    assert ways == [("itself", "first"), ("itself", "copying")]
+    told = f"model {model} is read from the shared file system: it is"
+    assert first.notices == (f"{told} copied to this node when a job names it here again within a day",)
+    assert second.notices == (f"{told} being copied to this node for later jobs",)
+    assert [errand.owner for errand in Errands(context.paths, COPIES).all()] == [str(context.record.uid)]
+    os.utime(model / "model.bin", (1, 1))
+    assert shown(context, model)[1][-1] == ("itself", "first")
+    assert view.shown(context.record.run_directory) == []
+
+
+def test_a_day_later_it_is_the_first_again(context: Context, model: Path) -> None:
+    """Who names a model once a month has it copied never."""
+    shown(context, model)
+    (note,) = Path(shelf.path_of(context.policy, "n1"), "asked").iterdir()
+    os.utime(note, (1, 1))
+    assert shown(context, model)[1][-1] == ("itself", "first")
+
+
+def test_a_copy_is_shown_whatever_becomes_of_another_model(context: Context, model: Path, tmp_path: Path) -> None:
+    """One that is not there is a reason of its own, and no failure of the job."""
+    copied(context, model)
+    outcome, ways = shown(context, tmp_path / "models/gone", model)
+    assert ways == [("itself", "model-unusable"), ("copy", "")]
+    assert [error.code for error in outcome.degraded] == ["model-unusable"]
+    assert view.shown(context.record.run_directory)[0].source == "mounted/model-1/tree/0"
+
+
+def test_a_job_has_a_bound(context: Context, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the files that are shown."""
+    copied(context, model)
+    monkeypatch.setattr(step, "MOST_FILES", 0)
+    assert shown(context, model)[1] == [("itself", "too-many-files")]
+
+
+def test_a_file_system_that_hangs(context: Context, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job starts all the same."""
+
+    def hang(*_: object) -> None:
+        raise WorkerSilent(what="the file system", problem="no answer before the deadline")
+
+    monkeypatch.setattr(ModelClient, "look", hang)
+    outcome, ways = shown(context, model)
+    assert ways == [("itself", "model-unusable")]
+    assert "no answer before the deadline" in str(outcome.degraded[0])
+
+
+def test_a_node_that_shows_nothing(context: Context, model: Path) -> None:
+    """It neither looks nor asks."""
+    link = context._replace(policy=context.policy._replace(constant_path="link"))
+    bare = context._replace(record=context.record._replace(cache=""))
+    outcomes = [step._show(each, [str(model)]) for each in (link, bare)]
+    assert [outcome.state for outcome in outcomes] == ["skipped", "skipped"]
+    assert "constant_path" in outcomes[0].notices[0]
+    assert "no workspace" in outcomes[1].notices[0]
+    assert events(context, "model.shown") == []
+
+
+@pytest.mark.parametrize("value", ["relative", "/", "/a/../b", " ".join(f"/m{number}" for number in range(9))])
+def test_what_is_no_path(value: str) -> None:
+    """It is told as any word that is malformed."""
+    with pytest.raises(RequestInvalid):
+        step.asked(Request((), (), words={"model": value}))
+
+
+def test_several_models() -> None:
+    """Each once."""
+    assert step.asked(Request((), (), words={"model": "/a /b/ /a"})) == ["/a", "/b"]

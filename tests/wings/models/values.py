@@ -1,0 +1,147 @@
+"""Sample values of the wing, and a node that copies models."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.support.maintenance_site import MaintenanceSite
+from tests.support.runs import a_record
+from warmstart import record as records
+from warmstart.audit.journal import Journal
+from warmstart.entry import background
+from warmstart.errand import Asker, Errands
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.host.wire import Json
+from warmstart.paths import NodePaths
+from warmstart.policy.compiled import Policy
+from warmstart.policy.current import current_policy
+from warmstart.wings.models import requests
+from warmstart.wings.models.errands import prune
+from warmstart.wings.models.offered import KEY
+from warmstart.wings.models.policy import Models
+from warmstart.wings.models.requests import COPIES, ModelRequest
+from warmstart.wings.models.shelf import Set, on_node, path_of, take
+
+NODE = "n1"
+SMALL = 8  # bytes: what counts as large in these tests
+ALICE, BOB = (
+    Identity("ws-model-alice", 64351, 64351),
+    Identity("ws-model-bob", 64352, 64352),
+)  # no accounts of this host
+
+
+def offering(policy: Policy, *prefixes: object, **changes: Json) -> Policy:
+    """Return a policy that offers copies of models below these prefixes, with some bounds changed."""
+    own: dict[str, Json] = {**Models().model_dump(mode="json"), **changes, "prefixes": [*map(str, prefixes)]}
+    wings = (wing._replace(used=True) if wing.name == KEY else wing for wing in policy.wings)
+    return policy._replace(own={**policy.own, KEY: own}, wings=tuple(wings))
+
+
+def snapshot(cache: Path, data: bytes, commit: str = "0123abc") -> Path:
+    """Make a model in a cache as huggingface_hub does; return its snapshot."""
+    top = cache / "models--team--tiny"
+    made = top / "snapshots" / commit
+    (top / "blobs").mkdir(parents=True, exist_ok=True)
+    made.mkdir(parents=True)
+    blob = top / "blobs" / hashlib.sha256(data).hexdigest()
+    blob.write_bytes(data)
+    (made / "model.safetensors").symlink_to(os.path.relpath(blob, made))
+    return made
+
+
+class ModelSite:
+    """An installation below `base`, whose node n1 copies models below `base/models`. Needs root."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.models = base / "models"
+        self.models.mkdir()
+        self.site = MaintenanceSite(base)
+        self.policy_of()
+        for job in (7, 8):
+            Path(self.paths.state, str(job)).mkdir(parents=True, mode=0o700)
+            records.save(self.paths.state, a_record(job_id=job))
+
+    def policy_of(self, **changes: str) -> None:
+        """Write the policy anew, with some keys of `models`."""
+        path = Path(self.site.installation.policy)
+        text = path.read_text().partition("models:")[0].replace(f"shelf: {self.base}/shelf, ", "")
+        text = text.replace("paths: {", f"paths: {{shelf: {self.base}/shelf, ")
+        keys = ", ".join(f"{key}: {value}" for key, value in {"prefixes": f"[{self.models}]", **changes}.items())
+        path.write_text(f"{text}models: {{{keys}}}\n")
+
+    @property
+    def policy(self) -> Policy:
+        """What is in force."""
+        return current_policy(self.site.installation, keep=True).policy
+
+    @property
+    def paths(self) -> NodePaths:
+        """The node's directories."""
+        return self.site.installation.node(NODE)
+
+    @property
+    def shelf(self) -> Path:
+        """The directory of the node's copies."""
+        return Path(path_of(self.policy, NODE))
+
+    def model(self, name: str, data: bytes = b"weights!", user: Identity = ALICE, mode: int = 0o600) -> Path:
+        """Make a plain model of a user's, with one file."""
+        path = self.models / name
+        path.mkdir(exist_ok=True)
+        (path / "model.bin").write_bytes(data)
+        (path / "model.bin").chmod(mode)
+        self.own(path, user)
+        return path
+
+    def own(self, path: Path, user: Identity = ALICE) -> None:
+        """Make all below a path a user's."""
+        subprocess.run(["/bin/chown", "-Rh", f"{user.uid}:{user.gid}", str(path)], check=True)
+
+    def copy(self, model: Path, user: Identity = ALICE, job: int = 7) -> str:
+        """Ask for copies as a prolog does, and run the program that makes them; return its problem, "" if none."""
+        asker = Asker(job, user.uid, user.name, "test")
+        requests.ask(self.paths, ModelRequest(str(model), user.gid, asker))
+        background.main(str(self.base), [COPIES.name, NODE])
+        failed = [event for event in self.events("model.copy-failed") if event["model"] == str(model)]
+        return str(failed[-1]["error"]["reason"]) if failed and not self.sets(str(model)) else ""
+
+    def prune(self) -> int:
+        """Do what maintenance does; return how many sets went."""
+        return prune(self.policy, self.paths, Journal(self.paths.journal, {"hook": "maintain", "run_id": "0a1b2c3d"}))
+
+    def due(self) -> None:
+        """Let the next attempts begin at once."""
+        errands = Errands(self.paths, COPIES)
+        for errand in errands.all():
+            errands.hasten(errand)
+
+    def sets(self, model: str = "") -> list[Set]:
+        """Return the sets of the node, or those of a model."""
+        return [item for item in on_node(self.policy, self.paths) if model in ("", item.about.model)]
+
+    def take(self, name: str, job: int = 7) -> list[bytes] | None:
+        """Take a set for a job; return what its copies have."""
+        fd = take(str(self.shelf), name, self.paths, a_record(job_id=job), after(5))
+        if fd is None:
+            return None
+        try:
+            return [Path(f"/proc/self/fd/{fd}/{name}").read_bytes() for name in sorted(os.listdir(fd))]
+        finally:
+            os.close(fd)
+
+    def files(self) -> list[str]:
+        """Return the names of the copies."""
+        return sorted(os.listdir(self.shelf / "files"))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the events of one name."""
+        log = self.base / "audit" / "audit.jsonl"
+        events = map(json.loads, log.read_text().splitlines() if log.exists() else ())
+        return [event for event in events if event["event"] == name]
