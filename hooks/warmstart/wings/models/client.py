@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from socket import socket
 
 ROOMS = tuple(f"{__package__}.{module}:" for module in ("client", "look"))
+RECEIVE_S = 5.0  # what was sent is there
 _BLOCK = 8 << 20  # bytes; after so many they go to the disk, and out of the page cache
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -51,7 +52,9 @@ class ModelClient:
         is_named = all(not file.sha256 or is_sha256(file.sha256) for file in seen.files)
         is_known = all(file.identity.replace(" ", "").isdecimal() for file in seen.files)
         top = home_of(seen.path)
-        if not (is_below(seen.path, list(prefixes)) and all(is_below(path, [top]) for path in paths[1:])):
+        if not all(is_below(path, list(prefixes)) for path in paths) or not all(
+            is_below(path, [top]) for path in paths[1:]
+        ):
             raise ModelUnusable(model=self._model, problem="it leads to what may be no model")
         if not (is_whole and is_named and is_known and all(map(_is_plain, paths))):
             raise ModelUnusable(model=self._model, problem="it is said to have other files than a model can have")
@@ -65,9 +68,12 @@ class ModelClient:
         from socket import recv_fds
 
         self._worker.run(deadline, _send_opened, self._channel, self._model, file)
-        _, (fd,), _, _ = recv_fds(other_end, 1, 1)
-        if os.readlink(f"/proc/self/fd/{fd}") != file.path:
-            os.close(fd)
+        other_end.settimeout(RECEIVE_S)
+        _, fds, _, _ = recv_fds(other_end, 1, 1)
+        fd = fds[0] if fds else -1
+        if fd < 0 or os.readlink(f"/proc/self/fd/{fd}") != file.path:
+            if fds:
+                os.close(fd)
             raise ModelUnusable(model=self._model, problem=f"{file.path} is not what was opened there")
         return fd
 
@@ -77,12 +83,12 @@ class ModelClient:
 
 
 def copy_in_child(source: int, target: int, size: int, rate: int, deadline: Deadline) -> str:
-    """Copy so many bytes of an open file, at most `rate` a second; return their SHA-256.
+    """Copy so many bytes of an open file, at most `rate` a second; return their SHA-256. Target -1: only read them.
 
     They go past the page cache. Raises `OSError`, and `WorkerSilent` at the deadline.
     """
-    rooms = (f"{__name__}:",)
-    with Worker(ROOT, "the file system of a model", rooms=rooms, keep=[source, target]) as worker:
+    rooms, files = (f"{__name__}:",), [fd for fd in (source, target) if fd >= 0]
+    with Worker(ROOT, "the file system of a model", rooms=rooms, keep=files) as worker:
         return worker.run(deadline, _copy, source, target, size, rate)
 
 
@@ -118,10 +124,11 @@ def _copy(source: int, target: int, size: int, rate: int) -> str:
         if not data:
             raise OSError(None, "a file has become shorter")
         digest.update(data)
-        write_all(target, data)
-        os.fdatasync(target)
-        for fd in (source, target):
-            os.posix_fadvise(fd, done, len(data), os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(source, done, len(data), os.POSIX_FADV_DONTNEED)
+        if target >= 0:
+            write_all(target, data)
+            os.fdatasync(target)
+            os.posix_fadvise(target, done, len(data), os.POSIX_FADV_DONTNEED)
         done += len(data)
         time.sleep(max(0.0, began + done / rate - time.monotonic()))
     found: str = digest.hexdigest()

@@ -14,7 +14,7 @@ from warmstart.errand import Errands
 from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, unlink_if_there
+from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.space import allocate, no_room, room
 from warmstart.paths import NodePaths
@@ -44,7 +44,7 @@ class Copied(NamedTuple):
     """What was copied."""
 
     look: Look
-    read: int  # bytes; what other sets had already was not
+    read: int  # bytes; what this user's other sets had already was not
 
 
 def copy(turn: Turn) -> Outcome:
@@ -100,23 +100,22 @@ def copy_model(request: ModelRequest, policy: Policy, paths: NodePaths, audit: J
         with suppress(FileNotFoundError):
             os.stat(f"{shelf.SETS}/{name}", dir_fd=fd)
             return None
-        missing = {file.key(asker.uid): file for file in seen.files if not shelf.has(fd, file.key(asker.uid))}
-        needed = sum(file.size for file in missing.values())
+        shelf.remove_unfinished(fd)
+        missing = [file for file in seen.files if not shelf.has(fd, file.key(asker.uid))]
+        needed = sum(file.size for file in missing)
         _make_room(request, given, fd, paths, seen.size, needed, audit)
-        for key, file in missing.items():
-            source = client.opened(file, ours, after(OPEN_S))
-            try:
-                digest = _copy(fd, key, source, file, given.rate)
-                client.check(file, after(OPEN_S))
-                if file.sha256 and digest != file.sha256:
-                    problem = f"the SHA-256 of {file.path} is not the one in its name, but {digest}"
-                    raise ModelNotCopied(model=request.model, problem=problem)
-                _name(fd, key)
-            finally:
-                os.close(source)
+        read = 0
+        for file in seen.files:
+            if file in missing or file.sha256:
+                source = client.opened(file, ours, after(OPEN_S))
+                try:
+                    _copy_or_prove(request, client, fd, file, source, given.rate, is_here=file not in missing)
+                finally:
+                    os.close(source)
+                read += file.size
         keys = tuple(file.key(asker.uid) for file in seen.files)
         shelf.add(fd, name, About(seen.path, asker.user, asker.uid, keys, seen.size))
-        return Copied(seen, needed)
+        return Copied(seen, read)
 
 
 def _make_room(  # noqa: PLR0917 - of what, where, how much
@@ -133,20 +132,36 @@ def _make_room(  # noqa: PLR0917 - of what, where, how much
         raise ModelNotCopied(model=request.model, problem=no_room(fd, needed))
 
 
-def _copy(fd: int, key: str, source: int, file: ModelFile, rate: int) -> str:
-    """Copy an open file to where it has no name of its own yet; return its SHA-256."""
-    with opened_dir(FILES, fd) as copies:
-        unlink_if_there(key + COPYING, copies)
-        target = os.open(key + COPYING, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400, dir_fd=copies)
+def _copy_or_prove(  # noqa: PLR0917 - of what, where, how fast
+    request: ModelRequest, client: ModelClient, fd: int, file: ModelFile, source: int, rate: int, *, is_here: bool
+) -> None:
+    """Copy an open file. Where its copy `is_here`, which others share, only read it: a SHA-256 is no secret.
+
+    Whoever had another file's SHA-256 and size, and not its content, would otherwise be shown that.
+    """
+    key = file.key(request.asker.uid)
+    target = -1 if is_here else _made(fd, key)
     try:
-        allocate(target, file.size, keep_length=True)
+        if not is_here:
+            allocate(target, file.size, keep_length=True)
         deadline = after(max(AT_LEAST_S, 2 * file.size / min(rate, SLOWEST)))
         digest = copy_in_child(source, target, file.size, rate, deadline)
-        os.fchmod(target, 0o444)
-        os.fsync(target)
-        return digest
+        client.check(file, after(OPEN_S))
+        if file.sha256 and digest != file.sha256:
+            problem = f"the SHA-256 of {file.path} is not the one in its name, but {digest}"
+            raise ModelNotCopied(model=request.model, problem=problem)
+        if not is_here:
+            os.fchmod(target, 0o444)
+            os.fsync(target)
+            _name(fd, key)
     finally:
-        os.close(target)
+        if not is_here:
+            os.close(target)
+
+
+def _made(fd: int, key: str) -> int:
+    with opened_dir(FILES, fd) as copies:
+        return os.open(key + COPYING, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400, dir_fd=copies)
 
 
 def _name(fd: int, key: str) -> None:

@@ -37,11 +37,11 @@ class ModelFile(NamedTuple):
     size: int  # bytes
     mtime_ns: int
     inode: int
-    identity: str  # `linux.identity`
-    sha256: str  # that its name claims; "" if none
+    identity: str  # `linux.identity`; its device may have another number after a boot
+    sha256: str  # that its name claims, and root has to compute; "" if none
 
     def key(self, uid: int) -> str:
-        """Return the name of its copy on a node: of its content where root can check that, else this user's own."""
+        """Return the name of its copy on a node: its content's where that is claimed, else one of this user's own."""
         own = dumps([uid, self.path, self.size, self.mtime_ns, self.inode])
         name: str = self.sha256 or "u" + sha256(own.encode()).hexdigest()
         return name
@@ -59,8 +59,8 @@ class Look(NamedTuple):
         return sum(file.size for file in self.files)
 
     def key(self, uid: int) -> str:
-        """Return the name of the set of its copies: another one as soon as a file has changed."""
-        known = dumps([uid, *([file.path, file.size, file.key(uid)] for file in self.files)])
+        """Return the name of the set of its copies: another one as soon as a file has changed, or another user asks."""
+        known = dumps([uid, *([file.path, file.size, file.mtime_ns, file.inode, file.sha256] for file in self.files)])
         name: str = sha256(known.encode()).hexdigest()[:32]
         return name
 
@@ -75,7 +75,7 @@ def look(model: str, prefixes: list[str]) -> Look:
         found: dict[str, ModelFile] = {}
         for name in _files(model, path):
             real = os.path.realpath(name, strict=True)
-            if is_below(real, [top]) and (file := _opened(real, f"{top}/{BLOBS}")):
+            if is_below(real, [top]) and is_below(real, prefixes) and (file := _opened(real, f"{top}/{BLOBS}")):
                 found[real] = file
             if len(found) > MOST_FILES:
                 problem = f"it has more than {MOST_FILES} files of {LEAST >> 20} MiB or more"

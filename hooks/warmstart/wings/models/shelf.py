@@ -136,6 +136,14 @@ def has(shelf: int, key: str) -> bool:
     return False
 
 
+def remove_unfinished(shelf: int) -> None:
+    """Remove what was being copied when a process died. Only the one process of a node that copies may call this."""
+    with opened_dir(FILES, shelf) as fd:
+        for name in os.listdir(fd):
+            if name.endswith(COPYING):
+                unlink_if_there(name, fd)
+
+
 def total(shelf: int) -> int:
     """Return the bytes of all copies, and of those that are being made. Raises `OSError`."""
     with opened_dir(FILES, shelf) as fd:

@@ -101,6 +101,40 @@ def test_a_name_is_no_proof(here: ModelSite) -> None:
 
 
 @pytest.mark.threat(62)
+def test_a_hash_is_no_proof_that_one_has_the_content(here: ModelSite) -> None:
+    """A gated model's are public: who puts as many other bytes under one gets no copy of another user's file."""
+    right = snapshot(here.models / "right", SECRET)
+    here.own(here.models / "right", BOB)
+    assert here.copy(right, BOB, job=8) == ""
+    fake = snapshot(here.models / "fake", SECRET)
+    (fake / "model.safetensors").resolve().write_bytes(bytes(len(SECRET)))
+    here.own(here.models / "fake")
+    assert "is not the one in its name" in here.copy(fake)
+    assert [item.about.uid for item in here.sets()] == [BOB.uid]
+    (fake / "model.safetensors").resolve().write_bytes(SECRET)
+    here.own(here.models / "fake")
+    here.due()
+    assert here.copy(fake) == ""
+    assert copies(here) == [SECRET]
+    assert {item.about.uid for item in here.sets()} == {ALICE.uid, BOB.uid}
+
+
+@pytest.mark.threat(62)
+def test_a_process_that_hands_over_nothing(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root waits for it no longer than for one that hangs."""
+    model = here.model("one", WEIGHTS)
+
+    def silent(channel: int, named: str, file: look.ModelFile) -> None:
+        assert (channel, named, file.size) == (channel, str(model), len(WEIGHTS))
+
+    silent.__module__, silent.__qualname__ = client.__name__, "_send_opened"
+    monkeypatch.setattr(client, "_send_opened", silent)
+    monkeypatch.setattr(client, "RECEIVE_S", 0.1)
+    assert "timed out" in here.copy(model)
+    assert copies(here) == []
+
+
+@pytest.mark.threat(62)
 def test_a_set_is_found_by_its_user_alone(here: ModelSite) -> None:
     """Whoever may not read the originals does not know a set's name, and has none of that name."""
     model = here.model("one", WEIGHTS, mode=0o644)

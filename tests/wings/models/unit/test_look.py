@@ -70,6 +70,8 @@ def test_a_snapshot_of_a_cache(tmp_path: Path) -> None:
     assert blob.key(1) == blob.key(2) == blob.sha256 == os.path.basename(blob.path)
     assert git.key(1) != git.key(2)
     assert seen(made, tmp_path).key(1) != seen(made, tmp_path).key(2)
+    with pytest.raises(ModelUnusable, match="it has no file"):  # where the blobs are is offered to nobody
+        look(str(made), [str(made.parent)])
 
 
 @pytest.mark.parametrize("case", ["outside", "missing", "a file", "nothing large", "too many", "too many names"])
