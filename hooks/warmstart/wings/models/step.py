@@ -24,7 +24,7 @@ from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.models import events, requests, shelf
 from warmstart.wings.models.client import ModelClient
-from warmstart.wings.models.look import MOST_FILES, Look, ModelUnusable
+from warmstart.wings.models.look import Look, ModelUnusable
 from warmstart.wings.models.offered import WAYS, WORD, offered
 from warmstart.wings.models.requests import ModelRequest
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 NAME = "model"
 LOOK_S = 5.0
 MOST = 8  # models of a job
+MOST_LISTED = 48 << 10  # bytes of lines; readers of a run's list take 64 KiB (LARGEST_LIST in packaging/spank/shown.c)
+_BESIDE = 128  # bytes of a line beside the file's path, at most
 NO_WAY = (
     "model {model} is read from the shared file system: this node has no way to show copies to a job "
     "(policy: constant_path)"
@@ -50,7 +52,7 @@ FIRST, COPYING, TOO_MANY = "first", "copying", "too-many-files"
 _WHY = {
     FIRST: "it is copied to this node when a job names it here again within a day",
     COPYING: "it is being copied to this node for later jobs",
-    TOO_MANY: f"the job's models have more than {MOST_FILES} large files",
+    TOO_MANY: "the job's models have more large files, or longer paths, than can be shown",
 }
 
 
@@ -89,11 +91,11 @@ def _show(context: Context, models: list[str]) -> Outcome:
 def run(context: Context, models: list[str]) -> Outcome:
     """Show the job its models, as far as this node has copies of them."""
     detail: dict[str, object] = {}
-    failures, notices, left = [], [], MOST_FILES
+    failures, notices, left = [], [], MOST_LISTED
     for number, model in enumerate(models):
         started = time.monotonic()
         found = _one(context, model, number, left)
-        left -= len(found.look.files) if found.look and found.is_copy else 0
+        left -= _listed(found.look) if found.look and found.is_copy else 0
         context.audit.emit(
             events.MODEL_SHOWN,
             model=found.look.path if found.look else model,
@@ -112,7 +114,7 @@ def run(context: Context, models: list[str]) -> Outcome:
 
 
 def _one(context: Context, model: str, number: int, left: int) -> _Found:
-    """Show one model, if there are copies of it; `left` is how many files of models may still be shown."""
+    """Show one model, if there are copies of it; `left` is how many bytes its lines may have."""
     try:
         return _shown_or_asked(context, model, number, left)
     except WorkerSilent as error:
@@ -129,7 +131,7 @@ def _shown_or_asked(context: Context, model: str, number: int, left: int) -> _Fo
     record, policy = context.record, context.policy
     with ModelClient(Identity(record.user, record.uid, record.gid), model) as client:
         seen = client.look(offered(policy).prefixes, context.deadline.within(LOOK_S))
-    if len(seen.files) > left:
+    if _listed(seen) > left:
         return _Found(seen, False, TOO_MANY, _WHY[TOO_MANY])
     where, name = shelf.path_of(policy, record.node), seen.key(record.uid)
     copies = shelf.take(where, name, context.paths, record, context.deadline.within(LOOK_S))
@@ -157,6 +159,11 @@ def _mount(context: Context, seen: Look, copies: int, number: int) -> None:
             os.close(clone)
         for index, file in enumerate(seen.files):
             view.show(base, Shown("ro", "job", f"{place}/{index}", file.identity, file.path, NOTHING))
+
+
+def _listed(seen: Look) -> int:
+    """Return how many bytes the lines of a model's files may have."""
+    return sum(len(os.fsencode(file.path)) + _BESIDE for file in seen.files)
 
 
 def _told(found: _Found) -> str:

@@ -111,10 +111,16 @@ def test_a_copy_is_shown_whatever_becomes_of_another_model(context: Context, mod
 
 
 def test_a_job_has_a_bound(context: Context, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the files that are shown."""
-    copied(context, model)
-    monkeypatch.setattr(step, "MOST_FILES", 0)
-    assert shown(context, model)[1] == [("itself", "too-many-files")]
+    """On what its list has: the plugin takes none that is longer, and would show nothing at all."""
+    other = model.with_name("other")
+    other.mkdir()
+    (other / "model.bin").write_bytes(b"other weights of a model")
+    for each in (model, other):
+        copied(context, each)
+    monkeypatch.setattr(step, "MOST_LISTED", len(str(model / "model.bin")) + step._BESIDE)
+    assert shown(context, model, other)[1] == [("copy", ""), ("itself", "too-many-files")]
+    (line,) = Path(context.record.run_directory, "shown").read_text().splitlines()
+    assert len(line) < len(str(model / "model.bin")) + step._BESIDE
 
 
 def test_a_file_system_that_hangs(context: Context, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
