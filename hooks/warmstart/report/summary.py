@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -606,8 +607,10 @@ def override_of(variables: Iterable[str]) -> str:
 
 
 def _seconds(timestamp: str) -> float:
-    """Return a `ts` (`audit.line.timestamp`) in epoch seconds."""
-    return datetime.fromisoformat(f"{timestamp.removesuffix('Z')}+00:00").timestamp()
+    """Return a `ts` (`audit.line.timestamp`) in epoch seconds; not a number for a damaged one."""
+    with suppress(ValueError):
+        return datetime.fromisoformat(f"{timestamp.removesuffix('Z')}+00:00").timestamp()
+    return math.nan
 
 
 def in_units(counted: Counted) -> str:

@@ -55,6 +55,7 @@ def test_starts_that_come_back_to_a_node() -> None:
     within_a_week = at("2026-01-09T12:00:00")
     later = at("2026-01-16T12:00:01")
     assert summarize([began, *others, ended, within_a_day, within_a_week, later]).returns == Returns(7, 1, 2)
+    assert summarize([began, prolog(first="damaged")]).returns == Returns(2, 0, 0)
     assert summarize([at("2026-01-01T00:00:00", user=""), at("2026-01-01T00:00:01", user="")]).returns == Returns(
         0, 0, 0
     )
