@@ -148,7 +148,7 @@ class Saved(NamedTuple):
 class Returns(NamedTuple):
     """Starts of jobs on nodes, and how many of them came back: a hook had run there for a job of the same user.
 
-    What a node keeps of a user's is worth something to these.
+    Only these profit from what a node keeps for a user.
     """
 
     starts: int

@@ -61,7 +61,7 @@ class ModelClient:
         return seen
 
     def opened(self, file: ModelFile, other_end: socket, deadline: Deadline) -> int:
-        """Return a descriptor of a file, as the user has opened it for reading. It comes out of the other end.
+        """Return a descriptor of a file that the user has opened for reading. `other_end` is that of the channel.
 
         Raises `ModelUnusable` if it has changed, `OSError`, and `WorkerSilent`.
         """

@@ -23,7 +23,7 @@ from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, ensure_path, opened_dir, read_small, replace_file, unlink_if_there, written
 from warmstart.host.space import Held, fair_order, room
-from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, dumps, suppress
+from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, dumps, suppress
 from warmstart.paths import NodePaths
 from warmstart.wings.models.offered import DAY_S
 
@@ -147,7 +147,7 @@ def remove_unfinished(shelf: int) -> None:
 def total(shelf: int) -> int:
     """Return the bytes of all copies, and of those that are being made. Raises `OSError`."""
     with opened_dir(FILES, shelf) as fd:
-        return sum(status.st_size for status in map(_status(fd), os.listdir(fd)) if status)
+        return sum(status.st_size for name in os.listdir(fd) if (status := _status(fd, name)))
 
 
 def add(shelf: int, name: str, about: About) -> None:
@@ -189,7 +189,7 @@ def evict(shelf: int, paths: NodePaths, keep: int, needed: int = 0, before: floa
 
 
 def sweep(shelf: int) -> None:
-    """Remove what is a day old and of no set, and notes that are. Raises `OSError`."""
+    """Remove copies that no set has, unfinished sets, and notes, once they are a day old. Raises `OSError`."""
     old = time.time() - DAY_S
     with _locked(shelf):
         with opened_dir(SETS, shelf) as fd:
@@ -198,7 +198,7 @@ def sweep(shelf: int) -> None:
                     files.remove_tree(fd, name, after(LOCK_S))
         with opened_dir(FILES, shelf) as fd:
             for name in os.listdir(fd):
-                if (status := _status(fd)(name)) and status.st_nlink == 1 and status.st_mtime < old:
+                if (status := _status(fd, name)) and status.st_nlink == 1 and status.st_mtime < old:
                     os.unlink(name, dir_fd=fd)
         with opened_dir(ASKED, shelf) as fd:
             for name in os.listdir(fd):
@@ -227,16 +227,13 @@ def _remove(shelf: int, item: Set) -> int:
         unlink_if_there(f"{item.name}.json", fd)
     with opened_dir(FILES, shelf) as fd:
         for key in {*item.about.files}:
-            if (status := _status(fd)(key)) and status.st_nlink == 1:
+            if (status := _status(fd, key)) and status.st_nlink == 1:
                 os.unlink(key, dir_fd=fd)
                 freed += status.st_size
     return freed
 
 
-def _status(fd: int) -> Callable[[str], os.stat_result | None]:
-    def of(name: str) -> os.stat_result | None:
-        with suppress(FileNotFoundError):
-            return os.stat(name, dir_fd=fd, follow_symlinks=False)
-        return None
-
-    return of
+def _status(fd: int, name: str) -> os.stat_result | None:
+    with suppress(FileNotFoundError):
+        return os.stat(name, dir_fd=fd, follow_symlinks=False)
+    return None

@@ -92,6 +92,7 @@ def run(context: Context, models: list[str]) -> Outcome:
     """Show the job its models, as far as this node has copies of them."""
     detail: dict[str, object] = {}
     failures, notices, left = [], [], MOST_LISTED
+    context = context._replace(deadline=context.deadline.within(LOOK_S))  # for all: one file system may have them
     for number, model in enumerate(models):
         started = time.monotonic()
         found = _one(context, model, number, left)
@@ -130,11 +131,11 @@ def _one(context: Context, model: str, number: int, left: int) -> _Found:
 def _shown_or_asked(context: Context, model: str, number: int, left: int) -> _Found:
     record, policy = context.record, context.policy
     with ModelClient(Identity(record.user, record.uid, record.gid), model) as client:
-        seen = client.look(offered(policy).prefixes, context.deadline.within(LOOK_S))
+        seen = client.look(offered(policy).prefixes, context.deadline)
     if _listed(seen) > left:
         return _Found(seen, False, TOO_MANY, _WHY[TOO_MANY])
     where, name = shelf.path_of(policy, record.node), seen.key(record.uid)
-    copies = shelf.take(where, name, context.paths, record, context.deadline.within(LOOK_S))
+    copies = shelf.take(where, name, context.paths, record, context.deadline)
     if copies is not None:
         try:
             _mount(context, seen, copies, number)
