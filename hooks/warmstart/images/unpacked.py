@@ -21,10 +21,10 @@ one. Runs as root. Hot path of jobs on nodes with a shelf.
 
 from __future__ import annotations
 
-import errno
 import os
 
 from warmstart import record as records
+from warmstart import shelf as shelves
 from warmstart.host import files
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import PATH, opened_dir
@@ -39,7 +39,6 @@ TREE = "tree"
 ABOUT = "about.json"
 UNPACKING = ".unpacking"
 FOLDER = "images"  # of a node, on the shelf
-LOCK_PAUSE_S = 0.005
 
 
 class ImageKey(NamedTuple):
@@ -72,7 +71,7 @@ class Unpacked(NamedTuple):
 
 def shelf_of(policy: Policy, node: str) -> str:
     """Return the directory of a node's trees, "" if the policy names no shelf."""
-    return f"{policy.paths.shelf}/{node}/{FOLDER}" if policy.paths.shelf else ""
+    return shelves.folder_of(policy, node, FOLDER)
 
 
 def take(shelf: str, key: ImageKey, paths: NodePaths, run: Record, deadline: Deadline) -> Unpacked | None:
@@ -85,8 +84,7 @@ def take(shelf: str, key: ImageKey, paths: NodePaths, run: Record, deadline: Dea
     with suppress(FileNotFoundError), opened_dir(shelf) as fd:
         if not (place := find(fd, key.tree)):  # without the lock: most of the time there is none, or it stays
             return None
-        if not files.wait_flock(fd, deadline, LOCK_PAUSE_S, shared=True):
-            raise OSError(errno.ETIME, "trees are still being evicted", shelf)
+        shelves.share(fd, deadline)
         if place != key.tree and not (place := find(fd, key.tree)):
             return None
         owner = os.stat(f"{place}/{TREE}", dir_fd=fd)

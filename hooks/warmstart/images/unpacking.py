@@ -16,7 +16,6 @@ overlay above it. Set-id bits and device files, which an account without rights 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart import record as records
+from warmstart import shelf as shelves
 from warmstart.host import files, namespaces, process, wire
 from warmstart.host.client import hashed_in_child, remove_in_child, sync_in_child
 from warmstart.host.deadline import Deadline, after
@@ -44,8 +44,8 @@ from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store import layout, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import PRIVATE_STORES
-from warmstart.images.unpacked import ABOUT, TREE, UNPACKING, ImageKey, find, shelf_of
-from warmstart.images.unpacks import WAITING, ImageNotUnpacked, UnpackRequest, is_awaited, make
+from warmstart.images.unpacked import ABOUT, FOLDER, TREE, UNPACKING, ImageKey, find, shelf_of
+from warmstart.images.unpacks import WAITING, ImageNotUnpacked, UnpackRequest, is_awaited
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
 
@@ -59,7 +59,6 @@ AT_LEAST_S = 1800.0
 SYNC_S = 1800.0
 START_S = 2.0  # in which containers that waited start, before the disk is busy
 REMOVAL_S = 600.0
-LOCK_S = 10.0
 MOST_PROCESSORS = 8  # each has caches and a stack, and memory is limited
 PER_FILE = 8192  # bytes that a file takes beside its own: its last block, its names
 SLACK = 16 << 20
@@ -111,7 +110,7 @@ def unpack(
     `ImageStoreClient` raises; nothing is left then.
     """
     node = os.path.basename(paths.root)
-    make(policy, node)
+    shelves.make(policy, node, FOLDER)
     with opened_dir(shelf_of(policy, node)) as shelf:
         name = ImageKey(request.image, request.private).tree
         hasten(is_awaited(shelf, name))
@@ -127,7 +126,7 @@ def unpack(
             hasten(is_awaited(shelf, work.name))
             work.measure(making, about)
             sync_in_child(making, after(SYNC_S))
-            with _locked(shelf):
+            with shelves.locked(shelf):
                 os.rename(work.name + UNPACKING, work.name, src_dir_fd=shelf, dst_dir_fd=shelf)
             os.fsync(shelf)
         unlink_if_there(work.name + WAITING, shelf)
@@ -315,7 +314,7 @@ def _claimed(shelf: int, name: str, paths: NodePaths, reference: str) -> Iterato
     """Make the directory to unpack in, and hold its lock; it goes if anything fails, unless a run has it by then."""
     making = name + UNPACKING
     _remove_abandoned(shelf, paths)
-    with _locked(shelf):
+    with shelves.locked(shelf):
         try:
             os.mkdir(making, 0o700, dir_fd=shelf)
         except FileExistsError:
@@ -332,17 +331,6 @@ def _claimed(shelf: int, name: str, paths: NodePaths, reference: str) -> Iterato
         raise
     finally:
         os.close(fd)
-
-
-@contextmanager
-def _locked(shelf: int) -> Iterator[None]:
-    """Keep all others from taking a tree, and from renaming one."""
-    if not files.wait_flock(shelf, after(LOCK_S)):
-        raise OSError(errno.ETIME, "others are still at work on the shelf")
-    try:
-        yield
-    finally:
-        files.unlock(shelf)
 
 
 def trees(shelf: int, paths: NodePaths) -> list[Tree]:
@@ -370,7 +358,7 @@ def evict(shelf: int, paths: NodePaths, keep: int, needed: int = 0) -> list[Tree
     The least recently used of the user who has most go first. They are renamed, and then removed.
     """
     gone = []
-    with _locked(shelf):
+    with shelves.locked(shelf):
         found = trees(shelf, paths)
         excess = max(sum(tree.about.bytes for tree in found) - keep, needed - room(shelf) if needed else 0)
         held = [Held(tree.about.uid, tree.about.bytes, may_go=not tree.jobs) for tree in found]
@@ -402,7 +390,7 @@ def prune(policy: Policy, paths: NodePaths) -> list[Tree]:
 
 def _remove_abandoned(shelf: int, paths: NodePaths) -> None:
     """Remove what dead processes left, and no run has."""
-    with _locked(shelf):
+    with shelves.locked(shelf):
         had = records.held(paths.state)
         for name in os.listdir(shelf):
             if name.endswith(UNPACKING) and name.removesuffix(UNPACKING) not in had:

@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from warmstart import shelf as shelves
 from warmstart.errand import Asker, Errands, Kind, is_at_work
 from warmstart.errors import ResourceError
 from warmstart.host import files, namespaces
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import ensure_dir, ensure_path, opened_dir
+from warmstart.host.files import opened_dir
 from warmstart.images.unpacked import FOLDER, ImageKey, Unpacked, find, shelf_of, take
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
@@ -60,7 +61,7 @@ def ask(policy: Policy, paths: NodePaths, reference: str, key: ImageKey, job: As
     shelf, rules = shelf_of(policy, node), policy.images.unpack
     if not shelf:
         return "the policy names no shelf (paths.shelf)"
-    make(policy, node)
+    shelves.make(policy, node, FOLDER)
     kind = namespaces.mount_of(os.path.realpath(shelf)).kind
     if kind in NO_DISKS and not rules.any_disk:
         return f"{policy.paths.shelf} is on {kind}, and images.unpack.any_disk is not set"
@@ -70,16 +71,6 @@ def ask(policy: Policy, paths: NodePaths, reference: str, key: ImageKey, job: As
         return f"{errands.count(str(job.uid))} images of {job.user or 'the policy'} wait on node {node} already"
     errands.start_due()
     return known.problem if known else ""
-
-
-def make(policy: Policy, node: str) -> None:
-    """Make a node's directory on the shelf; raises as `ask`."""
-    assert policy.paths.shelf
-    ensure_path(policy.paths.shelf, 0o755)
-    with opened_dir(policy.paths.shelf) as fd:
-        ensure_dir(node, 0o700, fd)
-        with opened_dir(node, fd) as own:
-            ensure_dir(FOLDER, 0o700, own)
 
 
 def obtain(  # noqa: PLR0917 - which image, for whom, where

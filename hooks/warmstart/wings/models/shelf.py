@@ -13,17 +13,17 @@ names a set before anything of it is shown (`record.note_held`), and an eviction
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import time
 
 from warmstart import record as records
+from warmstart import shelf as shelves
 from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import ensure_dir, ensure_path, opened_dir, read_small, replace_file, unlink_if_there, written
+from warmstart.host.files import ensure_dir, opened_dir, read_small, replace_file, unlink_if_there, written
 from warmstart.host.space import Held, fair_order, room
-from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, dumps, suppress
+from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, suppress
 from warmstart.paths import NodePaths
 from warmstart.wings.models.offered import DAY_S
 
@@ -36,8 +36,7 @@ FILES, SETS, ABOUTS, ASKED = "files", "sets", "about", "asked"
 COPYING = ".copying"
 FRESH, GONE = ".fresh", ".gone"  # of a set that is being made, or removed
 HELD = "model-"  # before the name of a set, in a run's state
-LOCK_S = 10.0
-LOCK_PAUSE_S = 0.005
+REMOVAL_S = 10.0  # of a set's links
 _LONGEST_ABOUT = 1 << 16
 
 
@@ -62,20 +61,15 @@ class Set(NamedTuple):
 
 def path_of(policy: Policy, node: str) -> str:
     """Return the directory of a node's copies."""
-    return f"{policy.paths.shelf}/{node}/{FOLDER}"
+    return shelves.folder_of(policy, node, FOLDER)
 
 
 def make(policy: Policy, node: str) -> None:
     """Make the directories of a node's copies. Raises `OSError`, `Untrusted` if others could change them."""
-    assert policy.paths.shelf
-    ensure_path(policy.paths.shelf, 0o755)
-    with opened_dir(policy.paths.shelf) as fd:
-        ensure_dir(node, 0o700, fd)
-        with opened_dir(node, fd) as own:
-            ensure_dir(FOLDER, 0o700, own)
-            with opened_dir(FOLDER, own) as shelf:
-                for name in (FILES, SETS, ABOUTS, ASKED):
-                    ensure_dir(name, 0o700, shelf)
+    shelves.make(policy, node, FOLDER)
+    with opened_dir(path_of(policy, node)) as shelf:
+        for name in (FILES, SETS, ABOUTS, ASKED):
+            ensure_dir(name, 0o700, shelf)
 
 
 def take(shelf: str, name: str, paths: NodePaths, run: Record, deadline: Deadline) -> int | None:
@@ -85,8 +79,7 @@ def take(shelf: str, name: str, paths: NodePaths, run: Record, deadline: Deadlin
     """
     with suppress(FileNotFoundError), opened_dir(shelf) as fd:
         os.stat(f"{SETS}/{name}", dir_fd=fd)
-        if not files.wait_flock(fd, deadline, LOCK_PAUSE_S, shared=True):
-            raise OSError(errno.ETIME, "models are still being evicted", shelf)
+        shelves.share(fd, deadline)
         found = os.open(f"{SETS}/{name}", files.DIRECTORY, dir_fd=fd)
         try:
             records.note_held(paths.state, run.job_id, HELD + name)
@@ -152,8 +145,8 @@ def total(shelf: int) -> int:
 
 def add(shelf: int, name: str, about: About) -> None:
     """Make a set of copies that are all there. Raises `OSError`; a set is whole or has no name."""
-    with _locked(shelf), opened_dir(FILES, shelf) as copies, opened_dir(SETS, shelf) as fd:
-        files.remove_tree(fd, name + FRESH, after(LOCK_S))
+    with shelves.locked(shelf), opened_dir(FILES, shelf) as copies, opened_dir(SETS, shelf) as fd:
+        files.remove_tree(fd, name + FRESH, after(REMOVAL_S))
         os.mkdir(name + FRESH, 0o700, dir_fd=fd)
         with opened_dir(name + FRESH, fd) as fresh:
             for number, key in enumerate(about.files):
@@ -175,7 +168,7 @@ def evict(shelf: int, paths: NodePaths, keep: int, needed: int = 0, before: floa
     go first.
     """
     gone = []
-    with _locked(shelf):
+    with shelves.locked(shelf):
         found = sets(shelf, paths)
         excess = max(total(shelf) - keep, needed - room(shelf) if needed else 0)
         may_go = [not item.jobs and item.used < before for item in found]
@@ -191,11 +184,11 @@ def evict(shelf: int, paths: NodePaths, keep: int, needed: int = 0, before: floa
 def sweep(shelf: int) -> None:
     """Remove copies that no set has, unfinished sets, and notes, once they are a day old. Raises `OSError`."""
     old = time.time() - DAY_S
-    with _locked(shelf):
+    with shelves.locked(shelf):
         with opened_dir(SETS, shelf) as fd:
             for name in os.listdir(fd):
                 if "." in name and written(name, fd) < old:
-                    files.remove_tree(fd, name, after(LOCK_S))
+                    files.remove_tree(fd, name, after(REMOVAL_S))
         with opened_dir(FILES, shelf) as fd:
             for name in os.listdir(fd):
                 if (status := _status(fd, name)) and status.st_nlink == 1 and status.st_mtime < old:
@@ -206,23 +199,12 @@ def sweep(shelf: int) -> None:
                     unlink_if_there(name, fd)
 
 
-@contextmanager
-def _locked(shelf: int) -> Iterator[None]:
-    """Keep all others from taking a set, and from changing one."""
-    if not files.wait_flock(shelf, after(LOCK_S)):
-        raise OSError(errno.ETIME, "others are still at work on the shelf")
-    try:
-        yield
-    finally:
-        files.unlock(shelf)
-
-
 def _remove(shelf: int, item: Set) -> int:
     """Remove a set, and the copies that are of no other one; return how many bytes those have."""
     freed, aside = 0, f"{item.name}{GONE}"
     with opened_dir(SETS, shelf) as fd:
         os.rename(item.name, aside, src_dir_fd=fd, dst_dir_fd=fd)
-        files.remove_tree(fd, aside, after(LOCK_S))
+        files.remove_tree(fd, aside, after(REMOVAL_S))
     with opened_dir(ABOUTS, shelf) as fd:
         unlink_if_there(f"{item.name}.json", fd)
     with opened_dir(FILES, shelf) as fd:

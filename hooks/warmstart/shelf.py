@@ -1,0 +1,53 @@
+"""A node's shelf: what it keeps for later jobs on the disk that the policy names, a folder for each kind. Runs as root.
+
+    <paths.shelf>/<node>/<folder>/      root, 0700; its flock: shared by who takes something, exclusive by who renames
+
+Hot path of jobs on nodes with a shelf.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from warmstart.host import files
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import ensure_dir, ensure_path, opened_dir
+from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager
+
+if TYPE_CHECKING:
+    from warmstart.policy.compiled import Policy
+
+LOCK_S = 10.0
+_PAUSE_S = 0.005
+
+
+def folder_of(policy: Policy, node: str, folder: str) -> str:
+    """Return the path of a folder of a node's shelf, "" if the policy names no shelf."""
+    return f"{policy.paths.shelf}/{node}/{folder}" if policy.paths.shelf else ""
+
+
+def make(policy: Policy, node: str, folder: str) -> None:
+    """Make a folder of a node's shelf. Raises `OSError`, `Untrusted` if others could change what lies there."""
+    assert policy.paths.shelf
+    ensure_path(policy.paths.shelf, 0o755)
+    with opened_dir(policy.paths.shelf) as fd:
+        ensure_dir(node, 0o700, fd)
+        with opened_dir(node, fd) as own:
+            ensure_dir(folder, 0o700, own)
+
+
+def share(folder: int, deadline: Deadline) -> None:
+    """Keep others from renaming what is in an open folder, until it is closed. Raises `OSError`: `ETIME`."""
+    if not files.wait_flock(folder, deadline, _PAUSE_S, shared=True):
+        raise OSError(errno.ETIME, "what lies on the shelf is still being evicted")
+
+
+@contextmanager
+def locked(folder: int) -> Iterator[None]:
+    """Keep all others from taking something of an open folder, and from renaming it. Raises `OSError`: `ETIME`."""
+    if not files.wait_flock(folder, after(LOCK_S)):
+        raise OSError(errno.ETIME, "others are still at work on the shelf")
+    try:
+        yield
+    finally:
+        files.unlock(folder)
