@@ -14,9 +14,9 @@ from warmstart.host.worker import Worker
 from warmstart.lean import TYPE_CHECKING, Sequence
 
 if TYPE_CHECKING:
+    from warmstart.policy.shared import SharedPath
     from warmstart.wings.trees.current import Look
     from warmstart.wings.trees.differences import Differences
-    from warmstart.wings.trees.offered import GrantedTree
     from warmstart.wings.trees.stage import Stage
     from warmstart.wings.trees.walk import Bounds
 
@@ -45,16 +45,15 @@ class TreeClient:
         self._worker.close()
 
     def look(
-        self, prefixes: tuple[str, ...], marker: str, deadline: Deadline, shared: Sequence[GrantedTree] = ()
+        self, prefixes: tuple[str, ...], marker: str, deadline: Deadline, shared: Sequence[SharedPath] = ()
     ) -> Look:
         """Return the tree as it is now; `shared` are trees of which rules say that they are everybody's.
 
         Raises `TreeUnusable`, or `WorkerSilent` where its file system hangs.
         """
+        from warmstart.policy.shared import covering
         from warmstart.store.manifest import is_sha256
         from warmstart.wings.trees import current
-        from warmstart.wings.trees.offered import covering
-        from warmstart.wings.trees.place import uids_of
 
         seen = self._worker.run(deadline, current.look, self._tree, list(prefixes), marker, list(shared))
         is_below = any(seen.path.startswith(f"{prefix}/") for prefix in prefixes)
@@ -67,7 +66,7 @@ class TreeClient:
             raise current.TreeUnusable(
                 tree=self._tree, problem="another file than it has to be says whether it changed"
             )
-        if seen.owner == 0 and not (tree and 0 in uids_of(tree)):
+        if seen.owner == 0 and not (tree and 0 in tree.uids):
             # The system's: what programs with more rights read must not be another version.
             raise current.TreeUnusable(tree=self._tree, problem="it belongs to root")
         return seen

@@ -42,6 +42,7 @@ from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.policy.match import Grant
+from warmstart.policy.shared import granted
 from warmstart.request import Request
 from warmstart.seed import node_cache
 from warmstart.session import Session, is_root
@@ -51,7 +52,7 @@ from warmstart.wings.trees import copies, requests, step
 from warmstart.wings.trees.client import TreeClient
 from warmstart.wings.trees.copies import TreeCopy
 from warmstart.wings.trees.current import Look, TreeUnusable
-from warmstart.wings.trees.offered import PROFILE, WORD, granted, offered
+from warmstart.wings.trees.offered import KEY, PROFILE, WORD, offered
 from warmstart.wings.trees.place import facts_of, place_of
 from warmstart.wings.trees.requests import PACKS, TreeRequest, Waiting
 
@@ -250,7 +251,7 @@ def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Itera
         shows = not step.why_not(policy, options)
         how = "read-only, from a packed copy if there is one" if shows else "as it is: this node shows no copies"
         yield f"Reads the tree {options.tree} {how}."
-    for shared in granted(policy, job, grant):
+    for shared in granted(policy, job, grant, KEY):
         owners = ", ".join(owner.name for owner in shared.owners)
         yield f"Trees at {shared.path}, of {owners}: one copy, in {shared.scope} (rule {shared.rule})."
 

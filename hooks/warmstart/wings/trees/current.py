@@ -13,7 +13,7 @@ import os
 from warmstart.errors import ResourceError
 from warmstart.host import linux
 from warmstart.lean import Iterator, NamedTuple, dumps, sha256, suppress
-from warmstart.wings.trees.offered import GrantedTree, covering
+from warmstart.policy.shared import SharedPath, covering
 
 _MARKS = ("pyvenv.cfg", "conda-meta", "conda-meta/history", "conda-meta/state")
 _LIBRARIES = ("lib", "lib64")
@@ -56,7 +56,7 @@ class Look(NamedTuple):
     identity: str = ""  # of its top: `linux.identity`
 
 
-def look(tree: str, prefixes: list[str], marker: str, shared: list[GrantedTree]) -> Look:
+def look(tree: str, prefixes: list[str], marker: str, shared: list[SharedPath]) -> Look:
     """Return a tree below one of the prefixes as it is now; `marker` is a path in it, or "".
 
     Of a tree that is one of `shared`, their marker counts: whoever could choose one would make a copy for each. Raises

@@ -22,6 +22,7 @@ from warmstart.host.files import create_file, ensure_dir, opened_dir, remove_tre
 from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
+from warmstart.policy.shared import covering
 from warmstart.store import bundles
 from warmstart.store.bundles import Published, QuotaExceeded
 from warmstart.store.client import StoreClient
@@ -32,8 +33,8 @@ from warmstart.wings.trees import copies
 from warmstart.wings.trees.client import TreeClient
 from warmstart.wings.trees.copies import told_of
 from warmstart.wings.trees.current import Look, TreeUnusable
-from warmstart.wings.trees.offered import TREE_S, covering, directory, offered
-from warmstart.wings.trees.place import ENTRY, LEFT_OUT, facts_of, place_of, uids_of
+from warmstart.wings.trees.offered import TREE_S, directory, offered
+from warmstart.wings.trees.place import ENTRY, LEFT_OUT, facts_of, place_of
 from warmstart.wings.trees.requests import TreeRequest
 from warmstart.wings.trees.stage import Stage, Staged
 from warmstart.wings.trees.walk import Bounds, TreeChanged, TreeTooLarge
@@ -177,7 +178,7 @@ class _Pack(NamedTuple):
         """Return a descriptor of the squashfs, and what it has."""
         request = self.request
         with opened_dir(_TREE, top) as fd, Stage(fd, request.tree, bounds) as stage:
-            owners = uids_of(request.shared) if request.shared else None
+            owners = request.shared.uids if request.shared else None
             self.client.walk(seen.path, bounds, stage, deadline, owners)
             staged = stage.result()
             if staged.left_out:

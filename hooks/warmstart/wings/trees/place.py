@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, sha256
 from warmstart.policy.match import accepted
+from warmstart.policy.shared import SharedPath, covering
 from warmstart.profiles.defined import OWNERS
 from warmstart.store.layout import Namespace
-from warmstart.wings.trees.offered import PROFILE, GrantedTree, covering
+from warmstart.wings.trees.offered import PROFILE
 
 if TYPE_CHECKING:
     from warmstart.policy.compiled import Policy
@@ -22,10 +23,10 @@ class Home(NamedTuple):
 
     read: list[str]  # the most trusted first
     publish: str
-    shared: GrantedTree | None  # None: it is the user's own
+    shared: SharedPath | None  # None: it is the user's own
 
 
-def home_of(path: str, granted: Sequence[GrantedTree], own: str, policy: Policy, *, guarded_only: bool) -> Home:
+def home_of(path: str, granted: Sequence[SharedPath], own: str, policy: Policy, *, guarded_only: bool) -> Home:
     """Return where the copy of the tree at a path without links is; `own` is the user's scope.
 
     In a guarded scope nodes publish nothing: a copy for many is packed in the user's, for an administrator to promote.
@@ -36,17 +37,12 @@ def home_of(path: str, granted: Sequence[GrantedTree], own: str, policy: Policy,
     return Home(accepted(policy, dict.fromkeys([scope, publish]), guarded_only=guarded_only), publish, shared)
 
 
-def facts_of(seen: Look, shared: GrantedTree | None) -> dict[str, str]:
+def facts_of(seen: Look, shared: SharedPath | None) -> dict[str, str]:
     """Return the facts of a tree's namespace."""
     facts = {"format": FORMAT, "path": seen.path, "marker": seen.marker, "stamp": seen.stamp}
     if shared:
-        facts[OWNERS] = " ".join(str(uid) for uid in uids_of(shared))
+        facts[OWNERS] = " ".join(str(uid) for uid in shared.uids)
     return facts
-
-
-def uids_of(shared: GrantedTree) -> list[int]:
-    """Return whose files a tree may have, besides root's."""
-    return sorted({owner.uid for owner in shared.owners})
 
 
 def place_of(store: str, scope: str, facts: dict[str, str]) -> Namespace:

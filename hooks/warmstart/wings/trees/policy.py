@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated
 
 from warmstart.host.wire import Json
-from warmstart.policy.checks import FindUser, claimed, not_normal, shared_prefixes
+from warmstart.policy import shared_rules
+from warmstart.policy.checks import FindUser, shared_prefixes
 from warmstart.policy.document import Fault
-from warmstart.policy.schema import (
-    Account,
-    Duration,
-    Path,
-    PolicyModel,
-    Rule,
-    Section,
-    Size,
-    in_schema,
-    key,
-    matching,
-    required,
-)
+from warmstart.policy.schema import Duration, Path, PolicyModel, Rule, Section, Size, in_schema, key, matching
+from warmstart.policy.shared_rules import SharedDirectory
 from warmstart.wings.trees.offered import KEY
 
-PATH_PATTERN = r"/[A-Za-z0-9_.@+=%/*-]{1,1023}"
 MARKER = r"(?!.*//|(.*/)?\.\.?(/|$))[A-Za-z0-9_.@+=%-][A-Za-z0-9_.@+=%/-]{0,254}"
-TreePath = Annotated[
-    str,
-    matching(PATH_PATTERN, "an absolute path of letters, digits and _.@+=%-/, and of *"),
-    in_schema("path pattern", PATH_PATTERN),
-]
 TreeMarker = Annotated[
     str,
     matching(MARKER, "a path in a tree, of letters, digits and _.@+=%-/"),
@@ -59,19 +43,9 @@ class Trees(Section):
     )
 
 
-class SharedTree(Section):
+class SharedTree(SharedDirectory):
     """Trees with one copy for many ([trees](../wings/trees.md#trees-of-an-account-or-the-site))."""
 
-    path: TreePath = required(
-        "The tree's path without links, below one of `trees.prefixes`; `*` stands for any part of a name: `/sw/envs/*`."
-    )
-    owners: list[Account] = required(
-        "Whose files such a tree may have, besides root's. A tree that is root's itself needs `root` here.",
-        min_length=1,
-    )
-    scope: Literal["account", "site"] = required(
-        "Whose one copy it is: each account's, which needs `trust.account: enforced`, or the site's."
-    )
     marker: TreeMarker | None = key(
         None,
         "A file in the tree that changes with it, for one that neither pip, uv nor conda has made. What the job names "
@@ -98,21 +72,8 @@ def faults(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:  # noqa:
 
 
 def rule_faults(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
-    """Yield faults of shared trees: a path below no prefix, an owner that is no user, a claimed attribute."""
-    for number, tree in enumerate(_shared(rule)):
-        loc = (KEY, number)
-        if problem := not_normal(tree.path):
-            yield Fault((*loc, "path"), problem)
-        if not any(tree.path.startswith(f"{prefix}/") for prefix in _given(model).prefixes):
-            yield Fault((*loc, "path"), f"{tree.path} is below none of trees.prefixes")
-        for index, name in enumerate(tree.owners):
-            if find_user(name) is None:
-                yield Fault((*loc, "owners", index), f"no user {name!r} on this node")
-        if tree.scope == "account" and model.trust.account != "enforced":
-            problem = "account needs trust.account: enforced; otherwise users choose their account"
-            yield Fault((*loc, "scope"), problem)
-    if _shared(rule):
-        yield from claimed(model, rule.match, KEY, "user, group, node or partition")
+    """Yield faults of shared trees."""
+    yield from shared_rules.faults(rule, model, find_user, KEY)
 
 
 def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - the shape of all wings'
@@ -122,11 +83,8 @@ def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:  # no
 
 
 def of_rule(rule: Rule, find_user: FindUser) -> dict[str, Json]:
-    """Return the trees that the rule's jobs share, in the form of `offered.SharedTree`."""
-    shared = []
-    for tree in _shared(rule):
-        owners = [[*user[:2]] for name in tree.owners if (user := find_user(name))]
-        shared.append([tree.path, owners, tree.scope, tree.marker or "", rule.name])
+    """Return the trees that the rule's jobs share, in the form of `shared.SharedPath`."""
+    shared: list[Json] = [shared_rules.form(rule, tree, find_user, tree.marker or "") for tree in _shared(rule)]
     return {KEY: shared} if shared else {}
 
 

@@ -10,7 +10,7 @@ import time
 
 from warmstart.errand import Asker, Errand, Errands, Kind, start
 from warmstart.lean import TYPE_CHECKING, NamedTuple, sha256
-from warmstart.wings.trees.offered import GrantedTree
+from warmstart.policy.shared import SharedPath
 
 if TYPE_CHECKING:
     from warmstart.paths import NodePaths
@@ -30,7 +30,7 @@ class TreeRequest(NamedTuple):
     cluster: str  # of the job that asked first
     job_id: int
     node: str
-    shared: GrantedTree | None = None  # of which the tree is, if it is not the user's own
+    shared: SharedPath | None = None  # of which the tree is, if it is not the user's own
     problem: str = ""  # of the last attempt
     refused: bool = False  # that is the tree's: nobody's attempt would do better
 

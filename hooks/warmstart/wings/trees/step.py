@@ -18,6 +18,7 @@ from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
 from warmstart.paths import NOTHING, Shown
 from warmstart.policy.match import accepted, scope_key
+from warmstart.policy.shared import granted
 from warmstart.request import COMMENT, RequestInvalid
 from warmstart.runner import Step
 from warmstart.slurm import nodes
@@ -25,17 +26,17 @@ from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.trees import events, requests, shown
 from warmstart.wings.trees.client import TreeClient
 from warmstart.wings.trees.current import Look, TreeNotCompiled, TreeUnusable
-from warmstart.wings.trees.offered import PROFILE, WAYS, WORD, granted, offered
+from warmstart.wings.trees.offered import KEY, PROFILE, WAYS, WORD, offered
 from warmstart.wings.trees.place import LEFT_OUT, Home, facts_of, home_of, place_of
 
 if TYPE_CHECKING:
     from warmstart.job import Job
     from warmstart.policy.compiled import Policy
     from warmstart.policy.match import Grant
+    from warmstart.policy.shared import SharedPath
     from warmstart.request import Request
     from warmstart.store.bundles import Offer, Offers
     from warmstart.store.meeting import Meeting
-    from warmstart.wings.trees.offered import GrantedTree
 
 NAME = "tree"
 LOOK_S = 5.0
@@ -87,7 +88,7 @@ class Options(NamedTuple):
     scope: str  # the user's own, in the store
     alone: bool  # the job has one node
     meeting: Meeting | None = None  # where the nodes of a job agree on its tree; None: each reads the tree itself
-    shared: tuple[GrantedTree, ...] = ()  # trees of the job's account, or the site
+    shared: tuple[SharedPath, ...] = ()  # trees of the job's account, or the site
     guarded_only: bool = False
 
 
@@ -134,7 +135,7 @@ def options_of(policy: Policy, job: Job, grant: Grant, requested: Request) -> Op
         scope_key("user", job),
         alone=not nodes.has_several(job.nodelist),
         meeting=(meeting := plan.meeting_of(job, grant)) and meeting._replace(topic=NAME),
-        shared=granted(policy, job, grant),
+        shared=granted(policy, job, grant, KEY),
         guarded_only=grant.guarded_only,
     )
 

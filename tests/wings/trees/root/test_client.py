@@ -15,9 +15,9 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.policy.compiled import User
+from warmstart.policy.shared import SharedPath
 from warmstart.wings.trees.client import TreeClient
 from warmstart.wings.trees.current import TreeUnusable
-from warmstart.wings.trees.offered import GrantedTree
 from warmstart.wings.trees.stage import Stage, Staged
 from warmstart.wings.trees.walk import Bounds, TreeNotShared
 
@@ -105,7 +105,7 @@ def test_what_root_owns_is_a_tree_only_if_a_rule_says_so(tree: Path) -> None:
     (tree / "pyvenv.cfg").write_text("")
     os.chown(tree, 0, 0)
     below = str(tree.parent)
-    owned = GrantedTree(f"{below}/*", (User("root", 0),), "site", "", "everyone")
+    owned = SharedPath(f"{below}/*", (User("root", 0),), "site", "", "everyone")
     with TreeClient(USER, str(tree)) as client:
         for shared in (
             (),

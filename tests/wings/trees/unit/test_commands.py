@@ -19,12 +19,12 @@ from warmstart.errand import Errands
 from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.policy.compiled import User
+from warmstart.policy.shared import SharedPath
 from warmstart.store import bundles, reports
 from warmstart.store.bundles import PublishBlocked
 from warmstart.store.client import StoreClient
 from warmstart.wings.trees import commands as trees
 from warmstart.wings.trees import current, place, requests
-from warmstart.wings.trees.offered import GrantedTree
 from warmstart.wings.trees.requests import TreeRequest
 
 
@@ -191,7 +191,7 @@ def test_copies_of_a_tree_that_cannot_be_looked_at_go_all_the_same(copied: Copie
 def test_a_copy_of_many_is_packed_anew_by_the_next_job(copied: Copied) -> None:
     """With the rights of whoever asks: root's, or the owner's, would read more."""
     owner = User("ws-owner", copied.tree.stat().st_uid)
-    granted = GrantedTree(f"{copied.tree.parent}/*", (owner,), "site", "", "everyone")
+    granted = SharedPath(f"{copied.tree.parent}/*", (owner,), "site", "", "everyone")
     whose = ("site", "ws-alice", os.getuid(), os.getgid())
     asked = TreeRequest(str(copied.tree), "", *whose, "test", 7, NODE, shared=granted)
     assert requests.ask(copied.site.paths, asked)

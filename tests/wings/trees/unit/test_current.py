@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from warmstart.policy.shared import SharedPath
 from warmstart.wings.trees import current
 from warmstart.wings.trees.current import TreeUnusable
-from warmstart.wings.trees.offered import GrantedTree
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_file_that_the_job_names_is_looked_at(tree: Path) -> None:
 @pytest.mark.threat(54)
 def test_of_a_tree_of_many_the_rule_says_what_shows_a_change(tree: Path) -> None:
     """Not the job, which could have a copy made for each of its files."""
-    shared = GrantedTree(f"{tree.parent}/*", (), "site", "", "everyone")
+    shared = SharedPath(f"{tree.parent}/*", (), "site", "", "everyone")
     prefixes = [str(tree.parent)]
     seen = current.look(str(tree), prefixes, "pyvenv.cfg", [shared])
     assert (seen.marker, seen.stamp) == ("", stamp(tree))

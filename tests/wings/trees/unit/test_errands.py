@@ -15,8 +15,9 @@ from tests.wings.trees.asked import ask, offer_trees, packs
 from tests.wings.trees.values import offering
 from warmstart.host.deadline import Deadline
 from warmstart.policy.compiled import User
+from warmstart.policy.shared import SharedPath
 from warmstart.wings.trees import current, place, requests
-from warmstart.wings.trees.offered import GrantedTree, directory
+from warmstart.wings.trees.offered import directory
 from warmstart.wings.trees.requests import TreeRequest
 
 
@@ -71,7 +72,7 @@ def test_what_cannot_be_packed_waits(site: EntrySite, tree: Path) -> None:
 
 def shared(site: EntrySite, tree: Path, owner: User) -> None:
     """Have a tree packed for the site, that one account may have files in; a job of another account asks."""
-    granted = GrantedTree(f"{tree.parent}/*", (User("ws-nobody", 1), owner), "site", "", "everyone")
+    granted = SharedPath(f"{tree.parent}/*", (User("ws-nobody", 1), owner), "site", "", "everyone")
     whose = ("site", "ws-bob", os.getuid(), os.getgid())
     asked = TreeRequest(str(tree), "", *whose, "test", 9, NODE, shared=granted)
     assert requests.ask(site.paths, asked)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.support.policy_site import defaults
 from warmstart.policy.compiled import Policy, User
+from warmstart.policy.shared import SharedPath
 from warmstart.wings.trees.current import Look
-from warmstart.wings.trees.offered import GrantedTree
 from warmstart.wings.trees.place import Home, facts_of, home_of, place_of
 
 OWN = "user-7-u"
-TEAM = GrantedTree("/l/proj/*", (User("pi", 3),), "account-p", "", "team")
-SITE = GrantedTree("/l/proj/sw/*", (User("sw", 2), User("root", 0)), "site", "", "all")
+TEAM = SharedPath("/l/proj/*", (User("pi", 3),), "account-p", "", "team")
+SITE = SharedPath("/l/proj/sw/*", (User("sw", 2), User("root", 0)), "site", "", "all")
 BARE = defaults()
 GUARDED = BARE._replace(guards={"site": "a-wing"})
 SEEN = Look("/l/proj/sw/env", "ab" * 32, 0.0, 2, 2)

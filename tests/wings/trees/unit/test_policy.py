@@ -11,8 +11,9 @@ from warmstart.job import Job
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import combine, matching
 from warmstart.policy.schema import whole
+from warmstart.policy.shared import SharedPath, covering, granted
 from warmstart.wings.trees import policy as part
-from warmstart.wings.trees.offered import GrantedTree, Trees, covering, granted, offered
+from warmstart.wings.trees.offered import KEY, Trees, offered
 
 TREES = """\
 version: 1
@@ -26,9 +27,9 @@ rules:
 JOB = a_job(account="ml-1")
 
 
-def shared(policy: Policy, job: Job) -> tuple[GrantedTree, ...]:
+def shared(policy: Policy, job: Job) -> tuple[SharedPath, ...]:
     """Return the trees that a job shares."""
-    return granted(policy, job, combine(policy, matching(policy, job, list), job))
+    return granted(policy, job, combine(policy, matching(policy, job, list), job), KEY)
 
 
 def test_what_hooks_read(compiled_of: Compile) -> None:
@@ -130,5 +131,5 @@ def test_a_claimed_account_shares_no_trees(compiled_of: Compile) -> None:
 def test_the_last_rule_that_covers_a_tree_counts(path: str, last: str) -> None:
     """A star stands for a part of one name, so a directory in a tree is no other tree."""
     globs = {"all": "/l/sw/*", "deep": "/l/sw/*/env", "py": "/l/sw/py*"}
-    found = covering(path, [GrantedTree(glob, (), "site", "", rule) for rule, glob in globs.items()])
+    found = covering(path, [SharedPath(glob, (), "site", "", rule) for rule, glob in globs.items()])
     assert (found.rule if found else "none") == last

@@ -23,6 +23,7 @@ from warmstart.host.deadline import after
 from warmstart.paths import NOTHING
 from warmstart.policy.compiled import Policy, User
 from warmstart.policy.match import Grant
+from warmstart.policy.shared import SharedPath
 from warmstart.request import Request, RequestInvalid
 from warmstart.runner import Prepared
 from warmstart.seed import node_cache, together
@@ -36,7 +37,7 @@ from warmstart.store.manifest import Draft, File, Producer
 from warmstart.store.meeting import Meeting
 from warmstart.wings.trees import current, place, requests, shown, step
 from warmstart.wings.trees.current import TreeNotCompiled, TreeUnusable
-from warmstart.wings.trees.offered import PROFILE, GrantedTree
+from warmstart.wings.trees.offered import PROFILE
 from warmstart.wings.trees.requests import TreeRequest
 from warmstart.wings.trees.step import Options
 
@@ -57,7 +58,7 @@ class Shown:
         policy = context.policy
         self.context: Context = context._replace(policy=offering(policy, self.tree.parent))
         os.makedirs(context.record.run_directory)
-        self.shared: GrantedTree | None = None
+        self.shared: SharedPath | None = None
         self.guarded_only = False
         self.sources: list[str] = []  # of what the run shows
         self.started: list[object] = []
@@ -131,7 +132,7 @@ def asked_for(site: Shown) -> list[TreeRequest]:
 
 def share(site: Shown, *, guarded: tuple[str, ...] = ()) -> None:
     """Have a rule name the tree for the site."""
-    site.shared = GrantedTree(f"{site.tree.parent}/*", (User("ws-alice", 64201),), "site", "", "everyone")
+    site.shared = SharedPath(f"{site.tree.parent}/*", (User("ws-alice", 64201),), "site", "", "everyone")
     policy = site.context.policy
     site.context = site.context._replace(policy=policy._replace(guards=dict.fromkeys(guarded, "a-wing")))
 

@@ -1,0 +1,53 @@
+"""Directories of which an account, or the site, has one copy by a rule, in the form that hooks read.
+
+A wing with such a key has a list of them in each rule. Hot path of jobs that ask for one.
+"""
+
+from __future__ import annotations
+
+from warmstart.host import wire
+from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, Sequence, fnmatchcase
+from warmstart.policy.compiled import User
+from warmstart.policy.match import scope_of
+
+if TYPE_CHECKING:
+    from warmstart.job import Job
+    from warmstart.policy.compiled import Policy
+    from warmstart.policy.match import Grant
+
+
+class SharedPath(NamedTuple):
+    """Directories that share one copy each."""
+
+    path: str  # `*` stands for any part of one name
+    owners: tuple[User, ...]  # whose files they may have, besides root's
+    scope: str  # account | site; of what a job is granted, a directory of the store
+    marker: str  # a path in such a directory that changes with it, "" where a wing needs none
+    rule: str
+
+    @property
+    def uids(self) -> list[int]:
+        """The owners'."""
+        return sorted({owner.uid for owner in self.owners})
+
+
+def granted(policy: Policy, job: Job, grant: Grant, key: str) -> tuple[SharedPath, ...]:
+    """Return what a job shares with others by a wing's `key`; of those that cover a path the last one counts."""
+    return tuple(_granted(policy, job, grant, key))
+
+
+def _granted(policy: Policy, job: Job, grant: Grant, key: str) -> Iterator[SharedPath]:
+    for of_rule in grant.own.get(key, ()):
+        for item in wire.decode(list[SharedPath], of_rule):
+            if scope := scope_of(policy, item.scope, job):
+                yield item._replace(scope=scope)
+
+
+def covering(path: str, shared: Sequence[SharedPath]) -> SharedPath | None:
+    """Return the last of these that a path without links is one of."""
+    return next((item for item in reversed(shared) if _fits(item.path, path)), None)
+
+
+def _fits(glob: str, path: str) -> bool:
+    globs, names = glob.split("/"), path.split("/")
+    return len(globs) == len(names) and all(map(fnmatchcase, names, globs))
