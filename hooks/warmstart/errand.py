@@ -144,6 +144,10 @@ class Errands:
         due = int(time.time() + self.kind.backoff_s * 2**errand.attempts)
         return self._rename(errand, errand._replace(attempts=errand.attempts + 1, due=due))
 
+    def go_on(self, begun: Errand, before: Errand) -> None:
+        """Undo `begin`: the attempt goes on in another turn."""
+        self._rename(begun, before)
+
     def hasten(self, errand: Errand) -> None:
         """Let the next attempt begin at once; those that were begun count."""
         self._rename(errand, errand._replace(due=int(time.time())))

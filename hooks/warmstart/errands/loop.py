@@ -106,7 +106,7 @@ def one(session: Session, work: Work, key: str) -> None:
 
 
 def _turn(work: Work, turn: Turn) -> Outcome:
-    errands = Errands(turn.session.paths, work.kind)
+    errands, before = Errands(turn.session.paths, work.kind), turn.errand
     if work.kind.backoff_s:
         begun = errands.begin(turn.errand)
         if begun is None:  # withdrawn
@@ -115,4 +115,6 @@ def _turn(work: Work, turn: Turn) -> Outcome:
     outcome = work.do(turn)
     if outcome == DONE:
         errands.drop(turn.errand.key)
+    elif outcome == MORE:
+        errands.go_on(turn.errand, before)
     return outcome

@@ -26,7 +26,7 @@ class SharedDirectory(Section):
         "name: `/sw/envs/*`."
     )
     owners: list[Account] = required(
-        "Whose files such a directory may have, besides root's. One that is root's itself needs `root` here.",
+        "Whose files such a directory may have, besides root's.",
         min_length=1,
     )
     scope: Literal["account", "site"] = required(

@@ -14,13 +14,14 @@ from tests.support.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
 from warmstart.entry import background
-from warmstart.errand import Asker, Errands
+from warmstart.errand import Asker, Errand, Errands
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
+from warmstart.policy.shared import SharedPath
 from warmstart.wings.models import requests
 from warmstart.wings.models.errands import prune
 from warmstart.wings.models.offered import KEY
@@ -104,13 +105,25 @@ class ModelSite:
         """Make all below a path a user's."""
         subprocess.run(["/bin/chown", "-Rh", f"{user.uid}:{user.gid}", str(path)], check=True)
 
-    def copy(self, model: Path, user: Identity = ALICE, job: int = 7) -> str:
+    def copy(self, model: Path, user: Identity = ALICE, job: int = 7, shared: SharedPath | None = None) -> str:
         """Ask for copies as a prolog does, and run the program that makes them; return its problem, "" if none."""
-        asker = Asker(job, user.uid, user.name, "test")
-        requests.ask(self.paths, ModelRequest(str(model), user.gid, asker))
-        background.main(str(self.base), [COPIES.name, NODE])
+        self.ask(model, user, job, shared)
+        self.work()
         failed = [event for event in self.events("model.copy-failed") if event["model"] == str(model)]
         return str(failed[-1]["error"]["reason"]) if failed and not self.sets(str(model)) else ""
+
+    def ask(self, model: Path, user: Identity = ALICE, job: int = 7, shared: SharedPath | None = None) -> None:
+        """Ask for copies as a prolog does."""
+        asker = Asker(job, user.uid, user.name, "test")
+        requests.ask(self.paths, ModelRequest(str(model), user.gid, asker, shared))
+
+    def work(self) -> None:
+        """Run the program that copies."""
+        background.main(str(self.base), [COPIES.name, NODE])
+
+    def waiting(self) -> list[Errand]:
+        """Return what still waits."""
+        return Errands(self.paths, COPIES).all()
 
     def prune(self) -> int:
         """Do what maintenance does; return how many sets went."""

@@ -1,4 +1,7 @@
-"""Copy models that jobs have named to this node's disk, one file after the other. Runs as root, for no job."""
+"""Copy models that jobs have named to this node's disk, one file after the other. Runs as root, for no job.
+
+A model has room for all its files before the first is copied. Owners take turns after a minute, between two files.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,25 @@ from typing import NamedTuple
 
 from warmstart.audit.journal import Journal
 from warmstart.errand import Errands
-from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
+from warmstart.errands.loop import DONE, LATER, MORE, Outcome, Turn, Work
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
-from warmstart.host.space import allocate, no_room, room
+from warmstart.host.space import no_room, room
 from warmstart.paths import NodePaths
-from warmstart.policy.compiled import Policy
+from warmstart.policy.compiled import Policy, User
+from warmstart.session import Session
 from warmstart.wings.models import events, shelf
 from warmstart.wings.models.client import ModelClient, copy_in_child
-from warmstart.wings.models.look import Look, ModelFile
+from warmstart.wings.models.look import Look, ModelFile, is_guarded, is_owned, shared_by, whose_of
 from warmstart.wings.models.offered import DAY_S, Models, offered
 from warmstart.wings.models.requests import COPIES, ModelRequest
-from warmstart.wings.models.shelf import COPYING, FILES, About
+from warmstart.wings.models.shelf import About
 
 LOOK_S = 120.0
 OPEN_S = 60.0
+TURN_S = 60.0
 SLOWEST = 4 << 20  # bytes a second, below which a copy is given up
 AT_LEAST_S = 1800.0
 
@@ -40,22 +45,23 @@ class ModelNotCopied(ResourceError):
     hint = "jobs read it from the shared file system meanwhile (docs/wings/models.md)"
 
 
-class Copied(NamedTuple):
-    """What was copied."""
+class Attempt(NamedTuple):
+    """What a turn has brought."""
 
     look: Look
-    read: int  # bytes; what this user's other sets had already was not
+    request: ModelRequest  # with what was done of it
+    is_whole: bool
 
 
 def copy(turn: Turn) -> Outcome:
-    """Make one attempt at a model, and audit it under the job that asked first."""
+    """Have one turn at a model; audit, under the job that asked first, how an attempt ended."""
     session, errands, started = turn.session, Errands(turn.session.paths, COPIES), time.monotonic()
     request = errands.read(turn.errand, ModelRequest)
     if request is None:
         return DONE
     audit = session.audit.for_job(**request.asker._asdict())
     try:
-        copied = copy_model(request, session.policy, session.paths, audit)
+        attempt = copy_model(request, session.policy, session.paths, audit)
     except (WarmstartError, OSError) as error:
         failure = (
             error
@@ -64,28 +70,46 @@ def copy(turn: Turn) -> Outcome:
         )
         session.failures.append(failure)
         errands.put(turn.errand, request._replace(problem=str(failure.fields.get("problem", failure))))
-        attempt = turn.errand.attempts
-        audit.emit(events.MODEL_COPY_FAILED, model=request.model, attempt=attempt, error=failure.as_audit())
+        number = turn.errand.attempts
+        audit.emit(events.MODEL_COPY_FAILED, model=request.model, attempt=number, error=failure.as_audit())
         return LATER
-    if copied:
-        audit.emit(
-            events.MODEL_COPIED,
-            model=copied.look.path,
-            files=len(copied.look.files),
-            bytes=copied.look.size,
-            fetched_bytes=copied.read,
-            duration_ms=round((time.monotonic() - started) * 1000, 3),
-        )
+    if attempt is None:
+        return DONE
+    request = attempt.request
+    seconds = request.seconds + time.monotonic() - started
+    if not attempt.is_whole:
+        errands.put(turn.errand, request._replace(seconds=seconds))
+        return MORE
+    audit.emit(
+        events.MODEL_COPIED,
+        model=attempt.look.path,
+        rule=request.shared.rule if request.shared else "",
+        files=len(attempt.look.files),
+        bytes=attempt.look.size,
+        fetched_bytes=request.read,
+        duration_ms=round(seconds * 1000, 3),
+    )
     return DONE
 
 
-def copy_model(request: ModelRequest, policy: Policy, paths: NodePaths, audit: Journal) -> Copied | None:
-    """Copy the files of a model that this node lacks, and make a set of all; None if it has that set already.
+class _Here(NamedTuple):
+    """The node's copies, while one model is copied."""
 
-    Files that were copied stay when this fails, and are not copied again within a day. Raises `ModelUnusable`,
-    `ModelNotCopied`, `WorkerSilent`, and `OSError`.
+    shelf: int
+    given: Models
+    paths: NodePaths
+    audit: Journal
+    client: ModelClient
+    channel: socket.socket  # its process sends descriptors to
+
+
+def copy_model(request: ModelRequest, policy: Policy, paths: NodePaths, audit: Journal) -> Attempt | None:
+    """Copy files of a model that this node lacks, for a turn; after the last one, make a set of all.
+
+    None if it has that set already. Files that were copied stay when this fails, and are not copied again within a day.
+    Raises `ModelUnusable`, `ModelNotCopied`, `WorkerSilent`, and `OSError`.
     """
-    given, node, asker = offered(policy), os.path.basename(paths.root), request.asker
+    node, asker = os.path.basename(paths.root), request.asker
     shelf.make(policy, node)
     user = Identity(asker.user, asker.uid, request.gid)
     ours, theirs = socket.socketpair()
@@ -95,79 +119,94 @@ def copy_model(request: ModelRequest, policy: Policy, paths: NodePaths, audit: J
         opened_dir(shelf.path_of(policy, node)) as fd,
         ModelClient(user, request.model, theirs.fileno()) as client,
     ):
-        seen = client.look(given.prefixes, after(LOOK_S))
-        name = seen.key(asker.uid)
-        with suppress(FileNotFoundError):
-            os.stat(f"{shelf.SETS}/{name}", dir_fd=fd)
-            return None
-        shelf.remove_unfinished(fd)
-        missing = [file for file in seen.files if not shelf.has(fd, file.key(asker.uid))]
-        needed = sum(file.size for file in missing)
-        _make_room(request, given, fd, paths, seen.size, needed, audit)
-        read = 0
-        for file in seen.files:
-            if file in missing or file.sha256:
-                source = client.opened(file, ours, after(OPEN_S))
-                try:
-                    _copy_or_prove(request, client, fd, file, source, given.rate, is_here=file not in missing)
-                finally:
-                    os.close(source)
-                read += file.size
-        keys = tuple(file.key(asker.uid) for file in seen.files)
-        shelf.add(fd, name, About(seen.path, asker.user, asker.uid, keys, seen.size))
-        return Copied(seen, read)
+        return _copy_files(request, _Here(fd, offered(policy), paths, audit, client, ours))
 
 
-def _make_room(  # noqa: PLR0917 - of what, where, how much
-    request: ModelRequest, given: Models, fd: int, paths: NodePaths, size: int, needed: int, audit: Journal
-) -> None:
-    if size > given.keep:
-        raise ModelNotCopied(model=request.model, problem=f"it has {size} bytes, more than models.keep, {given.keep}")
-    for gone in shelf.evict(fd, paths, given.keep - needed, needed, before=time.time() - DAY_S):
-        _evicted(audit, gone, f"room for {request.model}")
-    if shelf.total(fd) + needed > given.keep:
+def _copy_files(request: ModelRequest, here: _Here) -> Attempt | None:
+    seen = here.client.look(here.given.prefixes, after(LOOK_S))
+    rule, _ = shared_by(seen, [request.shared] if request.shared else ())
+    request, whose, before = request._replace(shared=rule), whose_of(rule, request.asker.uid), request.read
+    if shelf.exists(here.shelf, seen.key(whose)):
+        return None
+    wanted = {key: file for file in seen.files if not shelf.has(here.shelf, key := file.key(whose))}
+    try:
+        _make_room(request, here, seen.size, {key: file.size for key, file in wanted.items()})
+        shared = [file for file in seen.files if file.sha256 and file.key(whose) not in wanted]
+        unproven = [file for file in shared if file.version(whose) not in request.proven]
+        until = after(TURN_S)
+        for key, file in (*wanted.items(), *(("", file) for file in unproven)):
+            if until.expired() and request.read > before:
+                return Attempt(seen, request, is_whole=False)
+            _copy_or_prove(request, here, file, key)
+            proven = (*request.proven, file.version(whose))
+            request = request._replace(read=request.read + file.size, proven=proven)
+    except BaseException:
+        shelf.give_up(here.shelf, [*wanted])
+        raise
+    shelf.add(here.shelf, seen.key(whose), _about(request, seen, whose))
+    return Attempt(seen, request, is_whole=True)
+
+
+def _about(request: ModelRequest, seen: Look, whose: str) -> About:
+    """Return what is kept of a set. What many have one copy of counts as its owner's."""
+    keys, owner = tuple(file.key(whose) for file in seen.files), User(request.asker.user, request.asker.uid)
+    if request.shared:
+        uid = seen.files[0].owner
+        owner = next((user for user in request.shared.owners if user.uid == uid), User("root", 0))
+    return About(seen.path, *owner, whose if request.shared else "", keys, seen.size)
+
+
+def _make_room(request: ModelRequest, here: _Here, size: int, wanted: dict[str, int]) -> None:
+    """Reserve room for these copies, and evict others for it. Raises `ModelNotCopied`, `OSError`."""
+    keep, fd = here.given.keep, here.shelf
+    needed = sum(size for key, size in wanted.items() if not shelf.is_reserved(fd, key))
+    if size > keep:
+        raise ModelNotCopied(model=request.model, problem=f"it has {size} bytes, more than models.keep, {keep}")
+    for gone in shelf.evict(fd, here.paths, keep - needed, needed, before=time.time() - DAY_S):
+        _evicted(here.audit, gone, f"room for {request.model}")
+    if shelf.total(fd) + needed > keep:
         problem = "models.keep has no room for it: what jobs have used within a day stays"
         raise ModelNotCopied(model=request.model, problem=problem)
     if room(fd) < needed:
         raise ModelNotCopied(model=request.model, problem=no_room(fd, needed))
+    for key, each in wanted.items():
+        os.close(shelf.reserve(fd, key, each))
 
 
-def _copy_or_prove(  # noqa: PLR0917 - of what, where, how fast
-    request: ModelRequest, client: ModelClient, fd: int, file: ModelFile, source: int, rate: int, *, is_here: bool
-) -> None:
-    """Copy an open file. Where its copy `is_here`, which others share, only read it: a SHA-256 is no secret.
+def _copy_or_prove(request: ModelRequest, here: _Here, file: ModelFile, key: str) -> None:
+    """Copy a file as `key`. "": its copy is there, and others share it: only read the file, for a SHA-256 is no secret.
 
     Whoever had another file's SHA-256 and size, and not its content, would otherwise be shown that.
     """
-    key = file.key(request.asker.uid)
-    target = -1 if is_here else _made(fd, key)
+    source = here.client.opened(file, here.channel, after(OPEN_S))
+    target = -1
     try:
-        if not is_here:
-            allocate(target, file.size, keep_length=True)
-        deadline = after(max(AT_LEAST_S, 2 * file.size / min(rate, SLOWEST)))
-        digest = copy_in_child(source, target, file.size, rate, deadline)
-        client.check(file, after(OPEN_S))
+        _check_shared(request, file, source)
+        if key:
+            target = shelf.reserve(here.shelf, key, file.size)
+        deadline = after(max(AT_LEAST_S, 2 * file.size / min(here.given.rate, SLOWEST)))
+        digest = copy_in_child(source, target, file.size, here.given.rate, deadline)
+        here.client.check(file, after(OPEN_S))
         if file.sha256 and digest != file.sha256:
             problem = f"the SHA-256 of {file.path} is not the one in its name, but {digest}"
             raise ModelNotCopied(model=request.model, problem=problem)
-        if not is_here:
-            os.fchmod(target, 0o444)
-            os.fsync(target)
-            _name(fd, key)
+        if key:
+            shelf.finish(here.shelf, key, target)
     finally:
-        if not is_here:
+        os.close(source)
+        if target >= 0:
             os.close(target)
 
 
-def _made(fd: int, key: str) -> int:
-    with opened_dir(FILES, fd) as copies:
-        return os.open(key + COPYING, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400, dir_fd=copies)
-
-
-def _name(fd: int, key: str) -> None:
-    with opened_dir(FILES, fd) as copies:
-        os.rename(key + COPYING, key, src_dir_fd=copies, dst_dir_fd=copies)
-        os.fsync(copies)
+def _check_shared(request: ModelRequest, file: ModelFile, source: int) -> None:
+    """Raise `ModelNotCopied` if an open file that many would be shown is not as its user's process has said."""
+    if request.shared is None:
+        return
+    found = os.fstat(source)
+    now = found.st_size, found.st_mtime_ns, found.st_ino
+    is_same = now == (file.size, file.mtime_ns, file.inode)
+    if not (is_same and is_guarded(found) and is_owned(found.st_uid, request.shared)):
+        raise ModelNotCopied(model=request.model, problem=f"{file.path} is not as it was found")
 
 
 def _evicted(audit: Journal, gone: shelf.Set, reason: str) -> None:
@@ -185,4 +224,24 @@ def prune(policy: Policy, paths: NodePaths, audit: Journal) -> int:
     return 0
 
 
-WORK = {COPIES.name: Work(COPIES, copy, by_maintenance=False)}
+def remove(policy: Policy, paths: NodePaths, audit: Journal, model: str) -> tuple[int, list[int]]:
+    """Remove the copies of a model; return how many sets went, and the jobs that have others. Raises `OSError`."""
+    with suppress(FileNotFoundError), opened_dir(shelf.path_of(policy, os.path.basename(paths.root))) as fd:
+        gone, kept = shelf.remove(fd, paths, model)
+        for item in gone:
+            _evicted(audit, item, "removed")
+        return len(gone), sorted({job for item in kept for job in item.jobs})
+    return 0, []
+
+
+def _enter(session: Session) -> bool:
+    """Remove what was being copied when the last process died."""
+    where = shelf.path_of(session.policy, os.path.basename(session.paths.root))
+    with session.isolated("unfinished copies of models"), suppress(FileNotFoundError):
+        if where:
+            with opened_dir(where) as fd:
+                shelf.give_up(fd)
+    return True
+
+
+WORK = {COPIES.name: Work(COPIES, copy, enter=_enter, by_maintenance=False)}

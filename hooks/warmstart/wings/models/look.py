@@ -11,7 +11,8 @@ import stat
 
 from warmstart.errors import ResourceError
 from warmstart.host.linux import identity
-from warmstart.lean import Iterator, NamedTuple, dumps, sha256
+from warmstart.lean import Iterator, NamedTuple, Sequence, dumps, sha256
+from warmstart.policy.shared import SharedPath, covering
 
 LEAST = 16 << 20  # bytes; smaller files are read from the shared file system
 MOST_FILES = 100  # a line for each in a run's list, and a mount in each task
@@ -39,12 +40,17 @@ class ModelFile(NamedTuple):
     inode: int
     identity: str  # `linux.identity`; its device may have another number after a boot
     sha256: str  # that its name claims, and root has to compute; "" if none
+    owner: int  # uid
+    is_guarded: bool  # its owner alone can write it
 
-    def key(self, uid: int) -> str:
-        """Return the name of its copy on a node: its content's where that is claimed, else one of this user's own."""
-        own = dumps([uid, self.path, self.size, self.mtime_ns, self.inode])
-        name: str = self.sha256 or "u" + sha256(own.encode()).hexdigest()
-        return name
+    def version(self, whose: str) -> str:
+        """Return the name of this version of the file, as somebody has it."""
+        own = dumps([whose, self.path, self.size, self.mtime_ns, self.inode])
+        return f"u{sha256(own.encode()).hexdigest()}"
+
+    def key(self, whose: str) -> str:
+        """Return the name of its copy on a node: its content's where that is claimed, else one of `whose` own."""
+        return self.sha256 or self.version(whose)
 
 
 class Look(NamedTuple):
@@ -58,9 +64,9 @@ class Look(NamedTuple):
         """The bytes of its large files."""
         return sum(file.size for file in self.files)
 
-    def key(self, uid: int) -> str:
-        """Return the name of the set of its copies: another one as soon as a file has changed, or another user asks."""
-        known = dumps([uid, *([file.path, file.size, file.mtime_ns, file.inode, file.sha256] for file in self.files)])
+    def key(self, whose: str) -> str:
+        """Return the name of the set of its copies: another one as soon as a file has changed, or it is not `whose`."""
+        known = dumps([whose, *([file.path, file.size, file.mtime_ns, file.inode, file.sha256] for file in self.files)])
         name: str = sha256(known.encode()).hexdigest()[:32]
         return name
 
@@ -86,6 +92,37 @@ def look(model: str, prefixes: list[str]) -> Look:
     if not found:
         raise ModelUnusable(model=model, problem=f"it has no file of {LEAST >> 20} MiB or more")
     return Look(path, tuple(found[name] for name in sorted(found)))
+
+
+def shared_by(seen: Look, shared: Sequence[SharedPath]) -> tuple[SharedPath | None, str]:
+    """Return the rule by which many have one copy of a model; None, and why not, if the copies are its user's own.
+
+    No reason is "": no rule is for it. A file that others than the rule's owners can write is nobody else's.
+    """
+    rule = covering(seen.path, shared)
+    if rule is None:
+        return None, ""
+    for file in seen.files:
+        if not is_owned(file.owner, rule):
+            return None, f"{file.path} belongs to none of the owners that rule {rule.rule} names"
+        if not file.is_guarded:
+            return None, f"{file.path} can be written by others than its owner"
+    return rule, ""
+
+
+def whose_of(rule: SharedPath | None, uid: int) -> str:
+    """Return whose copies those of a model are: a scope's by a rule, else a user's."""
+    return rule.scope if rule else str(uid)
+
+
+def is_owned(uid: int, rule: SharedPath) -> bool:
+    """Return whether a file of this owner may be what many have a copy of."""
+    return uid in {0, *rule.uids}
+
+
+def is_guarded(status: os.stat_result) -> bool:
+    """Return whether a file's owner alone can write it. What a POSIX ACL grants shows in the group's bits (acl(5))."""
+    return not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def home_of(path: str) -> str:
@@ -123,6 +160,7 @@ def _opened(path: str, blobs: str) -> ModelFile | None:
         if not stat.S_ISREG(found.st_mode) or found.st_size < LEAST:
             return None
         claimed = name if above == blobs and len(name) == _HASH else ""
-        return ModelFile(path, found.st_size, found.st_mtime_ns, found.st_ino, identity(fd), claimed)
+        own = found.st_uid, is_guarded(found)
+        return ModelFile(path, found.st_size, found.st_mtime_ns, found.st_ino, identity(fd), claimed, *own)
     finally:
         os.close(fd)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from warmstart.host.wire import Json
+from warmstart.policy import shared_rules
 from warmstart.policy.checks import FindUser, shared_prefixes
 from warmstart.policy.document import Fault
 from warmstart.policy.schema import Path, PolicyModel, Rule, Section, Size, key
+from warmstart.policy.shared_rules import SharedDirectory
 from warmstart.wings.models.offered import KEY
 
 
@@ -23,8 +25,21 @@ class Models(Section):
     rate: Size = key("200MiB", "Bytes a second that a node reads of the shared file system for copies.", ge=1 << 20)
 
 
+class SharedModel(SharedDirectory):
+    """Models with one copy for many ([models](../wings/models.md#whose-copies))."""
+
+
 SECTIONS: dict[str, tuple[object, object]] = {KEY: (Models, Models())}
-RULE_KEYS: dict[str, tuple[object, object]] = {}
+RULE_KEYS: dict[str, tuple[object, object]] = {
+    KEY: (
+        list[SharedModel],
+        key(
+            [],
+            "Models that these jobs [share](../wings/models.md#whose-copies). Several rules add up; of those that "
+            "cover a model, the last one counts. `match` may use verified attributes only.",
+        ),
+    )
+}
 
 
 def faults(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:  # noqa: ARG001 - the shape of all wings'
@@ -35,20 +50,22 @@ def faults(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:  # noqa:
         yield Fault((KEY, "prefixes"), "needs paths.shelf, the disk where copies lie")
 
 
-def rule_faults(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:  # noqa: ARG001 - the same
-    """Yield nothing: rules have no key of models."""
-    yield from ()
+def rule_faults(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
+    """Yield faults of shared models."""
+    yield from shared_rules.faults(rule, model, find_user, KEY)
 
 
-def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - the same
+def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - the shape of all wings'
     """Return the section, if jobs may name models."""
     given = _given(model)
     return {KEY: given.model_dump(mode="json")} if given.prefixes else {}
 
 
-def of_rule(rule: Rule, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - the same
-    """Return nothing."""
-    return {}
+def of_rule(rule: Rule, find_user: FindUser) -> dict[str, Json]:
+    """Return the models that the rule's jobs share, in the form of `shared.SharedPath`."""
+    given: list[SharedModel] = getattr(rule, KEY)
+    shared: list[Json] = [shared_rules.form(rule, item, find_user) for item in given]
+    return {KEY: shared} if shared else {}
 
 
 def _given(model: PolicyModel) -> Models:

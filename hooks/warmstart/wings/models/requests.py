@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from warmstart.errand import Asker, Errands, Kind
 from warmstart.lean import TYPE_CHECKING, NamedTuple, sha256
+from warmstart.policy.shared import SharedPath
 
 if TYPE_CHECKING:
     from warmstart.paths import NodePaths
@@ -18,12 +19,16 @@ class ModelRequest(NamedTuple):
     model: str  # as the job names it
     gid: int
     asker: Asker
+    shared: SharedPath | None = None  # by which many have one copy, if its files are so
     problem: str = ""  # of the last attempt
+    read: int = 0  # bytes, in earlier turns
+    seconds: float = 0.0  # of these
+    proven: tuple[str, ...] = ()  # versions of files of which another's copy is this user's, too
 
     @property
     def key(self) -> str:
         """The errand's."""
-        text = f"{self.asker.uid}\0{self.model}"
+        text = f"{self.shared.scope if self.shared else ''}\0{self.asker.uid}\0{self.model}"
         return str(sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32])
 
 

@@ -2,7 +2,7 @@
 
     <paths.shelf>/<node>/models/   root, 0700; its flock: shared by who takes a set, exclusive by who changes sets
         files/<key>                root, 0444: a copy
-        files/<key>.copying        being made, by the one process of the node that copies
+        files/<key>.copying        room for one, until it is made by the one process of the node that copies
         sets/<key>/                root, 0555: hard links to the copies of one model, 0, 1, …; its mtime is the last use
         about/<key>.json           `About`
         asked/<key>                empty: a job has named the model then, and no set has been made
@@ -22,8 +22,8 @@ from warmstart import shelf as shelves
 from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, read_small, replace_file, unlink_if_there, written
-from warmstart.host.space import Held, fair_order, room
-from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, suppress
+from warmstart.host.space import Held, allocate, fair_order, room
+from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, suppress
 from warmstart.paths import NodePaths
 from warmstart.wings.models.offered import DAY_S
 
@@ -44,8 +44,9 @@ class About(NamedTuple):
     """What is known of a set."""
 
     model: str  # the path, without links
-    user: str  # whose job asked
+    user: str  # whose job asked, or who owns the files that many have one copy of
     uid: int
+    scope: str  # that has it, "" if that user alone does
     files: tuple[str, ...]  # keys of its copies, in the order of their links
     size: int  # bytes
 
@@ -91,6 +92,11 @@ def take(shelf: str, name: str, paths: NodePaths, run: Record, deadline: Deadlin
     return None
 
 
+def is_on(policy: Policy, paths: NodePaths, name: str) -> bool:
+    """Return whether a node has a set."""
+    return os.path.isdir(f"{path_of(policy, os.path.basename(paths.root))}/{SETS}/{name}")
+
+
 def is_second(policy: Policy, node: str, name: str) -> bool:
     """Note that a job has named a model; return whether another one did within a day. Raises as `make`."""
     make(policy, node)
@@ -129,11 +135,46 @@ def has(shelf: int, key: str) -> bool:
     return False
 
 
-def remove_unfinished(shelf: int) -> None:
-    """Remove what was being copied when a process died. Only the one process of a node that copies may call this."""
+def exists(shelf: int, name: str) -> bool:
+    """Return whether there is a set."""
+    with opened_dir(SETS, shelf) as fd:
+        return _status(fd, name) is not None
+
+
+def reserve(shelf: int, key: str, size: int) -> int:
+    """Return an open file with room for a copy, until `name` or `give_up`. Raises `OSError`: `ENOSPC`."""
+    with opened_dir(FILES, shelf) as copies:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(key + COPYING, flags, 0o400, dir_fd=copies)
+    try:
+        os.ftruncate(fd, size)
+        allocate(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def is_reserved(shelf: int, key: str) -> bool:
+    """Return whether a copy has its room."""
+    with opened_dir(FILES, shelf) as copies:
+        return _status(copies, key + COPYING) is not None
+
+
+def finish(shelf: int, key: str, fd: int) -> None:
+    """Make a copy that is whole one that sets may have."""
+    os.fchmod(fd, 0o444)
+    os.fsync(fd)
+    with opened_dir(FILES, shelf) as copies:
+        os.rename(key + COPYING, key, src_dir_fd=copies, dst_dir_fd=copies)
+        os.fsync(copies)
+
+
+def give_up(shelf: int, keys: Sequence[str] | None = None) -> None:
+    """Give back the room of these copies that are not made, or of all. Only the one process that copies may call it."""
     with opened_dir(FILES, shelf) as fd:
         for name in os.listdir(fd):
-            if name.endswith(COPYING):
+            if name.endswith(COPYING) and (keys is None or name.removesuffix(COPYING) in keys):
                 unlink_if_there(name, fd)
 
 
@@ -179,6 +220,16 @@ def evict(shelf: int, paths: NodePaths, keep: int, needed: int = 0, before: floa
             excess -= _remove(shelf, found[number])
             gone.append(found[number])
     return gone
+
+
+def remove(shelf: int, paths: NodePaths, model: str) -> tuple[list[Set], list[Set]]:
+    """Remove the sets of a model; return these, and those that stay because a run has them. Raises `OSError`."""
+    with shelves.locked(shelf):
+        found = [item for item in sets(shelf, paths) if item.about.model == model]
+        gone = [item for item in found if not item.jobs]
+        for item in gone:
+            _remove(shelf, item)
+        return gone, [item for item in found if item.jobs]
 
 
 def sweep(shelf: int) -> None:

@@ -19,19 +19,21 @@ from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.lean import TYPE_CHECKING, NamedTuple, partial
 from warmstart.paths import NOTHING, Shown
+from warmstart.policy.shared import granted
 from warmstart.request import COMMENT, RequestInvalid
 from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.models import events, requests, shelf
 from warmstart.wings.models.client import ModelClient
-from warmstart.wings.models.look import Look, ModelUnusable
-from warmstart.wings.models.offered import WAYS, WORD, offered
+from warmstart.wings.models.look import Look, ModelUnusable, shared_by, whose_of
+from warmstart.wings.models.offered import KEY, WAYS, WORD, offered
 from warmstart.wings.models.requests import ModelRequest
 
 if TYPE_CHECKING:
     from warmstart.job import Job
     from warmstart.policy.compiled import Policy
     from warmstart.policy.match import Grant
+    from warmstart.policy.shared import SharedPath
     from warmstart.request import Request
 
 NAME = "model"
@@ -56,6 +58,22 @@ _WHY = {
 }
 
 
+class Wanted(NamedTuple):
+    """The models of a job."""
+
+    models: list[str]
+    shared: tuple[SharedPath, ...]  # of which many have one copy
+
+
+class _Asked(NamedTuple):
+    """One model of a job."""
+
+    model: str
+    number: int
+    left: int  # bytes that its lines may have
+    shared: tuple[SharedPath, ...]
+
+
 class _Found(NamedTuple):
     """What the job reads at a model's path."""
 
@@ -64,12 +82,17 @@ class _Found(NamedTuple):
     reason: str  # "" for copies
     outlook: str = ""  # in words
     failure: WarmstartError | None = None
+    rule: str = ""  # by which many have one copy
 
 
-def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step | None:  # noqa: ARG001 - all wings'
+def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step | None:
     """Return the step, which says so if this node shows the job no copies. Raises `RequestInvalid`."""
-    models = asked(requested)
-    return Step(NAME, partial(_show, models=models), optional=True)
+    return Step(NAME, partial(_show, wanted=wanted(policy, job, grant, requested)), optional=True)
+
+
+def wanted(policy: Policy, job: Job, grant: Grant, requested: Request) -> Wanted:
+    """Return which models a job reads. Raises `RequestInvalid`."""
+    return Wanted(asked(requested), granted(policy, job, grant, KEY))
 
 
 def asked(requested: Request) -> list[str]:
@@ -81,27 +104,28 @@ def asked(requested: Request) -> list[str]:
     return [word.rstrip("/") for word in words]
 
 
-def _show(context: Context, models: list[str]) -> Outcome:
+def _show(context: Context, wanted: Wanted) -> Outcome:
     why = NO_WAY if context.policy.constant_path not in WAYS else "" if context.record.cache else NO_ROOM
     if why:
-        return Outcome("skipped", notices=tuple(why.format(model=model) for model in models))
-    return run(context, models)
+        return Outcome("skipped", notices=tuple(why.format(model=model) for model in wanted.models))
+    return run(context, wanted)
 
 
-def run(context: Context, models: list[str]) -> Outcome:
+def run(context: Context, wanted: Wanted) -> Outcome:
     """Show the job its models, as far as this node has copies of them."""
     detail: dict[str, object] = {}
     failures, notices, left = [], [], MOST_LISTED
     context = context._replace(deadline=context.deadline.within(LOOK_S))  # for all: one file system may have them
-    for number, model in enumerate(models):
+    for number, model in enumerate(wanted.models):
         started = time.monotonic()
-        found = _one(context, model, number, left)
+        found = _one(context, _Asked(model, number, left, wanted.shared))
         left -= _listed(found.look) if found.look and found.is_copy else 0
         context.audit.emit(
             events.MODEL_SHOWN,
             model=found.look.path if found.look else model,
             way="copy" if found.is_copy else "itself",
             reason=found.reason,
+            rule=found.rule,
             files=len(found.look.files) if found.look else 0,
             bytes=found.look.size if found.look else 0,
             duration_ms=round((time.monotonic() - started) * 1000, 3),
@@ -114,10 +138,11 @@ def run(context: Context, models: list[str]) -> Outcome:
     return Outcome("changed", detail, degraded=failures, notices=tuple(notices))
 
 
-def _one(context: Context, model: str, number: int, left: int) -> _Found:
-    """Show one model, if there are copies of it; `left` is how many bytes its lines may have."""
+def _one(context: Context, asked: _Asked) -> _Found:
+    """Show one model, if there are copies of it."""
+    model = asked.model
     try:
-        return _shown_or_asked(context, model, number, left)
+        return _shown_or_asked(context, asked)
     except WorkerSilent as error:
         failure = ModelUnusable(model=model, problem=f"its file system: {error.fields['problem']}")
         return _Found(None, False, failure.code, failure=failure)
@@ -128,24 +153,27 @@ def _one(context: Context, model: str, number: int, left: int) -> _Found:
         return _Found(None, False, failure.code, failure=failure)
 
 
-def _shown_or_asked(context: Context, model: str, number: int, left: int) -> _Found:
+def _shown_or_asked(context: Context, asked: _Asked) -> _Found:
     record, policy = context.record, context.policy
-    with ModelClient(Identity(record.user, record.uid, record.gid), model) as client:
+    with ModelClient(Identity(record.user, record.uid, record.gid), asked.model) as client:
         seen = client.look(offered(policy).prefixes, context.deadline)
-    if _listed(seen) > left:
+    if _listed(seen) > asked.left:
         return _Found(seen, False, TOO_MANY, _WHY[TOO_MANY])
-    where, name = shelf.path_of(policy, record.node), seen.key(record.uid)
+    shared, unshared = shared_by(seen, asked.shared)
+    rule = shared.rule if shared else ""
+    where, name = shelf.path_of(policy, record.node), seen.key(whose_of(shared, record.uid))
     copies = shelf.take(where, name, context.paths, record, context.deadline)
     if copies is not None:
         try:
-            _mount(context, seen, copies, number)
+            _mount(context, seen, copies, asked.number)
         finally:
             os.close(copies)
-        return _Found(seen, True, "")
+        return _Found(seen, True, "", unshared and f"this user's own: {unshared}", rule=rule)
     if not shelf.is_second(policy, record.node, name):
-        return _Found(seen, False, FIRST, _WHY[FIRST])
-    problem = requests.ask(context.paths, ModelRequest(model, record.gid, Asker.of(record)))
-    return _Found(seen, False, COPYING, f"it was not copied: {problem}" if problem else _WHY[COPYING])
+        return _Found(seen, False, FIRST, _WHY[FIRST], rule=rule)
+    problem = requests.ask(context.paths, ModelRequest(asked.model, record.gid, Asker.of(record), shared))
+    outlook = f"it was not copied: {problem}" if problem else _WHY[COPYING]
+    return _Found(seen, False, COPYING, outlook, rule=rule)
 
 
 def _mount(context: Context, seen: Look, copies: int, number: int) -> None:
@@ -170,5 +198,7 @@ def _listed(seen: Look) -> int:
 def _told(found: _Found) -> str:
     """Return what `explain` says of a model."""
     if found.look and found.is_copy:
-        return f"read from copies of {len(found.look.files)} files, {found.look.size:,} bytes"
+        told = f"read from copies of {len(found.look.files)} files, {found.look.size:,} bytes"
+        whose = f"rule {found.rule}" if found.rule else found.outlook
+        return f"{told} ({whose})" if whose else told
     return f"read from the shared file system: {found.reason if found.failure else found.outlook}"

@@ -10,5 +10,6 @@ WING = Wing(
     repeats=("model",),
     refuses=False,
     only_for="model",
+    commands={"models": "models"},
     errands=("models",),
 )

@@ -9,6 +9,8 @@ import pytest
 
 from tests.wings.models.values import ALICE, BOB, ModelSite, snapshot
 from warmstart import record as records
+from warmstart.policy.compiled import User
+from warmstart.policy.shared import SharedPath
 from warmstart.wings.models import errands
 from warmstart.wings.models.client import copy_in_child
 
@@ -49,6 +51,62 @@ def test_a_blob_has_one_copy_for_all(here: ModelSite) -> None:
     assert len(here.sets(str(model))) == 2
     assert len(here.files()) == 1
     assert [event["fetched_bytes"] for event in here.events("model.copied")] == [len(WEIGHTS)] * 2
+
+
+def test_many_have_one_copy_by_a_rule(here: ModelSite) -> None:
+    """It counts as its owner's, whoever asked. A file that others can write is copied for its user alone."""
+    model = here.model("one", WEIGHTS, mode=0o644)
+    rule = SharedPath(f"{here.models}/*", (User(ALICE.name, ALICE.uid),), "site", "", "all")
+    assert here.copy(model, BOB, job=8, shared=rule) == ""
+    (made,) = here.sets(str(model))
+    assert (made.about.user, made.about.uid, made.about.scope) == (ALICE.name, ALICE.uid, "site")
+    assert here.copy(model, ALICE, shared=rule) == ""
+    assert [event["rule"] for event in here.events("model.copied")] == ["all"]
+    (model / "model.bin").chmod(0o666)
+    os.utime(model / "model.bin", OLD)
+    assert here.copy(model, BOB, job=8, shared=rule) == ""
+    assert [item.about.scope for item in here.sets(str(model))] == ["site", ""]
+    assert len(here.files()) == 2
+
+
+def test_users_take_turns(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two files: who has a small model does not wait for a large one, which goes on where it was."""
+    monkeypatch.setattr(errands, "TURN_S", 0.0)
+    copied: list[int] = []
+
+    def noted(source: int, target: int, size: int, *more: object) -> str:
+        copied.append(size)
+        return copy_in_child(source, target, size, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(errands, "copy_in_child", noted)
+    large, small = here.model("large", WEIGHTS), here.model("small", WEIGHTS * 2, BOB)
+    for number in range(3):
+        (large / f"{number}.bin").write_bytes(WEIGHTS)
+    here.own(large)
+    here.ask(large)
+    here.ask(small, BOB, 8)
+    here.work()
+    assert (len(copied), copied.index(2 * len(WEIGHTS)) <= 1) == (5, True)
+    assert [event["model"] for event in here.events("model.copied")] == [str(small), str(large)]
+    assert [event["fetched_bytes"] for event in here.events("model.copied")] == [2 * len(WEIGHTS), 4 * len(WEIGHTS)]
+    assert here.waiting() == []
+
+
+def test_a_model_has_its_room_before_another_begins(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that together have none would otherwise both be copied in part, and neither whole."""
+    monkeypatch.setattr(errands, "TURN_S", 0.0)
+    here.policy_of(keep=f"{3 * len(WEIGHTS)}B")
+    first, second = here.model("first", WEIGHTS), here.model("second", WEIGHTS, BOB)
+    for model, user in ((first, ALICE), (second, BOB)):
+        (model / "more.bin").write_bytes(WEIGHTS)
+        here.own(model, user)
+    here.ask(first)
+    here.ask(second, BOB, 8)
+    here.work()
+    assert [item.about.model for item in here.sets()] == [str(first)]
+    (failed,) = here.events("model.copy-failed")
+    assert "what jobs have used within a day stays" in failed["error"]["reason"]
+    assert len(here.files()) == 2
 
 
 def test_a_blob_that_is_not_what_its_name_says_is_no_copy(here: ModelSite) -> None:

@@ -140,5 +140,5 @@ def test_a_set_is_found_by_its_user_alone(here: ModelSite) -> None:
     model = here.model("one", WEIGHTS, mode=0o644)
     assert here.copy(model) == ""
     seen = look.look(str(model), [str(here.models)])
-    assert here.take(seen.key(ALICE.uid)) == [WEIGHTS]
-    assert here.take(seen.key(BOB.uid)) is None
+    assert here.take(seen.key(str(ALICE.uid))) == [WEIGHTS]
+    assert here.take(seen.key(str(BOB.uid))) is None

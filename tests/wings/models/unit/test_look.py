@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.wings.models.values import snapshot
+from warmstart.policy.compiled import User
+from warmstart.policy.shared import SharedPath
 from warmstart.wings.models import look as looking
-from warmstart.wings.models.look import Look, ModelUnusable, look
+from warmstart.wings.models.look import Look, ModelUnusable, look, shared_by
 
 LARGE = b"weights of a model"
 
@@ -43,7 +45,7 @@ def test_a_copy_of_a_plain_file_is_its_users_and_of_this_version(tmp_path: Path)
     file = model / "a.bin"
     file.write_bytes(LARGE)
     versions = [seen(model, tmp_path)]
-    assert seen(model, tmp_path).key(1) == versions[0].key(1) != versions[0].key(2)
+    assert seen(model, tmp_path).key("1") == versions[0].key("1") != versions[0].key("2")
     os.utime(file, ns=(1, 1))
     versions.append(seen(model, tmp_path))
     file.write_bytes(LARGE + b".")
@@ -53,8 +55,8 @@ def test_a_copy_of_a_plain_file_is_its_users_and_of_this_version(tmp_path: Path)
     os.utime(model / "new", ns=(1, 1))
     (model / "new").rename(file)
     versions.append(seen(model, tmp_path))
-    assert len({version.key(1) for version in versions}) == len(versions)
-    assert len({version.files[0].key(1) for version in versions}) == len(versions)
+    assert len({version.key("1") for version in versions}) == len(versions)
+    assert len({version.files[0].key("1") for version in versions}) == len(versions)
 
 
 def test_a_snapshot_of_a_cache(tmp_path: Path) -> None:
@@ -67,11 +69,32 @@ def test_a_snapshot_of_a_cache(tmp_path: Path) -> None:
     (made / "foreign.bin").symlink_to(other / "model.safetensors")
     git, blob = seen(made, tmp_path).files
     assert (git.path, git.sha256) == (f"{top}/blobs/0abc", "")
-    assert blob.key(1) == blob.key(2) == blob.sha256 == os.path.basename(blob.path)
-    assert git.key(1) != git.key(2)
-    assert seen(made, tmp_path).key(1) != seen(made, tmp_path).key(2)
+    assert blob.key("1") == blob.key("2") == blob.sha256 == os.path.basename(blob.path)
+    assert git.key("1") != git.key("2")
+    assert seen(made, tmp_path).key("1") != seen(made, tmp_path).key("2")
     with pytest.raises(ModelUnusable, match="it has no file"):  # where the blobs are is offered to nobody
         look(str(made), [str(made.parent)])
+
+
+def test_whose_a_model_is(tmp_path: Path) -> None:
+    """By a rule that covers it, if each of its large files is an owner's, or root's, and nobody else can write it."""
+    model = tmp_path / "models/tiny"
+    model.mkdir(parents=True)
+    (model / "model.bin").write_bytes(b"weights of a model")
+    found = seen(model, tmp_path)
+    rule = SharedPath(f"{tmp_path}/models/*", (User("svc_ml", 1501),), "site", "", "all")
+    told = []
+    for owner, is_guarded in ((1501, True), (0, True), (1502, True), (1501, False)):
+        files = (found.files[0]._replace(owner=owner, is_guarded=is_guarded),)
+        told.append(shared_by(found._replace(files=files), [rule]))
+    name = f"{model}/model.bin"
+    assert told == [
+        (rule, ""),
+        (rule, ""),
+        (None, f"{name} belongs to none of the owners that rule all names"),
+        (None, f"{name} can be written by others than its owner"),
+    ]
+    assert shared_by(found, [rule._replace(path="/elsewhere/*")]) == (None, "")
 
 
 @pytest.mark.parametrize("case", ["outside", "missing", "a file", "nothing large", "too many", "too many names"])

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support.policy_site import MINIMAL, Compile, Site, refusals
-from warmstart.wings.models.offered import Models, offered
+from tests.support.runs import a_job
+from warmstart.policy.match import combine, matching
+from warmstart.policy.shared import granted
+from warmstart.wings.models.offered import KEY, Models, offered
 
 MODELS = MINIMAL.replace("paths: {", "paths: {shelf: /local, ") + "models: {prefixes: [/lustre], rate: 1GiB}\n"
 
@@ -18,12 +21,31 @@ def test_what_hooks_read(compiled_of: Compile) -> None:
     assert [word.repeats for word in policy.words if word.name == "model"] == [True]
 
 
+RULES = """\
+trust: {account: enforced}
+rules:
+  - {name: all, models: [{path: /lustre/*, owners: [operator], scope: site}]}
+  - {name: ml, models: [{path: /lustre/ml/*, owners: [svc_ml, root], scope: account}]}
+"""
+
+
+def test_models_of_all_matching_rules_add_up(compiled_of: Compile) -> None:
+    """In the order of the rules, each with the scope of this job's account."""
+    policy, job = compiled_of(MODELS + RULES), a_job(account="ml-1")
+    site = ("/lustre/*", (("operator", 800),), "site", "", "all")
+    account = ("/lustre/ml/*", (("svc_ml", 1501), ("root", 0)), "account-ml-1", "", "ml")
+    assert granted(policy, job, combine(policy, matching(policy, job, list), job), KEY) == (site, account)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         (MINIMAL + "models: {prefixes: [/lustre]}\n", "models.prefixes: needs paths.shelf, the disk where copies lie"),
         (MODELS.replace("/lustre", "/usr/local"), "models.prefixes[0]: may be neither below /usr nor above it"),
         (MODELS.replace("1GiB", "1KiB"), "models.rate: "),
+        (MODELS + RULES.replace("/lustre/ml", "/home"), "rules[1].models[0].path: /home/* is below none of models."),
+        (MODELS + RULES.replace("svc_ml", "ghost"), "rules[1].models[0].owners[0]: no user 'ghost' on this node"),
+        (MODELS + RULES.partition("\n")[2], "rules[1].models[0].scope: account needs trust.account"),
     ],
 )
 def test_what_is_refused(site: Site, text: str, problem: str) -> None:

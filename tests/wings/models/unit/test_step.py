@@ -14,13 +14,16 @@ from warmstart.errand import Errands
 from warmstart.host import detached, linux
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import WorkerSilent
+from warmstart.policy.compiled import User
+from warmstart.policy.shared import SharedPath
 from warmstart.request import Request, RequestInvalid
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.models import look as looking
 from warmstart.wings.models import shelf, step
 from warmstart.wings.models.client import ModelClient
-from warmstart.wings.models.requests import COPIES
+from warmstart.wings.models.requests import COPIES, ModelRequest
 from warmstart.wings.models.shelf import About
+from warmstart.wings.models.step import Wanted
 
 
 @pytest.fixture
@@ -47,21 +50,23 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     return context._replace(policy=policy, record=record)
 
 
-def copied(context: Context, model: Path) -> str:
+def copied(context: Context, model: Path, whose: str = "") -> str:
     """Have copies of a model on the node; return the name of their set."""
-    seen, uid = looking.look(str(model), [str(model.parent)]), context.record.uid
+    seen, whose = looking.look(str(model), [str(model.parent)]), whose or str(context.record.uid)
     shelf.make(context.policy, context.record.node)
     with opened_dir(shelf.path_of(context.policy, context.record.node)) as fd:
-        keys = [file.key(uid) for file in seen.files]
+        keys = [file.key(whose) for file in seen.files]
         for file, key in zip(seen.files, keys, strict=True):
             Path(f"/proc/self/fd/{fd}/files/{key}").write_bytes(Path(file.path).read_bytes())
-        shelf.add(fd, seen.key(uid), About(seen.path, "alice", uid, tuple(keys), seen.size))
-    return seen.key(uid)
+        shelf.add(fd, seen.key(whose), About(seen.path, "alice", context.record.uid, "", tuple(keys), seen.size))
+    return seen.key(whose)
 
 
-def shown(context: Context, *models: Path) -> tuple[Outcome, list[tuple[str, str]]]:
+def shown(
+    context: Context, *models: Path, shared: tuple[SharedPath, ...] = ()
+) -> tuple[Outcome, list[tuple[str, str]]]:
     """Run the step; return its outcome, and how and why each model was shown."""
-    outcome = step.run(context, [*map(str, models)])
+    outcome = step.run(context, Wanted([*map(str, models)], shared))
     return outcome, [(event["way"], event["reason"]) for event in events(context, "model.shown")]
 
 
@@ -77,6 +82,33 @@ def test_copies_are_listed_over_their_files(context: Context, model: Path) -> No
     assert outcome.detail == {str(model): "read from copies of 1 files, 18 bytes"}
     assert (Path(context.paths.state, "7", f"tree-model-{name}")).exists()
     assert not Errands(context.paths, COPIES).all()
+
+
+def test_many_have_one_copy_of_what_trusted_users_own(context: Context, model: Path) -> None:
+    """A request names the rule. As soon as another can write a file, each user has an own copy again, and is told."""
+    mine = (User("ws-alice", os.getuid()),)
+    rules = tuple(SharedPath(f"{model.parent}/*", owners, "site", "", "all") for owners in ((User("x", 1),), mine))
+    for _ in range(2):
+        shown(context, model, shared=rules)
+    errands = Errands(context.paths, COPIES)
+    (errand,) = errands.all()
+    request = errands.read(errand, ModelRequest)
+    assert request
+    assert request.shared == rules[-1]
+    assert [(event["reason"], event["rule"]) for event in events(context, "model.shown")] == [
+        ("first", "all"),
+        ("copying", "all"),
+    ]
+    copied(context, model, "site")
+    outcome, ways = shown(context, model, shared=rules)
+    assert ways[-1] == ("copy", "")
+    assert outcome.detail == {str(model): "read from copies of 1 files, 18 bytes (rule all)"}
+    assert shown(context, model)[1][-1] == ("itself", "first")
+    (model / "model.bin").chmod(0o664)
+    copied(context, model)
+    outcome, _ = shown(context, model, shared=rules)
+    assert "this user's own: " in str(outcome.detail)
+    assert "can be written by others than its owner" in str(outcome.detail)
 
 
 def test_a_second_job_has_it_copied(context: Context, model: Path) -> None:
@@ -139,7 +171,7 @@ def test_a_node_that_shows_nothing(context: Context, model: Path) -> None:
     """It neither looks nor asks."""
     link = context._replace(policy=context.policy._replace(constant_path="link"))
     bare = context._replace(record=context.record._replace(cache=""))
-    outcomes = [step._show(each, [str(model)]) for each in (link, bare)]
+    outcomes = [step._show(each, Wanted([str(model)], ())) for each in (link, bare)]
     assert [outcome.state for outcome in outcomes] == ["skipped", "skipped"]
     assert "constant_path" in outcomes[0].notices[0]
     assert "no workspace" in outcomes[1].notices[0]

@@ -11,7 +11,7 @@ from warmstart.job import Job
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import combine, matching
 from warmstart.policy.schema import whole
-from warmstart.policy.shared import SharedPath, covering, granted
+from warmstart.policy.shared import SharedPath, granted
 from warmstart.wings.trees import policy as part
 from warmstart.wings.trees.offered import KEY, Trees, offered
 
@@ -115,21 +115,3 @@ def test_a_claimed_account_shares_no_trees(compiled_of: Compile) -> None:
         policy = compiled_of(text)
         policy = policy._replace(trust=policy.trust._replace(account="unproven"))
         assert [tree.rule for tree in shared(policy, JOB)] == ["site"]
-
-
-@pytest.mark.parametrize(
-    ("path", "last"),
-    [
-        ("/l/sw", "none"),
-        ("/l/sw/a", "all"),
-        ("/l/sw/py-3", "py"),
-        ("/l/sw/py-3/lib", "none"),
-        ("/l/sw/x/env", "deep"),
-        ("/l/sw/x/y/env", "none"),
-    ],
-)
-def test_the_last_rule_that_covers_a_tree_counts(path: str, last: str) -> None:
-    """A star stands for a part of one name, so a directory in a tree is no other tree."""
-    globs = {"all": "/l/sw/*", "deep": "/l/sw/*/env", "py": "/l/sw/py*"}
-    found = covering(path, [SharedPath(glob, (), "site", "", rule) for rule, glob in globs.items()])
-    assert (found.rule if found else "none") == last

@@ -1,0 +1,66 @@
+"""`warmstart models`: what it lists and removes, and its exit statuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.wings.models.values import ALICE, NODE, ModelSite
+from warmstart import record as records
+from warmstart.host import detached
+from warmstart.wings.models import errands
+from warmstart.wings.models.commands import models
+
+WEIGHTS = b"weights of a model"
+
+
+def run(here: ModelSite, *arguments: str) -> Result:
+    """Run a command."""
+    return CliRunner().invoke(models, arguments, obj=here.site.installation)
+
+
+def listed(here: ModelSite) -> list[dict[str, Any]]:
+    """Return what is listed."""
+    found: list[dict[str, Any]] = json.loads(run(here, "list", "--json").stdout)
+    return found
+
+
+def test_copies_and_what_waits(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the last attempt's problem."""
+    assert (run(here, "list").exit_code, run(here, "rm", "/nowhere").exit_code) == (1, 1)
+    model = here.model("one", WEIGHTS)
+    here.copy(model)
+    (row,) = listed(here)
+    assert (row["model"], row["user"], row["files"], row["size"]) == (str(model), ALICE.name, 1, len(WEIGHTS))
+    assert (row["node"], row["jobs"], row["scope"]) == (NODE, [], "")
+
+    def fails(*_: object) -> str:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(errands, "copy_in_child", fails)
+    second = here.model("two", WEIGHTS)
+    here.copy(second)
+    done = run(here, "list")
+    assert done.exit_code == 0
+    assert f"{second} waits on {NODE} to be copied for {ALICE.name}: Input/output error" in done.output
+    assert json.loads(run(here, "rm", str(second), "--json").stdout) == {"removed": 0, "withdrawn": 1, "jobs": []}
+    assert "waits" not in run(here, "list").output
+
+
+def test_what_a_job_has_stays(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is over."""
+    monkeypatch.setattr(detached, "start", lambda *_, **__: None)
+    model = here.model("one", WEIGHTS)
+    here.copy(model)
+    (made,) = here.sets()
+    assert here.take(made.name) == [WEIGHTS]
+    done = run(here, "rm", str(model))
+    assert (done.exit_code, "job 7 has a copy, which stays" in done.output) == (1, True)
+    assert [row["jobs"] for row in listed(here)] == [[7]]
+    records.forget(here.paths.state, 7)
+    assert run(here, "rm", str(model)).exit_code == 0
+    assert (here.sets(), here.files()) == ([], [])
+    assert [event["reason"] for event in here.events("model.evicted")] == ["removed"]
