@@ -469,13 +469,16 @@ static void tell_cold(void)
 		close(notes);
 }
 
-/* Unset a variable of Apptainer's that binds a source. */
+/* Unset a variable of Apptainer's that binds a source first; it may be longer than what is looked at. */
 static void forget_bound(spank_t spank, const char *variable, const char *before, const char *source, const char *after)
 {
 	char bound[2 * PATH_MAX], ours[2 * PATH_MAX + 16];
+	spank_err_t got;
 
 	snprintf(ours, sizeof(ours), "%s%s%s", before, source, after);
-	if (spank_getenv(spank, variable, bound, sizeof(bound)) == ESPANK_SUCCESS && strncmp(bound, ours, strlen(ours)) == 0)
+	bound[0] = '\0';
+	got = spank_getenv(spank, variable, bound, sizeof(bound));
+	if ((got == ESPANK_SUCCESS || got == ESPANK_NOSPACE) && strncmp(bound, ours, strlen(ours)) == 0)
 		spank_unsetenv(spank, variable);
 }
 

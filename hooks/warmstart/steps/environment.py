@@ -28,14 +28,16 @@ import stat
 
 from warmstart import view
 from warmstart.errors import PolicyError
-from warmstart.lean import NamedTuple
+from warmstart.lean import Iterator, NamedTuple
+from warmstart.paths import NOTHING
 from warmstart.record import CLAIMED
 from warmstart.steps.contract import Context, Outcome
 
 NAME = "environment"
 
-LED = "WARMSTART_LED"
+LED, SHOWN, BIND = "WARMSTART_LED", "WARMSTART_SHOWN", "APPTAINER_BIND"
 LONGEST_NAME = 128
+_UNBINDABLE = frozenset(",:\\")  # what Apptainer would take for the end of a path
 LONGEST_VALUE = 64 << 10  # Linux limits one string to 128 KiB, Slurm's setenvf too
 
 
@@ -95,18 +97,31 @@ def _led(variables: dict[str, str], places: list[str]) -> list[str]:
 
 
 def _for_apptainer(context: Context, variables: dict[str, str]) -> dict[str, str]:
-    """Return the variables by which Apptainer binds the cache at the constant path, and sets `variables` to match.
+    """Return the variables by which Apptainer binds the cache at the constant path, and what else the run shows.
 
-    APPTAINER_MOUNT, because hardly anybody uses it: with APPTAINER_BIND or APPTAINER_BINDPATH set, Apptainer ignores
-    what a job's script then says in SINGULARITY_BIND or SINGULARITY_BINDPATH (decision 44).
+    They set `variables` to match. APPTAINER_MOUNT for the cache, because hardly anybody uses it; it takes one mount. If
+    APPTAINER_BIND or APPTAINER_BINDPATH is set, Apptainer ignores what a job's script then says in SINGULARITY_BIND or
+    SINGULARITY_BINDPATH (decision 44). WARMSTART_SHOWN names what APPTAINER_BIND begins with: by that a job that is
+    submitted from this one forgets it (the task prolog).
     """
     constant = context.policy.paths.cache
     led = (name for name, value in variables.items() if f"{value}/".startswith(f"{constant}/"))
+    first = variables.get(SHOWN, "").partition(" ")[2]
+    binds = sorted(_binds(context.record.run_directory), key=lambda bind: not bind.startswith(f"{first}:"))
+    shown = {SHOWN: f"{BIND} {binds[0].partition(':')[0]}", BIND: ",".join(binds)} if binds else {}
     return {
+        **shown,
         "APPTAINER_ENV_FILE": f"{context.paths.programs}/apptainer-environment",
         "APPTAINER_MOUNT": f"source={context.record.run_directory}/cache,destination={constant}",
         "WARMSTART_CACHE_VARIABLES": " ".join(sorted(led)),  # WARMSTART_CACHE is one
     }
+
+
+def _binds(run: str) -> Iterator[str]:
+    """Yield what APPTAINER_BIND says of what a run shows over what is the job's, as far as it can say it."""
+    for line in view.shown(run):
+        if line.whose == "job" and line.target.isprintable() and _UNBINDABLE.isdisjoint(line.target):
+            yield f"{line.target if line.source == NOTHING else f'{run}/{line.source}'}:{line.target}:{line.mode}"
 
 
 def _is_roots(directory: str) -> bool:

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from tests.support.privileges import make_removable
 from warmstart import view
+from warmstart.host.files import opened_dir
+from warmstart.paths import NOTHING as NONE
+from warmstart.paths import Shown
 from warmstart.steps import environment
 from warmstart.steps.contract import Context
 from warmstart.steps.environment import Options, VariableUnrenderable
@@ -239,6 +242,28 @@ def test_apptainer_is_told_where_the_cache_is(context: Context, tmp_path: Path) 
     assert not [line for line in printed(tmp_path, users)[1] if "APPTAINER" in line]
     environment.run(context._replace(record=record._replace(cache="")), NOTHING)
     assert printed(tmp_path)[1] == ["export TMPDIR=/w/tmp"]
+
+
+@pytest.mark.parametrize("first", ["", "/l/env"])
+def test_apptainer_binds_what_the_run_shows(context: Context, tmp_path: Path, first: str) -> None:
+    """What a path of Apptainer's cannot say stays as it is. A job that is submitted from this one forgets all."""
+    run = context.record.run_directory
+    os.makedirs(f"{run}/cache")
+    with opened_dir(run) as fd:
+        for target in ("/l/m/a", "/l/m/a:b", "/l/m/a,b", "/l/m/a\x1b"):
+            view.show(fd, Shown("ro", "job", "mounted/m/tree/0", NONE, target, NONE))
+        view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE))
+        view.show(fd, Shown("ro", "root", "mounted/image", NONE, NONE, NONE))
+    shown = {"WARMSTART_SHOWN": f"WARMSTART_TREE {first}"} if first else {}
+    record = context.record._replace(cache="/c", environment=shown)
+    policy = context.policy._replace(constant_path="containers")
+    environment.run(context._replace(policy=policy, record=record), NOTHING)
+    binds = [f"{run}/mounted/m/tree/0:/l/m/a:ro", "/l/env:/l/env:ro"]
+    said = printed(tmp_path)[1]
+    assert f"export APPTAINER_BIND={','.join(binds[::-1] if first else binds)}" in said
+    inherited = dict(line.removeprefix("export ").split("=", 1) for line in said if line.startswith("export "))
+    view.publish(context.paths.view, context.record, {"environment": ""})
+    assert "unset APPTAINER_BIND" in printed(tmp_path, inherited)[1]
 
 
 def test_a_mount_of_the_submitting_jobs_cache_is_forgotten(context: Context, tmp_path: Path) -> None:

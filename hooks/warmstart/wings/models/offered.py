@@ -8,7 +8,7 @@ from warmstart.policy.compiled import Policy
 
 KEY = "models"  # of the policy
 WORD = "model"  # of a request
-WAYS = ("spank", "namespace", "enroot")  # values of `constant_path` that show jobs their models
+WAYS = ("spank", "namespace", "containers", "enroot")  # values of `constant_path` that show jobs their models
 DAY_S = 86_400.0  # a second job within it has a model copied; what was used within it stays
 
 

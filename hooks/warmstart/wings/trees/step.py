@@ -42,7 +42,6 @@ NAME = "tree"
 LOOK_S = 5.0
 MOUNTING_S = 5.0
 _LONGEST = 64 << 10
-_UNBINDABLE = frozenset(",:\\")  # what Apptainer would take for the end of a path
 # Why a job reads the tree itself; docs/wings/trees.md explains them.
 SEVERAL_NODES = "several-nodes"
 NO_COPY = "no-copy"
@@ -309,18 +308,12 @@ def _agreed(
 
 
 def _variables(context: Context, path: str, found: _Found) -> dict[str, str]:
-    """Return the variables that tell container runtimes of the tree.
-
-    APPTAINER_BIND, since APPTAINER_MOUNT binds the cache and takes one mount (decision 51).
-    """
+    """Return the variables by which users of Charliecloud and Podman bind the tree."""
     source = f"{context.record.run_directory}/{shown.SOURCE}" if found.copy else path
     if not path.isprintable():
         return {}
     # A job that is submitted from this one forgets what this names (the task prolog).
-    variables = {"WARMSTART_TREE": source, "WARMSTART_SHOWN": f"WARMSTART_TREE {source}"}
-    if context.policy.constant_path != "containers" or not _UNBINDABLE.isdisjoint(path):
-        return variables
-    return {**variables, "APPTAINER_BIND": f"{source}:{path}:ro"}
+    return {"WARMSTART_TREE": source, "WARMSTART_SHOWN": f"WARMSTART_TREE {source}"}
 
 
 def _why(found: _Found) -> str:

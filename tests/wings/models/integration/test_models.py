@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests import spank
 from tests.cluster import mounts, processes
-from tests.cluster.accounts import ALICE
+from tests.cluster.accounts import ALICE, BOB, CAROL
 from tests.cluster.cluster import JobResult
 from tests.cluster.site import Site
 
@@ -145,3 +145,48 @@ def test_a_file_that_is_replaced_or_removed_under_a_running_job(site: Site) -> N
         assert gone.output.splitlines()[1:] == ["ran"]
         assert "it has no file of 16 MiB or more" in gone.output
         assert site.leftovers() == []
+
+
+RULE = """\
+models: {{prefixes: ["{prefix}"]}}
+rules:
+  - {{name: everyone, models: [{{path: "{prefix}/*", owners: [ws-carol], scope: site}}]}}
+"""
+DEVICE = "#!/bin/sh\nsha256sum <{file}\nexec stat -c %i {file}\n"
+
+
+def test_two_nodes_and_three_users_by_a_rule(site: Site) -> None:
+    """Each node copies what Carol owns once, for all. Who may not read it has none of it."""
+    spank.need()
+    prefix = site.cluster.base / "model.rule"
+    model, file = prefix / "tiny", prefix / "tiny/model.bin"
+    model.mkdir(parents=True)
+    with file.open("wb") as made:
+        made.truncate(SIZE)
+    carol = site.cluster.account(CAROL)
+    subprocess.run(["/bin/chown", "-R", f"{carol.uid}:{carol.gid}", str(prefix)], check=True)
+    digest, inode = f"{hashlib.sha256(bytes(SIZE)).hexdigest()}  -", str(file.stat().st_ino)
+    with spank.loaded(site):
+        rules, base = RULE.format(prefix=prefix), site.cluster.base
+        site.write_policy(rules, constant="spank", workspace=f"{site.workspace}\n  shelf: {base}/shelf")
+        comment, script = f"--comment=warmstart: model={model}", DEVICE.format(file=file)
+        copies: dict[str, list[str]] = {"n1": [], "n2": []}
+        for users in ((ALICE, BOB), (BOB, CAROL), (CAROL, ALICE)):
+            jobs = dict(zip(copies, users, strict=True))
+            ids = {
+                node: site.cluster.submit(script, user, comment, f"--nodelist={node}") for node, user in jobs.items()
+            }
+            for node, job in ids.items():
+                found = site.finish(job).output.splitlines()[-2:]
+                assert found[0] == digest
+                copies[node].append("itself" if found[1] == inode else "copy")
+            site.wait_imports()
+        assert [*copies.values()] == [["itself", "itself", "copy"]] * 2
+        assert {event["rule"] for event in site.audit("--event", "model.copied")} >= {"everyone"}
+        file.chmod(0o600)
+        comment = f"--comment=warmstart: model={model}"
+        refused = site.finish(site.cluster.submit("#!/bin/sh\necho ran\n", ALICE, comment, "--nodelist=n1"))
+        assert "Permission denied" in refused.output
+        assert [event["way"] for event in site.events(refused.job_id, "model.shown")] == ["itself"]
+        assert site.leftovers() == []
+    site.write_policy()

@@ -9,6 +9,8 @@ import pytest
 
 from tests.wings.models.values import ALICE, BOB, SMALL, ModelSite, snapshot
 from warmstart.host import process
+from warmstart.policy.compiled import User
+from warmstart.policy.shared import SharedPath
 from warmstart.wings.models import client, look
 
 WEIGHTS, SECRET = b"weights of a model", b"a secret of another user"
@@ -117,6 +119,26 @@ def test_a_hash_is_no_proof_that_one_has_the_content(here: ModelSite) -> None:
     assert here.copy(fake) == ""
     assert copies(here) == [SECRET]
     assert {item.about.uid for item in here.sets()} == {ALICE.uid, BOB.uid}
+
+
+@pytest.mark.threat(62)
+@pytest.mark.parametrize("case", ["others can write it", "it is another's", "it is another file", ""])
+def test_what_many_would_be_shown_is_looked_at_by_root(
+    here: ModelSite, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the process of the user who asks says of a file."""
+    rule = SharedPath(f"{here.models}/*", (User(BOB.name, BOB.uid),), "site", "", "all")
+    model = here.model("one", WEIGHTS, BOB, mode=0o666 if case == "others can write it" else 0o644)
+    if case == "it is another's":
+        here.own(model, ALICE)
+    found = look.look(str(model), [str(here.models)])
+    (file,) = found.files
+    inode = file.inode + (case == "it is another file")
+    said = found._replace(files=(file._replace(owner=BOB.uid, is_guarded=True, inode=inode),))
+    monkeypatch.setattr(client.ModelClient, "look", lambda *_: said)
+    monkeypatch.setattr(client, "_compare", lambda *_: None)
+    problem = here.copy(model, ALICE, shared=rule)
+    assert ("is not as it was found" in problem, copies(here)) == ((True, []) if case else (False, [WEIGHTS]))
 
 
 @pytest.mark.threat(62)

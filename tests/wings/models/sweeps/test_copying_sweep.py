@@ -20,7 +20,7 @@ from warmstart.cli.maintain import maintain
 from warmstart.entry import background
 from warmstart.errand import Asker
 from warmstart.host import process
-from warmstart.wings.models import look, requests
+from warmstart.wings.models import errands, look, requests
 from warmstart.wings.models.requests import COPIES, ModelRequest
 
 WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
@@ -32,6 +32,7 @@ LATER_S = 2 * 86_400.0
 def site(base: Path, capable_host: None, monkeypatch: pytest.MonkeyPatch) -> ModelSite:
     """Return a node that copies models, where files of a few bytes count as large."""
     monkeypatch.setattr(look, "LEAST", SMALL)
+    monkeypatch.setattr(errands, "TURN_S", 0.0)  # each file has a turn of its own
     monkeypatch.setattr(process, "be_idle", lambda: None)
     base.chmod(0o755)
     return ModelSite(base)

@@ -32,6 +32,6 @@ def test_what_serves_is_fine(tmp_path: Path) -> None:
 
 def test_a_node_that_shows_none_and_has_no_room(tmp_path: Path) -> None:
     """Both are said; a shelf that is not there yet lies on the disk above."""
-    (way, _), (room, text) = found(tmp_path / "shelf/deep", "/lustre", keep=1 << 60, way="containers")
+    (way, _), (room, text) = found(tmp_path / "shelf/deep", "/lustre", keep=1 << 60, way="link")
     assert (way, room) == ("advice", "advice")
     assert text.startswith("models.keep is 1048576TiB, and the disk of paths.shelf has")
