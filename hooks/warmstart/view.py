@@ -138,13 +138,18 @@ def remove_spare(directory: str, name: str) -> None:
 
 
 def show(run_fd: int, shown: Shown) -> None:
-    """Add to what a run shows. Raises `OSError`: `EINVAL` for a path that a line cannot have."""
+    """Add to what a run shows: a whole line or, on a full disk, none. Raises `OSError`: `EINVAL` for its path."""
     line = "\t".join(shown)
     if line.count("\t") != len(shown) - 1 or "\n" in line or "" in shown:
         raise OSError(errno.EINVAL, "its path has a tab or a newline", shown.target)
     fd = os.open(SHOWN, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=run_fd)
     try:
-        write_all(fd, os.fsencode(f"{line}\n"))
+        before = os.fstat(fd).st_size
+        try:
+            write_all(fd, os.fsencode(f"{line}\n"))
+        except BaseException:
+            os.ftruncate(fd, before)
+            raise
     finally:
         os.close(fd)
 

@@ -1,0 +1,43 @@
+"""The list of what a run shows its job."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from warmstart import view
+from warmstart.host.files import opened_dir
+from warmstart.paths import NOTHING, Shown
+
+
+def line(target: str) -> Shown:
+    """Return a line."""
+    return Shown("ro", "job", "mounted/a", NOTHING, target, NOTHING)
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be half a line is none, so that the next one is read as it is."""
+
+    def fills(fd: int, data: bytes) -> None:
+        os.write(fd, data[:9])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with opened_dir(str(tmp_path)) as fd:
+        view.show(fd, line("/one"))
+        with monkeypatch.context() as patched:
+            patched.setattr(view, "write_all", fills)
+            with pytest.raises(OSError, match="No space left"):
+                view.show(fd, line("/two"))
+        view.show(fd, line("/three"))
+    assert view.shown(str(tmp_path)) == [line("/one"), line("/three")]
+
+
+@pytest.mark.parametrize("target", ["/a\tb", "/a\nb", ""])
+def test_a_path_that_a_line_cannot_have(tmp_path: Path, target: str) -> None:
+    """Whoever reads the list would take it for something else."""
+    with opened_dir(str(tmp_path)) as fd, pytest.raises(OSError, match="a tab or a newline"):
+        view.show(fd, line(target))
+    assert view.shown(str(tmp_path)) == []
