@@ -60,6 +60,9 @@ def copy(turn: Turn) -> Outcome:
     if request is None:
         return DONE
     audit = session.audit.for_job(**request.asker._asdict())
+    if request.problem:  # who asks meanwhile hears that it is tried
+        request = request._replace(problem="")
+        errands.put(turn.errand, request)
     try:
         attempt = copy_model(request, session.policy, session.paths, audit)
     except (WarmstartError, OSError) as error:

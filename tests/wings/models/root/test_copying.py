@@ -9,10 +9,12 @@ import pytest
 
 from tests.wings.models.values import ALICE, BOB, ModelSite, snapshot
 from warmstart import record as records
+from warmstart.errand import Errands
 from warmstart.policy.compiled import User
 from warmstart.policy.shared import SharedPath
 from warmstart.wings.models import errands
 from warmstart.wings.models.client import copy_in_child
+from warmstart.wings.models.requests import COPIES, ModelRequest
 
 WEIGHTS = b"weights of a model"
 OLD = (1, 1)
@@ -152,9 +154,18 @@ def test_an_attempt_goes_on_where_the_last_one_failed(here: ModelSite, monkeypat
     monkeypatch.setattr(errands, "copy_in_child", fails)
     assert "Input/output error" in here.copy(model)
     assert here.sets() == []
-    monkeypatch.setattr(errands, "copy_in_child", copy)
+    problems = []
+
+    def looks(source: int, target: int, size: int, *more: object) -> str:
+        (errand,) = here.waiting()
+        request = Errands(here.paths, COPIES).read(errand, ModelRequest)
+        problems.append(request.problem if request else "")
+        return copy(source, target, size, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(errands, "copy_in_child", looks)
     here.due()
     assert here.copy(model) == ""
+    assert problems == [""]
     (event,) = here.events("model.copied")
     assert (event["bytes"], event["fetched_bytes"]) == (3 * len(WEIGHTS), 2 * len(WEIGHTS))
 
