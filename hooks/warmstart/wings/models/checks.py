@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from warmstart.doctor import prefixes
 from warmstart.doctor.finding import ADVICE, OK, Finding
 from warmstart.doctor.node import Node, existing
 from warmstart.doctor.wings import Checks
 from warmstart.policy.units import format_size
-from warmstart.wings.models.offered import WAYS, offered
+from warmstart.wings.models.offered import KEY, WAYS, offered
 
 
 def models(node: Node) -> Iterator[Finding]:
-    """Check that copies can be shown, and that their disk has room for `models.keep`."""
-    given, findings = offered(node.policy), list[Finding]()
+    """Check the directories of `models.prefixes`, that copies can be shown, and that their disk has room."""
+    given = offered(node.policy)
     if not given.prefixes:
         yield Finding(OK, "the policy offers no copies of models")
         return
+    findings = [*prefixes.check(KEY, given.prefixes)]
     if (way := node.policy.constant_path) not in WAYS:
         found = f"constant_path is {way}, which shows no job copies of models: none are made"
         findings.append(Finding(ADVICE, found, f"set it to one of {', '.join(WAYS)}"))

@@ -6,19 +6,13 @@ import errno
 import os
 from collections.abc import Iterator
 
-from warmstart.doctor.finding import ADVICE, OK, UNKNOWN, WRONG, Finding
+from warmstart.doctor import prefixes
+from warmstart.doctor.finding import ADVICE, OK, WRONG, Finding
 from warmstart.doctor.node import Node, existing
-from warmstart.doctor.store import LOCAL
 from warmstart.doctor.wings import Checks
-from warmstart.errors import WarmstartError
 from warmstart.host import linux
-from warmstart.host.deadline import after
-from warmstart.host.namespaces import mount_of
 from warmstart.policy.units import format_size
-from warmstart.wings.trees.client import real_path
-from warmstart.wings.trees.offered import WAYS, offered
-
-SECONDS = 5.0  # for each prefix
+from warmstart.wings.trees.offered import KEY, WAYS, offered
 
 
 def trees(node: Node) -> Iterator[Finding]:
@@ -27,7 +21,7 @@ def trees(node: Node) -> Iterator[Finding]:
     if not given.prefixes:
         yield Finding(OK, "the policy offers no trees")
         return
-    findings = [finding for prefix in given.prefixes for finding in _prefix(prefix)]
+    findings = [*prefixes.check(KEY, given.prefixes)]
     if not _has_mount_setattr():
         findings.append(Finding(WRONG, "this kernel cannot show a job its tree", "use Linux 5.12 or later"))
     if (way := node.policy.constant_path) not in WAYS:
@@ -51,27 +45,6 @@ def _has_mount_setattr() -> bool:
     except OSError as error:
         return error.errno != errno.ENOSYS
     return True
-
-
-def _prefix(prefix: str) -> Iterator[Finding]:
-    try:
-        real = real_path(prefix, after(SECONDS))
-    except PermissionError:
-        return  # root may be nobody there, and the jobs' users are not
-    except WarmstartError as error:
-        yield Finding(UNKNOWN, str(error), "look at the file server, and at the network")
-        return
-    except OSError as error:
-        found = f"trees.prefixes: {prefix}: {error.strerror}: no job gets a tree there"
-        yield Finding(WRONG, found, "mount the file system, or correct the path")
-        return
-    mounted = mount_of(real)
-    if real != prefix:
-        found = f"trees.prefixes: {prefix} leads to {real}: no job gets a tree there"
-        yield Finding(WRONG, found, f"write {real}")
-    elif mounted.kind in LOCAL:
-        found = f"trees.prefixes: {prefix} is on {mounted.kind} ({mounted.point}), a disk of this node's own"
-        yield Finding(ADVICE, found, "leave it out: packed copies save nothing there")
 
 
 CHECKS = Checks(node={"node.trees": trees})

@@ -110,14 +110,3 @@ class TreeClient:
             found = self._worker.run(deadline.within(PIECE_S), differences.more)
             if found.is_over:
                 return found._replace(examples=found.examples[: differences.MOST_EXAMPLES])
-
-
-def real_path(path: str, deadline: Deadline) -> str:
-    """Return a path without links, looked up as root. Raises `OSError`, and `WorkerSilent` where it hangs."""
-    root = Identity("root", os.geteuid(), os.getegid())
-    with Worker(root, f"the file system of {path}", rooms=(f"{__name__}:",)) as worker:
-        return worker.run(deadline, _real_path, path)
-
-
-def _real_path(path: str) -> str:
-    return os.path.realpath(path, strict=True)

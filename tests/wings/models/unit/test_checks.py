@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.policy_site import defaults
 from tests.wings.models.values import offering
+from warmstart.doctor import prefixes
 from warmstart.doctor.node import Node
+from warmstart.host.namespaces import Mount
 from warmstart.paths import Installation
 from warmstart.wings.models.checks import models
+
+
+@pytest.fixture(autouse=True)
+def _shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all prefixes be on a shared file system."""
+    monkeypatch.setattr(prefixes, "real_path", lambda path, _: path)
+    monkeypatch.setattr(prefixes, "mount_of", lambda _: Mount("lustre", "/lustre"))
 
 
 def found(shelf: Path, *prefixes: str, keep: int = 1, way: str = "spank") -> list[tuple[str, str]]:
@@ -28,6 +39,12 @@ def test_a_policy_without_models_asks_for_nothing(tmp_path: Path) -> None:
 def test_what_serves_is_fine(tmp_path: Path) -> None:
     """All that is offered is named."""
     assert found(tmp_path, "/lustre") == [("ok", "jobs may have copies of models below /lustre")]
+
+
+def test_a_prefix_that_leads_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job would get a copy."""
+    monkeypatch.setattr(prefixes, "real_path", lambda path, _: f"/net{path}")
+    assert [status for status, _ in found(tmp_path, "/lustre")] == ["wrong"]
 
 
 def test_a_node_that_shows_none_and_has_no_room(tmp_path: Path) -> None:

@@ -9,11 +9,9 @@ import pytest
 
 from tests.support.policy_site import defaults
 from tests.wings.trees.values import offering
+from warmstart.doctor import prefixes
 from warmstart.doctor.node import Node
-from warmstart.errors import WarmstartError
-from warmstart.host.identity import WorkerSilent
 from warmstart.host.namespaces import Mount
-from warmstart.host.worker import Worker
 from warmstart.paths import Installation
 from warmstart.wings.trees import checks as trees
 
@@ -21,7 +19,7 @@ from warmstart.wings.trees import checks as trees
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a directory of trees on a shared file system."""
-    monkeypatch.setattr(trees, "mount_of", lambda _: Mount("lustre", "/lustre"))
+    monkeypatch.setattr(prefixes, "mount_of", lambda _: Mount("lustre", "/lustre"))
     (tmp_path / "trees").mkdir()
     return tmp_path / "trees"
 
@@ -50,37 +48,6 @@ def test_a_node_that_shows_no_job_a_copy(prefix: Path) -> None:
 def test_what_serves_is_fine(prefix: Path) -> None:
     """All that is offered is named."""
     assert found(prefix, prefix) == [("ok", f"jobs may have trees below {prefix}")]
-
-
-def test_prefixes_that_give_nobody_a_tree(prefix: Path) -> None:
-    """A job's tree is compared with them by its path without links."""
-    (prefix / "link").symlink_to(prefix)
-    assert found(prefix, prefix, prefix / "link", prefix / "gone") == [
-        ("wrong", f"trees.prefixes: {prefix}/link leads to {prefix}: no job gets a tree there"),
-        ("wrong", f"trees.prefixes: {prefix}/gone: No such file or directory: no job gets a tree there"),
-    ]
-
-
-def test_a_disk_of_the_nodes_own(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packed copies save nothing there."""
-    monkeypatch.setattr(trees, "mount_of", lambda _: Mount("xfs", "/"))
-    ((status, text),) = found(prefix, prefix)
-    assert (status, "is on xfs (/)" in text) == ("advice", True)
-
-
-@pytest.mark.parametrize(
-    ("error", "status"), [(WorkerSilent(what="it", problem="no answer"), ["unknown"]), (PermissionError(1, "no"), [])]
-)
-def test_a_prefix_that_root_cannot_see(
-    prefix: Path, monkeypatch: pytest.MonkeyPatch, error: WarmstartError | OSError, status: list[str]
-) -> None:
-    """Root may be nobody there: that is fine; a file system that hangs is not."""
-
-    def run(*_: object) -> str:
-        raise error
-
-    monkeypatch.setattr(Worker, "run", run)
-    assert [finding[0] for finding in found(prefix, prefix)] == (status or ["ok"])
 
 
 def test_a_node_that_cannot_show_or_pack_trees(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
