@@ -28,16 +28,16 @@ import stat
 
 from warmstart import view
 from warmstart.errors import PolicyError
-from warmstart.lean import Iterator, NamedTuple
-from warmstart.paths import NOTHING
+from warmstart.lean import Iterator, NamedTuple, suppress
+from warmstart.paths import NOTHING, Shown
 from warmstart.record import CLAIMED
 from warmstart.steps.contract import Context, Outcome
 
 NAME = "environment"
 
 LED, SHOWN, BIND = "WARMSTART_LED", "WARMSTART_SHOWN", "APPTAINER_BIND"
-LONGEST_NAME = 128
 _UNBINDABLE = frozenset(",:\\")  # what Apptainer would take for the end of a path
+LONGEST_NAME = 128
 LONGEST_VALUE = 64 << 10  # Linux limits one string to 128 KiB, Slurm's setenvf too
 
 
@@ -119,7 +119,10 @@ def _for_apptainer(context: Context, variables: dict[str, str]) -> dict[str, str
 
 def _binds(run: str) -> Iterator[str]:
     """Yield what APPTAINER_BIND says of what a run shows over what is the job's, as far as it can say it."""
-    for line in view.shown(run):
+    lines: list[Shown] = []
+    with suppress(OSError):  # containers have the originals
+        lines = view.shown(run)
+    for line in lines:
         if line.whose == "job" and line.target.isprintable() and _UNBINDABLE.isdisjoint(line.target):
             yield f"{line.target if line.source == NOTHING else f'{run}/{line.source}'}:{line.target}:{line.mode}"
 

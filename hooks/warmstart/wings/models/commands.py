@@ -66,7 +66,7 @@ def list_models(installation: Installation, /, listing: Listing) -> None:
 @json_option
 @click.pass_obj
 def remove(installation: Installation, path: str, as_json: bool) -> None:
-    """Remove all copies of a model from this host, and what waits to be copied of it.
+    """Remove all copies of a model from this host, and what waits to be copied of it. PATH is as `list` shows it.
 
     What jobs have now stays. The model is copied again when jobs name it: the policy's models.prefixes says where
     models may be.
