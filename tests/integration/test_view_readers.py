@@ -308,15 +308,16 @@ def test_which_variables_are_the_users(base: Path, readers: dict[str, Read]) -> 
         assert agreed(readers, task(**given), ["A", "B"]) == expected, value
 
 
-@pytest.mark.parametrize("what", ["cache", "something else"])
+@pytest.mark.parametrize("what", ["cache", "something else", "much else"])
 def test_a_mount_of_what_the_submitting_job_was_shown(base: Path, readers: dict[str, Read], what: str) -> None:
     """Apptainer starts nothing where it is told to bind what is not there; the user's own stays."""
     variable, source, bound = {
         "cache": ("APPTAINER_MOUNT", "WARMSTART_CACHE", "source={},destination=/c"),
         "something else": ("APPTAINER_BIND", "WARMSTART_ELSE", "{}:/c:ro"),
+        "much else": ("APPTAINER_BIND", "WARMSTART_ELSE", "{}:/c:ro" + ",/a:/b:ro" * 3000),
     }[what]
     ours, gone = bound.format(f"{base}/workspace/{NODE}/7.0a1b2c3d/x"), f"{base}/workspace/{NODE}/6.0/x"
-    named = {source: gone, **({"WARMSTART_SHOWN": f"{source} {gone}"} if what == "something else" else {})}
+    named = {source: gone, **({"WARMSTART_SHOWN": f"{source} {gone}"} if what != "cache" else {})}
     inherited, users = {variable: bound.format(gone), **named}, {variable: bound.format("/data"), **named}
     for read in (readers["task prolog"], readers["plugin"]):  # in enroot's containers there is no Apptainer
         shutil.rmtree(base / "state", ignore_errors=True)
