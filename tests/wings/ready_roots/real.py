@@ -312,7 +312,7 @@ def check_many(site: Site, image: str) -> None:
     started = ended.output.count("from-tree")
     check(f"{started} of 200 start from the tree, 50 are killed on their way: {names}", seen=started == 150)
     check("each killed one had processes", seen=names.total() >= 50)
-    # A squashfuse was seen to stay. proctrack/cgroup would kill it, and it has to end then.
+    # A squashfuse was seen to stay, of stock pyxis and enroot, too. proctrack/cgroup would kill it: it has to end then.
     for pid in processes.of_uid(uid) & processes.members(site.cluster.base):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
