@@ -1,0 +1,34 @@
+"""What `warmstart plan` says of the models that a job names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import answer, installed
+
+JOB = ("plan", "--user", "nobody")
+POLICY = """\
+version: 1
+paths: {{store: /shared/warmstart, shelf: /local}}
+constant_path: {way}
+models: {{prefixes: [/lustre]}}
+rules:
+  - {{name: all, models: [{{path: /lustre/*, owners: [root], scope: site}}]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "how"),
+    [("spank", "from copies on its node, if there are any"), ("link", "as it is: this node shows no copies")],
+)
+def test_a_plan_says_how_models_are_read(tmp_path: Path, way: str, how: str) -> None:
+    """And which of them are everybody's."""
+    site = installed(tmp_path, POLICY.format(way=way))
+    remarks = answer(site, *JOB, "--comment", "warmstart: model=/lustre/a model=/lustre/b")["remarks"]
+    reads = [f"Reads the model /lustre/{name} {how}." for name in "ab"]
+    assert [text for text in remarks if "odel" in text] == [
+        *reads,
+        "Models at /lustre/*, of root: one copy, in site (rule all).",
+    ]
