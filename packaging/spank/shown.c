@@ -5,7 +5,7 @@
  *
  * Only what root wrote there decides what is mounted where. Where only root can change the names above a target, it is
  * made if it is missing (mount.c). Other paths lead through directories that users can change, perhaps on a file system
- * where root is nobody: a child with the job's ids opens it, following no link, and hands over the descriptor. A mount
+ * where root is nobody: a child with the job's ids opens them, following no link, and hands over descriptors. A mount
  * goes with a directory that is renamed, and ends with one that is removed: tasks that run read what is put at its path
  * then. So do those that start later: nothing is mounted on another directory than the prolog saw.
  *
@@ -30,12 +30,13 @@
 
 #include "warmstart.h"
 
+#define LONGEST_REQUEST (PATH_MAX + 128)
 enum { OPEN_TREE_CALL = 428, MOVE_MOUNT_CALL = 429, OPENAT2_CALL = 437, MOUNT_SETATTR_CALL = 442 };
 enum { CLONE_TREE = 1, RECURSIVE = 0x8000, BETWEEN_DESCRIPTORS = 0x04 | 0x40 }; /* linux/mount.h */
 enum { NO_LINKS = 0x04 | 0x02 };						/* linux/openat2.h: none at all, magic or not */
 enum { READ_ONLY_MOUNT = 0x01, NO_SETUID = 0x02, NO_DEVICES = 0x04 };			/* linux/mount.h */
-#define LARGEST_LIST (1 << 16)
-#define PATIENCE_S 10								/* with the target's file system */
+#define LARGEST_LIST (1 << 18)
+#define PATIENCE_S 10								/* with the targets' file system */
 
 struct how { /* open_how */
 	uint64_t flags, mode, resolve;
@@ -45,33 +46,42 @@ struct attributes { /* mount_attr */
 	uint64_t set, clear, propagation, userns;
 };
 
+/* Send an answer: with a descriptor, if one is given. */
 static void hand_over(int channel, int fd, bool differs)
 {
 	char space[CMSG_SPACE(sizeof(fd))] = {0}, byte = differs;
 	struct iovec data = {&byte, 1};
-	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof(space)};
-	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+	struct cmsghdr *header;
 
-	header->cmsg_level = SOL_SOCKET;
-	header->cmsg_type = SCM_RIGHTS;
-	header->cmsg_len = CMSG_LEN(sizeof(fd));
-	memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+	if (fd >= 0) {
+		message.msg_control = space;
+		message.msg_controllen = sizeof(space);
+		header = CMSG_FIRSTHDR(&message);
+		header->cmsg_level = SOL_SOCKET;
+		header->cmsg_type = SCM_RIGHTS;
+		header->cmsg_len = CMSG_LEN(sizeof(fd));
+		memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+	}
 	sendmsg(channel, &message, MSG_NOSIGNAL);
 }
 
-static int received(int channel, bool *differs)
+/* Receive an answer: whether there is one, and its descriptor, or -1. */
+static bool received(int channel, int *fd, bool *differs)
 {
 	char space[CMSG_SPACE(sizeof(int))] = {0}, byte = 0;
 	struct iovec data = {&byte, 1};
 	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof(space)};
 	struct cmsghdr *header;
-	int fd = -1;
 
-	if (recvmsg(channel, &message, MSG_CMSG_CLOEXEC) == 1 && (header = CMSG_FIRSTHDR(&message)) != NULL &&
-	    header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(fd)))
-		memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+	*fd = -1;
+	if (recvmsg(channel, &message, MSG_CMSG_CLOEXEC) != 1)
+		return false;
+	header = CMSG_FIRSTHDR(&message);
+	if (header != NULL && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(*fd)))
+		memcpy(fd, CMSG_DATA(header), sizeof(*fd));
 	*differs = byte != 0;
-	return fd;
+	return true;
 }
 
 char *read_list(int run)
@@ -133,19 +143,24 @@ static bool is_another(int fd, const char *seen)
 	       (birth != 0 && (found.stx_mask & STATX_BTIME) != 0 && born != birth);
 }
 
-/* In the child: open a directory or file as the job's owner, and look at it: the file system may refuse root. The kernel
- * mounts no file on a directory, and no directory on a file. */
-static void open_and_hand_over(const char *path, const char *seen, const struct owner *owner, int channel)
+/* In the child: open directories or files as the job's owner, and look at them: the file system may refuse root. The
+ * kernel mounts no file on a directory, and no directory on a file. */
+static void open_and_hand_over(const struct owner *owner, int channel)
 {
 	struct how how = {.flags = O_PATH | O_CLOEXEC, .resolve = NO_LINKS};
+	char request[LONGEST_REQUEST];
+	ssize_t length;
 	int fd;
 
 	if (setgroups(owner->count, owner->groups) < 0 || setresgid(owner->gid, owner->gid, owner->gid) < 0 ||
 	    setresuid(owner->uid, owner->uid, owner->uid) < 0)
 		_exit(1);
-	fd = (int)syscall(OPENAT2_CALL, AT_FDCWD, path, &how, sizeof(how));
-	if (fd >= 0)
-		hand_over(channel, fd, is_another(fd, seen));
+	while ((length = recv(channel, request, sizeof(request), 0)) > 0 && request[length - 1] == '\0') {
+		fd = (int)syscall(OPENAT2_CALL, AT_FDCWD, request + strlen(request) + 1, &how, sizeof(how));
+		hand_over(channel, fd, fd >= 0 && is_another(fd, request));
+		if (fd >= 0)
+			close(fd);
+	}
 	_exit(0);
 }
 
@@ -161,26 +176,58 @@ static bool is_at(int fd, const char *path)
 	return length > 0 && (size_t)length == strlen(path) && memcmp(found, path, (size_t)length) == 0;
 }
 
-static int open_as_owner(const char *path, const char *seen, const struct owner *owner, bool *differs)
+/* The child, while a list is shown. One that does not answer has no successor: its file system would not, either. */
+static struct {
+	int channel;
+	pid_t child;
+	enum { NONE, AT_WORK, SILENT } state;
+} opener;
+
+static void start_opener(const struct owner *owner)
 {
 	struct timeval patience = {.tv_sec = PATIENCE_S};
-	int channels[2], fd = -1;
-	pid_t child;
+	int channels[2];
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channels) < 0)
-		return -1;
-	child = fork();
-	if (child == 0)
-		open_and_hand_over(path, seen, owner, channels[1]);
-	close(channels[1]);
-	if (child > 0) {
-		setsockopt(channels[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-		fd = received(channels[0], differs);
-		if (fd < 0)
-			kill(child, SIGKILL);
-		waitpid(child, NULL, fd < 0 ? WNOHANG : 0); /* where the file system hangs, it cannot be waited for */
+		return;
+	opener.child = fork();
+	if (opener.child == 0) {
+		close(channels[0]); /* or it would not see the end */
+		open_and_hand_over(owner, channels[1]);
 	}
-	close(channels[0]);
+	close(channels[1]);
+	opener.channel = channels[0];
+	setsockopt(channels[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	opener.state = AT_WORK;
+}
+
+void end_opener(void)
+{
+	if (opener.state == AT_WORK) {
+		close(opener.channel);
+		if (opener.child > 0)
+			waitpid(opener.child, NULL, 0);
+	}
+	opener.state = NONE;
+}
+
+static int open_as_owner(const char *path, const char *seen, const struct owner *owner, bool *differs)
+{
+	char request[LONGEST_REQUEST];
+	int fd = -1, length = snprintf(request, sizeof(request), "%s%c%s", seen, '\0', path) + 1;
+
+	if (opener.state == NONE)
+		start_opener(owner);
+	if (opener.state == AT_WORK && length <= (int)sizeof(request) &&
+	    (send(opener.channel, request, (size_t)length, MSG_NOSIGNAL) != length ||
+	     !received(opener.channel, &fd, differs))) {
+		if (opener.child > 0) {
+			kill(opener.child, SIGKILL);
+			waitpid(opener.child, NULL, WNOHANG); /* where the file system hangs, it cannot be waited for */
+		}
+		close(opener.channel);
+		opener.state = SILENT;
+	}
 	if (fd >= 0 && !is_at(fd, path)) {
 		close(fd);
 		fd = -1;

@@ -227,6 +227,7 @@ static void show_all(spank_t spank, const struct settings *settings, uid_t uid)
 		if (result < 0)
 			slurm_info("warmstart: cannot mount at %s: %s", shown.target, strerror(errno));
 	}
+	end_opener();
 	if (run >= 0)
 		close(run);
 }

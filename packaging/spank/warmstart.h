@@ -84,4 +84,7 @@ enum { ANOTHER = 1 };
 int show_as_root(int run, const struct shown *shown);
 int show_with_rights(int run, const struct shown *shown, const struct owner *owner);
 
+/* shown.c: end the child of show_with_rights. */
+void end_opener(void);
+
 #endif

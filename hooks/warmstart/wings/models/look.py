@@ -15,7 +15,7 @@ from warmstart.lean import Iterator, NamedTuple, Sequence, dumps, sha256
 from warmstart.policy.shared import SharedPath, covering
 
 LEAST = 16 << 20  # bytes; smaller files are read from the shared file system
-MOST_FILES = 100  # a line for each in a run's list, and a mount in each task
+MOST_FILES = 500  # a line for each in a run's list, and a mount in each task
 MOST_NAMES = 10_000
 DEEPEST = 4
 BLOBS, SNAPSHOTS = "blobs", "snapshots"

@@ -34,14 +34,15 @@ if TYPE_CHECKING:
     from warmstart.policy.compiled import Policy
     from warmstart.policy.match import Grant
     from warmstart.policy.shared import SharedPath
-    from warmstart.record import Record
     from warmstart.request import Request
 
 NAME = "model"
 LOOK_S = 5.0
 MOST = 8  # models of a job
-MOST_LISTED = 48 << 10  # bytes; readers of a run's list, and of a variable, take 64 KiB (packaging/spank/shown.c)
+MOST_LISTED = 192 << 10  # bytes of lines; readers of a run's list take 256 KiB (packaging/spank/shown.c)
+MOST_BOUND = 56 << 10  # bytes of what Apptainer is told, in a variable of at most 64 KiB
 _BESIDE = 128  # bytes of a line beside the file's path, at most
+_IN_RUN = len("/mounted/model-0/tree/000::ro,")
 NO_WAY = (
     "model {model} is read from the shared file system: this node has no way to show copies to a job "
     "(policy: constant_path)"
@@ -115,12 +116,13 @@ def _show(context: Context, wanted: Wanted) -> Outcome:
 def run(context: Context, wanted: Wanted) -> Outcome:
     """Show the job its models, as far as this node has copies of them."""
     detail: dict[str, object] = {}
-    failures, notices, left = [], [], MOST_LISTED
+    failures, notices = [], []
+    left = MOST_BOUND if context.policy.constant_path == "containers" else MOST_LISTED
     context = context._replace(deadline=context.deadline.within(LOOK_S))  # for all: one file system may have them
     for number, model in enumerate(wanted.models):
         started = time.monotonic()
         found = _one(context, _Asked(model, number, left, wanted.shared))
-        left -= _listed(context.record, found.look) if found.look and found.is_copy else 0
+        left -= _listed(context, found.look) if found.look and found.is_copy else 0
         context.audit.emit(
             events.MODEL_SHOWN,
             model=found.look.path if found.look else model,
@@ -158,7 +160,7 @@ def _shown_or_asked(context: Context, asked: _Asked) -> _Found:
     record, policy = context.record, context.policy
     with ModelClient(Identity(record.user, record.uid, record.gid), asked.model) as client:
         seen = client.look(offered(policy).prefixes, context.deadline)
-    if _listed(record, seen) > asked.left:
+    if _listed(context, seen) > asked.left:
         return _Found(seen, False, TOO_MANY, _WHY[TOO_MANY])
     shared, unshared = shared_by(seen, asked.shared)
     rule = shared.rule if shared else ""
@@ -191,9 +193,10 @@ def _mount(context: Context, seen: Look, copies: int, number: int) -> None:
             view.show(base, Shown("ro", "job", f"{place}/{index}", file.identity, file.path, NOTHING))
 
 
-def _listed(record: Record, seen: Look) -> int:
-    """Return how many bytes the lines of a model's files may have, and what Apptainer is told of them."""
-    beside = len(record.run_directory) + _BESIDE
+def _listed(context: Context, seen: Look) -> int:
+    """Return how many bytes the lines of a model's files may have, or what Apptainer is told of them."""
+    is_bound = context.policy.constant_path == "containers"
+    beside = len(context.record.run_directory) + _IN_RUN if is_bound else _BESIDE
     return sum(len(os.fsencode(file.path)) + beside for file in seen.files)
 
 

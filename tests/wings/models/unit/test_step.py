@@ -149,11 +149,16 @@ def test_a_job_has_a_bound(context: Context, model: Path, monkeypatch: pytest.Mo
     (other / "model.bin").write_bytes(b"other weights of a model")
     for each in (model, other):
         copied(context, each)
-    run, file = context.record.run_directory, str(model / "model.bin")
-    monkeypatch.setattr(step, "MOST_LISTED", len(run) + len(file) + step._BESIDE)
+    file = str(model / "model.bin")
+    monkeypatch.setattr(step, "MOST_LISTED", len(file) + step._BESIDE)
     assert shown(context, model, other)[1] == [("copy", ""), ("itself", "too-many-files")]
     (line,) = Path(context.record.run_directory, "shown").read_text().splitlines()
     assert len(line) < len(file) + step._BESIDE
+    contained = context._replace(policy=context.policy._replace(constant_path="containers"))
+    bound = f"{context.record.run_directory}/mounted/model-0/tree/499:{file}:ro,"
+    for room, way in ((len(bound), "copy"), (len(bound) - 1, "itself")):
+        monkeypatch.setattr(step, "MOST_BOUND", room)
+        assert shown(contained, model)[1][-1][0] == way
 
 
 def test_a_file_system_that_hangs(context: Context, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
