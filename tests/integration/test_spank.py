@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from tests import spank
+from tests.cluster import processes
 from tests.cluster.accounts import ALICE
+from tests.cluster.teardown import unmount
 from tests.support.requirements import unavailable
 from warmstart import view
 from warmstart.host import linux
@@ -592,3 +596,46 @@ def test_a_file_is_shown_over_the_file_that_was_seen(node: Node, case: str) -> N
     expected = {"the file that was seen": ["copy"], "another file": ["another"], "a link": ["original"]}
     assert held == expected.get(case, [])
     assert str(file) not in Path("/proc/self/mountinfo").read_text()
+
+
+@contextmanager
+def hanging(node: Node) -> Iterator[Path]:
+    """Yield a directory of a file system that answers nobody."""
+    source, target = node.base / "source", node.base / "hanging"
+    for path in (source, target):
+        path.mkdir()
+    for name in ("0", "1", "2"):
+        (source / name).touch()
+    with subprocess.Popen(["/usr/bin/bindfs", "-f", "-o", "allow_other", str(source), str(target)]) as server:
+        processes.wait_until("bindfs", (target / "0").exists, 20)
+        server.send_signal(signal.SIGSTOP)
+        try:
+            yield target
+        finally:
+            server.send_signal(signal.SIGCONT)
+            unmount(str(target))
+            server.wait(20)
+
+
+@ONCE
+def test_many_files_are_shown_whatever_becomes_of_one(node: Node) -> None:
+    """One child opens them all. A file system that hangs is waited for once, and the task begins without the rest."""
+    run, shared = "7.0a1b2c3d", node.base / "shared"
+    node.write_view(*view_of(node, node.make_cache(run, JOB)))
+    (node.base / "workspace/n1" / run / "mounted").mkdir()
+    shared.mkdir()
+    for number in range(20):
+        (node.base / f"workspace/n1/{run}/mounted/{number}").write_text("copy\n")
+        if number != 7:
+            (shared / str(number)).write_text("original\n")
+        node.show(run, Shown("ro", "job", f"mounted/{number}", NOTHING, str(shared / str(number)), NOTHING))
+    with hanging(node) as nowhere:
+        for name in ("1", "2"):
+            node.show(run, Shown("ro", "job", f"mounted/{name}", NOTHING, str(nowhere / name), NOTHING))
+        began = time.monotonic()
+        lines = node.task(TREE=str(shared / "19"))
+        took = time.monotonic() - began
+    told = [line.partition(" mount at ")[2].partition(": ")[0] for line in lines if "cannot mount" in line]
+    assert told == [str(shared / "7"), str(nowhere / "1"), str(nowhere / "2")]
+    assert [line for line in lines if line.startswith("/proc/self/mountinfo:") and f" {shared}/19 " in line]
+    assert took < 19, "each line was waited for"
