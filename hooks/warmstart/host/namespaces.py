@@ -9,8 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import groupby
+from mmap import mmap
 from typing import NamedTuple
 
 from warmstart.host import linux
@@ -22,6 +25,8 @@ from warmstart.paths import NOTHING, Shown
 CLONE_NEWNS = 0x20000
 SHOWN = "shown"  # what `new_root` shows
 _PROGRAMS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_MOST_OPEN = 200  # targets at a time
+_FIRST = 256  # a child's descriptor of the first one
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
@@ -50,16 +55,18 @@ def show(namespace: str, run: str, owner: Identity, groups: list[int], shown: li
     `OSError` if the namespace cannot be joined, or anybody but root could change a directory above the run.
     """
     _join(namespace)
-    problems = {}
+    problems: dict[str, str] = {}
     with opened_trusted(run, sticky=True, flags=PATH) as base:
-        for item in shown:
-            try:
-                if item.whose == "root":
-                    _show(base, item, owner.uid)
-                else:
-                    _show_with_rights(base, item, owner, groups)
-            except OSError as error:
-                problems[item.target] = error.strerror or str(error)
+        for (whose, _), lines in groupby(shown, lambda item: (item.whose, os.path.dirname(item.source))):
+            for items in _in_parts([*lines]):
+                if whose == "root":
+                    problems |= _tried(items, partial(_show, base, owner.uid))
+                    continue
+                try:  # of one source: none of the targets lies in another one
+                    with _opened_by(owner, groups, [item.target for item in items]) as targets:
+                        problems |= _tried(items, partial(_show_on, base, targets))
+                except OSError as error:
+                    problems |= dict.fromkeys((item.target for item in items), error.strerror or str(error))
     return problems
 
 
@@ -80,7 +87,22 @@ def attach(namespace: int, run: str, paths: list[str]) -> None:
                 linux.attach_on(clone, target)
 
 
-def _show(run: int, item: Shown, owner: int) -> None:
+def _in_parts(items: list[Shown]) -> Iterator[list[Shown]]:
+    return (items[start : start + _MOST_OPEN] for start in range(0, len(items), _MOST_OPEN))
+
+
+def _tried(items: list[Shown], show: Callable[[Shown], None]) -> dict[str, str]:
+    """Show each item; return the targets that failed, and why."""
+    problems = {}
+    for item in items:
+        try:
+            show(item)
+        except OSError as error:
+            problems[item.target] = error.strerror or str(error)
+    return problems
+
+
+def _show(run: int, owner: int, item: Shown) -> None:
     """Bind-mount a directory of the job's where only root can change names above; made if missing.
 
     A second call changes nothing.
@@ -91,45 +113,80 @@ def _show(run: int, item: Shown, owner: int) -> None:
         _bind(_open_trusted(item.source, run, owner), name, folder, owner, more, proc=".")
 
 
-def _show_with_rights(run: int, item: Shown, owner: Identity, groups: list[int]) -> None:
-    """Mount a directory or file read-only, or the target on itself, at a path whose names users can change."""
-    with _opened_by(owner, groups, item.target) as target:
-        source = target if item.source == NOTHING else _open_below(run, item.source, PATH & ~os.O_DIRECTORY)
+def _show_on(run: int, targets: dict[str, int | OSError], item: Shown) -> None:
+    """Mount a directory or file read-only, or the target on itself, at an open path whose names users can change."""
+    target = targets[item.target]
+    if isinstance(target, OSError):
+        raise target
+    source = os.dup(target) if item.source == NOTHING else _open_below(run, item.source, PATH & ~os.O_DIRECTORY)
+    try:
         mount = linux.clone(source, below=True)
-        try:
-            linux.restrict(mount)
-            linux.attach_on(mount, target)
-        finally:
-            os.close(mount)
+    finally:
+        os.close(source)
+    try:
+        linux.restrict(mount)
+        linux.attach_on(mount, target)
+    finally:
+        os.close(mount)
 
 
 def _open_below(run: int, path: str, flags: int = PATH) -> int:
     """Open a directory, or what `flags` say, that root has put at a path in the run's directory; follow no link."""
     *above, last = path.split("/")
-    for name in above:
-        run = os.open(name, PATH, dir_fd=run)
-    return os.open(last, flags, dir_fd=run)
+    folder = os.dup(run)
+    try:
+        for name in above:
+            inner = os.open(name, PATH, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(last, flags, dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 @contextmanager
-def _opened_by(owner: Identity, groups: list[int], path: str) -> Iterator[int]:
-    """Open a directory or file as a user, who can change the names above it, following no link.
+def _opened_by(owner: Identity, groups: list[int], paths: list[str]) -> Iterator[dict[str, int | OSError]]:
+    """Open directories or files as a user, who can change the names above them, following no link; yield what is open.
 
-    Where root is nobody, only the user can. A child opens it, and has it as its standard input.
+    Where root is nobody, only the user can. A child opens them, and has them as descriptors from `_FIRST` on.
     """
+    answers = mmap(-1, len(paths))  # an errno for each, which the child writes
 
     def enter() -> None:
         surrender(owner, groups)
-        os.dup2(linux.open_without_links(path), 0)
+        for number, path in enumerate(paths):
+            try:
+                fd = linux.open_without_links(path)
+            except OSError as error:
+                answers[number] = min(error.errno or errno.EIO, 255)
+            else:
+                os.dup2(fd, _FIRST + number)
+                os.close(fd)
 
-    with linux.child_in(enter, path) as pid:
-        fd = os.open(f"{pid}/fd/0", os.O_PATH | os.O_CLOEXEC)
+    opened: dict[str, int | OSError] = {}
+    with linux.child_in(enter, paths[0]) as pid:
         try:
-            if os.readlink(f"self/fd/{fd}") != path:
-                raise PermissionError(errno.EPERM, "it is another one than was opened", path)
-            yield fd
+            for number, path in enumerate(paths):
+                opened[path] = _taken(f"{pid}/fd/{_FIRST + number}", path, answers[number])
+            yield opened
         finally:
-            os.close(fd)
+            for fd in opened.values():
+                if isinstance(fd, int):
+                    os.close(fd)
+
+
+def _taken(descriptor: str, path: str, number: int) -> int | OSError:
+    """Return a child's descriptor of what is at a path, opened; what is wrong if it is none."""
+    if number:
+        return OSError(number, os.strerror(number), path)
+    try:
+        fd = os.open(descriptor, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        return error
+    if os.readlink(f"self/fd/{fd}") != path:
+        os.close(fd)
+        return PermissionError(errno.EPERM, "it is another one than was opened", path)
+    return fd
 
 
 def _bind(source: int, name: str, folder: int, owner: int, more: int = 0, *, proc: str = "/proc") -> None:

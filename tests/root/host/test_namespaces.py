@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -83,6 +84,40 @@ def test_a_file_shown_over_a_file_of_the_users(base: Path, case: str) -> None:
     assert output.strip("\n") == expected.get(case, "").strip("\n") or case == "a directory"
     assert list(failed) == ([] if expected.get(case) == "copy" else [str(target)])
     assert case != "a file" or target.read_text() == "original"
+
+
+def test_many_files_shown_over_files(base: Path) -> None:
+    """More than a process can have open: a few children open them, and each that cannot be opened is told alone."""
+    owner, shared, copies = Identity("nobody", 12345, 12345), base / "shared", base / "run" / "mounted"
+    shared.mkdir()
+    copies.mkdir(parents=True)
+    names = [f"{number:04}" for number in range(1100)]
+    for name in names:
+        (copies / name).write_text("copy")
+        (shared / name).write_text("original")
+    (shared / "0300").unlink()
+    (shared / "0700").rename(shared / "moved")
+    (shared / "0700").symlink_to("moved")
+    script = f"echo; read line; cat {shared}/*"
+    with subprocess.Popen(
+        ["/usr/bin/unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", script],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        shown = [Shown("ro", "job", f"mounted/{name}", NOTHING, str(shared / name), NOTHING) for name in names]
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+        try:
+            failed = show_in_namespace(f"/proc/{process.pid}/ns/mnt", str(base / "run"), owner, shown, after(30))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        output, _ = process.communicate("\n")
+    assert failed == {
+        str(shared / "0300"): "No such file or directory",
+        str(shared / "0700"): "Too many levels of symbolic links",
+    }
+    assert (output.count("copy"), output.count("original")) == (1098, 2)
 
 
 @pytest.mark.threat(60)
