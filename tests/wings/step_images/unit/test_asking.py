@@ -52,9 +52,9 @@ class Root:
             line, _ = self._listener.accept()
             with line, suppress(BrokenPipeError):  # the step has gone
                 self.asked.append(line.recv(1000))
-                for said in lines:
+                for number, said in enumerate(lines):
+                    time.sleep(self._pause if number else 0.0)
                     line.sendall(said)
-                    time.sleep(self._pause)
 
 
 @pytest.fixture
@@ -78,12 +78,12 @@ def test_an_answer_crosses(path: str) -> None:
 
 def test_an_answer_may_take_its_time_once_root_has_heard(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line that says so may come with the answer, or long before it."""
-    monkeypatch.setattr(asking, "HEARD_S", 0.05)
     answer = Answer(THERE, "/store/a.sqsh")
     with Root(path, [asking.HEARD + answer.encode()]):
         assert asking.ask(path, REFERENCE, 30) == answer
     Path(path).unlink()
-    with Root(path, [asking.HEARD, answer.encode()], pause=0.2):
+    monkeypatch.setattr(asking, "HEARD_S", 1.0)
+    with Root(path, [asking.HEARD, answer.encode()], pause=1.2):
         assert asking.ask(path, REFERENCE, 30) == answer
 
 
