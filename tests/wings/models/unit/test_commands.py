@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import answer, installed
+from tests.support.command_line import POLICY, answer, installed
 
 JOB = ("plan", "--user", "nobody")
-POLICY = """\
-version: 1
-paths: {{store: /shared/warmstart, shelf: /local}}
+SHELF = POLICY.replace("paths: {", "paths: {shelf: /local, ")
+MODELS = """\
 constant_path: {way}
 models: {{prefixes: [/lustre]}}
-rules:
-  - {{name: all, models: [{{path: /lustre/*, owners: [root], scope: site}}]}}
 """
+RULE = "  - {name: all, models: [{path: /lustre/*, owners: [root], scope: site}]}\n"
 
 
 @pytest.mark.parametrize(
@@ -25,7 +23,7 @@ rules:
 )
 def test_a_plan_says_how_models_are_read(tmp_path: Path, way: str, how: str) -> None:
     """And which of them are everybody's."""
-    site = installed(tmp_path, POLICY.format(way=way))
+    site = installed(tmp_path, SHELF + RULE + MODELS.format(way=way))
     remarks = answer(site, *JOB, "--comment", "warmstart: model=/lustre/a model=/lustre/b")["remarks"]
     reads = [f"Reads the model /lustre/{name} {how}." for name in "ab"]
     assert [text for text in remarks if "odel" in text] == [
