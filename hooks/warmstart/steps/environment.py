@@ -101,14 +101,14 @@ def _for_apptainer(context: Context, variables: dict[str, str]) -> dict[str, str
 
     They set `variables` to match. APPTAINER_MOUNT for the cache, because hardly anybody uses it; it takes one mount. If
     APPTAINER_BIND or APPTAINER_BINDPATH is set, Apptainer ignores what a job's script then says in SINGULARITY_BIND or
-    SINGULARITY_BINDPATH (decision 44). WARMSTART_SHOWN names what APPTAINER_BIND begins with: by that a job that is
-    submitted from this one forgets it (the task prolog).
+    SINGULARITY_BINDPATH (decision 44). WARMSTART_SHOWN has the source that APPTAINER_BIND begins with: by that a job
+    that is submitted from this one forgets it (the task prolog), and not what the user has set there.
     """
     constant = context.policy.paths.cache
     led = (name for name, value in variables.items() if f"{value}/".startswith(f"{constant}/"))
     first = variables.get(SHOWN, "").partition(" ")[2]
     binds = sorted(_binds(context.record.run_directory), key=lambda bind: not bind.startswith(f"{first}:"))
-    shown = {SHOWN: f"{BIND} {binds[0].partition(':')[0]}", BIND: ",".join(binds)} if binds else {}
+    shown = {SHOWN: f"{SHOWN} {binds[0].partition(':')[0]}", BIND: ",".join(binds)} if binds else {}
     return {
         **shown,
         "APPTAINER_ENV_FILE": f"{context.paths.programs}/apptainer-environment",

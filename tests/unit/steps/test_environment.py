@@ -264,6 +264,7 @@ def test_apptainer_binds_what_the_run_shows(context: Context, tmp_path: Path, fi
     inherited = dict(line.removeprefix("export ").split("=", 1) for line in said if line.startswith("export "))
     view.publish(context.paths.view, context.record, {"environment": ""})
     assert "unset APPTAINER_BIND" in printed(tmp_path, inherited)[1]
+    assert "unset APPTAINER_BIND" not in printed(tmp_path, {**inherited, "APPTAINER_BIND": "/the/users:/own"})[1]
 
 
 def test_a_mount_of_the_submitting_jobs_cache_is_forgotten(context: Context, tmp_path: Path) -> None:
