@@ -164,8 +164,8 @@ class Faults:
         self._seen: set[CallSite] = set()
         self._real_readlink, self._real_getpid = os.readlink, os.getpid
 
-    def run(self, act: Callable[[], int], environment: Mapping[str, str]) -> Done:
-        """Run a hook in a child with these faults, and kill it when it has stopped."""
+    def run(self, act: Callable[[], int], environment: Mapping[str, str], later: float = 0.0) -> Done:
+        """Run a hook in a child with these faults, `later` by so many seconds; kill it when it has stopped."""
         with tempfile.TemporaryFile() as stderr:
             pid = os.fork()
             if not pid:
@@ -179,6 +179,8 @@ class Faults:
                     os.dup2(null, 1)
                     os.environ.clear()
                     os.environ.update(environment)
+                    now = time.time
+                    time.time = lambda: now() + later
                     self._install()
                     status = act()
                 except SystemExit as ended:

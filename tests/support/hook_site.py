@@ -375,13 +375,7 @@ class HookSite:
         if name == "job-container":
             environment["SLURM_NS"] = f"/proc/{self._namespace.pid}/ns/mnt"
         seconds = later or {"maintain-store": LATER_S, "rounds": SETTLED_S}.get(name, 0.0)
-
-        def act() -> int:
-            now = time.time
-            time.time = lambda: now() + seconds  # only in this child
-            return acts[name]()
-
-        return Faults(self.domains, fault, stop_at).run(act, environment)
+        return Faults(self.domains, fault, stop_at).run(acts[name], environment, seconds)
 
     def _import(self, prefix: str) -> int:
         choice.choose = self._importer  # type: ignore[assignment] # only in this child

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -40,14 +39,8 @@ def site(base: Path, capable_host: None, monkeypatch: pytest.MonkeyPatch) -> Mod
 
 def killed(site: ModelSite, act: Callable[[], int], stop_at: int = 0, later: float = 0.0) -> Done:
     """Run a program in a child that is killed before its n-th change; `later` by so many seconds."""
-
-    def acting() -> int:
-        now = time.time
-        time.time = lambda: now() + later  # only in this child
-        return act()
-
     domains = {"state": str(site.base / "var"), "shelf": str(site.base / "shelf")}
-    return Faults(domains, stop_at=stop_at).run(acting, {})
+    return Faults(domains, stop_at=stop_at).run(act, {}, later)
 
 
 def maintained(site: ModelSite) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -45,14 +44,8 @@ def site(base: Path, capable_host: None) -> Iterator[TreeSite]:
 
 def killed(site: TreeSite, act: Callable[[], int], stop_at: int = 0, later: float = 0.0) -> Done:
     """Run a program in a child that is killed before its n-th change; `later` by so many seconds."""
-
-    def acting() -> int:
-        now = time.time
-        time.time = lambda: now() + later  # only in this child
-        return act()
-
     domains = {"store": str(site.base / "store"), "state": str(site.base / "var")}
-    return Faults(domains, stop_at=stop_at).run(acting, {})
+    return Faults(domains, stop_at=stop_at).run(act, {}, later)
 
 
 def problems(site: TreeSite, *, settled: bool) -> list[str]:
