@@ -205,8 +205,10 @@ void end_opener(void)
 {
 	if (opener.state == AT_WORK) {
 		close(opener.channel);
-		if (opener.child > 0)
+		if (opener.child > 0) {
+			kill(opener.child, SIGKILL); /* its owner may have stopped it */
 			waitpid(opener.child, NULL, 0);
+		}
 	}
 	opener.state = NONE;
 }

@@ -9,6 +9,7 @@ import math
 import os
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -64,7 +65,7 @@ def copy(turn: Turn) -> Outcome:
         request = request._replace(problem="")
         errands.put(turn.errand, request)
     try:
-        attempt = copy_model(request, session.policy, session.paths, audit)
+        attempt = copy_model(request, session, audit, lambda: errands.find(turn.errand.key) is not None)
     except (WarmstartError, OSError) as error:
         failure = (
             error
@@ -104,15 +105,19 @@ class _Here(NamedTuple):
     audit: Journal
     client: ModelClient
     channel: socket.socket  # its process sends descriptors to
+    is_wanted: Callable[[], bool]  # as long as nobody has withdrawn the request
 
 
-def copy_model(request: ModelRequest, policy: Policy, paths: NodePaths, audit: Journal) -> Attempt | None:
+def copy_model(
+    request: ModelRequest, session: Session, audit: Journal, is_wanted: Callable[[], bool]
+) -> Attempt | None:
     """Copy files of a model that this node lacks, for a turn; after the last one, make a set of all.
 
-    None if it has that set already. Files that were copied stay when this fails, and are not copied again within a day.
-    Raises `ModelUnusable`, `ModelNotCopied`, `WorkerSilent`, and `OSError`.
+    None if it has that set already, or nobody wants it any more. Files that were copied stay when this fails, and are
+    not copied again within a day. Raises `ModelUnusable`, `ModelNotCopied`, `WorkerSilent`, and `OSError`.
     """
-    node, asker = os.path.basename(paths.root), request.asker
+    policy, paths, asker = session.policy, session.paths, request.asker
+    node = os.path.basename(paths.root)
     shelf.make(policy, node)
     user = Identity(asker.user, asker.uid, request.gid)
     ours, theirs = socket.socketpair()
@@ -122,7 +127,7 @@ def copy_model(request: ModelRequest, policy: Policy, paths: NodePaths, audit: J
         opened_dir(shelf.path_of(policy, node)) as fd,
         ModelClient(user, request.model, theirs.fileno()) as client,
     ):
-        return _copy_files(request, _Here(fd, offered(policy), paths, audit, client, ours))
+        return _copy_files(request, _Here(fd, offered(policy), paths, audit, client, ours, is_wanted))
 
 
 def _copy_files(request: ModelRequest, here: _Here) -> Attempt | None:
@@ -143,6 +148,9 @@ def _copy_files(request: ModelRequest, here: _Here) -> Attempt | None:
             _copy_or_prove(request, here, file, key)
             proven = (*request.proven, file.version(whose))
             request = request._replace(read=request.read + file.size, proven=proven)
+            if not here.is_wanted():
+                shelf.give_up(here.shelf, [*wanted])
+                return None
     except BaseException:
         shelf.give_up(here.shelf, [*wanted])
         raise

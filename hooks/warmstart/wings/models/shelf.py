@@ -142,7 +142,7 @@ def exists(shelf: int, name: str) -> bool:
 
 
 def reserve(shelf: int, key: str, size: int) -> int:
-    """Return an open file with room for a copy, until `name` or `give_up`. Raises `OSError`: `ENOSPC`."""
+    """Return an open file with room for a copy, until `finish` or `give_up`. Raises `OSError`: `ENOSPC`."""
     with opened_dir(FILES, shelf) as copies:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(key + COPYING, flags, 0o400, dir_fd=copies)

@@ -94,6 +94,26 @@ def test_users_take_turns(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> N
     assert here.waiting() == []
 
 
+def test_what_is_withdrawn_meanwhile_is_not_gone_on_with(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no other turn, and the room that it had is given back."""
+    monkeypatch.setattr(errands, "TURN_S", 0.0)
+    model = here.model("one", WEIGHTS)
+    (model / "second.bin").write_bytes(WEIGHTS)
+    here.own(model)
+
+    def withdrawn(source: int, target: int, size: int, *more: object) -> str:
+        for errand in here.waiting():
+            Errands(here.paths, COPIES).drop(errand.key)
+        return copy_in_child(source, target, size, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(errands, "copy_in_child", withdrawn)
+    here.ask(model)
+    here.work()
+    assert (here.waiting(), here.sets()) == ([], [])
+    assert len(here.files()) == 1
+    assert not here.files()[0].endswith(".copying")
+
+
 def test_a_model_has_its_room_before_another_begins(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that together have none would otherwise both be copied in part, and neither whole."""
     monkeypatch.setattr(errands, "TURN_S", 0.0)
