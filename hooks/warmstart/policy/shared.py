@@ -1,6 +1,6 @@
 """Directories of which an account, or the site, has one copy by a rule, in the form that hooks read.
 
-A wing with such a key has a list of them in each rule. Hot path of jobs that ask for one.
+Each rule may list some under the key of a wing. Hot path of jobs that ask for one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SharedPath(NamedTuple):
-    """Directories that share one copy each."""
+    """Directories that match a path; many jobs share one copy of each."""
 
     path: str  # `*` stands for any part of one name
     owners: tuple[User, ...]  # whose files they may have, besides root's
@@ -27,7 +27,7 @@ class SharedPath(NamedTuple):
 
     @property
     def uids(self) -> list[int]:
-        """The owners'."""
+        """The uids of the owners."""
         return sorted({owner.uid for owner in self.owners})
 
 

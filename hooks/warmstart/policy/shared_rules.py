@@ -58,6 +58,6 @@ def faults(rule: Rule, model: PolicyModel, find_user: FindUser, key: str) -> Ite
 
 
 def form(rule: Rule, item: SharedDirectory, find_user: FindUser, marker: str = "") -> Json:
-    """Return one of a rule's as `shared.SharedPath`."""
+    """Return a directory that a rule names, in the form of `shared.SharedPath`."""
     owners: list[Json] = [[*user[:2]] for name in item.owners if (user := find_user(name))]
     return [item.path, owners, item.scope, marker, rule.name]
