@@ -62,7 +62,7 @@ def show(namespace: str, run: str, owner: Identity, groups: list[int], shown: li
                 if whose == "root":
                     problems |= _tried(items, partial(_show, base, owner.uid))
                     continue
-                try:  # what one source is shown at does not lie in each other
+                try:  # no target of one source lies in another one of it
                     with _opened_by(owner, groups, [item.target for item in items]) as targets:
                         problems |= _tried(items, partial(_show_on, base, targets))
                 except OSError as error:
