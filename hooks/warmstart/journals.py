@@ -24,7 +24,7 @@ def move(policy: Policy, paths: NodePaths, node: str, deadline: Deadline) -> Non
     lost: list[str] = []
     with suppress(OSError), opened_dir(paths.journal) as fd:
         if debts := pending.debts(fd):
-            with StoreClient.of(policy, paths, "") as store:
+            with StoreClient.of(policy, "") as store:
                 for debt in debts:
                     if not debt.journal or debt.journal.state != "running":
                         lost += _leave(fd, debt, node, store, deadline)

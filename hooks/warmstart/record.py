@@ -190,7 +190,6 @@ class Record(NamedTuple):
     sampled: bool = False  # the job started cold on purpose: what it builds is compared with what is published
     publish_scope: str = ""  # the scope's directory name in the store; "" = nothing is harvested
     read_scopes: list[str] = []  # noqa: RUF012
-    guarded_only: bool = False  # these are guarded ones, and stay so
     cache: str = ""  # the path at which the job sees its cache; "" if it has none
     live: bool = False  # whether it is harvested while it runs, too (`harvest.live`)
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job, set by steps

@@ -139,7 +139,7 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
     started = time.monotonic()
     outcome = "failed"
     try:
-        with StoreClient.of(policy, paths, f"{node}-{run_id}") as store:
+        with StoreClient.of(policy, f"{node}-{run_id}") as store:
             session = Session(installation, policy, paths, node, journal, run_id, store, [])
             yield session
         outcome = "failed" if session.failures else "ok"

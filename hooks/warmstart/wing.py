@@ -6,7 +6,6 @@
                            commands.py  what commands say of it (`cli`)
                            informs.py   what it knows of a job and slurmd does not tell (`entry.hook`)
                            stored.py    functions that may run as the store's owner (`store.client`)
-                           guard.py     what readers take from the scopes that it guards (`store.guards.Guard`)
                            places.py    where others have images, too (`images.places`)
                            end.py       what it takes down when a job is over (`run_end`)
                            refused.py   what becomes of a job that is refused for want of an image (`entry.prolog`)
@@ -53,8 +52,6 @@ class Wing(NamedTuple):
     words: dict[str, str] = {}  # noqa: RUF012 - word of a job's request → what a job is told where it is not offered
     repeats: tuple[str, ...] = ()  # those of its words that may stand more than once, each with another value
     only_for: str = ""  # the word without which a job has no step of it; "": any job may
-    guards: str = ""  # the policy's key, SECTION.KEY, for the scopes that it guards
-    guarded_only: str = ""  # the key of a rule whose jobs take from guarded scopes alone
     keep: str = ""  # the policy's key, SECTION.KEY, for the bytes of its packed wholes that stay on a node
     variables: tuple[str, ...] = ()  # of the job, that its step sets
     commands: dict[str, str] = {}  # noqa: RUF012 - command → its name in `commands.py`

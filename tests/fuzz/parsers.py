@@ -57,7 +57,7 @@ from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
 from warmstart.seed import together
 from warmstart.slurm import commands, nodes
-from warmstart.store import blocklist, board, bundles, index, listing, parts
+from warmstart.store import blocklist, board, bundles, index, parts
 from warmstart.store import manifest as manifests
 from warmstart.store.bundles import BundleGone
 from warmstart.store.client import StoreClient
@@ -419,12 +419,6 @@ PARSERS: dict[str, Parser] = {
         literal.read_dict,
         b"{'a': (1, [None, -2]), 'b': {'c': True}}",
         covers=("profiles/formats/literal.py:read_dict",),
-    ),
-    "listing": Parser(
-        listing.decoded,
-        (OSError,),
-        ("store/listing.py:decoded",),
-        (listing.encoded(listing.Listing([], {})).encode(),),
     ),
     "manifest": Parser(partial(manifests.decode, BUNDLE), _REFUSED, ("store/manifest.py:decode",), (_manifest(),)),
     "metrics": Parser(

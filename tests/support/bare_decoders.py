@@ -37,7 +37,6 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "index": lambda data: (of("store.index")._decode(data), of("store.index")._is_other_format(data)),
     "proposal": lambda data: of("store.meeting")._read(of("seed.together").Proposal, text(data)),
     "layer-configuration": lambda data: of("images.importers.oci_layout").parse(data),
-    "listing": lambda data: of("store.listing").decoded(data),
     "manifest": lambda data: of("store.manifest").decode(BUNDLE, data),
     "record": lambda data: of("record").decode("x", data),
     "registry-manifest": lambda data: of("images.importers.manifest").read(text(data), "x86_64"),

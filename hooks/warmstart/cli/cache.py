@@ -318,10 +318,8 @@ def remove(installation: Installation, bundles: tuple[str, ...], as_json: bool) 
 
     Exit status: 0 removed; 1 no such bundle, or more than one; 2 not root, or the store fails or is busy.
     """
-    with store_maintenance(installation) as (session, work):
+    with store_maintenance(installation) as (_, work):
         chosen = _chosen(work, NamespaceFilter(None, None, None), bundles)
-        for bundle in chosen:
-            session.store.require_unnamed(namespace_of(bundle, session.store), bundle.bundle, session.store_deadline())
         work.remove(chosen, f"removed by {administrator()}")
     tell_counts(work.report, as_json)
 
@@ -377,7 +375,7 @@ def reindex(installation: Installation, /, listing: Listing, **options: str | No
 def promote_command(
     installation: Installation, bundle: str, entries: tuple[str, ...], scope: str, as_json: bool
 ) -> None:
-    """Copy entries of a bundle (default: all) into a more trusted scope, unless a wing guards that.
+    """Copy entries of a bundle (default: all) into a more trusted scope.
 
     Every job that reads that scope will run them, so check first who made them (`show`). They also stay in their own
     scope, and keep the name of the user whose job made them.

@@ -115,7 +115,7 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
     matches = matching(policy, job, partial(planning.groups, job))
     grant = combine(policy, matches, job)
     requested, invalid = _requested(policy, job, grant)
-    grant = parted(policy, job, grant, requested.cache)
+    grant = parted(job, grant, requested.cache)
     used = {known.name for known in policy.wings if known.used}
     steps, verdict = _steps(policy, job, grant, requested)
     if invalid:

@@ -87,7 +87,7 @@ def check(
         raise click.exceptions.Exit(WRONG) from None
     conf = _conf(policy, slurm_conf) if slurm_conf or not offline else None
     known = Known() if offline else _known(conf)
-    problems = [load.problem_at(document, fault) for fault in warnings(model, known, policy.guards)]
+    problems = [load.problem_at(document, fault) for fault in warnings(model, known)]
     ignored = source.ignored(path) if path != "-" else []
     problems += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
     critical = [] if offline else _unproven(policy, installation)

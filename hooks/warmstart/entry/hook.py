@@ -68,7 +68,7 @@ class Hook(NamedTuple):
         if not self.stores:
             from warmstart.store.client import StoreClient
 
-            self.stores.append(StoreClient.of(self.policy, self.paths, f"{self.job.node}-{self.run_id}"))
+            self.stores.append(StoreClient.of(self.policy, f"{self.job.node}-{self.run_id}"))
         return self.stores[0]
 
     def deadline(self, seconds: float) -> Deadline:

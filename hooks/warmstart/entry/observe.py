@@ -70,7 +70,7 @@ def _run(hook: Hook, grant: Grant, *, head: bool) -> None:
     except UserError as error:
         hook.audit.emit(events.JOB_OBSERVED, steps=[], refused=error.as_audit())
         return
-    with StoreClient.of(hook.policy, hook.paths, "") as store:
+    with StoreClient.of(hook.policy, "") as store:
         observed = Observed(hook, grant, planned, head, store, deadline)
         for module in hook.policy.parts("observed"):
             part: ObservedPart = wing.load(module)
@@ -91,7 +91,7 @@ def _plan(hook: Hook, grant: Grant) -> tuple[Planned, Grant]:
     """Return what the job would get, and its grant with what it has asked for."""
     policy, job = hook.policy, hook.job
     requested = plan.request_of(policy, job, grant)
-    grant = parted(policy, job, grant, requested.cache)
+    grant = parted(job, grant, requested.cache)
     steps = [step.name for step in plan.prolog(policy, job, grant, requested)]
     if not steps:
         return Planned([], [], [], [], requested), grant

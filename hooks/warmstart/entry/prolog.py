@@ -92,7 +92,7 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
         observe.run(hook, grant, head=record.head)
         return
     requested = plan.request_of(hook.policy, hook.job, grant)
-    grant = parted(hook.policy, hook.job, grant, requested.cache)
+    grant = parted(hook.job, grant, requested.cache)
     hook.audit.emit(events.JOB_PLANNED, **plan.as_audit(grant, requested, head=record.head))
     steps = plan.prolog(hook.policy, hook.job, grant, requested)
     for name, reason in plan.left_out(hook.policy, grant, requested).items():
@@ -114,7 +114,6 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
     record = record._replace(
         workspace=hook.policy.paths.workspace,
         read_scopes=list(grant.read_scopes),
-        guarded_only=grant.guarded_only,
         publish_scope=grant.publish_scope,
         keep=plan.keeps(hook.policy, requested),
     )

@@ -76,8 +76,7 @@ def why_not(policy: Policy, record: Record) -> str:
         return "it began cold on purpose"
     if policy.harvest.only_successful:
         return "harvest.only_successful"
-    scope = record.publish_scope
-    return "" if scope and not policy.is_guarded(scope) else "nodes publish nothing of it"
+    return "" if record.publish_scope else "nodes publish nothing of it"
 
 
 def profiles(policy: Policy, one: Record, now: float) -> list[str]:

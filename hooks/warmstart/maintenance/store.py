@@ -85,7 +85,7 @@ class StoreMaintenance:
     def compact(self, where: Namespace, fewest: int = rewrite.FEWEST) -> None:
         """Merge bundles into ones of at most half of `seed.max_fetch`, so that jobs can still be seeded with them."""
         session = self._session
-        if is_whole(where.profile) or session.policy.is_guarded(where.scope):  # no listing names what would be merged
+        if is_whole(where.profile):
             return
         most = min(rewrite.MOST_BYTES, session.policy.seed.max_fetch // 2)
         for merger in session.store.run_in(session.store_deadline(), maintenance.plan_compaction, where, fewest, most):
@@ -94,9 +94,8 @@ class StoreMaintenance:
 
     def collect_garbage(self) -> None:
         """Remove the bundles that the policy's `maintenance` section lets expire; one scope after the other."""
-        for scope, bundles in groupby(self.bundles(), lambda bundle: bundle.scope):
-            if not self._session.policy.is_guarded(scope):
-                self._collect_garbage(bundles)
+        for _, bundles in groupby(self.bundles(), lambda bundle: bundle.scope):
+            self._collect_garbage(bundles)
 
     def _collect_garbage(self, bundles: Iterable[Bundle]) -> None:
         going: dict[tuple[Namespace, str], list[str]] = {}

@@ -183,7 +183,6 @@ class Rule(NamedTuple):
     override: tuple[str, ...]
     mode: str | None = None  # observe | enforce
     together: bool | None = None  # whether nodes of a job agree on what they show it
-    guarded_only: bool = False  # take from guarded scopes alone
     cache: str | None = None  # a name that parts these jobs' caches from others
     own: dict[str, Json] = {}  # noqa: RUF012 - what wings read of it, by key; never mutated
 
@@ -231,7 +230,6 @@ class Policy(NamedTuple):
     on_error: OnError
     rules: tuple[Rule, ...]
     profiles: tuple[DefinedProfile, ...]  # the site's own, and `files`
-    guards: dict[str, str]  # account | site → the wing that guards these scopes (`store.guards`); never mutated
     mode: str = "enforce"  # observe | enforce
     own: dict[str, Json] = {}  # noqa: RUF012 - what is read of wings' sections, by key; never mutated
     unseen: tuple[str, ...] = ()  # attributes that rules match on and that some slurmd does not tell
@@ -242,10 +240,6 @@ class Policy(NamedTuple):
     def constant_cache(self) -> str:
         """The path at which all jobs of this node see their cache; "" if each job has its own."""
         return "" if self.constant_path == "none" else self.paths.cache
-
-    def is_guarded(self, scope: str) -> bool:
-        """Return whether a wing guards a scope, a directory of the store: nodes publish nothing there."""
-        return scope.partition("-")[0] in self.guards
 
     def parts(self, part: str) -> list[str]:
         """Return the modules of this part, of the wings that the policy uses. Not on a warm path: looks for files."""
@@ -312,7 +306,7 @@ def _plain(value: object) -> Json:
 def decode(data: Json) -> Policy:
     """Return the policy from what `encode` wrote. Raises `KeyError`, `TypeError` or `ValueError` for anything else.
 
-    Checks no types but the whole's, and that it says who guards what: the file is root's own, and every hook reads it.
+    Checks no types but the whole's: the file is root's own, and every hook reads it.
     """
     classes = {name: value for name, value in globals().items() if hasattr(value, "_fields")}
     nested = {list, dict}
@@ -329,6 +323,6 @@ def decode(data: Json) -> Policy:
         return [decoded(value) if type(value) in nested else value for value in values]
 
     policy = decoded(data["policy"])
-    if not (isinstance(policy, Policy) and isinstance(policy.guards, dict)):
+    if not isinstance(policy, Policy):
         raise TypeError("not a policy")
     return policy

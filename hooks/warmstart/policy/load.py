@@ -57,7 +57,6 @@ def resolve(model: PolicyModel, users: checks.FindUser, place: Callable[[int], s
         rules=rules,
         profiles=tuple(_profiles(model)),
         own=own,
-        guards=dict(_guards(own)),
         unseen=_unseen(model),
         wings=tuple(_wings(rules, own)),
         words=tuple(_words()),
@@ -142,18 +141,7 @@ def _rule(rule: Rule, place: str, users: checks.FindUser) -> compiled.Rule:
     own: dict[str, Json] = {}
     for part in checks.of_wings():
         own |= part.of_rule(rule, users)
-    # What restricts a job grants it nothing: it counts where the rule's attributes are not known, too.
-    restricting = {declared.guarded_only for declared in wing.found().values()} & own.keys()
-    own = {key: value for key, value in own.items() if key not in restricting}
-    return _form(compiled.Rule, rule, place=place, publishers=named, own=own, guarded_only=bool(restricting))
-
-
-def _guards(own: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    """Yield the kinds of scopes that wings guard, each with its wing."""
-    for name, declared in wing.found().items():
-        section, _, key = declared.guards.partition(".")
-        for kind in own[section][key] if section in own else ():
-            yield kind, name
+    return _form(compiled.Rule, rule, place=place, publishers=named, own=own)
 
 
 def _wings(rules: Sequence[compiled.Rule], own: Mapping[str, Json]) -> Iterator[compiled.Wing]:

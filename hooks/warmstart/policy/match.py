@@ -9,7 +9,7 @@ from __future__ import annotations
 from warmstart import request
 from warmstart.host.wire import Json
 from warmstart.job import Job
-from warmstart.lean import TYPE_CHECKING, Callable, Iterable, NamedTuple, Sequence, fnmatchcase
+from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence, fnmatchcase
 from warmstart.policy.compiled import Condition, Policy, Rule
 from warmstart.policy.trust import unproven
 
@@ -45,7 +45,6 @@ class Grant(NamedTuple):
     reason: str  # why the job is left alone; "" if it is not
     override: frozenset[str] = frozenset()  # variables that the user cannot override
     rules: tuple[str, ...] = ()  # names of the rules that match
-    guarded_only: bool = False  # `read_scopes` are guarded ones, so nothing of the user's own may be shown
     together: bool = True  # the job's nodes agree on what they show it
     observed: bool = False  # hooks say what they would do, and touch nothing
     own: dict[str, list[Json]] = {}  # noqa: RUF012 - what wings read of the rules that match, by key, in their order
@@ -79,9 +78,6 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         env.update(rule.env)
     scope, narrowed = _scope(matches)
     read, publish = _scopes(policy, () if narrowed else rules, scope, job)
-    guarded_only = any(match.rule.guarded_only for match in matches if match.matched or match.unknown)
-    if guarded_only:
-        read = accepted(policy, read, guarded_only=True)
     return Grant(
         images=list(dict.fromkeys(image for rule in rules for image in rule.images)),
         profiles=list(dict.fromkeys(profile for rule in rules for profile in rule.profiles)),
@@ -92,7 +88,6 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         reason="",
         override=frozenset(name for rule in rules for name in rule.override),
         rules=tuple(rule.name for rule in rules),
-        guarded_only=guarded_only,
         together=next((rule.together for rule in reversed(rules) if rule.together is not None), True),
         observed=is_observed(policy, matches),
         own=_own(rules),
@@ -100,13 +95,13 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
     )
 
 
-def parted(policy: Policy, job: Job, grant: Grant, name: str) -> Grant:
+def parted(job: Job, grant: Grant, name: str) -> Grant:
     """Return the grant of a job that has given its caches a name: its user's own scope alone; "" changes nothing."""
     if not name or grant.reason:
         return grant
     own = scope_key("user", job)
     return grant._replace(
-        read_scopes=accepted(policy, [own], guarded_only=grant.guarded_only),
+        read_scopes=[own],
         publish_scope=own,
         cache=f"{grant.cache},job:{name}".lstrip(","),
     )
@@ -196,14 +191,6 @@ def serves_repository(policy: Policy, name: str, repository: str) -> bool:
     """Return whether the policy's private repositories called `name` include `repository` (REGISTRY/REPOSITORY)."""
     known = policy.images.credentials.repositories if policy.images.credentials else ()
     return any(item.name == name and fnmatchcase(repository, item.repository) for item in known)
-
-
-def accepted(policy: Policy, scopes: Iterable[str], *, guarded_only: bool) -> list[str]:
-    """Return the directories of the store, of these, from which a job takes what is there.
-
-    `guarded_only` is the grant's: then what nodes publish by themselves is not enough.
-    """
-    return [scope for scope in scopes if policy.is_guarded(scope) or not guarded_only]
 
 
 def scope_of(policy: Policy, scope: str, job: Job) -> str:

@@ -7,7 +7,7 @@ what `Known` says of this site; what it does not say is not judged.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -34,8 +34,8 @@ class Known(NamedTuple):
     has_accounts: bool | None = None  # whether slurmctld keeps accounts and QOS
 
 
-def warnings(model: PolicyModel, known: Known, guarded: Collection[str] = ()) -> Iterator[Fault]:
-    """Yield probable mistakes of a policy without faults. `guarded`: kinds of scopes that a wing guards."""
+def warnings(model: PolicyModel, known: Known) -> Iterator[Fault]:
+    """Yield probable mistakes of a policy without faults."""
     if not model.rules:
         yield Fault(("rules",), "no rules: no job gets anything of warmstart", at_key=True)
     yield from _sizes(model)
@@ -47,7 +47,7 @@ def warnings(model: PolicyModel, known: Known, guarded: Collection[str] = ()) ->
         yield from _without_a_path(model, number)
         yield from _experimental(rule, number)
         yield from _moved_away(model, number)
-        yield from _too_wide(model, number, guarded)
+        yield from _too_wide(model, number)
         yield from _set_elsewhere(model, number)
         for name, value in rule.env.items():
             if _EXPANDED.search(value):
@@ -55,13 +55,13 @@ def warnings(model: PolicyModel, known: Known, guarded: Collection[str] = ()) ->
                 yield Fault(("rules", number, "env", name), problem)
 
 
-def _too_wide(model: PolicyModel, number: int, guarded: Collection[str]) -> Iterator[Fault]:
+def _too_wide(model: PolicyModel, number: int) -> Iterator[Fault]:
     """Yield an empty match, which is every job's, and a scope that no rule publishes into."""
     rule = model.rules[number]
     if "match" in rule.model_fields_set and not _conditions(rule.match):
         yield Fault(("rules", number, "match"), "match is empty: the rule is for every job; leave it out to say so")
     publishes = any(other.publish is not None and other.scope == rule.scope for other in model.rules)
-    if rule.scope in ("account", "site") and rule.scope not in guarded and not publishes:
+    if rule.scope in ("account", "site") and not publishes:
         problem = f"no rule publishes into scope {rule.scope}: only what `warmstart cache promote` put there is found"
         yield Fault(("rules", number, "scope"), problem)
 

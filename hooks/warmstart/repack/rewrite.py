@@ -160,17 +160,16 @@ def promote(
 ) -> Published:
     """Publish entries of a bundle (default: all) in a more trusted scope.
 
-    Raises `PromotionRefused`, `ScopeGuarded`, else errors as in `compact`.
+    Raises `PromotionRefused`, else errors as in `compact`.
     """
     target = where._replace(scope=scope)
-    chosen = to_promote(settings, where, bundle, entries, deadline, scope=scope)
-    settings.store.require_unguarded(target)
+    chosen = _to_promote(settings, where, bundle, entries, deadline, scope=scope)
     draft = draft_of(chosen.manifest, [chosen])
     with packed_again(settings, chosen, target, draft, deadline) as fd:
         return settings.store.publish(target, fd, draft, deadline)
 
 
-def to_promote(
+def _to_promote(
     settings: RepackSettings, where: Namespace, bundle: str, entries: Collection[str], deadline: Deadline, *, scope: str
 ) -> BundleSelection:
     """Return what of a bundle is to be promoted; raises `PromotionRefused` and the errors of its manifest."""

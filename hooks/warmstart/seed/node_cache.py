@@ -76,7 +76,7 @@ MOST_MOUNTED, MOST_OF_SCOPE = 256, 64
 
 _BUNDLE = ".sqsh"
 _FILES = ".files.json"  # entry → path → size, SHA-256, mtime in nanoseconds
-_ORIGIN = ".origin.json"  # [scope, profile, namespace, bundle, hash of the manifest if a listing says it]
+_ORIGIN = ".origin.json"  # [scope, profile, namespace, bundle]
 _COMPANIONS = (_FILES, _ORIGIN)
 _FETCHING = ".fetching"
 _LARGEST_FILES = 64 << 20
@@ -255,19 +255,7 @@ def _is_there(path: str, offer: Offer, dir_fd: int | None = None) -> bool:
         size = os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_size
     except FileNotFoundError:
         return False
-    if size != offer.size:
-        return False
-    return not offer.manifest or _manifest(path.removesuffix(_BUNDLE), dir_fd) == offer.manifest
-
-
-def _manifest(stem: str, dir_fd: int | None) -> str:
-    """Return the hash that the manifest of a copy had to have, "" if it could be any.
-
-    The same bytes may have come from a scope that anybody can publish in, with other names and times.
-    """
-    with suppress(OSError, ValueError, TypeError, IndexError):
-        return str(wire.parse(read_small(stem + _ORIGIN, _LARGEST_ORIGIN, dir_fd))[4])
-    return ""
+    return size == offer.size
 
 
 @contextmanager
@@ -355,7 +343,7 @@ def _fetch(  # noqa: PLR0917 - what from where, how fast
 
 def _finish(dir_fd: int, fd: int, namespace: Namespace, offer: Offer, entries: Entries) -> None:
     """Rename the fetched file to its final name, after what describes it is written."""
-    origin = [*namespace[1:], offer.bundle, offer.manifest]
+    origin = [*namespace[1:], offer.bundle]
     replace_file(dir_fd, offer.sha256 + _ORIGIN, dumps(origin).encode(), 0o600)
     replace_file(dir_fd, offer.sha256 + _FILES, dumps(entries).encode(), 0o600)
     os.fchmod(fd, 0o444)
@@ -624,7 +612,7 @@ def _use(fd: int, copy: _Kept) -> Use:
 
 def _origin(fd: int, sha256: str) -> tuple[str, str, str, str]:
     """Return scope, profile, namespace and name of a copy; raises as `_use`."""
-    scope, profile, namespace, bundle, *_ = wire.parse(read_small(sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
+    scope, profile, namespace, bundle = wire.parse(read_small(sha256 + _ORIGIN, _LARGEST_ORIGIN, fd))
     return str(scope), str(profile), str(namespace), str(bundle)
 
 

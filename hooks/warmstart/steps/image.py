@@ -251,7 +251,7 @@ def _left_to_pyxis(context: Context, image: PyxisImage, reason: str, outcome: Ou
     notice = f"image {name} is left to pyxis, which imports it as you ({reason}); caches made in it stay yours alone"
     own: RecordChange = {
         "image": f"{CLAIMED}{name}",
-        "read_scopes": [] if context.record.guarded_only else [image.user_scope],
+        "read_scopes": [image.user_scope],
         "publish_scope": image.user_scope,
     }
     return outcome._replace(record={**outcome.record, **own}, notices=(*outcome.notices, notice))

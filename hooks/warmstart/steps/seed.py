@@ -269,9 +269,7 @@ class _Seeding:
             if there is not None and there.offers:
                 self._agreed.append(name)
                 if there.namespace == target.namespace:
-                    with self._cold_on_failure(target.profile):
-                        store, deadline = self._context.store, self._budget.fetching
-                        self._offers.append((target, store.borne_out(name, there.namespace, there.offers, deadline)))
+                    self._offers.append((target, there.offers))
                 else:
                     differing = sorted(fact for fact, value in target.facts.items() if there.facts.get(fact) != value)
                     self.cold[name] = f"{NODES_DIFFER}: {', '.join(differing)}"

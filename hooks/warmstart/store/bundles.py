@@ -47,7 +47,6 @@ from warmstart.store.layout import (
 from warmstart.store.manifest import Draft, Entries, Manifest, ManifestUnreadable, Producer
 
 if TYPE_CHECKING:
-    from warmstart.store.listing import Listing
     from warmstart.store.locks import HeldLock
 
 _MAKING = "making"  # a lock's name
@@ -126,7 +125,6 @@ class Offer(NamedTuple):
     size: int  # of the squashfs file, bytes
     entries: list[str]  # empty if they are all of the bundle's, and their names were not asked for
     whole: bool  # `entries` are all entries of the bundle
-    manifest: str = ""  # SHA-256 of its manifest, if the scope is guarded (`store.listing`)
     number: int = 0  # of entries, where their names are left out
 
 
@@ -165,51 +163,37 @@ class Reindexed(NamedTuple):
     refused: dict[str, str]  # bundle → why its manifest is unusable
 
 
-class ScopeGuarded(PublishBlocked):
-    """A wing guards the scope: what nodes publish there, nobody would take."""
-
-    code = "scope-guarded"
-    template = "cannot publish into {scope}: only what its guard names is taken from there"
-    hint = "publish into the user's scope; the page of the wing that guards this one says who adds to it"
-
-
 def offers(  # noqa: PLR0917 - what to whom
     store: str,
     scopes: list[str],
     profile: str,
     namespace: str,
     writer: str,
-    listings: dict[str, str] | None = None,
     named: bool = True,
 ) -> Offers:
     """Return which entries to take from which bundle; `scopes` are ordered most trusted first.
 
-    `listings` has the hash of the namespace's listing for each guarded scope, "" where nothing may be taken. Unless
-    they are to be `named`, the names of entries are left out where all is taken of large bundles: then the time that
-    this takes does not depend on how many they are.
+    Unless they are to be `named`, the names of entries are left out where all is taken of large bundles: then the time
+    that this takes does not depend on how many they are.
 
     Each entry is in one offer at most. A missing namespace counts as empty, and so does one of a shared scope that
     cannot be read; what a user's own scope hides in the others must be known. Raises `StoreFailed` if the store fails
     or is not mounted, `BlocksUnreadable` if the blocklist is damaged.
     """
     offers = Offers([], {})
-    listings = listings or {}
     with store_errors("read the blocklist"):
         blocked = blocklist.read(store)
     if blocked.namespace(profile, namespace):
         return Offers([], {"*": "the namespace is blocked"})
     never = blocked.entries(profile)
     usable: dict[str, list[Listed]] = {}
-    manifests: dict[str, str] = {}
-    heads = {} if named or never or listings else _heads(store, scopes, profile, namespace)
+    heads = {} if named or never else _heads(store, scopes, profile, namespace)
     is_plain = _is_one_plain(heads)
     for scope in scopes:
         where = Namespace(store, scope, profile, namespace)
         head = heads.get(scope)
         try:
-            if scope in listings:
-                listing = _named(where, listings[scope], manifests)
-            elif head and (head.is_named or is_plain):
+            if head and (head.is_named or is_plain):
                 listing = head.listing
             else:
                 with store_errors("read the index"):
@@ -226,10 +210,7 @@ def offers(  # noqa: PLR0917 - what to whom
             offers.refused.update({bundle: why for bundle, why in whose.items() if why})
         if listing.evidence and is_user_scope(scope):
             offers = offers._replace(suspicion=listing.evidence.opened(time.time()))
-    made = _offers(usable, never, offers.refused)
-    offers.offers.extend(
-        [offer._replace(manifest=manifests[offer.bundle]) if offer.scope in listings else offer for offer in made]
-    )
+    offers.offers.extend(_offers(usable, never, offers.refused))
     if not offers.offers:
         _require_store(store)
     return offers
@@ -249,42 +230,6 @@ def _is_one_plain(heads: dict[str, Head | None]) -> bool:
     """Return whether readers take all entries of all bundles: no other scope has any, and none is in two of them."""
     there = [head for head in heads.values() if head is None or head.listing.bundles]
     return all(head and head.is_plain for head in there) and len(there) <= 1
-
-
-def _named(where: Namespace, sha256: str, manifests: dict[str, str]) -> index.Index:
-    """Return what counts as the index of a guarded namespace, and add the hashes of its manifests to `manifests`."""
-    if not sha256:
-        return index.Index([], {})
-    from warmstart.store import listing
-
-    named = listing.read(where, sha256)
-    manifests.update(named.manifests)
-    return index.Index(named.bundles, {})
-
-
-def borne_out(store: str, profile: str, namespace: str, offers: list[Offer], listings: dict[str, str]) -> list[Offer]:
-    """Return offers that another node proposes without those of guarded scopes that are not so in their listings."""
-    from warmstart.store import listing
-
-    listed: dict[str, Listing] = {}
-    for scope, sha256 in listings.items():
-        where = Namespace(store, scope, profile, namespace)
-        listed[scope] = listing.read(where, sha256) if sha256 else listing.Listing([], {})
-    return [
-        offer._replace(manifest=listed[offer.scope].manifests[offer.bundle]) if offer.scope in listed else offer
-        for offer in offers
-        if offer.scope not in listed or _is_in(listed[offer.scope], offer)
-    ]
-
-
-def _is_in(listing: Listing, offer: Offer) -> bool:
-    """Return whether a listing has a bundle as it is offered, with entries that readers may take from it."""
-    listed = next((listed for listed in listing.bundles if listed.bundle == offer.bundle), None)
-    if listed is None or (offer.sha256, offer.size) != listed[1:3]:
-        return False
-    youngest = index.marks(listing.bundles)
-    taken = listed.entries if offer.whole else offer.entries
-    return all(entry in listed.entries and not index.is_superseded(listed, entry, youngest) for entry in taken)
 
 
 def _offers(usable: dict[str, list[Listed]], never: set[str], refused: dict[str, str]) -> list[Offer]:
@@ -421,7 +366,7 @@ def fetch(where: Namespace, offer: Offer, fd: int, seconds: float = 0, rate: int
     with store_errors("fetch a bundle", where.path):
         try:
             with opened_dir(where.path) as dir_fd:
-                stored = index.read_manifest(dir_fd, bundle, offer.manifest)
+                stored = index.read_manifest(dir_fd, bundle)
                 if (stored.sha256, stored.size) != (offer.sha256, offer.size):
                     raise BundleDamaged(bundle=bundle, problem="index and manifest disagree")
                 source = open_regular(bundle + BUNDLE, dir_fd)

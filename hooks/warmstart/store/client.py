@@ -16,10 +16,8 @@ from warmstart.lean import TYPE_CHECKING, Callable, Iterator, contextmanager
 if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec, TypeVar
 
-    from warmstart.paths import NodePaths
     from warmstart.policy.compiled import Policy
     from warmstart.store.bundles import Offer, Offers, Published
-    from warmstart.store.guards import Guard, Guards
     from warmstart.store.layout import Namespace
     from warmstart.store.maintenance import Bundle
     from warmstart.store.manifest import Draft, Entries, Manifest
@@ -50,26 +48,15 @@ class StoreClient:
         """
         self.path = path
         self.writer = writer
-        self.guards: Guards | None = None  # None: the policy has no scope guarded
         self._what = f"the store {path}"
         self.worker = Worker(owner, self._what, rooms=rooms)
         # A process of its own holds the lock: the one that works is killed when an operation passes its deadline.
         self._locker = Worker(owner, self._what, rooms=rooms)
 
     @classmethod
-    def of(cls, policy: Policy, paths: NodePaths, writer: str) -> StoreClient:
-        """Return a client of the policy's store, which takes from guarded scopes what their guards name."""
-        client = cls(policy.store_user, policy.paths.store, writer, rooms_of(policy))
-        if policy.guards:
-            from warmstart import wing
-            from warmstart.store.guards import Guards
-
-            def load(name: str) -> Guard:
-                made: Guard = wing.load(f"{name}.guard").guard(policy, paths, client)
-                return made
-
-            client.guards = Guards(policy, load)
-        return client
+    def of(cls, policy: Policy, writer: str) -> StoreClient:
+        """Return a client of the policy's store."""
+        return cls(policy.store_user, policy.paths.store, writer, rooms_of(policy))
 
     def __enter__(self) -> StoreClient:
         return self
@@ -117,10 +104,7 @@ class StoreClient:
         """
         from warmstart.store import bundles
 
-        listings = self.guards.listings(scopes, profile, namespace, deadline) if self.guards else None
-        guarded = listings.named if listings else {}
-        offers = self.look(deadline, bundles.offers, scopes, profile, namespace, self.writer, guarded, named)
-        offers.refused.update(listings.problems if listings else {})
+        offers = self.look(deadline, bundles.offers, scopes, profile, namespace, self.writer, named)
         for offer in offers.offers:
             self.check_offer(offer, scopes)
         return offers
@@ -164,7 +148,6 @@ class StoreClient:
         """
         from warmstart.store import bundles
 
-        self.require_unguarded(where)
         with self.worker.another(keep=[squashfs]) as worker:
             return worker.run(deadline, bundles.publish_bundle, where, squashfs, draft, self.writer, quota)
 
@@ -172,7 +155,6 @@ class StoreClient:
         """Publish an open squashfs file that replaces other bundles; errors as in `publish`."""
         from warmstart.store import bundles
 
-        self.require_unguarded(where)
         with self.worker.another(keep=[squashfs]) as worker:
             return worker.run(deadline, bundles.publish_compacted, where, squashfs, draft, self.writer)
 
@@ -183,18 +165,6 @@ class StoreClient:
 
         with self.worker.another() as locker:
             yield locker.run(deadline, bundles.lock_making, where)
-
-    def require_unguarded(self, where: Namespace) -> None:
-        """Raise `ScopeGuarded` for a guarded scope: nobody would read what is published there."""
-        if self.guards and self.guards.scopes([where.scope]):
-            from warmstart.store.bundles import ScopeGuarded
-
-            raise ScopeGuarded(scope=where.scope)
-
-    def require_unnamed(self, where: Namespace, bundle: str, deadline: Deadline) -> None:
-        """Raise what a scope's guard says of a bundle that readers take: they would look for it in vain."""
-        if self.guards and self.guards.scopes([where.scope]):
-            self.guards.of(where.scope).require_unnamed(where, bundle, deadline)
 
     # What the nodes of a run hand in
 
@@ -215,7 +185,6 @@ class StoreClient:
         """
         from warmstart.store import parts
 
-        self.require_unguarded(where)
         with self.worker.another(keep=[squashfs]) as worker:
             return worker.run(deadline, parts.hand_in, place, where, squashfs, draft, nodelist, self.writer, quota)
 
@@ -272,24 +241,6 @@ class StoreClient:
             if not (all(map(layout.is_component, bundle[:3])) and layout.is_bundle_id(bundle.bundle)):
                 raise self._malformed("survey", f"not a bundle: {bundle[:4]!a}")
         return surveyed
-
-    def borne_out(self, profile: str, namespace: str, offers: list[Offer], deadline: Deadline) -> list[Offer]:
-        """Return the offers of a proposal. Any node can write one, so the guards of scopes must bear out theirs.
-
-        Raises `NotBorneOut` if one does not.
-        """
-        guarded = sorted({*self.guards.scopes(offer.scope for offer in offers)}) if self.guards else []
-        if self.guards is None or not guarded:
-            return offers
-        from warmstart.store import bundles
-
-        listings = self.guards.listings(guarded, profile, namespace, deadline)
-        found = self.look(deadline, bundles.borne_out, profile, namespace, offers, listings.named)
-        if len(found) < len(offers):
-            from warmstart.store.guards import NotBorneOut
-
-            raise NotBorneOut(scope=", ".join(guarded))
-        return found
 
     def _malformed(self, function: str, problem: str) -> WorkerAnswerMalformed:
         return WorkerAnswerMalformed(function=function, identity=self.worker.identity.name, problem=problem)

@@ -27,7 +27,7 @@ from warmstart.errors import UserError
 from warmstart.host import wire
 from warmstart.host.files import DIRECTORY, REGULAR, file_of, weakness
 from warmstart.host.wire import Json
-from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, sha256, suppress
+from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, suppress
 from warmstart.store import layout, manifest
 from warmstart.store.blocklist import Blocks
 from warmstart.store.layout import MANIFEST, is_bundle_id, is_user_scope
@@ -306,26 +306,15 @@ def listed_of(source: Manifest) -> Listed:
     return Listed(source.bundle, source.sha256, source.size, sizes, *whose, *marks, weight, len(sizes), cache)
 
 
-def read_manifest(dir_fd: int, bundle: str, sha256: str = "") -> Manifest:
-    """Return the manifest of a bundle; raises `ManifestUnreadable`, or `FileNotFoundError` if it is gone.
-
-    With `sha256` its bytes must have that hash.
-    """
+def read_manifest(dir_fd: int, bundle: str) -> Manifest:
+    """Return the manifest of a bundle; raises `ManifestUnreadable`, or `FileNotFoundError` if it is gone."""
     try:
         data = read_whole(bundle + MANIFEST, manifest.LARGEST, dir_fd)
     except OSError as error:
         if error.errno in (errno.EFBIG, errno.EINVAL, errno.ELOOP, errno.EPERM):
             raise ManifestUnreadable(bundle=bundle, problem=str(error.strerror)) from error
         raise
-    if sha256 and sha256_of(data) != sha256:
-        raise ManifestUnreadable(bundle=bundle, problem="it is not the manifest that the listing names")
     return manifest.decode(bundle, data)
-
-
-def sha256_of(data: bytes) -> str:
-    """Return the SHA-256 of a file's content."""
-    digest: str = sha256(data).hexdigest()
-    return digest
 
 
 def read_whole(path: str, limit: int, dir_fd: int | None = None) -> bytes:

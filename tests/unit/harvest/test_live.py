@@ -30,12 +30,10 @@ def test_which_jobs_wait_for_the_end(tmp_path: Path) -> None:
     """Each reason is told, and one that is looked at has none."""
     policy, record = a_policy(tmp_path), a_record(publish_scope="user-1-a")
     choosy = policy._replace(harvest=policy.harvest._replace(only_successful=True))
-    guarded = policy._replace(guards={"user": "signing"})
     told = [
         live.why_not(policy, record._replace(fresh=True)),
         live.why_not(policy, record._replace(sampled=True)),
         live.why_not(choosy, record),
-        live.why_not(guarded, record),
         live.why_not(policy, record._replace(publish_scope="")),
     ]
     assert (live.why_not(policy, record), all(told), len({*told})) == ("", True, 3)

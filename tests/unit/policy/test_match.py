@@ -14,12 +14,11 @@ from tests.support.runs import a_job
 from warmstart import plan
 from warmstart.job import Job
 from warmstart.policy import load, match
-from warmstart.policy.compiled import Condition, Policy, Trust
+from warmstart.policy.compiled import Condition, Policy
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import (
     NO_RULE,
     Grant,
-    accepted,
     combine,
     is_observed,
     matching,
@@ -111,17 +110,16 @@ def test_case_counts(policy_of: Make) -> None:
 
 @pytest.mark.threat(8)
 def test_a_job_that_names_its_cache_stays_in_its_users_scope(policy_of: Make) -> None:
-    """Whoever it is; the name is one more fact, beside the last rule's. A guarded job is shown nothing else."""
+    """Whoever it is; the name is one more fact, beside the last rule's."""
     policy = policy_of(ALL + "  - {name: a, cache: one}\n  - {name: b, cache: two}\n" + SITE)
     for job in (JOB, PUBLISHER):
         grant = granted(policy, job)
-        assert (grant.cache, match.parted(policy, job, grant, "")) == ("rule:two", grant)
-        named = match.parted(policy, job, grant, "x")
+        assert (grant.cache, match.parted(job, grant, "")) == ("rule:two", grant)
+        named = match.parted(job, grant, "x")
         own = f"user-{job.uid}-{job.user}"
         assert (named.read_scopes, named.publish_scope, named.cache) == ([own], own, "rule:two,job:x")
     bare = policy_of(ALL)
-    assert match.parted(bare, JOB, granted(bare, JOB), "x").cache == "job:x"
-    assert match.parted(policy, JOB, granted(policy, JOB)._replace(guarded_only=True), "x").read_scopes == []
+    assert match.parted(JOB, granted(bare, JOB), "x").cache == "job:x"
 
 
 def test_groups_are_looked_up_once_and_last(policy_of: Make) -> None:
@@ -478,38 +476,9 @@ def test_what_rules_override_adds_up(compiled_of: Compile) -> None:
     assert grant.override == {"OTHER", "NUMBA_CACHE_DIR", "TMPDIR"}
 
 
-def test_a_job_can_be_seeded_from_guarded_scopes_alone() -> None:
-    """One rule is enough, also one that the node cannot judge: it restricts. Its harvest is its user's."""
-    bare = defaults()
-    guarded = bare._replace(trust=bare.trust._replace(account="enforced"), guards={"site": "a-wing"})
-    wide = a_rule(scope="site")
-    only = a_rule(name="only", guarded_only=True)
-    unknown = only._replace(match=(Condition("job_name", ()),))
-    for rules in ((wide, only), (only, wide), (wide, unknown)):
-        policy = guarded._replace(rules=rules)
-        grant = combine(policy, matching(policy, JOB._replace(job_name=None), no_groups), JOB)
-        assert (grant.read_scopes, grant.publish_scope) == (["site"], "user-1000-alice")
-    policy = guarded._replace(rules=(wide,))
-    assert len(combine(policy, matching(policy, JOB, no_groups), JOB).read_scopes) == 3
-
-
-def test_a_rule_that_restricts_grants_nothing_by_that() -> None:
-    """It needs no proven attribute: on a claimed one it matches as any rule does."""
-    policy = defaults()._replace(
-        trust=Trust("unproven", "claimed"),
-        rules=(a_rule(guarded_only=True, match=(Condition("account", ("*",)),)),),
-    )
-    (match,) = matching(policy, JOB, no_groups)
-    assert (match.matched, match.unknown) == (True, False)
-
-
 def test_which_scopes_a_job_is_shown_something_from(compiled_of: Compile) -> None:
-    """Nodes publish into all that nobody guards; an account that a job may have claimed has none."""
-    policy = compiled_of(MINIMAL)._replace(guards={"site": "a-wing"})
-    scopes = ["site", "account-ml", "user-1-a", "user-1-site", "sites"]
-    assert accepted(policy, scopes, guarded_only=False) == scopes
-    assert accepted(policy, scopes, guarded_only=True) == ["site"]
-    assert [policy.is_guarded(scope) for scope in scopes] == [True, False, False, False, False]
+    """An account that a job may have claimed has none."""
+    policy = compiled_of(MINIMAL)
     assert (scope_of(policy, "account", JOB), scope_of(policy, "site", JOB)) == ("", "site")
     enforced = policy._replace(trust=policy.trust._replace(account="enforced"))
     assert scope_of(enforced, "account", JOB) == scope_key("account", JOB)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -21,12 +20,12 @@ PUBLISHER = {
 }  # fmt: skip
 
 
-def found(*rules: dict[str, Any], known: Known = KNOWN, guarded: Collection[str] = ()) -> list[tuple[object, ...]]:
+def found(*rules: dict[str, Any], known: Known = KNOWN) -> list[tuple[object, ...]]:
     """Return the locs below `rules` and the problems of a policy with these rules."""
     named = [{"name": f"r{number}", **rule} for number, rule in enumerate(rules)]
     model = check_shape({"version": 1, "paths": {"store": "/s"}, "rules": named})
     assert isinstance(model, PolicyModel)
-    return [(*fault.loc[1:], fault.problem) for fault in warnings(model, known, guarded)]
+    return [(*fault.loc[1:], fault.problem) for fault in warnings(model, known)]
 
 
 def test_what_a_rule_does_not_bring() -> None:
@@ -122,7 +121,7 @@ def test_accounts_where_nothing_keeps_them() -> None:
 
 
 def test_a_scope_that_somebody_publishes_to() -> None:
-    """A rule does, or a wing guards it and says what is there."""
+    """A rule does."""
     publisher = PUBLISHER | {
         "match": {"partition": "gpu", "user": "alice"},
         "scope": "site",
@@ -130,7 +129,6 @@ def test_a_scope_that_somebody_publishes_to() -> None:
     }
     assert found(publisher, {"scope": "site"}) == []
     assert len(found({"scope": "site"}, {"scope": "user"})) == 1
-    assert found({"scope": "site"}, guarded=["site"]) == []
 
 
 @pytest.mark.parametrize(

@@ -827,7 +827,6 @@ def suspected(job: Job) -> str:
         (DIED, 20, {"head": False}, []),
         (DIED, 20, {"seeded": {"toy": Seeded("ns")}}, []),
         (DIED, 20, {"publish_scope": "site", "read_scopes": ["site"]}, [False]),
-        (DIED, 20, {"read_scopes": []}, [False]),  # it is shown what is guarded, and nothing of its own
     ],
 )
 def test_who_casts_suspicion(

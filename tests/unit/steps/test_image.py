@@ -173,8 +173,6 @@ def test_pyxis_imports_what_the_registry_does_not_show_to_the_site(
     (notice,) = outcome.notices
     assert str(error) in notice
     assert [event["reason"] for event in told(context, "left-to-pyxis")] == [str(error)]
-    guarded = context._replace(record=context.record._replace(guarded_only=True))
-    assert image.run(guarded, Options((FIRST,), pyxis=PYXIS)).record["read_scopes"] == []
     with pytest.raises(type(error)):  # an image of the comment, which nobody imports as the user
         image.run(context, Options((FIRST, SECOND), pyxis=PYXIS._replace(reference=SECOND)))
 

@@ -47,7 +47,6 @@ from warmstart.request import Request
 from warmstart.seed import node_cache
 from warmstart.session import Session, is_root
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace
 from warmstart.wings.trees import copies, requests, step
 from warmstart.wings.trees.client import TreeClient
 from warmstart.wings.trees.copies import TreeCopy
@@ -248,7 +247,7 @@ def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Itera
     """Say how the job reads the tree that it asks for, and which ones it shares."""
     if offered(policy).prefixes and WORD in requested.words:
         options = step.options_of(policy, job, grant, requested)
-        shows = not step.why_not(policy, options)
+        shows = not step.why_not(policy)
         how = "read-only, from a packed copy if there is one" if shows else "as it is: this node shows no copies"
         yield f"Reads the tree {options.tree} {how}."
     for shared in granted(policy, job, grant, KEY):
@@ -312,9 +311,6 @@ def _say_nothing(tree: str, user: str | None) -> None:
 
 
 def _take_out(session: Session, chosen: Sequence[TreeCopy], how: str) -> None:
-    for copy in chosen:
-        where = Namespace(session.store.path, copy.scope, PROFILE, copy.namespace)
-        session.store.require_unnamed(where, copy.bundle, session.store_deadline())
     for copy in chosen:
         copies.take_out(session.store, session.audit, copy, f"{how} by {administrator()}")
 

@@ -18,16 +18,16 @@ def look(observed: Observed) -> None:
         return
     policy, job, store = hook.policy, hook.job, observed.store
     options = step.options_of(policy, job, grant, requested)
-    if step.why_not(policy, options):
+    if step.why_not(policy):
         return
     path, name, size, reason = options.tree, "", 0, ""
     try:
         with TreeClient(Identity(job.user, job.uid, job.gid), options.tree) as client:
             seen = client.look(offered(policy).prefixes, options.marker, observed.deadline, options.shared)
-        home = home_of(seen.path, options.shared, options.scope, policy, guarded_only=options.guarded_only)
-        where = place_of(store.path, home.publish, facts_of(seen, home.shared))
+        home = home_of(seen.path, options.shared, options.scope)
+        where = place_of(store.path, home.scope, facts_of(seen, home.shared))
         path, name = seen.path, where.name
-        offers = store.offers(home.read, where.profile, name, observed.deadline).offers
+        offers = store.offers([home.scope], where.profile, name, observed.deadline).offers
         size = offers[0].size if offers else 0
     except WarmstartError as error:
         reason = error.code

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, sha256
-from warmstart.policy.match import accepted
 from warmstart.policy.shared import SharedPath, covering
 from warmstart.profiles.defined import OWNERS
 from warmstart.store.layout import Namespace
 from warmstart.wings.trees.offered import PROFILE
 
 if TYPE_CHECKING:
-    from warmstart.policy.compiled import Policy
     from warmstart.wings.trees.current import Look
 
 ENTRY = "tree"  # the one entry of a bundle, and the tree's directory in it
@@ -19,22 +17,16 @@ FORMAT = "1"  # raise it if older copies must not be shown any more
 
 
 class Home(NamedTuple):
-    """The scopes of the store that a job's copy of a tree may come from, and go to."""
+    """The scope of the store that a job's copy of a tree comes from, and goes to."""
 
-    read: list[str]  # the most trusted first
-    publish: str
+    scope: str
     shared: SharedPath | None  # None: it is the user's own
 
 
-def home_of(path: str, granted: Sequence[SharedPath], own: str, policy: Policy, *, guarded_only: bool) -> Home:
-    """Return where the copy of the tree at a path without links is; `own` is the user's scope.
-
-    In a guarded scope nodes publish nothing: a copy for many is packed in the user's, for an administrator to promote.
-    """
+def home_of(path: str, granted: Sequence[SharedPath], own: str) -> Home:
+    """Return where the copy of the tree at a path without links is; `own` is the user's scope."""
     shared = covering(path, granted)
-    scope = shared.scope if shared else own
-    publish = own if policy.is_guarded(scope) else scope
-    return Home(accepted(policy, dict.fromkeys([scope, publish]), guarded_only=guarded_only), publish, shared)
+    return Home(shared.scope if shared else own, shared)
 
 
 def facts_of(seen: Look, shared: SharedPath | None) -> dict[str, str]:

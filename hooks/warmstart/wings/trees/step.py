@@ -17,7 +17,7 @@ from warmstart.host.files import opened_dir, read_small
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
 from warmstart.paths import NOTHING, Shown
-from warmstart.policy.match import accepted, scope_key
+from warmstart.policy.match import scope_key
 from warmstart.policy.shared import granted
 from warmstart.request import COMMENT, RequestInvalid
 from warmstart.runner import Step
@@ -47,14 +47,12 @@ SEVERAL_NODES = "several-nodes"
 NO_COPY = "no-copy"
 NOTHING_PROPOSED = "nothing-proposed"
 NODES_DIFFER = "nodes-differ"
-NOT_ACCEPTED = "not-accepted"
 TOO_MANY = "too-many-packs"
 REFUSED = "bundles-refused"
 _WHY = {
     SEVERAL_NODES: "the policy lets the nodes of a job not agree on a copy (`together`)",
     NOTHING_PROPOSED: "the job's first node has no copy",
     NODES_DIFFER: "the job's nodes see different versions of it",
-    NOT_ACCEPTED: "the job may take none of its copies",
     TOO_MANY: "too many of your trees wait to be packed already",
     REFUSED: "its copies are refused: the administrators' audit says why",
     "fetch-goes-on": "its copy did not come in time: it comes for later jobs",
@@ -71,10 +69,6 @@ NO_ROOM = (
     "tree {tree} is read from the shared file system, and can be written: the job has no workspace on this node, where "
     "a packed copy would be shown"
 )
-UNACCEPTED = (
-    "tree {tree} is read from the shared file system: this job takes from guarded scopes alone, and a packed copy is "
-    "in none"
-)
 _ELSEWHERE = "a node of the job cannot show its copy ({})"
 _MOST_NAMED = 3  # of what a copy lacks, in a job's output
 
@@ -88,7 +82,6 @@ class Options(NamedTuple):
     alone: bool  # the job has one node
     meeting: Meeting | None = None  # where the nodes of a job agree on its tree; None: each reads the tree itself
     shared: tuple[SharedPath, ...] = ()  # trees of the job's account, or the site
-    guarded_only: bool = False
 
 
 class _Tree(NamedTuple):
@@ -120,7 +113,7 @@ class _Found(NamedTuple):
 def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step | None:
     """Return the step, which says so if this node shows the job no copy. Raises `RequestInvalid`."""
     options = options_of(policy, job, grant, requested)
-    if why := why_not(policy, options):
+    if why := why_not(policy):
         return Step(NAME, partial(_left, sentence=why.format(tree=options.tree)), optional=True)
     return Step(NAME, partial(_show, options=options), optional=True)
 
@@ -135,7 +128,6 @@ def options_of(policy: Policy, job: Job, grant: Grant, requested: Request) -> Op
         alone=not nodes.has_several(job.nodelist),
         meeting=(meeting := plan.meeting_of(job, grant)) and meeting._replace(topic=NAME),
         shared=granted(policy, job, grant, KEY),
-        guarded_only=grant.guarded_only,
     )
 
 
@@ -149,12 +141,9 @@ def asked(requested: Request) -> tuple[str, str]:
     return tree.rstrip("/"), marker
 
 
-def why_not(policy: Policy, options: Options) -> str:
+def why_not(policy: Policy) -> str:
     """Return the sentence for a job that this node shows no copy, whatever the store has; "" if it may get one."""
-    if policy.constant_path not in WAYS:
-        return NO_WAY
-    scopes = [options.scope, *(tree.scope for tree in options.shared)]
-    return "" if accepted(policy, scopes, guarded_only=options.guarded_only) else UNACCEPTED
+    return "" if policy.constant_path in WAYS else NO_WAY
 
 
 def _left(context: Context, sentence: str) -> Outcome:  # noqa: ARG001 - the shape of all steps'
@@ -204,7 +193,7 @@ def run(context: Context, options: Options) -> Outcome:
         tree=tree.seen.path,
         way="copy" if found.copy else "itself",
         reason=found.reason,
-        scope=found.copy.scope if found.copy else tree.home.publish,
+        scope=found.copy.scope if found.copy else tree.home.scope,
         rule=tree.home.shared.rule if tree.home.shared else "",
         left_out=int(found.copy.lacks[0]) if found.copy and found.copy.lacks else 0,
         fetched_bytes=found.copy.fetched if found.copy else 0,
@@ -231,7 +220,7 @@ def _look(context: Context, options: Options) -> _Tree:
             seen = client.look(offered(policy).prefixes, options.marker, deadline, options.shared)
     except WorkerSilent as error:
         raise TreeUnusable(tree=options.tree, problem=f"its file system: {error.fields['problem']}") from error
-    home = home_of(seen.path, options.shared, options.scope, policy, guarded_only=options.guarded_only)
+    home = home_of(seen.path, options.shared, options.scope)
     return _Tree(seen, home, facts_of(seen, home.shared))
 
 
@@ -260,8 +249,6 @@ def _isolated(options: Options, find: Callable[[], _Found]) -> _Found:
 
 
 def _alone(context: Context, options: Options, tree: _Tree) -> _Found:
-    if not tree.home.read:
-        return _Found(None, NOT_ACCEPTED)
     offers = _offers(context, tree)
     if offers.offers:
         return _fetched(context, tree, offers.offers[0])
@@ -277,9 +264,7 @@ def _agreed(
     """
     from warmstart.seed.together import ProposedProfile, Together
 
-    if tree and not tree.home.read:
-        tree, problem = None, NOT_ACCEPTED
-    record = context.record._replace(read_scopes=tree.home.read if tree else [options.scope])
+    record = context.record._replace(read_scopes=[tree.home.scope if tree else options.scope])
     together = Together(context.store, record, meeting, context.policy.seed.fetch_budget)
     own: dict[str, ProposedProfile] = {}
     without = _Found(None, NOTHING_PROPOSED if tree else problem)
@@ -295,8 +280,7 @@ def _agreed(
         return without
     found = _Found(None, problem)
     if tree and proposed.facts == tree.facts:
-        offer = context.store.borne_out(PROFILE, proposed.namespace, proposed.offers, context.deadline)[0]
-        found = _isolated(options, partial(_fetched, context, tree, offer))
+        found = _isolated(options, partial(_fetched, context, tree, proposed.offers[0]))
     settled = None
     try:
         settled = together.settle({} if found.copy else {PROFILE: found.reason}, context.deadline)
@@ -343,9 +327,9 @@ def _notices(context: Context, options: Options, found: _Found) -> tuple[str, ..
 
 
 def _offers(context: Context, tree: _Tree) -> Offers:
-    where = place_of(context.store.path, tree.home.publish, tree.facts)
+    where = place_of(context.store.path, tree.home.scope, tree.facts)
     deadline = context.deadline.within(context.policy.seed.fetch_budget)
-    return context.store.offers(tree.home.read, where.profile, where.name, deadline)
+    return context.store.offers([tree.home.scope], where.profile, where.name, deadline)
 
 
 def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Found:
@@ -384,14 +368,13 @@ def _without(context: Context, options: Options, tree: _Tree, offers: Offers) ->
     """Have the tree packed, unless its copies are refused; return why the job has none."""
     for bundle, why in offers.refused.items():
         context.audit.emit(core_events.BUNDLE_REFUSED, profile=PROFILE, bundle=bundle, reason=why)
-    elsewhere = {f"{scope}/*" for scope in tree.home.read if scope != tree.home.publish}  # its guard names nothing
-    if offers.refused.keys() - elsewhere:
+    if offers.refused:
         return _Found(None, REFUSED)
     if found := _not_compiled(context, options, tree):
         return found
     record = context.record
     request = requests.TreeRequest(
-        options.tree, tree.seen.marker, tree.home.publish, record.user, record.uid, record.gid,
+        options.tree, tree.seen.marker, tree.home.scope, record.user, record.uid, record.gid,
         record.cluster, record.job_id, record.node,
         shared=tree.home.shared,
     )  # fmt: skip

@@ -18,7 +18,6 @@ from warmstart.host.identity import Identity
 from warmstart.images.places import Copied
 from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.paths import Installation
 from warmstart.store.client import StoreClient
 from warmstart.wings.launchers import places, stored
 from warmstart.wings.launchers.places import Launchers
@@ -135,5 +134,5 @@ def test_their_functions_run_as_the_stores_owner_where_the_policy_uses_them(
     refused: AbstractContextManager[object] = (
         nullcontext() if used else pytest.raises(ValueError, match="may not run as me")
     )
-    with StoreClient.of(policy, Installation(str(tmp_path)).node("n1"), "") as made, refused:
+    with StoreClient.of(policy, "") as made, refused:
         assert made.worker.run(after(30), stored.forget, str(tmp_path), "/images") == 0

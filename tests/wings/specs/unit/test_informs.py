@@ -30,7 +30,7 @@ def test_a_spec_is_read_as_the_stores_owner(entry_site: EntrySite) -> None:
     wings = (Wing("specs", used=True, step="", early=False, end="", informs="specs.informs"),)
     policy = entry_site.policy._replace(own=own, wings=wings)
     job = a_job(cluster="c1", uid=os.getuid())
-    with StoreClient.of(policy, entry_site.paths, "n1-test") as store:
+    with StoreClient.of(policy, "n1-test") as store:
         informed = informs.informed(policy, job, store, after(60))
         assert (informed.job_name, informed.array) == ("nightly", "7_3")
         assert informs.informed(policy._replace(own={}), job, store, after(60)) == job

@@ -21,8 +21,6 @@ from warmstart.host.deadline import after
 from warmstart.policy.compiled import User
 from warmstart.policy.shared import SharedPath
 from warmstart.store import bundles, reports
-from warmstart.store.bundles import PublishBlocked
-from warmstart.store.client import StoreClient
 from warmstart.wings.trees import commands as trees
 from warmstart.wings.trees import current, place, requests
 from warmstart.wings.trees.requests import TreeRequest
@@ -233,19 +231,6 @@ def test_a_host_that_is_no_node_refreshes_what_it_can(copied: Copied, monkeypatc
     result = copied.site.command("trees", "refresh", str(copied.tree))
     assert (result.exit_code, "this host runs no hooks" in result.stdout) == (1, True)
     assert (copied.offered(), copied.waiting()) == (False, [])
-
-
-def test_a_copy_that_a_guard_names_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it does no more, as with `cache rm`."""
-
-    def named(*_: object) -> None:
-        raise PublishBlocked(what="the copy")
-
-    monkeypatch.setattr(StoreClient, "require_unnamed", named)
-    for command in ("refresh", "rm"):
-        result = copied.site.command("trees", command, str(copied.tree))
-        assert (result.exit_code, "the copy is blocked" in result.stderr) == (2, True)
-    assert (copied.offered(), copied.waiting()) == (True, [])
 
 
 def test_the_store_is_for_root_alone(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:

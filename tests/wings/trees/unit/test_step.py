@@ -32,7 +32,6 @@ from warmstart.seed.wanted import FETCHES, Wanted
 from warmstart.steps.contract import Context
 from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget
-from warmstart.store.guards import Guards
 from warmstart.store.manifest import Draft, File, Producer
 from warmstart.store.meeting import Meeting
 from warmstart.wings.trees import current, place, requests, shown, step
@@ -59,7 +58,6 @@ class Shown:
         self.context: Context = context._replace(policy=offering(policy, self.tree.parent))
         os.makedirs(context.record.run_directory)
         self.shared: SharedPath | None = None
-        self.guarded_only = False
         self.sources: list[str] = []  # of what the run shows
         self.started: list[object] = []
         monkeypatch.setattr(shown, "mount", lambda *_: None)
@@ -90,7 +88,7 @@ class Shown:
     def run(self, *, alone: bool = True, tree: str = "") -> tuple[str, ...]:
         """Run the step; return its notices."""
         shared = (self.shared,) if self.shared else ()
-        options = Options(tree or str(self.tree), "", SCOPE, alone=alone, shared=shared, guarded_only=self.guarded_only)
+        options = Options(tree or str(self.tree), "", SCOPE, alone=alone, shared=shared)
         return step.run(self.context, options).notices
 
     def event(self) -> tuple[str, str]:
@@ -130,11 +128,9 @@ def asked_for(site: Shown) -> list[TreeRequest]:
     return [item.request for item in requests.due(site.context.paths)]
 
 
-def share(site: Shown, *, guarded: tuple[str, ...] = ()) -> None:
+def share(site: Shown) -> None:
     """Have a rule name the tree for the site."""
     site.shared = SharedPath(f"{site.tree.parent}/*", (User("ws-alice", 64201),), "site", "", "everyone")
-    policy = site.context.policy
-    site.context = site.context._replace(policy=policy._replace(guards=dict.fromkeys(guarded, "a-wing")))
 
 
 def test_a_tree_of_the_site_has_one_copy(site: Shown) -> None:
@@ -196,39 +192,6 @@ def test_a_job_is_told_what_its_copy_lacks(site: Shown) -> None:
     site.publish()
     (notice,) = site.run()
     assert notice == f"tree {site.tree}: its copy lacks 4 things: {'; '.join(lines[1:4])}; …"
-
-
-@pytest.mark.threat(54)
-def test_in_a_guarded_scope_nodes_publish_nothing(site: Shown) -> None:
-    """What its guard does not name is not shown; what is packed is the user's, until it is promoted."""
-    share(site, guarded=("site",))
-    site.publish("site")
-    site.context.store.guards = Guards(site.context.policy, lambda _: NamesNothing())
-    site.run()
-    assert site.event() == ("itself", "no-copy")
-    (asked,) = asked_for(site)
-    assert (asked.scope, asked.shared) == (SCOPE, site.shared)
-    site.publish()
-    site.run()
-    assert site.event() == ("copy", "")
-    site.guarded_only = True
-    site.run()
-    assert site.event() == ("itself", "no-copy")
-    site.shared = None
-    (notice,) = site.run()
-    assert site.event() == ("itself", "not-accepted")
-    assert notice.endswith("read-only; the job may take none of its copies")
-
-
-class NamesNothing:
-    """A guard from whose scopes nothing may be taken."""
-
-    def listing(self, *_: object) -> tuple[str, str]:
-        """Name no listing."""
-        return "", "there is no list"
-
-    def require_unnamed(self, *_: object) -> None:
-        """Let anything go."""
 
 
 @pytest.mark.parametrize("name", ["env", "e:nv", "e nv", "\udcff"])
@@ -400,7 +363,7 @@ def notices(policy: Policy, grant: Grant = GRANT, cache: str = "/w/cache") -> li
     """Return what a job that asks for a tree is told by the step, which does not look at the tree; [] if it would."""
     planned = step.planned(policy, a_job(), grant, ASKED)
     assert planned is not None
-    if cache and not step.why_not(policy, step.options_of(policy, a_job(), grant, ASKED)):
+    if cache and not step.why_not(policy):
         return []
     context = SimpleNamespace(record=SimpleNamespace(cache=cache))
     return list(planned.run(cast("Context", context)).notices)
@@ -415,12 +378,6 @@ def test_a_copy_needs_a_way_to_the_job_and_a_workspace() -> None:
     assert "no workspace" in told
     (told,) = notices(policy._replace(constant_path="none"))
     assert "constant_path" in told
-    narrow = GRANT._replace(guarded_only=True)
-    (told,) = notices(policy, narrow)
-    assert "takes from guarded scopes alone" in told
-    guarded = policy._replace(guards={"site": "a-wing"})
-    everyones = [["/lustre/envs/*", [], "site", "", "everyone"]]
-    assert notices(guarded, narrow._replace(own={"trees": [everyones]})) == []
 
 
 def test_only_jobs_that_ask_have_the_step() -> None:
