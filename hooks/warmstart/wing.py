@@ -9,7 +9,6 @@
                            places.py    where others have images, too (`images.places`)
                            end.py       what it takes down when a job is over (`run_end`)
                            refused.py   what becomes of a job that is refused for want of an image (`entry.prolog`)
-                           observed.py  what it looks up for a job that is only observed (`entry.observe`)
                            importing.py what it does while an image is imported (`errands.imports`)
                            answers.py   answers for slurmctld, in place of Slurm's commands (`slurm.slurmctld`)
                            programs/    Slurm's hooks: NAME_OF.py is PREFIX/libexec/warmstart/name-of (`packaging`)
@@ -22,7 +21,6 @@
                            unpack.py    whether an unpacked image is of use on this node (`steps.unpack`)
                            step_image.py  what it has for a step's image besides caches (`step_image.StepImagePart`)
                            maker.py     how a step gets an image that the store lacks (`entry.pyxis_importer.Maker`)
-                           sections.py  `SECTIONS`, what it adds to the report (`report.wings.Section`)
                            forms.py     `FORMS`, files that the report can be written to (`report.wings.Form`)
                            errands.py   `WORK`, how its kinds of errands are done (`errands.registry`)
 

@@ -77,7 +77,6 @@ COMPARISONS = ("equal", "different", "incomparable")  # what entries that a job 
 ON_SUSPICION = "on-suspicion"  # … because of how another job ended, which is named after it
 SAMPLED = "sampled"  # a profile that began cold on purpose (`steps.seed`), which counts as neither warm nor cold
 OBSERVED = "it is only observed (mode: observe)"
-_OBSERVED = ".observed"  # the end of events of jobs that are only observed
 _WITHOUT_RUN = ("", "", "", 0)
 # Fields that lines have under another name.
 _KEYS = {
@@ -220,7 +219,6 @@ class Run:
     failures: list[Failure] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)  # "killed", or "" for a bug
-    observed: list[Line] = field(default_factory=list)  # events of what an enforced job would have had
     counts: Counter[str] = field(default_factory=Counter)  # all events, by name
 
 
@@ -272,8 +270,6 @@ def _add(run: Run, line: Line) -> None:
         _ADD[event](run, line)
     elif tell := told.events().get(event):
         _add_told(run, line, tell(line))
-    if event.endswith(_OBSERVED):
-        run.observed.append(line)
     if event in (events.STEP_FINISHED, events.STEP_FAILED) and (step := values.text(line, "step")):
         run.steps[step] = max(run.steps.get(step, 0.0), values.seconds(line))
 

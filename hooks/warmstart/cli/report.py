@@ -18,7 +18,7 @@ from warmstart.policy.units import SECONDS, format_duration, format_size
 from warmstart.profiles.contract import USES
 from warmstart.report.counting import counted
 from warmstart.report.summary import Counted, SetByJobs, Summary, Uses, in_units, override_of, set_by, summarize
-from warmstart.report.wings import forms, sections, watched
+from warmstart.report.wings import forms
 
 NOTHING = 1
 DEFAULT_SINCE = "7d"
@@ -67,12 +67,10 @@ def report(
 
     Exit status: 0 there were runs of hooks in that time; 1 there were none; 2 wrong usage, or a log cannot be read.
     """
-    log, parts = opened_log(installation, sources), sections()
+    log = opened_log(installation, sources)
     with reading(sources):
         found = runs(log.lines(LineFilter(since=since, until=until)))
-        summary = summarize(watched(found, parts.values()), by_hour=_is_short(since, until))
-    told = {name: part.told() for name, part in parts.items()}
-    tables = [each.table for each in told.values() if each]
+        summary = summarize(found, by_hour=_is_short(since, until))
     if log.broken:
         warn(f"skipped {log.broken} unreadable lines")
     if not summary.runs:
@@ -80,17 +78,13 @@ def report(
         raise click.exceptions.Exit(NOTHING)
     written = {name: path for name, path in files.items() if path}
     for name, path in written.items():
-        _write(path, forms()[name].text(summary, tables, timestamp(time.time())))
+        _write(path, forms()[name].text(summary, timestamp(time.time())))
     if written:
         return
     if as_json:
-        show_json(as_objects({**summary._asdict(), **{name: each and each.figures for name, each in told.items()}}))
+        show_json(as_objects(summary._asdict()))
         return
     _show(summary)
-    for table in tables:
-        say("")
-        say(f"{table.title}:", bold=True)
-        show_table(FIGURES, table.rows)
 
 
 def _is_short(since: str, until: str | None) -> bool:

@@ -129,12 +129,6 @@ def test_a_killed_hook_has_ended() -> None:
     assert first.counts == {"hook.started": 1, "hook.crashed": 2}
 
 
-def test_what_an_observed_job_would_have_had_is_kept() -> None:
-    """As lines: what they mean is for those who foretell."""
-    lines = [event("job.observed", head=True), event("image.observed", image="a")]
-    assert one(*lines, event("image.reused")).observed == lines
-
-
 def test_lines_of_no_run_are_passed_over() -> None:
     """Whatever they are."""
     assert not [*runs([{"event": "x"}, {}])]

@@ -10,12 +10,9 @@ import pytest
 from tests.support import sample_log
 from tests.support.command_line import run
 from tests.support.entry_site import EntrySite
-from warmstart.audit.runs import Run
-from warmstart.cli import report as cli_report
 from warmstart.entry import epilog, prolog
 from warmstart.paths import Installation
 from warmstart.profiles.contract import USES
-from warmstart.report.wings import Content, Table
 
 
 @pytest.fixture(scope="module")
@@ -59,37 +56,6 @@ def test_a_day_is_shown_by_the_hour(nowhere: Installation, logs: str) -> None:
     starts = [hour["start"] for hour in json.loads(run(nowhere, "report", *options).stdout)["periods"]]
     assert starts[0] == "2026-02-03T00"
     assert len(starts) == 24
-
-
-class Jobs:
-    """A section that counts runs."""
-
-    def __init__(self) -> None:
-        self._runs = 0
-
-    def add(self, run: Run) -> None:
-        """Count it."""
-        self._runs += run.hook == "prolog"
-
-    def told(self) -> Content | None:
-        """Say nothing of few."""
-        return (
-            Content({"runs": self._runs}, Table("Seen", [("runs", self._runs, "of all")])) if self._runs > 1 else None
-        )
-
-
-def test_wings_have_sections(nowhere: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As text, and in JSON; one that has nothing to say is null there."""
-    monkeypatch.setattr(cli_report, "sections", lambda: {"seen": Jobs()})
-    options = ("report", "--from", str(tmp_path), "--since", "2026-02-01")
-    line = {"event": "job.planned", "hook": "prolog", "ts": "2026-02-03T10:00:00.000Z", "run_id": "1"}
-    log = tmp_path / "audit.jsonl"
-    log.write_text(f"{json.dumps(line)}\n")
-    assert json.loads(run(nowhere, *options, "--json").stdout)["seen"] is None
-    assert "Seen" not in run(nowhere, *options).stdout
-    log.write_text(f"{json.dumps(line)}\n{json.dumps({**line, 'run_id': '2'})}\n")
-    assert json.loads(run(nowhere, *options, "--json").stdout)["seen"] == {"runs": 2}
-    assert "Seen:\n" in run(nowhere, *options).stdout
 
 
 def test_a_host_reports_its_own(entry_site: EntrySite) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from tests.support.entry_site import NUMBA, SCOPE, EntrySite
+from tests.support.entry_site import NUMBA, EntrySite
 from tests.support.observing import files, run
+from warmstart import plan
 from warmstart import record as records
-from warmstart import wing
-from warmstart.entry import epilog, observe, prolog
-from warmstart.policy.compiled import Condition, Policy
+from warmstart.entry import epilog, prolog
+from warmstart.policy.compiled import Condition
 from warmstart.record import Record
 from warmstart.slurm import commands
 
@@ -26,26 +25,8 @@ def observed(entry_site: EntrySite) -> EntrySite:
 
 
 def test_what_a_job_would_get_is_said(observed: EntrySite) -> None:
-    """The steps, whichever wings look up more."""
+    """The steps, in their order."""
     assert run(observed)["steps"] == ["workspace", "seed", "environment"]
-
-
-def test_wings_look_up_what_the_job_would_find(observed: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that the policy uses; what fails is audited, and the job is none the wiser."""
-    monkeypatch.setattr(Policy, "parts", lambda _policy, part: [f"one.{part}"])
-    seen: list[observe.Observed] = []
-    monkeypatch.setattr(wing, "load", lambda _module: SimpleNamespace(look=seen.append))
-    run(observed)
-    (job,) = seen
-    assert (job.hook.job.id, job.planned.profiles, job.grant.read_scopes, job.head) == (7, ["numba"], [SCOPE], True)
-
-    def fail(_observed: observe.Observed) -> None:
-        raise records.StateUnusable(path="/var", problem="read-only")
-
-    monkeypatch.setattr(wing, "load", lambda _module: SimpleNamespace(look=fail))
-    assert prolog.main(observed.installation.prefix) == 0
-    assert [event["error"]["code"] for event in observed.events("step.failed")] == ["state-unusable"]
-    assert len(observed.events("job.observed")) == 2
 
 
 def test_a_job_that_would_be_refused_runs(observed: EntrySite) -> None:
@@ -72,7 +53,7 @@ def test_a_bug_in_observing_harms_no_job(observed: EntrySite, monkeypatch: pytes
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(observe, "_plan", fail)
+    monkeypatch.setattr(plan, "left_out", fail)
     assert prolog.main(observed.installation.prefix) == 0
     assert (len(observed.events("hook.crashed")), os.listdir(observed.paths.view)) == (1, [])
 

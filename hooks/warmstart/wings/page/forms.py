@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from warmstart.report.summary import Summary
-from warmstart.report.wings import Form, Table
+from warmstart.report.wings import Form
 
 
-def _page(summary: Summary, sections: Sequence[Table], made: str) -> str:
+def _page(summary: Summary, made: str) -> str:
     from warmstart.wings.page.page import page
 
-    return page(summary, sections, made)
+    return page(summary, made)
 
 
 FORMS = {"html": Form("Write one HTML page instead.", _page)}

@@ -11,7 +11,6 @@ from html import escape
 from warmstart.policy.units import format_duration, format_size
 from warmstart.report.counting import counted
 from warmstart.report.summary import ColdStarts, Counted, Period, Summary, Unsettled, Uses, in_units
-from warmstart.report.wings import Table
 from warmstart.wings.page import charts
 from warmstart.wings.page.charts import Series
 
@@ -66,8 +65,8 @@ footer { margin-top: 20px; }
 """
 
 
-def page(summary: Summary, sections: Sequence[Table], made: str) -> str:
-    """Return the page. `sections` are those of wings; `made` is when, for the foot."""
+def page(summary: Summary, made: str) -> str:
+    """Return the page; `made` is when, for the foot."""
     title = escape(": ".join(filter(None, ("warmstart report", ", ".join(summary.clusters)))))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -75,7 +74,7 @@ def page(summary: Summary, sections: Sequence[Table], made: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body>"
         f'<h1>{title}</h1><p class="soft">{escape(_when(summary))}</p>'
-        f"{_tiles(summary)}{_figures(summary)}{_tables(summary)}{_sections(sections)}"
+        f"{_tiles(summary)}{_figures(summary)}{_tables(summary)}"
         f'<footer class="soft"><p>{escape(METHOD)}</p><p>Made {escape(made)}.</p></footer></body></html>\n'
     )
 
@@ -200,20 +199,6 @@ def _waits(summary: Summary) -> str:
         ("bundles, images removed", f"{summary.removed_bundles:,}, {summary.evicted_images:,}"),
     ]
     return _table("Imports and harvests", (), [(_cell(name), _numeric(value)) for name, value in rows])
-
-
-def _sections(tables: Iterable[Table]) -> str:
-    return "".join(
-        _table(
-            table.title,
-            (),
-            [
-                (_cell(what), _numeric(f"{number:,}" if isinstance(number, int) else number), _cell(of_which))
-                for what, number, of_which in table.rows
-            ],
-        )
-        for table in tables
-    )
 
 
 def _hooks(summary: Summary) -> str:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.sweep
 def week(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page of a week."""
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(page(summarize(runs(sample_log.lines(4200))), [], "2026-02-09T06:00:00Z"))
+    path.write_text(page(summarize(runs(sample_log.lines(4200))), "2026-02-09T06:00:00Z"))
     return path
 
 
@@ -57,7 +57,7 @@ def test_the_page_asks_for_nothing(server: int, tmp_path: Path) -> None:
     """Not even for what a user wrote into a name: neither as text, nor where the escaping failed."""
     name = f'"><img src="http://127.0.0.1:{server}/image"><link rel=stylesheet href="http://127.0.0.1:{server}/style">'
     run = Run("prolog", "0a", "gpu01", user=name, first="2026-02-04", last="2026-02-04", head=True, warm=[name])
-    told = page(summarize([run]), [], "now")
+    told = page(summarize([run]), "now")
     unescaped = told.replace("</body>", f"{name}</body>")
     control = unescaped.replace("Content-Security-Policy", "x")
     asked = {}

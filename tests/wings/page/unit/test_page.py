@@ -10,7 +10,6 @@ import pytest
 from tests.support import sample_log
 from warmstart.audit.runs import Harvest, ImageUse, Run, runs
 from warmstart.report.summary import Counted, summarize
-from warmstart.report.wings import Table
 from warmstart.wings.page.page import page
 
 VOID = {"meta", "wbr"}
@@ -47,7 +46,7 @@ class Checked(HTMLParser):
 @pytest.fixture(scope="module")
 def week() -> str:
     """Return the page of a week."""
-    return page(summarize(runs(sample_log.lines(500))), [], "2026-02-09T06:00:00Z")
+    return page(summarize(runs(sample_log.lines(500))), "2026-02-09T06:00:00Z")
 
 
 @pytest.mark.threat(20)
@@ -84,44 +83,33 @@ def test_names_are_text() -> None:
     run = Run("prolog", "0a", "n1", user=hostile, first="2026-01-31", last="2026-01-31", head=True)
     run.images = [ImageUse(hostile, "d", "reused", 1, 0.1, 0.0)]
     run.warm, run.cold = [hostile], {hostile: "<b>"}
-    assert Checked(page(summarize([run]), [], "now")).tags & {"script", "b"} == {"b"}  # the tiles' own
+    assert Checked(page(summarize([run]), "now")).tags & {"script", "b"} == {"b"}  # the tiles' own
 
 
 def test_what_nobody_knows_is_no_bar() -> None:
     """A profile that no job used is neither a hit nor a miss."""
     run = Run("epilog", "0b", "n1", user="alice", harvests=[Harvest("numba", 0, 0, 0, 0, 0.1, use="untouched")])
-    bars = re.findall(r'class="[ab]" x="[^"]*" y="0" width="(\d+\.\d\d)"', page(summarize([run]), [], "now"))
+    bars = re.findall(r'class="[ab]" x="[^"]*" y="0" width="(\d+\.\d\d)"', page(summarize([run]), "now"))
     assert set(bars) == {"0.00"}
 
 
 def test_whose_it_is() -> None:
     """The cluster by its name; one user is no users."""
     run = Run("prolog", "0a", "n1", cluster="hpc<1>", user="alice", first="2026-01-31", last="2026-01-31", head=True)
-    text = page(summarize([run]), [], "now")
+    text = page(summarize([run]), "now")
     for words in ("of 1 user<", "1 run on 1 node<", "<title>warmstart report: hpc&lt;1&gt;</title>"):
         assert words in text
-    assert "of 2 users" in page(summarize([run, Run("prolog", "0b", "n1", user="bob", head=True)]), [], "now")
-    assert "hpc, x" in page(summarize([Run("prolog", "0a", "n1", cluster=name) for name in ("x", "hpc")]), [], "now")
+    assert "of 2 users" in page(summarize([run, Run("prolog", "0b", "n1", user="bob", head=True)]), "now")
+    assert "hpc, x" in page(summarize([Run("prolog", "0a", "n1", cluster=name) for name in ("x", "hpc")]), "now")
 
 
 def test_nothing_to_show_is_a_page() -> None:
     """With empty tables."""
-    assert "none" in page(summarize([]), [], "now")
-
-
-def test_wings_have_sections() -> None:
-    """Their names are text, too; figures of a kind read alike."""
-    table = Table("<i>", [("<b>", 1197, "of 1200 jobs"), ("saved", "10m", "")])
-    text = page(summarize([]), [table], "now")
-    assert Checked(text).tags & {"i", "b"} == {"b"}  # the tiles' own
-    for words in ("<h2>&lt;i&gt;<", ">&lt;b&gt;<", ">1,197<", ">of 1200 jobs<", ">10m<"):
-        assert words in text
+    assert "none" in page(summarize([]), "now")
 
 
 def test_what_wings_count_is_shown() -> None:
     """Bytes in their units."""
-    text = page(
-        summarize([])._replace(of_wings=(Counted("things made: new", 3), Counted("thing bytes", 4096))), [], "now"
-    )
+    text = page(summarize([])._replace(of_wings=(Counted("things made: new", 3), Counted("thing bytes", 4096))), "now")
     for words in ("things made: new", "thing bytes", "4KiB"):
         assert words in text

@@ -1,1 +1,0 @@
-"""What enforcing the policy would bring to jobs that are only observed (docs/wings/forecast.md)."""
