@@ -8,8 +8,6 @@
                            stored.py    functions that may run as the store's owner (`store.client`)
                            places.py    where others have images, too (`images.places`)
                            end.py       what it takes down when a job is over (`run_end`)
-                           refused.py   what becomes of a job that is refused for want of an image (`entry.prolog`)
-                           importing.py what it does while an image is imported (`errands.imports`)
                            answers.py   answers for slurmctld, in place of Slurm's commands (`slurm.slurmctld`)
                            programs/    Slurm's hooks: NAME_OF.py is PREFIX/libexec/warmstart/name-of (`packaging`)
                            libexec/, enroot/, systemd/  programs, enroot's hooks, and units, as templates (`packaging`)

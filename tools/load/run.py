@@ -184,7 +184,7 @@ class Load:
     def _wave(self, wave: list[Job]) -> None:
         """Submit some jobs and see them end, but for those that Slurm holds: they end in a later wave.
 
-        Nobody lets a requeued job start earlier: a slurmd that knows it would run no prolog (docs/adr/index.md, 20).
+        Nobody lets a requeued job start earlier: a slurmd that knows it would run no prolog.
         """
         faults: set[str] = set()
         self._faults.in_wave = faults

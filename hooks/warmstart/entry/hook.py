@@ -30,7 +30,6 @@ from warmstart.record import Record, using_state
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from warmstart.runner import Refused
     from warmstart.steps.contract import Context
     from warmstart.store.client import StoreClient
 
@@ -39,12 +38,6 @@ if TYPE_CHECKING:
 
         def informed(self, policy: Policy, job: Job, store: StoreClient, deadline: Deadline) -> Job:
             """Return the job with what the wing knows of it. Raises `StoreError`."""
-
-    class RefusedPart(Protocol):
-        """`refused.py` of a wing."""
-
-        def refused(self, hook: Hook, record: Record, failure: Refused, end: Deadline) -> Refusal | None:
-            """Say what becomes of a job without its image, None to leave that to others. Raises nothing expected."""
 
 
 DRAINS = 1
@@ -100,13 +93,6 @@ class Hook(NamedTuple):
         """End the worker process of the store's owner."""
         for store in self.stores:
             store.close()
-
-
-class Refusal(NamedTuple):
-    """What a wing says of a job that its prolog refuses for want of an image."""
-
-    advice: str  # for the job, below the reason
-    is_spared: bool = False  # whether the job does not fail after all
 
 
 def informed(hook: Hook, names: Collection[str], deadline: Deadline) -> Job:

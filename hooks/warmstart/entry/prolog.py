@@ -12,13 +12,9 @@ from warmstart.audit import events
 from warmstart.entry.hook import Hook, informed, run_hook
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline
-from warmstart.lean import TYPE_CHECKING
 from warmstart.policy.match import parted
 from warmstart.record import Record, StateFull
 from warmstart.slurm.nodes import first, has_several
-
-if TYPE_CHECKING:
-    from warmstart.entry.hook import RefusedPart
 
 # The parts of a prolog share one budget, which begins with the hook: what one part takes, the next ones lack. The steps
 # leave the reserve for what comes after them: removing what failed, the verdict or undoing all, the reason of a drain.
@@ -52,7 +48,7 @@ def _prepare_run(hook: Hook, end: Deadline) -> None:
         try:
             _run(hook, record, Deadline(end.at - RESERVE_SECONDS))
         except UserError as error:
-            _refuse(hook, record, error, end)
+            _refuse(hook, record, error)
         except WarmstartError:
             _undo(hook, record, end)
             raise
@@ -80,7 +76,7 @@ def _tell(hook: Hook, error: StateFull, end: Deadline) -> None:
             raise Refused(error, "image")
         _tell_job(hook, record, f"warmstart: {error}; the job runs without warmstart")
     except UserError as refusal:
-        _refuse(hook, record, refusal, end)
+        _refuse(hook, record, refusal)
 
 
 def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
@@ -161,31 +157,15 @@ def _supersede(hook: Hook, end: Deadline) -> None:
     run_end.supersede(ending, end.within(SUPERSEDE_SECONDS), rebooted=rebooted)
 
 
-def _refuse(hook: Hook, record: Record, error: UserError, end: Deadline) -> None:
-    """Publish the job's verdict. For want of an image, wings say what becomes of the job."""
-    from warmstart.runner import Refused
-
-    advice = error.hint
-    if isinstance(error, Refused) and error.fields["step"] == "image":
-        from warmstart import wing
-
-        for module in hook.policy.parts("refused"):
-            part: RefusedPart = wing.load(module)
-            if refusal := part.refused(hook, record, error, end):
-                advice = refusal.advice
-                if refusal.is_spared:
-                    _publish_verdict(hook, record, error, advice)
-                    return
-    hook.audit.emit(events.JOB_REFUSED, error=error.as_audit())
-    _publish_verdict(hook, record, error, advice)
-
-
-def _publish_verdict(hook: Hook, record: Record, error: UserError, advice: str) -> None:
+def _refuse(hook: Hook, record: Record, error: UserError) -> None:
+    """Publish the job's verdict."""
     from warmstart import view
+
+    hook.audit.emit(events.JOB_REFUSED, error=error.as_audit())
 
     workspace, latest = hook.policy.paths.workspace, _latest(hook, record)
     record = record._replace(verdict=str(error), workspace=workspace, topics=latest.topics)
-    text = f"warmstart: {error}\n" + (f"warmstart: {advice}\n" if advice else "")
+    text = f"warmstart: {error}\n" + (f"warmstart: {error.hint}\n" if error.hint else "")
     _publish(hook, record, view.VERDICT, text)
 
 

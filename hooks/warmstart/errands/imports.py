@@ -7,16 +7,13 @@ hooks find. A process that is killed leaves its request. Runs as root, for no jo
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import suppress
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
-from warmstart import wing
 from warmstart.audit import events
 from warmstart.errand import Errands
 from warmstart.errands.loop import DONE, LATER, Apart, Outcome, Turn, Work
@@ -34,11 +31,10 @@ from warmstart.images.query import Obtained, Requester, Site, query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import Charged
-from warmstart.images.store.published import ImageProducer, RememberedFailure
+from warmstart.images.store.published import RememberedFailure
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import serves_repository
 from warmstart.session import Session
-from warmstart.slurm.facts import Access
 from warmstart.steps.image import tell
 
 HOOK = "import"  # of its events
@@ -48,45 +44,21 @@ _LONGEST_EVENTS = 4096
 OVERTIME_S = 60.0  # after its deadline the process is killed: something hangs
 
 
-class Watcher(Protocol):
-    """A wing's look at one import. Neither raises a `WarmstartError`."""
-
-    def progressed(self) -> None:
-        """Do what is to be done from time to time while the import runs."""
-
-    def ended(self) -> None:
-        """Do what is to be done when the image is there, or cannot be had."""
-
-
-class ImportingPart(Protocol):
-    """`importing.py` of a wing."""
-
-    def watching(self, policy: Policy, access: Access, image: str, cluster: str) -> AbstractContextManager[Watcher]:
-        """Watch the import of an image, a canonical reference, that a job of a cluster asked for."""
-
-
 def make(turn: Turn) -> Outcome:
     """Make one attempt at an import."""
     session = turn.session
     request = Errands(session.paths, IMPORTS).read(turn.errand, ImportRequest)
     if request is None:
         return DONE
-    access = Access(
-        session.policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), session.installation.slurm_libraries
-    )
-    parts: list[ImportingPart] = [wing.load(module) for module in session.policy.parts("importing")]
-    with ExitStack() as stack:
-        watching = [part.watching(session.policy, access, request.reference, request.cluster) for part in parts]
-        return _Import(turn, request, [stack.enter_context(watcher) for watcher in watching]).run()
+    return _Import(turn, request).run()
 
 
 class _Import:
     """One import of one request."""
 
-    def __init__(self, turn: Turn, request: ImportRequest, watchers: Sequence[Watcher]) -> None:
+    def __init__(self, turn: Turn, request: ImportRequest) -> None:
         self._session = session = turn.session
         self._errand = turn.errand
-        self._watchers = watchers
         self._request = request
         self._audit = session.audit.bind(job_id=request.job_id, cluster=request.cluster)
 
@@ -104,7 +76,6 @@ class _Import:
             if image is not None:
                 with suppress(OSError):  # then doctor warns of it for an hour
                     requests.forget_failure(self._session.paths, self._request.image)
-                self._ended()
             if image is None or image.how in MADE:
                 self._drop_others()
         except WarmstartError as error:
@@ -159,7 +130,7 @@ class _Import:
         # The run is this process's own: the epilog of the job that asked removes what its own run left.
         requester = Requester(session.node, session.run_id, request.job_id, request.cluster)
         site = Site.of(session.policy, session.paths, store, requester)
-        site = site._replace(charged=Charged(request.user, request.uid, request.account), watch=self._progress)
+        site = site._replace(charged=Charged(request.user, request.uid, request.account))
         if not request.private:
             return site
         credentials = session.policy.images.credentials
@@ -171,16 +142,8 @@ class _Import:
         importer = partial(_importer_with_login, session.policy, credentials.file, reference.registry)
         return private.site_of(site, request.private, deadline)._replace(importer=importer)
 
-    def _progress(self, _now: ImageProducer) -> None:
-        for watcher in self._watchers:
-            watcher.progressed()
-
     def _abandoned(self, problem: str) -> ImportAbandoned:
         return ImportAbandoned(image=self._request.reference, node=self._session.node, problem=problem)
-
-    def _ended(self) -> None:
-        for watcher in self._watchers:
-            watcher.ended()
 
     def _drop_others(self) -> None:
         """Drop the requests of all others who want the image: they have waited for this attempt."""
@@ -197,7 +160,6 @@ class _Import:
             or request.is_expired(session.policy.images.import_deadline)
         )
         session.failures.append(error)
-        self._ended()
         self._audit.emit(
             events.IMAGE_IMPORT_FAILED,
             image=request.reference,

@@ -74,11 +74,6 @@ class Slurmctld:
             jobs = [job for job in self._jobs([job_id], deadline) if job.job_id == job_id]
             return jobs[0] if jobs else None
 
-    def jobs(self, job_ids: list[int], deadline: Deadline) -> list[JobFacts]:
-        """Return those of the jobs that slurmctld knows. One query for all."""
-        with _problems(f"{len(job_ids)} jobs"):
-            return self._jobs(job_ids, deadline) if job_ids else []
-
     def knows_node(self, node: str, deadline: Deadline) -> bool:
         """Return whether the cluster has a node of this name."""
         with _problems(f"node {node}"):

@@ -15,7 +15,6 @@ from tests.support.entry_site import NODE, NUMBA, SCOPE, EntrySite
 from warmstart import plan, run_end, runner, view, wing
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
-from warmstart.entry.hook import Refusal
 from warmstart.host.deadline import Deadline
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.job import Job
@@ -133,34 +132,22 @@ def test_a_job_of_which_nothing_can_be_written_down_is_told(
     assert codes == [("prolog", "state-full")] * 3
 
 
-@pytest.mark.parametrize(
-    ("refusal", "advice", "fails"),
-    [
-        (None, "the import goes on: submit the job again when it is done", True),
-        (Refusal("ask the wing"), "ask the wing", True),
-        (Refusal("comes again", is_spared=True), "comes again", False),
-    ],
-)
-def test_a_wing_says_what_becomes_of_a_job_without_its_image(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, refusal: Refusal | None, advice: str, fails: bool
-) -> None:
-    """Its tasks are told in any case."""
+def test_a_job_without_its_image_is_told(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks print the reason and what to do."""
 
     def missing(*_: object, **__: object) -> None:
         raise ImageWaitExpired(image="reg.example.com/a:1", waited_s=5, producer="somebody")
 
     monkeypatch.setattr(image, "run", missing)
-    monkeypatch.setattr(Policy, "parts", lambda _, name: [f"w.{name}"])
-    part, load = SimpleNamespace(refused=lambda *_: refusal), wing.load
-    monkeypatch.setattr(wing, "load", lambda module: part if module == "w.refused" else load(module))
     entry_site.environ(SLURM_JOB_COMMENT="warmstart: image=reg.example.com/a:1")
     images = entry_site.policy.images._replace(registries=("reg.example.com",))
     entry_site.write(entry_site.policy._replace(images=images))
     record = run(entry_site)
     assert record is not None
     assert "reg.example.com/a:1 is still missing" in record.verdict
+    advice = "the import goes on: submit the job again when it is done"
     assert advice in Path(entry_site.paths.view, "7", "verdict").read_text()
-    assert len(entry_site.events("job.refused")) == fails
+    assert len(entry_site.events("job.refused")) == 1
 
 
 def test_a_job_that_asks_for_nothing_is_told_nothing(entry_site: EntrySite, unwritable: list[dict[str, str]]) -> None:

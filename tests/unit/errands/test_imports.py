@@ -7,16 +7,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
 from tests.support.entry_site import NODE, EntrySite
 from tests.support.superblocks import image
-from warmstart import wing
 from warmstart.entry import background
 from warmstart.errand import Errand, Errands
 from warmstart.errands import imports as imports_errand
@@ -32,29 +29,10 @@ from warmstart.images.reference import parse
 from warmstart.images.store import published
 from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import image_name
-from warmstart.policy import compiled
 from warmstart.policy.compiled import Credentials, PrivateRepository
 
 DIGEST = f"sha256:{'ab' * 32}"
 IMAGE = f"reg.example.com/a@{DIGEST}"
-WATCHED = f"{IMAGE} for test"
-
-
-@pytest.fixture(autouse=True)
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what a wing is told of the import that it watches."""
-    said: list[str] = []
-    watcher = SimpleNamespace(progressed=lambda: said.append("progressed"), ended=lambda: said.append("ended"))
-
-    def watching(_policy: object, _access: object, image: str, cluster: str) -> AbstractContextManager[object]:
-        said.append(f"{image} for {cluster}")
-        return nullcontext(watcher)
-
-    part = SimpleNamespace(watching=watching)
-    monkeypatch.setattr(compiled.Policy, "parts", lambda _, name: [f"w.{name}"])
-    load = wing.load
-    monkeypatch.setattr(wing, "load", lambda module: part if module == "w.importing" else load(module))
-    return said
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +97,7 @@ def fail(error: WarmstartError) -> Callable[[Flight], Obtained]:
 
 
 def test_an_import_ends_with_the_image_and_without_its_request(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, told: list[str]
+    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The audit has its beginning and its end, under the job that asked; jobs that wait may start."""
     request = ask(entry_site)
@@ -129,7 +107,6 @@ def test_an_import_ends_with_the_image_and_without_its_request(
     found = [entry_site.events(f"image.import{kind}") for kind in ("-started", "ed")]
     assert [[event["job_id"] for event in kind] for kind in found] == [[7], [7]]
     assert found[1][0]["image"] == IMAGE
-    assert told == [WATCHED, "progressed", "ended"]
 
 
 def test_the_scratch_is_the_imports_own(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,15 +158,6 @@ def test_a_failure_is_forgotten_when_the_image_is_here(entry_site: EntrySite, mo
     assert requests.submit(entry_site.paths, request._replace(asked=time.time()), 7200) == ""
     assert run(entry_site, request) == 0
     assert requests.failures(entry_site.paths) == []
-
-
-def test_a_failure_is_told_to_those_who_watch(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, told: list[str]
-) -> None:
-    """Nobody waits for an import that is over."""
-    imports(monkeypatch, fail(RegistryUnreachable(image=IMAGE, problem="refused")))
-    run(entry_site, ask(entry_site))
-    assert told == [WATCHED, "ended"]
 
 
 def test_the_last_attempt_ends_the_request(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,9 +86,9 @@ def test_a_controller_that_is_not_there(site: Site, pyslurm: str) -> None:
 
 def states(slurmctld: Slurmctld, job_ids: list[int]) -> set[str]:
     """Return the states of jobs that slurmctld knows."""
-    return {job.state for job in slurmctld.jobs(job_ids, after(30))}
+    return {job.state for job in ordered(slurmctld, job_ids)}
 
 
 def ordered(slurmctld: Slurmctld, job_ids: list[int]) -> list[JobFacts]:
-    """Return the jobs by id."""
-    return sorted(slurmctld.jobs(job_ids, after(30)))
+    """Return those of the jobs that slurmctld knows, by id."""
+    return sorted(filter(None, (slurmctld.job(job_id, after(30)) for job_id in job_ids)))

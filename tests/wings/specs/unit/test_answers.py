@@ -28,12 +28,11 @@ def test_pyslurm_of_the_running_release_is_asked_instead(tmp_path: Path) -> None
     assert not (tmp_path / "asked").exists()
 
 
-def test_pyslurm_tells_of_several_jobs_and_of_the_configuration(tmp_path: Path) -> None:
-    """Jobs that slurmctld has forgotten are left out."""
+def test_pyslurm_tells_of_the_configuration(tmp_path: Path) -> None:
+    """Settings that are in force, beside another job."""
     install(tmp_path / "libraries")
     slurmctld = controller(tmp_path, "25.11.1")
-    assert slurmctld.jobs([7, 8, 9], after(60)) == [JOB, JOB._replace(job_id=8)]
-    assert slurmctld.jobs([], after(60)) == []
+    assert slurmctld.job(8, after(60)) == JOB._replace(job_id=8)
     found = slurmctld.configuration(after(60))
     assert (found.enforced, found.scripts["Prolog"], found.scripts["Epilog"]) == (["limits"], ["/site/prolog"], [])
 
