@@ -154,7 +154,6 @@ def installed(cluster: Cluster, registry: Registry, install: Callable[[Path], No
 def site(installed: Site) -> Iterator[Site]:
     """Return the site under its usual policy; afterwards no node is drained and no job has left anything."""
     installed.write_policy()
-    (installed.var / "faults.txt").unlink(missing_ok=True)  # those of other tests do not pull the brake in this one
     before = set(installed.leftovers())  # of a test that failed: let that one fail alone
     yield installed
     cluster = installed.cluster

@@ -157,10 +157,6 @@ PROMISES = (
         ("sweeps/test_growth.py",),
     ),
     Promise(
-        "A node that blames itself again and again stops draining and switches itself off.",
-        ("unit/entry/test_brake.py",),
-    ),
-    Promise(
         "Bytes that another account, program or machine wrote are taken or refused, whatever they are, in bounded "
         "time.",
         (

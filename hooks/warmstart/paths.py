@@ -97,24 +97,9 @@ class Installation(NamedTuple):
         return f"{self.etc}/off"
 
     @property
-    def brake(self) -> str:
-        """If this file exists, hooks do nothing: the host has switched itself off (`entry.brake`)."""
-        return f"{self.var}/brake.txt"
-
-    @property
-    def faults(self) -> str:
-        """The failures of the last hour that may pull the brake."""
-        return f"{self.var}/faults.txt"
-
-    @property
     def is_off(self) -> bool:
-        """Whether an administrator, or the brake, has switched warmstart off on this host."""
-        return os.path.exists(self.off_switch) or os.path.exists(self.brake)
-
-    @property
-    def off_file(self) -> str:
-        """The file because of which warmstart is off; the brake's only if there is no other."""
-        return self.off_switch if os.path.exists(self.off_switch) else self.brake
+        """Whether an administrator has switched warmstart off on this host."""
+        return os.path.exists(self.off_switch)
 
     @property
     def compiled_policy(self) -> str:

@@ -32,7 +32,6 @@ from tests.support.superblocks import image
 from warmstart import record, request, wing
 from warmstart.audit import line
 from warmstart.doctor import installed, slurm_conf
-from warmstart.entry import brake
 from warmstart.errand import Errand
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred, spool
@@ -300,7 +299,6 @@ PARSERS: dict[str, Parser] = {
         ("store/board.py:_text",),
         (_json([*_TOPIC.whose, "text"]),),
     ),
-    "brake": Parser(_text(brake._parsed), (), ("entry/brake.py:_recent",), (b"1.5 1000 hook.crashed",)),
     "compiled-policy": Parser(
         _file(compiled.read), (), ("policy/compiled.py:read_own_json",), (compiled.encode(defaults()),)
     ),

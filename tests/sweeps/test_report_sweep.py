@@ -30,18 +30,12 @@ evaluation_interval: 5m
 tests:
   - interval: 5m
     input_series:
-      - series: warmstart_switched_off{{by="brake",instance="n1"}}
-        values: 0 0 1 1
       - series: warmstart_maintenance_last_success_timestamp_seconds{{node="n1",instance="n1"}}
         values: 0x40
       - series: warmstart_node_drains_total{{instance="n1"}}
         values: 0 0 1 1
     alert_rule_test:
-      - {{alertname: WarmstartBrake, eval_time: 5m, exp_alerts: []}}
       - {{alertname: WarmstartMaintenanceStale, eval_time: 1h, exp_alerts: []}}
-      - alertname: WarmstartBrake
-        eval_time: 15m
-        exp_alerts: [{{exp_labels: {{by: brake, instance: n1, severity: critical}}, exp_annotations: {brake}}}]
       - alertname: WarmstartNodeDrained
         eval_time: 15m
         exp_alerts: [{{exp_labels: {{instance: n1, severity: critical}}, exp_annotations: {drained}}}]
@@ -65,7 +59,7 @@ def test_a_million_lines_in_bounded_memory(tmp_path: Path) -> None:
 def test_prometheus_takes_the_alerts(tmp_path: Path) -> None:
     """They are well-formed, and fire when they have to."""
     subprocess.run(["/usr/bin/promtool", "check", "rules", str(RULES)], check=True, capture_output=True)
-    names = {"brake": "WarmstartBrake", "drained": "WarmstartNodeDrained", "stale": "WarmstartMaintenanceStale"}
+    names = {"drained": "WarmstartNodeDrained", "stale": "WarmstartMaintenanceStale"}
     told = {key: json.dumps(told_by(name)) for key, name in names.items()}
     (tmp_path / "test.yml").write_text(ALERTS.format(rules=RULES, **told))
     done = subprocess.run(

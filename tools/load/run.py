@@ -153,7 +153,7 @@ class Load:
         told = sorted([*lines, *printed], key=lambda line: str(line["ts"]))
         gaps = story.gaps(seen, told, self._ended.values(), self._faults.off)
         drained = [f"drained: {node}" for node in self.cluster.drained()]
-        drained += [f"{line['event']}: {line}" for line in lines if line["event"] in ("node.drained", "node.braked")]
+        drained += [f"{line['event']}: {line}" for line in lines if line["event"] == "node.drained"]
         judged += [
             Judged("hooks that Slurm started have their story in the audit, or in syslog", len(seen), gaps),
             Judged("nodes were neither drained nor switched off", len(self.cluster.nodes), drained),

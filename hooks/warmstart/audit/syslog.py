@@ -57,7 +57,7 @@ class Syslog:
 def level(fields: Line) -> Level:
     """Return an event's level: error for faults of the node, warning for other failures, else info."""
     error = fields.get("error")
-    if fields.get("event") in ("node.drained", "node.braked"):
+    if fields.get("event") == "node.drained":
         return "error"
     if isinstance(error, dict):
         return "error" if error.get("kind") == "node" else "warning"

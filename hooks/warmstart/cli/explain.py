@@ -81,7 +81,7 @@ def _is_history_needed(run: Run) -> bool:
 def _say_nothing(installation: Installation, sources: Sequence[str], job: int) -> None:
     warn(f"nothing is known of job {job}")
     if not sources and installation.is_off:
-        warn(f"switched off on this host by {installation.off_file}: hooks note nothing of jobs")
+        warn(f"switched off on this host by {installation.off_switch}: hooks note nothing of jobs")
     if not sources and os.geteuid() != 0:
         warn(
             "of your own jobs ask on a node of the job while it runs, and from a minute after its end on a host with "

@@ -38,16 +38,13 @@ def maintain(installation: Installation, only: str | None, of_store: bool, as_js
     With --store: removes files of publishers that died, merges bundles, removes bundles that the policy lets expire,
     verifies a thirtieth of all bundles, and evicts images down to images.keep.
 
-    While the file `off` exists beside the policy, or the host has switched itself off, it only writes metrics.
+    While the file `off` exists beside the policy, it only writes metrics.
 
-    Exit status: 0 all done; 1 a part failed, the host has switched itself off, or another maintenance run is active;
-    2 not root, or no policy.
+    Exit status: 0 all done; 1 a part failed, or another maintenance run is active; 2 not root, or no policy.
     """
     if installation.is_off:
-        warn(f"switched off by {installation.off_file}")
+        warn(f"switched off by {installation.off_switch}")
         _write_metrics(installation)
-        if installation.off_file == installation.brake:
-            raise click.exceptions.Exit(PARTLY)
         return
     be_idle()
     if of_store:

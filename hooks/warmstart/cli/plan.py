@@ -85,7 +85,7 @@ def plan(
     if as_json:
         show_json({**shown, "off": off, "policy": _origin(policy)})
     else:
-        _print(shown, policy, installation.off_file if off else "")
+        _print(shown, policy, installation.off_switch if off else "")
     if shown["verdict"]:
         raise click.exceptions.Exit(REFUSED)
 

@@ -243,7 +243,7 @@ def show(installation: Installation, as_json: bool) -> None:
 
 def _print(installation: Installation, current: CurrentPolicy, since: str | None) -> None:
     if installation.is_off:
-        warn(f"switched off by {installation.off_file}: hooks do nothing until it is removed")
+        warn(f"switched off by {installation.off_switch}: hooks do nothing until it is removed")
     say(f"{current.origin}: {_state(current, since)}")
     if current.problem:
         warn(str(current.problem))

@@ -72,13 +72,8 @@ def compiled_form(installation: Installation) -> Iterator[Finding]:
 
 
 def switch(installation: Installation) -> Iterator[Finding]:
-    """Check for the file `off`, which is easily forgotten, and for the brake, which nobody asked for."""
-    if os.path.exists(installation.brake):
-        with open(installation.brake, encoding="utf-8", errors="replace") as file:
-            found = file.read(4096).partition("\n")[0]
-        change = f"find the cause (warmstart audit --event node.drained, hook.crashed); then rm {installation.brake}"
-        yield Finding(CRITICAL, found, change)
-    elif installation.is_off:
+    """Check for the file `off`, which is easily forgotten."""
+    if installation.is_off:
         age = time.time() - os.stat(installation.off_switch).st_mtime
         found = f"{installation.off_switch} has existed for {format_duration(age)}: hooks do nothing"
         yield Finding(WRONG, found, f"when the reason is gone: rm {installation.off_switch}")

@@ -3,7 +3,6 @@
 | what happened             | exit status | node   |
 |---------------------------|-------------|--------|
 | a `NodeError`             | 1           | drains |
-| … that pulls the brake    | 0           | fine   |
 | … of an observed job      | 0           | fine   |
 | any other expected error  | 0           | fine   |
 | a bug                     | 0           | fine   |
@@ -130,7 +129,7 @@ def run_hook(name: str, prefix: str, work: Callable[[Hook], WarmstartError | Non
         return _audited(name, installation, job, work)
     except NodeError as error:  # before there was a journal
         _say(f"{error} ({error.hint})")
-        return 0 if _is_observed(installation, None, job) or _brake(installation, None, error) else DRAINS
+        return 0 if _is_observed(installation, None, job) or installation.is_off else DRAINS
     except WarmstartError as error:
         _say(f"{error} ({error.hint})")
         return 0
@@ -213,9 +212,10 @@ def _run(  # noqa: PLR0917 - the hook's run, and what it does
         if _is_observed(installation, policy, job):
             journal.emit(events.DRAIN_OBSERVED, error=error.as_audit())
             return error, 0
-        if not _brake(installation, journal, error):
-            _drain_node(policy, job, journal, error)
-        return error, 0 if installation.is_off else DRAINS
+        if installation.is_off:  # since this hook began
+            return error, 0
+        _drain_node(policy, job, journal, error)
+        return error, DRAINS
     except WarmstartError as error:
         if not isinstance(error, PolicyError):  # that has an event of its own
             journal.emit(events.STEP_FAILED, step=name, error=error.as_audit())
@@ -224,7 +224,6 @@ def _run(  # noqa: PLR0917 - the hook's run, and what it does
     except Exception as error:  # noqa: BLE001 - a bug: audited, never a drain
         journal.emit(events.HOOK_CRASHED, traceback=_traceback())
         print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
-        _brake(installation, journal, error)
         return error, 0
     finally:
         if policy is None:
@@ -255,21 +254,6 @@ def _policy(installation: Installation, journal: Journal) -> Policy:
     for problem in trust.problems(current.policy, installation.enforcement):
         journal.emit(events.TRUST_UNPROVEN, error=problem.as_audit())
     return current.policy
-
-
-def _brake(installation: Installation, journal: Journal | None, error: BaseException) -> bool:
-    """Count a failure; return whether the host has switched itself off, now or meanwhile, and so does not drain."""
-    from warmstart.entry import brake
-
-    if faults := brake.pull(installation, error, os.environ.get("SLURM_JOB_UID", "")):
-        if journal is not None:
-            journal.emit(events.NODE_BRAKED, faults=faults, file=installation.brake)
-        print(  # noqa: T201 - slurmd logs it if the hook fails
-            f"warmstart: switched itself off after {len(faults)} faults within an hour; to switch it on again: "
-            f"rm {installation.brake}",
-            file=sys.stderr,
-        )
-    return installation.is_off
 
 
 def _drain_node(policy: Policy | None, job: Job, journal: Journal, error: NodeError) -> None:

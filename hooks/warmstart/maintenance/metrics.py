@@ -154,9 +154,9 @@ def _of_host(installation: Installation, current: CurrentPolicy) -> Iterator[Met
     yield GaugeMetricFamily(
         "warmstart_policy_valid", "Whether the policy's files are good: 1, or 0.", value=int(current.problem is None)
     )
-    switches = {"admin": installation.off_switch, "brake": installation.brake}
-    off = {by: int(os.path.exists(path)) for by, path in switches.items()}
-    yield _gauge("warmstart_switched_off", "Whether warmstart is off on this host, and by whom.", "by", off)
+    yield GaugeMetricFamily(
+        "warmstart_switched_off", "Whether warmstart is off on this host: 1, or 0.", value=int(installation.is_off)
+    )
     nodes = {node: installation.node(node) for node in installation.nodes()}
     successes = {node: at for node, paths in nodes.items() if (at := _modified(paths.maintained))}
     name = "warmstart_maintenance_last_success_timestamp_seconds"

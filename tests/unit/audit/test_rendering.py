@@ -27,7 +27,7 @@ class Taken:
 def test_a_line_is_written_at_its_level() -> None:
     """As syslog and the console have it."""
     taken = Taken()
-    for event in ("hook.started", "step.failed", "node.braked"):
+    for event in ("hook.started", "step.failed", "node.drained"):
         write({"event": event}, taken)
     assert taken.levels == ["info", "warning", "error"]
 

@@ -71,7 +71,7 @@ def test_a_service_that_does_not_read_delays_nothing(
         ({"event": "hook.crashed"}, "warning"),
         ({"event": "job.refused", "error": {"kind": "user"}}, "warning"),
         ({"event": "step.failed", "error": {"kind": "node"}}, "error"),
-        ({"event": "node.braked"}, "error"),
+        ({"event": "node.drained"}, "error"),
     ],
 )
 def test_the_level_says_what_an_operator_must_see(line: dict[str, object], expected: str) -> None:

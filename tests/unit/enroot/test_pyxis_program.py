@@ -96,14 +96,12 @@ def test_other_images_are_left_to_python(place: Path, uri: str) -> None:
     assert run(place, "get", uri) == f"python get {uri}"
 
 
-@pytest.mark.parametrize("case", ["off", "brake", "gone", "another job", "no job", "a forged job", "no view of ours"])
+@pytest.mark.parametrize("case", ["off", "gone", "another job", "no job", "a forged job", "no view of ours"])
 def test_without_a_view_or_an_image_python_decides(place: Path, case: str) -> None:
     """It says what is wrong, or imports."""
     job = {"another job": "8", "no job": "", "a forged job": "../view/7"}.get(case, "7")
     if case == "off":
         (place / "etc/off").touch()
-    elif case == "brake":
-        (place / "brake.txt").touch()
     elif case == "gone":
         (place / "0.sqsh").unlink()
     elif case == "no view of ours":

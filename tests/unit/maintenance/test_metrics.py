@@ -96,16 +96,16 @@ def test_kept_counters_that_are_damaged_begin_anew(host: Host) -> None:
 def test_what_a_host_is_like(host: Host) -> None:
     """Policy, switches, what waits on its nodes, and when maintenance succeeded."""
     found = host.write()
-    assert (found["warmstart_policy_valid"], found["warmstart_switched_off brake"]) == (1, 0)
+    assert (found["warmstart_policy_valid"], found["warmstart_switched_off"]) == (1, 0)
     assert f"warmstart_maintenance_last_success_timestamp_seconds {NODE}" not in found
     Path(host.site.paths.maintained).touch()
     os.utime(host.site.paths.maintained, (1000, 1000))
-    Path(host.site.installation.brake).touch()
+    Path(host.site.installation.off_switch).touch()
     spooled = Path(host.site.paths.spool, "00000001769851800250.2001.7.0a1b2c3d.numba")
     spooled.mkdir(parents=True)
     (spooled / "bundle.sqsh").write_bytes(b"x" * 70)
     found = host.write(problem=True)
-    assert (found["warmstart_policy_valid"], found["warmstart_switched_off brake"]) == (0, 1)
+    assert (found["warmstart_policy_valid"], found["warmstart_switched_off"]) == (0, 1)
     assert found[f"warmstart_maintenance_last_success_timestamp_seconds {NODE}"] == 1000
     assert (found[f"warmstart_spooled_bundles {NODE}"], found[f"warmstart_spool_bytes {NODE}"]) == (1, 70)
     assert found[f"warmstart_deferred_harvests {NODE}"] == 0

@@ -31,7 +31,7 @@ def prefetch(installation: Installation, of_policy: bool, of_jobs: bool, as_json
     store cannot be read.
     """
     if installation.is_off:
-        warn(f"switched off by {installation.off_file}")
+        warn(f"switched off by {installation.off_switch}")
         return
     with changed(installation) as store:
         chosen, refused, problem = work.wanted(

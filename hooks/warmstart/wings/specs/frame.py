@@ -33,11 +33,6 @@ class Controller(Installation):
     """Paths of slurmctld's hooks on the controller: the same policy, and a directory owned by SlurmUser."""
 
     @property
-    def is_off(self) -> bool:
-        """Whether an administrator has switched warmstart off. The brake is only for the nodes of a host."""
-        return os.path.exists(self.off_switch)
-
-    @property
     def own(self) -> str:
         """SlurmUser's directory, 0700, created by an administrator. Without it each hook compiles the policy.
 
