@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import signal
-import socket
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -42,7 +41,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import ROOT
 from warmstart.images import credentials, reference, squashfs
-from warmstart.images.importers import egress, image_config, layer_reader, manifest
+from warmstart.images.importers import image_config, layer_reader, manifest
 from warmstart.images.imports import requests
 from warmstart.images.store import layout, published
 from warmstart.job import from_environment
@@ -174,16 +173,6 @@ def _message(data: bytes) -> object:
         return worker._receive(reader, None)
     finally:
         os.close(reader)
-
-
-def _head(data: bytes) -> object:
-    """Read the head of a request to an import's proxy from a socket, and parse it."""
-    one, other = socket.socketpair()
-    with one, other:
-        other.sendall(data[:60_000])
-        other.shutdown(socket.SHUT_WR)
-        head, _ = egress._read_head(one)
-        return egress.parse(head)
 
 
 def _store_file(folder: str, read: Callable[[str], object]) -> Callable[[bytes], object]:
@@ -458,12 +447,6 @@ PARSERS: dict[str, Parser] = {
         (),
         ("images/store/published.py:producer_of",),
         (_json(_PRODUCER),),
-    ),
-    "proxy-request": Parser(
-        _head,
-        (egress.NotUnderstood, ValueError),
-        ("images/importers/egress.py:parse",),
-        (b"CONNECT reg.example.com:443 HTTP/1.1\r\nHost: reg\r\n\r\n", b"GET http://a/b?c HTTP/1.0\r\n\r\n"),
     ),
     "proposal": Parser(_text(_proposal), _REFUSED, ("store/meeting.py:_read",), (_json(_PROPOSAL._asdict()),)),
     "record": Parser(partial(record.decode, "x"), _REFUSED, ("record.py:decode",), (record.encode(a_record()),)),

@@ -83,7 +83,7 @@ def move(place: Place, known: Known) -> str:
         (MANIFEST, Answer(200, PAGE)),
         (r"GET .*", Answer(200, PAGE)),
         (MANIFEST, Answer(200, b"{}", JSON)),
-        (MANIFEST, Answer(307, headers=(("Location", "http://169.254.169.254/latest/"),))),
+        (MANIFEST, Answer(307, headers=(("Location", "http://127.0.0.1:1/"),))),
         (MANIFEST, Answer(418)),
         (r"GET /v2/", Answer(404, PAGE)),
         (r"GET /v2/", Answer(403, PAGE)),
@@ -91,7 +91,7 @@ def move(place: Place, known: Known) -> str:
     ids=["page", "page-everywhere", "no-manifest", "redirect", "teapot", "no-registry", "fenced-off"],
 )
 def test_nonsense_leaves_the_last_image(place: Place, known: Known, asked: str, answer: Answer) -> None:
-    """A maintenance page, a redirect to where nobody may go, a proxy that knows no registry: nothing new is known."""
+    """A maintenance page, a redirect to where nobody answers, a proxy that knows no registry: nothing new is known."""
     with known.relay.saying({asked: answer}):
         image = making.obtain(known.reference, known.site, after(60))
     assert (image.digest, image.how) == (known.digest, "stale")
@@ -136,7 +136,7 @@ def test_a_clear_answer_is_believed(known: Known, answer: Answer, error: type[Wa
         (BLOBS, Answer(200, b"x" * 100, ())),
         (BLOBS, Answer(404, b'{"errors": [{"code": "BLOB_UNKNOWN", "message": "blob unknown"}]}', JSON)),
         (BLOBS, Answer(403, DENIED, JSON)),
-        (BLOBS, Answer(307, headers=(("Location", "http://169.254.169.254/x"),))),
+        (BLOBS, Answer(307, headers=(("Location", "http://127.0.0.1:1/"),))),
     ],
     ids=["corrupt", "missing", "forbidden", "redirect"],
 )

@@ -1,6 +1,6 @@
 """Attacks of a registry on a node that imports from it, each of which fails (docs/threats.md, rows 11, 12, 15).
 
-Layers that expand beyond an import's caps, and redirects to the node itself, its links and its site.
+Layers that expand beyond an import's caps, links, and what takes over a parser.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,9 +25,8 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity, become
 from warmstart.images import notes, scratch
-from warmstart.images.importers import flatten
-from warmstart.images.importers.base import ImageNotFound, Importer, RedirectRefused, RegistryUnreachable
-from warmstart.images.importers.egress import Reach
+from warmstart.images.importers import base, flatten
+from warmstart.images.importers.base import ImageNotFound, Importer
 from warmstart.images.importers.enroot import Enroot
 from warmstart.images.importers.oci import Oci
 from warmstart.images.imports import making
@@ -43,7 +42,6 @@ ZEROS = 50 << 20
 FILES = 1000
 METADATA = "http://169.254.169.254/latest/meta-data/"
 IMPORTERS = ("oci", "enroot")
-NOWHERE = Reach()
 
 
 class Bombs(NamedTuple):
@@ -101,11 +99,11 @@ class AloneEnroot(Enroot):
         return reference.digest or super().resolve(reference, scratch, deadline)
 
 
-def importer(place: Place, kind: str, identity: Identity, registry: str, reach: Reach = NOWHERE) -> Importer:
+def importer(place: Place, kind: str, identity: Identity, registry: str) -> Importer:
     """Return each importer in turn, for a registry without TLS."""
     if kind == "oci":
-        return Oci(identity, (registry,), reach=reach)
-    return AloneEnroot(identity, (registry,), str(place.base / "enroot" / "enroot"), reach=reach)
+        return Oci(identity, (registry,))
+    return AloneEnroot(identity, (registry,), str(place.base / "enroot" / "enroot"))
 
 
 @pytest.fixture
@@ -232,43 +230,8 @@ def own_address() -> str:
     return subprocess.run(["hostname", "-I"], check=True, capture_output=True, text=True).stdout.split()[0]
 
 
-# Go asks no proxy for these: it meets the loopback of its own namespace, where nobody answers.
-LOOPBACK = ("http://127.0.0.1:{port}/", "http://localhost:{port}/", "http://[::ffff:127.0.0.1]:{port}/")
-ELSEWHERE = ("http://{own}:{port}/", METADATA, "https://169.254.169.254/")
-NAMES = {"oci": "team/tool:1", "enroot": f"team/tool@sha256:{'ab' * 32}"}
-
-
-@pytest.mark.threat(11)
-@pytest.mark.parametrize("goal", [*LOOPBACK, *ELSEWHERE])
-@pytest.mark.parametrize("kind", IMPORTERS)
-def test_a_redirect_into_the_site_leads_nowhere(place: Place, site: Site, kind: str, goal: str, tmp_path: Path) -> None:
-    """The node's own services, the site's, and a cloud's metadata get no request, whoever follows the redirect."""
-    seen = tmp_path / "seen"
-    refusal = RegistryUnreachable if kind == "oci" and goal in LOOPBACK else RedirectRefused
-    with stub(f"seen={seen}") as port, stub(f"to={goal.format(port=port, own=own_address())}") as evil:
-        registry = f"127.0.0.1:{evil}"
-        made = importer(place, kind, place.identity(IMPORT), registry)
-        with pytest.raises(refusal):
-            making.obtain(parse(f"{registry}/{NAMES[kind]}"), site._replace(importer=lambda: made), after(20))
-    assert not seen.exists()
-    nothing_left(place, site)
-
-
-@pytest.mark.parametrize("kind", IMPORTERS)
-def test_a_host_that_the_policy_names_is_reached(place: Place, site: Site, kind: str, tmp_path: Path) -> None:
-    """A redirect to the site's own storage, which images.hosts lists, is followed."""
-    seen = tmp_path / "seen"
-    own = own_address()
-    with stub(f"seen={seen}") as port, stub(f"to=http://{own}:{port}/moved") as registry_port:
-        registry = f"127.0.0.1:{registry_port}"
-        made = importer(place, kind, place.identity(IMPORT), registry, Reach((f"{own}:{port}",)))
-        with suppress(WarmstartError):  # it is no manifest; the stand-in for enroot finds no layers in it
-            making.obtain(parse(f"{registry}/{NAMES[kind]}"), site._replace(importer=lambda: made), after(20))
-    assert "/moved" in seen.read_text()
-
-
-def test_a_registry_with_tls_is_reached_through_a_tunnel(place: Place, site: Site, tmp_path: Path) -> None:
-    """At an address that is allowed only because it is the registry's own."""
+def test_a_registry_with_tls_is_reached(place: Place, site: Site, tmp_path: Path) -> None:
+    """At an address of the site."""
     certificate = tmp_path / "certificate.pem"
     argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=registry"]
     subprocess.run([*argv, "-keyout", certificate, "-out", tmp_path / "c"], check=True, capture_output=True)
@@ -280,24 +243,20 @@ def test_a_registry_with_tls_is_reached_through_a_tunnel(place: Place, site: Sit
             making.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
 
 
-@pytest.mark.threat(11)
-def test_an_import_sees_no_network_but_its_egress(place: Place) -> None:
-    """A compromised skopeo finds an empty loopback, no route to any address, and no other process."""
-    from warmstart.images.importers import base
-
+@pytest.mark.threat(11, 35)
+@pytest.mark.parametrize("network", [False, True])
+def test_what_parses_layers_has_no_network(place: Place, *, network: bool) -> None:
+    """A compromised parser reaches nobody, and sees no other process; what asks the registry has the node's network."""
     with stub("seen=/dev/null") as port:
         script = (
             f"for host in 127.0.0.1 {own_address()}; do"
-            f" (exec 3<>/dev/tcp/$host/{port}) 2>/dev/null && echo reached $host; done;"
-            " ls /proc | grep -c '^[0-9]'; (exec 3<>/dev/tcp/127.0.0.1/3128) && echo egress"
+            f" (exec 3<>/dev/tcp/$host/{port}) 2>/dev/null && echo reached; done; ls /proc | grep -c '^[0-9]'"
         )
-        with scratch.opened(
-            str(place.base / "workspace"), "n1", "r1", place.identity(IMPORT), CAPS
-        ) as work:  # fmt: skip
+        with scratch.opened(str(place.base / "workspace"), "n1", "r1", place.identity(IMPORT), CAPS) as work:
             ended = base.run(
                 ["/bin/bash", "-c", script], reference=parse("reg.io/a"), scratch=work, deadline=after(20),
-                identity=place.identity(IMPORT), env={"PATH": "/usr/bin:/bin"}, reach=NOWHERE,
+                identity=place.identity(IMPORT), env={"PATH": "/usr/bin:/bin"}, network=network,
             )  # fmt: skip
-    lines = ended.stdout.decode().split()
-    assert lines[1:] == ["egress"]
-    assert int(lines[0]) <= 6
+    *reached, processes_seen = ended.stdout.decode().split()
+    assert reached == ["reached", "reached"] * network
+    assert int(processes_seen) <= 6

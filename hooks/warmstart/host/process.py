@@ -148,7 +148,7 @@ def run_alone(
     identity: Identity,
     env: Mapping[str, str],
     cwd: str,
-    namespace: int | None = None,
+    network: bool = False,
     mounts: int | None = None,
     keep: Sequence[int] = (),
     capabilities: Sequence[str] = (),
@@ -161,23 +161,21 @@ def run_alone(
     stays as the first process of the PID namespace, as root, because a change of uid would clear the death signal that
     `unshare --kill-child` sets.
 
-    `namespace` is the descriptor of a network namespace to run in (`host.netns`); without one there is no network.
-    `mounts` is that of a mount namespace to start from (`host.namespaces`); without one it is ours.
+    `network` is whether it has the node's network; otherwise it has none. `mounts` is the descriptor of a mount
+    namespace to start from (`host.namespaces`); without one it is ours.
     `capabilities` (names as in setpriv(1)) are those that the program may gain from the file capabilities of what it
     executes; without any, it runs with no_new_privs. `real_uid` is the program's real uid, by default `identity`'s.
     With another's, no process of `identity` can trace the program (`identity.become`).
     """
     gains = () if capabilities else ("--no-new-privs",)
     bounds = ",".join(["-all", *(f"+{name}" for name in capabilities)])
-    entered = {"--net": namespace, "--mount": mounts}
-    joined = [f"{option}=/proc/self/fd/{fd}" for option, fd in entered.items() if fd is not None]
     return run(
         [
             # If only the hook is killed, its child dies, too. The death signal survives the exec: the uid stays root.
             SETPRIV, "--pdeathsig=KILL", "--",
-            *((NSENTER, *joined, "--") if joined else ()),
+            *(() if mounts is None else (NSENTER, f"--mount=/proc/self/fd/{mounts}", "--")),
             UNSHARE, "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--ipc",
-            *(("--net",) if namespace is None else ()),
+            *(() if network else ("--net",)),
             # A change of the mount namespace loses the working directory.
             "--", "/bin/sh", "-c", 'cd "$0" || exit; "$@"; exit $?', cwd,
             SETPRIV, f"--ruid={identity.uid if real_uid is None else real_uid}", f"--euid={identity.uid}",
@@ -186,7 +184,7 @@ def run_alone(
         ],
         deadline=deadline,
         env=env,
-        keep=[*keep, *(fd for fd in entered.values() if fd is not None)],
+        keep=keep if mounts is None else [*keep, mounts],
         watch=watch,
     )  # fmt: skip
 

@@ -97,7 +97,6 @@ class Images(NamedTuple):
     credentials: Credentials | None
     max_size: int  # bytes
     max_files: int
-    hosts: tuple[str, ...]
     proxy: str | None
     import_deadline: int  # seconds
     parallel: int

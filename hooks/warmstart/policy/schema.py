@@ -47,8 +47,6 @@ _PORT = r"(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|
 _HOST = rf"{_DNS_LABEL}(\.{_DNS_LABEL})*(:{_PORT})?"
 _PART = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
 REGISTRY = rf"(?=localhost$|.*[.:])(?!(index|registry-1)\.docker\.io$)(?=.{{1,259}}$){_HOST}"
-# A host that a registry may redirect an import to; `*.` stands for one or more labels.
-DESTINATION = rf"(?=.{{1,259}}$)(\*\.)?{_HOST}"
 PROXY = rf"(?=.{{1,259}}$){_DNS_LABEL}(\.{_DNS_LABEL})*:{_PORT}"
 REFERENCE = (
     rf"(?=.{{1,264}}$)docker://({_HOST}/)?{_PART}(/{_PART})*"
@@ -97,11 +95,6 @@ Registry = Annotated[
     str,
     matching(REGISTRY, "a registry: HOST or HOST:PORT in lower case, Docker Hub as docker.io"),
     in_schema("`HOST` or `HOST:PORT`", REGISTRY),
-]
-Destination = Annotated[
-    str,
-    matching(DESTINATION, "a host: HOST, HOST:PORT or *.DOMAIN in lower case"),
-    in_schema("`HOST`, `HOST:PORT` or `*.DOMAIN`", DESTINATION),
 ]
 Proxy = Annotated[str, matching(PROXY, "a proxy: HOST:PORT in lower case"), in_schema("`HOST:PORT`", PROXY)]
 Reference = Annotated[
@@ -309,11 +302,6 @@ class Images(Section):
     )
     insecure: list[Registry] = key(
         [], "Those of `registries` that are reached over plain http. For test registries only."
-    )
-    hosts: list[Destination] = key(
-        [],
-        "Other hosts of the site that a registry may redirect an import to: mirrors, token services, storage "
-        "([where imports may go](images.md#where-imports-may-go)). Without a port, 80 and 443.",
     )
     proxy: Proxy | None = key(None, "The site's HTTP proxy, for imports. Hooks inherit no proxy variables.")
     max_size: Size = key(

@@ -105,7 +105,7 @@ def test_show_writes_values_as_the_policy_does(site: Installation) -> None:
     """With units, and no Python."""
     shown = dict(line.split(None, 1) for line in run(site, "policy", "show").stdout.splitlines()[1:])
     assert (shown["images.wait:"], shown["images.keep.high:"], shown["seed.max_fetch:"]) == ("4m", "85%", "1GiB")
-    assert (shown["images.hosts:"], shown["harvest.only_successful:"]) == ("-", "no")
+    assert (shown["images.insecure:"], shown["harvest.only_successful:"]) == ("-", "no")
 
 
 SLURM_CONF = """\

@@ -40,7 +40,7 @@ def full(root: Path) -> Policy:
     policy = a_policy(root)
     match = (Condition("user", ("a*", "b")),)
     repository = PrivateRepository("team", "reg.io/team/*", match)
-    images = policy.images._replace(credentials=Credentials("/etc/c", (repository,)), hosts=("h",))
+    images = policy.images._replace(credentials=Credentials("/etc/c", (repository,)), insecure=("h",))
     rule = Rule(
         "r", "policy.yaml:3", match, ("reg.io/a",), ("numba",), "account", (User("a", 1000),), {"A": "1"},
         ("A",), own={"key": {"numbers": [1, 2]}},

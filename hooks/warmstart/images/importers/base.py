@@ -3,8 +3,8 @@
 An importer gets parsed fields, never a user's text, and a scratch directory of its own account. It leaves one squashfs
 there and is not trusted: the producer claims and verifies the result.
 
-Programs that root starts run as the import account, in namespaces of their own, and reach the network only through the
-proxy of `egress`. In a user's own import they are plain processes of that user.
+Programs that root starts run as the import account, in namespaces of their own; those that ask no registry have no
+network. In a user's own import they are plain processes of that user.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, ProgramNotStarted
 from warmstart.host.namespaces import Arrangement
-from warmstart.images.importers import egress
-from warmstart.images.importers.egress import Destinations, Reach
 from warmstart.images.layers import LayerPlace
-from warmstart.images.reference import Reference
+from warmstart.images.reference import DOCKER_HUB, Reference
 from warmstart.images.scratch import LAYOUT, PREFIX, Exceeded, ImageTooLarge, Scratch, Watch
 
 PRLIMIT = "/usr/bin/prlimit"
@@ -85,14 +83,6 @@ class RegistryNotEncrypted(RegistryUnreachable):
     hint = "give it a certificate; where its network is trusted the administrators may name it in images.insecure"
 
 
-class ProxyUnreachable(RegistryUnreachable):
-    """The proxy through which the policy has imports reach registries does not answer."""
-
-    code = "proxy-unreachable"
-    template = "image {image}: the way to its registry is closed ({problem})"
-    hint = "the administrators should look at the proxy that images.proxy names, or at the policy"
-
-
 class RegistryAnswerUnusable(StoreError):
     """The registry answers with something else than an image, or with a part of one only."""
 
@@ -107,14 +97,6 @@ class ImageNotForMachine(UserError):
     code = "image-not-for-machine"
     template = "image {image} exists, but not for this node's CPU ({machine})"
     hint = "use an image that is built for this CPU, or nodes of another kind"
-
-
-class RedirectRefused(StoreError):
-    """A registry redirected the import to a destination that imports may not reach."""
-
-    code = "redirect-refused"
-    template = "image {image}: {problem}"
-    hint = "if that host is the site's own (a mirror, a token service, storage), name it in images.hosts"
 
 
 class ImportFailed(StoreError):
@@ -185,17 +167,16 @@ def run(
     deadline: Deadline,
     identity: Identity,
     env: Mapping[str, str],
-    reach: Reach | None = None,
+    network: bool = False,
     capabilities: Sequence[str] = (),
     look: Callable[[], None] | None = None,
     cpu_s: int = 0,
 ) -> process.CompletedProgram:
-    """Run a program of an importer in its scratch, without network or, with `reach`, behind the proxy of `egress`.
+    """Run a program of an importer in its scratch, without network unless it is to have the node's.
 
     It sees no other import's scratch. `look` is called at least once a second while the program runs; an exception
     from it kills the program. `cpu_s` is the most CPU time that it may take, 0 for any. Raises `ImageTooLarge`,
-    `RedirectRefused` if the program failed after a refused connection, `ImageMalformed` if it took too much CPU time,
-    and `ImportFailed` if it is not installed.
+    `ImageMalformed` if it took too much CPU time, and `ImportFailed` if it is not installed.
     """
     watch = None if scratch.is_loop_filesystem else Watch(scratch.fd, scratch.caps)
     watches = [each for each in (watch, look) if each is not None]
@@ -207,11 +188,10 @@ def run(
             completed = common(env=env)
         else:
             with _mounts(scratch, identity) as mounts:
-                alone = partial(
-                    process.run_alone, *common.args, **common.keywords,
-                    identity=identity, capabilities=capabilities, mounts=mounts,
+                completed = process.run_alone(
+                    *common.args, **common.keywords, env=env,
+                    identity=identity, capabilities=capabilities, mounts=mounts, network=network,
                 )  # fmt: skip
-                completed = alone(env=env) if reach is None else _with_egress(alone, env, identity, reference, reach)
         if watch is not None:
             watch.look()  # counts what was written since the last check
     except Exceeded as error:
@@ -235,6 +215,22 @@ def _cpu_of_children() -> float:
     """Return the CPU time of all programs that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
+
+
+def host_of(reference: Reference) -> str:
+    """Return HOST or HOST:PORT of the server of an image's registry."""
+    return "registry-1.docker.io" if reference.registry == DOCKER_HUB else reference.registry
+
+
+def through(proxy: str | None) -> dict[str, str]:
+    """Return the variables by which programs use the site's proxy, HOST:PORT; none without one.
+
+    They do not use it for the loopback.
+    """
+    if not proxy:
+        return {}
+    url = f"http://{proxy}"
+    return {"http_proxy": url, "https_proxy": url, "all_proxy": url, "no_proxy": "localhost,127.0.0.0/8,::1"}
 
 
 def every_second(action: Callable[[], None]) -> Callable[[], None]:
@@ -275,20 +271,6 @@ def _mounts(scratch: Scratch, identity: Identity) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def _with_egress(
-    start: Callable[..., process.CompletedProgram],
-    env: Mapping[str, str],
-    identity: Identity,
-    reference: Reference,
-    reach: Reach,
-) -> process.CompletedProgram:
-    with egress.opened(identity, Destinations.of(reference, reach)) as way:
-        completed = start(env={**env, **way.environment}, namespace=way.namespace)
-        if completed.status != 0 and (problem := way.refused()):
-            raise RedirectRefused(image=reference.canonical(), problem=problem)
-        return completed
 
 
 def with_retries(attempt: Callable[[], _T], deadline: Deadline) -> _T:

@@ -27,17 +27,17 @@ from warmstart.images.importers.base import (
     ImageNotFound,
     ImportFailed,
     Progress,
-    ProxyUnreachable,
     RegistryCertificateInvalid,
     RegistryNotEncrypted,
     RegistryUnreachable,
     Report,
     every_second,
+    host_of,
     run,
+    through,
     unreported,
     with_retries,
 )
-from warmstart.images.importers.egress import Reach, host_of
 from warmstart.images.layers import LayerPlace
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Scratch
@@ -62,12 +62,11 @@ _LATER = frozenset({408, 429, *range(500, 600)})
 _OUTAGES = frozenset({5, 6, 7, 16, 18, 28, 35, 52, 55, 56, 92})
 _CERTIFICATES = frozenset({51, 60})
 _TLS, _NO_TLS = 35, "wrong version number"  # OpenSSL of an answer in plain HTTP
-_RECEIVED, _NO_TUNNEL = 56, ("HTTP code 502 from proxy after CONNECT", "CONNECT tunnel failed, response 502")
 
 
 def make(identity: Identity, rules: Images, mount_point: str, login: Login | None) -> Enroot:  # noqa: ARG001
     """Return the importer, as the policy wants it; enroot makes mount points when it starts a container."""
-    return Enroot(identity, rules.insecure, login=login, reach=Reach(rules.hosts, rules.proxy))
+    return Enroot(identity, rules.insecure, login=login, proxy=rules.proxy)
 
 
 class Enroot(NamedTuple):
@@ -77,12 +76,12 @@ class Enroot(NamedTuple):
     insecure: tuple[str, ...] = ()
     program: str = PROGRAM
     login: Login | None = None  # at the image's registry, if the policy has one for it
-    reach: Reach = Reach()
+    proxy: str | None = None  # HOST:PORT
     name: str = "enroot"
 
     def resolve(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> str:
         """Return the digest from skopeo, as the other importer does."""
-        return oci.Oci(self.identity, self.insecure, self.login, self.reach).resolve(reference, scratch, deadline)
+        return oci.Oci(self.identity, self.insecure, self.login, self.proxy).resolve(reference, scratch, deadline)
 
     def import_image(
         self,
@@ -112,8 +111,8 @@ class Enroot(NamedTuple):
                 scratch=scratch,
                 deadline=deadline,
                 identity=self.identity,
-                env={**_settings(scratch.path, os.path.dirname(self.program)), **insecure},
-                reach=self.reach,
+                env={**_settings(scratch.path, os.path.dirname(self.program)), **insecure, **through(self.proxy)},
+                network=True,
                 capabilities=CAPABILITIES,
                 look=look,
             )
@@ -230,7 +229,7 @@ def _outage(curl: int, problem: str) -> type[RegistryUnreachable]:
         return RegistryCertificateInvalid
     if curl == _TLS and _NO_TLS in problem:
         return RegistryNotEncrypted
-    return ProxyUnreachable if curl == _RECEIVED and any(map(problem.__contains__, _NO_TUNNEL)) else RegistryUnreachable
+    return RegistryUnreachable
 
 
 def _refusal(problem: str) -> str:

@@ -29,7 +29,6 @@ from warmstart.images.importers.base import (
     ImageNotFound,
     ImportFailed,
     Progress,
-    ProxyUnreachable,
     RegistryAnswerUnusable,
     RegistryCertificateInvalid,
     RegistryNotEncrypted,
@@ -37,11 +36,11 @@ from warmstart.images.importers.base import (
     Report,
     every_second,
     run,
+    through,
     unreported,
     with_retries,
 )
 from warmstart.images.importers.client import ImportUserClient
-from warmstart.images.importers.egress import SILENT, Reach
 from warmstart.images.importers.manifest import ImageManifest
 from warmstart.images.layers import KeptLayers, Layer, LayerPlace, opened
 from warmstart.images.reference import Reference
@@ -93,7 +92,7 @@ _UNREACHABLE = (
 
 def make(identity: Identity, rules: Images, mount_point: str, login: Login | None) -> Oci:
     """Return the importer, as the policy wants it."""
-    return Oci(identity, rules.insecure, login, Reach(rules.hosts, rules.proxy), mount_point)
+    return Oci(identity, rules.insecure, login, rules.proxy, mount_point)
 
 
 class _Unpacking(NamedTuple):
@@ -109,7 +108,7 @@ class Oci(NamedTuple):
     identity: Identity
     insecure: tuple[str, ...] = ()
     login: Login | None = None  # at the image's registry, if the policy has one for it
-    reach: Reach = Reach()
+    proxy: str | None = None  # HOST:PORT
     mount_point: str = ""  # an empty directory that each image gets
     name: str = "oci"
 
@@ -262,7 +261,7 @@ class Oci(NamedTuple):
 
         def attempt() -> process.CompletedProgram:
             try:
-                completed = self._run(reference, argv, scratch, deadline.within(limit_s), self.reach, look)
+                completed = self._run(reference, argv, scratch, deadline.within(limit_s), look, network=True)
             except process.ProgramTooSlow as error:
                 raise RegistryUnreachable(image=reference.canonical(), problem="no answer in time") from error
             if completed.status != 0:
@@ -280,9 +279,10 @@ class Oci(NamedTuple):
         argv: list[str],
         scratch: Scratch,
         deadline: Deadline,
-        reach: Reach | None = None,
         look: Callable[[], None] | None = None,
         cpu_s: int = 0,
+        *,
+        network: bool = False,
     ) -> process.CompletedProgram:
         return run(
             argv,
@@ -290,8 +290,8 @@ class Oci(NamedTuple):
             scratch=scratch,
             deadline=deadline,
             identity=self.identity,
-            env={"HOME": scratch.path, "TMPDIR": scratch.path, "XDG_RUNTIME_DIR": scratch.path},
-            reach=reach,
+            env={"HOME": scratch.path, "TMPDIR": scratch.path, "XDG_RUNTIME_DIR": scratch.path, **through(self.proxy)},
+            network=network,
             look=look,
             cpu_s=cpu_s,
         )
@@ -404,7 +404,6 @@ def _answer(image: str, problem: str) -> WarmstartError | None:
         kinds = {
             RegistryCertificateInvalid: _CERTIFICATE,
             RegistryNotEncrypted: _NOT_ENCRYPTED,
-            ProxyUnreachable: (SILENT.lower(),),
         }
         kind = next((kind for kind, words in kinds.items() if mentions(words)), RegistryUnreachable)
         return kind(image=image, problem=problem)

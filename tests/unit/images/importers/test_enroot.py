@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import no_egress
 from tests.support.image_site import CAPS
 from warmstart.errors import WarmstartError
 from warmstart.host import namespaces, process
@@ -18,12 +17,11 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
 from warmstart.images.credentials import Login
-from warmstart.images.importers import base, egress, manifest, oci
+from warmstart.images.importers import base, manifest, oci
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
     ImportFailed,
-    ProxyUnreachable,
     RegistryCertificateInvalid,
     RegistryNotEncrypted,
     RegistryUnreachable,
@@ -68,12 +66,12 @@ class Programs:
         cwd: str,
         watch: Callable[[], None] | None,
         mounts: int,
-        namespace: int | None = None,
+        network: bool,
         capabilities: Sequence[str] = (),
     ) -> CompletedProgram:
         """Record and answer."""
         assert mounts >= 0
-        assert (identity, cwd, namespace is not None) == (IDENTITY, self.directory, True)
+        assert (identity, cwd, network) == (IDENTITY, self.directory, True)
         assert list(argv[:4]) == ["/usr/bin/prlimit", f"--fsize={256 << 30}", "--core=0", "--"]
         if argv[4] == oci.SKOPEO:
             assert not capabilities
@@ -90,7 +88,6 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
     """Return the stand-in, in place, with no pauses between attempts."""
     stand_in = Programs(tmp_path)
     monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
-    monkeypatch.setattr(egress, "opened", no_egress.opened)
     monkeypatch.setattr(namespaces, "new_namespace", lambda _: os.open("/dev/null", os.O_RDONLY))
     monkeypatch.setattr(base, "PAUSES_S", (0.0, 0.0))
     monkeypatch.setattr(ImportUserClient, "read_manifest", lambda _, text, machine, __: manifest.read(text, machine))
@@ -144,8 +141,7 @@ def test_every_path_is_its_own(programs: Programs, scratch: Scratch) -> None:
     assert env.pop("ENROOT_SQUASH_OPTIONS").split()[-4:] == ["-comp", "zstd", "-Xcompression-level", "3"]
     assert env.pop("ENROOT_MAX_PROCESSORS").isdecimal()
     names = {"HOME", "TMPDIR", *(f"ENROOT_{name}_PATH" for name in ("RUNTIME", "CONFIG", "CACHE", "DATA", "TEMP"))}
-    proxies = {"http_proxy", "https_proxy", "all_proxy", "no_proxy"}  # egress.py's
-    assert set(env) == names | proxies
+    assert set(env) == names
     assert all(env[name] == scratch.path or env[name].startswith(f"{scratch.path}/") for name in names)
     assert len({env[name] for name in names}) == 5
 
@@ -190,8 +186,8 @@ SAID = [
     ("curl: (60) SSL certificate problem: self-signed certificate", RegistryCertificateInvalid),
     ("curl: (35) error:0A00010B:SSL routines::wrong version number", RegistryNotEncrypted),
     ("curl: (35) OpenSSL SSL_connect: Connection reset by peer in connection to reg.io:443", RegistryUnreachable),
-    ("curl: (56) Received HTTP code 502 from proxy after CONNECT", ProxyUnreachable),
-    ("curl: (56) CONNECT tunnel failed, response 502", ProxyUnreachable),
+    ("curl: (56) Received HTTP code 502 from proxy after CONNECT", RegistryUnreachable),
+    ("curl: (56) CONNECT tunnel failed, response 502", RegistryUnreachable),
     ("curl: (56) CONNECT tunnel failed, response 403", RegistryUnreachable),
     ("curl: (23) Failure writing output to destination\ntee: x: No space left on device", ScratchUnusable),
     ("[ERROR] Could not parse digest information from http://reg.io/v2/team/429/manifests/503", ImportFailed),

@@ -11,14 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support import no_egress
 from tests.support.image_site import CAPS
 from warmstart.errors import WarmstartError
 from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
-from warmstart.images.importers import base, egress, flatten, manifest, oci, unpacked
+from warmstart.images.importers import base, flatten, manifest, oci, unpacked
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageMalformed,
@@ -26,7 +25,6 @@ from warmstart.images.importers.base import (
     ImageNotFound,
     ImportFailed,
     Progress,
-    ProxyUnreachable,
     RegistryAnswerUnusable,
     RegistryCertificateInvalid,
     RegistryNotEncrypted,
@@ -65,7 +63,7 @@ class Programs:
         capabilities: Sequence[str],
         watch: Callable[[], None],
         mounts: int,
-        namespace: int | None = None,
+        network: bool,
     ) -> CompletedProgram:
         """Record and answer."""
         assert mounts >= 0
@@ -73,14 +71,13 @@ class Programs:
         assert identity == IMPORTER.identity
         assert cwd == "/scratch"
         watch()
-        own = {name: value for name, value in env.items() if not name.endswith("_proxy")}
-        assert set(own.values()) == {"/scratch"}
-        assert (namespace is not None) == ("http_proxy" in env)
+        assert set(env.values()) == {"/scratch"}
         begin = argv.index("--") + 1
+        assert network == (argv[begin] == oci.SKOPEO)
         assert list(argv[:3]) == ["/usr/bin/prlimit", f"--fsize={256 << 30}", "--core=0"]
         is_unpacking = argv[begin] in UNPACKING and not is_flatten(argv[begin:])
         assert list(argv[3 : begin - 1]) == (["--cpu=61"] if is_unpacking else [])
-        self.started.append((list(argv[begin:]), namespace is not None))
+        self.started.append((list(argv[begin:]), network))
         return self.answer(argv[begin:])
 
 
@@ -89,7 +86,6 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     """Return the stand-in, in place, with no pauses between attempts."""
     stand_in = Programs()
     monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
-    monkeypatch.setattr(egress, "opened", no_egress.opened)
     monkeypatch.setattr(namespaces, "new_namespace", lambda _: os.open("/dev/null", os.O_RDONLY))
     monkeypatch.setattr(base, "PAUSES_S", (0.0, 0.0))
     monkeypatch.setattr(ImportUserClient, "read_manifest", lambda _, text, machine, __: manifest.read(text, machine))
@@ -267,8 +263,8 @@ SAID = [
      RegistryCertificateInvalid),
     ('pinging container registry reg.io: Get "https://reg.io/v2/": http: server gave HTTP response to HTTPS client',
      RegistryNotEncrypted),
-    ('pinging container registry reg.io: Get "https://reg.io/v2/": Bad Gateway: images.proxy does not answer: p:80: no',
-     ProxyUnreachable),
+    ('pinging container registry reg.io: Get "https://reg.io/v2/": proxyconnect tcp: dial tcp: connection refused',
+     RegistryUnreachable),
     ("pinging container registry reg.io: invalid status code from registry 404 (Not Found)", RegistryUnreachable),
     ("pinging container registry reg.io: invalid status code from registry 403 (Forbidden)", RegistryUnreachable),
     ("reading manifest 1 in reg.io/team/timeout: requesting bearer token: invalid status code from registry 404",
