@@ -107,8 +107,10 @@ class Node:
         installation.write_policy(self.prefix, POLICY.format(base=base))
 
     def enter(self, name: str) -> None:
-        """Have one of the two in force, as an upgrade or `release rollback` does."""
-        self.command("release", "rollback", "--force", self.releases[name])
+        """Have one of the two in force, as an installation does."""
+        lib, libexec = self.prefix / "lib/warmstart", self.prefix / "libexec/warmstart"
+        argv = [str(REPOSITORY / "packaging/release"), "enter", str(lib), str(libexec), self.releases[name]]
+        subprocess.run(argv, check=True, capture_output=True)
 
     def command(self, *arguments: str, status: int = 0) -> str:
         """Run the command line; return what it prints."""

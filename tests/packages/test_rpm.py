@@ -56,7 +56,6 @@ def test_installed_upgraded_and_removed(packages: Path) -> None:
         for hook in ("prolog", "epilog"):
             root.run("sh", "-c", f"env -i {JOB} /usr/libexec/warmstart/{hook}")
         root.run("rpm", "--upgrade", "--force", "--nodeps", package)
-        assert root.run("warmstart", "release", "list", "--no-header").count(VERSION) == 2
         told = root.run("rpm", "--erase", "--nodeps", "warmstart")
         assert "take /usr/libexec/warmstart out of slurm.conf" in told
         # slurm.conf still names the hooks.

@@ -22,10 +22,10 @@ def test_every_command_has_a_page() -> None:
 
 def test_a_page_has_the_commands_below_it_and_their_options() -> None:
     """With the texts of --help."""
-    page = manual.pages()["warmstart-release"]
-    assert "\nwarmstart\\-release \\- Show the releases that this host keeps, and go back to one\n" in page
-    assert '\n.SH "WARMSTART RELEASE ROLLBACK"\n' in page
-    assert "\n\\fB\\-\\-force\\fR\nGo back even if that release cannot read the policy.\n" in page
+    page = manual.pages()["warmstart-profile"]
+    assert "\nwarmstart\\-profile \\- Try a profile of the policy on files, without a job\n" in page
+    assert '\n.SH "WARMSTART PROFILE TRY"\n' in page
+    assert "\n\\fB\\-\\-json\\fR\nPrint JSON instead of text.\n" in page
 
 
 def test_no_line_is_a_request_by_chance() -> None:

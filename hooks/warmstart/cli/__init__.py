@@ -17,12 +17,10 @@ _COMMANDS = (
     "doctor",
     "explain",
     "images",
-    "jobs",
     "maintain",
     "plan",
     "policy",
     "profile",
-    "release",
     "report",
 )
 

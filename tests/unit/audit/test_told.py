@@ -13,7 +13,6 @@ from warmstart.audit.events import Event
 from warmstart.audit.line import Line
 from warmstart.audit.runs import Failure, runs
 from warmstart.audit.told import Metric, Told
-from warmstart.report.jobs import of_runs
 from warmstart.report.story import History, Part, tell
 from warmstart.report.summary import Counted, in_units, summarize
 
@@ -38,7 +37,7 @@ def part(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_what_a_wing_tells_is_told_and_counted() -> None:
-    """By explain, in the list of jobs and in reports; what has an error is a failure of the wing's step."""
+    """By explain and in reports; what has an error is a failure of the wing's step."""
     assert told.metrics() == [MADE]
     line = {"hook": "prolog", "run_id": "0a", "node": "n1", "job_id": 7, "ts": "2026-01-31T09:30:00.250Z"}
     error = {"code": "thing-lost", "reason": "it is lost", "hint": "look"}
@@ -46,7 +45,6 @@ def test_what_a_wing_tells_is_told_and_counted() -> None:
     (run,) = runs(events)
     assert Part("things", "", "a: was made") in tell([run], History()).hooks[0].parts
     assert run.failures == [Failure("failed", "things", "thing-lost", "it is lost", "look")]
-    assert [job.told for job in of_runs([run])] == [("a: was made",)]
     (counted,) = summarize([run]).of_wings
     assert counted == Counted("thing made bytes: new", 4096)
     assert (in_units(counted), in_units(Counted("things made", 4096))) == ("4KiB", "4,096")
