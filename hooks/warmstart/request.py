@@ -4,8 +4,9 @@
     #SBATCH --warm-image=registry.example.com/team/app:1 --warm-profile=numba      (packaging/spank)
 
 The image of pyxis's `--container-image` is part of it, if given at allocation; it may have a user name, as in enroot's
-`USER@REGISTRY#NAME`. Capitals and blanks around the colon do not matter in a comment. A request grants no rights:
-images are checked against the policy's registries, and profiles are seeded in the scope that the rules grant.
+`USER@REGISTRY#NAME`. Capitals and blanks around the colon do not matter in a comment; what follows a `;` is for others.
+A request grants no rights: images are checked against the policy's registries, and profiles are seeded in the scope
+that the rules grant.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from warmstart.job import Job
 from warmstart.lean import Collection, NamedTuple
 
 NAME = "warmstart"  # and a colon
+END = ";"
 OFF = "off"
 KEEP = "keep"
 FRESH = "fresh"
@@ -35,7 +37,7 @@ class RequestInvalid(UserError):
     template = "{where} has {word!r}, which is not a valid request to warmstart"
     hint = (
         'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME files=NAME cache=NAME '
-        'keep fresh refresh off", or another word that `warmstart plan` lists'
+        'keep fresh refresh off", or another word that `warmstart plan` lists; words for others come after a ;'
     )
 
 
@@ -76,6 +78,7 @@ def known_words(of_wings: Collection[str] = ()) -> tuple[str, ...]:
 def slip(job: Job, of_wings: Collection[str] = ()) -> str:
     """Return what the comment would ask for if a colon followed the name, "" if it has one, or asks for nothing."""
     _, name, text = job.comment.lower().partition(NAME)
+    text = text.partition(END)[0]
     word = text.split(None, 1)[0] if text[:1].isspace() and text.strip() else ""
     known = known_words(of_wings)
     is_meant = bool(word) and (word in known or f"{word.partition('=')[0]}=" in known)
@@ -87,7 +90,7 @@ def _words(comment: str) -> list[str]:
     before, colon, text = comment.partition(":")
     while colon and not before.rstrip().lower().endswith(NAME):
         before, colon, text = text.partition(":")
-    return text.split() if colon else []
+    return text.partition(END)[0].split() if colon else []
 
 
 def of(job: Job, of_wings: Collection[str] = (), repeated: Collection[str] = ()) -> Request:

@@ -26,7 +26,7 @@ local function words_of(comment)
         if not colon then return {} end
         if comment:sub(from, colon - 1):gsub("%s+$", ""):lower():sub(-9) == "warmstart" then
             local words = {}
-            for word in comment:sub(colon + 1):gmatch("%S+") do words[#words + 1] = word end
+            for word in comment:sub(colon + 1):match("^[^;]*"):gmatch("%S+") do words[#words + 1] = word end
             return words
         end
         from = colon + 1
@@ -36,7 +36,7 @@ end
 local function without_colon(comment)
     local text = comment:lower()
     local _, last = text:find("warmstart", 1, true)
-    local word = last and text:sub(last + 1):match("^%s+(%S+)")
+    local word = last and text:sub(last + 1):match("^%s+([^%s;]+)")
     local key = word and word:match("^[^=]*")
     local is_meant = word and (word == "off" or SWITCHES[word] or REPEATED[key] or NAMED[key] or OF_WINGS[key])
     return is_meant and word or nil

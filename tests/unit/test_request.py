@@ -52,6 +52,25 @@ def test_a_colon_that_is_missing_is_told_and_asks_for_nothing(comment: str, told
         assert not request.asks(a_job(comment=comment))
 
 
+@pytest.mark.report
+@pytest.mark.parametrize("after", ["; rule_train", ";rule_train", " ; warmstart_team: x=1", ";;", "; off", "; image=b"])
+def test_a_semicolon_ends_a_request(after: str) -> None:
+    """What follows is the words of others, such as a site's own rule."""
+    job = a_job(comment=f"site; warmstart: image=a{after}")
+    assert request.of(job) == Request(("a",), ())
+    assert not request.wants_nothing(job)
+    assert not request.asks(a_job(comment=f"warmstart:{after}"))
+    assert request.slip(a_job(comment=f"warmstart fresh{after}")) == "warmstart fresh"
+
+
+@pytest.mark.report
+def test_words_of_others_without_a_semicolon_are_refused_with_a_hint() -> None:
+    """The user learns how to part them from the request."""
+    with pytest.raises(RequestInvalid, match="rule_train") as caught:
+        request.of(a_job(comment="warmstart: tree=/x rule_train"), ("tree",))
+    assert ";" in caught.value.hint
+
+
 def test_a_comment_that_says_off_is_left_alone() -> None:
     """As with --no-warm, whatever else it says."""
     assert request.wants_nothing(a_job(comment="warmstart: off"))

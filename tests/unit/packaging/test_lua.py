@@ -67,7 +67,22 @@ KEYS = st.sampled_from(["image", "profiles", "Files", "cache", "IMAGE", "nothing
 PARTS = st.one_of(
     st.builds("{}={}".format, KEYS, VALUES),
     st.sampled_from(
-        ["keep", "Fresh", "refresh", "off", "OFF", "warmstart", "warmstart:", "Warmstart :", ":", "see", "kepe"]
+        [
+            "keep",
+            "Fresh",
+            "refresh",
+            "off",
+            "OFF",
+            "warmstart",
+            "warmstart:",
+            "Warmstart :",
+            ":",
+            "see",
+            "kepe",
+            ";",
+            "keep;x",
+            "fresh;",
+        ]
     ),
 )
 
