@@ -37,14 +37,15 @@ screenshots: setup-sweeps ## docs/images, docs/reference/terminal.md: what peopl
 	@$(BIN)/python -m tools.diagrams
 	@$(BIN)/python -m tools.terminal
 
-demo: setup ## a real four-node cluster here, the same jobs without warmstart and with it; KEEP=1 leaves it up
-	@$(BIN)/python -m tools.demo $(if $(KEEP),--keep)
+demo: ## a real four-node cluster here, as root, the same jobs without warmstart and with it; KEEP=1 leaves it up
+	@export STARTED=$$(date +%s); packaging/setup $(VENV) $(PYTHON) hooks cli demo && \
+	exec tools/reachable $(BIN)/python -m tools.demo $(if $(KEEP),--keep)
 
 test: setup-tests ## all tests but the sweeps: unit, integration (real Slurm, as root), security, crash
-	$(BIN)/python -m pytest -q -n $(JOBS)
+	tools/reachable $(BIN)/python -m pytest -q -n $(JOBS)
 
 test-all: setup-tests setup-sweeps ## every test, the sweeps too; writes docs/{test-results,reliability,slurm-releases}.md
-	$(BIN)/python -m pytest -q -n $(JOBS) -m '' --junitxml=build/tests.xml; status=$$?; \
+	tools/reachable $(BIN)/python -m pytest -q -n $(JOBS) -m '' --junitxml=build/tests.xml; status=$$?; \
 	$(BIN)/python -m tools.results build/tests.xml >build/test-results.md && \
 	mv build/test-results.md docs/test-results.md; \
 	$(BIN)/python -m tools.reliability; \

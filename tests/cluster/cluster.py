@@ -13,12 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.cluster import config, processes, teardown
-from tests.cluster.accounts import ALICE, Account, Accounts
+from tests.cluster.accounts import Account, Accounts
 from tests.cluster.daemons import Daemons
 
 if TYPE_CHECKING:
@@ -269,23 +268,7 @@ class Cluster:
             raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
-    @cached_property
-    def python(self) -> Path:
-        """The running interpreter's environment, at a path that job users can reach.
-
-        A checkout below a private directory is bound read-only into the cluster's own.
-        """
-        inside = Path(sys.executable).relative_to(sys.prefix)
-        user = self.account(ALICE)
-        if _runs(user, Path(sys.executable)):
-            return Path(sys.executable)
-        target = self.base / "venv"
-        target.mkdir()
-        for options in (["--bind", sys.prefix], ["-o", "remount,bind,ro,nosuid,nodev"]):
-            subprocess.run(["/bin/mount", *options, str(target)], check=True)
-        if not _runs(user, target / inside):
-            raise RuntimeError(f"job users cannot run {sys.executable}, nor a bind mount of it")
-        return target / inside
+    python = Path(sys.executable)  # which job users can run, by tools/reachable
 
     @property
     def plugstack(self) -> Path:
@@ -384,12 +367,3 @@ def _field(text: str, pattern: str) -> str:
     """Return what `pattern` matches in scontrol's output, "" if nothing."""
     found = re.search(pattern, text, re.MULTILINE)
     return found[1] if found else ""
-
-
-def _runs(account: Account, python: Path) -> bool:
-    """Return whether `account` can run this interpreter and read its packages."""
-    code = "import os, sysconfig; os.listdir(sysconfig.get_path('purelib'))"
-    try:
-        return processes.run_as(account, [str(python), "-c", code]).returncode == 0
-    except PermissionError:
-        return False

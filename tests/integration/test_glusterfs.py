@@ -49,7 +49,6 @@ def volume(installed: Site) -> Iterator[Volume]:
     cluster = installed.cluster
     path = cluster.base / "shared"
     path.mkdir()
-    cluster.python  # noqa: B018 - the mount that it makes belongs into all namespaces
     with Gluster(cluster.base, cluster.account(STORE)) as servers:
         servers.client("host", path, alone=False)
         clients = {

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import random
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -51,6 +53,10 @@ echo "$(date +%s.%N) $said"
 """
 
 
+class JobFailed(Exception):
+    """A job of the demo did not do what it had to; the text says which, and what it printed."""
+
+
 class Row(NamedTuple):
     """One job of the table. Times in seconds: of an image job from its submission to its first word, else compiling."""
 
@@ -68,24 +74,24 @@ def main(arguments: list[str]) -> int:
     if wanting := host.missing():
         console.print(f"the demo starts a real cluster and needs: {', '.join(wanting)}")
         return 1
-    started = time.monotonic()
-    with console.status("") as status:
+    started = float(os.environ.get("STARTED", time.time()))  # `make demo` begins with what has to be installed
 
-        def say(what: str) -> None:
-            status.update(what)
-            if not console.is_terminal:  # a log gets a line, a terminal a spinner
-                console.print(what)
+    def say(what: str) -> None:
+        console.print(f"[{time.time() - started:2.0f} s] {what}", markup=False, soft_wrap=True)
 
-        say("starting munge, slurmctld and four slurmds")
+    say("starting munge, slurmctld and four slurmds")
+    try:
         with Cluster() as cluster:
             say("starting a registry and pushing an image")
             with Registry(cluster.base) as registry:
                 claims = _tell(console, Demo(cluster, registry, say))
-                console.print(f"{time.monotonic() - started:.0f} s")
                 if "--keep" in arguments:
-                    status.stop()
                     _keep(console, cluster)
-    console.print("nothing is left running")
+    except (JobFailed, RuntimeError, subprocess.CalledProcessError) as failure:
+        console.print(str(failure), markup=False, soft_wrap=True)
+        console.print("The demo failed. The line above names the directory with its daemons' logs.")
+        return 1
+    say("nothing is left running; the Debian packages stay")
     return 0 if all(claims.values()) else 1
 
 
@@ -96,7 +102,7 @@ def _tell(console: Console, demo: Demo) -> dict[str, bool]:
     show(console, rows, claims)
     last = rows[-1].job.partition(" ")[0]
     console.print(f"\n$ warmstart explain {last}")
-    console.print(demo.site.command("explain", last).stdout, markup=False)
+    console.print(demo.site.command("explain", last).stdout, markup=False, soft_wrap=True)
     return claims
 
 
@@ -115,9 +121,10 @@ def show(console: Console, rows: list[Row], claims: dict[str, bool]) -> None:
 
 def _keep(console: Console, cluster: Cluster) -> None:
     """Leave the cluster up until Ctrl-C."""
-    console.print(f"The cluster stays up until Ctrl-C. In another shell: export SLURM_CONF={cluster.base}/slurm.conf")
-    console.print(f"  sbatch --uid={ALICE} --chdir=/tmp --wrap 'env | grep WARMSTART'")
-    console.print(f"  {cluster.prefix}/bin/warmstart audit --follow")
+    console.print("The cluster stays up until Ctrl-C. In another shell:")
+    console.print(f"  export SLURM_CONF={cluster.environment['SLURM_CONF']}", soft_wrap=True)
+    console.print(f"  sbatch --uid={ALICE} --chdir=/tmp --wrap 'env | grep WARMSTART'", soft_wrap=True)
+    console.print(f"  {cluster.prefix}/bin/warmstart audit --follow", soft_wrap=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         signal.pause()
@@ -172,7 +179,8 @@ class Demo:
         ended = [self._finished(job_id) for job_id in jobs]
         spoken = [job.output.splitlines()[-1].partition(" ") for job in ended]
         if any(words != MOTD for _, _, words in spoken):
-            raise RuntimeError(f"a job did not run in its image: {spoken}")
+            printed = "\n".join(job.output for job in ended)
+            raise JobFailed(f"a job did not run in its image; the jobs printed:\n{printed}")
         return [(job, float(at) - submitted) for job, (at, _, _) in zip(ended, spoken, strict=True)]
 
     def _compile(self, tool: str, node: str, python: str = "") -> tuple[JobResult, float, int]:
@@ -191,7 +199,7 @@ class Demo:
         """Wait for a job; a failed one ends the demo with its output."""
         ended = self.site.finish(job_id, SECONDS)
         if ended.state != "COMPLETED":
-            raise RuntimeError(f"job {job_id} is {ended.state}: {ended.output}")
+            raise JobFailed(f"job {job_id} is {ended.state}; it printed:\n{ended.output}")
         return ended
 
     def _row(self, job: JobResult, name: str, user: str, times: tuple[float, float], hits: int = 0) -> Row:
