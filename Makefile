@@ -61,7 +61,8 @@ gpu: ## each GPU tool that PYTHON has, cold and warm on this machine's GPU; writ
 	$(PYTHON) -m tests.gpu $(if $(RESULTS),--results "$(RESULTS)") $(TOOLS); status=$$?; \
 	$(PYTHON) -m tools.tried; exit $$status
 
-unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, under a minute
+unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, two minutes
+	@[ -x $(BIN)/pytest ] || { echo "warmstart: there is no venv with pytest in $(VENV); run make setup first" >&2; exit 1; }
 	$(BIN)/python -m pytest -q tests/unit $(wildcard tests/wings/*/unit) -n $(JOBS)
 
 lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs

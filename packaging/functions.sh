@@ -3,7 +3,13 @@
 # shellcheck shell=sh
 # shellcheck disable=SC2154 # they do
 
-[ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
+if [ ! -x "$venv/bin/pip" ]; then
+    if ! "$python" -c 'import ensurepip' 2>/dev/null; then
+        echo "warmstart: $python cannot make a venv here; install python3-venv, then try again" >&2
+        exit 1
+    fi
+    "$python" -m venv "$venv"
+fi
 interpreter=$("$venv/bin/python" -c 'import os, sys; print(os.path.realpath(sys.executable))')
 
 fill() { # SOURCE TARGET HOOK
