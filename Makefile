@@ -83,7 +83,7 @@ shellcheck:
 		packaging/libexec/apptainer-environment.in \
 		packaging/enroot/40-warmstart.sh.in $(wildcard hooks/warmstart/wings/*/enroot/*.in) packaging/nhc/warmstart.nhc packaging/slinky/jail \
 		tests/fakes/enroot tests/newer/build tests/newer/enter tests/newer/real tests/newer/with-slurm \
-		tests/packages/bare tests/packages/fresh tests/packages/works .ci/run
+		tests/packages/bare tests/packages/fresh tests/packages/works tests/gpu/quick tools/reachable .ci/run
 
 docs: setup ## the documents as a site, build/site/index.html; before it, the pages that are made from the code
 	$(BIN)/python -m tools.policy_reference
