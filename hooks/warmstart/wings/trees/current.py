@@ -1,8 +1,8 @@
 """Look at a tree with the rights of the job's user: where it is, whose, and whether it has changed since.
 
 What a package manager changes decides, by a few stat calls and without a walk: pip and uv add, rename or remove a name
-in `site-packages` with every package, also with an editable one; conda, mamba and pixi in `conda-meta`. A file that
-somebody edits in place shows in none of them, so a user can name a file to look at, too.
+in `site-packages` with every package, also with an editable one; conda, mamba and pixi in `conda-meta`. Of the top its
+names count. A file that somebody edits in place shows in none of them, so a user can name a file to look at, too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ _MARKS = ("pyvenv.cfg", "conda-meta", "conda-meta/history", "conda-meta/state")
 _LIBRARIES = ("lib", "lib64")
 _PYTHONS = ("python", "pypy", "graalpy")
 _ENVIRONMENTS = "envs"  # where conda keeps them below its own
+_MOST_IN_TOP = 1000  # names
 _MOST = 64  # of them, names in `lib` that begin as a Python's, and directories of packages that are looked at
 _BYTECODE = "__pycache__"
 _FEW = 20  # Python files; so few take no time to compile
@@ -119,13 +120,21 @@ def _look(fd: int, tree: str, path: str, marker: str) -> Look:
         problem = "it is no environment of pip, uv or conda; name a file that changes with it: tree=PATH:FILE"
         problem += ", or marker where a rule names the tree"
         raise TreeUnusable(tree=tree, problem=problem)
-    facts = [
+    facts: list[object] = [
         (name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode, status.st_uid, status.st_gid)
         for name, status in marks
     ]
+    if len(in_top := _in_top(fd)) <= _MOST_IN_TOP:
+        facts[0] = ("", top.st_ino, in_top, top.st_mode, top.st_uid, top.st_gid)
     changed = max(status.st_mtime for _, status in marks)
     stamp = sha256(dumps(facts).encode()).hexdigest()
     return Look(path, stamp, changed, top.st_uid, top.st_gid, marker, linux.identity(fd))
+
+
+def _in_top(fd: int) -> list[str]:
+    """Return the names in the top, at most one too many. Its time changes, too, when a program tries to write there."""
+    with os.scandir(fd) as items:
+        return sorted(item.name for item, _ in zip(items, range(_MOST_IN_TOP + 1), strict=False))
 
 
 def _names(fd: int, top: str) -> Iterator[str]:

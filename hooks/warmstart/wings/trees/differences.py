@@ -20,6 +20,7 @@ from warmstart.host.files import DIRECTORY, mount_id
 from warmstart.host.untrusted import MOUNT, UNREADABLE, TurnedAway, open_directory, open_file
 from warmstart.store.manifest import LATEST_NS
 from warmstart.wings.trees.current import TreeUnusable
+from warmstart.wings.trees.walk import is_managers_own
 
 RATE = 500  # names of a tree in a second; a file server does not notice
 CHUNK_S = 10.0  # after which `more` returns
@@ -98,7 +99,7 @@ class _Comparison:
                     if item.name in left:
                         left.discard(item.name)
                         yield from self._both(item, tree, copy, below)
-                    elif item.name != _CACHES and self._would_be_copied(item, tree):
+                    elif item.name != _CACHES and not is_managers_own(below) and self._would_be_copied(item, tree):
                         self._note(below, ADDED)
                     yield
             for name in sorted(left):

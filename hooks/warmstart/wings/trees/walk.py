@@ -4,7 +4,8 @@ Runs as that user, in a worker: `begin`, then `more` until it returns False. Eac
 records, which `trees.stage` turns into files of root's own. Links are not followed, other mounts are neither entered
 nor asked for anything: one may hang. What the user has no right to read is left out and named, and so is what a
 squashfs of ours cannot have of a file. A file or directory that changes while it is read, or that cannot be read now,
-ends the walk: the copy would be of no one moment. A tree that is copied for many is whole, or not copied (`_Sharing`).
+ends the walk: the copy would be of no one moment. A tree that is copied for many is whole, or not copied (`_Sharing`),
+but for what only package managers read (`is_managers_own`).
 
 A record is a kind, of one byte, and what belongs to it:
 
@@ -39,6 +40,7 @@ CHUNK = 64 << 20  # bytes after which `more` returns,
 CHUNK_S = 10.0  # or seconds, whichever comes first
 DEEPEST = 64  # directories
 MOST_NAMES = 255  # bytes of a name
+FEW_LINKS = 20  # that lead out of an environment, as its Python does, and are not told
 _NO_RIGHT = (errno.EACCES, errno.EPERM)
 _LONGEST_SHOWN = 200  # characters of a path in a message
 _TO_READ, _TO_ENTER = 0o4, 0o5  # permissions: to read a file, to list a directory and open what is in it
@@ -178,6 +180,8 @@ class _Walk:
         self._sharing = sharing
         self._files = 0
         self._size = 0
+        self._outward = 0  # links that lead out of the tree
+        self._untold = b""  # records of the first of them
 
     def records(self, fd: int) -> Iterator[bytes]:
         """Yield the records of the tree whose top is `fd`, which is closed at the end."""
@@ -190,7 +194,12 @@ class _Walk:
             with os.scandir(fd) as items:
                 for item in items:
                     self._count(item.name)
-                    yield from self._item(item, fd, f"{path}{item.name}", depth)
+                    below = f"{path}{item.name}"
+                    try:
+                        yield from self._item(item, fd, below, depth)
+                    except TreeNotShared:  # before a record of it
+                        if item.is_dir(follow_symlinks=False) or not is_managers_own(below):
+                            raise
             if _state(os.fstat(fd)) != before:  # a name may be missing, or there twice
                 raise self._changed(path)
         except OSError as error:
@@ -256,7 +265,18 @@ class _Walk:
             raise TurnedAway(UNREADABLE) from error
         if self._sharing:
             self._sharing.check(path, status, -1)
-        return LINK + _name(name) + _attributes(status, 0) + _name(target)
+        told = b""
+        if self._leads_out(path, target):
+            self._outward += 1
+            self._untold += _lacks(path, "a link that leads out of the tree")
+            if self._outward > FEW_LINKS:
+                told, self._untold = self._untold, b""
+        return told + LINK + _name(name) + _attributes(status, 0) + _name(target)
+
+    def _leads_out(self, path: str, target: str) -> bool:
+        """Return whether a link, whose target is in no copy then, leads out of the tree by its text."""
+        there = os.path.normpath(os.path.join(self._tree, os.path.dirname(path), target))
+        return not f"{there}/".startswith(f"{self._tree}/")
 
     def _file(self, fd: int, name: str, path: str) -> Iterator[bytes]:
         try:
@@ -286,6 +306,15 @@ class _Walk:
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def is_managers_own(path: str) -> bool:
+    """Return whether package managers alone read a file in a tree.
+
+    uv makes its lock for all to write, and pixi what it knows of packages for their owner to read, whatever the umask.
+    """
+    directory, _, name = path.rpartition("/")
+    return name == ".lock" or (f"/{directory}".endswith("/conda-meta") and name.endswith(".json"))
 
 
 def _stays_out(turned: TurnedAway) -> bool:

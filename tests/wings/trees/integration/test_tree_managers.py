@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 import venv
 import zipfile
 from importlib import import_module
@@ -20,7 +21,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.requirements import need_module
-from warmstart.wings.trees import current
+from warmstart.host.files import opened_dir
+from warmstart.wings.trees import current, walk
+from warmstart.wings.trees.stage import Stage
+from warmstart.wings.trees.walk import Bounds
 
 PACKAGES = "lib/python3.12/site-packages"
 PROJECT = """\
@@ -77,6 +81,22 @@ class Environment:
         stamp = current.look(str(self.path), [str(self.path.parent)], "", []).stamp
         assert stamp not in self._seen
         self._seen.append(stamp)
+
+    def shared(self) -> set[str]:
+        """Copy it for many; return the names in the copy."""
+        copy, bounds = self.base / "copy", Bounds(1 << 30, 1000)
+        copy.mkdir()
+        walk.begin(str(self.path), bounds, [os.getuid()])
+        with (
+            tempfile.TemporaryFile(buffering=0) as records,
+            opened_dir(str(copy)) as fd,
+            Stage(fd, str(self.path), bounds) as stage,
+        ):
+            while walk.more(records.fileno()):
+                stage.take(records.fileno())
+            assert stage.take(records.fileno())
+            assert stage.result().left_out == 0
+        return {str(path.relative_to(copy)) for path in copy.rglob("*")}
 
     def wheel(self, name: str, version: str, file: str) -> str:
         """Make a wheel of one file; return its path."""
@@ -142,6 +162,20 @@ def uv(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("UV_NO_CONFIG", "1")
     monkeypatch.setenv("UV_PYTHON", sys.executable)
     return str(found)
+
+
+@pytest.mark.report
+def test_what_uv_makes_can_be_shared(environment: Environment, uv: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock can be written by all, whatever the umask."""
+    monkeypatch.delenv("UV_PYTHON")
+    monkeypatch.setenv("VIRTUAL_ENV", str(environment.path))
+    subprocess.run([uv, "venv", "--quiet", str(environment.path)], check=True)
+    wheel = environment.wheel("one", "1", "one/__init__.py")
+    subprocess.run([uv, "pip", "install", "--quiet", "--no-index", "--no-deps", wheel], check=True)
+    assert (environment.path / ".lock").stat().st_mode & 0o002
+    shared = environment.shared()
+    assert ".lock" not in shared
+    assert "lib" in shared
 
 
 @pytest.mark.parametrize("mode", ["hardlink", "copy", "symlink"])
@@ -217,6 +251,19 @@ def test_what_rattler_does_is_seen(environment: Environment) -> None:
     environment.look()
     assert (environment.path / PACKAGES / "one" / "__init__.py").read_text() == "2 again"
     assert not (environment.path / "conda-meta" / "history").read_text()
+
+
+@pytest.mark.report
+def test_what_rattler_makes_can_be_shared(environment: Environment) -> None:
+    """Its descriptions of packages are for their owner alone, whatever the umask."""
+    need_module("rattler")
+    channel = environment.base / "channel"
+    write_channel(channel, "first")
+    _rattler(environment, channel, "cache", ["one=1"])
+    assert (environment.path / "conda-meta" / "one-1-0.json").stat().st_mode & 0o077 == 0
+    shared = environment.shared()
+    assert "conda-meta/one-1-0.json" not in shared
+    assert {"conda-meta/history", f"{PACKAGES}/one/__init__.py"} <= shared
 
 
 def _rattler(environment: Environment, channel: Path, cache: str, specs: list[str]) -> None:

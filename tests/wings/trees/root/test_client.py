@@ -152,6 +152,20 @@ def test_what_the_user_cannot_read_is_shared_with_nobody(shared: Path, tmp_path:
         copied(shared, tmp_path / "copy", [OTHER])
 
 
+@pytest.mark.report
+@pytest.mark.threat(55)
+def test_pixis_records_keep_no_tree_from_being_shared(shared: Path, tmp_path: Path) -> None:
+    """Its library writes them for their owner alone, so the user whose job packs cannot read them."""
+    (shared / "conda-meta").mkdir()
+    (shared / "conda-meta" / "one-1-0.json").write_text("{}")
+    for path, mode in ((shared / "conda-meta", 0o755), (shared / "conda-meta" / "one-1-0.json", 0o600)):
+        os.chown(path, OTHER, OTHER)
+        path.chmod(mode)
+    staged = copied(shared, tmp_path / "copy", [OTHER])
+    assert (staged.files, staged.left_out) == (5, 0)
+    assert not list((tmp_path / "copy" / "conda-meta").iterdir())
+
+
 @pytest.mark.threat(55)
 def test_what_another_group_may_read_is_shared_with_nobody(shared: Path, tmp_path: Path) -> None:
     """A user of that group asks; who is not in it could read the copy."""

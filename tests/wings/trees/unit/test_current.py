@@ -39,6 +39,28 @@ def test_a_tree_stays_the_same(tree: Path) -> None:
     assert before != after == stamp(tree)
 
 
+@pytest.mark.report
+def test_a_file_that_came_and_went_in_the_top_is_no_change(tree: Path) -> None:
+    """Programs test there whether they may write. What is in the top counts, as who may read it."""
+    before = stamp(tree)
+    (tree / "probe").touch()
+    during = stamp(tree)
+    (tree / "probe").unlink()
+    os.utime(tree, (2_000_000_000, 2_000_000_000))
+    assert before == stamp(tree) != during
+    os.utime(tree / "pyvenv.cfg")  # as the page says after an edit in place
+    assert stamp(tree) != before
+
+
+@pytest.mark.report
+def test_a_top_with_more_names_than_are_listed_counts_by_its_time(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment has a handful; nobody lists a million files in a prolog."""
+    monkeypatch.setattr(current, "_MOST_IN_TOP", 1)
+    before = stamp(tree)
+    os.utime(tree, (2_000_000_000, 2_000_000_000))
+    assert stamp(tree) != before
+
+
 def test_environments_below_condas_own_are_looked_at(tree: Path) -> None:
     """Who names the directory of conda itself may start Python from any of them."""
     (tree / "conda-meta").mkdir()

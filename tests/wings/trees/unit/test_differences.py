@@ -51,6 +51,18 @@ def test_a_tree_that_is_as_it_was(tree: Path) -> None:
     assert compared(tree) == Differences(8, 0, [], is_over=True)
 
 
+@pytest.mark.report
+def test_what_package_managers_alone_read_is_no_difference(tree: Path) -> None:
+    """A copy for many may be without it."""
+    (tree / "conda-meta").mkdir()
+    shutil.copytree(tree / "conda-meta", tree.parent / "copy" / "conda-meta")
+    (tree / ".lock").touch()
+    (tree / "conda-meta" / "one-1-0.json").touch()
+    assert compared(tree).changed == 0
+    (tree / "conda-meta" / ".lock.py").touch()
+    assert compared(tree).examples == [("conda-meta/.lock.py", ADDED)]
+
+
 def rewrite(tree: Path) -> None:
     """Write as many other bytes, later."""
     (tree / "a/b/file.py").write_text("y")

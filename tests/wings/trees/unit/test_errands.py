@@ -133,7 +133,7 @@ def test_a_pack_makes_room_in_the_quota_of_its_scope(site: EntrySite, tree: Path
     (first,) = site.store.rglob("*.sqsh")
     quota = site.policy.maintenance._replace(per_user=first.stat().st_size * 2)
     site.write(site.policy._replace(maintenance=quota))
-    os.utime(tree, (1, 1))
+    os.utime(tree / "pyvenv.cfg", (1, 1))
     ask(site, tree)
     assert packs(site) == 0
     assert [event["error"]["code"] for event in site.events("tree.pack-failed")] == ["cache-quota-exceeded"]

@@ -118,7 +118,7 @@ def test_a_copy_of_the_tree_as_it_is_is_shown(site: Shown) -> None:
     site.publish()
     assert (site.run(), site.event()) == ((), ("copy", ""))
     assert site.sources == [shown.SOURCE]
-    os.utime(site.tree, (time.time() - 5, time.time() - 5))
+    os.utime(site.tree / "pyvenv.cfg", (time.time() - 5, time.time() - 5))
     site.run()
     assert site.event() == ("itself", "no-copy")
 

@@ -275,6 +275,62 @@ def test_a_copy_for_many_is_whole(open_tree: Path, tmp_path: Path, records: Bina
         copied(open_tree, tmp_path / "copy", records, owners=[os.getuid()])
 
 
+@pytest.mark.report
+@pytest.mark.threat(54)
+@pytest.mark.parametrize(
+    ("own", "mode"),
+    [(".lock", 0o666), (".lock", 0o777), ("conda-meta/one-1-0.json", 0o600), ("envs/a/conda-meta/one-1-0.json", 0o640)],
+)
+def test_what_package_managers_alone_read_keeps_no_tree_from_being_shared(
+    open_tree: Path, tmp_path: Path, records: BinaryIO, own: str, mode: int
+) -> None:
+    """The lock of uv, what pixi knows: a copy for many is without them, and only where that is needed.
+
+    Under another name, and as a directory, they are as any other file.
+    """
+    (open_tree / own).parent.mkdir(parents=True, exist_ok=True)
+    for directory in (open_tree / own).parents:
+        if directory != open_tree and directory.is_relative_to(open_tree):
+            directory.chmod(0o755)
+    (open_tree / own).write_text("of others")
+    (open_tree / own).chmod(0o644)
+    assert copied(open_tree, tmp_path / "copy", records, owners=[os.getuid()]).left_out == 0
+    assert (tmp_path / "copy" / own).exists()
+    (open_tree / own).chmod(mode)
+    assert copied(open_tree, tmp_path / "without", records, owners=[os.getuid()]).left_out == 0
+    assert not (tmp_path / "without" / own).exists()
+    assert (tmp_path / "without" / own).parent.exists()
+    copied(open_tree, tmp_path / "own", records)
+    assert (tmp_path / "own" / own).read_text() == "of others"
+    (open_tree / own).rename(open_tree / f"{own}.py")
+    with pytest.raises(TreeNotShared):
+        copied(open_tree, tmp_path / "other", records, owners=[os.getuid()])
+    (open_tree / f"{own}.py").unlink()
+    (open_tree / own).mkdir(mode)
+    (open_tree / own).chmod(mode)
+    with pytest.raises(TreeNotShared):
+        copied(open_tree, tmp_path / "directory", records, owners=[os.getuid()])
+
+
+@pytest.mark.report
+def test_links_that_lead_out_of_a_tree_are_told(tmp_path: Path, records: BinaryIO) -> None:
+    """What they lead to is in no copy: uv with UV_LINK_MODE=symlink, views of spack. A few are in each environment."""
+    tree = tmp_path / "tree"
+    (tree / "lib" / "one").mkdir(parents=True)
+    for number in range(walk.FEW_LINKS):
+        (tree / "lib" / f"{number}.py").symlink_to(f"/archive/{number}.py")
+    for number in range(100):
+        (tree / "lib" / "one" / f"{number}.py").symlink_to(f"../{number}.py")
+        (tree / "lib" / "one" / f"{number}.so").symlink_to(tree / "lib" / f"{number}.so")
+    (tree / "lib" / "one" / "up").symlink_to("../../lib")
+    assert copied(tree, tmp_path / "few", records).left_out == 0
+    (tree / "lib" / "one" / "last").symlink_to("../../../archive/last")
+    staged = copied(tree, tmp_path / "many", records)
+    assert staged.left_out == walk.FEW_LINKS + 1
+    assert {reason for _, reason in staged.examples} == {"a link that leads out of the tree"}
+    assert seen(tmp_path / "many") == seen(tree)
+
+
 @pytest.mark.threat(54)
 def test_a_link_on_the_way_leads_to_no_other_tree(open_tree: Path, tmp_path: Path) -> None:
     """Somebody could put it there after the tree was looked at."""
