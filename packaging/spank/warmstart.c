@@ -301,12 +301,18 @@ static void forget_owned(spank_t spank)
 }
 
 /* Return whether the user set the variable. A value that points into a cache or workspace was inherited from another
- * job. */
+ * job. One of Apptainer's may have its older name: of two Apptainer takes the newer one alone. */
 static bool set_by_user(spank_t spank, const char *name)
 {
-	char value[PATH_MAX];
+	static const char newer[] = "APPTAINER_";
+	char value[PATH_MAX], older[PATH_MAX];
 	spank_err_t answer = spank_getenv(spank, name, value, sizeof(value));
 
+	if ((answer == ESPANK_ENV_NOEXIST || (answer == ESPANK_SUCCESS && *value == '\0')) &&
+	    strncmp(name, newer, strlen(newer)) == 0) {
+		snprintf(older, sizeof(older), "SINGULARITY_%s", name + strlen(newer));
+		answer = spank_getenv(spank, older, value, sizeof(value));
+	}
 	if (answer == ESPANK_NOSPACE)
 		return true;
 	if (answer != ESPANK_SUCCESS || *value == '\0')
@@ -497,7 +503,7 @@ static void forget_mounts(spank_t spank)
 	source = strchr(value, ' ');
 	if (source != NULL) {
 		*source++ = '\0';
-		forget_bound(spank, "APPTAINER_BIND", "", source, ":");
+		forget_bound(spank, "APPTAINER_BINDPATH", "", source, ":");
 		spank_unsetenv(spank, value);
 	}
 	spank_unsetenv(spank, "WARMSTART_SHOWN");

@@ -313,8 +313,8 @@ def test_a_mount_of_what_the_submitting_job_was_shown(base: Path, readers: dict[
     """Apptainer starts nothing where it is told to bind what is not there; the user's own stays."""
     variable, source, bound = {
         "cache": ("APPTAINER_MOUNT", "WARMSTART_CACHE", "source={},destination=/c"),
-        "something else": ("APPTAINER_BIND", "WARMSTART_ELSE", "{}:/c:ro"),
-        "much else": ("APPTAINER_BIND", "WARMSTART_ELSE", "{}:/c:ro" + ",/a:/b:ro" * 3000),
+        "something else": ("APPTAINER_BINDPATH", "WARMSTART_ELSE", "{}:/c:ro"),
+        "much else": ("APPTAINER_BINDPATH", "WARMSTART_ELSE", "{}:/c:ro" + ",/a:/b:ro" * 3000),
     }[what]
     ours, gone = bound.format(f"{base}/workspace/{NODE}/7.0a1b2c3d/x"), f"{base}/workspace/{NODE}/6.0/x"
     named = {source: gone, **({"WARMSTART_SHOWN": f"{source} {gone}"} if what != "cache" else {})}
@@ -327,3 +327,15 @@ def test_a_mount_of_what_the_submitting_job_was_shown(base: Path, readers: dict[
         found = read(task(**inherited))
         assert (found[variable], found[source]) == (ours, "x")
         assert read(task(**users))[variable] == users[variable]
+
+
+@pytest.mark.report
+def test_what_is_set_under_apptainers_older_name_is_the_users(base: Path, readers: dict[str, Read]) -> None:
+    """Ours would make Apptainer ignore it."""
+    write_view(base, "APPTAINER_BINDPATH=/ours:/ours", "APPTAINER_MOUNT=ours", "BINDPATH=ours")
+    names = ["APPTAINER_BINDPATH", "APPTAINER_MOUNT", "BINDPATH"]
+    two = {who: readers[who] for who in ("task prolog", "plugin")}
+    given = task(SINGULARITY_BINDPATH="/o", SINGULARITY_BIND="/o")
+    assert agreed(two, given, names) == {"APPTAINER_MOUNT": "ours", "BINDPATH": "ours"}
+    given = task(SINGULARITY_BINDPATH=f"{base}/workspace/n9/6.1/x:/y", APPTAINER_BIND="/o")
+    assert agreed(two, given, names).keys() == {*names}

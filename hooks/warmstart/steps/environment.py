@@ -35,7 +35,7 @@ from warmstart.steps.contract import Context, Outcome
 
 NAME = "environment"
 
-LED, SHOWN, BIND = "WARMSTART_LED", "WARMSTART_SHOWN", "APPTAINER_BIND"
+LED, SHOWN, BIND = "WARMSTART_LED", "WARMSTART_SHOWN", "APPTAINER_BINDPATH"
 _UNBINDABLE = frozenset(",:\\")  # what Apptainer would take for the end of a path
 LONGEST_NAME = 128
 LONGEST_VALUE = 64 << 10  # Linux limits one string to 128 KiB, Slurm's setenvf too
@@ -99,10 +99,11 @@ def _led(variables: dict[str, str], places: list[str]) -> list[str]:
 def _for_apptainer(context: Context, variables: dict[str, str]) -> dict[str, str]:
     """Return the variables by which Apptainer binds the cache at the constant path, and what else the run shows.
 
-    They set `variables` to match. APPTAINER_MOUNT for the cache, because hardly anybody uses it; it takes one mount. If
-    APPTAINER_BIND or APPTAINER_BINDPATH is set, Apptainer ignores what a job's script then says in SINGULARITY_BIND or
-    SINGULARITY_BINDPATH (decision 44). WARMSTART_SHOWN has the source that APPTAINER_BIND begins with: by that a job
-    that is submitted from this one forgets it (the task prolog), and not what the user has set there.
+    They set `variables` to match. APPTAINER_MOUNT for the cache, because hardly anybody uses it; it takes one mount.
+    APPTAINER_BINDPATH for the rest: sites' modules set APPTAINER_BIND, and Apptainer takes both. Each makes Apptainer
+    ignore SINGULARITY_ of the same name, so where the user has that it is not set (decision 44). WARMSTART_SHOWN has
+    the source that APPTAINER_BINDPATH begins with: by that a job that is submitted from this one forgets it (the task
+    prolog), and not what the user has set there.
     """
     constant = context.policy.paths.cache
     led = (name for name, value in variables.items() if f"{value}/".startswith(f"{constant}/"))
@@ -118,7 +119,7 @@ def _for_apptainer(context: Context, variables: dict[str, str]) -> dict[str, str
 
 
 def _binds(run: str) -> Iterator[str]:
-    """Yield what APPTAINER_BIND says of what a run shows over what is the job's, as far as it can say it."""
+    """Yield what APPTAINER_BINDPATH says of what a run shows over what is the job's, as far as it can say it."""
     lines: list[Shown] = []
     with suppress(OSError):  # containers have the originals
         lines = view.shown(run)

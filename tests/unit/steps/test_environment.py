@@ -22,12 +22,15 @@ SCRIPT = Path("packaging/libexec/task-prolog.in")
 NOTHING = Options({}, {}, ())
 
 
-def printed(tmp_path: Path, user: dict[str, str] | None = None, job: str = "7") -> tuple[int, list[str]]:
-    """Run the real task prolog as Slurm would; return its status and lines."""
+def printed(
+    tmp_path: Path, user: dict[str, str] | None = None, job: str = "7", step: str = "0"
+) -> tuple[int, list[str]]:
+    """Run the real task prolog as Slurm would, by a daemon with its title; return its status and lines."""
     script = tmp_path / "task-prolog"
     script.write_text(SCRIPT.read_text().replace("@VAR@", str(tmp_path)))
     env = {"SLURMD_NODENAME": "node", "SLURM_JOB_ID": job, **(user or {})}
-    ended = subprocess.run(["/bin/sh", script], env=env, capture_output=True, text=True, check=False)
+    daemon = [f"slurmstepd: [{job}.{step}]", "-c", f"/bin/sh {script}; exit $?"]
+    ended = subprocess.run(daemon, executable="/bin/bash", env=env, capture_output=True, text=True, check=False)
     assert ended.stderr == ""
     lines = ended.stdout.splitlines()
     return ended.returncode, [line for line in lines if not line.startswith(f"export {environment.LED}=")]
@@ -244,6 +247,40 @@ def test_apptainer_is_told_where_the_cache_is(context: Context, tmp_path: Path) 
     assert printed(tmp_path)[1] == ["export TMPDIR=/w/tmp"]
 
 
+@pytest.mark.report
+@pytest.mark.parametrize("name", ["BINDPATH", "MOUNT", "ENV_FILE"])
+def test_what_is_set_under_apptainers_older_name_is_the_users(context: Context, tmp_path: Path, name: str) -> None:
+    """Ours would make Apptainer ignore it: a module's binds would be missing in the container."""
+    os.makedirs(f"{context.record.run_directory}/cache")
+    with opened_dir(context.record.run_directory) as fd:
+        view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE))
+    policy = context.policy._replace(constant_path="containers")
+    environment.run(context._replace(policy=policy, record=context.record._replace(cache="/c")), NOTHING)
+    ours = {line.partition("=")[0] for line in printed(tmp_path)[1]}
+    kept = {line.partition("=")[0] for line in printed(tmp_path, {f"SINGULARITY_{name}": "/a/sites"})[1]}
+    assert ours - kept == {f"export APPTAINER_{name}"}
+
+
+@pytest.mark.report
+def test_who_keeps_the_runs_mounts_from_apptainer_is_told(context: Context, tmp_path: Path) -> None:
+    """The batch script says it, once. Inherited from the submitting job is not set."""
+    os.makedirs(f"{context.record.run_directory}/cache")
+    with opened_dir(context.record.run_directory) as fd:
+        view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE))
+    policy = context.policy._replace(constant_path="containers")
+    environment.run(context._replace(policy=policy, record=context.record._replace(cache="/c")), NOTHING)
+
+    def told(**user: str) -> list[str]:
+        _, said = printed(tmp_path, user, step="batch")
+        return [line for line in said if line.startswith("print ")]
+
+    assert told() == told(APPTAINER_BIND="/data") == told(APPTAINER_BINDPATH="/l/env:/l/env:ro") == []
+    for name in ("APPTAINER_BINDPATH", "SINGULARITY_BINDPATH"):
+        (said,) = told(**{name: "/data"})
+        assert said.startswith("print warmstart: APPTAINER_BINDPATH or SINGULARITY_BINDPATH is set already: ")
+    assert printed(tmp_path, {"APPTAINER_BINDPATH": "/data"})[1][-1].startswith("export ")
+
+
 @pytest.mark.parametrize("first", ["", "/l/env"])
 def test_apptainer_binds_what_the_run_shows(context: Context, tmp_path: Path, first: str) -> None:
     """What a path of Apptainer's cannot say stays as it is. A job that is submitted from this one forgets all."""
@@ -260,11 +297,14 @@ def test_apptainer_binds_what_the_run_shows(context: Context, tmp_path: Path, fi
     environment.run(context._replace(policy=policy, record=record), NOTHING)
     binds = [f"{run}/mounted/m/tree/0:/l/m/a:ro", "/l/env:/l/env:ro"]
     said = printed(tmp_path)[1]
-    assert f"export APPTAINER_BIND={','.join(binds[::-1] if first else binds)}" in said
+    assert f"export APPTAINER_BINDPATH={','.join(binds[::-1] if first else binds)}" in said
+    assert said == printed(tmp_path, {"APPTAINER_BIND": "/a/sites"})[1]
     inherited = dict(line.removeprefix("export ").split("=", 1) for line in said if line.startswith("export "))
     view.publish(context.paths.view, context.record, {"environment": ""})
-    assert "unset APPTAINER_BIND" in printed(tmp_path, inherited)[1]
-    assert "unset APPTAINER_BIND" not in printed(tmp_path, {**inherited, "APPTAINER_BIND": "/the/users:/own"})[1]
+    assert "unset APPTAINER_BINDPATH" in printed(tmp_path, inherited)[1]
+    assert (
+        "unset APPTAINER_BINDPATH" not in printed(tmp_path, {**inherited, "APPTAINER_BINDPATH": "/the/users:/own"})[1]
+    )
 
 
 def test_a_mount_of_the_submitting_jobs_cache_is_forgotten(context: Context, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from tests.cluster.accounts import ALICE
 from tests.cluster.site import Site
 from tests.matrix.runtimes import CACHE, RULES, Runtime, cluster, image, runtime
@@ -13,6 +15,7 @@ SIZE = (16 << 20) + 5
 IN_MODEL = "busybox sha256sum {model}/model.bin; busybox stat -c %i {model}/model.bin; busybox ls {model}"
 
 
+@pytest.mark.report
 def test_a_model_in_containers(site: Site, image: str, runtime: Runtime) -> None:
     """Apptainer shows copies at the files' own paths, also where the user binds the directory."""
     if runtime.program != "apptainer":
@@ -29,12 +32,13 @@ def test_a_model_in_containers(site: Site, image: str, runtime: Runtime) -> None
     site.write_policy(rules, constant="containers", cache=CACHE, workspace=shelf)
     command = runtime.command(f"sh -c '{IN_MODEL.format(model=model)}'")
     script = f"#!/bin/bash\n{command}\n" + command.replace("exec", f"exec --bind={model}", 1)
+    script += f"\nexport APPTAINER_BIND={model}\n{command}\n"  # as modules of sites do
     comment = f"--comment=warmstart: image={image} model={model}"
     seen = []
     for _ in range(3):
         output = site.finish(site.cluster.submit(script, ALICE, "--nodelist=n1", comment)).output
-        lines = [line for line in output.splitlines() if not line.startswith(("warmstart: ", "INFO:"))][-8:]
-        assert lines[:4] == lines[4:], output
+        lines = [line for line in output.splitlines() if not line.startswith(("warmstart: ", "INFO:"))][-12:]
+        assert lines[:4] == lines[4:8] == lines[8:], output
         digest, inode, *names = lines[:4]
         assert names == ["config.json", "model.bin"], output
         seen.append((digest, inode == str(file.stat().st_ino)))
