@@ -49,7 +49,7 @@ from warmstart.maintenance import metrics
 from warmstart.paths import NodePaths
 from warmstart.policy import compiled, source, units
 from warmstart.policy.load import parsed
-from warmstart.profiles import facts, helion, triton
+from warmstart.profiles import facts, helion
 from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
@@ -500,12 +500,6 @@ PARSERS: dict[str, Parser] = {
         covers=("profiles/formats/plain.py:check_artifact",),
     ),
     "triton": _profile("triton", _TRITON),
-    "triton-group": Parser(
-        in_directory(lambda fd: triton._rewrite(fd, "group.json", "/x"), "group.json"),
-        (),
-        ("profiles/triton.py:_rewrite",),
-        (_json({"child_paths": {"a": "/y/a"}}),),
-    ),
     "worker-answer": Parser(
         _answer,
         (OSError, worker.WorkerBug, ValueError, WarmstartError),

@@ -38,7 +38,7 @@ def site(installed: Site) -> Iterator[Site]:
 
 def write(site: Site, more: str = "") -> None:
     """Write the policy with further keys."""
-    site.write_policy(RULES.format(more=more), store=str(site.cluster.base / "store-trust"))
+    site.write_policy(RULES.format(more=more), constant="enroot", store=str(site.cluster.base / "store-trust"))
 
 
 def kernels(site: Site) -> tuple[Path, Path, str]:

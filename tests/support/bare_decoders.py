@@ -62,7 +62,6 @@ OF_FILES: dict[str, tuple[str, Callable[[int], object]]] = {
         "artifacts/locks/size.user-1",
         lambda _: of("store.bundles").check_quota(".", "user-1", 1, 1 << 30),
     ),
-    "triton-group": ("group.json", lambda fd: of("profiles.triton")._rewrite(fd, "group.json", "/x")),
 }
 
 

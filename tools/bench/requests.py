@@ -19,6 +19,7 @@ RULES = """\
 version: 1
 paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl}}
 images: {{registries: [reg.example.com]}}
+constant_path: enroot
 rules:
   - name: everyone
     profiles: [{profiles}]

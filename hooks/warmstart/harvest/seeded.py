@@ -19,20 +19,11 @@ from warmstart.store.manifest import Base, Entries, File, content_digest
 class SeededEntries:
     """The seeded entries of a profile that its job may have changed; reads lists of files only when asked."""
 
-    def __init__(
-        self,
-        bundles: Sequence[SeededBundle],
-        read: Callable[[SeededBundle], Entries],
-        is_rewritten: Callable[[str], bool],
-    ) -> None:
-        """`read` returns the entries of a bundle, none if it is gone.
-
-        `is_rewritten` tells which files the prolog itself may have rewritten (`Profile.names_path`).
-        """
+    def __init__(self, bundles: Sequence[SeededBundle], read: Callable[[SeededBundle], Entries]) -> None:
+        """`read` returns the entries of a bundle, none if it is gone."""
         self._bundles = bundles
         self._named: dict[str, SeededBundle] | None = None
         self._read = read
-        self._is_rewritten = is_rewritten
         self._entries: dict[str, Entries] = {}
 
     @property
@@ -72,10 +63,7 @@ class SeededEntries:
 
     def is_changed(self, entry: str, files: dict[str, File]) -> bool:
         """Return whether these files of the entry differ from those that the job was given."""
-        return self._content(files) != self._content(self.files(entry))
-
-    def _content(self, files: dict[str, File]) -> dict[str, tuple[int, str]]:
-        return {path: (file.size, file.sha256) for path, file in files.items() if not self._is_rewritten(path)}
+        return content_digest(files) != content_digest(self.files(entry))
 
     def with_other_times(self, present: dict[str, dict[str, tuple[int, int]]]) -> list[str]:
         """Return the entries that look changed in a whole tree: entry → path → size and mtime in nanoseconds."""
@@ -110,4 +98,4 @@ def _with_parents(path: str) -> Iterator[str]:
         path = path.rpartition("/")[0]
 
 
-NOTHING_SEEDED = SeededEntries([], lambda _: {}, lambda _: False)
+NOTHING_SEEDED = SeededEntries([], lambda _: {})

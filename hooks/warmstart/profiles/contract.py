@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 # "declared": a name that the job itself gives; it chooses among its user's own entries and grants nothing.
 Fact = Literal["cpu", "declared", "driver", "gpu", "image", "machine"]
-# "rewrite": entries name their own path, and `relocate` puts another one in; "constant-path": entries are
-# of use only at the path where they were made.
-Relocation = Literal["relocatable", "rewrite", "constant-path"]
+# "constant-path": entries are of use only at the path where they were made. To put another path into each of them would
+# take each job time for each entry.
+Relocation = Literal["relocatable", "constant-path"]
 # "changed": what a job changed takes the place of what it was seeded with. "larger": only if it grew.
 Keeps = Literal["changed", "larger"]
 
@@ -50,10 +50,6 @@ class Profile(NamedTuple):
 
     `validate` raises `EntryInvalid` unless the staged files are a complete, well-formed entry; it runs
     under the validator's uid, never runs, imports or unpickles content, and holds bounded memory.
-
-    `relocate` (relocation "rewrite" only) gets a descriptor of the directory, its absolute path in the job and
-    the seeded entries' names, and makes their content name that path. It runs as the job's uid. `names_path` tells by
-    its path which file of an entry it rewrites: such a file says nothing of whether the job changed the entry.
 
     `keeps` is "larger" for caches that only grow: a job's smaller version was begun anew, and does not take the place
     of the one that the job was seeded with (docs/reference/profiles.md, What a job changes). `lock` is what the tool
@@ -102,8 +98,6 @@ class Profile(NamedTuple):
     facts: tuple[Fact, ...]
     entry_of: Callable[[str], str | None]
     validate: Callable[[EntryFiles], None]
-    relocate: Callable[[int, str, list[str]], None] | None = None
-    names_path: Callable[[str], bool] = _never
     keeps: Keeps = "changed"
     lock: str = ""
     after_success: bool = False

@@ -55,11 +55,9 @@ PROFILE = Profile(
     name="helion",
     variables={"HELION_CACHE_DIR": "{dir}"},
     defaults={"HELION_CACHE_DIR": "{TMPDIR:/tmp}/torchinductor_{user}/helion"},
-    relocation="rewrite",
+    relocation="constant-path",  # Triton's
     facts=("image", "gpu", "machine"),
     entry_of=_NESTED.entry_of,  # the path of one configuration, or Triton's entry
     validate=validate,
-    relocate=_NESTED.relocate,
-    names_path=_NESTED.names_path,
     in_step=True,
 )

@@ -41,18 +41,6 @@ class NestedCaches(NamedTuple):
         assert profile
         profile.validate(files.below(prefix))
 
-    def relocate(self, directory: int, path: str, entries: list[str]) -> None:
-        """Relocate the nested entries whose profiles need it. `path` is that of the whole directory in the job."""
-        for entry in entries:
-            profile = self._find(entry)[1]
-            if profile and profile.relocate:
-                profile.relocate(directory, path, [entry])
-
-    def names_path(self, path: str) -> bool:
-        """Tell whether `relocate` rewrites a file of one of the caches."""
-        prefix, profile = self._find(path)
-        return profile is not None and profile.names_path(path[len(prefix) :])
-
     def _find(self, path: str) -> tuple[str, Profile | None]:
         import re
 

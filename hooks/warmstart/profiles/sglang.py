@@ -78,12 +78,10 @@ PROFILE = Profile(
         "SGLANG_JIT_CACHE_DIR": "~/.cache/sglang/jit",
         "SGLANG_CUTE_AOT_CACHE_DIR": "~/.cache/sglang/cute_aot",
     },
-    relocation="rewrite",
+    relocation="constant-path",  # Triton's
     facts=("image", "gpu", "cpu"),
     entry_of=_NESTED.entry_of,  # a module's directory, an object's path, or another tool's entry
     validate=validate,
-    relocate=_NESTED.relocate,
-    names_path=_NESTED.names_path,
     in_step=True,
     refers_to=("sglang", "triton"),  # as vllm: Inductor's cache is in it
     experimental=True,

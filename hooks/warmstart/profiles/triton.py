@@ -7,9 +7,8 @@ a host module: `<m>.cpython-311-x86_64-linux-gnu.so`;
 the timings of one autotuner: `<f>.autotune.json`.
 The key of a kernel is the hash in its metadata, in an encoding that changed twice.
 
-Since Triton 3.0 the group names its files by absolute path. If it is moved without a rewrite, it is a miss, or Triton
-reads the files at the old path if that still exists. So the validator compares only base names, and `relocate` writes
-the job's own path.
+Since Triton 3.0 the group names its files by absolute path. If it is moved, it is a miss, or Triton reads the files at
+the old path if that still exists. So entries need the constant path; one that names its run's own path is refused.
 
 Repeats: all of a kernel but its group, which names paths. Measured with Triton 3.7 for NVIDIA's sm_80 and sm_90, two
 cold runs at one path and one at another: 14 of 14 files are the same. Timings differ each time; modules, which the
@@ -21,11 +20,9 @@ depended on the Python version); caches of Triton 2; kernels for other vendors' 
 
 from __future__ import annotations
 
-import os
 import posixpath
 
-from warmstart.host.files import opened_dir, read_small, replace_file
-from warmstart.lean import TYPE_CHECKING, dumps, loads
+from warmstart.lean import TYPE_CHECKING
 from warmstart.profiles.contract import Profile, named_by
 
 if TYPE_CHECKING:
@@ -40,7 +37,6 @@ _KERNEL = rf"(?:__grp__)?{_NAME}\.json|{_NAME}\.(?:{'|'.join((*_TEXTS, *_BINARIE
 _MODULE = rf"{_NAME}\.cpython-[0-9]{{2,4}}[a-z]{{0,3}}-[a-z0-9_]{{1,30}}-linux-gnu\.so"
 _FILE = rf"({_KEY})/(?:{_KERNEL}|{_MODULE}|{_NAME}\.autotune\.json)"
 _GROUP = "__grp__"
-_LARGEST_GROUP = 1 << 20
 
 
 def validate(files: EntryFiles) -> None:
@@ -107,9 +103,9 @@ def _check_vendor(files: EntryFiles, stem: str) -> None:
 
 
 def _check_group(files: EntryFiles, group: str) -> None:
-    """Require that the group names exactly the other files, each in a directory named after the key."""
+    """Require that the group names exactly the other files, each in a directory of the key's name, but no run's own."""
     from warmstart.profiles.entry_files import EntryInvalid
-    from warmstart.profiles.formats import plain
+    from warmstart.profiles.formats import ninja, plain
 
     path = f"{files.entry}/{group}"
     children = plain.read_json(files, path).get("child_paths")
@@ -118,6 +114,8 @@ def _check_group(files: EntryFiles, group: str) -> None:
     for name, child in children.items():
         if not isinstance(child, str) or child.split("/")[-2:] != [posixpath.basename(files.entry), name]:
             raise EntryInvalid("field-malformed")
+        if ninja.OF_A_RUN.search(child.encode("utf-8", "surrogatepass")):
+            raise EntryInvalid("made-elsewhere")
     child_paths = {f"{files.entry}/{name}" for name in children}
     here = {*files.names} - {path}
     if not child_paths <= here:
@@ -164,56 +162,19 @@ def _keys(digest: object) -> set[str]:
     return {digest, *(text.decode().rstrip("=") for text in letters)}
 
 
-def relocate(directory: int, path: str, entries: list[str]) -> None:
-    """Rewrite the groups of seeded entries so that they name their files below `path`, the job's own directory.
-
-    Runs as the job's uid, which owns the files. Each group is replaced atomically. A malformed group is left unchanged;
-    for Triton it is a miss.
-    """
-    from contextlib import ExitStack
-
-    for entry in entries:
-        with ExitStack() as opened:
-            at = directory
-            for part in entry.split("/"):
-                at = opened.enter_context(opened_dir(part, at))
-            for name in os.listdir(at):
-                if name.startswith(_GROUP) and name.endswith(".json"):
-                    _rewrite(at, name, f"{path}/{entry}")
-
-
-def names_path(path: str) -> bool:
-    """Return whether a file is a group, which names its files by absolute path."""
-    return posixpath.basename(path).startswith(_GROUP)
-
-
 def repeats(path: str) -> bool:
     """Return whether a file is the same whenever it is made: those of a kernel."""
-    return not names_path(path) and not path.endswith((".so", ".autotune.json"))
-
-
-def _rewrite(directory: int, group: str, path: str) -> None:
-    try:
-        old = loads(read_small(group, _LARGEST_GROUP, directory))
-    except (ValueError, RecursionError):
-        return
-    children = old.get("child_paths") if isinstance(old, dict) else None
-    if isinstance(children, dict):
-        new = {"child_paths": {name: f"{path}/{name}" for name in children}}
-        if new != old:
-            replace_file(directory, group, dumps(new).encode(), 0o644, durable=False)
+    return not posixpath.basename(path).startswith(_GROUP) and not path.endswith((".so", ".autotune.json"))
 
 
 PROFILE = Profile(
     name="triton",
     variables={"TRITON_CACHE_DIR": "{dir}"},
     defaults={"TRITON_CACHE_DIR": "{TRITON_HOME:~}/.triton/cache"},
-    relocation="rewrite",
+    relocation="constant-path",
     facts=("image", "gpu", "machine"),
     entry_of=named_by(_FILE),  # the key directory
     validate=validate,
-    relocate=relocate,
-    names_path=names_path,
     repeats=repeats,
     in_step=True,
 )

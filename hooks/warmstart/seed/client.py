@@ -15,10 +15,9 @@ from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 
 if TYPE_CHECKING:
-    from warmstart.profiles.contract import Profile
     from warmstart.seed.node_cache import Copy
 
-ROOMS = ("warmstart.seed.extract:", "warmstart.profiles.last_use:", "warmstart.profiles.relocation:")
+ROOMS = ("warmstart.seed.extract:", "warmstart.profiles.last_use:")
 
 
 class JobClient:
@@ -53,16 +52,6 @@ class JobClient:
                 worker.run(deadline, last_use.make_in_cache, subdir, cache, entries)
         except (WarmstartError, OSError) as error:  # the user can cause any of these, so never a node's error
             raise ExtractionFailed(path=subdir, problem=f"modes and times: {error}") from error
-
-    def relocate(self, profile: Profile, cache: int, path: str, entries: list[str], deadline: Deadline) -> None:
-        """Rewrite the paths in a profile's seeded entries to `path`, where the job sees its cache.
-
-        Raises `OSError` if a file cannot be read or replaced, `WorkerSilent` at the deadline.
-        """
-        from warmstart.profiles.relocation import relocate
-
-        with self._worker(cache) as worker:
-            worker.run(deadline, relocate, profile.name, cache, path, entries)
 
     def make_directory(self, cache: int, subdir: str, deadline: Deadline) -> None:
         """Make an empty directory in the cache. Raises `OSError`, `WorkerSilent` at the deadline."""

@@ -382,10 +382,10 @@ class _ProfileHarvest:
         if self._taken and self._is_same_boot:
             own = SeededBundle(record.publish_scope, "", "", [*self._taken.entries])
             bundles_heard = [*bundles_heard, own]
-        self._all_seeded = SeededEntries(seeded.bundles, self._entries_of, self._profile.names_path)
+        self._all_seeded = SeededEntries(seeded.bundles, self._entries_of)
         self._seeded = self._all_seeded
         if bundles_heard != seeded.bundles:
-            self._seeded = SeededEntries(bundles_heard, self._entries_of, self._profile.names_path)
+            self._seeded = SeededEntries(bundles_heard, self._entries_of)
         self._seeded_number = seeded.number
         self._skip = KnownEntries(self._all_seeded, self._stored_entries)
         self._is_overlaid = False
@@ -657,11 +657,10 @@ class _ProfileHarvest:
             return contract.BUILT
         if not self._seeded_number:
             return contract.UNTOUCHED if collected.is_empty else contract.UNKNOWN
-        # Without an overlay, files that are read and files that are not look alike; a rewritten file is our own trace.
+        # Without an overlay, files that are read and files that are not look alike.
         looked_up = self._profile.looked_up
         asked = {*map(looked_up, collected.touched)} - {""} if looked_up else set()
-        is_seen = self._is_overlaid and not self._profile.relocate
-        if not is_seen or collected.hides or not all(entry in self._all_seeded for entry in asked):
+        if not self._is_overlaid or collected.hides or not all(entry in self._all_seeded for entry in asked):
             return contract.UNKNOWN
         if not collected.is_empty:
             return contract.HIT

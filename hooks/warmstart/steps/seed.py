@@ -215,7 +215,7 @@ class _Seeding:
         self._shown: list[_Source] = []  # that this node can show
 
     def _job(self) -> JobClient:
-        from warmstart.seed.client import JobClient  # needed only to extract or rewrite entries
+        from warmstart.seed.client import JobClient  # needed only to extract entries
 
         return JobClient(self._identity, self._context.policy.validate_user)
 
@@ -286,7 +286,8 @@ class _Seeding:
             missing = may_come(self._context.paths.bundles, offer, left)
             if missing is not None:
                 left -= missing
-                taken.append(offer._replace(entries=[]) if offer.whole else offer)
+                number = offer.number or len(offer.entries)
+                taken.append(offer._replace(entries=[], number=number) if offer.whole else offer)
         return ProposedProfile(target.namespace, target.facts, taken)
 
     def fetch(self) -> None:
@@ -300,7 +301,7 @@ class _Seeding:
                 if profile.name in self._agreed and left_out:
                     self.cold[profile.name] = left_out[0].code
                     continue
-                if profile.name in self._agreed or profile.relocate:
+                if not all(copy.offer.whole for copy in copies):
                     copies = [copy.named() for copy in copies]
                 if copies:
                     self._sources.append(_Source(profile, target.namespace, copies, started))
@@ -339,18 +340,15 @@ class _Seeding:
             self._sources = [source._replace(way="", mapped=False, shown=()) for source in self._sources]
 
     def extract(self) -> None:
-        """Extract entries that are not mounted, and rewrite entries that contain their own path."""
+        """Extract entries that are not mounted."""
         for found in self._sources:
-            if found.way and not found.profile.relocate:
+            if found.way:
                 self._shown.append(found)
                 continue
             with self._cold_on_failure(found.profile), self._opened_cache(found.profile) as cache:
-                source = found if found.way else found._replace(copies=[copy.named() for copy in found.copies])
+                source = found._replace(copies=[copy.named() for copy in found.copies])
                 try:
-                    if not source.way:
-                        self._job().unpack(source.copies, cache, source.profile.name, self._budget.extracting)
-                    if source.profile.relocate:
-                        self._relocated(source, cache)
+                    self._job().unpack(source.copies, cache, source.profile.name, self._budget.extracting)
                 except BaseException:  # a partial profile is worse than none
                     self._discard(source, cache)
                     raise
@@ -400,16 +398,6 @@ class _Seeding:
                 context.audit.emit(events.OVERLAY_FAILED, profile=profile.name, error=error.as_audit())
                 return None
         return source._replace(way="overlay", mapped=shown.mapped, shown=tuple(shown.entries))
-
-    def _relocated(self, source: _Source, cache: int) -> None:
-        """Rewrite paths in entries, as the job's uid. Every failure becomes `SeedFailed`: it is never node or store."""
-        path = self._context.record.cache
-        try:
-            self._job().relocate(source.profile, cache, path, source.entries, self._budget.extracting)
-        except (WarmstartError, OSError) as error:
-            raise SeedFailed(
-                profile=source.profile.name, problem=f"cannot rewrite its entries' paths: {error}"
-            ) from error
 
     def _discard(self, source: _Source, cache: int) -> None:
         """Leave the profile an empty directory: its variable names it, and not every tool makes it."""

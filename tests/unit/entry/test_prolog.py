@@ -84,14 +84,14 @@ def test_the_record_tells_whose_nodes_publish_together(
 
 def test_the_job_reads_what_was_done_for_it(entry_site: EntrySite) -> None:
     """What it asked, what the rules add, and why its profiles are cold; a refused one, too."""
-    entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=triton fresh")
+    entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=jax fresh")
     run(entry_site)
     view = Path(entry_site.paths.view, "7", "events")
     found = {line["event"]: line for line in map(json.loads, view.read_text().splitlines())}
     planned = found["job.planned"]
-    assert planned["asked"] == {"profiles": ["triton"], "fresh": True}
+    assert planned["asked"] == {"profiles": ["jax"], "fresh": True}
     assert (planned["rules"], planned["profiles"], planned["head"]) == (["everyone"], ["numba"], True)
-    assert found["step.finished"]["cold"] == {"numba": "asked-fresh", "triton": "asked-fresh"}
+    assert found["step.finished"]["cold"] == {"numba": "asked-fresh", "jax": "asked-fresh"}
     entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     run(entry_site)
     assert [json.loads(line)["event"] for line in view.read_text().splitlines()][-1] == "job.refused"

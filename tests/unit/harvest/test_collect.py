@@ -193,7 +193,7 @@ def test_a_harvest_goes_on_after_what_was_done_before(harvest: Harvest) -> None:
     harvest.write(a_1=b"1", b_1=b"1", c_1=b"1", d_1=b"1")
     entries = harvest.given()
     bundle = SeededBundle("site", "bundle", "0" * 64, ["c", "d"])
-    seeded = SeededEntries([bundle], lambda _: {name: entries[name] for name in bundle.entries}, lambda _: False)
+    seeded = SeededEntries([bundle], lambda _: {name: entries[name] for name in bundle.entries})
     harvest.write(c_1=b"2", d_1=b"2")
     (harvest.tree / "b.2").symlink_to("/etc/passwd")
     places = [collect.place_of(entry, {"c", "d"}) for entry in ("c", "d", "a", "b")]
@@ -425,26 +425,26 @@ def test_what_is_no_plain_file_is_not_locked(tree: Tree, tmp_path: Path, kind: s
 # What a job changed of its seeded entries.
 
 
-def seeded(*bundles: dict[str, dict[str, File]], rewritten: str = "") -> SeededEntries:
-    """Return what the job was seeded with; the prolog rewrote files of the name `rewritten`."""
+def seeded(*bundles: dict[str, dict[str, File]]) -> SeededEntries:
+    """Return what the job was seeded with."""
     named = {str(number): entries for number, entries in enumerate(bundles)}
     found = [SeededBundle("user-1", name, name, list(entries)) for name, entries in named.items()]
-    return SeededEntries(found, lambda bundle: named[bundle.bundle], lambda path: path.endswith(rewritten or "?"))
+    return SeededEntries(found, lambda bundle: named[bundle.bundle])
 
 
 def test_changed_entries_of_an_extracted_cache(harvest: Harvest) -> None:
-    """Rewritten, grown, shrunk or removed; the same bytes with another time are no change, nor is the prolog's work."""
-    harvest.write(same_1=b"1", touched_1=b"1", new_1=b"1", moved_p=b"1")
+    """Rewritten, grown, shrunk or removed; the same bytes with another time are no change."""
+    harvest.write(same_1=b"1", touched_1=b"1", new_1=b"1")
     harvest.write(m__changed_1=b"1", m__grown_1=b"1", m__shrunk_1=b"1", m__shrunk_2=b"2", m__removed_1=b"1")
     given = harvest.given()
     del given["new"]
     for path in harvest.tree.rglob("*.*"):
         if path.name != "same.1":
             os.utime(path, ns=(1, 1))
-    harvest.write(m__changed_1=b"2", m__grown_2=b"2", moved_p=b"rewritten")
+    harvest.write(m__changed_1=b"2", m__grown_2=b"2")
     for name in ("m/shrunk.2", "m/removed.1"):
         (harvest.tree / name).unlink()
-    found = harvest.collect(frozenset(given), seeded=seeded(given, rewritten=".p"))
+    found = harvest.collect(frozenset(given), seeded=seeded(given))
     assert found.changed == ["m/changed", "m/grown", "m/removed", "m/shrunk"]
     assert sorted(found.entries) == ["m/changed", "m/grown", "m/shrunk", "new"]
     assert harvest.staged() == {

@@ -21,11 +21,11 @@ def entry_of(path: str) -> str | None:
 
 @pytest.fixture
 def seeded() -> SeededEntries:
-    """Return entries of two bundles, of which one is gone; the prolog rewrote what ends in `.p`."""
+    """Return entries of two bundles, of which one is gone."""
     entries: Entries = {name: {f"{name}.1": FILE, f"{name}.p": FILE} for name in NAMES}
     read = {"here": entries, "gone": {}}
     bundles = [SeededBundle("site", "here", "ab" * 32, list(NAMES)), SeededBundle("site", "gone", "cd" * 32, ["old"])]
-    return SeededEntries(bundles, lambda bundle: read[bundle.bundle], lambda path: path.endswith(".p"))
+    return SeededEntries(bundles, lambda bundle: read[bundle.bundle])
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_names_that_the_record_leaves_out_are_read_when_they_are_asked_for() -> 
         read.append(bundle.bundle)
         return {} if bundle.bundle == "gone" else {name: {f"{name}.1": FILE} for name in NAMES}
 
-    seeded = SeededEntries([SeededBundle("site", "here", "ab" * 32, [], 5)], entries_of, lambda _: False)
+    seeded = SeededEntries([SeededBundle("site", "here", "ab" * 32, [], 5)], entries_of)
     assert (seeded.below(set(), entry_of), read) == ([], [])
     assert seeded.below({"m/f.1"}, entry_of) == ["m/f"]
     assert ("m/g" in seeded, "new" in seeded, sorted(seeded.names), read) == (True, False, sorted(NAMES), ["here"])
-    gone = SeededEntries([SeededBundle("site", "gone", "ab" * 32, [], 5)], entries_of, lambda _: False)
+    gone = SeededEntries([SeededBundle("site", "gone", "ab" * 32, [], 5)], entries_of)
     with pytest.raises(OSError, match="the bundle gone, which names what it was seeded with, is gone"):
         _ = "new" in gone
 
@@ -74,8 +74,8 @@ def test_a_whole_tree_tells_by_sizes_and_times(seeded: SeededEntries) -> None:
 
 
 def test_content_tells_what_changed(seeded: SeededEntries) -> None:
-    """Files that come, go, or have other bytes; times, and what the prolog rewrote, say nothing."""
-    same = {"m/f.1": FILE._replace(mtime_ns=18), "m/f.p": OTHER}
+    """Files that come, go, or have other bytes; times say nothing."""
+    same = {"m/f.1": FILE._replace(mtime_ns=18), "m/f.p": FILE}
     assert not seeded.is_changed("m/f", same)
     for files in ({**same, "m/f.1": OTHER}, {**same, "m/f.2": FILE}, {"m/f.p": FILE}):
         assert seeded.is_changed("m/f", files)

@@ -43,13 +43,11 @@ def test_each_variable_has_what_the_tool_takes_without_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_profile_does_not_contradict_itself(name: str) -> None:
-    """What relocates says how; what needs one path has no other; what grows has one entry."""
+    """What needs one path has no other; what grows has one entry."""
     profile = registry.get(name)
-    assert (profile.relocate is not None) == (profile.relocation == "rewrite")
     assert profile.follows_links is False or profile.relocation == "constant-path"
     assert not profile.lock or profile.keeps == "larger"
     assert profile.suits_overlay == (not profile.exact_times and profile.keeps == "changed")
-    assert (profile.names_path("x/__grp__k.json") or profile.names_path("x")) <= (profile.relocate is not None)
     assert "image" in profile.facts
     assert len({*profile.facts}) == len(profile.facts)
 

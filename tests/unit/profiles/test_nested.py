@@ -1,8 +1,7 @@
-"""Caches of other tools below a tool's own: named, judged and relocated by those tools' profiles."""
+"""Caches of other tools below a tool's own: named and judged by those tools' profiles."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.built_entries import PART, RANK, VLLM, below
+from tests.support.built_entries import below
 from tests.support.cache_files import triton_kernel
 from tests.support.judging import MTIME
 from warmstart.profiles.contract import named_by
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.nested import NestedCaches
-from warmstart.profiles.relocation import relocate
 
 KEY = "A2" * 26
 NESTED = NestedCaches(named_by("(own)"), ((r"rank_[0-9]+/triton/", "triton"), ("numba/", "numba")))
@@ -59,20 +57,3 @@ def test_an_entry_is_judged_as_its_own_profile_does(stage: Path, stage_fd: int) 
     (stage / cubin).write_bytes(b"")
     with pytest.raises(EntryInvalid):
         NESTED.validate(EntryFiles(stage_fd, entry, files))
-
-
-def test_nested_groups_are_relocated(tmp_path: Path) -> None:
-    """A kernel of Triton below vLLM's cache names the job's path there; vLLM's own entries stay."""
-    files = below(f"{RANK}/triton_cache/", triton_kernel("3.9")) | VLLM
-    for name, content in files.items():
-        (tmp_path / "vllm" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "vllm" / name).write_bytes(content)
-    key = next(iter(triton_kernel("3.9"))).partition("/")[0]
-    fd = os.open(tmp_path, os.O_RDONLY)
-    try:
-        relocate("vllm", fd, "/job", [PART, f"{RANK}/triton_cache/{key}"])
-    finally:
-        os.close(fd)
-    group = json.loads((tmp_path / f"vllm/{RANK}/triton_cache/{key}/__grp__add_kernel.json").read_bytes())
-    assert group["child_paths"]["add_kernel.cubin"] == f"/job/vllm/{RANK}/triton_cache/{key}/add_kernel.cubin"
-    assert all((tmp_path / "vllm" / name).read_bytes() == content for name, content in VLLM.items())

@@ -46,7 +46,6 @@ def test_every_profile_says_all_about_itself() -> None:
             inside = value == f"/cache/{name}" or value.startswith(f"/cache/{name}/")
             assert inside or value == SWITCHES.get(variable)
         assert "image" in profile.facts
-        assert (profile.relocate is not None) == (profile.relocation == "rewrite")
 
 
 def test_every_profile_is_registered() -> None:

@@ -1,4 +1,4 @@
-"""Triton's entries, on real ones of four releases: whole groups about one kernel, at the job's own path."""
+"""Triton's entries, on real ones of four releases: whole groups about one kernel."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 
 from tests.support.cache_files import TRITON_RELEASES, of_tool, shared, triton_kernel
 from tests.support.judging import MTIME, Judge
-from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
-from warmstart.profiles.relocation import relocate
 
 KERNEL = triton_kernel("3.9")
 KEY = next(iter(KERNEL)).partition("/")[0]
@@ -151,75 +149,3 @@ def test_no_truncated_cubin_passes(verdict: Judge) -> None:
     content = KERNEL[CUBIN]
     for length in [*range(0, len(content), 97), len(content) - 1]:
         assert verdict("triton", {**KERNEL, CUBIN: content[:length]}) == "elf-truncated", length
-
-
-def test_relocated_groups_name_the_jobs_own_path(tmp_path: Path) -> None:
-    """Every group of the seeded entries names its files below the job's directory; other content stays."""
-    cache = tmp_path / "cache"
-    entries = []
-    for release in TRITON_RELEASES:
-        for name, content in triton_kernel(release).items():
-            path = cache / "triton" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-            entries.append(name.partition("/")[0])
-    broken = cache / "triton" / KEY / "__grp__broken.json"
-    broken.write_bytes(b"[")
-    fd = os.open(cache, os.O_RDONLY)
-    try:
-        relocate("triton", fd, "/job/cache", sorted(set(entries)))
-    finally:
-        os.close(fd)
-    for release in TRITON_RELEASES:
-        files = triton_kernel(release)
-        for name, content in files.items():
-            found = (cache / "triton" / name).read_bytes()
-            if "__grp__" not in name:
-                assert found == content
-                continue
-            children = json.loads(found)["child_paths"]
-            assert {*children.values()} == {f"/job/cache/triton/{other}" for other in files if other != name}
-            assert all(path.endswith(f"/{child}") for child, path in children.items())
-    assert broken.read_bytes() == b"["
-    assert not list(cache.rglob("*.tmp"))
-
-
-def test_a_group_that_is_at_its_path_is_not_written(tmp_path: Path) -> None:
-    """Where the job's path is constant, relocating changes nothing on the disk."""
-    path = tmp_path / "triton" / KEY / "__grp__k.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"child_paths": {"k.cubin": f"/job/triton/{KEY}/k.cubin"}}))
-    before = path.stat()
-    fd = os.open(tmp_path, os.O_RDONLY)
-    try:
-        relocate("triton", fd, "/job", [KEY])
-    finally:
-        os.close(fd)
-    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
-def test_a_linked_entry_is_not_followed(tmp_path: Path) -> None:
-    """The user's other jobs may swap a directory for a link meanwhile: nothing is written through it."""
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    group = outside / "__grp__k.json"
-    group.write_text('{"child_paths": {"k": "/old/k"}}')
-    (tmp_path / "triton").mkdir()
-    (tmp_path / "triton" / KEY).symlink_to(outside)
-    fd = os.open(tmp_path, os.O_RDONLY)
-    try:
-        with pytest.raises(OSError, match=KEY):
-            relocate("triton", fd, "/job", [KEY])
-    finally:
-        os.close(fd)
-    assert group.read_text() == '{"child_paths": {"k": "/old/k"}}'
-
-
-def test_a_profile_that_relocates_as_it_is_is_left_alone(tmp_path: Path) -> None:
-    """Relocating needs no directory where the profile has nothing to rewrite."""
-    assert registry.get("numba").relocate is None
-    fd = os.open(tmp_path, os.O_RDONLY)
-    try:
-        relocate("numba", fd, "/job", ["x"])
-    finally:
-        os.close(fd)

@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.alone import run_alone
-from tests.support.cache_files import triton_kernel
 from tests.support.packed import MTIME_NS, packed
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.profiles import registry
+from warmstart.host.identity import Identity
 from warmstart.seed.client import JobClient
 from warmstart.seed.extract import ExtractionFailed
 from warmstart.seed.node_cache import Copy
@@ -102,19 +100,3 @@ def test_what_the_jobs_process_does_is_nobody_elses_fault(copy: Copy, cache: int
     listed.write_text(json.dumps(files))
     with pytest.raises(ExtractionFailed, match="modes and times"):
         JobClient(ME, ME).unpack([copy._replace(offer=offer(["e", "f"], whole=True))], cache, "numba", after(30))
-
-
-def test_entries_name_the_jobs_own_path(cache: int, tmp_path: Path) -> None:
-    """Triton's groups hold absolute paths; at the deadline that is given up."""
-    top = tmp_path / "cache" / "triton"
-    for name, content in triton_kernel("3.9").items():
-        (top / name).parent.mkdir(parents=True, exist_ok=True)
-        (top / name).write_bytes(content)
-    (key,) = os.listdir(top)
-    JobClient(ME, ME).relocate(registry.get("triton"), cache, "/job/cache", [key], after(30))
-    group = json.loads((top / key / "__grp__add_kernel.json").read_bytes())
-    assert group["child_paths"]["add_kernel.cubin"] == f"/job/cache/triton/{key}/add_kernel.cubin"
-    with pytest.raises(WorkerSilent):
-        JobClient(ME, ME).relocate(registry.get("triton"), cache, "/job/cache", [key], after(0))
-    with pytest.raises(FileNotFoundError):
-        JobClient(ME, ME).relocate(registry.get("vllm"), cache, "/job/cache", [key], after(30))

@@ -23,7 +23,6 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.profiles import facts, registry
 from warmstart.record import Seeded
 from warmstart.seed import overlay
-from warmstart.seed.client import JobClient
 from warmstart.seed.extract import ExtractionFailed
 from warmstart.seed.node_cache import Copy
 from warmstart.seed.overlay import OverlayUnavailable, Shown
@@ -51,7 +50,7 @@ class Node:
         record = context.record._replace(read_scopes=SCOPES, cache=f"{context.record.run_directory}/cache")
         self.context: Context = context._replace(record=record)
         self.cache = Path(record.cache)
-        for profile in ("numba", "triton", "cuda-computecache", "torch-extensions"):
+        for profile in ("numba", "jax", "cuda-computecache", "torch-extensions"):
             (self.cache / profile).mkdir(parents=True)
 
     def publish(self, entries: packed.Entries, profile: str = "numba", scope: str = SCOPES[1]) -> str:
@@ -158,14 +157,14 @@ def test_caches_of_a_steps_image_have_no_errand_of_their_own(node: Node) -> None
 
 def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
     """The namespaces are in the record all the same: the harvest publishes to them."""
-    outcome = node.run(Options(("numba", "triton")))
+    outcome = node.run(Options(("numba", "jax")))
     assert (outcome.state, outcome.degraded, node.cached()) == ("unchanged", [], {})
-    assert {name: found.entries for name, found in seeded(outcome).items()} == {"numba": [], "triton": []}
+    assert {name: found.entries for name, found in seeded(outcome).items()} == {"numba": [], "jax": []}
     assert len({found.namespace for found in seeded(outcome).values()}) == 2
     assert outcome.record["facts"]["image"] == "label:bare"
     told = {
         "warm": [],
-        "cold": dict.fromkeys(("numba", "triton"), "nothing-published"),
+        "cold": dict.fromkeys(("numba", "jax"), "nothing-published"),
         "facts": outcome.record["facts"],
     }
     assert outcome.detail == told
@@ -235,17 +234,13 @@ def test_the_names_of_a_large_bundle_are_left_out_where_all_is_shown(
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("profile", ["numba", "triton"])
-def test_what_is_extracted_or_rewritten_is_named(node: Node, monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
+def test_what_is_extracted_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each file is touched its entry's name is in the record."""
     monkeypatch.setattr(index, "FIRST", 512)
-    node.publish(LARGE, profile)
-    if profile == "triton":
-        node.overlays()
-        monkeypatch.setattr(JobClient, "relocate", lambda *_: None)
-    outcome = node.run(Options((profile,)))
-    assert (sorted(seeded(outcome)[profile].entries), outcome.degraded) == (sorted(LARGE), [])
-    assert [given.number for given in seeded(outcome)[profile].bundles] == [0]
+    node.publish(LARGE)
+    outcome = node.run()
+    assert (sorted(seeded(outcome)["numba"].entries), outcome.degraded) == (sorted(LARGE), [])
+    assert [given.number for given in seeded(outcome)["numba"].bundles] == [0]
 
 
 def test_each_entry_is_the_most_trusted_one(node: Node) -> None:
@@ -342,27 +337,6 @@ def test_a_sampled_job_begins_cold_and_says_that_it_is_on_purpose(node: Node) ->
     assert seeded(cold)["numba"].bundles == []
 
 
-@pytest.mark.timed
-@pytest.mark.parametrize("way", ["overlay", "extraction"])
-def test_half_relocated_entries_are_removed(node: Node, way: str) -> None:
-    """Entries that name another path are worse than none; whatever fails there is nobody's fault but this profile's."""
-    node.publish({"A2" * 26: {f"{'A2' * 26}/k.cubin": b"x"}}, "triton")
-    discarded = []
-
-    def fail(*_: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    node.patch.setattr(JobClient, "relocate", fail)
-    node.patch.setattr(overlay, "discard", lambda _fd, subdir: discarded.append(subdir))
-    if way == "overlay":
-        node.overlays()
-    outcome = node.run(Options(("triton",)))
-    assert [type(error) for error in outcome.degraded] == [SeedFailed]
-    assert (seeded(outcome)["triton"].entries, node.cached()) == ([], {})
-    assert list((node.cache / "triton").iterdir()) == []  # the job's variable names it
-    assert discarded == (["triton"] if way == "overlay" else [])
-
-
 def test_a_failed_extraction_leaves_an_empty_directory(node: Node) -> None:
     """The profile's variable names it, and not every tool makes it. Its mode lets nobody else in."""
     node.publish(ENTRIES)
@@ -415,7 +389,7 @@ def test_the_cache_is_given_away_whatever_failed(node: Node, monkeypatch: pytest
     monkeypatch.setattr(seed._Seeding, "mount", bug)
     with pytest.raises(ZeroDivisionError):
         node.run()
-    assert sorted(given[:-1]) == ["cuda-computecache", "numba", "torch-extensions", "triton"]
+    assert sorted(given[:-1]) == ["cuda-computecache", "jax", "numba", "torch-extensions"]
     assert given[-1] == "cache"
 
 

@@ -21,7 +21,7 @@ _LARGEST = 64 << 20
 _LOG_HEADER = re.compile(rb"# ninja log v[0-9]{1,2}\n")
 _LOG_LINE = re.compile(rb"[0-9]+\t[0-9]+\t[0-9]+\t([^\t\n]+)\t[0-9a-f]+\n")
 _DEPS_HEADER = b"# ninjadeps\n"
-_OF_A_RUN = re.compile(rb"/[0-9]{1,10}\.[0-9a-f]{8}/cache/")  # Record.run_directory
+OF_A_RUN = re.compile(rb"/[0-9]{1,10}\.[0-9a-f]{8}/cache/")  # Record.run_directory
 _IS_DEPS = 1 << 31  # bit in a record's size: the record has dependencies, otherwise a path
 
 
@@ -35,7 +35,7 @@ def check_build(files: EntryFiles, directory: str, library: str) -> None:
     if not {BUILD, LOG, library} <= here.keys():
         raise EntryInvalid("incomplete")
     plain.check_text(files, here[BUILD])
-    if any(name in here and _OF_A_RUN.search(files.read(here[name], _LARGEST)) for name in (BUILD, LOG, DEPS)):
+    if any(name in here and OF_A_RUN.search(files.read(here[name], _LARGEST)) for name in (BUILD, LOG, DEPS)):
         raise EntryInvalid("made-elsewhere")
     done = _outputs(files, here[LOG])
     if DEPS in here:

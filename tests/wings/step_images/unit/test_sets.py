@@ -239,10 +239,10 @@ def test_overlays_that_steps_would_not_see_are_extracted(run: Run, monkeypatch: 
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Run]]:
-    """Give a run on three nodes, which show the same of Triton."""
+    """Give a run on three nodes, which show the same of DeepGEMM."""
     monkeypatch.setattr(view, "allow_reading", lambda *_: None)
     monkeypatch.setattr(together, "PROPOSAL_S", 0.5)
-    made = {node: Run(tmp_path, node, "n[1-3]", "triton") for node in ("n1", "n2", "n3")}
+    made = {node: Run(tmp_path, node, "n[1-3]", "deepgemm") for node in ("n1", "n2", "n3")}
     yield made
     for run in made.values():
         run.context.store.close()

@@ -1,0 +1,157 @@
+"""A job that builds nothing costs the same with 10 and with 1,000 entries: calls, files and bytes of both its hooks.
+
+Of the profiles whose entries name their own path. Without a constant path they are left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.bench_site import BenchSite, Command, bench_site
+from tests.support.privileges import as_user
+from warmstart.harvest.pack import pack
+from warmstart.host.deadline import after
+from warmstart.record import decode
+from warmstart.store import bundles
+from warmstart.store.index import FIRST
+from warmstart.store.layout import Namespace
+from warmstart.store.manifest import Draft, Entries, File, Producer
+
+FEW, MANY = 10, 1000
+# Where each profile has Triton's kernels.
+KERNELS = {
+    "triton": "",
+    "vllm": "torch_compile_cache/0123456789/rank_0_0/triton_cache/",
+    "sglang": "triton/",
+    "helion": "triton/0/",
+}
+RULES = """\
+site_label: {label}
+constant_path: {constant}
+rules:
+  - name: everyone
+    profiles: [{profiles}]
+"""
+# How often a process asks for memory, or looks whether another has ended, depends on the moment.
+UNCOUNTED = re.compile(
+    r"^\d+ +(brk|m(un|re)?map|mprotect|madvise|wait4|waitid|p?select6?|poll|futex|restart_syscall)\("
+)
+MOVED = re.compile(r"^\d+ +(?:p?read(?:64|v)?|p?write(?:64|v)?|sendfile|copy_file_range)\(.* = (\d+)$")
+OPENED = re.compile(r"^\d+ +open(?:at2?)?\(.* = \d+")
+MTIME = 1_700_000_000 * 10**9
+
+
+class Cost(NamedTuple):
+    """What a hook did."""
+
+    calls: int
+    files: int
+    size: int  # bytes that it read and wrote
+
+    def is_like(self, other: Cost) -> bool:
+        """Return whether nothing grew with the entries; which second it is makes a little.
+
+        Of each index a prolog reads no more than `FIRST`, and what it finds there goes from one process to another.
+        """
+        indexes = 2 * FIRST * len(KERNELS)
+        return self.calls <= other.calls + 10 and self.files <= other.files + 4 and self.size <= other.size + indexes
+
+
+@pytest.fixture(scope="module")
+def site(install: Callable[[Path], None]) -> Iterator[BenchSite]:
+    """Yield a site without caches."""
+    with bench_site(10, install) as made:
+        yield made
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_that_builds_nothing(site: BenchSite, nodes: int) -> None:
+    """Nothing of its entries is opened, copied or listed, nor so that two nodes agree."""
+    few, many = (cost(site, count, nodes) for count in (FEW, MANY))
+    assert {hook: (few[hook], many[hook]) for hook in few if not many[hook].is_like(few[hook])} == {}
+
+
+@pytest.mark.report
+def test_without_a_constant_path_there_is_nothing_to_do(site: BenchSite) -> None:
+    """Each job would have to put its own path into each entry. The tools stay where they are without warmstart."""
+    write_policy(site, "none")
+    site.hook("prolog").run()
+    assert [*site.base.glob("workspace/n1/7.*")] == []
+    site.hook("epilog").run()
+
+
+def write_policy(site: BenchSite, constant: str, label: str = "bare") -> None:
+    """Give jobs the profiles."""
+    site.write_policy(RULES.format(label=label, constant=constant, profiles=", ".join(KERNELS)))
+
+
+def cost(site: BenchSite, count: int, nodes: int) -> dict[str, Cost]:
+    """Publish entries, and return what the hooks of a job cost on a node that has shown them before."""
+    label = f"of-{count}-for-{nodes}"
+    write_policy(site, "spank", label)
+    run(site, "prolog")
+    (path,) = site.prefix.glob("var/lib/warmstart/n1/state/7/record.json")
+    record = decode(str(path), path.read_bytes())
+    run(site, "epilog")
+    (stage := site.base / label).mkdir()
+    for profile, seeded in record.seeded.items():
+        where = Namespace(str(site.base / "store"), record.publish_scope, profile, seeded.namespace)
+        entries = written(stage / profile, KERNELS[profile], f"{record.cache}/{profile}", count)
+        with open(pack(str(stage / profile), f"{stage}/{profile}.sqsh", after(60)), "rb") as packed:
+            os.fchmod(packed.fileno(), 0o444)
+            draft = Draft(Producer(7, record.user, record.uid, "n1", ""), record.facts, entries)
+            assert as_user(site.owner.uid, partial(bundles.publish_bundle, where, packed.fileno(), draft, "test"))
+    for hook in ("prolog", "epilog"):  # fetches and mounts
+        run(site, hook, nodes)
+    found = {}
+    for hook in ("prolog", "epilog"):
+        calls = [line for line in run(site, hook, nodes) if not UNCOUNTED.search(line)]
+        moved = sum(int(match[1]) for line in calls if (match := MOVED.search(line)))
+        found[hook] = Cost(len(calls), sum(bool(OPENED.search(line)) for line in calls), moved)
+        if hook == "prolog":
+            given = {name: seeded.number for name, seeded in decode(str(path), path.read_bytes()).seeded.items()}
+            assert given == dict.fromkeys(KERNELS, count)
+    return found
+
+
+def run(site: BenchSite, hook: str, nodes: int = 1) -> list[str]:
+    """Run a hook on the nodes of a job side by side; return the system calls of the first one's."""
+    more = {"SLURM_JOB_NODELIST": "n[1-2]"} if nodes > 1 else {}
+    on = [
+        Command(site.hook(hook).argv, {**site.job_env, **more, "SLURMD_NODENAME": f"n{number}"})
+        for number in range(1, nodes + 1)
+    ]
+    others = [subprocess.Popen(one.argv, env=dict(one.env), stdout=subprocess.DEVNULL) for one in on[1:]]
+    calls = on[0].calls(site.base / "calls")
+    assert [other.wait() for other in others] == [0] * (nodes - 1)
+    return calls
+
+
+def written(top: Path, folder: str, shown: str, count: int) -> Entries:
+    """Write kernels as Triton leaves them, which name the path at which a job sees their directory."""
+    entries: Entries = {}
+    for number in range(count):
+        digest = hashlib.sha256(str(number).encode()).digest()
+        entry = f"{folder}{base64.b32encode(digest).decode().rstrip('=')}"
+        names = ("k.json", "k.cubin")
+        group = {"child_paths": {name: f"{shown}/{entry}/{name}" for name in names}}
+        content = {"__grp__k.json": json.dumps(group).encode(), "k.json": b"{}", "k.cubin": os.urandom(5000)}
+        (top / entry).mkdir(parents=True)
+        entries[entry] = {}
+        for name, data in content.items():
+            (top / entry / name).write_bytes(data)
+            os.utime(top / entry / name, ns=(MTIME, MTIME))
+            entries[entry][f"{entry}/{name}"] = File(len(data), hashlib.sha256(data).hexdigest(), MTIME)
+    return entries
