@@ -35,7 +35,14 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.images import scratch, squashfs
 from warmstart.images.choice import choose
-from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable, Report, unreported
+from warmstart.images.importers.base import (
+    ImageForbidden,
+    ImageMalformed,
+    ImageNotFound,
+    RegistryUnreachable,
+    Report,
+    unreported,
+)
 from warmstart.images.importers.oci import RESULT, Oci
 from warmstart.images.imports import making, verify
 from warmstart.images.imports.making import ImageNotOurs
@@ -375,7 +382,7 @@ def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path)
     (tree / "large").write_bytes(os.urandom(300_000))
     os.setxattr(tree / "small", "user.key", b"value")
     variants: list[tuple[Path, list[str]]] = [
-        *((tree, ["-comp", name]) for name in ("gzip", "lzo", "lz4", "xz", "zstd", "lzma")),
+        *((tree, ["-comp", name]) for name in ("gzip", "lzo", "lz4", "xz", "zstd")),
         *((tree, options) for options in (["-no-xattrs"], ["-no-exports"], ["-no-fragments"], ["-nopad"])),
         *((tree, ["-b", size]) for size in ("4096", "1M")),
         *((empty, options) for options in ([], ["-no-exports", "-nopad"])),
@@ -386,6 +393,17 @@ def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path)
         subprocess.run(argv, check=True, capture_output=True, timeout=60)
         data = path.read_bytes()
         assert squashfs.parse(data[:96], len(data)).magic == squashfs.MAGIC, options
+
+
+@pytest.mark.report
+def test_an_image_that_nothing_mounts_is_none(tmp_path: Path) -> None:
+    """Neither Linux nor squashfuse reads lzma."""
+    (tmp_path / "tree").mkdir()
+    path = tmp_path / "image.sqsh"
+    subprocess.run(["mksquashfs", str(tmp_path / "tree"), str(path), "-quiet", "-comp", "lzma"], check=True)
+    data = path.read_bytes()
+    with pytest.raises(squashfs.ImageInvalid, match="lzma"):
+        squashfs.parse(data[:96], len(data))
 
 
 def test_listing_finds_what_the_superblock_does_not(place: Place, warm: Warm) -> None:
@@ -405,6 +423,23 @@ def test_listing_finds_what_the_superblock_does_not(place: Place, warm: Warm) ->
         finally:
             os.close(fd)
             path.unlink()
+
+
+@pytest.mark.report
+def test_an_image_that_cannot_be_listed_is_refused(place: Place, site: Site, warm: Warm) -> None:
+    """Another attempt would fetch and pack the same bytes; a program that was killed says nothing of the image."""
+    good = warm.store.file(warm.found.path).read_bytes()
+    block = squashfs.parse(good[:96], len(good))
+    path = place.base / "unlistable.sqsh"
+    tables = slice(block.inode_table, block.directory_table)
+    path.write_bytes(good[: tables.start] + bytes(tables.stop - tables.start) + good[tables.stop :])
+    path.chmod(0o644)
+    unlistable = site._replace(importer=lambda: Ready(place.identity(IMPORT), str(path)))
+    for _ in range(2):  # the second time it is remembered
+        with pytest.raises(ImageMalformed, match="unsquashfs can't list it"):
+            making.obtain(place.image(), unlistable, after(60))
+        path.unlink(missing_ok=True)
+    assert place.left_in_scratch() == []
 
 
 def _lists(fd: int, validator: Identity) -> bool:

@@ -18,6 +18,7 @@ ABSENT = 0xFFFFFFFFFFFFFFFF
 PADDING = 4096  # mksquashfs pads an image to a multiple of this
 METADATA = 8192  # bytes in an unpacked metadata block
 COMPRESSORS = range(1, 7)  # gzip, lzma, lzo, xz, lz4, zstd
+LZMA = 2
 
 _FIELDS = struct.Struct("<5I6H8Q")
 
@@ -78,6 +79,8 @@ def _check_head(block: Superblock) -> None:
         problem = f"block size {block.block_size} with log {block.block_log}"
     elif block.compression not in COMPRESSORS:
         problem = f"unknown compressor {block.compression}"
+    elif block.compression == LZMA:
+        problem = "compressed by lzma, which neither Linux nor squashfuse reads"
     elif not block.inodes or not block.no_ids:
         problem = "no inodes or no ids"
     if problem:

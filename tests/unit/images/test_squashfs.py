@@ -17,6 +17,7 @@ WRONG = [
     ({"block_size": 2048, "block_log": 11}, "block size 2048 with log 11"),
     ({"compression": 0}, "unknown compressor 0"),
     ({"compression": 7}, "unknown compressor 7"),
+    ({"compression": 2}, "compressed by lzma, which neither Linux nor squashfuse reads"),
     ({"inodes": 0}, "no inodes or no ids"),
     ({"no_ids": 0}, "no inodes or no ids"),
     ({"bytes_used": 4097}, "cut short: 4096 of 4097 bytes"),

@@ -10,6 +10,7 @@ The layers are read once, from the top down, and the first occurrence of a path 
 | a directory                     | a file of that name is hidden; what is in a directory is added to it |
 | `.wh.NAME`                      | NAME is hidden, with everything in it                                |
 | `.wh..wh..opq`                  | everything in its directory is hidden                                |
+| any other `.wh..wh.*`           | it is hidden itself, with everything in it: AUFS wrote it for itself |
 
 What a layer hides does not concern its own entries (OCI image-spec, layer.md, Whiteouts). Hard links and directories
 are written last: a link's target may be in a lower layer, and a directory's mode, too. A target that is hidden itself
@@ -62,6 +63,7 @@ from warmstart.images.importers.oci_layout import LayoutImage
 
 WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
+AUFS = b".wh..wh."
 MKSQUASHFS = "/usr/bin/mksquashfs"
 OLDEST_WITH_TAR = (4, 5)
 # Bytes of address space, before anything is read: the names of all files, and libzstd's window.
@@ -234,7 +236,8 @@ class Image:
 
     def _hides(self, path: bytes, layer: _LayerState) -> bool:
         """Return whether upper layers hide a path."""
-        return bool(path) and (path in self._ends or self._hides_content(path.rpartition(b"/")[0], layer))
+        parent, _, name = path.rpartition(b"/")
+        return bool(path) and (name.startswith(AUFS) or path in self._ends or self._hides_content(parent, layer))
 
     def _hides_content(self, directory: bytes, layer: _LayerState) -> bool:
         known = layer.hidden.get(directory)

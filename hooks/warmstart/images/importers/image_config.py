@@ -103,6 +103,7 @@ def _comments(config: dict[str, object]) -> str:
 
 def _rc(directory: str, entrypoint: list[str], command: list[str]) -> str:
     """Return the script that starts the image's program, or in its place another one, by its entry point."""
+    entrypoint = [] if entrypoint == [""] else entrypoint  # as Docker has it; enroot writes exec ''
     command = command if entrypoint or command else ["/bin/sh"]
     return _RC.format(
         directory=re.sub(r'["$`\\]', r"\\\g<0>", directory) or "/",

@@ -44,6 +44,9 @@ def finish(tree: str, added: Additions) -> None:
     for _, directories, files, fd in os.fwalk(tree):
         for name in (*directories, *files):
             _make_readable(name, fd)
+            if os.fsencode(name).startswith(flatten.AUFS):
+                remove_tree(fd, name, after(FOREVER_S))
+        directories[:] = [name for name in directories if not os.fsencode(name).startswith(flatten.AUFS)]
     root = os.open(tree, DIRECTORY)
     try:
         with _opened(root, image_config.EMPTIED) as emptied:

@@ -30,6 +30,7 @@ from warmstart.host.identity import Identity
 from warmstart.images import layers, scratch
 from warmstart.images.importers.base import (
     ImageForbidden,
+    ImageMalformed,
     ImageNotFound,
     Importer,
     Progress,
@@ -227,7 +228,7 @@ def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
         digest = ADOPTED + copied.sha256
         try:
             evicted = _publish(flight, work, fd, digest, f"adopted from {copied.path}")
-        except ImageInvalid as error:  # it is incomplete: import as if there were none
+        except (ImageInvalid, ImageMalformed) as error:  # it is incomplete: import as if there were none
             return None, f"{copied.path}: {error}"
     finally:
         os.close(fd)
@@ -363,7 +364,12 @@ def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str)
     with work.errors():
         size = os.fstat(fd).st_size
     flight.tell("checking it", total=size)
-    listing = verify.check_listing(fd, site.validator, deadline)
+    try:
+        listing = verify.check_listing(fd, site.validator, deadline)
+    except ImageInvalid as error:
+        if error.fields.get("again"):
+            raise
+        raise ImageMalformed(image=query.reference.canonical(), problem=error.fields["problem"]) from error
     evicted = _make_room(flight, size, site.charged)
     flight.tell("publishing it", total=size)
     draft = ImageDraft(

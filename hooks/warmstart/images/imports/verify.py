@@ -22,13 +22,14 @@ MOST_MEMORY = 4 << 30  # bytes
 # can be ends it. A program that dies may have begun a line. A shell that reads lines takes as long as unsquashfs; `awk`
 # may be a link to where nobody can see.
 _COUNT = """awk=$(command -v mawk || command -v gawk) || exec "$@" >/dev/null
-{ "$@" || printf '\\nfailed\\n'; } | LC_ALL=C $awk '
-    $0 == "failed" { status = 1; exit }
+{ "$@" || printf '\\nfailed %d\\n' $?; } | LC_ALL=C $awk '
+    /^failed [0-9]+$/ { status = $2 == 126 || $2 == 127 || $2 == 137 ? $2 : 1; exit }
     length($3) > 16 { status = 3; exit }
     $3 ~ /^[0-9]+$/ { bytes += $3 }
     END { if (!status && bytes >= 1e18) status = 3; if (status) exit status; printf "%d %.0f\\n", NR, bytes }'"""
 _COUNTED = re.compile(rb"(\d{1,18}) (\d{1,18})\n")
 _TOO_MANY = 3  # the status
+_AGAIN = (126, 127, 137, -9)  # of a program that did not start, or was killed, as for want of memory
 ENVIRONMENT = {"TZ": "UTC0"}  # of the command
 
 
@@ -51,11 +52,12 @@ def listing(fd: int) -> list[str]:
 def listed(completed: process.CompletedProgram) -> Listing:
     """Return what the command of `listing` has counted: nothing without mawk or gawk.
 
-    Raises `ImageInvalid`, with the last line of unsquashfs's stderr, unless it could list the whole image.
+    Raises `ImageInvalid`, with the last line of unsquashfs's stderr, unless it could list the whole image. Its field
+    `again` says whether that is no fault of the image.
     """
     if completed.status:
         problem = "more bytes than a disk can have" if completed.status == _TOO_MANY else completed.complaint()
-        raise ImageInvalid(problem=f"unsquashfs can't list it: {problem}")
+        raise ImageInvalid(problem=f"unsquashfs can't list it: {problem}", again=completed.status in _AGAIN)
     counted = _COUNTED.fullmatch(completed.stdout)
     return Listing(int(counted[1]), int(counted[2])) if counted else Listing(0, 0)
 

@@ -92,6 +92,42 @@ def test_an_opaque_directory_hides_what_lower_ones_hold(tmp_path: Path) -> None:
     assert result.mode("d") == 0o750
 
 
+AUFS = [
+    Item(".wh..wh.aufs"),
+    Item(".wh..wh.orph", "directory"),
+    Item(".wh..wh.plnk", "directory", 0o700),
+    Item(".wh..wh.plnk/12.34", content=b"data"),
+    Item("d/.wh..wh.sub/x"),
+    Item("d/kept"),
+]
+
+
+@pytest.mark.report
+def test_what_aufs_wrote_for_itself_is_not_in_the_image(tmp_path: Path) -> None:
+    """All `.wh..wh.*`, as Docker does it; a hard link has its content from there."""
+    result = Result(tmp_path, [*AUFS, Item("l", "hardlink", target=".wh..wh.plnk/12.34")])
+    assert sorted(result.names) == ["d", "d/kept", "l"]
+    assert result.content("l") == b"data"
+    assert not result.tar.getmember("l").islnk()
+
+
+@pytest.mark.report
+def test_what_aufs_wrote_for_itself_is_not_in_an_unpacked_tree(tmp_path: Path) -> None:
+    """Umoci leaves it there."""
+    for item in AUFS:
+        path = tmp_path / "tree" / item.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if item.kind == "directory":
+            path.mkdir(item.mode)
+        else:
+            path.write_bytes(item.content)
+    unpacked.finish(str(tmp_path / "tree"), NOTHING)
+    assert [str(path.relative_to(tmp_path / "tree")) for path in sorted((tmp_path / "tree").rglob("*"))] == [
+        "d",
+        "d/kept",
+    ]
+
+
 @pytest.mark.parametrize("kind", ["file", "symlink", "fifo"])
 def test_what_replaces_a_directory_hides_what_it_held(tmp_path: Path, kind: str) -> None:
     """What replaces a directory hides what it held."""

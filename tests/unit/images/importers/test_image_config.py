@@ -82,6 +82,15 @@ def added(config: dict[str, object], mount_point: str = "") -> image_config.Addi
     return image_config.additions(json.dumps({"config": config}).encode(), mount_point)
 
 
+@pytest.mark.report
+@pytest.mark.parametrize("command", [[], ["echo", "it's"]])
+def test_an_entry_point_of_one_empty_word_is_none(command: list[str]) -> None:
+    """As Docker has it; enroot's script starts the program "", which ends with 126. Other empty words are words."""
+    plain = added({"Cmd": command}).files[b"etc/rc"]
+    assert added({"Cmd": command, "Entrypoint": [""]}).files[b"etc/rc"] == plain
+    assert b"exec '' 'x'" in added({"Cmd": command, "Entrypoint": ["", "x"]}).files[b"etc/rc"]
+
+
 @pytest.mark.threat(48)
 def test_a_shell_reads_the_variables_as_they_are(tmp_path: Path) -> None:
     """Whatever quotes, spaces and lines are in them. `tests/matrix/runtimes.py` has Apptainer's own shell read them."""

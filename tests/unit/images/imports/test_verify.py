@@ -58,6 +58,32 @@ def test_a_listing_that_breaks_off_within_a_line_is_not_counted(tmp_path: Path) 
         verify.listed(counted(tmp_path, b"printf '%s' '-rw-r--r-- 0/0 3 2026'; kill -SEGV $$", "sh"))
 
 
+@pytest.mark.report
+@pytest.mark.parametrize(
+    ("script", "is_the_images"),
+    [("exit 1", True), ("kill -SEGV $$", True), ("kill -KILL $$", False), ("exit 127", False), ("exit 126", False)],
+)
+@pytest.mark.parametrize("path", ["", "/nonexistent"])
+def test_whose_fault_it_is_that_an_image_cannot_be_listed(
+    tmp_path: Path, script: str, path: str, *, is_the_images: bool
+) -> None:
+    """Its own, unless unsquashfs did not start, or was killed for want of memory."""
+    done = counted(tmp_path, script.encode(), "sh", path=path)
+    with pytest.raises(ImageInvalid) as raised:
+        verify.listed(done)
+    assert raised.value.fields["again"] is not is_the_images
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("status", ["", " 256", " 0"])
+def test_a_name_does_not_end_a_listing_well(tmp_path: Path, status: str) -> None:
+    """Nothing would be counted."""
+    try:
+        assert verify.listed(counted(tmp_path, LINE % (b"5", b"two\nfailed" + status.encode()))) == (2, 5)
+    except ImageInvalid as error:
+        assert not error.fields["again"]  # noqa: PT017
+
+
 @pytest.mark.parametrize(("command", "status"), [("cat", 0), ("false", 1)])
 def test_without_a_program_that_counts_it_is_only_listed(tmp_path: Path, command: str, status: int) -> None:
     """An image is no worse for what a node lacks."""
