@@ -23,6 +23,7 @@ from warmstart.errand import Errand, Errands, Kind
 from warmstart.host import files, wire
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, read_small, replace_file
+from warmstart.host.untrusted import opened_of_job
 from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, suppress
 from warmstart.paths import SETS, NodePaths
 from warmstart.profiles import registry
@@ -181,7 +182,7 @@ def _is_asked(errands: Errands, errand: Errand) -> bool:
     top = watched.run_directory if watched else ""
     places = [top, *(f"{top}/{SETS}/{key}" for key in names_in(f"{top}/{SETS}"))] if top else []
     for place in places:
-        with suppress(OSError), opened_dir(f"{place}/cache") as fd:
+        with suppress(OSError), opened_dir(place) as base, opened_of_job("cache", base) as fd:
             status = os.stat(WORD, dir_fd=fd, follow_symlinks=False)
             if watched and stat.S_ISREG(status.st_mode) and status.st_ctime > watched.looked:
                 return True

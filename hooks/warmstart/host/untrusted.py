@@ -13,7 +13,7 @@ import posixpath
 import stat
 
 from warmstart.host.files import DIRECTORY, mount_id
-from warmstart.lean import Collection
+from warmstart.lean import Collection, Iterator, contextmanager
 
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: without it, the open waits for a job that holds a write lease.
@@ -47,6 +47,22 @@ def open_directory(name: str, parent_fd: int, mount: str) -> int:
         return os.open(".", DIRECTORY, dir_fd=fd)
     except OSError as error:
         raise TurnedAway(UNREADABLE) from error
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def opened_of_job(name: str, parent_fd: int) -> Iterator[int]:
+    """Open a directory of a job's, below one of root's, for a `with`; `OSError` for anything else.
+
+    All of root's own code opens a job's directories by this, or by `open_directory` below one.
+    """
+    try:
+        fd = open_directory(name, parent_fd, mount_id(parent_fd))
+    except TurnedAway as error:
+        raise OSError(errno.EXDEV if error.reason == MOUNT else errno.ENOENT, error.reason, name) from error
+    try:
+        yield fd
     finally:
         os.close(fd)
 

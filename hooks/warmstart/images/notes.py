@@ -12,13 +12,12 @@ Every epilog loads this module, so it imports nothing slow.
 
 from __future__ import annotations
 
-import errno
 import os
 
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import PATH, mount_id, opened_dir
+from warmstart.host.untrusted import opened_of_job
 from warmstart.images.store.client import ImageStoreClient, is_recorded
-from warmstart.lean import Iterator, contextmanager, suppress
+from warmstart.lean import Iterator, suppress
 
 FOLDER = "warmstart-images"
 NOTE = ".used-"
@@ -47,8 +46,8 @@ def _notes(run: int) -> Iterator[str]:
     """Yield the image names in a job's notes; stop early if the user has made the directory unreadable."""
     with (
         suppress(OSError),
-        open_on_same_mount("tmp", run) as tmp,
-        open_on_same_mount(FOLDER, tmp) as fd,
+        opened_of_job("tmp", run) as tmp,
+        opened_of_job(FOLDER, tmp) as fd,
         os.scandir(fd) as listing,
     ):
         import re  # few jobs leave notes
@@ -59,19 +58,3 @@ def _notes(run: int) -> Iterator[str]:
             if left and name != entry.name and re.fullmatch(_NAME, name):
                 left -= 1
                 yield name
-
-
-@contextmanager
-def open_on_same_mount(name: str, parent: int) -> Iterator[int]:
-    """Open a directory on its parent's mount; `EXDEV` if the job has mounted something there.
-
-    A FUSE daemon of the job's may never answer, so the first open uses O_PATH, which does not reach it.
-    """
-    path = os.open(name, PATH, dir_fd=parent)
-    try:
-        if mount_id(path) != mount_id(parent):
-            raise OSError(errno.EXDEV, "something is mounted there", name)
-        with opened_dir(".", path) as fd:
-            yield fd
-    finally:
-        os.close(path)

@@ -32,6 +32,7 @@ from warmstart.host.files import FULL, ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.host.space import Reservation
+from warmstart.host.untrusted import opened_of_job
 from warmstart.lean import (
     TYPE_CHECKING,
     Callable,
@@ -248,7 +249,12 @@ def _own_variables(record: Record) -> frozenset[str]:
 
     The directory is the job's: of one with too many names only the first are looked at.
     """
-    with suppress(OSError), opened_dir(f"{record.set_directory}/cache") as fd, os.scandir(fd) as found:
+    with (
+        suppress(OSError),
+        opened_dir(record.set_directory) as base,
+        opened_of_job("cache", base) as fd,
+        os.scandir(fd) as found,
+    ):
         names = [entry.name for _, entry in zip(range(MOST_OWN), found, strict=False)]
         return frozenset(name.removeprefix(OWN) for name in names if name.startswith(OWN))
     return frozenset()

@@ -12,7 +12,7 @@ from warmstart.audit.journal import Journal
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir
-from warmstart.images.notes import open_on_same_mount
+from warmstart.host.untrusted import opened_of_job
 from warmstart.lean import suppress
 from warmstart.paths import NodePaths
 from warmstart.wings.ready_roots import events
@@ -27,7 +27,7 @@ def job_over(paths: NodePaths, node: str, job_id: int, audit: Journal, deadline:
         record = records.load(paths.state, job_id)
         if record is None or not record.workspace:
             return
-        with opened_dir(record.run_directory) as run, open_on_same_mount(OWN, run) as fd, os.scandir(fd) as listing:
+        with opened_dir(record.run_directory) as run, opened_of_job(OWN, run) as fd, os.scandir(fd) as listing:
             names = [entry.name for _, entry in zip(range(LOOKED_AT), listing, strict=False)]
         counts = {way: sum(name.startswith(f"{SAID}{way}.") for name in names) for way in WAYS}
         audit.emit(events.CONTAINERS_STARTED, **counts)

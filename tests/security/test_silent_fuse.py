@@ -1,0 +1,103 @@
+"""A job's user mounts a FUSE file system whose daemon never answers over what root looks at in the job's directories.
+
+Where /etc/fuse.conf has `user_allow_other`, an open by root waits for that daemon, also after SIGKILL.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.accounts import UIDS
+from tests.support.runs import a_record
+from warmstart.errand import Errand, Errands
+from warmstart.harvest import live
+from warmstart.host import linux
+from warmstart.images import notes
+from warmstart.paths import Installation
+from warmstart.record import Record
+from warmstart.steps import harvest
+
+PATIENCE_S = 10.0
+
+
+@contextmanager
+def silent(place: Path) -> Iterator[None]:
+    """Have a FUSE file system of a user's at a directory, for all users, which nobody serves."""
+    device = os.open("/dev/fuse", os.O_RDWR)
+    uid = UIDS["ws-alice"]
+    linux.mount("silent", str(place), "fuse", 0, f"fd={device},rootmode=40000,user_id={uid},group_id={uid},allow_other")
+    try:
+        yield
+    finally:
+        os.close(device)  # this ends every wait
+        assert linux.unmount_here(str(place))
+
+
+def answers(look: Callable[[], object]) -> bool:
+    """Return whether a look ends, in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            look()
+        os._exit(0)
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+@pytest.fixture
+def record(base: Path) -> Record:
+    """Return a run with its directories."""
+    made = a_record(workspace=str(base), uid=UIDS["ws-alice"])
+    for name in ("cache", "tmp"):
+        Path(made.run_directory, name).mkdir(parents=True)
+    return made
+
+
+def own_variables(record: Record, _base: Path) -> object:
+    """Look for what the job says of its variables."""
+    return harvest._own_variables(record)
+
+
+def asked(record: Record, base: Path) -> object:
+    """Look for the word by which a running job asks for a harvest."""
+    paths = Installation(str(base / "prefix")).node("n1")
+    os.makedirs(paths.root, exist_ok=True)
+    errands = Errands(paths, live.ROUNDS)
+    errand = Errand(str(record.uid), int(time.time()), 0, record.run_name)
+    errands.put(errand, live.Watched(record.run_directory, 0.0))
+    return live._is_asked(errands, errand)
+
+
+def noted(record: Record, _base: Path) -> object:
+    """Look for the images that the job noted."""
+    fd = os.open(record.run_directory, os.O_RDONLY)
+    try:
+        return [*notes._notes(fd)]
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.report
+@pytest.mark.threat(13)
+@pytest.mark.parametrize(("look", "where"), [(own_variables, "cache"), (asked, "cache"), (noted, "tmp")])
+def test_root_does_not_wait_for_a_users_daemon(
+    record: Record, base: Path, look: Callable[[Record, Path], object], where: str
+) -> None:
+    """It looks at nothing that is mounted where the job's directory was."""
+    with silent(Path(record.run_directory, where)):
+        ended = answers(lambda: look(record, base))
+    assert ended
+    assert not look(record, base)
