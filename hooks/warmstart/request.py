@@ -41,6 +41,14 @@ class RequestInvalid(UserError):
     )
 
 
+class PathInvalid(RequestInvalid):
+    """A word of the comment names a directory, and its value is not the path of one."""
+
+    code = "request-path-invalid"
+    template = "{where} has {word!r}: a path begins with / and has no .. in it"
+    hint = "write the absolute path of the directory, as `realpath` prints it"
+
+
 class Request(NamedTuple):
     """What one job asks for, in the order of the text."""
 

@@ -141,7 +141,7 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
         "own": grant.own,
         "remarks": [
             *filter(None, [planning.slip_of(policy, job)]),
-            *(remark for part in _of_wings() for remark in part.remarks(policy, job, grant, requested)),
+            *(() if verdict else _remarks_of_wings(policy, job, grant, requested)),
         ],
         "keep": policy.limits.keep if verdict is None and planning.keeps(policy, requested) else None,
         "limits": {
@@ -263,6 +263,11 @@ class CommandsPart(Protocol):
 
     def remarks(self, policy: Policy, job: Job, grant: Grant, requested: Request) -> Iterator[str]:
         """Yield sentences on what a job gets. Raises `UserError`."""
+
+
+def _remarks_of_wings(policy: Policy, job: Job, grant: Grant, requested: Request) -> Iterator[str]:
+    for part in _of_wings():
+        yield from part.remarks(policy, job, grant, requested)
 
 
 def _of_wings() -> list[CommandsPart]:

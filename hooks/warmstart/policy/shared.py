@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from warmstart.policy.match import Grant
 
 
+def is_below(path: str, directories: Sequence[str]) -> bool:
+    """Return whether a path without links is below one of some directories."""
+    return any(path.startswith(f"{directory}/") for directory in directories)
+
+
 class SharedPath(NamedTuple):
     """Directories that match a path; many jobs share one copy of each."""
 

@@ -14,7 +14,7 @@ from warmstart.job import Job
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant
-from warmstart.policy.shared import granted
+from warmstart.policy.shared import granted, is_below
 from warmstart.request import Request
 from warmstart.wings.models import errands, shelf, step
 from warmstart.wings.models.offered import KEY, WAYS, WORD, offered
@@ -96,8 +96,10 @@ def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Itera
     """Say how the job reads the models that it names, and which ones it shares."""
     if offered(policy).prefixes and WORD in requested.words:
         shows = policy.constant_path in WAYS
-        how = "from copies on its node, if there are any" if shows else "as it is: this node shows no copies"
         for model in step.asked(requested):
+            how = "from copies on its node, if there are any" if shows else "as it is: this node shows no copies"
+            if not is_below(os.path.realpath(model), offered(policy).prefixes):
+                how = "as it is: it is below none of models.prefixes"
             yield f"Reads the model {model} {how}."
     for shared in granted(policy, job, grant, KEY):
         owners = ", ".join(owner.name for owner in shared.owners)

@@ -12,7 +12,7 @@ import stat
 from warmstart.errors import ResourceError
 from warmstart.host.linux import identity
 from warmstart.lean import Iterator, NamedTuple, Sequence, dumps, sha256
-from warmstart.policy.shared import SharedPath, covering
+from warmstart.policy.shared import SharedPath, covering, is_below
 
 LEAST = 16 << 20  # bytes; smaller files are read from the shared file system
 MOST_FILES = 500  # a line for each in a run's list, and a mount in each task
@@ -129,11 +129,6 @@ def home_of(path: str) -> str:
     """Return the directory that a model's links may lead into: a cache's of the model, else the model's own."""
     above, _ = os.path.split(path)
     return os.path.dirname(above) if os.path.basename(above) == SNAPSHOTS else path
-
-
-def is_below(path: str, directories: list[str]) -> bool:
-    """Return whether a path without links is below one of some directories."""
-    return any(path.startswith(f"{directory}/") for directory in directories)
 
 
 def _files(model: str, path: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 from warmstart.lean import TYPE_CHECKING, Sequence
+from warmstart.policy.shared import is_below
 
 if TYPE_CHECKING:
     from warmstart.policy.shared import SharedPath
@@ -56,8 +57,8 @@ class TreeClient:
         from warmstart.wings.trees import current
 
         seen = self._worker.run(deadline, current.look, self._tree, list(prefixes), marker, list(shared))
-        is_below = any(seen.path.startswith(f"{prefix}/") for prefix in prefixes)
-        if not (is_below and os.path.normpath(seen.path) == seen.path and is_sha256(seen.stamp)) or "\n" in seen.path:
+        is_plain = os.path.normpath(seen.path) == seen.path and "\n" not in seen.path
+        if not (is_plain and is_below(seen.path, prefixes) and is_sha256(seen.stamp)):
             raise current.TreeUnusable(tree=self._tree, problem=f"it leads to {seen.path!a}, which may be no tree")
         if seen.identity and not seen.identity.replace(" ", "").isdecimal():
             raise current.TreeUnusable(tree=self._tree, problem=f"it is said to be {seen.identity[:80]!a}")

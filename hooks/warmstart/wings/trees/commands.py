@@ -42,7 +42,7 @@ from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.policy.match import Grant
-from warmstart.policy.shared import granted
+from warmstart.policy.shared import granted, is_below
 from warmstart.request import Request
 from warmstart.seed import node_cache
 from warmstart.session import Session, is_root
@@ -249,6 +249,8 @@ def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Itera
         options = step.options_of(policy, job, grant, requested)
         shows = not step.why_not(policy)
         how = "read-only, from a packed copy if there is one" if shows else "as it is: this node shows no copies"
+        if not is_below(os.path.realpath(options.tree), offered(policy).prefixes):
+            how = "as it is: it is below none of trees.prefixes"
         yield f"Reads the tree {options.tree} {how}."
     for shared in granted(policy, job, grant, KEY):
         owners = ", ".join(owner.name for owner in shared.owners)

@@ -13,7 +13,7 @@ import os
 from warmstart.errors import ResourceError
 from warmstart.host import linux
 from warmstart.lean import Iterator, NamedTuple, dumps, sha256, suppress
-from warmstart.policy.shared import SharedPath, covering
+from warmstart.policy.shared import SharedPath, covering, is_below
 
 _MARKS = ("pyvenv.cfg", "conda-meta", "conda-meta/history", "conda-meta/state")
 _LIBRARIES = ("lib", "lib64")
@@ -65,7 +65,7 @@ def look(tree: str, prefixes: list[str], marker: str, shared: list[SharedPath]) 
     """
     try:
         path = os.path.realpath(tree, strict=True)
-        if not any(path.startswith(f"{prefix}/") for prefix in prefixes):
+        if not is_below(path, prefixes):
             raise TreeUnusable(tree=tree, problem=f"it leads to {path}, which is below none of trees.prefixes")
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)  # who may list it may look
         try:

@@ -30,3 +30,21 @@ def test_a_plan_says_how_models_are_read(tmp_path: Path, way: str, how: str) -> 
         *reads,
         "Models at /lustre/*, of root: one copy, in site (rule all).",
     ]
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("word", ["model=meta-llama/Llama-3-8B", "model=s3://bucket/llama", "model=/lustre/../etc"])
+def test_a_plan_says_what_a_path_is(tmp_path: Path, word: str) -> None:
+    """As the job would be told: users write a model's name on its hub."""
+    site = installed(tmp_path, SHELF + MODELS.format(way="spank"))
+    plan = answer(site, *JOB, "--comment", f"warmstart: {word}")
+    assert plan["verdict"]["code"] == "request-path-invalid"
+    assert "a path begins with /" in plan["verdict"]["reason"]
+
+
+@pytest.mark.report
+def test_a_plan_says_no_below_no_prefix(tmp_path: Path) -> None:
+    """There is no copy of it, and never will be."""
+    site = installed(tmp_path, SHELF + MODELS.format(way="spank"))
+    remarks = answer(site, *JOB, "--comment", "warmstart: model=/home/alice/llama")["remarks"]
+    assert "Reads the model /home/alice/llama as it is: it is below none of models.prefixes." in remarks

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.command_line import POLICY, answer, installed
 from tests.support.entry_site import NODE, SCOPE, EntrySite, OsAs
 from tests.wings.trees.asked import ask, offer_trees, packs
 from tests.wings.trees.values import offering
@@ -261,3 +262,15 @@ def test_a_path_is_taken_as_it_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     """Relative to where the command runs."""
     monkeypatch.chdir(tmp_path)
     assert trees._named("env/../other/") == str(tmp_path / "other")
+
+
+@pytest.mark.report
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [("env", "a path begins with /"), ("/home/alice/env", "it is below none of trees.prefixes")],
+)
+def test_a_plan_says_what_is_wrong_with_a_tree(tmp_path: Path, word: str, said: str) -> None:
+    """A relative path is refused, as the job's is; one elsewhere is read as it is."""
+    policy = POLICY + "constant_path: spank\ntrees: {prefixes: [/lustre]}\n"
+    plan = answer(installed(tmp_path, policy), "plan", "--user", "nobody", "--comment", f"warmstart: tree={word}")
+    assert said in str(plan["verdict"]) + str(plan["remarks"])
