@@ -24,6 +24,8 @@
 #define WARMSTART_STATE "/var/lib/warmstart"
 #endif
 
+#define LONGEST ((64 << 10) + 1) /* of a variable's value (steps/environment.py) */
+
 /* The symbols that Slurm looks up by name; all others are hidden. */
 #pragma GCC visibility push(default)
 #include <slurm/spank.h>
@@ -42,6 +44,7 @@ static char *verdict, *notice;
 static char path[PATH_MAX]; /* of the notice */
 static char *list;	   /* what the run shows */
 static char otherwise[8192]; /* what the job is told of it */
+static char inherited[LONGEST]; /* variables that another node of the job has set, a tab before each */
 static bool at_constant_path;
 static struct stat node_root, node_cache; /* "/" and the cache, before a container was entered */
 static int node_run = -1;		  /* the directory that the cache is in */
@@ -272,32 +275,65 @@ static bool is_below(const char *value, const char *directory)
 	return strncmp(value, directory, length) == 0 && (value[length] == '/' || value[length] == '\0');
 }
 
-/* Unset what belongs to the job that this one was submitted from: WARMSTART_OWN="JOB NAME=VALUE..." names another job,
- * and all is as it says. The task prolog has the same rule. */
-static void forget_owned(spank_t spank)
+/* Return whether a variable is as we have set it. To Apptainer's lists the user may have added; it starts nothing where
+ * what it is to bind is missing. */
+static bool is_ours(const char *name, const char *value, const char *ours)
 {
-	char job[32], owned[PATH_MAX], checked[PATH_MAX], found[PATH_MAX], *rest, *word, *value;
+	size_t length = ours == NULL ? 0 : strlen(ours);
 
-	if (spank_getenv(spank, "WARMSTART_OWN", owned, sizeof(owned)) != ESPANK_SUCCESS ||
-	    spank_getenv(spank, "SLURM_JOB_ID", job, sizeof(job)) != ESPANK_SUCCESS)
+	if (strncmp(name, "WARMSTART_", 10) == 0)
+		return true;
+	if (ours == NULL || strncmp(value, ours, length) != 0)
+		return false;
+	return value[length] == '\0' || (value[length] == ',' && strncmp(name, "APPTAINER_", 10) == 0);
+}
+
+/* Forget what other nodes of this job, and the job that this one was submitted from, have set: it is not the user's.
+ * WARMSTART_OWN has it, between tabs: that job, its workspace, the constant path, and of each variable NAME, if it leads to
+ * one of the two, or NAME=VALUE. Another job's are unset; of this job's, those that lead there: here they lead nowhere,
+ * or are set anew. The others are put into `inherited`. The task prolog has the same rule. */
+static void forget(spank_t spank)
+{
+	static char own[LONGEST], value[LONGEST];
+	char job[32] = "", *rest, *from, *workspace, *constant, *name, *ours, *there;
+	bool is_same, leads;
+
+	inherited[0] = '\0';
+	if (spank_getenv(spank, "WARMSTART_OWN", own, sizeof(own)) != ESPANK_SUCCESS)
 		return;
-	strcpy(checked, owned);
-	word = strtok_r(checked, " ", &rest);
-	if (word == NULL || strcmp(word, job) == 0)
-		return;
-	while ((word = strtok_r(NULL, " ", &rest)) != NULL) {
-		value = strchr(word, '=');
-		if (value == NULL)
-			return;
-		*value++ = '\0';
-		if (spank_getenv(spank, word, found, sizeof(found)) != ESPANK_SUCCESS || strcmp(found, value) != 0)
-			return;
+	spank_getenv(spank, "SLURM_JOB_ID", job, sizeof(job));
+	from = strtok_r(own, "\t", &rest);
+	workspace = strtok_r(NULL, "\t", &rest);
+	constant = strtok_r(NULL, "\t", &rest);
+	is_same = from != NULL && strcmp(from, job) == 0;
+	while (constant != NULL && (name = strtok_r(NULL, "\t", &rest)) != NULL) {
+		ours = strchr(name, '=');
+		if (ours != NULL)
+			*ours++ = '\0';
+		if (spank_getenv(spank, name, value, sizeof(value)) != ESPANK_SUCCESS)
+			continue;
+		leads = is_below(value, constant) || (is_below(value, workspace) && strcmp(value, workspace) != 0);
+		if (!leads && !is_ours(name, value, ours))
+			continue;
+		there = strstr(value, workspace); /* Apptainer's begin with another word */
+		if (leads || !is_same || (there != NULL && there[strlen(workspace)] == '/'))
+			spank_unsetenv(spank, name);
+		else
+			strcat(strcat(inherited, "\t"), name);
 	}
-	strtok_r(owned, " ", &rest);
-	while ((word = strtok_r(NULL, " ", &rest)) != NULL) {
-		*strchr(word, '=') = '\0';
-		spank_unsetenv(spank, word);
-	}
+	if (!is_same)
+		spank_unsetenv(spank, "WARMSTART_OWN");
+}
+
+/* Return whether a name is among those between tabs. */
+static bool is_among(const char *names, const char *name)
+{
+	size_t length = strlen(name);
+
+	for (; (names = strstr(names, name)) != NULL; names++)
+		if (names[-1] == '\t' && (names[length] == '\t' || names[length] == '\0'))
+			return true;
+	return false;
 }
 
 /* Return whether the user set the variable. A value that points into a cache or workspace was inherited from another
@@ -308,6 +344,8 @@ static bool set_by_user(spank_t spank, const char *name)
 	char value[PATH_MAX], older[PATH_MAX];
 	spank_err_t answer = spank_getenv(spank, name, value, sizeof(value));
 
+	if (is_among(inherited, name))
+		answer = ESPANK_ENV_NOEXIST;
 	if ((answer == ESPANK_ENV_NOEXIST || (answer == ESPANK_SUCCESS && *value == '\0')) &&
 	    strncmp(name, newer, strlen(newer)) == 0) {
 		snprintf(older, sizeof(older), "SINGULARITY_%s", name + strlen(newer));
@@ -476,59 +514,6 @@ static void tell_cold(void)
 		close(notes);
 }
 
-/* Unset a variable of Apptainer's that binds a source first; it may be longer than what is looked at. */
-static void forget_bound(spank_t spank, const char *variable, const char *before, const char *source, const char *after)
-{
-	char bound[2 * PATH_MAX], ours[2 * PATH_MAX + 16];
-	spank_err_t got;
-
-	snprintf(ours, sizeof(ours), "%s%s%s", before, source, after);
-	bound[0] = '\0';
-	got = spank_getenv(spank, variable, bound, sizeof(bound));
-	if ((got == ESPANK_SUCCESS || got == ESPANK_NOSPACE) && strncmp(bound, ours, strlen(ours)) == 0)
-		spank_unsetenv(spank, variable);
-}
-
-/* A job that this one was submitted from had its cache, and what else its run showed, bound into Apptainer's containers.
- * They are gone, and Apptainer refuses to start without them. WARMSTART_SHOWN="NAME SOURCE" has the variable that names
- * that source. The task prolog has the same rule. */
-static void forget_mounts(spank_t spank)
-{
-	char value[2 * PATH_MAX], *source;
-
-	if (spank_getenv(spank, "WARMSTART_CACHE", value, sizeof(value)) == ESPANK_SUCCESS)
-		forget_bound(spank, "APPTAINER_MOUNT", "source=", value, ",");
-	if (spank_getenv(spank, "WARMSTART_SHOWN", value, sizeof(value)) != ESPANK_SUCCESS)
-		return;
-	source = strchr(value, ' ');
-	if (source != NULL) {
-		*source++ = '\0';
-		forget_bound(spank, "APPTAINER_BINDPATH", "", source, ":");
-		spank_unsetenv(spank, value);
-	}
-	spank_unsetenv(spank, "WARMSTART_SHOWN");
-}
-
-/* Unset what leads into the workspace or to the constant path of the batch host, WARMSTART_LED="WORKSPACE CONSTANT
- * NAME...": srun passes it on to all nodes of a step, and it leads nowhere on a node that has no view of this run. The
- * task prolog has the same rule. */
-static void forget_led(spank_t spank)
-{
-	char led[4 * PATH_MAX], value[PATH_MAX], *rest, *workspace, *constant, *name;
-
-	if (spank_getenv(spank, "WARMSTART_LED", led, sizeof(led)) != ESPANK_SUCCESS)
-		return;
-	workspace = strtok_r(led, " ", &rest);
-	constant = strtok_r(NULL, " ", &rest);
-	if (constant == NULL)
-		return;
-	while ((name = strtok_r(NULL, " ", &rest)) != NULL)
-		if (spank_getenv(spank, name, value, sizeof(value)) == ESPANK_SUCCESS &&
-		    (is_below(value, constant) || (is_below(value, workspace) && strcmp(value, workspace) != 0)))
-			spank_unsetenv(spank, name);
-	spank_unsetenv(spank, "WARMSTART_LED");
-}
-
 /* Unset what enroot's hook has set in place of a cache, because a hook can unset nothing: in this container, or in the
  * one that this job was submitted from. The task prolog has the same rule. */
 static void forget_places(spank_t spank)
@@ -551,12 +536,11 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 	(void)arguments;
 	if (verdict != NULL)
 		end_task();
-	forget_mounts(spank);
 	forget_places(spank);
 	if (notice != NULL)
 		tell_notice(spank);
 	if (line == NULL) {
-		forget_led(spank);
+		forget(spank);
 		return 0;
 	}
 	if (is_in_container()) {
@@ -566,10 +550,9 @@ int slurm_spank_task_init(spank_t spank, int count, char **arguments)
 		view_free(&view);
 		return 0;
 	}
-	forget_led(spank);
 	if (is_task(spank, S_TASK_GLOBAL_ID))
 		say(otherwise);
-	forget_owned(spank);
+	forget(spank);
 	while ((line = view_variable(line, &variable)) != NULL)
 		set_variable(spank, &variable);
 	view_free(&view);

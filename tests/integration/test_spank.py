@@ -178,14 +178,15 @@ def test_what_the_user_set_stays(node: Node) -> None:
 def test_what_belongs_to_another_job_is_not_the_users(node: Node) -> None:
     """It was inherited from the submitting job; values that the user set win."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
-    ours = ["MASTER_ADDR=n1", "MASTER_PORT=20001", "!WARMSTART_OWN=7 MASTER_ADDR=n1 MASTER_PORT=20001"]
-    view = node.write_view(*view_of(node, cache), *ours)
-    others, theirs = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}, "MASTER_ADDR=n9 MASTER_PORT=29999"
-    assert {"MASTER_ADDR=n1", "MASTER_PORT=20001"} <= set(node.task(**others, WARMSTART_OWN=f"6 {theirs}"))
-    for known in (f"7 {theirs}", "6 MASTER_ADDR=n8 MASTER_PORT=1", ""):
-        assert {"MASTER_ADDR=n9", "MASTER_PORT=29999"} <= set(node.task(**others, WARMSTART_OWN=known))
+    view = node.write_view(*view_of(node, cache), "MASTER_ADDR=n1", "MASTER_PORT=20001")
+    others, theirs = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}, "/w\t/c\tMASTER_ADDR=n9\tMASTER_PORT=29999"
+    for job in (6, 7):
+        known = f"{job}\t{theirs}"
+        assert {"MASTER_ADDR=n1", "MASTER_PORT=20001"} <= set(node.task(**others, WARMSTART_OWN=known))
+    for known in ("6\t/w\t/c\tMASTER_ADDR=n8\tMASTER_PORT=1", "6\t/w", "6", "\t", ""):
+        assert {"MASTER_ADDR=n9", "MASTER_PORT=29999"} <= set(node.task(**others, WARMSTART_OWN=known)), known[:99]
     view.write_text("".join(f"{line}\n" for line in view_of(node, cache)))
-    lines = node.task(**others, WARMSTART_OWN=f"77 {theirs}")
+    lines = node.task(**others, WARMSTART_OWN=f"77\t{theirs}")
     assert not [line for line in lines if line.startswith("MASTER_")]
 
 

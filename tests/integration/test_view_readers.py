@@ -102,23 +102,35 @@ def agreed(readers: dict[str, Read], environment: dict[str, str], names: list[st
     return first
 
 
-def test_what_belongs_to_another_job_is_not_the_users(base: Path, readers: dict[str, Read]) -> None:
-    """Own, the user's, or inherited from the submitting job, in every combination."""
-    theirs = "MASTER_ADDR=n9 MASTER_PORT=29999"
-    others = (f"6 {theirs}", f"77 {theirs}")
-    owned = ("", f"7 {theirs}", *others, "6 MASTER_ADDR=n8 MASTER_PORT=29999", "6", "6 $(id)", f"6 {theirs} A/B=")
-    own = {"MASTER_ADDR": "n1", "MASTER_PORT": "20001"}
+@pytest.mark.report
+def test_what_we_have_set_elsewhere_is_not_the_users(base: Path, readers: dict[str, Read]) -> None:
+    """By another node of the job, or by the submitting job, whatever is in the value; in every combination."""
+    theirs = {"SITE_LIST": "hfi 1,  x=y ", "SITE_PORT": "29999"}
+    own = {"SITE_LIST": "ours", "SITE_PORT": "20001"}
+    places = f"{base}/workspace\t{base}/constant"
+    words = "\t".join(f"{name}={value}" for name, value in theirs.items())
+    named = [f"{job}\t{places}\t{words}\tA/B=\tSITE_NONE=1" for job in (6, 7, 77)]
+    broken = ["6", "6\t$(id)", "6\t/\t/", f"6 {words}", f"6\t{places}\tSITE_LIST\tSITE_PORT=2999"]
     for mark in (None, "", "!"):
-        lines = [] if mark is None else [f"{mark}{name}={value}" for name, value in own.items()]
-        write_view(base, *lines, *([] if mark is None else ["!WARMSTART_OWN=7 MASTER_ADDR=n1 MASTER_PORT=20001"]))
-        for address, port, known in product(("", "n9"), ("", "29999"), owned):
-            given = {"MASTER_ADDR": address, "MASTER_PORT": port, "WARMSTART_OWN": known}
+        write_view(base, *([] if mark is None else [f"{mark}{name}={value}" for name, value in own.items()]))
+        for list_, port, known in product(("", theirs["SITE_LIST"], "x"), ("", "29999"), ("", *named, *broken)):
+            given = {"SITE_LIST": list_, "SITE_PORT": port, "WARMSTART_OWN": known}
             given = {name: value for name, value in given.items() if value}
-            inherited = bool(address and port) and known in others
-            users = {} if inherited else {name: given[name] for name in own if name in given}
-            ours = {} if mark is None else own
-            expected = {**users, **ours} if mark == "!" else {**ours, **users}
+            ours = {name for name in own if known in named and given.get(name) == theirs[name]}
+            stays = ours if known.startswith("7\t") and mark is None else set()
+            users = {name: given[name] for name in own if name in given and (name not in ours or name in stays)}
+            expected = {**users, **own} if mark == "!" else {**({} if mark is None else own), **users}
             assert agreed(readers, task(**given), list(own)) == expected, (mark, given)
+
+
+@pytest.mark.report
+def test_however_long_it_is(base: Path, readers: dict[str, Read]) -> None:
+    """A value of 64 KiB is the most that there can be."""
+    long = {f"SITE_{number}": "x" * 4000 for number in range(15)}
+    own = "\t".join(f"{name}={value}" for name, value in long.items())
+    write_view(base, "SITE_0=ours")
+    given = task(**long, WARMSTART_OWN=f"6\t{base}/workspace\t{base}/constant\t{own}")
+    assert agreed(readers, given, list(long)) == {"SITE_0": "ours"}
 
 
 def test_both_name_what_the_user_set(base: Path, readers: dict[str, Read]) -> None:
@@ -186,19 +198,21 @@ def test_what_leads_into_another_nodes_workspace_is_forgotten(base: Path, reader
     run = workspace / "n9" / "7.0b1b2c3d"
     names = "NUMBA_CACHE_DIR TMPDIR TRITON_CACHE_DIR WARMSTART_CACHE A/../B"
     led = task(
-        WARMSTART_LED=f"{workspace} {constant} {names}",
+        WARMSTART_OWN="\t".join(["7", str(workspace), str(constant), *names.split(), "MASTER_ADDR=n9", "SITE=no"]),
         WARMSTART_CACHE=f"{run}/cache",
         NUMBA_CACHE_DIR=f"{constant}/numba",
         TMPDIR=f"{run}/tmp",
         TRITON_CACHE_DIR="/home/a/triton",
         OTHER=f"{workspace}/mine",
+        MASTER_ADDR="n9",
     )
-    assert agreed(readers, led, [*names.split()[:4], "OTHER"]) == {
+    assert agreed(readers, led, [*names.split()[:4], "OTHER", "MASTER_ADDR"]) == {
         "TRITON_CACHE_DIR": "/home/a/triton",
         "OTHER": f"{workspace}/mine",
+        "MASTER_ADDR": "n9",  # where the job's tasks meet
     }
-    for text in ("", f"{workspace}", f"{workspace} {constant}", "/ / HOME * [ $(id)"):
-        assert agreed(readers, task(WARMSTART_LED=text, HOME="/home/a"), ["HOME"]) == {"HOME": "/home/a"}
+    for text in ("", f"7\t{workspace}", f"7\t{workspace}\t{constant}", "7\t/\t/\tHOME\t*\t[\t$(id)"):
+        assert agreed(readers, task(WARMSTART_OWN=text, HOME="/home/a"), ["HOME"]) == {"HOME": "/home/a"}
 
 
 @pytest.mark.threat(59)
@@ -207,7 +221,7 @@ def test_a_view_that_was_cut_off(base: Path, readers: dict[str, Read]) -> None:
     run, head = base / "workspace" / NODE / "7.0a1b2c3d", base / "workspace" / "n9" / "7.0b1b2c3d"
     lines = ("A=ours", f"NUMBA_CACHE_DIR={run}/cache/numba", f"TMPDIR={run}/tmp")
     led = task(
-        WARMSTART_LED=f"{base}/workspace {base}/constant NUMBA_CACHE_DIR TMPDIR",
+        WARMSTART_OWN=f"7\t{base}/workspace\t{base}/constant\tNUMBA_CACHE_DIR\tTMPDIR",
         NUMBA_CACHE_DIR=f"{head}/cache/numba",
         TMPDIR=f"{head}/tmp",
     )
@@ -308,25 +322,33 @@ def test_which_variables_are_the_users(base: Path, readers: dict[str, Read]) -> 
         assert agreed(readers, task(**given), ["A", "B"]) == expected, value
 
 
-@pytest.mark.parametrize("what", ["cache", "something else", "much else"])
+@pytest.mark.parametrize("what", ["APPTAINER_MOUNT", "APPTAINER_BINDPATH", "much"])
 def test_a_mount_of_what_the_submitting_job_was_shown(base: Path, readers: dict[str, Read], what: str) -> None:
     """Apptainer starts nothing where it is told to bind what is not there; the user's own stays."""
-    variable, source, bound = {
-        "cache": ("APPTAINER_MOUNT", "WARMSTART_CACHE", "source={},destination=/c"),
-        "something else": ("APPTAINER_BINDPATH", "WARMSTART_ELSE", "{}:/c:ro"),
-        "much else": ("APPTAINER_BINDPATH", "WARMSTART_ELSE", "{}:/c:ro" + ",/a:/b:ro" * 3000),
+    variable, bound = {
+        "APPTAINER_MOUNT": (what, "source={},destination=/c"),
+        "APPTAINER_BINDPATH": (what, "{}:/c:ro"),
+        "much": ("APPTAINER_BINDPATH", "{}:/c:ro" + ",/a:/b:ro" * 3000),
     }[what]
-    ours, gone = bound.format(f"{base}/workspace/{NODE}/7.0a1b2c3d/x"), f"{base}/workspace/{NODE}/6.0/x"
-    named = {source: gone, **({"WARMSTART_SHOWN": f"{source} {gone}"} if what != "cache" else {})}
-    inherited, users = {variable: bound.format(gone), **named}, {variable: bound.format("/data"), **named}
+    ours, gone = (bound.format(f"{base}/workspace/{NODE}/{run}/x") for run in ("7.0a1b2c3d", "6.0"))
+    added, users = f"{gone},/data:/data", bound.format("/data")
+
+    def seen(read: Read, value: str, job: int = 6) -> dict[str, str]:
+        places = f"{base}/workspace\t{base}/constant"
+        own = {"WARMSTART_OWN": f"{job}\t{places}\t{variable}={gone}\tWARMSTART_TREE"}
+        return read(task(**{variable: value}, **own, WARMSTART_TREE="/l/env"))
+
     for read in (readers["task prolog"], readers["plugin"]):  # in enroot's containers there is no Apptainer
         shutil.rmtree(base / "state", ignore_errors=True)
-        assert {variable, "WARMSTART_ELSE", "WARMSTART_SHOWN"}.isdisjoint(read(task(**inherited)))
-        assert read(task(**users))[variable] == users[variable]
-        write_view(base, f"!{source}=x", f"{variable}={ours}")
-        found = read(task(**inherited))
-        assert (found[variable], found[source]) == (ours, "x")
-        assert read(task(**users))[variable] == users[variable]
+        for value in (gone, added):
+            assert {variable, "WARMSTART_TREE", "WARMSTART_OWN"}.isdisjoint(seen(read, value))
+            there = seen(read, value, 7)
+            assert (variable in there, there["WARMSTART_TREE"]) == (False, "/l/env")
+        assert seen(read, users)[variable] == users
+        write_view(base, "!WARMSTART_TREE=x", f"{variable}={ours}")
+        assert [seen(read, value)[variable] for value in (gone, added, users)] == [ours, ours, users]
+        assert [seen(read, value, 7)[variable] for value in (gone, added, users)] == [ours, ours, users]
+        assert seen(read, gone)["WARMSTART_TREE"] == "x"
 
 
 @pytest.mark.report

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from tests.support.faults import STORE, Done, Fault
 from tests.support.hook_site import JOB, LATER_S, OF_WINGS, HookSite
 from tests.support.reports import REPORTS, made
-from warmstart.steps.environment import LED
+from warmstart.steps.environment import OWN
 
 # What drains a node: errors of its own disks that no user can cause.
 NODE_FAULTS = ("EIO", "EROFS")
@@ -93,7 +93,7 @@ def _half_prepared(site: HookSite) -> list[str]:
     text = site.view().get("environment", "")
     for line in text.splitlines()[3:]:
         name, _, value = line.lstrip("!").partition("=")
-        if name == LED:  # names, and the paths that other variables begin with
+        if name == OWN:  # names and values
             continue
         constant = str(site.base / "constant/cache")
         if value.startswith(constant):

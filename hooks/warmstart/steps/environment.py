@@ -16,9 +16,8 @@
 
 TaskProlog's protocol ends a value at a newline and has no quoting (slurm.conf(5), TaskProlog), so values with a newline
 are refused. A variable that names the constant path is correct only where the cache is mounted there. Readers of the
-view check this, and otherwise replace the constant path by the third path. `WARMSTART_LED` has the first two paths and
-the names of the variables that lead there, for nodes of the job that have no view of it. Tasks of a heterogeneous job
-know only the leader's id, so the view has that name.
+view check this, and otherwise replace the constant path by the third path. `WARMSTART_OWN` says what is ours (`_own`).
+Tasks of a heterogeneous job know only the leader's id, so the view has that name.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from warmstart.steps.contract import Context, Outcome
 
 NAME = "environment"
 
-LED, SHOWN, BIND = "WARMSTART_LED", "WARMSTART_SHOWN", "APPTAINER_BINDPATH"
+OWN, BIND = "WARMSTART_OWN", "APPTAINER_BINDPATH"
 _UNBINDABLE = frozenset(",:\\")  # what Apptainer would take for the end of a path
 LONGEST_NAME = 128
 LONGEST_VALUE = 64 << 10  # Linux limits one string to 128 KiB, Slurm's setenvf too
@@ -67,8 +66,8 @@ def run(context: Context, options: Options) -> Outcome:
     if cache and context.policy.constant_path == "containers":
         variables = {**_for_apptainer(context, variables), **variables}
     paths = [record.workspace, context.policy.paths.cache, f"{record.run_directory}/cache"]
-    if led := _led(variables, paths[:2]):
-        variables[LED] = " ".join([*paths[:2], *led])
+    if variables:
+        variables[OWN] = "\t".join([str(record.view_id), *paths[:2], *_own(variables, paths[:2])])
     lines = paths.copy()
     for name in sorted(variables):
         if name in options.defaults and name not in options.policy:
@@ -86,14 +85,17 @@ def run(context: Context, options: Options) -> Outcome:
     return Outcome("changed", detail={"variables": sorted(variables)})
 
 
-def _led(variables: dict[str, str], places: list[str]) -> list[str]:
-    """Return the variables that lead into the workspace or to the constant path.
+def _own(variables: dict[str, str], places: list[str]) -> Iterator[str]:
+    """Yield the variables, those with their values that do not lead into the workspace or to the constant path.
 
-    srun passes them on to all nodes of a step. Where one has no view of this run (it is off there, or its prolog
-    failed), the readers of views unset them: they lead nowhere there.
+    srun passes them on to all nodes of a step, sbatch to the jobs that a job submits. By this the readers of views tell
+    them from the user's: what we have set is replaced, or goes. A value with a tab counts as the user's.
     """
     below = tuple(f"{place}/" for place in places)
-    return sorted(name for name, value in variables.items() if f"{value}/".startswith(below))
+    for name, value in sorted(variables.items()):
+        is_named = name.startswith("WARMSTART_") or f"{value}/".startswith(below)
+        if is_named or "\t" not in value:
+            yield name if is_named else f"{name}={value}"
 
 
 def _for_apptainer(context: Context, variables: dict[str, str]) -> dict[str, str]:
@@ -101,17 +103,13 @@ def _for_apptainer(context: Context, variables: dict[str, str]) -> dict[str, str
 
     They set `variables` to match. APPTAINER_MOUNT for the cache, because hardly anybody uses it; it takes one mount.
     APPTAINER_BINDPATH for the rest: sites' modules set APPTAINER_BIND, and Apptainer takes both. Each makes Apptainer
-    ignore SINGULARITY_ of the same name, so where the user has that it is not set (decision 44). WARMSTART_SHOWN has
-    the source that APPTAINER_BINDPATH begins with: by that a job that is submitted from this one forgets it (the task
-    prolog), and not what the user has set there.
+    ignore SINGULARITY_ of the same name, so where the user has that it is not set (decision 44).
     """
     constant = context.policy.paths.cache
     led = (name for name, value in variables.items() if f"{value}/".startswith(f"{constant}/"))
-    first = variables.get(SHOWN, "").partition(" ")[2]
-    binds = sorted(_binds(context.record.run_directory), key=lambda bind: not bind.startswith(f"{first}:"))
-    shown = {SHOWN: f"{SHOWN} {binds[0].partition(':')[0]}", BIND: ",".join(binds)} if binds else {}
+    binds = ",".join(_binds(context.record.run_directory))
     return {
-        **shown,
+        **({BIND: binds} if binds else {}),
         "APPTAINER_ENV_FILE": f"{context.paths.programs}/apptainer-environment",
         "APPTAINER_MOUNT": f"source={context.record.run_directory}/cache,destination={constant}",
         "WARMSTART_CACHE_VARIABLES": " ".join(sorted(led)),  # WARMSTART_CACHE is one

@@ -42,7 +42,7 @@ def test_a_closed_workspace_is_no_container(base: Path) -> None:
             check=True,
         )
         assert done.stderr == ""
-        return [line for line in done.stdout.splitlines() if environment.LED not in line]
+        return [line for line in done.stdout.splitlines() if environment.OWN not in line]
 
     reached = [
         f"export A={run}/cache/a",

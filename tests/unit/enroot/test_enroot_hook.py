@@ -45,7 +45,7 @@ class Container:
     def variables(self) -> list[str]:
         """Return the lines of the container's environment."""
         lines = self.environ.read_text().splitlines()
-        return [line for line in lines if not line.startswith("WARMSTART_LED=")]
+        return [line for line in lines if not line.startswith("WARMSTART_OWN=")]
 
 
 @pytest.fixture
@@ -208,22 +208,22 @@ def test_a_directory_is_at_its_own_path(context: Context, container: Container, 
     (programs / "enroot-mount").write_text(f"#!/bin/sh\n/bin/cat >{tmp_path}/outside\n")
     (programs / "enroot-mount").chmod(0o755)
     there = target if source == NOTHING else f"{run}/{source}"
-    rendered(context, {}, WARMSTART_SHOWN=f"{there}/bin")
+    rendered(context, {}, WARMSTART_TREE=f"{there}/bin")
     show(context, Shown("ro", "job", source, "1 2 3", target, "another one"))
     container.start(PATH=str(programs))
     assert (tmp_path / "outside").read_text() == f"{there} {target} none {READ_ONLY}\n"
     assert container.mounts.read_text().splitlines()[-1] == f"{there} {target} none x-create=dir,{READ_ONLY}"
-    assert container.variables() == [f"WARMSTART_SHOWN={target}/bin"]
+    assert container.variables() == [f"WARMSTART_TREE={target}/bin"]
 
 
 @pytest.mark.parametrize("path", ["/lustre/my env", "relative", "/a/../etc"])
 def test_a_path_of_another_shape_is_not_mounted(context: Context, container: Container, path: str) -> None:
     """A line of the fstab is never made of it, and no variable leads there."""
-    rendered(context, {}, WARMSTART_SHOWN=f"{context.record.run_directory}/mounted/tree/tree")
+    rendered(context, {}, WARMSTART_TREE=f"{context.record.run_directory}/mounted/tree/tree")
     show(context, Shown("ro", "job", "mounted/tree/tree", NOTHING, path, NOTHING))
     assert container.start().returncode == 0
     assert "rbind,ro" not in container.mounts.read_text()
-    assert container.variables() == ["WARMSTART_SHOWN="]
+    assert container.variables() == ["WARMSTART_TREE="]
 
 
 def test_what_the_user_or_the_image_set_stays(context: Context, container: Container) -> None:
@@ -253,37 +253,50 @@ def test_what_the_policy_overrides_is_neither_the_users_nor_the_images(context: 
     assert container.variables() == ["A=image", "A=ours", "B=ours"]
 
 
+INHERITED, THEIRS = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}, "/w\t/c\tMASTER_ADDR=n9\tMASTER_PORT=29999"
+
+
 def test_what_belongs_to_another_job_is_not_the_users(context: Context, container: Container) -> None:
     """It was inherited by a job that was submitted from inside; what the user set himself stays."""
-    rendered(context, {"MASTER_ADDR": "n1", "MASTER_PORT": "20001"}, WARMSTART_OWN="7 MASTER_ADDR=n1 MASTER_PORT=20001")
-    inherited = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}
-    container.start(**inherited)
-    assert container.variables() == ["WARMSTART_OWN=7 MASTER_ADDR=n1 MASTER_PORT=20001"]
-    container.start(**inherited, WARMSTART_OWN="6 MASTER_ADDR=n9 MASTER_PORT=29999")
-    assert container.variables()[1:3] == ["MASTER_ADDR=n1", "MASTER_PORT=20001"]
+    rendered(context, {"MASTER_ADDR": "n1", "MASTER_PORT": "20001"})
+    own = f"WARMSTART_OWN=7\t{context.record.workspace}\t{CONSTANT}\tMASTER_ADDR=n1\tMASTER_PORT=20001"
+    container.start(**INHERITED)
+    assert container.variables() == []
+    assert container.environ.read_text() == f"{own}\n"
+    for job in (6, 7):
+        container.environ.write_text("")
+        container.start(**INHERITED, WARMSTART_OWN=f"{job}\t{THEIRS}")
+        assert container.variables() == ["MASTER_ADDR=n1", "MASTER_PORT=20001"]
+        container.environ.write_text("MASTER_ADDR=image\nMASTER_PORT=29999\n")  # pyxis brought the second one
+        container.start(**INHERITED, WARMSTART_OWN=f"{job}\t{THEIRS}")
+        assert container.variables()[2:] == ["MASTER_PORT=20001"]
 
 
 def test_what_belongs_to_another_job_is_emptied_where_the_job_has_none(context: Context, container: Container) -> None:
-    """What pyxis brings from the container replaces what the task has, and a variable can't be taken away."""
+    """What pyxis brings from the container replaces what the task has, and a variable can't be taken away.
+
+    The task prolog and the plugin can; they are told.
+    """
     rendered(context, {"A": "ours"})
-    inherited = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}
-    for known in ("7 MASTER_ADDR=n9 MASTER_PORT=29999", "6 MASTER_ADDR=n8 MASTER_PORT=1", ""):
+    for known in (f"7\t{THEIRS}", "6\t/w\t/c\tMASTER_ADDR=n8\tMASTER_PORT=1", "6\tMASTER_ADDR=n9", ""):
         container.environ.write_text("")
-        container.start(**inherited, WARMSTART_OWN=known)
+        container.start(**INHERITED, WARMSTART_OWN=known)
         assert container.variables() == ["A=ours"]
     container.environ.write_text("")
-    container.start(**inherited, WARMSTART_OWN="6 MASTER_ADDR=n9 MASTER_PORT=29999")
-    assert container.variables() == ["A=ours", "MASTER_ADDR=", "MASTER_PORT="]
+    container.start(**INHERITED, WARMSTART_OWN=f"6\t{THEIRS}")
+    emptied = ["MASTER_ADDR=", "MASTER_PORT=", "WARMSTART_UNSET=MASTER_ADDR MASTER_PORT"]
+    assert container.variables() == ["A=ours", *emptied]
     container.environ.write_text("MASTER_ADDR=image\n")
-    container.start(**inherited, WARMSTART_OWN="6 MASTER_ADDR=n9 MASTER_PORT=29999")
-    assert container.variables() == ["MASTER_ADDR=image", "A=ours", "MASTER_PORT="]
+    container.start(**INHERITED, WARMSTART_OWN=f"6\t{THEIRS}")
+    assert container.variables() == ["MASTER_ADDR=image", "A=ours", "MASTER_PORT=", "WARMSTART_UNSET=MASTER_PORT"]
 
 
 def test_enroots_own_hook_for_pytorch_is_not_kept_from_its_work(context: Context, container: Container) -> None:
     """50-slurm-pytorch.sh, where it is installed, sets MASTER_* of images with PyTorch unless there is a line of it."""
     rendered(context, {"A": "ours"})
-    inherited = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999", "WARMSTART_OWN": "6 MASTER_ADDR=n9 MASTER_PORT=29999"}
-    beside, emptied = container.hook.with_name("50-slurm-pytorch.sh"), ["MASTER_ADDR=", "MASTER_PORT="]
+    inherited = {**INHERITED, "WARMSTART_OWN": f"6\t{THEIRS}"}
+    beside = container.hook.with_name("50-slurm-pytorch.sh")
+    emptied = ["MASTER_ADDR=", "MASTER_PORT=", "WARMSTART_UNSET=MASTER_ADDR MASTER_PORT"]
     beside.touch(0o755)
     for image, expected in (("X=1", emptied), ("PYTORCH_VERSION=2", [])):
         container.environ.write_text(f"{image}\n")
@@ -301,7 +314,7 @@ def test_a_job_that_warmstart_does_not_know(context: Context, container: Contain
     Nor of what the batch host passes on: task prolog and plugin unset that, and tools stumble over empty values.
     """
     rendered(context, {"A": "ours"})
-    led = {"WARMSTART_LED": f"{context.record.workspace} {CONSTANT} A", "A": f"{CONSTANT}/a"}
+    led = {"WARMSTART_OWN": f"7\t{context.record.workspace}\t{CONSTANT}\tA", "A": f"{CONSTANT}/a"}
     assert container.start(job="8", **led).returncode == 0
     for done in (container.start(job="8"), container.start(job=""), container.start(SLURMD_NODENAME="../x")):
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -348,4 +361,6 @@ def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, contain
     make_removable(f"{context.paths.view}/{context.record.view_id}")  # for the next example
     container.environ.write_text("")
     container.start()
-    assert container.environ.read_bytes() == f"X={value}\n".encode()
+    own = "" if "\t" in value else f"\tX={value}"
+    places = f"{context.record.workspace}\t{CONSTANT}"
+    assert container.environ.read_bytes() == f"WARMSTART_OWN=7\t{places}{own}\nX={value}\n".encode()

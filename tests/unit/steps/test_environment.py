@@ -33,7 +33,7 @@ def printed(
     ended = subprocess.run(daemon, executable="/bin/bash", env=env, capture_output=True, text=True, check=False)
     assert ended.stderr == ""
     lines = ended.stdout.splitlines()
-    return ended.returncode, [line for line in lines if not line.startswith(f"export {environment.LED}=")]
+    return ended.returncode, [line for line in lines if not line.startswith(f"export {environment.OWN}=")]
 
 
 def test_every_source_of_variables_reaches_the_job(context: Context, tmp_path: Path) -> None:
@@ -110,15 +110,17 @@ def test_the_constant_path_is_used_where_the_cache_is_there(context: Context, tm
     assert printed(tmp_path)[1] == there
 
 
-def test_variables_that_lead_into_the_workspace_are_named(context: Context) -> None:
-    """For nodes of the job that have no view of it; without any there is no such line."""
+def test_what_is_ours_is_named(context: Context) -> None:
+    """For the job's other nodes, and for jobs that it submits; without any variable there is no such line."""
     path, run = Path(context.paths.view, "7", "environment"), context.record.run_directory
-    environment.run(context, Options({"A": "/elsewhere"}, {"B": f"{context.policy.paths.cache}x"}, ()))
-    assert environment.LED not in path.read_text()
+    environment.run(context, NOTHING)
+    assert environment.OWN not in path.read_text()
+    constant = context.policy.paths.cache
     record = context.record._replace(cache=f"{run}/cache", environment={"TMPDIR": f"{run}/tmp"})
-    environment.run(context._replace(record=record), Options({"A": context.policy.paths.cache}, {"B": "b"}, ()))
-    places = f"{context.record.workspace} {context.policy.paths.cache}"
-    assert f"!{environment.LED}={places} A TMPDIR WARMSTART_CACHE\n" in path.read_text()
+    options = Options({"A": constant, "B": f"{constant}x"}, {"C": "b c", "D": "with\ta tab", "WARMSTART_E": "x"}, ())
+    environment.run(context._replace(record=record), options)
+    own = f"7\t{record.workspace}\t{constant}\tA\tB={constant}x\tC=b c\tTMPDIR\tWARMSTART_CACHE\tWARMSTART_E"
+    assert f"!{environment.OWN}={own}\n" in path.read_text()
 
 
 @pytest.fixture
@@ -193,7 +195,7 @@ def test_what_cannot_be_reached_is_left_out(
     outside = ("export C=x", "export APPTAINER_ENV_FILE=", "export WARMSTART_CACHE_VARIABLES=")
     assert [line for line in printed(tmp_path)[1] if not line.startswith(outside)] == []
     led = {
-        "WARMSTART_LED": f"{record.workspace} {constant} A TMPDIR",
+        environment.OWN: f"7\t{record.workspace}\t{constant}\tA\tTMPDIR",
         "A": f"{run}/cache/numba",
         "TMPDIR": f"{run}/tmp",
     }
@@ -208,7 +210,7 @@ def test_a_container_that_the_caches_are_not_for_has_what_the_tools_have_without
     """What enroot's hook put in their place is unset; what leads into the workspace of another run is forgotten."""
     constant = context.policy.paths.cache
     environment.run(context, Options({"A": f"{constant}/numba"}, {}, (), defaults={"A": "~/.a"}))
-    led = {environment.LED: f"{context.record.workspace} {constant} A B", "WARMSTART_CACHE": ""}
+    led = {environment.OWN: f"7\t{context.record.workspace}\t{constant}\tA\tB", "WARMSTART_CACHE": ""}
     given = {"A": "/home/a/.a", "B": f"{context.record.workspace}/n9/7.00000000/tmp", "WARMSTART_UNSET": "A"}
     assert printed(tmp_path, {**led, **given})[1] == ["unset A", "unset WARMSTART_UNSET", "unset B"]
 
@@ -281,8 +283,7 @@ def test_who_keeps_the_runs_mounts_from_apptainer_is_told(context: Context, tmp_
     assert printed(tmp_path, {"APPTAINER_BINDPATH": "/data"})[1][-1].startswith("export ")
 
 
-@pytest.mark.parametrize("first", ["", "/l/env"])
-def test_apptainer_binds_what_the_run_shows(context: Context, tmp_path: Path, first: str) -> None:
+def test_apptainer_binds_what_the_run_shows(context: Context, tmp_path: Path) -> None:
     """What a path of Apptainer's cannot say stays as it is. A job that is submitted from this one forgets all."""
     run = context.record.run_directory
     os.makedirs(f"{run}/cache")
@@ -291,34 +292,36 @@ def test_apptainer_binds_what_the_run_shows(context: Context, tmp_path: Path, fi
             view.show(fd, Shown("ro", "job", "mounted/m/tree/0", NONE, target, NONE))
         view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE))
         view.show(fd, Shown("ro", "root", "mounted/image", NONE, NONE, NONE))
-    shown = {"WARMSTART_SHOWN": f"WARMSTART_TREE {first}"} if first else {}
-    record = context.record._replace(cache="/c", environment=shown)
+    record = context.record._replace(cache="/c")
     policy = context.policy._replace(constant_path="containers")
     environment.run(context._replace(policy=policy, record=record), NOTHING)
     binds = [f"{run}/mounted/m/tree/0:/l/m/a:ro", "/l/env:/l/env:ro"]
-    said = printed(tmp_path)[1]
-    assert f"export APPTAINER_BINDPATH={','.join(binds[::-1] if first else binds)}" in said
-    assert said == printed(tmp_path, {"APPTAINER_BIND": "/a/sites"})[1]
-    inherited = dict(line.removeprefix("export ").split("=", 1) for line in said if line.startswith("export "))
+    bind = f"APPTAINER_BINDPATH={','.join(binds)}"
+    assert f"export {bind}" in printed(tmp_path)[1]
+    own = f"6\t{context.record.workspace}\t/c\t{bind}"
     view.publish(context.paths.view, context.record, {"environment": ""})
-    assert "unset APPTAINER_BINDPATH" in printed(tmp_path, inherited)[1]
-    assert (
-        "unset APPTAINER_BINDPATH" not in printed(tmp_path, {**inherited, "APPTAINER_BINDPATH": "/the/users:/own"})[1]
-    )
+
+    def forgets(bound: str) -> bool:
+        return "unset APPTAINER_BINDPATH" in printed(tmp_path, {environment.OWN: own, "APPTAINER_BINDPATH": bound})[1]
+
+    assert forgets(",".join(binds))
+    assert forgets(",".join([*binds, "/the/users:/own"])), "it would start nothing"
+    assert not forgets("/the/users:/own")
 
 
 def test_a_mount_of_the_submitting_jobs_cache_is_forgotten(context: Context, tmp_path: Path) -> None:
     """Apptainer would start nothing: that cache is gone. It is replaced, and unset where this job has none."""
     policy = context.policy._replace(constant_path="containers")
-    gone = f"{context.record.workspace}/node/6.00000000/cache"
-    inherited = {"APPTAINER_MOUNT": f"source={gone},destination=/c", "WARMSTART_CACHE": gone}
-    assert printed(tmp_path, inherited) == (0, ["unset APPTAINER_MOUNT"])
+    gone = f"APPTAINER_MOUNT=source={context.record.workspace}/node/6.00000000/cache,destination=/c"
+    own = f"6\t{context.record.workspace}\t/c\t{gone}"
+    inherited = {environment.OWN: own, "APPTAINER_MOUNT": gone.partition("=")[2]}
+    assert printed(tmp_path, inherited) == (0, ["unset WARMSTART_OWN", "unset APPTAINER_MOUNT"])
     record = context.record._replace(cache=policy.paths.cache)
     environment.run(context._replace(policy=policy, record=record), NOTHING)
     os.makedirs(f"{context.record.run_directory}/cache")
     mount = f"APPTAINER_MOUNT=source={context.record.run_directory}/cache,destination={policy.paths.cache}"
     said = printed(tmp_path, inherited)[1]
-    assert said[0] == "unset APPTAINER_MOUNT"
+    assert "unset APPTAINER_MOUNT" not in said
     assert f"export {mount}" in said
 
 
@@ -365,4 +368,7 @@ def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, tmp_pat
     printed(tmp_path)
     env = {"SLURMD_NODENAME": "node", "SLURM_JOB_ID": "7"}
     out = subprocess.run(["/bin/sh", script], env=env, capture_output=True, check=True).stdout
-    assert out == f"export WARMSTART_X={value}\nexport Y={value}\n".encode()
+    own = "" if "\t" in value else f"\tY={value}"
+    places = f"{context.record.workspace}\t{context.policy.paths.cache}"
+    lines = f"export WARMSTART_OWN=7\t{places}\tWARMSTART_X{own}\nexport WARMSTART_X={value}\nexport Y={value}\n"
+    assert out == lines.encode()

@@ -17,7 +17,7 @@ from warmstart.job import Job
 from warmstart.lean import NamedTuple, partial, suppress
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant
-from warmstart.record import Record, using_state
+from warmstart.record import using_state
 from warmstart.request import COMMENT, Request, RequestInvalid
 from warmstart.runner import Step
 from warmstart.slurm import nodes
@@ -204,7 +204,7 @@ def _reserve(context: Context, options: Options) -> Outcome:
     context.audit.emit(events.RENDEZVOUS_RESERVED, address=options.address, ports=ports)
     # If this fails, other nodes may have read the answer nevertheless. So the ports stay reserved, unused by this node.
     _publish(context, options, Answer(options.address, ports))
-    return _outcome(context.record, options.address, ports)
+    return _outcome(options.address, ports)
 
 
 def _ports(context: Context, options: Options) -> list[int]:
@@ -233,7 +233,7 @@ def _join(context: Context, options: Options) -> Outcome:
     address, ports = answer.address, answer.ports
     if not address or len(ports) <= options.further:
         raise AnswerUnusable(name=options.meeting.path, problem="it has no address, or too few ports")
-    return _outcome(context.record, address, ports)
+    return _outcome(address, ports)
 
 
 def _answer(context: Context, options: Options) -> Answer:
@@ -248,13 +248,11 @@ def _answer(context: Context, options: Options) -> Answer:
     raise NoAnswer(head=options.address or "of the leading component", seconds=options.rule.wait)
 
 
-def _outcome(record: Record, address: str, ports: list[int]) -> Outcome:
+def _outcome(address: str, ports: list[int]) -> Outcome:
     first, *further = ports
     environment = {
         "MASTER_ADDR": address,
         "MASTER_PORT": str(first),
-        # Shows task-prolog to which job the two belong: sbatch passes an outer job's variables on to the inner one.
-        "WARMSTART_OWN": f"{record.view_id} MASTER_ADDR={address} MASTER_PORT={first}",
     }
     if further:
         environment["WARMSTART_PORTS"] = ",".join(map(str, further))

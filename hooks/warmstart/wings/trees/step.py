@@ -296,8 +296,7 @@ def _variables(context: Context, path: str, found: _Found) -> dict[str, str]:
     source = f"{context.record.run_directory}/{shown.SOURCE}" if found.copy else path
     if not path.isprintable():
         return {}
-    # A job that is submitted from this one forgets what this names (the task prolog).
-    return {"WARMSTART_TREE": source, "WARMSTART_SHOWN": f"WARMSTART_TREE {source}"}
+    return {"WARMSTART_TREE": source}
 
 
 def _why(found: _Found) -> str:

@@ -217,8 +217,8 @@ def test_runtimes_are_told_of_the_tree(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def named(source: str) -> dict[str, str]:
-    """Return the variables that say where the tree is; jobs that are submitted from there forget both."""
-    return {"WARMSTART_TREE": source, "WARMSTART_SHOWN": f"WARMSTART_TREE {source}"}
+    """Return the variable that says where the tree is."""
+    return {"WARMSTART_TREE": source}
 
 
 def test_nodes_that_decide_for_themselves_read_the_tree_itself(site: Shown) -> None:
