@@ -29,6 +29,8 @@ from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 
 SLURMD_TIMEOUT = 300
 BATCH_START_TIMEOUT = 10
+NO_LIMIT = 65534  # INFINITE and NO_VAL of 16 bits
+MARGIN_S = 10  # between times that depend on each other, in what is advised
 SEVERAL_LINES = (24, 5)  # since this release each Prolog= and Epilog= line counts (slurm.conf(5))
 HIDDEN = ("/tmp", "/dev/shm")
 IMPLY_ALLOC = {"alloc", "contain", "x11", "runinjob", "forcerequeueonfail"}
@@ -194,18 +196,35 @@ def _fits(hook: str, budget: Callable[[Policy], float], keys: str) -> Callable[[
         longest = slurm.conf.seconds("SlurmdTimeout", SLURMD_TIMEOUT) or float("inf")  # 0: never set DOWN
         if limit is None:
             found = f"{hook}s have no timeout: a hung file system blocks the node for ever"
-            yield Finding(WRONG, found, f"set PrologEpilogTimeout above {needed:.0f} and below {longest:.0f}")
+            yield Finding(WRONG, found, _agreeing(slurm))
         elif limit <= needed:
             found = f"Slurm kills the {hook} after {limit} s; its budget is {needed:.0f} s ({keys})"
-            change = f"set PrologEpilogTimeout above {needed:.0f}, or reduce the policy's budgets"
-            yield Finding(WRONG, found, change)
+            yield Finding(WRONG, found, f"{_agreeing(slurm)}; or reduce the policy's budgets")
         elif limit >= longest:
             found = f"a {hook} may take {limit} s, SlurmdTimeout is {longest:.0f}: a reconfigure may set the node DOWN"
-            yield Finding(WRONG, found, "set PrologEpilogTimeout below SlurmdTimeout")
+            yield Finding(WRONG, found, _agreeing(slurm))
         else:
             yield Finding(OK, f"{needed:.0f} s ({keys}) < {limit} s < SlurmdTimeout")
 
     return check
+
+
+def _agreeing(slurm: Slurm) -> str:
+    """Return what to set so that the times fit the policy and each other; what fits stays as it is."""
+    conf, policy = slurm.conf, slurm.policy
+    needed = int(max(plan.prolog_budget(policy), plan.epilog_budget(policy))) if policy else 0
+    longest = conf.seconds("SlurmdTimeout", SLURMD_TIMEOUT) or float("inf")  # 0: never set DOWN
+    set_now = {key: conf.seconds(key, 0) for key in ("PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout")}
+    limits = {key: seconds for key, seconds in set_now.items() if 0 < seconds < NO_LIMIT}
+    times: dict[str, int] = {}
+    if not limits or not all(needed < seconds < longest for seconds in limits.values()):
+        times = limits = dict.fromkeys(limits or ["PrologEpilogTimeout"], needed + MARGIN_S)
+    limit = max(limits.values())
+    if limit >= longest:
+        times["SlurmdTimeout"] = limit + MARGIN_S
+    if conf.seconds("BatchStartTimeout", BATCH_START_TIMEOUT) <= limit:
+        times["BatchStartTimeout"] = limit + MARGIN_S
+    return "set " + ", ".join(f"{key}={seconds}" for key, seconds in times.items())
 
 
 def batch_start(slurm: Slurm) -> Iterator[Finding]:
@@ -213,10 +232,10 @@ def batch_start(slurm: Slurm) -> Iterator[Finding]:
     start, limit = slurm.conf.seconds("BatchStartTimeout", BATCH_START_TIMEOUT), _limit(slurm.conf, "prolog")
     if limit is None:
         found = "the prolog has no timeout, so no BatchStartTimeout is long enough"
-        yield Finding(WRONG, found, "set PrologEpilogTimeout=280")
+        yield Finding(WRONG, found, _agreeing(slurm) if slurm.policy else "set PrologEpilogTimeout=280")
     elif start <= limit:
         found = f"BatchStartTimeout is {start} s, a prolog may take {limit} s: a reconfigure meanwhile requeues its job"
-        yield Finding(WRONG, found, f"set BatchStartTimeout above {limit}")
+        yield Finding(WRONG, found, _agreeing(slurm))
     else:
         yield Finding(OK, f"BatchStartTimeout is {start} s, the prolog's timeout is {limit} s")
 
@@ -288,7 +307,7 @@ def running(slurm: Slurm) -> Iterator[Finding]:
 def _limit(conf: SlurmConf, hook: str) -> int | None:
     """Return a hook's timeout in seconds, None if it has none. Slurm 25.05 and later also have one per hook."""
     for key in (f"{hook}Timeout", "PrologEpilogTimeout"):
-        if 0 < (seconds := conf.seconds(key, 0)) < 65534:  # INFINITE and NO_VAL of 16 bits
+        if 0 < (seconds := conf.seconds(key, 0)) < NO_LIMIT:
             return seconds
     return None
 
@@ -324,7 +343,7 @@ TIMES = {
     "slurm.prolog-timeout": _fits(
         "prolog",
         plan.prolog_budget,
-        f"images.wait, images.unpack.wait if there is a shelf, seed.fetch_budget, {plan.PROLOG_SECONDS:.0f} s",
+        f"images.wait, images.unpack.wait if images are unpacked, seed.fetch_budget, {plan.PROLOG_SECONDS:.0f} s",
     ),
     "slurm.epilog-timeout": _fits("epilog", plan.epilog_budget, f"harvest.budget, {plan.EPILOG_SECONDS:.0f} s"),
     "slurm.batch-start": batch_start,

@@ -14,11 +14,12 @@ from tests.support.policy_site import a_rule
 from warmstart.cli import doctor
 from warmstart.doctor import constant_path, containers, probe, slurm, slurm_conf
 from warmstart.doctor import installed as slurm_installed
-from warmstart.doctor.finding import run
+from warmstart.doctor.finding import Result, run
 from warmstart.doctor.slurm import Slurm
 from warmstart.host.deadline import Deadline
 from warmstart.host.namespaces import Mount
 from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.slurm import commands
 from warmstart.slurm.facts import SCRIPTS, Access, Configuration
@@ -180,6 +181,44 @@ def test_a_good_file_has_nothing_to_change(check: Check) -> None:
 def test_each_bad_setting_is_told(check: Check, old: str, new: str, name: str, status: str) -> None:
     """The check for it reports how bad it is."""
     assert status in check(old, new)[name]
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("shelf", [None, "/local"])
+@pytest.mark.parametrize(
+    "times",
+    ["", "PrologEpilogTimeout=280", "PrologEpilogTimeout=60", "PrologEpilogTimeout=900\nBatchStartTimeout=10",
+     "PrologTimeout=5\nEpilogTimeout=5", "SlurmdTimeout=0\nPrologEpilogTimeout=20"],
+)  # fmt: skip
+def test_times_that_are_advised_agree(site: Installation, tmp_path: Path, times: str, shelf: str | None) -> None:
+    """Each hint, followed word by word, leaves nothing wrong, also where a node unpacks images."""
+    policy = current_policy(site).policy
+    policy = policy._replace(
+        paths=policy.paths._replace(shelf=shelf), images=policy.images._replace(registries=("docker.io",))
+    )
+    conf = tmp_path / "times.conf"
+    conf.write_text(f"{times}\n")
+    for hint in [found.change for found in results(conf, site, policy) if found.status == "wrong"]:
+        said = hint.removeprefix("set ").partition(";")[0].replace(", ", "\n")
+        told = {line.partition("=")[0] for line in said.splitlines()}
+        kept = [line for line in times.splitlines() if line.partition("=")[0] not in told]
+        conf.write_text("\n".join([*kept, said, ""]))
+        assert {found.status for found in results(conf, site, policy)} == {"ok"}, (hint, results(conf, site, policy))
+
+
+def results(conf: Path, site: Installation, policy: Policy) -> list[Result]:
+    """Return what the checks of times find."""
+    return run(slurm.TIMES, Slurm(slurm_conf.read(str(conf)), site, policy))
+
+
+@pytest.mark.report
+def test_a_shelf_without_images_takes_no_time(site: Installation, tmp_path: Path) -> None:
+    """The policy of the page on models is fine beside the times that warmstart ships."""
+    policy = current_policy(site).policy
+    policy = policy._replace(paths=policy.paths._replace(shelf="/local"), images=policy.images._replace(registries=()))
+    conf = tmp_path / "times.conf"
+    conf.write_text("PrologEpilogTimeout=280\nBatchStartTimeout=360\n")
+    assert {found.status for found in results(conf, site, policy)} == {"ok"}
 
 
 def test_with_run_in_job_no_early_death_is_seen(site: Installation, tmp_path: Path) -> None:
