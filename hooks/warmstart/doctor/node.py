@@ -79,6 +79,7 @@ WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; 
 CURRENT_S = 300.0  # warmstart-audit.path moves them within a minute
 LATELY_S = 86400.0
 ROUNDS_LATE_S = 900.0  # three intervals of warmstart-harvest.timer
+LEASES = "/proc/sys/fs/leases-enable"
 UNITS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
 LARGEST_HOOK = 1 << 20
 MOST_NAMED = 3  # places in a finding
@@ -184,6 +185,9 @@ def file_system(node: Node) -> Iterator[Finding]:
         yield Finding(ADVICE, found, "put paths.workspace on a local disk")
     else:
         yield Finding(OK, f"the workspace is on {kind} ({mount_point})")
+    if read_small(LEASES, 16).strip() == b"0":
+        found = "fs.leases-enable is 0: no image can be imported, because a lease proves that nobody writes to one"
+        yield Finding(WRONG, found, "sysctl -w fs.leases-enable=1, and remove what sets it to 0 from /etc/sysctl.d")
 
 
 def space(node: Node) -> Iterator[Finding]:

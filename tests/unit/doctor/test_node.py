@@ -193,6 +193,18 @@ def test_where_workspaces_are(
     assert (one(node.file_system, here).status, one(node.limits, here).status) == (file_system, limits)
 
 
+@pytest.mark.report
+@pytest.mark.parametrize(("setting", "statuses"), [("1\n", ["ok"]), ("0\n", ["ok", "wrong"])])
+def test_without_leases_no_import_is_proved(
+    here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str, statuses: list[str]
+) -> None:
+    """The system may have none at all, whatever the disk is."""
+    monkeypatch.setattr(node, "mount_of", lambda _: ("ext4", "/"))
+    monkeypatch.setattr(node, "LEASES", str(tmp_path / "leases-enable"))
+    (tmp_path / "leases-enable").write_text(setting)
+    assert [found.status for found in run_checks({"x": node.file_system}, here)] == statuses
+
+
 @pytest.mark.parametrize(
     ("flags", "free", "inodes", "found"),
     [
