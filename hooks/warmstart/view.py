@@ -169,7 +169,7 @@ def mount_for(run_fd: int, name: str, mount_fd: int, owner: tuple[int, int]) -> 
     """Attach a detached mount where only the job's user can get to it; return its path in the run's directory.
 
     <run>/mounted/NAME/        a read-only tmpfs that belongs to the `owner` (uid and gid), who alone can enter it
-                       tree/   the mount
+                       tree/   the mount, below an overlay of root's: many share it (`linux.attach_covered`)
 
     Raises `OSError`; what is mounted then is taken down with the run (`take_down`).
     """
@@ -183,9 +183,8 @@ def mount_for(run_fd: int, name: str, mount_fd: int, owner: tuple[int, int]) -> 
             linux.mount("warmstart", name, "tmpfs", linux.RESTRICTED, options)
             linux.make_private(name)
             os.mkdir(f"{name}/{TREE}", 0o500)
+            linux.attach_covered(mount_fd, f"{name}/{TREE}")
             linux.mount("none", name, "none", linux.MS_REMOUNT | linux.MS_RDONLY | linux.RESTRICTED)
-            linux.attach(mount_fd, f"{name}/{TREE}")
-            linux.make_private(f"{name}/{TREE}")
     return f"{MOUNTED}/{name}/{TREE}"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.meddling import become, meddling, stopped
 from warmstart import view
 from warmstart.host import linux
 from warmstart.host.client import attach_in_namespace
@@ -19,6 +20,8 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 
 OWNER, JOB, OTHER = (64204, 64205), (64201, 64202), (64203, 64203)  # uid and gid
+REFUSED = dict.fromkeys(("chattr", "xattr", "acl", "chmod", "times"), "EROFS")
+RESULTS = {**REFUSED, "flock": "yes", "lock": "yes", "fanotify": "yes"}
 
 
 @pytest.fixture
@@ -30,7 +33,8 @@ def base() -> Iterator[Path]:
         (base / "tree" / "sub").mkdir(parents=True)
         (base / "tree" / "sub" / "tool").write_text("shared")
         (base / "tree" / "sub" / "tool").chmod(0o4750)
-        for path in (base / "tree", base / "tree" / "sub", base / "tree" / "sub" / "tool"):
+        (base / "tree" / "plain").write_text("shared")
+        for path in (base / "tree", *(base / "tree").rglob("*")):
             os.chown(path, *OWNER)
         (base / "tree" / "sub" / "tool").chmod(0o4750)  # chown takes the bit away
         (base / "run").mkdir()
@@ -43,18 +47,18 @@ def base() -> Iterator[Path]:
             assert str(base) not in Path("/proc/self/mountinfo").read_text()
 
 
-def clone(base: Path) -> int:
-    """Return a clone of the tree that shows it as the job's."""
+def clone(base: Path, whose: tuple[int, int]) -> int:
+    """Return a clone of the tree that shows it as somebody's."""
     with opened_dir(str(base / "tree")) as tree:
-        return linux.clone_as(tree, OWNER, JOB)
+        return linux.clone_as(tree, OWNER, whose)
 
 
-def shown(base: Path) -> Path:
-    """Show the job the tree, and return its path."""
-    mount = clone(base)
+def shown(base: Path, name: str = "a1", job: tuple[int, int] = JOB, *, mapped: bool = True) -> Path:
+    """Show a job the tree, as its own or as its owner's, and return its path."""
+    mount = clone(base, job if mapped else OWNER)
     try:
         with opened_dir(str(base / "run")) as run:
-            return base / "run" / view.mount_for(run, "a1", mount, JOB)
+            return base / "run" / view.mount_for(run, name, mount, job)
     finally:
         os.close(mount)
 
@@ -65,9 +69,7 @@ def done_as(ids: tuple[int, int], act: Callable[[], object]) -> int:
     if not pid:
         status = 255
         try:
-            os.setgroups([])
-            os.setresgid(ids[1], ids[1], ids[1])
-            os.setresuid(ids[0], ids[0], ids[0])
+            become(ids)
             act()
             status = 0
         except OSError as error:
@@ -132,3 +134,22 @@ def test_a_private_namespace_gets_it_too(base: Path) -> None:
         assert output == "shared"
     finally:
         subprocess.run(["/usr/bin/umount", "-R", "-l", base], check=False)
+
+
+@pytest.mark.report
+@pytest.mark.threat(63)
+@pytest.mark.parametrize("mapped", [True, False], ids=["as the job's own", "as another's"])
+def test_no_user_stops_another(base: Path, *, mapped: bool) -> None:
+    """What a job may do to a file is done to its own view of it: leases, locks and watches are of no inode of others.
+
+    One that is the job's own may be leased, as any owner's.
+    """
+    (base / "tree/sub/tool").chmod(0o755)
+    mine, theirs = (shown(base, name, job, mapped=mapped) for name, job in (("a1", JOB), ("a2", OTHER)))
+    for name in ("sub/tool", "plain"):
+        with meddling(JOB, mine / name) as done:
+            assert stopped(OTHER, theirs / name, b"shared") == []
+            assert done == RESULTS | {"lease": "yes" if mapped else "EACCES"}
+            assert done_as((0, 0), (base / "tree" / name).read_bytes) == 0
+    with meddling(JOB, mine / "plain"), meddling(OTHER, theirs / "plain") as done:
+        assert (done["flock"], done["lease"]) == ("yes", "yes" if mapped else "EACCES")

@@ -6,6 +6,7 @@ entries of the same cache are harvested; and the mounts go.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -18,12 +19,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.meddling import meddling, stopped
 from tests.support.overlay_place import JOB, SUBDIR, Node, Run, a_node, content, tried
 from tests.support.privileges import drop_to
 from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect_overlay
-from warmstart.host import untrusted
+from warmstart.host import linux, untrusted
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
+from warmstart.host.identity import Identity
 from warmstart.seed import overlay
 from warmstart.seed.node_cache import Copy
 from warmstart.seed.overlay import CacheBusy
@@ -69,6 +72,31 @@ def run(node: Node, copy: Copy) -> Run:
 
     made.as_job(write)
     return made
+
+
+@pytest.mark.report
+@pytest.mark.threat(63)
+@pytest.mark.parametrize("mapped", [True, False], ids=["ids are mapped", "ids are not"])
+def test_no_user_stops_another_who_has_the_bundle(
+    node: Node, copy: Copy, run: Run, monkeypatch: pytest.MonkeyPatch, *, mapped: bool
+) -> None:
+    """Its files are the job's own: that is done to the job's overlay alone, and what is changed is a copy."""
+    if not mapped:
+        monkeypatch.setattr(linux, "map_ids", refuses)
+        run = node.run("3.cccccccc")
+        run.show(copy)
+    other = node.run("2.bbbbbbbb")._replace(job=Identity("another", JOB.uid + 1, JOB.gid + 1))
+    assert other.show(copy) is mapped
+    for path, data in SEEDED.items():
+        with meddling((JOB.uid, JOB.gid), run.cache / path) as done:
+            assert stopped((other.job.uid, other.job.gid), other.cache / path, data) == []
+            assert (done["flock"], done["lease"]) == ("yes", "yes" if mapped else "EACCES")
+            assert (node.base / "layers" / copy.offer.sha256 / path).read_bytes() == data
+
+
+def refuses(*_: object) -> None:
+    """Be a kernel that maps no ids."""
+    raise OSError(errno.EINVAL, "Invalid argument")
 
 
 def harvested(run: Run) -> Collected:

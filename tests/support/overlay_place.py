@@ -85,6 +85,7 @@ class Run(NamedTuple):
 
     node: Node
     path: Path
+    job: Identity = JOB
 
     @property
     def cache(self) -> Path:
@@ -94,12 +95,12 @@ class Run(NamedTuple):
     def show(self, *copies: Copy, hidden: Sequence[str] = ()) -> bool:
         """Mount an overlay of bundles and give the cache to the job. Return whether it is id-mapped."""
         roots = node_cache.mounted(self.node.layers, [copy.path for copy in copies], after(10))
-        with opened_dir(str(self.path)) as fd, overlay.JobIds(JOB) as ids:
+        with opened_dir(str(self.path)) as fd, overlay.JobIds(self.job) as ids:
             mapped = overlay.build(fd, SUBDIR, roots, hidden, ids)
         for root in roots:
             os.close(root)
-        os.chown(self.cache, JOB.uid, JOB.gid)
-        os.chown(self.path / "cache", JOB.uid, JOB.gid)
+        os.chown(self.cache, self.job.uid, self.job.gid)
+        os.chown(self.path / "cache", self.job.uid, self.job.gid)
         return mapped
 
     def as_job(self, act: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever JSON it returns
@@ -107,7 +108,7 @@ class Run(NamedTuple):
         read, write = os.pipe()
         pid = os.fork()
         if not pid:
-            _be_the_job(self.cache, act, write)
+            _be_the_job(self, act, write)
         os.close(write)
         with open(read, "rb") as pipe:
             answer = json.loads(pipe.read())
@@ -125,11 +126,11 @@ class Run(NamedTuple):
         return used
 
 
-def _be_the_job(cache: Path, act: Callable[[], Any], answer: int) -> None:
+def _be_the_job(run: Run, act: Callable[[], Any], answer: int) -> None:
     try:
-        drop_to(JOB.uid, JOB.gid)
+        drop_to(run.job.uid, run.job.gid)
         os.umask(0o022)
-        os.chdir(cache)
+        os.chdir(run.cache)
         os.write(answer, json.dumps({"value": act()}).encode())
     except BaseException:  # noqa: BLE001 - the parent raises it
         os.write(answer, json.dumps({"failed": traceback.format_exc()}).encode())

@@ -65,10 +65,14 @@ class Container(NamedTuple):
 class Place:
     """A node with a job that was given the tree of an image."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, job: tuple[int, int] = JOB, tree: Path | None = None) -> None:
+        """`job` is its uid and gid; the image's tree is made, if it is none that the node has."""
         self.base = base
+        self.job = job
+        self.tree = tree or base / "tree"
+        base.mkdir(exist_ok=True)
         base.chmod(0o711)
-        self.record = a_record(workspace=str(base / "w"), uid=JOB[0], gid=JOB[1])
+        self.record = a_record(workspace=str(base / "w"), uid=job[0], gid=job[1])
         self.run = Path(self.record.run_directory)
         self.run.mkdir(parents=True)
         for path in (base / "w", base / "w/n1", self.run):
@@ -78,14 +82,14 @@ class Place:
         self.file.write_text("squashfs")
         for name in ("runtime", "data"):
             (base / name).mkdir()
-            os.chown(base / name, *JOB)
-        for where in ("tree", "image"):
+            os.chown(base / name, *job)
+        for where in ("tree", "image")[tree is not None :]:
             for name in ("etc", "mnt", "old/sub"):
                 (base / where / name).mkdir(parents=True)
             (base / where / "which").write_text(f"{where}\n")
             (base / where / "old/sub/file").write_text("old")
             subprocess.run(
-                ["/bin/chown", "-R", "{}:{}".format(*(OWNER if where == "tree" else JOB)), base / where], check=True
+                ["/bin/chown", "-R", "{}:{}".format(*(OWNER if where == "tree" else job)), base / where], check=True
             )
         (base / "hook").write_text(HOOK.read_text().replace("@VAR@", str(base / "var")))
         (base / "start").write_text(START)
@@ -97,14 +101,14 @@ class Place:
         self.view.mkdir(parents=True)
         (self.view / "environment").write_text(f"{base}/w\n/var/cache/warmstart\n{self.run}/cache\n")
 
-    def give(self, gid: int = JOB[1]) -> Path:
-        """Show the job the tree for the file, as the prolog does; return the clone."""
+    def give(self) -> Path:
+        """Show the job the tree for the file, as the prolog does; return what it is shown."""
         if not self.own.exists():
             self.own.mkdir(mode=0o700)
-            os.chown(self.own, *JOB)
-        with opened_dir(str(self.base / "tree")) as tree, opened_dir(str(self.run)) as run:
-            clone = linux.clone_as(tree, OWNER, (JOB[0], gid))
-            source = view.mount_for(run, os.urandom(4).hex(), clone, JOB)
+            os.chown(self.own, *self.job)
+        with opened_dir(str(self.tree)) as tree, opened_dir(str(self.run)) as run:
+            clone = linux.clone_as(tree, OWNER, self.job)
+            source = view.mount_for(run, os.urandom(4).hex(), clone, self.job)
             os.close(clone)
             status = self.file.stat()
             view.show(run, Shown("ro", "root", source, f"{status.st_dev} {status.st_ino}", NOTHING, NOTHING))

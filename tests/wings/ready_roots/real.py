@@ -28,7 +28,7 @@ from tests.support import registries
 from tools.real.claims import check
 from warmstart.wings.ready_roots.checks import HOOK
 
-IMAGES = ("rooted", "walked")
+IMAGES = ("rooted", "walked", "nesting")
 HOOKS = Path("/etc/enroot/hooks.d")
 WAY = 'grep -q "^overlay / .*/mounted/" /proc/mounts && echo from-tree || echo from-image'
 RULES = """\
@@ -36,6 +36,19 @@ rules:
   - {name: everyone, match: {partition: main}, profiles: [numba, triton], scope: site, publish: {users: [ws-alice]}}
 """
 
+INNER = (
+    "cd /tmp && mkdir a u w m && mount -t overlay -o lowerdir=a,upperdir=u,workdir=w,userxattr inner m && "
+    "echo x >m/x && cat u/x"
+)
+LEASED = """\
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+files = [os.open(path, os.O_RDONLY) for path in sys.argv[1:]]
+for fd in files:
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("leased", flush=True)
+signal.pause()
+"""
 KILLED = "KILLED"  # a variable of the containers whose processes are killed
 STEPS = "tests.wings.step_images.steps"
 
@@ -44,6 +57,9 @@ def fill(root: Path) -> None:
     """Add to an image what a container with root's name needs, and a file that nothing reads as it starts."""
     (root / "root").mkdir()
     (root / "large").write_bytes(os.urandom(4 << 20))
+    if root.parent.name == "nesting":
+        (root / "usr/bin").mkdir(parents=True, exist_ok=True)
+        (root / "usr/bin/apptainer").touch()
 
 
 @contextmanager
@@ -73,7 +89,7 @@ def ran(site: Site, script: str, image: str, *options: str, user: str = ALICE, g
 
 def run_without_unpacking(site: Site, registry: Registry, private: str) -> None:
     """Check containers of an image that n1 has unpacked. `private`: an image whose registry wants a password."""
-    image, other = (f"{registry.url}/team/{name}:1" for name in IMAGES)
+    image, other, nesting = (f"{registry.url}/team/{name}:1" for name in IMAGES)
     check("without a shelf from the image's file", seen="from-image" in ran(site, WAY, image))
     check_at_once(site, image)
     told = check_store_gone(site, image)
@@ -84,6 +100,8 @@ def run_without_unpacking(site: Site, registry: Registry, private: str) -> None:
         check("from the tree", seen=ran(site, f"cat /etc/motd; {WAY}", image) == ["rooted", "from-tree", "[0]"])
         check(f"within {time.monotonic() - began:.1f} s, from srun to its end", seen=True)
         check_forms(site, image)
+        done = ran(site, f"{WAY}; {INNER}", nesting, "--container-remap-root")
+        check("one that may lay a third overlay, from its file", seen=done == ["from-image", "x", "[0]"])
         check_own_files(site, image)
         check_others(site, image)
         check_step(site, other)
@@ -134,6 +152,8 @@ def check_forms(site: Site, image: str) -> None:
     check("writable", seen=done == ["from-tree", "x", "[0]"])
     done = ran(site, f"{WAY}; id -u; stat -c %u /etc; {write}", image, "--container-writable", "--container-remap-root")
     check("as root", seen=done == ["from-tree", "0", "0", "x", "[0]"])
+    done = ran(site, f"{WAY}; {INNER}", image, "--container-remap-root")
+    check("an overlay in a container works", seen=done == ["from-tree", "x", "[0]"])
     home = site.cluster.account(ALICE).home
     (home / "mounted file").write_text("mounted\n")
     done = ran(site, f"{WAY}; cat /mnt/*file", image, f"--container-mounts={home}:/mnt")
@@ -180,10 +200,16 @@ def check_others(site: Site, image: str) -> None:
     go = site.cluster.base / "go-others"
     options = f"--container-image={image} --container-mounts={go.parent}:/go --no-container-mount-home"
     waits = f"while [ ! -e /go/{go.name} ]; do sleep 0.2; done"
-    script = f"#!/bin/sh\necho root=$WARMSTART_ROOTFS\nsrun {options} sh -c '{waits}'\n"
+    leases = f"python3 -c '{LEASED}' $WARMSTART_ROOTFS/etc/motd $WARMSTART_ROOTFS/bin/busybox &\n"
+    script = f"#!/bin/sh\necho root=$WARMSTART_ROOTFS\n{leases}srun {options} sh -c '{waits}'\n"
     job = site.cluster.submit(script, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}")
     output = site.cluster.account(ALICE).home / f"slurm-{job}.out"
-    wait_until("the script", lambda: output.exists() and "root=/" in output.read_text(), 60)
+    wait_until("the script", lambda: output.exists() and "leased" in output.read_text(), 60)
+    began, step = time.monotonic(), f"srun --nodelist=n1 --container-image={image} --no-container-mount-home"
+    done = site.cluster.run(["sh", "-c", f"{step} sh -c 'cat /etc/motd; {WAY}'"], BOB)
+    took = time.monotonic() - began
+    check(f"a lease on the tree keeps another's container for {took:.1f} s", seen=took < 20)
+    check("which starts from it", seen=done.stdout.splitlines() == ["rooted", "from-tree"])
     clone = output.read_text().partition("root=")[2].split()[0]
     tries = (
         f"ls {clone}",

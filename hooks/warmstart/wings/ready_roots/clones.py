@@ -1,6 +1,6 @@
 """A run's clones of the unpacked images that its containers start from: one for each image. Runs as root.
 
-    <run>/mounted/KEY/tree/    the clone: read-only, and the job's own (`view.mount_for`)
+    <run>/mounted/KEY/tree/    the clone, below an overlay of root's: read-only, and the job's own (`view.mount_for`)
     <run>/ready-roots/         the job's, for its containers
     <run>/shown                has a line for each clone: device and inode of the image's file, and no target
 

@@ -3,7 +3,7 @@
 In a mount namespace that goes with the trial:
 
     /tmp                   a tmpfs
-        lower/             an ID-mapped clone of a directory on the shelf's disk
+        lower/             an ID-mapped clone of a directory on the shelf's disk, below an overlay of root's
         room/              nobody's, on the workspaces' disk, or in memory: upper, work
         merged/            the overlay, which nobody mounts
 
@@ -98,7 +98,7 @@ def _try(tree: str, room: str) -> None:
     linux.mount("none", "/tmp", "tmpfs", linux.RESTRICTED, "mode=0755")
     for name in ("lower", "room", "merged"):
         os.mkdir(f"/tmp/{name}")
-    linux.attach(clone, "/tmp/lower")
+    linux.attach_covered(clone, "/tmp/lower")
     if room:
         linux.attach(place, "/tmp/room")
         os.chmod("/tmp/room", 0o711)

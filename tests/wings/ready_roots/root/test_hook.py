@@ -16,6 +16,7 @@ import pytest
 
 from tests.cluster import processes
 from tests.cluster.processes import wait_until
+from tests.support.meddling import meddling, stopped
 from tests.wings.ready_roots.enroots import JOB, Place
 from warmstart import view
 from warmstart.host.files import opened_dir
@@ -95,6 +96,47 @@ def test_an_unpacked_container_is_counted(place: Place) -> None:
 def test_another_group_gets_what_enroot_made(place: Place) -> None:
     """`sg`: what is changed in such a root would belong to nobody."""
     assert place.start("cat which", gid=64299) == (["image"], WELL)
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("way", ["a file", "a link"])
+def test_an_image_that_lays_overlays_itself_starts_from_its_file(place: Place, way: str) -> None:
+    """The kernel stacks two, and a container from the tree has both: the programs that may lay a third find one."""
+    program = place.base / "tree/opt/conda/bin/apptainer"
+    program.parent.mkdir(parents=True)
+    if way == "a file":
+        program.touch()
+    else:
+        program.symlink_to("/nowhere")
+    assert place.start("cat which") == (["image"], WELL)
+    assert place.said() == ["from-image"]
+
+
+@pytest.mark.report
+def test_an_overlay_in_a_container_works(place: Place) -> None:
+    """As Podman and Apptainer make them: on what is not the container's root."""
+    lay = "mount -t overlay -o lowerdir=$d/a,upperdir=$d/u,workdir=$d/w,userxattr inner mnt && echo x >mnt/x && ls mnt"
+    inside = f"d=$BASE/runtime/inner; mkdir -p $d/a/old $d/u $d/w; {lay}"
+    assert place.start(inside) == (["old", "x"], WELL)
+
+
+@pytest.mark.report
+@pytest.mark.threat(63)
+def test_no_user_stops_anothers_containers(place: Place) -> None:
+    """Who is shown the tree as the own may lease its files: another's container opens them at once."""
+    other = Place(place.base / "other", (64206, 64207), tree=place.base / "tree")
+    clone = other.give()
+    try:
+        for name in ("which", "old/sub/file"):
+            with meddling(other.job, clone / name) as done:
+                assert (done["lease"], done["flock"]) == ("yes", "yes")
+                assert place.start(f"cat {name} >/dev/null; flock -xn {name} echo free") == (["free"], WELL)
+        (mine,) = place.run.glob("mounted/*/tree")
+        with meddling(JOB, mine / "which"):
+            assert stopped(other.job, clone / "which", b"tree\n") == []
+    finally:
+        with opened_dir(str(other.run)) as run:
+            view.take_down(run)
 
 
 def test_where_the_disk_cannot_changes_lie_in_memory(place: Place) -> None:

@@ -284,7 +284,7 @@ SITE_SHOW = """\
 #!/bin/sh
 cat {tree}/lib/python3.11/site-packages/one/__init__.py
 stat -c '%A %U' {tree}/lib/python3.11/site-packages/one/run.sh
-grep -q ' {tree} .* squashfs ' /proc/self/mountinfo && echo copy || echo itself
+grep -q ' {tree} .* overlay ' /proc/self/mountinfo && echo copy || echo itself
 """
 
 

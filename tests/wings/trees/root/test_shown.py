@@ -6,10 +6,12 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.support.meddling import become, meddling, stopped
 from warmstart import view
 from warmstart.host.files import PATH, opened_dir
 from warmstart.wings.trees import shown
@@ -18,26 +20,33 @@ USER, OTHER = 64201, 64202
 
 
 @pytest.fixture
-def run() -> Iterator[Path]:
-    """Yield a run's directory, which all can enter as on a node, with a copy for its job."""
+def runs() -> Iterator[list[Path]]:
+    """Yield directories of two users' runs, which all can enter as on a node, with one copy for both jobs."""
     with tempfile.TemporaryDirectory(prefix="warmstart-shown-", dir="/var/tmp") as made:
         base = Path(made)
         base.chmod(0o711)
-        (base / "run").mkdir()
-        (base / "run").chmod(0o711)
         tree = base / "packed" / "tree"
         tree.mkdir(parents=True)
         (tree / "file").write_text("shared")
         (base / "packed").chmod(0o700)
-        root = os.open(base / "packed", PATH)
-        with opened_dir(str(base / "run")) as fd:
-            shown.mount(fd, root, (USER, USER))
-            os.close(root)
-            try:
-                yield base / "run"
-            finally:
-                view.take_down(fd)
+        runs = [base / "run", base / "other"]
+        with ExitStack() as stack:
+            root = os.open(base / "packed", PATH)
+            stack.callback(os.close, root)
+            for run, user in zip(runs, (USER, OTHER), strict=True):
+                run.mkdir()
+                run.chmod(0o711)
+                fd = stack.enter_context(opened_dir(str(run)))
+                stack.callback(view.take_down, fd)
+                shown.mount(fd, root, (user, user))
+            yield runs
         assert str(base) not in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.fixture
+def run(runs: list[Path]) -> Path:
+    """Return the first one."""
+    return runs[0]
 
 
 def done_as(uid: int, act: Callable[[], object]) -> int:
@@ -46,9 +55,7 @@ def done_as(uid: int, act: Callable[[], object]) -> int:
     if not pid:
         status = 255
         try:
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
+            become((uid, uid))
             act()
             status = 0
         except OSError as error:
@@ -75,3 +82,13 @@ def test_the_jobs_user_changes_nothing_above_it(run: Path) -> None:
     assert done_as(USER, lambda: copy.chmod(0o755)) == errno.EROFS
     assert done_as(USER, lambda: (copy / "tree").rename(copy / "other")) in (errno.EROFS, errno.EBUSY)
     assert done_as(USER, (copy / "new").mkdir) in (errno.EROFS, errno.EACCES)
+
+
+@pytest.mark.report
+@pytest.mark.threat(63)
+def test_no_user_stops_another_who_reads_the_copy(runs: list[Path]) -> None:
+    """Its files can be locked by each of them, and belong to nobody who may lease them."""
+    mine, theirs = (run / shown.SOURCE / "file" for run in runs)
+    with meddling((USER, USER), mine) as done:
+        assert stopped((OTHER, OTHER), theirs, b"shared") == []
+        assert (done["flock"], done["lease"], done["fanotify"]) == ("yes", "EACCES", "yes")
