@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.cluster.accounts import BOB
 from tests.support.hand_jobs import HandJob, a_job
+from warmstart.harvest.collect import EMPTIED
 
 if TYPE_CHECKING:
     from tests.cluster.site import Site
@@ -61,8 +62,8 @@ def test_a_jobs_own_version_takes_the_place(site: Site) -> None:
     with a_job(site, 940003) as third:
         assert seen(third) == {"a": "new", "c": "old", "d": "new", "e": "old"}
         assert third.run('cat "$MYTOOL_CACHE/e/more"') == "more"
-        third.run('rm "$MYTOOL_CACHE/a/meta.json"')  # not valid without it: the published entry stays
-    assert third.rejected() == {"incomplete": 1}
+        third.run('rm "$MYTOOL_CACHE/a/meta.json"; printf x > "$MYTOOL_CACHE/a/code"; rm "$MYTOOL_CACHE/e/more"')
+    assert third.rejected() == {"incomplete": 1, EMPTIED: 1}  # the published entries stay
     assert third.published() == 0
     with a_job(site, 940004, "n2") as fourth:
         assert seen(fourth) == {"a": "new", "c": "old", "d": "new", "e": "old"}

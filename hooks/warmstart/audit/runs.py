@@ -150,7 +150,8 @@ class Harvest(NamedTuple):
     ignored: dict[str, int] = {}  # noqa: RUF012 - why files are in no entry → their number
     examples: tuple[str, ...] = ()  # paths of some of them
     truncated: str = ""  # why it ended early
-    retired: int = 0  # seeded entries that the job removed, which later jobs are not given
+    retired: int = 0  # seeded entries that were removed, which later jobs are not given
+    retired_examples: tuple[str, ...] = ()  # names of some of them
     own: tuple[str, ...] = ()  # variables of the profile that the job set itself, by its word
     running: bool = False  # whether the job ran
     building: float = 0.0  # seconds in which it made entries

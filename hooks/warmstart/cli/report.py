@@ -131,6 +131,7 @@ def _show(summary: Summary) -> None:
             ("time saved on imports", format_duration(saved.seconds), known),
             ("compiling saved", format_duration(compiling.seconds), hits),
             ("entries harvested", entries.harvested, format_size(entries.harvested_bytes)),
+            ("entries retired", entries.retired, "jobs were given them and removed them"),
             ("added to the store", added, "images and bundles; what left it again is not subtracted"),
             ("read from the store", format_size(summary.fetched_bytes), "bundles, and images that nodes unpacked"),
             *((one.name, in_units(one), "on each node") for one in summary.of_wings),

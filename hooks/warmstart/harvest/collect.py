@@ -36,6 +36,7 @@ MOST_BYTES = "more bytes than the limit"
 MOST_NAMES = "more than a manifest can name"
 STAGE_FULL = "the stage is full"
 BASE_GONE = "changed, but its bundle is gone"
+EMPTIED = "lost files and no more, as by a cleaner; it stays published"
 ROOT = 0  # uid
 
 NAMES_PER_ENTRY = 10  # names scanned per entry of the limit: locks and temporary files count, too
@@ -93,6 +94,11 @@ class Collected(NamedTuple):
     hides: bool = False  # whether the job removed something that an overlay showed it
     touched: Collection[str] = ()  # names of all that is no directory, and directories that hide what is below them
     unsettled: int = 0  # entries that were left out because something of them has changed lately
+
+    @property
+    def saw_changed(self) -> bool:
+        """Whether it has come to what is new, and so has looked at all that the job changed."""
+        return not self.truncated or self.reached >= _NEW
 
 
 def place_of(entry: str, changed: Container[str]) -> str:
@@ -276,6 +282,9 @@ class _Copy:
             else:  # it was taken while the job ran, and did not come into the store, or went
                 self._add(entry, taken)
             return
+        if seeded.has_lost(entry, taken) and (taken or self._given.has_directory(entry)):
+            self._stage.discard(list(taken))
+            raise _EntryRejected(entry, EMPTIED)
         self._changed.append(entry)
         if taken:
             self._add(entry, taken)

@@ -63,7 +63,15 @@ class SeededEntries:
 
     def is_changed(self, entry: str, files: dict[str, File]) -> bool:
         """Return whether these files of the entry differ from those that the job was given."""
-        return content_digest(files) != content_digest(self.files(entry))
+        return _content(files) != _content(self.files(entry))
+
+    def has_lost(self, entry: str, files: dict[str, File]) -> bool:
+        """Return whether these files of the entry are but some of those that the job was given, or none of them."""
+        return not self._is_own(entry) and _content(files) < _content(self.files(entry))
+
+    def given(self) -> set[str]:
+        """Return the names of all that the prolog gave the job, as `names`."""
+        return {entry for bundle in self._bundles if bundle.bundle for entry in self._names_of(bundle)}
 
     def with_other_times(self, present: dict[str, dict[str, tuple[int, int]]]) -> list[str]:
         """Return the entries that look changed in a whole tree: entry → path → size and mtime in nanoseconds."""
@@ -89,6 +97,10 @@ class SeededEntries:
 
     def _is_own(self, entry: str) -> bool:
         return not self._bundle_of[entry].bundle
+
+
+def _content(files: dict[str, File]) -> set[tuple[str, int, str]]:
+    return {(path, file.size, file.sha256) for path, file in files.items()}
 
 
 def _with_parents(path: str) -> Iterator[str]:

@@ -133,6 +133,14 @@ class Tree:
             self._change_to(folder)
         return open_file(name, self._fd, self._mount, self._owners)
 
+    def has_directory(self, path: str) -> bool:
+        """Return whether there is a directory of this name."""
+        try:
+            self._change_to(path)
+        except TurnedAway:
+            return False
+        return True
+
     def close(self) -> None:
         """Close the open directory."""
         os.close(self._fd)

@@ -357,14 +357,14 @@ def _harvested(harvest: Harvest, handed_in: int) -> str:
     elif harvest.entries:
         when = " while the job ran" if harvest.running else ""
         told = f"{_counted(harvest.entries, 'new entr')} published{when}, {format_size(harvest.size)}{changed}{seeded}"
-    elif harvest.retired:
-        told = f"the job removed what it was given, {_counted(harvest.retired, 'entr')}: retired"
     else:
         told = "nothing new" if NO_ENTRY in harvest.ignored else _NOTHING_NEW.get(harvest.use, "nothing new")
+    gone = f"; removed, and so retired: {_counted(harvest.retired, 'entr')}" if harvest.retired else ""
+    gone += f" ({', '.join(harvest.retired_examples)})" if harvest.retired_examples else ""
     own = f"; set by the job itself: {', '.join(harvest.own)}" if harvest.own else ""
     examples = f" ({', '.join(harvest.examples)})" if harvest.examples else ""
     left_out = f"; left out: {_listed(harvest.ignored)}{examples}" if harvest.ignored else ""
-    return f"{told}{own}{left_out}{f'; it ended early: {harvest.truncated}' if harvest.truncated else ''}"
+    return f"{told}{gone}{own}{left_out}{f'; it ended early: {harvest.truncated}' if harvest.truncated else ''}"
 
 
 def _counted(number: int, stem: str) -> str:

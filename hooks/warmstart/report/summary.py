@@ -162,6 +162,7 @@ class Entries(NamedTuple):
     harvested: int
     harvested_bytes: int
     rejected: tuple[Counted, ...]  # by reason
+    retired: int  # jobs had removed them
 
 
 class Period(NamedTuple):
@@ -314,7 +315,7 @@ class _Adding:
         self._imported = self._imported_bytes = self._uses = 0
         self._waits, self._imports = Durations(), Durations()
         self._cold, self._suspicions, self._rejected = Tally[str](), Tally[str](), Tally[str]()
-        self._harvested = self._harvested_bytes = 0
+        self._harvested = self._harvested_bytes = self._retired = 0
         self._sets = self._warm_sets = self._warm_by_running = 0
         self._of_running = dict[str, int]()  # bundle that was published while its job ran → the job
         self._of_wings = Tally[str]()
@@ -337,6 +338,7 @@ class _Adding:
             self._failures[failure.degree].add(name)
         for harvest in run.harvests:
             self._harvested += harvest.entries
+            self._retired += harvest.retired
             self._harvested_bytes += harvest.size if harvest.entries else 0
             self._add_use(run, harvest)
         for reasons in run.rejected.values():
@@ -575,7 +577,7 @@ class _Adding:
             compiling=self._compiling(),
             cold_anyway=_counts(self._cold),
             suspicions=_counts(self._suspicions),
-            entries=Entries(self._harvested, self._harvested_bytes, _counts(self._rejected)),
+            entries=Entries(self._harvested, self._harvested_bytes, _counts(self._rejected), self._retired),
             of_wings=tuple(Counted(name, number) for name, number in sorted(self._of_wings.items()) if number),
             refused=_counts(self._failures[REFUSED]),
             drained=_counts(self._failures[DRAINED]),

@@ -65,9 +65,12 @@ if TYPE_CHECKING:
 NAME = "harvest"
 SUPERSEDED = "superseded"  # another job's version took the place of the seeded one meanwhile
 SMALLER = "smaller"
+CLEANED_UP = "removed with most others, as by a cleaner; it stays published"
+CUT_SHORT = "removed, but the harvest was cut short; it stays published"
 EARLY_DEATH = "the job died early after a warm start"
 # Before a variable's name, in the cache: a value of the job's own stood there (task prolog, enroot's hook).
 OWN = ".own-"
+MOST_RETIRED = 5  # names in an event
 MOST_OWN = 256  # names of the cache's directory that are looked at
 LONGEST_PAUSE_NS = 60 * 10**9  # between two files of a job that is at work on its cache
 _LAST = "last"  # a stage and an item of the spool: that this node hands in nothing more
@@ -451,10 +454,7 @@ class _ProfileHarvest:
                 valid = self._compared(entries_fd, valid)
             changed = {*collected.changed}
             judged = place_of(last, changed) if last else collected.reached or self._limits.after
-            removed = [entry for entry in collected.changed if entry not in collected.entries]
-            retired = [] if self._profile.last_use or self._is_live or not self._is_heard else removed
-            if last:  # what comes after it is left to the next harvest
-                retired = [entry for entry in retired if place_of(entry, changed) < judged]
+            retired = self._retired(collected)
             self._changed = [*retired, *(entry for entry in collected.changed if entry in valid)]
             late = bool(last) or collected.truncated in (OUT_OF_TIME, STAGE_FULL)
             if self._is_live:
@@ -477,6 +477,7 @@ class _ProfileHarvest:
                 bytes=collected.size,
                 changed=len(self._changed) - len(retired),
                 retired=len(retired),
+                retired_examples=retired[:MOST_RETIRED],
                 known=collected.skipped,
                 seeded=self._seeded_number,
                 use="" if late or self._is_live else self._use(collected),
@@ -565,6 +566,21 @@ class _ProfileHarvest:
                 )
         self._reject(collected.rejected, collected.examples)
         return collected
+
+    def _retired(self, collected: Collected) -> list[str]:
+        """Return what the job removed and no later job is to get: at most half of what it was given (ADR 66).
+
+        Who removes more cleans up: a site's epilog, a reaper by age, `rm -rf` at a script's end.
+        """
+        removed = [entry for entry in collected.changed if entry not in collected.entries]
+        if not removed or self._profile.last_use or self._is_live or not self._is_heard or self._limits.after:
+            return []  # a harvest that goes on does not see all that was removed
+        given = self._seeded.given()
+        kept = [entry for entry in removed if entry in given]
+        if 2 * len(kept) <= len(given) and collected.saw_changed:
+            return removed
+        self._reject_all(kept, CLEANED_UP if collected.saw_changed else CUT_SHORT)
+        return [entry for entry in removed if entry not in given]
 
     def _testify(self, collected: Collected) -> None:
         """Say what an early death means for the cache that the job began with. The head node's word is enough."""

@@ -433,22 +433,23 @@ def seeded(*bundles: dict[str, dict[str, File]]) -> SeededEntries:
 
 
 def test_changed_entries_of_an_extracted_cache(harvest: Harvest) -> None:
-    """Rewritten, grown, shrunk or removed; the same bytes with another time are no change."""
+    """Rewritten, grown or removed; the same bytes with another time are no change, nor is the loss of a file."""
     harvest.write(same_1=b"1", touched_1=b"1", new_1=b"1")
-    harvest.write(m__changed_1=b"1", m__grown_1=b"1", m__shrunk_1=b"1", m__shrunk_2=b"2", m__removed_1=b"1")
+    harvest.write(m__changed_1=b"1", m__grown_1=b"1", m__less_1=b"1", m__less_2=b"2", m__removed_1=b"1")
     given = harvest.given()
     del given["new"]
     for path in harvest.tree.rglob("*.*"):
         if path.name != "same.1":
             os.utime(path, ns=(1, 1))
     harvest.write(m__changed_1=b"2", m__grown_2=b"2")
-    for name in ("m/shrunk.2", "m/removed.1"):
+    for name in ("m/less.2", "m/removed.1"):
         (harvest.tree / name).unlink()
     found = harvest.collect(frozenset(given), seeded=seeded(given))
-    assert found.changed == ["m/changed", "m/grown", "m/removed", "m/shrunk"]
-    assert sorted(found.entries) == ["m/changed", "m/grown", "m/shrunk", "new"]
+    assert found.changed == ["m/changed", "m/grown", "m/removed"]
+    assert found.rejected == {collect.EMPTIED: 1}
+    assert sorted(found.entries) == ["m/changed", "m/grown", "new"]
     assert harvest.staged() == {
-        "new.1": b"1", "m/": b"", "m/changed.1": b"2", "m/grown.1": b"1", "m/grown.2": b"2", "m/shrunk.1": b"1",
+        "new.1": b"1", "m/": b"", "m/changed.1": b"2", "m/grown.1": b"1", "m/grown.2": b"2",
     }  # fmt: skip
 
 

@@ -226,11 +226,11 @@ def test_what_was_brought_back_while_the_job_ran() -> None:
 
 
 def test_what_a_job_removed_was_not_used() -> None:
-    """Later jobs are not given it."""
+    """Later jobs are not given it, and are told some of the names."""
     run = Run("epilog", "0b", "n1", job=7, steps={"harvest": 0.1})
-    run.harvests = [Harvest("numba", 0, 0, 0, 0, 0.0, 2, "unknown", retired=2)]
+    run.harvests = [Harvest("numba", 0, 0, 0, 0, 0.0, 9, "unknown", retired=2, retired_examples=("a", "b"))]
     told = tell([prolog(), run], History())
-    assert parts(told)[-1].what == "the job removed what it was given, 2 entries: retired"
+    assert parts(told)[-1].what.endswith("cannot be seen; removed, and so retired: 2 entries (a, b)")
 
 
 def test_what_another_jobs_epilog_did() -> None:

@@ -264,7 +264,7 @@ def test_entries_and_failures() -> None:
     ended = epilog(Harvest("numba", 3, 0, 0, 20, 0.1), Harvest("jax", 0, 9, 0, 5, 0.1), published=Counter(numba=10))
     ended.rejected = {"numba": {"smaller": 2}, "jax": {"smaller": 1}}
     found = summarize([prolog(failures=failures), ended])
-    assert found.entries == Entries(3, 20, (Counted("smaller", 3),))
+    assert found.entries == Entries(3, 20, (Counted("smaller", 3),), 0)
     assert (found.failed, found.refused) == ((Counted("seed: store-failed", 1),), (Counted("image-refused", 1),))
 
 

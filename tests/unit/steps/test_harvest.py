@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.bundles import draft
 from tests.support.cache_files import numba_files, triton_kernel
+from tests.support.numba_entries import numba_entry
 from tests.support.runs import a_context, events
 from tests.support.worker_calls import answer_here
 from warmstart.harvest import collect, spool
@@ -43,6 +44,7 @@ SCOPE = "user-64201-ws-alice"
 PLENTY = Options(30, 1 << 30, 1000)
 DRIVER = {"index": b"i", "a/f/0123456789abcdef": b"kernel"}
 ENTRY = next(iter(numba_files())).removesuffix(".nbi")
+SECOND = numba_entry(1)[0]
 
 
 class Job:
@@ -433,34 +435,59 @@ def test_what_a_job_changed_supersedes_what_it_was_seeded_with(job: Job) -> None
     assert job.rejections()[1:] == [{harvest.SMALLER: 1}]
 
 
-def test_what_a_job_removed_is_retired(job: Job) -> None:
-    """Also where the node has no copy of the bundle any more; a bundle that is gone for good tells nothing."""
-    job.write("numba", numba_files())
+def two_given(job: Job) -> SeededBundle:
+    """Let a job publish two entries; return what it is seeded with then."""
+    job.write("numba", numba_files() | numba_entry(1)[1])
     job.harvest()
     (first,) = bundles.offers(job.store, [SCOPE], "numba", "ns", "n1-test").offers
+    return SeededBundle(SCOPE, first.bundle, first.sha256, [ENTRY, SECOND])
+
+
+def remove(job: Job, entry: str) -> None:
+    """Remove an entry's files."""
+    top = Path(job.context.record.run_directory, "cache/numba")
+    for path in top.glob(f"{entry}.*"):
+        path.unlink()
+
+
+def test_what_a_job_removed_is_retired(job: Job) -> None:
+    """Also where the node has no copy of the bundle any more; a bundle that is gone for good tells nothing."""
+    given = two_given(job)
     gone = SeededBundle(SCOPE, bundle_id(1, "ab" * 32), "ab" * 32, ["other"])
-    job.seeded(numba=Seeded("ns", [SeededBundle(SCOPE, first.bundle, first.sha256, [ENTRY]), gone]))
-    shutil.rmtree(f"{job.context.record.run_directory}/cache/numba")
-    os.mkdir(f"{job.context.record.run_directory}/cache/numba")
+    job.seeded(numba=Seeded("ns", [given, gone]))
+    remove(job, ENTRY)
     job.harvest()
-    assert job.offered() == []
+    assert job.offered() == [SECOND]
     told = events(job.context, "cache.harvested")[-1]
-    assert (told["entries"], told["changed"], told["retired"]) == (0, 0, 1)
+    assert (told["entries"], told["changed"], told["retired"], told["retired_examples"]) == (0, 0, 1, [ENTRY])
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("cut_short", [False, True])
+def test_who_removes_most_of_it_cleans_up(job: Job, cut_short: bool) -> None:
+    """As who removes the only entry. Where not all was looked at, nobody knows how much it was."""
+    job.seeded(numba=Seeded("ns", [two_given(job)]))
+    remove(job, ENTRY)
+    if cut_short:
+        job.write("numba", {f"a/{number}.lock": b"" for number in range(20)})
+        job.harvest(PLENTY._replace(max_entries=1))
+    else:
+        remove(job, SECOND)
+        job.harvest()
+    why = harvest.CUT_SHORT if cut_short else harvest.CLEANED_UP
+    assert (job.rejections()[-1][why], sorted(job.offered())) == (1 if cut_short else 2, sorted([ENTRY, SECOND]))
+    assert events(job.context, "cache.harvested")[-1]["retired"] == 0
 
 
 def test_a_bundle_may_leave_the_names_to_its_manifest(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the job changed, removed or made is told apart as ever; nothing is read for a job that left nothing."""
-    job.write("numba", numba_files())
-    job.harvest()
-    (first,) = bundles.offers(job.store, [SCOPE], "numba", "ns", "n1-test").offers
-    given = SeededBundle(SCOPE, first.bundle, first.sha256, [], 1)
+    given = two_given(job)._replace(entries=[], number=2)
     job.seeded(numba=Seeded("ns", [given]))
     assert job.harvest().detail == {"entries": 0}
-    assert events(job.context, "cache.harvested")[-1]["seeded"] == 1
-    shutil.rmtree(f"{job.context.record.run_directory}/cache/numba")
-    os.mkdir(f"{job.context.record.run_directory}/cache/numba")
+    assert events(job.context, "cache.harvested")[-1]["seeded"] == 2
+    remove(job, ENTRY)
     job.harvest()
-    assert (job.offered(), events(job.context, "cache.harvested")[-1]["retired"]) == ([], 1)
+    assert (job.offered(), events(job.context, "cache.harvested")[-1]["retired"]) == ([SECOND], 1)
 
 
 def test_nobody_knows_the_names_any_more(job: Job) -> None:
@@ -593,11 +620,8 @@ def test_what_another_node_has_handed_in(job: Job, started: list[list[str]], nod
 @pytest.mark.parametrize(("node", "based"), [("n1", {ENTRY}), ("n2", set())])
 def test_only_the_head_node_says_what_is_stale(job: Job, started: list[list[str]], node: str, based: set[str]) -> None:
     """It has removed a seeded entry; so have others, who do not speak of it."""
-    job.write("numba", numba_files())
-    job.harvest()
-    (offer,) = bundles.offers(job.store, [SCOPE], "numba", "ns", "n1-test").offers
-    job.seeded(numba=Seeded("ns", [SeededBundle(SCOPE, offer.bundle, offer.sha256, offer.entries)]))
-    shutil.rmtree(f"{job.context.record.run_directory}/cache/numba")
+    job.seeded(numba=Seeded("ns", [two_given(job)]))
+    remove(job, ENTRY)
     on(job, node)
     job.write("numba", {"other": b"x"})
     job.harvest()
