@@ -179,11 +179,11 @@ def mount_for(run_fd: int, name: str, mount_fd: int, owner: tuple[int, int]) -> 
     with opened_dir(MOUNTED, run_fd) as fd:
         os.mkdir(name, 0o700, dir_fd=fd)
         with linux.working_in(fd):
-            options = "size=4k,nr_inodes=8,mode=0500,uid={},gid={}".format(*owner)
-            linux.mount("warmstart", name, "tmpfs", linux.RESTRICTED, options)
+            linux.mount("warmstart", name, "tmpfs", linux.RESTRICTED, "size=4k,nr_inodes=8,mode=0500")
             linux.make_private(name)
             os.mkdir(f"{name}/{TREE}", 0o500)
             linux.attach_covered(mount_fd, f"{name}/{TREE}")
+            os.chown(name, *owner)  # not before: a job that runs could put a link there, or keep what lies below
             linux.mount("none", name, "none", linux.MS_REMOUNT | linux.MS_RDONLY | linux.RESTRICTED)
     return f"{MOUNTED}/{name}/{TREE}"
 

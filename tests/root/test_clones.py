@@ -107,6 +107,27 @@ def test_nobody_else_gets_to_it(base: Path) -> None:
     assert done_as(JOB, lambda: os.rename(path, path.parent / "other")) in (errno.EROFS, errno.EBUSY)
 
 
+@pytest.mark.report
+@pytest.mark.threat(63)
+def test_its_user_gets_to_it_when_all_is_there(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that runs is shown more: it would take a lease on what lies below, or put a link where root mounts."""
+    seen: list[int] = []
+
+    def listing(act: Callable[..., None]) -> Callable[..., None]:
+        def listed(*arguments: object) -> None:
+            if os.path.ismount(base / "run/mounted/a1"):
+                seen.append(done_as(JOB, lambda: os.listdir(base / "run/mounted/a1")))
+            act(*arguments)
+
+        return listed
+
+    for name in ("mount", "attach", "unmount_here"):
+        monkeypatch.setattr(linux, name, listing(getattr(linux, name)))
+    path = shown(base)
+    assert seen == [errno.EACCES] * 4 + [0]  # the last one makes it read-only
+    assert os.listdir(path.parent) == ["tree"]
+
+
 def test_it_is_taken_down_while_a_process_reads_it(base: Path) -> None:
     """That process reads on; the name shows nothing."""
     path = shown(base)

@@ -107,7 +107,8 @@ def attach_covered(mount_fd: int, target: str) -> None:
     """Attach a detached mount at an empty directory, below a read-only overlay: its files look alike, and are others.
 
     A lease, a lock or a watch is an inode's, and a read-only mount keeps nobody from one: of a file that many are
-    shown, one of them could stop the others. The directory's mount must be private, and have room for a directory.
+    shown, one of them could stop the others. The directory's mount must be private, and have room for another one;
+    nobody else may get to it yet, because what lies below is seen there for a moment.
     """
     covered = f"{target}.covered"
     os.mkdir(covered, 0o700)
