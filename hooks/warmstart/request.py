@@ -24,8 +24,8 @@ REFRESH = "refresh"
 COMMENT = "the job's comment"
 LONGEST_VALUE = 512
 LONGEST_NAME = 64
-# What pyxis accepts besides an image in a registry: the path of a squashfs file, an image of the node's Docker daemon.
-OF_THE_NODE = ("/", ".", "dockerd://")
+# What pyxis accepts besides an image in a registry: the path of a squashfs file, an image of the node's own engine.
+OF_THE_NODE = ("/", ".", "dockerd://", "podman://")
 _IN_NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _IN_VALUE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/@#+,-")
 

@@ -470,7 +470,9 @@ static void check_container(spank_t spank)
 			spank_unsetenv(spank, variable.name);
 	}
 	if (hidden && is_task(spank, S_TASK_ID))
-		dprintf(STDERR_FILENO, "warmstart: a mount of this container hides %s, so the step runs without it\n",
+		dprintf(STDERR_FILENO,
+			"warmstart: this container lacks %s: one of its mounts hides it, or enroot's hook is not installed "
+			"on this node; the step runs without it\n",
 			has_cache ? "the job's TMPDIR" : "the job's cache");
 }
 

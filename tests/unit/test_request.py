@@ -120,7 +120,7 @@ def test_pyxis_names_its_image_first() -> None:
     assert request.of(job).images == ("docker://a", "b")
 
 
-@pytest.mark.parametrize("image", ["/home/alice/own.sqsh", "./own.sqsh", "dockerd://local/a:1"])
+@pytest.mark.parametrize("image", ["/home/alice/own.sqsh", "./own.sqsh", "dockerd://local/a:1", "podman://a"])
 def test_what_is_in_no_registry_is_left_to_pyxis(image: str) -> None:
     """It is no wish."""
     assert request.of(a_job(pyxis_image=image)) == Request((), ())

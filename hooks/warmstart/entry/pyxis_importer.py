@@ -346,8 +346,17 @@ def _job() -> str:
 
 
 def _has_profiles(installation: Installation) -> bool:
-    """Return whether tools of the job have caches: its view says what they take without them."""
-    return any(b"\n=" in text for text in view.files(installation, _job(), "environment"))
+    """Return whether tools of the job have caches: its view says what they take without them, or variables lead there.
+
+    What tools of the site's own profiles take without them nobody knows.
+    """
+    for text in view.files(installation, _job(), "environment"):
+        _, constant, cache, *lines = [*text.decode("utf-8", "replace").splitlines(), "", "", ""]
+        places = (f"{constant}/", f"{cache}/")
+        led = (name for name, _, value in (line.partition("=") for line in lines) if value.startswith(places))
+        if any(line.startswith("=") for line in lines) or not all("WARMSTART_" in name for name in led):
+            return True
+    return False
 
 
 def _job_tmp(installation: Installation) -> str:

@@ -24,7 +24,7 @@ class PackFailed(ResourceError):
 
     code = "pack-failed"
     template = "{path}: {problem}"
-    hint = "check the free space on the disk of the node's state"
+    hint = "read the reason: free space on the disk of the node's state, or see dmesg"
 
 
 def pack(

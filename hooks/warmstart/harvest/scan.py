@@ -32,7 +32,7 @@ _TIME_CHECK = 256  # names between two checks of the deadline
 # What tools leave behind and is nobody's entry.
 _IN_PROGRESS = (
     r"(?s:locks?|tmp|tmp\..*|.*\.tmp|.*\.tmp\..*|.*\.(?:lock|part|incomplete|lcs)|\.lockfile|\.staging.*|\.nfs.*|"
-    r".*_CxxBuild)"
+    r".*_CxxBuild|.*-[0-9a-f]{64}-atime)"
 )
 
 

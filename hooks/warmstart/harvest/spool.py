@@ -58,7 +58,7 @@ class SpoolFailed(ResourceError):
 
     code = "spool-failed"
     template = "{path}: {problem}"
-    hint = "check the free space on the disk of the node's state"
+    hint = "read the reason: free space on the disk of the node's state, or see dmesg"
 
 
 class Spooled(NamedTuple):

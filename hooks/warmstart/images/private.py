@@ -28,7 +28,7 @@ class ImageCopyFailed(ResourceError):
 
     code = "image-copy-failed"
     template = "image {image} could not be copied into the job's workspace: {problem}"
-    hint = "free space where paths.workspace is: a private image is copied for each job"
+    hint = "read the reason: a private image is copied for each job to where paths.workspace is; is there space?"
 
 
 class JobOwner(NamedTuple):

@@ -15,6 +15,9 @@ LONGEST_REPOSITORY = 255  # distribution/reference, NameTotalLengthMax
 SCHEME = "docker://"
 DOCKER_HUB = "docker.io"
 DEFAULT_TAG = "latest"
+_PATHS = ("/", "./", "../", "~")
+_FILES = (".sqsh", ".squashfs", ".sif")  # names of Docker Hub that nobody means
+_A_FILE = "it looks like a file: a file's path begins with / or ./, and is told pyxis or Apptainer alone"
 
 # Sets instead of patterns, which would load `re` on the hot path; a test compares them with the grammar's patterns.
 _DIGITS = frozenset("0123456789")
@@ -77,12 +80,18 @@ def parse(text: str) -> Reference:
     if len(text) > LONGEST:
         raise _invalid(text, f"longer than {LONGEST} characters")
     rest = text.removeprefix(SCHEME)
+    if "://" in rest:
+        raise _invalid(text, "of all schemes only docker:// leads to a registry")
+    if rest.startswith(_PATHS):
+        raise _invalid(text, _A_FILE)
     rest, at, digest = rest.partition("@")
     if at and not is_digest(digest):
         if "#" in digest or "/" in digest:
             raise _invalid(text, "a user name is not allowed in it")
         raise _invalid(text, "what follows the @ is not sha256: and 64 hexadecimal digits")
     registry, repository = _split_registry(text, rest)
+    if rest == repository and not at and rest.endswith(_FILES) and ":" not in rest:
+        raise _invalid(text, _A_FILE)
     repository, colon, tag = repository.partition(":")
     if colon and not _is_tag(tag):
         raise _invalid(text, "what follows the last colon is not a tag")

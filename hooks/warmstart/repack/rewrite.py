@@ -67,7 +67,7 @@ class UnpackFailed(ResourceError):
 
     code = "unpack-failed"
     template = "{path}: {problem}"
-    hint = "free space on the disk of the node's state: maintenance needs a bundle twice and its content twice"
+    hint = "read the reason; on the disk of the node's state maintenance needs a bundle twice and its content twice"
 
 
 class RepackSettings(NamedTuple):

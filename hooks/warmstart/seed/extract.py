@@ -38,7 +38,7 @@ class ExtractionFailed(ResourceError):
 
     code = "extraction-failed"
     template = "cannot unpack {path} into the job's cache: {problem}"
-    hint = "check the free space on the workspace's disk; the job runs cold"
+    hint = "read the reason: free space on the workspace's disk, or see dmesg; the job runs cold"
 
 
 class Source(NamedTuple):

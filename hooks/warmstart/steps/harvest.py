@@ -87,7 +87,9 @@ class HarvestFailed(ResourceError):
 
     code = "harvest-failed"
     template = "profile {profile}: {problem}"
-    hint = "check the free space on the disk of the node's state; the job's new entries are lost"
+    hint = (
+        "its new entries are lost: did the job replace its cache's directories? else see what the kernel says (dmesg)"
+    )
 
 
 class StageLeft(ResourceError):
@@ -227,7 +229,9 @@ def _harvest(context: Context, options: Options, deadline: Deadline, profile_nam
                 deferred.append(profile_name)
                 judged |= {profile_name: before} if before else {}
                 continue
-            total.degraded.append(HarvestFailed(profile=profile_name, problem=error.strerror or str(error)))
+            where = f"{error.filename}: " if error.filename else ""
+            problem = f"{where}{error.strerror or error}"
+            total.degraded.append(HarvestFailed(profile=profile_name, problem=problem))
             total.lost = True
         else:
             total.entries += harvested.entries

@@ -61,7 +61,7 @@ class SeedFailed(ResourceError):
 
     code = "seed-failed"
     template = "profile {profile}: {problem}"
-    hint = "check the free space on the disk of the node's state"
+    hint = "read the reason: free space on the disk of the node's state, or see dmesg"
 
 
 class CacheWithheld(ResourceError):

@@ -86,7 +86,7 @@ class CopyFailed(ResourceError):
 
     code = "bundle-copy-failed"
     template = "bundle {bundle}: {problem}"
-    hint = "check the free space on the node's disk"
+    hint = "read the reason: free space on the node's disk, or see dmesg"
 
 
 class FetchOverBudget(ResourceError):

@@ -277,23 +277,27 @@ COLD = (
     "compile where they do without warmstart; to have it warm, name it at submission as the job's first image "
     "(--warm-image, or image= in the comment)\n"
 )
+HAS = "=A=~/a\nA=~/own\n"  # of a profile of ours
 
 
 @pytest.mark.usefixtures("imported")
 @pytest.mark.parametrize(
     ("case", "told"),
     [
-        ((BY_DIGEST, None, "", True), COLD),
-        ((BY_DIGEST, Made("/made"), "reg.example.com/b:1 /b.sqsh\n", True), COLD),  # root makes no more of them
-        ((BY_DIGEST, Made("/made", "c0ffee00"), "", True), None),
-        ((BY_DIGEST, None, "", False), None),  # the job has none for any image
-        (("docker://reg.example.com/a:1", None, "reg.example.com/a:1 \n", True), None),
-        (("dockerd://a", None, "", True), None),
+        ((BY_DIGEST, None, "", HAS), COLD),
+        ((BY_DIGEST, Made("/made"), "reg.example.com/b:1 /b.sqsh\n", HAS), COLD),  # root makes no more of them
+        ((BY_DIGEST, Made("/made", "c0ffee00"), "", HAS), None),
+        ((BY_DIGEST, None, "", ""), None),  # the job has none for any image
+        (("docker://reg.example.com/a:1", None, "reg.example.com/a:1 \n", HAS), None),
+        (("dockerd://a", None, "", HAS), None),
+        ((BY_DIGEST, None, "", "A=/constant/a\n"), COLD),  # of a profile of the site's own, without known defaults
+        ((BY_DIGEST, None, "", "!A=/constant/a\n"), COLD),
+        ((BY_DIGEST, None, "", "WARMSTART_FILES=/constant/files/x\nB=/constantly/b\n"), None),
     ],
 )
 def test_what_would_make_an_image_warm_is_noted(
     entry_site: EntrySite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    case: tuple[str, Made | None, str, bool], told: str | None,
+    case: tuple[str, Made | None, str, str], told: str | None,
 ) -> None:  # fmt: skip
     """For the SPANK plugin, which tells it once: no later step writes it again."""
     monkeypatch.setattr(own_images, "plain", lambda *_: "/plain.sqsh")
@@ -302,7 +306,7 @@ def test_what_would_make_an_image_warm_is_noted(
     if known:
         (job.view / "images").write_text(known)
     with (job.view / "environment").open("a") as file:
-        file.write("=A=~/a\nA=/constant/a\n" if profiles else "WARMSTART_CACHE=/constant\n")
+        file.write(f"{profiles}!WARMSTART_CACHE=/constant\n")
     assert get(entry_site, capsys, uri)[0] == 0
     assert job.left(".cold") == told
     if told:

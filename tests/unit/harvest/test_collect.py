@@ -132,6 +132,13 @@ def test_what_was_seeded_and_what_is_no_entry_stays(harvest: Harvest) -> None:
     assert sorted(found.ignored_examples) == [("gr\\xf6\\xdfe", scan.NO_ENTRY), ("readme", scan.NO_ENTRY)]
 
 
+@pytest.mark.report
+def test_when_jax_used_an_entry_is_no_entry_that_is_lost(harvest: Harvest) -> None:
+    """A warm job writes nothing else."""
+    harvest.write(**{f"jit-{'ab' * 32}-atime": b"12345678"})
+    assert harvest.collect().ignored == {scan.IN_PROGRESS: 1}
+
+
 def test_an_entry_with_one_bad_file_is_left_out(harvest: Harvest) -> None:
     """A link, a FIFO, a second hard link or an odd name rejects its whole entry, and no other."""
     harvest.write(good_1=b"1", link_1=b"1", fifo_1=b"1", hard_1=b"1", odd_1=b"1", odd_2=b"1")

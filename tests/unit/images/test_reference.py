@@ -54,7 +54,6 @@ REFUSED = {
     "reg.io/a/": "the image's name is not lower-case letters, digits and single separators",
     "reg.io/A": "the image's name is not lower-case letters, digits and single separators",
     "reg.io/a___b": "the image's name is not lower-case letters, digits and single separators",
-    "/home/me/x.sqsh": "the image's name is not lower-case letters, digits and single separators",
     "a" * 256: "the image's name is not lower-case letters, digits and single separators",
     "a" * 513: "longer than 512 characters",
 }
@@ -65,6 +64,43 @@ LIKELY = st.text(alphabet="ab1./:@#-_ \n", max_size=40) | st.text(max_size=40)
 def test_takes_what_people_write(text: str, canonical: str) -> None:
     """Every usual spelling has one canonical form."""
     assert parse(text).canonical() == canonical
+
+
+FILES = [
+    "/home/me/x.sqsh",
+    "./x.sqsh",
+    "../x.sif",
+    "~/x.sqsh",
+    "cont.sqsh",
+    "images/cont.sqsh",
+    "a.sif",
+    "Cont.squashfs",
+]
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("text", FILES)
+def test_a_file_is_told_so(text: str) -> None:
+    """And not that Docker Hub does not have it, or that this cluster does not allow Docker Hub."""
+    with pytest.raises(ImageReferenceInvalid) as raised:
+        parse(text)
+    assert "a file's path begins with / or ./" in str(raised.value)
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("text", ["podman://x", "dockerd://x:1", "oras://reg.io/a", "file:///x"])
+def test_a_scheme_that_leads_to_no_registry_is_told_so(text: str) -> None:
+    """Only `docker://` does."""
+    with pytest.raises(ImageReferenceInvalid, match="of all schemes only docker:// leads to a registry"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["reg.io/cont.sqsh", "tool:1.sqsh", "reg.io#a.sif", "team/sqsh", f"x.sif@sha256:{HEX}"]
+)
+def test_what_only_ends_like_a_file_is_none(text: str) -> None:
+    """Whoever writes a registry, a tag or a digest means an image."""
+    parse(text)
 
 
 @pytest.mark.threat(1)

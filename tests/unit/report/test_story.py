@@ -203,6 +203,24 @@ def test_what_a_harvest_left_out() -> None:
     assert "warmstart profile try DIRECTORY --profile acme" in told.advice[0]
 
 
+@pytest.mark.report
+def test_a_warm_job_is_not_told_that_its_profile_fits_nothing() -> None:
+    """What it was seeded with did. Tools write of their own: JAX when it used what, vLLM what its keys are made of."""
+    run = Run("epilog", "0b", "n1", job=7, steps={"harvest": 0.1})
+    run.harvests = [
+        Harvest("jax", 0, 0, 0, 0, 0.1, 12, "hit", ignored={"lock or temporary file": 12}),
+        Harvest("vllm", 0, 0, 0, 0, 0.1, 3, "hit", ignored={"no file of an entry": 1}),
+        Harvest("acme", 0, 3, 0, 0, 0.1, 0, "built", ignored={"no file of an entry": 1}),
+    ]
+    told = tell([prolog(), run], History())
+    assert told.advice == ()
+    assert [part.what for part in parts(told)[-3:]] == [
+        "nothing new: the entries that it was given were used; left out: 12 lock or temporary file",
+        "nothing new; left out: 1 no file of an entry",
+        "nothing new; left out: 1 no file of an entry",
+    ]
+
+
 def test_what_was_brought_back_while_the_job_ran() -> None:
     """And when it is looked at next, or why at its end alone."""
     told = tell(

@@ -340,11 +340,15 @@ def test_a_disk_that_takes_no_stage_defers(job: Job, monkeypatch: pytest.MonkeyP
     assert (outcome.record["deferred"], outcome.degraded, outcome.lost) == (["numba"], [], False)
 
 
+@pytest.mark.report
 def test_a_cache_that_can_not_be_read_is_lost(job: Job) -> None:
-    """It is no more than this profile's failure."""
+    """It is no more than this profile's failure. What could not be read is named, and no full disk is blamed."""
     shutil.rmtree(job.context.record.run_directory)
     outcome = job.harvest()
     assert [type(error) for error in outcome.degraded] == [HarvestFailed]
+    (error,) = outcome.degraded
+    assert str(error).startswith(f"profile numba: {job.context.record.run_directory}: No such file")
+    assert "space" not in error.hint
     assert outcome.lost
 
 
