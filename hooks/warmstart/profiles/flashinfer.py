@@ -17,6 +17,10 @@ all of a job's nodes show the same (`in_step`).
 `.cache/flashinfer/cubins/<40 hex>/…/<name>.{cubin,h,txt}` are downloads. FlashInfer has the SHA-256 of each and fetches
 again what differs; without them each job would need the network.
 
+Ranks that share a workspace can kill each other: one maps a library while another links it anew, up to FlashInfer 0.7
+(TensorRT-LLM#18368). So TensorRT-LLM gives each rank one, `rank-<n>/` with all of this, but only where the job has no
+`FLASHINFER_WORKSPACE_BASE`: this profile sets it (docs/reference/profiles.md, Ranks of one node).
+
 Never harvested: `cached_ops/tmp/` and `*.lock`, `flashinfer_jit.log`, the autotuner's `manifest.json` (for people).
 """
 
@@ -29,16 +33,17 @@ if TYPE_CHECKING:
     from warmstart.profiles.entry_files import EntryFiles
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}"
+_TOP = r"(?:rank-[0-9]{1,6}/)?\.cache/flashinfer"
 _FILE = (
-    rf"(\.cache/flashinfer/[0-9][A-Za-z0-9_.+-]{{0,60}}/[0-9][0-9a-f_]{{0,60}})/"
+    rf"({_TOP}/[0-9][A-Za-z0-9_.+-]{{0,60}}/[0-9][0-9a-f_]{{0,60}})/"
     rf"(?:cached_ops/(?!tmp/)({_NAME})/(?:build\.ninja|\.ninja_log|\.ninja_deps|meta\.json|{_NAME}\.(?:so|o))"
     rf"|generated/(?:{_NAME}/){{0,6}}{_NAME}\.(?:cu|cuh|cpp|h|hpp|inc))"
 )
-_DOWNLOAD = rf"\.cache/flashinfer/cubins/[0-9a-f]{{40}}/(?:{_NAME}/){{1,6}}{_NAME}\.(?:cubin|h|txt)"
+_DOWNLOAD = rf"{_TOP}/cubins/[0-9a-f]{{40}}/(?:{_NAME}/){{1,6}}{_NAME}\.(?:cubin|h|txt)"
 _DOWNLOADS = ".cache/flashinfer/cubins/"
 _GENERATED = "/generated/"
 _META = "meta.json"
-_CHOICE = r"\.cache/flashinfer/autotune/v2/[0-9a-f]{16}/entries/[0-9a-f]{24}\.json"
+_CHOICE = rf"{_TOP}/autotune/v2/[0-9a-f]{{16}}/entries/[0-9a-f]{{24}}\.json"
 _LETTERS_OF_KEY = 24
 
 
@@ -64,7 +69,7 @@ def validate(files: EntryFiles) -> None:
     """
     from warmstart.profiles.formats import ninja, plain
 
-    if files.entry.startswith(_DOWNLOADS):
+    if _DOWNLOADS in files.entry:
         plain.check_written(files, files.entry)
         return
     if files.entry.endswith(".json"):

@@ -3,9 +3,9 @@
 From the source of vLLM 0.33; its artifacts were tried with torch 2.13 on CPU.
 
 Entries:
-`torch_compile_cache/<10 hex>/rank_<r>_<dp>/<prefix>`: what one rank compiled of one part of a model, i.e. the index
-`vllm_compile_cache.py` (a Python literal that names the artifacts), the artifacts, and two listings of the graph. vLLM
-checks only the directory's name, so the files must come from one job;
+`torch_compile_cache/<10 hex>/rank_<r>_<dp>/<prefix>`: what one rank compiled of one part of a model (an encoder's has
+the name of its class), i.e. the index `vllm_compile_cache.py` (a Python literal that names the artifacts), the
+artifacts, and two listings of the graph. vLLM checks only the directory's name, so the files must come from one job;
 `torch_compile_cache/torch_aot_compile/<64 hex>/rank_<r>_<dp>/model`: one pickle;
 `flashinfer_autotune_cache/<version>/<architectures>/<sha256>/autotune_configs.json` and
 `rocm_segmented_attention/<sha256>.json`: what autotuners chose. Ranks that find different choices wait for each other,
@@ -34,7 +34,7 @@ _RANKS = rf"torch_compile_cache/(?:[0-9a-f]{{10}}/{_RANK}|torch_aot_compile/[0-9
 _INDEX = "vllm_compile_cache.py"
 _ARTIFACT = r"artifact_[A-Za-z0-9_]{1,150}"
 _PART = (
-    rf"(torch_compile_cache/[0-9a-f]{{10}}/{_RANK}/(?!inductor_cache/|triton_cache/)[a-z0-9_]{{1,64}})/"
+    rf"(torch_compile_cache/[0-9a-f]{{10}}/{_RANK}/(?!inductor_cache/|triton_cache/)[A-Za-z0-9_]{{1,150}})/"
     rf"(?:vllm_compile_cache\.py|computation_graph\.py|transformed_code\.py|{_ARTIFACT})"
 )
 _MODEL = rf"(torch_compile_cache/torch_aot_compile/[0-9a-f]{{64}}/{_RANK}/model)"

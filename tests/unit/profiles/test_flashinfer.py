@@ -7,6 +7,7 @@ import pytest
 from tests.support.built_entries import BUILT, BUILT_ELSEWHERE, NINJA_LOG, OPS, operation
 from tests.support.cache_files import of_tool, relocatable
 from tests.support.judging import Judge
+from warmstart.profiles import registry
 
 
 def test_an_operation_is_its_build(verdict: Judge) -> None:
@@ -52,6 +53,34 @@ def test_a_download_is_taken_unless_it_was_not_written_to_its_end(verdict: Judge
 def test_what_flashinfer_wrote_is_valid(verdict: Judge, files: dict[str, bytes]) -> None:
     """Two kernels of CuTe DSL with their metadata, and what its autotuner chose."""
     assert verdict("flashinfer", files) is None
+
+
+@pytest.mark.report
+@pytest.mark.parametrize(
+    "files",
+    [
+        operation(BUILT),
+        {f"{OPS}/generated/trtllm_export/x.h": b"x"},
+        {DOWNLOAD: b"anything"},
+        TWICE,
+        {CHOICE: CHOSEN},
+    ],
+    ids=["operation", "source", "download", "kernels", "choice"],
+)
+def test_a_rank_has_a_workspace_of_its_own(verdict: Judge, files: dict[str, bytes]) -> None:
+    """As TensorRT-LLM gives its ranks: all of it comes back, and is judged as what ranks share."""
+    of_rank = {f"rank-13/{name}": content for name, content in files.items()}
+    entry_of = registry.get("flashinfer").entry_of
+    assert {entry_of(name) for name in of_rank} == {f"rank-13/{entry_of(name)}" for name in files}
+    assert verdict("flashinfer", of_rank) is None
+    refused = [verdict("flashinfer", dict.fromkeys(names, b"")) for names in (of_rank, files)]
+    assert refused[0] == refused[1] is not None
+
+
+@pytest.mark.parametrize("rank", ["rank-", "rank-x", "rank_1", "rank-1/rank-2", f"rank-{'1' * 7}"])
+def test_other_directories_are_no_ranks(rank: str) -> None:
+    """Nobody makes them."""
+    assert registry.get("flashinfer").entry_of(f"{rank}/{DOWNLOAD}") is None
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support.built_entries import ARTIFACT, PART, RANK, SHARED, VLLM, VLLM_INDEX, VLLM_SAVED, below
 from tests.support.cache_files import STEM, cubin, torch_artifact, triton_kernel
 from tests.support.judging import SAME_STAGE, Judge
+from warmstart.profiles import registry
 from warmstart.profiles.entry_files import REASONS
 
 CHOICES = f"flashinfer_autotune_cache/0.7.2/90a/{'a' * 64}/autotune_configs.json"
@@ -40,6 +41,28 @@ MODEL = f"torch_compile_cache/torch_aot_compile/{'a' * 64}/rank_0_0/model"
 def test_whole_entries_are_valid(verdict: Judge, files: dict[str, bytes]) -> None:
     """Own entries, and other tools' judged by their own profiles."""
     assert verdict("vllm", files) is None
+
+
+# As vLLM 0.33 names directories: by `prefix or model_tag`, of encoders by the class, any of transformers' too.
+CLASSES = (
+    "backbone", "eagle_head", "InternVisionEncoderLayer", "Qwen2_5_VisionPatchEmbed", "Qwen2_5_VisionPatchMerger",
+    "Qwen3_VisionBlock", "TransformerBlock", "Llama4VisionEncoderLayer", "SiglipEncoderLayer", "_Block2",
+)  # fmt: skip
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("part", CLASSES)
+def test_a_part_has_the_name_of_a_class(verdict: Judge, part: str) -> None:
+    """All of a model comes back, or an encoder is compiled in each job, and it looks warm."""
+    files = {name.replace(PART, f"{RANK}/{part}"): content for name, content in VLLM.items()}
+    assert {registry.get("vllm").entry_of(name) for name in files} == {f"{RANK}/{part}"}
+    assert verdict("vllm", files) is None
+
+
+@pytest.mark.parametrize("part", ["inductor_cache", "triton_cache", "-x", "a.b", ".x", "x" * 151, ""])
+def test_other_directories_of_a_rank_are_no_parts(part: str) -> None:
+    """Some are other tools' caches."""
+    assert registry.get("vllm").entry_of(f"{RANK}/{part}/vllm_compile_cache.py") is None
 
 
 @pytest.mark.parametrize(
