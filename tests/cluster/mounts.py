@@ -40,7 +40,7 @@ def squashed(base: Path, source: Path, target: Path, owner: Account, *, coherent
     options = ("-o", _COHERENT) if coherent else ()
     target.mkdir(mode=0o755)
     os.chown(target, owner.uid, owner.gid)
-    with _fuse_for_all():
+    with fuse_for_all():
         server = processes.start(
             base, f"bindfs.{target.name}",
             ["/usr/bin/bindfs", "-f", "--no-allow-other", *options, str(source), str(target)],
@@ -193,7 +193,7 @@ def _broken_image(image: bytes, at: str) -> bytes:
 
 
 @contextmanager
-def _fuse_for_all() -> Iterator[None]:
+def fuse_for_all() -> Iterator[None]:
     """Let any account open /dev/fuse, as udev's default rules do; a bare host has it 0600."""
     with host.changing():
         mode = stat.S_IMODE(os.stat(_FUSE).st_mode)

@@ -150,6 +150,35 @@ def mount_id(fd: int) -> str:
     raise OSError(errno.ENOTSUP, "the kernel reports no mnt_id", f"/proc/self/fdinfo/{fd}")
 
 
+def is_of_users_daemon(fd: int) -> bool:
+    """Return whether an open file is served by a FUSE daemon of a user's, or of a mount that is not ours to judge.
+
+    Such a daemon answers when it likes, and says of owner, mode and content what it likes (mount.fuse3(8), user_id).
+    """
+    mount = mount_id(fd)
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+        fields = next((line.split() for line in mounts if line.startswith(f"{mount} ")), None)
+    if fields is None:
+        return True
+    kind, _, options = fields[fields.index("-") + 1 :]
+    return kind.startswith("fuse") and "user_id=0" not in options.split(",")
+
+
+def data_size(fd: int, enough: int) -> int:
+    """Return how many bytes of a file are data and no holes (lseek(2), SEEK_DATA); stops at `enough`."""
+    found = at = 0
+    while found < enough:
+        try:
+            begin = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # holes to the end
+                break
+            raise
+        at = os.lseek(fd, begin, os.SEEK_HOLE)
+        found += at - begin
+    return found
+
+
 def allow_reading(fd: int, uid: int, gid: int) -> None:
     """Let a user read our own file, which nobody else may, and not change it.
 

@@ -17,7 +17,7 @@ from warmstart.lean import TYPE_CHECKING, sha256
 from warmstart.policy.shared import is_below
 from warmstart.store.manifest import is_sha256
 from warmstart.wings.models import look as looking
-from warmstart.wings.models.look import MOST_FILES, Look, ModelFile, ModelUnusable, home_of
+from warmstart.wings.models.look import MOST_FILES, Look, ModelFile, ModelUnusable
 
 if TYPE_CHECKING:
     from socket import socket
@@ -52,10 +52,9 @@ class ModelClient:
         is_whole = 0 < len(seen.files) <= MOST_FILES and all(file.size >= 0 for file in seen.files)
         is_named = all(not file.sha256 or is_sha256(file.sha256) for file in seen.files)
         is_known = all(file.identity.replace(" ", "").isdecimal() for file in seen.files)
-        top = home_of(seen.path)
-        if not all(is_below(path, prefixes) for path in paths) or not all(is_below(path, [top]) for path in paths[1:]):
+        if not all(is_below(path, prefixes) for path in paths):
             raise ModelUnusable(model=self._model, problem="it leads to what may be no model")
-        if not (is_whole and is_named and is_known and all(map(_is_plain, paths))):
+        if not (is_whole and is_named and is_known and all(map(_is_plain, (*paths, *seen.left_out)))):
             raise ModelUnusable(model=self._model, problem="it is said to have other files than a model can have")
         return seen
 

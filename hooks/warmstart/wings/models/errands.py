@@ -18,7 +18,7 @@ from warmstart.errand import Errands
 from warmstart.errands.loop import DONE, LATER, MORE, Outcome, Turn, Work
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
+from warmstart.host.files import data_size, is_of_users_daemon, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.space import no_room, room
 from warmstart.paths import NodePaths
@@ -34,8 +34,8 @@ from warmstart.wings.models.shelf import About
 LOOK_S = 120.0
 OPEN_S = 60.0
 TURN_S = 60.0
-SLOWEST = 4 << 20  # bytes a second, below which a copy is given up
-AT_LEAST_S = 1800.0
+LONGEST_S = 3600.0  # for one file: others wait meanwhile
+SHARE = 2  # a user's own copies have at most this part of models.keep
 
 
 class ModelNotCopied(ResourceError):
@@ -171,8 +171,17 @@ def _make_room(request: ModelRequest, here: _Here, size: int, wanted: dict[str, 
     """Reserve room for these copies, and evict others for it. Raises `ModelNotCopied`, `OSError`."""
     keep, fd = here.given.keep, here.shelf
     needed = sum(size for key, size in wanted.items() if not shelf.is_reserved(fd, key))
-    if size > keep:
-        raise ModelNotCopied(model=request.model, problem=f"it has {size} bytes, more than models.keep, {keep}")
+    uid = None if request.shared else request.asker.uid
+    share = keep if uid is None else keep // SHARE
+    if size > share:
+        whose = "" if uid is None else "half of "
+        raise ModelNotCopied(model=request.model, problem=f"it has {size} bytes, more than {whose}models.keep, {keep}")
+    if uid is not None:
+        for gone in shelf.evict(fd, here.paths, share - size, before=time.time() - DAY_S, uid=uid):
+            _evicted(here.audit, gone, f"room for {request.model}")
+        if shelf.held(fd, here.paths, uid) + size > share:
+            problem = "a user's half of models.keep has no room for it: what jobs have used within a day stays"
+            raise ModelNotCopied(model=request.model, problem=problem)
     for gone in shelf.evict(fd, here.paths, keep - needed, needed, before=time.time() - DAY_S):
         _evicted(here.audit, gone, f"room for {request.model}")
     if shelf.total(fd) + needed > keep:
@@ -192,10 +201,11 @@ def _copy_or_prove(request: ModelRequest, here: _Here, file: ModelFile, key: str
     source = here.client.opened(file, here.channel, after(OPEN_S))
     target = -1
     try:
+        _require_ours(request, file, source)
         _check_shared(request, file, source)
         if key:
             target = shelf.reserve(here.shelf, key, file.size)
-        deadline = after(max(AT_LEAST_S, 2 * file.size / min(here.given.rate, SLOWEST)))
+        deadline = after(LONGEST_S)
         digest = copy_in_child(source, target, file.size, here.given.rate, deadline)
         here.client.check(file, after(OPEN_S))
         if file.sha256 and digest != file.sha256:
@@ -207,6 +217,15 @@ def _copy_or_prove(request: ModelRequest, here: _Here, file: ModelFile, key: str
         os.close(source)
         if target >= 0:
             os.close(target)
+
+
+def _require_ours(request: ModelRequest, file: ModelFile, source: int) -> None:
+    """Raise `ModelNotCopied` for a file that root would read at a user's pace, or that is mostly holes."""
+    if is_of_users_daemon(source):
+        problem = f"{file.path} is on a file system that a user mounted (FUSE)"
+        raise ModelNotCopied(model=request.model, problem=problem)
+    if data_size(source, file.size // 2) < file.size // 2:
+        raise ModelNotCopied(model=request.model, problem=f"{file.path} consists mostly of holes")
 
 
 def _check_shared(request: ModelRequest, file: ModelFile, source: int) -> None:

@@ -1,7 +1,8 @@
 """Look at a model with the rights of the job's user: which large files it has, and whether all can be read.
 
-A model is a directory, or a snapshot in a cache of Hugging Face, whose names are links to `blobs/`: there a large file
-has the SHA-256 of its content as its name (huggingface_hub, "Understand caching").
+A model is a directory, or a snapshot in a cache of Hugging Face. A snapshot's names are links into the model's
+`blobs/`, where the name of a large file is the SHA-256 of its content: the file's own, or since huggingface_hub 2.4
+that of a further link into `hub/blobs/`, which all models share (its `utils/_shared_blobs.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ LEAST = 16 << 20  # bytes; smaller files are read from the shared file system
 MOST_FILES = 500  # a line for each in a run's list, and a mount in each task
 MOST_NAMES = 10_000
 DEEPEST = 4
-BLOBS, SNAPSHOTS = "blobs", "snapshots"
+BLOBS = "blobs"
+MOST_LINKS = 8  # on the way from a name to its file
+MOST_LEFT_OUT = 20  # are named
 _HASH = 64  # hexadecimal digits
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -58,6 +61,7 @@ class Look(NamedTuple):
 
     path: str  # without links
     files: tuple[ModelFile, ...]
+    left_out: tuple[str, ...] = ()  # some names in it of large files that lie below none of the prefixes
 
     @property
     def size(self) -> int:
@@ -77,11 +81,13 @@ def look(model: str, prefixes: list[str]) -> Look:
         path = os.path.realpath(model, strict=True)
         if not is_below(path, prefixes):
             raise ModelUnusable(model=model, problem=f"it leads to {path}, which is below none of models.prefixes")
-        top = home_of(path)
         found: dict[str, ModelFile] = {}
+        left_out: list[str] = []
         for name in _files(model, path):
             real = os.path.realpath(name, strict=True)
-            if is_below(real, [top]) and is_below(real, prefixes) and (file := _opened(real, f"{top}/{BLOBS}")):
+            if not is_below(real, prefixes):
+                left_out.append(name.removeprefix(f"{path}/"))
+            elif file := _opened(real, _claimed(name)):
                 found[real] = file
             if len(found) > MOST_FILES:
                 problem = f"it has more than {MOST_FILES} files of {LEAST >> 20} MiB or more"
@@ -90,8 +96,9 @@ def look(model: str, prefixes: list[str]) -> Look:
         problem = f"{error.filename or 'it'}: {error.strerror}"
         raise ModelUnusable(model=model, problem=problem) from error
     if not found:
-        raise ModelUnusable(model=model, problem=f"it has no file of {LEAST >> 20} MiB or more")
-    return Look(path, tuple(found[name] for name in sorted(found)))
+        where = f"; {left_out[0]} leads below none of models.prefixes" if left_out else ""
+        raise ModelUnusable(model=model, problem=f"it has no file of {LEAST >> 20} MiB or more{where}")
+    return Look(path, tuple(found[name] for name in sorted(found)), tuple(sorted(left_out)[:MOST_LEFT_OUT]))
 
 
 def shared_by(seen: Look, shared: Sequence[SharedPath]) -> tuple[SharedPath | None, str]:
@@ -125,12 +132,6 @@ def is_guarded(status: os.stat_result) -> bool:
     return not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def home_of(path: str) -> str:
-    """Return the directory that a model's links may lead into: a cache's of the model, else the model's own."""
-    above, _ = os.path.split(path)
-    return os.path.dirname(above) if os.path.basename(above) == SNAPSHOTS else path
-
-
 def _files(model: str, path: str) -> Iterator[str]:
     """Yield what may be a large file."""
     names, directories = 0, [(path, 1)]
@@ -148,13 +149,24 @@ def _files(model: str, path: str) -> Iterator[str]:
                     yield entry.path
 
 
-def _opened(path: str, blobs: str) -> ModelFile | None:
+def _claimed(path: str) -> str:
+    """Return the SHA-256 that a name in a cache's `blobs/` says, on the way from a path to its file; "" for none."""
+    for _ in range(MOST_LINKS):
+        above, name = os.path.split(path)
+        if os.path.basename(above) == BLOBS and len(name) == _HASH:
+            return name
+        if not os.path.islink(path):
+            break
+        path = os.path.normpath(os.path.join(os.path.realpath(above), os.readlink(path)))
+    return ""
+
+
+def _opened(path: str, claimed: str) -> ModelFile | None:
     fd = os.open(path, _READ)
     try:
-        found, (above, name) = os.fstat(fd), os.path.split(path)
+        found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size < LEAST:
             return None
-        claimed = name if above == blobs and len(name) == _HASH else ""
         own = found.st_uid, is_guarded(found)
         return ModelFile(path, found.st_size, found.st_mtime_ns, found.st_ino, identity(fd), claimed, *own)
     finally:

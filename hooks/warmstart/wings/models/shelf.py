@@ -202,16 +202,30 @@ def add(shelf: int, name: str, about: About) -> None:
         unlink_if_there(name, fd)
 
 
-def evict(shelf: int, paths: NodePaths, keep: int, needed: int = 0, before: float = math.inf) -> list[Set]:
+def held(shelf: int, paths: NodePaths, uid: int) -> int:
+    """Return the bytes of the sets that a user alone has. Raises `OSError`."""
+    return sum(item.about.size for item in sets(shelf, paths) if _is_of(item, uid))
+
+
+def _is_of(item: Set, uid: int) -> bool:
+    return item.about.uid == uid and not item.about.scope
+
+
+def evict(
+    shelf: int, paths: NodePaths, keep: int, needed: int = 0, *, before: float = math.inf, uid: int | None = None
+) -> list[Set]:
     """Evict sets until `keep` bytes are left, and `needed` ones free; return them. Raises `OSError`.
+
+    With `uid`, of the sets that this user alone has.
 
     Those that a run has stay, and those that were used after `before`. The least recently used of the user who has most
     go first.
     """
     gone = []
     with shelves.locked(shelf):
-        found = sets(shelf, paths)
-        excess = max(total(shelf) - keep, needed - room(shelf) if needed else 0)
+        found = [item for item in sets(shelf, paths) if uid is None or _is_of(item, uid)]
+        used = total(shelf) if uid is None else sum(item.about.size for item in found)
+        excess = max(used - keep, needed - room(shelf) if needed else 0)
         may_go = [not item.jobs and item.used < before for item in found]
         held = [Held(item.about.uid, item.about.size, may) for item, may in zip(found, may_go, strict=True)]
         for number in fair_order(held):

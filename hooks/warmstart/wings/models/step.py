@@ -53,6 +53,7 @@ NO_ROOM = (
 )
 # Why a job reads the model itself; docs/wings/models.md explains them.
 FIRST, COPYING, TOO_MANY = "first", "copying", "too-many-files"
+MOST_NAMED = 3  # of what has no copy, in a job's output
 _WHY = {
     FIRST: "it is copied to this node when a job names it here again within a day",
     COPYING: "it is being copied to this node for later jobs",
@@ -140,6 +141,9 @@ def run(context: Context, wanted: Wanted) -> Outcome:
             failures.append(found.failure)
         elif not found.is_copy:
             notices.append(f"model {model} is read from the shared file system: {found.outlook}")
+        elif found.look and found.look.left_out:
+            names = ", ".join(found.look.left_out[:MOST_NAMED])
+            notices.append(f"model {model}: no copies of what lies below none of models.prefixes, such as {names}")
     return Outcome("changed", detail, degraded=failures, notices=tuple(notices))
 
 

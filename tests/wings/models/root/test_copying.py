@@ -118,12 +118,12 @@ def test_a_model_has_its_room_before_another_begins(here: ModelSite, monkeypatch
     """Two that together have none would otherwise both be copied in part, and neither whole."""
     monkeypatch.setattr(errands, "TURN_S", 0.0)
     here.policy_of(keep=f"{3 * len(WEIGHTS)}B")
-    first, second = here.model("first", WEIGHTS), here.model("second", WEIGHTS, BOB)
-    for model, user in ((first, ALICE), (second, BOB)):
+    rule = SharedPath(f"{here.models}/*", (User(ALICE.name, ALICE.uid),), "site", "", "all")  # no user's share
+    for name, job in (("first", 7), ("second", 8)):
+        model = here.model(name, WEIGHTS)
         (model / "more.bin").write_bytes(WEIGHTS)
-        here.own(model, user)
-    here.ask(first)
-    here.ask(second, BOB, 8)
+        here.own(model, ALICE)
+        here.ask(model, ALICE, job, rule)
     here.work()
     assert len(here.sets()) == 1  # whichever came first
     (failed,) = here.events("model.copy-failed")
@@ -192,7 +192,7 @@ def test_an_attempt_goes_on_where_the_last_one_failed(here: ModelSite, monkeypat
 
 def test_what_a_run_has_or_had_within_a_day_stays(here: ModelSite) -> None:
     """A new model does not drive out one in use: it is not copied, and the reason is told."""
-    here.policy_of(keep="30B")
+    here.policy_of(keep="60B")
     first, second = here.model("one", WEIGHTS), here.model("two", WEIGHTS)
     assert here.copy(first) == ""
     assert "what jobs have used within a day stays" in here.copy(second)
@@ -233,10 +233,10 @@ def test_a_full_disk(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_too_large_a_model(here: ModelSite) -> None:
     """It drives out nothing."""
     small, large = here.model("small", b"weights!"), here.model("large", WEIGHTS)
-    here.policy_of(keep="10B")
+    here.policy_of(keep="20B")
     assert here.copy(small) == ""
     age(here)
-    assert "more than models.keep" in here.copy(large)
+    assert "more than half of models.keep" in here.copy(large)
     assert here.sets(str(small))
 
 
@@ -270,3 +270,14 @@ def test_a_set_whose_run_is_over_may_go(here: ModelSite) -> None:
     assert here.prune() == 1
     assert here.files() == []
     assert here.take(made.name) is None
+
+
+@pytest.mark.report
+@pytest.mark.threat(62)
+def test_a_user_has_a_share_of_the_room(here: ModelSite) -> None:
+    """Whatever one user's jobs name, half of it stays for others."""
+    here.policy_of(keep=f"{4 * len(WEIGHTS)}B")
+    for name in ("a1", "a2"):
+        assert here.copy(here.model(name, WEIGHTS)) == ""
+    assert "a user's half of models.keep" in here.copy(here.model("a3", WEIGHTS))
+    assert here.copy(here.model("b1", WEIGHTS, BOB), BOB) == ""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import pwd
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.cluster import mounts
+from tests.cluster.processes import wait_until
 from tests.support.meddling import meddling, stopped
 from tests.support.runs import a_context, a_record
 from tests.wings.models.values import ALICE, BOB, SMALL, ModelSite, snapshot
@@ -203,3 +207,39 @@ def test_a_set_is_found_by_its_user_alone(here: ModelSite) -> None:
     seen = look.look(str(model), [str(here.models)])
     assert here.take(seen.key(str(ALICE.uid))) == [WEIGHTS]
     assert here.take(seen.key(str(BOB.uid))) is None
+
+
+@pytest.mark.report
+@pytest.mark.threat(62)
+@pytest.mark.parametrize("is_users", [True, False])
+def test_root_reads_at_no_users_pace(here: ModelSite, *, is_users: bool) -> None:
+    """A FUSE file system that a user mounted is not read; the shared one may be of FUSE, too, and root mounted it."""
+    entry = pwd.getpwnam("games")  # fusermount wants an account
+    user = Identity("games", entry.pw_uid, entry.pw_gid) if is_users else ALICE
+    served = here.model("served", WEIGHTS, user).rename(here.base / "served")
+    model = here.models / "one"
+    model.mkdir()
+    here.own(model, user)
+    become = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups"] if is_users else []
+    options = ["--no-allow-other"] if is_users else ["-o", "allow_other"]
+    argv = [*become, "/usr/bin/bindfs", "-f", *options, str(served), str(model)]
+    with mounts.fuse_for_all(), subprocess.Popen(argv) as server:
+        try:
+            wait_until("bindfs", lambda: f" {model} fuse" in Path("/proc/mounts").read_text(), 20)
+            problem = here.copy(model, user)
+        finally:
+            subprocess.run(["umount", str(model)], check=True)
+            server.wait(20)
+    assert ("on a file system that a user mounted" in problem) == is_users
+    assert copies(here) == ([] if is_users else [WEIGHTS])
+
+
+@pytest.mark.report
+@pytest.mark.threat(62)
+def test_holes_take_no_room(here: ModelSite) -> None:
+    """A file of holes is not copied: it would take its whole size here."""
+    model = here.model("one", WEIGHTS)
+    with (model / "model.bin").open("r+b") as file:
+        file.truncate(64 << 20)
+    assert "consists mostly of holes" in here.copy(model)
+    assert copies(here) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def seen(path: Path, prefix: Path) -> Look:
 
 
 def test_the_large_files_of_a_directory(tmp_path: Path) -> None:
-    """Those in directories below it, too; each once, whatever leads to it, if it lies in the model."""
+    """Those in directories below it, too, and what links lead to below the prefixes; each once."""
     model = tmp_path / "model"
     (model / "shards").mkdir(parents=True)
     for name in ("a.bin", "shards/b.bin"):
@@ -34,8 +35,14 @@ def test_the_large_files_of_a_directory(tmp_path: Path) -> None:
     (model / "dangling.bin").symlink_to("nowhere")
     os.mkfifo(model / "pipe")
     found = seen(model, tmp_path)
-    assert [file.path for file in found.files] == [f"{model}/a.bin", f"{model}/shards/b.bin"]
-    assert (found.path, found.size) == (str(model), 2 * len(LARGE))
+    assert [file.path for file in found.files] == [f"{model}/a.bin", f"{model}/shards/b.bin", f"{tmp_path}/other.bin"]
+    assert (found.path, found.size, found.left_out) == (str(model), 3 * len(LARGE), ())
+    (tmp_path / "moved").mkdir()
+    moved = (tmp_path / "model").rename(tmp_path / "moved" / "model")
+    (moved / "out.bin").unlink()
+    (moved / "out.bin").symlink_to("../../other.bin")
+    found = seen(moved, tmp_path / "moved")
+    assert ([os.path.basename(file.path) for file in found.files], found.left_out) == (["a.bin", "b.bin"], ("out.bin",))
 
 
 def test_a_copy_of_a_plain_file_is_its_users_and_of_this_version(tmp_path: Path) -> None:
@@ -60,13 +67,11 @@ def test_a_copy_of_a_plain_file_is_its_users_and_of_this_version(tmp_path: Path)
 
 
 def test_a_snapshot_of_a_cache(tmp_path: Path) -> None:
-    """A blob named by its SHA-256 has one copy for all, and each user a set; links lead nowhere but into the cache."""
+    """A blob named by its SHA-256 has one copy for all, and each user a set."""
     made = snapshot(tmp_path / "hub", LARGE)
     top = made.parent.parent
     (top / "blobs" / "0abc").write_bytes(LARGE)  # named as git does
     (made / "tokenizer.json").symlink_to("../../blobs/0abc")
-    other = snapshot(tmp_path / "other", LARGE * 2)
-    (made / "foreign.bin").symlink_to(other / "model.safetensors")
     git, blob = seen(made, tmp_path).files
     assert (git.path, git.sha256) == (f"{top}/blobs/0abc", "")
     assert blob.key("1") == blob.key("2") == blob.sha256 == os.path.basename(blob.path)
@@ -126,3 +131,31 @@ def test_what_is_no_model(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyP
     }
     with pytest.raises(ModelUnusable, match=words[case]):
         seen(model, prefix)
+
+
+@pytest.mark.report
+def test_blobs_that_all_models_share(tmp_path: Path) -> None:
+    """huggingface_hub 2.4: the file lies in `hub/blobs/`, and the link to it says the SHA-256."""
+    made = snapshot(tmp_path / "hub", LARGE)
+    (blob,) = (made.parent.parent / "blobs").iterdir()
+    shared = tmp_path / "hub" / "blobs" / "ab" / ("ab" * 32)
+    shared.parent.mkdir(parents=True)
+    blob.rename(shared)
+    blob.symlink_to(os.path.relpath(shared, blob.parent))
+    (found,) = seen(made, tmp_path).files
+    assert (found.path, found.sha256) == (str(shared), hashlib.sha256(LARGE).hexdigest())
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("whole", [True, False])
+def test_links_to_another_models_files(tmp_path: Path, *, whole: bool) -> None:
+    """A fine-tune with links to its base, and a directory with links into a cache; what is elsewhere is named."""
+    base = snapshot(tmp_path / "hub", LARGE)
+    model = tmp_path / "tuned" / "model"
+    model.mkdir(parents=True)
+    (model / "adapter.bin").write_bytes(LARGE)
+    (model / "base.safetensors").symlink_to(base / "model.safetensors")
+    found = seen(model, tmp_path if whole else tmp_path / "tuned")
+    claims = sorted(file.sha256 for file in found.files)
+    assert claims == (["", hashlib.sha256(LARGE).hexdigest()] if whole else [""])
+    assert found.left_out == (() if whole else ("base.safetensors",))
