@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,24 @@ def test_a_day_is_shown_by_the_hour(nowhere: Installation, logs: str) -> None:
     starts = [hour["start"] for hour in json.loads(run(nowhere, "report", *options).stdout)["periods"]]
     assert starts[0] == "2026-02-03T00"
     assert len(starts) == 24
+
+
+@pytest.mark.report
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the time from the first file to the last counts")
+def test_what_cannot_be_known_is_no_figure(nowhere: Installation, tmp_path: Path) -> None:
+    """A job compiles for seven seconds, and writes its files within four milliseconds of these; eight others hit."""
+    harvest = {"event": "cache.harvested", "hook": "epilog", "node": "n1", "user": "alice", "uid": 2001}
+    harvest |= {"profile": "numba", "step": "harvest", "duration_ms": 9.0, "bytes": 9}
+    built = {"use": "built", "entries": 2, "seeded": 0, "building_ms": 4.0}
+    lines = []
+    for job, more in enumerate([built, *[{"use": "hit", "entries": 0, "seeded": 2}] * 8], 1):
+        line = {**harvest, **more, "ts": f"2026-01-31T09:3{job}:00.000Z", "run_id": f"{job:08x}", "job_id": job}
+        lines.append(json.dumps(line) + "\n")
+    log = tmp_path / "audit.jsonl"
+    log.write_text("".join(lines))
+    told = run(nowhere, "report", "--from", str(log), "--since", "2026-01-01").stdout
+    (row,) = re.findall(r"compiling saved +(\S+) +(.*)", told)
+    assert row == ("-", "8 hits on each node; 8 without an estimate")
 
 
 def test_a_host_reports_its_own(entry_site: EntrySite) -> None:
