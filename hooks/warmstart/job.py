@@ -14,8 +14,8 @@ from warmstart.lean import Mapping, NamedTuple
 
 # Sets instead of patterns: compiling three patterns takes a tenth of a warm prolog.
 _ALNUM = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
-_IN_USER = _ALNUM | frozenset("_.@+-")
 _IN_NODE = _ALNUM | frozenset("_.-")
+_LONGEST_USER = 256
 PYXIS_IMAGE = "SPANK__SLURM_SPANK_OPTION_pyxis_container_image"
 # Set by packaging/spank; without the plugin users can set them too (CVE-2021-31215).
 WARM_IMAGE, WARM_PROFILE = "SPANK_WARM_IMAGE", "SPANK_WARM_PROFILE"
@@ -102,7 +102,7 @@ def from_environment(environ: Mapping[str, str]) -> Job:
         id=_number(environ, "SLURM_JOB_ID", least=1),
         uid=_number(environ, "SLURM_JOB_UID"),
         gid=_number(environ, "SLURM_JOB_GID"),
-        user=_name(environ, "SLURM_JOB_USER", _IN_USER, 64),
+        user=_user(environ),
         node=_name(environ, "SLURMD_NODENAME", _IN_NODE, 255),
         cluster=environ.get("SLURM_CLUSTER_NAME", ""),
         partition=environ.get("SLURM_JOB_PARTITION", ""),
@@ -143,6 +143,16 @@ def _number(environ: Mapping[str, str], variable: str, least: int = 0) -> int:
     if not plain or not least <= int(text) < 2**32 - 1:
         raise JobUnreadable(variable=variable, problem=f"not a valid number: {text!r}")
     return int(text)
+
+
+def _user(environ: Mapping[str, str]) -> str:
+    r"""Return the user's name as it is: Winbind and SSSD have `CORP\alice`, `alice smith`, `alice@corp.example.com`."""
+    text = environ.get("SLURM_JOB_USER")
+    if text is None:
+        raise JobUnreadable(variable="SLURM_JOB_USER", problem="not set")
+    if not 0 < len(text) <= _LONGEST_USER or "/" in text or not text.isprintable():
+        raise JobUnreadable(variable="SLURM_JOB_USER", problem=f"not a plain name: {text!r}")
+    return text
 
 
 def _name(environ: Mapping[str, str], variable: str, characters: frozenset[str], longest: int) -> str:

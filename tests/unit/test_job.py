@@ -86,3 +86,10 @@ def test_no_environment_raises_anything_else(changes: dict[str, str]) -> None:
     except JobUnreadable:
         return
     assert "/" not in job.user + job.node
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("user", ["CORP\\alice", "alice smith", "alice@corp.example.com", "a+b", "élise"])
+def test_names_of_directories_are_served(user: str) -> None:
+    """Winbind and SSSD make such ones; nothing of ours has one as a part of a path but in an escaped form."""
+    assert from_environment({**SLURM, "SLURM_JOB_USER": user}).user == user

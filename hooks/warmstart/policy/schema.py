@@ -40,6 +40,7 @@ from warmstart.policy.units import (
 
 LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 ACCOUNT = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
+USER = r"[^\s/:*?[\x00-\x1f\x7f-]([^/:*?[\x00-\x1f\x7f]{0,254}[^\s/:*?[\x00-\x1f\x7f])?"  # CORP\alice, alice smith
 PATH = r"/[A-Za-z0-9_.@+=%/-]{1,1023}"
 # No wider than what images.reference parses: a mistake is reported when the policy is loaded, not in every job.
 _DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
@@ -89,6 +90,7 @@ def _as_list(value: object) -> object:
 
 
 Label = Annotated[str, matching(LABEL, "a name: letters, digits and _.-, at most 64"), in_schema("name", LABEL)]
+User = Annotated[str, matching(USER, "a user name"), in_schema("user", USER)]
 Account = Annotated[str, matching(ACCOUNT, "a user name"), in_schema("account", ACCOUNT)]
 Path = Annotated[str, matching(PATH, "an absolute path of letters, digits and _.@+=%-/"), in_schema("path", PATH)]
 Registry = Annotated[
@@ -533,7 +535,7 @@ class Files(Section):
 class Publish(Section):
     """Who may publish into a scope above the user's ([Scopes and publishing](#scopes-and-publishing))."""
 
-    users: Annotated[list[Account], Field(min_length=1)] = Field(
+    users: Annotated[list[User], Field(min_length=1)] = Field(
         description="User names, no patterns. Each must exist on the node. Never an account that runs code which "
         "nobody has reviewed."
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from warmstart.host.wire import Json
 from warmstart.policy.checks import FindUser, claimed, not_normal
 from warmstart.policy.document import Fault
-from warmstart.policy.schema import Account, PolicyModel, Rule, Section, in_schema, matching, required
+from warmstart.policy.schema import PolicyModel, Rule, Section, User, in_schema, matching, required
 
 PATH_PATTERN = r"/[A-Za-z0-9_.@+=%/*-]{1,1023}"
 SharedGlob = Annotated[
@@ -25,7 +25,7 @@ class SharedDirectory(Section):
         "The directory's path without links, below one of the section's `prefixes`; `*` stands for any part of a "
         "name: `/sw/envs/*`."
     )
-    owners: list[Account] = required(
+    owners: list[User] = required(
         "Whose files such a directory may have, besides root's.",
         min_length=1,
     )

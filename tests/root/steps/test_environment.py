@@ -134,3 +134,21 @@ def test_a_closed_workspace_is_no_container(base: Path) -> None:
         made._replace(record=a_record(workspace=f"{base}/workspace", uid=JOB, gid=JOB)), Options({}, {}, ())
     )
     assert printed(base) == []  # no workspace was made, and the job was told why
+
+
+@pytest.mark.report
+@pytest.mark.parametrize(
+    ("known", "directory"),
+    [
+        ({"LOGNAME": "alice"}, "alice"),
+        ({"LOGNAME": "CORP\\alice"}, "CORP_alice"),
+        ({"LOGNAME": "alice smith"}, "alice smith"),
+        ({"USER": "alice@corp.example.com"}, "alice@corp.example.com"),
+        ({"SLURM_JOB_USER": "a+b"}, "a+b"),  # `--export=NONE`, cron
+    ],
+)
+def test_inductor_keeps_its_place_whatever_the_users_name(
+    base: Path, run: Path, known: dict[str, str], directory: str
+) -> None:
+    """It is where Inductor looks without warmstart; in a TMPDIR of the job's own each job would find it empty."""
+    assert f"export TORCHINDUCTOR_CACHE_DIR=/tmp/torchinductor_{directory}" in printed(base, **known)

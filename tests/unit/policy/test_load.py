@@ -198,6 +198,8 @@ RIGHTS = [
     ("scope: site, publish: {users: []}, match: {partition: ci}", "publish.users: is empty"),
     ("scope: site, publish: {}, match: {partition: ci}", "publish.users: missing"),
     ("scope: site, publish: {users: [ghost]}, match: {partition: ci}", "publish.users[0]: no user 'ghost'"),
+    ("scope: site, publish: {users: ['CORP\\ghost']}, match: {partition: ci}", "publish.users[0]: no user"),
+    ("scope: site, publish: {users: [a/b]}, match: {partition: ci}", "publish.users[0]: 'a/b' is not a user"),
     ("scope: site, publish: {users: ['svc*']}, match: {partition: ci}", "publish.users[0]: 'svc*' is not a user"),
     ("scope: site, publish: {users: [operator]}, match: {partition: ci}", "'operator' has uid 800, below limits"),
     ("scope: site, publish: {users: [svc_ci]}, match: {partition: '*'}", "match.partition[0]: '*' matches every"),

@@ -8,7 +8,7 @@ from warmstart.host.wire import Json
 from warmstart.policy.checks import FindUser, not_normal, within
 from warmstart.policy.document import Fault, Loc
 from warmstart.policy.load import existing
-from warmstart.policy.schema import Account, Path, PolicyModel, Rule, Section, key, required
+from warmstart.policy.schema import Path, PolicyModel, Rule, Section, User, key, required
 from warmstart.wings.launchers.places import KEY
 
 
@@ -16,7 +16,7 @@ class Adopt(Section):
     """A directory whose images, made by launchers, are copied into the store."""
 
     directory: Path = required("Only the owners, `store_user` and root may be able to write it or a parent.")
-    owners: list[Account] = required("Users whose files are adopted. Each must exist on the node.", min_length=1)
+    owners: list[User] = required("Users whose files are adopted. Each must exist on the node.", min_length=1)
 
 
 class Launchers(Section):
