@@ -49,6 +49,10 @@ class Journal:
         bound._name, bound._fd = self._name, self._fd
         return bound
 
+    def correct(self, **fields: object) -> None:
+        """Have other fields in every event from now on."""
+        self._fields = {**self._fields, **fields}
+
     def for_job(self, **job: object) -> Journal:
         """Return a journal for what this hook does for another job.
 

@@ -47,6 +47,8 @@ def _finish_locked(hook: Hook) -> WarmstartError | None:
             return None
         from warmstart.runner import run_epilog
 
+        # slurmd says "nobody" where it does not know the user, as with nss_slurm.
+        hook.audit.correct(user=record.user, uid=record.uid)
         record = record._replace(ended=time.time(), end=end_of(os.environ, record))
         try:
             steps = plan.epilog(hook.policy, record, os.environ.get("SLURM_CONF", ""))

@@ -150,6 +150,28 @@ def mount_id(fd: int) -> str:
     raise OSError(errno.ENOTSUP, "the kernel reports no mnt_id", f"/proc/self/fdinfo/{fd}")
 
 
+def unknown_group(path: str) -> str:
+    """Return the words for a path that is refused for want of a group that this process lacks; "" for any other.
+
+    A job's credential may name groups that this node does not know its user in, as with nss_slurm.
+    """
+    import grp
+
+    groups = {os.getegid(), *os.getgroups()}
+    while path not in ("", "/"):
+        with suppress(OSError):
+            found = os.stat(path)
+            mode = found.st_mode
+            if found.st_gid not in groups and mode & 0o050 and not mode & 0o005 and found.st_uid != os.geteuid():
+                with suppress(KeyError):
+                    return (
+                        f"; this node does not know the user as a member of group {grp.getgrgid(found.st_gid).gr_name}"
+                    )
+                return f"; this node does not know the user as a member of group {found.st_gid}"
+        path = os.path.dirname(path)
+    return ""
+
+
 def is_of_users_daemon(fd: int) -> bool:
     """Return whether an open file is served by a FUSE daemon of a user's, or of a mount that is not ours to judge.
 

@@ -67,6 +67,15 @@ def test_the_environment_is_not_believed(entry_site: EntrySite, record: Record) 
     assert len(entry_site.offered(SCOPE, record.seeded["numba"].namespace)) == 1
 
 
+@pytest.mark.report
+def test_the_audit_has_the_records_user(entry_site: EntrySite, record: Record) -> None:
+    """With nss_slurm slurmd does not know the user when the job is over, and says `nobody`."""
+    entry_site.environ(SLURM_JOB_USER="nobody")
+    assert epilog.main(entry_site.installation.prefix) == 0
+    (ended,) = [event for event in entry_site.events("hook.finished") if event["hook"] == "epilog"]
+    assert (ended["user"], ended["uid"]) == (record.user, record.uid)
+
+
 def test_a_harvest_that_is_lost_is_no_success(entry_site: EntrySite, record: Record) -> None:
     """What could not be read is gone; the node is fine."""
     shutil.rmtree(record.run_directory)

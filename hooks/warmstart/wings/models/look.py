@@ -11,6 +11,7 @@ import os
 import stat
 
 from warmstart.errors import ResourceError
+from warmstart.host.files import unknown_group
 from warmstart.host.linux import identity
 from warmstart.lean import Iterator, NamedTuple, Sequence, dumps, sha256
 from warmstart.policy.shared import SharedPath, covering, is_below
@@ -93,7 +94,8 @@ def look(model: str, prefixes: list[str]) -> Look:
                 problem = f"it has more than {MOST_FILES} files of {LEAST >> 20} MiB or more"
                 raise ModelUnusable(model=model, problem=problem)
     except OSError as error:
-        problem = f"{error.filename or 'it'}: {error.strerror}"
+        why = unknown_group(error.filename or model) if isinstance(error, PermissionError) else ""
+        problem = f"{error.filename or 'it'}: {error.strerror}{why}"
         raise ModelUnusable(model=model, problem=problem) from error
     if not found:
         where = f"; {left_out[0]} leads below none of models.prefixes" if left_out else ""

@@ -12,6 +12,7 @@ import os
 
 from warmstart.errors import ResourceError
 from warmstart.host import linux
+from warmstart.host.files import unknown_group
 from warmstart.lean import Iterator, NamedTuple, dumps, sha256, suppress
 from warmstart.policy.shared import SharedPath, covering, is_below
 
@@ -74,7 +75,8 @@ def look(tree: str, prefixes: list[str], marker: str, shared: list[SharedPath]) 
         finally:
             os.close(fd)
     except OSError as error:
-        raise TreeUnusable(tree=tree, problem=error.strerror or str(error)) from error
+        why = unknown_group(tree) if isinstance(error, PermissionError) else ""
+        raise TreeUnusable(tree=tree, problem=f"{error.strerror or error}{why}") from error
 
 
 def check_compiled(tree: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import subprocess
@@ -243,3 +244,12 @@ def test_holes_take_no_room(here: ModelSite) -> None:
         file.truncate(64 << 20)
     assert "consists mostly of holes" in here.copy(model)
     assert copies(here) == []
+
+
+@pytest.mark.report
+def test_a_group_that_the_node_does_not_know_is_named(here: ModelSite) -> None:
+    """With nss_slurm the job's credential alone has the user's groups: the job can read it, this node's look cannot."""
+    model = here.model("one", WEIGHTS, BOB, 0o640)
+    model.chmod(0o750)
+    os.chown(model, BOB.uid, grp.getgrnam("games").gr_gid)
+    assert "does not know the user as a member of group games" in here.copy(model)
