@@ -149,7 +149,7 @@ def check_without_view(site: Site, image: str) -> None:
     go.touch()
     ended = site.finish(job)
     sys.stdout.write(f"\n$ {step}      # without a view\n{ended.output}")
-    told = "error" in ended.output or "NUMBA_CACHE_DIR" in ended.output or "WARMSTART_CACHE" in ended.output
+    told = "error" in ended.output or "NUMBA_CACHE_DIR=" in ended.output or "WARMSTART_CACHE=" in ended.output
     check("a node without a view runs the step as stock", seen=ended.state == "COMPLETED" and not told)
 
 
@@ -177,6 +177,19 @@ def check_places(site: Site, image: str, way: str) -> None:
             counts.append([line.partition(": ")[2] for line in text.splitlines() if line.startswith("entries: ")])
         claim = f"{way}, {setting}srun {options}: entries {counts[1]}, without warmstart {counts[0]}"
         check(claim, seen=counts[0] == counts[1] and len(counts[0]) == 4)
+
+
+def check_batch(site: Site) -> None:
+    """Check a batch script in a container from a file, which is no image that the job's prolog knows."""
+    stored = min((site.store / "images").glob("*.sqsh"), key=lambda path: path.stat().st_mtime)  # the public one
+    own = site.cluster.base / "own.sqsh"
+    shutil.copyfile(stored, own)
+    own.chmod(0o644)
+    script = "#!/bin/sh\ncat /etc/motd; echo cache=$WARMSTART_CACHE\n"
+    ended = site.finish(site.cluster.submit(script, ALICE, "--nodelist=n1", f"--container-image={own}"))
+    sys.stdout.write(f"\n$ sbatch --container-image={own}\n{ended.output}")
+    check("a batch script in a container from a file has no cache", seen="public\ncache=\n" in ended.output)
+    check("and is not told of a closed workspace", seen="cannot enter" not in ended.output)
 
 
 def check_saved(site: Site, image: str, saved: Path) -> None:
@@ -237,7 +250,7 @@ def run(site: Site, registry: Registry, private: str) -> None:
         hiding = f"--container-mounts={home}:{site.constant}"
         text = srun(site, ALICE, public, SHOW, hiding)
         check("a mount that hides the cache: no variable points there", seen="cache= numba= " in text)
-        check("and the user is told", seen="hides the job's cache" in text)
+        check("and the user is told", seen="lacks the job's cache" in text)
 
         saved = f"--container-save={home}/saved.sqsh"
         for options in (["--container-name=kept"], ["--container-name=kept"], [saved]):
@@ -253,7 +266,8 @@ def run_without(site: Site, image: str, own: str) -> None:
     with plugged(site, first=True):
         hiding = f"--container-mounts={site.cluster.account(ALICE).home}:{site.constant}"
         text = srun(site, ALICE, image, SHOW, hiding)
-        check("with the plugin before pyxis this is not noticed", seen="hides the job's cache" not in text)
+        check("with the plugin before pyxis this is not noticed", seen="lacks the job's cache" not in text)
+        check_batch(site)
         check_places(site, own, "plugin before pyxis")
         leave_out_task_prolog(site)
         check_places(site, own, "and no task prolog")
