@@ -193,6 +193,7 @@ def _waits(summary: Summary) -> str:
         ("saved images without an estimate", f"{summary.saved.unknown:,}"),
         ("hits without an estimate", f"{summary.compiling.unknown:,}"),
         ("entries harvested", f"{entries.harvested:,}"),
+        ("entries retired, which jobs removed", f"{entries.retired:,}"),
         ("bytes harvested", format_size(entries.harvested_bytes)),
         ("bytes read from the store", format_size(summary.fetched_bytes)),
         *((one.name, in_units(one)) for one in summary.of_wings),
