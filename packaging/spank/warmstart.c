@@ -336,6 +336,20 @@ static bool is_among(const char *names, const char *name)
 	return false;
 }
 
+/* Return whether a TMPDIR is here, or Slurm can make it: else it takes /tmp, as for a login's that is missing here. The
+ * task prolog has the same rule. */
+static bool is_usable(const char *directory)
+{
+	char parent[PATH_MAX + 2];
+	struct stat found;
+	const char *end = strrchr(directory, '/');
+
+	if (stat(directory, &found) == 0)
+		return S_ISDIR(found.st_mode);
+	snprintf(parent, sizeof(parent), "%.*s/", end == NULL ? 0 : (int)(end - directory), directory);
+	return faccessat(AT_FDCWD, parent, W_OK, AT_EACCESS) == 0;
+}
+
 /* Return whether the user set the variable. A value that points into a cache or workspace was inherited from another
  * job. One of Apptainer's may have its older name: of two Apptainer takes the newer one alone. */
 static bool set_by_user(spank_t spank, const char *name)
@@ -353,7 +367,7 @@ static bool set_by_user(spank_t spank, const char *name)
 	}
 	if (answer == ESPANK_NOSPACE)
 		return true;
-	if (answer != ESPANK_SUCCESS || *value == '\0')
+	if (answer != ESPANK_SUCCESS || *value == '\0' || (strcmp(name, "TMPDIR") == 0 && !is_usable(value)))
 		return false;
 	return (!is_below(value, view.workspace) || strcmp(value, view.workspace) == 0) && !is_below(value, view.constant);
 }

@@ -106,6 +106,26 @@ def test_the_second_node_is_warm_and_another_user_is_not(site: Site, own_store: 
         assert seeded(site, third) == 0
 
 
+@pytest.mark.report
+def test_a_tmpdir_that_is_not_there_is_nobodys_wish(site: Site, own_store: Path) -> None:
+    """Slurm makes a login's TMPDIR on the node; where it cannot, it would set /tmp, also for the script's steps."""
+    script = '#!/bin/sh\necho "has $TMPDIR"\nsrun sh -c \'echo "step $TMPDIR"\'\n'
+
+    def output(tmpdir: str) -> str:
+        job = site.cluster.submit(script, ALICE, "--nodelist=n1", env={"TMPDIR": tmpdir} if tmpdir else {})
+        return completed(site, job).output
+
+    new = f"{site.cluster.account(ALICE).home}/new"
+    for tmpdir, seen in (("", f"{site.workspace}/n1/"), ("/run/user/of-a-login", f"{site.workspace}/n1/"), (new, new)):
+        said = output(tmpdir)
+        assert f"has {seen}" in said
+        assert f"step {seen}" in said
+        assert "TMPDIR" not in said
+    said = output("/tmp")
+    assert "has /tmp\n" in said
+    assert said.count("warmstart: TMPDIR is /tmp: ") == 1
+
+
 @pytest.mark.threat(3, 9)
 def test_only_a_publisher_reaches_others(site: Site, own_store: Path) -> None:
     """In scope site ws-bob gets only what ws-alice compiled in the rule's partition."""

@@ -352,6 +352,21 @@ def test_a_mount_of_what_the_submitting_job_was_shown(base: Path, readers: dict[
 
 
 @pytest.mark.report
+def test_a_tmpdir_that_is_not_there_is_nobodys_wish(base: Path, readers: dict[str, Read]) -> None:
+    """Slurm makes one in a directory of the user's, and takes /tmp in place of another that is missing."""
+    write_view(base, "TMPDIR=/")
+    two = {who: readers[who] for who in ("task prolog", "plugin")}
+    own = base / "own"
+    own.mkdir()
+    os.chown(own, JOB, JOB)
+    (own / "file").touch()
+    for place in (str(own), f"{own}/new"):
+        assert agreed(two, task(TMPDIR=place), ["TMPDIR"]) == {"TMPDIR": place}
+    for place in ("/run/user/of-a-login/tmp", f"{own}/no/new", f"{own}/file"):
+        assert agreed(two, task(TMPDIR=place), ["TMPDIR"]) == {"TMPDIR": "/"}
+
+
+@pytest.mark.report
 def test_what_is_set_under_apptainers_older_name_is_the_users(base: Path, readers: dict[str, Read]) -> None:
     """Ours would make Apptainer ignore it."""
     write_view(base, "APPTAINER_BINDPATH=/ours:/ours", "APPTAINER_MOUNT=ours", "BINDPATH=ours")

@@ -99,14 +99,19 @@ def test_a_batch_script_is_told_where_users_do_not_see_processes_of_root(base: P
 
 
 @pytest.mark.report
-@pytest.mark.parametrize(("own", "told"), [("/tmp", True), ("/run/user/64201", True), ("/scratch/a", False)])
+@pytest.mark.parametrize(("own", "told"), [("/tmp", True), ("/run/user", True), ("/var/tmp", False)])
 def test_a_tmpdir_that_nobody_wished_is_told(base: Path, run: Path, own: str, *, told: bool) -> None:
-    """Of a login's profile, or Slurm's own where that cannot be made; it stays all the same."""
+    """Of a login's profile, or Slurm's own where that could not be made; it stays all the same."""
+    if own == "/run/user":
+        own = f"{own}/{JOB}"
+        os.makedirs(own, exist_ok=True)
     said = printed(base, TMPDIR=own)
     assert any(line.startswith(f"print warmstart: TMPDIR is {own}") for line in said) is told
     assert f"export TMPDIR={run}/tmp" not in said
     (run / "cache").rename(run / "other")  # as in a container
     assert not any("TMPDIR" in line for line in printed(base, TMPDIR=own))
+    if own.startswith("/run/user/"):
+        os.rmdir(own)
 
 
 def test_a_closed_workspace_is_no_container(base: Path) -> None:
