@@ -346,10 +346,7 @@ def _job() -> str:
 
 
 def _has_profiles(installation: Installation) -> bool:
-    """Return whether tools of the job have caches: its view says what they take without them, or variables lead there.
-
-    What tools of the site's own profiles take without them nobody knows.
-    """
+    """Return whether tools of the job have caches: its view says what they take without, or variables lead there."""
     for text in view.files(installation, _job(), "environment"):
         _, constant, cache, *lines = [*text.decode("utf-8", "replace").splitlines(), "", "", ""]
         places = (f"{constant}/", f"{cache}/")

@@ -398,12 +398,8 @@ def _advice(runs: Sequence[Run]) -> Iterable[str]:
     for failure in (failure for run in runs for failure in run.failures if failure.hint):
         codes.setdefault(failure.hint, failure.code)
     hints = [f"{code}: {hint}" for hint, code in codes.items()]
-    lost = [
-        harvest
-        for run in runs
-        for harvest in run.harvests
-        if NO_ENTRY in harvest.ignored and not (harvest.entries or harvest.known or harvest.seeded)  # none fits
-    ]
+    lost = [one for run in runs for one in run.harvests if NO_ENTRY in one.ignored]
+    lost = [one for one in lost if not (one.entries or one.known or one.seeded)]
     hints += [
         f"{harvest.profile}: none of these files is an entry's: `warmstart profile try DIRECTORY --profile "
         f"{harvest.profile}` shows what a directory's files would become"

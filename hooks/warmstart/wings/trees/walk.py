@@ -266,17 +266,13 @@ class _Walk:
         if self._sharing:
             self._sharing.check(path, status, -1)
         told = b""
-        if self._leads_out(path, target):
+        there = os.path.normpath(os.path.join(self._tree, os.path.dirname(path), target))
+        if not f"{there}/".startswith(f"{self._tree}/"):
             self._outward += 1
             self._untold += _lacks(path, "a link that leads out of the tree")
             if self._outward > FEW_LINKS:
                 told, self._untold = self._untold, b""
         return told + LINK + _name(name) + _attributes(status, 0) + _name(target)
-
-    def _leads_out(self, path: str, target: str) -> bool:
-        """Return whether a link, whose target is in no copy then, leads out of the tree by its text."""
-        there = os.path.normpath(os.path.join(self._tree, os.path.dirname(path), target))
-        return not f"{there}/".startswith(f"{self._tree}/")
 
     def _file(self, fd: int, name: str, path: str) -> Iterator[bytes]:
         try:
