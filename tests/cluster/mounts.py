@@ -55,6 +55,20 @@ def squashed(base: Path, source: Path, target: Path, owner: Account, *, coherent
 
 
 @contextmanager
+def served(base: Path, source: Path, target: Path) -> Iterator[Path]:
+    """Show `source` at `target` through a FUSE mount by root for all users, as clients of network file systems do."""
+    target.mkdir(mode=0o755)
+    argv = ["/usr/bin/bindfs", "-f", "-o", "allow_other", str(source), str(target)]
+    server = processes.start(base, f"bindfs.{target.name}", argv)
+    processes.wait_until(f"bindfs at {target}", lambda: _mounted(target, server), 10)
+    try:
+        yield target
+    finally:
+        unmount(str(target))
+        processes.stop(server)
+
+
+@contextmanager
 def tmpfs(target: Path, size: str = "8m", inodes: int = 1000) -> Iterator[Path]:
     """Mount a tmpfs of `size` bytes (k, m, g) and at most `inodes` inodes on `target`."""
     target.mkdir(exist_ok=True)

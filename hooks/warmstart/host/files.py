@@ -182,7 +182,7 @@ def is_of_users_daemon(fd: int) -> bool:
         fields = next((line.split() for line in mounts if line.startswith(f"{mount} ")), None)
     if fields is None:
         return True
-    kind, _, options = fields[fields.index("-") + 1 :]
+    kind, *_, options = fields[fields.index("-") + 1 :]  # its source may be empty
     return kind.startswith("fuse") and "user_id=0" not in options.split(",")
 
 

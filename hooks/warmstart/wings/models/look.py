@@ -23,7 +23,7 @@ DEEPEST = 4
 BLOBS = "blobs"
 MOST_LINKS = 8  # on the way from a name to its file
 MOST_LEFT_OUT = 20  # are named
-_HASH = 64  # hexadecimal digits
+_HASH, _DIGITS = 64, frozenset("0123456789abcdef")  # a SHA-256
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -155,7 +155,7 @@ def _claimed(path: str) -> str:
     """Return the SHA-256 that a name in a cache's `blobs/` says, on the way from a path to its file; "" for none."""
     for _ in range(MOST_LINKS):
         above, name = os.path.split(path)
-        if os.path.basename(above) == BLOBS and len(name) == _HASH:
+        if os.path.basename(above) == BLOBS and len(name) == _HASH and _DIGITS.issuperset(name):
             return name
         if not os.path.islink(path):
             break

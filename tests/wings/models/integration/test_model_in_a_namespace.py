@@ -13,7 +13,7 @@ from tests.wings.models.integration.test_models import SIZE, make_snapshot, shar
 
 
 @pytest.mark.threat(62)
-def test_a_model_in_a_home_that_root_cannot_enter(site: Site) -> None:
+def test_a_model_of_a_shared_file_system(site: Site) -> None:
     """Each copy over its file, in the namespace alone, as long as the job lives; its user alone gets to them."""
     with shared(site, "model.namespace", "namespace") as (target, source):
         data = os.urandom(SIZE)

@@ -34,7 +34,7 @@ grep -c ' {top}/blobs/' /proc/self/mountinfo
 
 @contextmanager
 def shared(site: Site, name: str, way: str = "spank") -> Iterator[tuple[Path, Path]]:
-    """Yield a directory of ws-alice's that refuses all other uids, root's too, and the same directory as root sees it.
+    """Yield a directory of ws-alice's as a network file system shows it, and the same directory below that.
 
     With a policy that offers copies of models there, shown in that way.
     """
@@ -43,7 +43,7 @@ def shared(site: Site, name: str, way: str = "spank") -> Iterator[tuple[Path, Pa
     source.mkdir(mode=0o700)
     os.chown(source, account.uid, account.gid)
     with ExitStack() as stack:
-        target = stack.enter_context(mounts.squashed(base, source, base / f"{name}.shared", account))
+        target = stack.enter_context(mounts.served(base, source, base / f"{name}.shared"))
         if way == "spank":
             spank.need()
             stack.enter_context(spank.loaded(site))
@@ -161,8 +161,7 @@ def test_two_nodes_and_three_users_by_a_rule(site: Site) -> None:
     prefix = site.cluster.base / "model.rule"
     model, file = prefix / "tiny", prefix / "tiny/model.bin"
     model.mkdir(parents=True)
-    with file.open("wb") as made:
-        made.truncate(SIZE)
+    file.write_bytes(bytes(SIZE))
     carol = site.cluster.account(CAROL)
     subprocess.run(["/bin/chown", "-R", f"{carol.uid}:{carol.gid}", str(prefix)], check=True)
     digest, inode = f"{hashlib.sha256(bytes(SIZE)).hexdigest()}  -", str(file.stat().st_ino)
