@@ -59,7 +59,7 @@ class Node(NamedTuple):
         entries = {path: {path: file} for path, file in files.items()}
         (directory / f"{sha256}.files.json").write_text(json.dumps(entries))
         if scope:
-            (directory / f"{sha256}.origin.json").write_text(json.dumps([scope, "tool", "ns", stage.name, ""]))
+            (directory / f"{sha256}.origin.json").write_text(json.dumps([scope, "tool", "ns", stage.name]))
         made.rename(directory / f"{sha256}.sqsh")
         return Copy(Offer(scope, stage.name, sha256, 0, list(entries), whole=True), str(directory))
 

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from tests.support.locked import REQUIREMENTS, Pin, Target, locked, locked_for
 
 REPOSITORY = Path(__file__).parents[3]
-NAMES = ("hooks", "cli", "lint", "docs", "test", "tools", "torch", "lock")
+NAMES = ("hooks", "cli", "demo", "lint", "docs", "test", "tools", "torch", "lock")
 HASHED = tuple(name for name in NAMES if name != "torch")
 MACHINES = ("x86_64", "aarch64")
 
