@@ -25,6 +25,7 @@ PARSING = (
 PARSING_METHODS = ("unpack", "unpack_from", "iter_unpack", "splitlines")
 # Functions that take apart what this process, or root alone, made just before, or that pass lines on as they are.
 OWN = {
+    "entry/pyxis_importer.py:_has_profiles": "root's view of the job, read by the job's user; any bytes are text",
     **OWN_OF_WINGS,
     "audit/journal.py:Journal.shown_to_job": "lines of this process's own journal",
     "audit/pending.py:shown": "each line is `audit-line`",
