@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import time
 
 from warmstart.errand import Errand, Errands, Kind
 from warmstart.host import files, wire
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, read_small, replace_file
-from warmstart.host.untrusted import opened_of_job
+from warmstart.host.untrusted import TurnedAway, open_file, opened_of_job
 from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, suppress
 from warmstart.paths import SETS, NodePaths
 from warmstart.profiles import registry
@@ -182,8 +181,10 @@ def _is_asked(errands: Errands, errand: Errand) -> bool:
     top = watched.run_directory if watched else ""
     places = [top, *(f"{top}/{SETS}/{key}" for key in names_in(f"{top}/{SETS}"))] if top else []
     for place in places:
-        with suppress(OSError), opened_dir(place) as base, opened_of_job("cache", base) as fd:
-            status = os.stat(WORD, dir_fd=fd, follow_symlinks=False)
-            if watched and stat.S_ISREG(status.st_mode) and status.st_ctime > watched.looked:
+        with suppress(OSError, TurnedAway), opened_dir(place) as base, opened_of_job("cache", base) as fd:
+            word = open_file(WORD, fd, files.mount_id(fd), None)  # the job may have mounted something on it
+            given = os.fstat(word).st_ctime
+            os.close(word)
+            if watched and given > watched.looked:
                 return True
     return False
