@@ -90,7 +90,6 @@ class _Import:
             return self._failed(ImportFailed(image=self._request.reference, program="warmstart", problem=problem))
         finally:
             signal.alarm(0)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as if cancelled when its request goes
         return DONE
 
     def _stop(self, number: int, _frame: object) -> NoReturn:

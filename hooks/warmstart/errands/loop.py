@@ -8,6 +8,7 @@ and keeps no other. A process may die at any point: what it was at still waits, 
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
@@ -98,11 +99,18 @@ def run(session: Session, work: Work, patience_s: float = 0.0) -> int:
 
 
 def one(session: Session, work: Work, key: str) -> None:
-    """Do one errand, if it is still there."""
+    """Do one errand, if it is still there. This process is to end then."""
+
+    def do(turn: Turn) -> Outcome:
+        try:
+            return work.do(turn)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `processes` takes it for withdrawn as soon as it is dropped
+
     errand = Errands(session.paths, work.kind).find(key)
     if errand is not None:
         with session.isolated(f"{work.kind.name} of {key}", step=work.step):
-            _turn(work, Turn(session, errand, work.owner_s))
+            _turn(work._replace(do=do), Turn(session, errand, work.owner_s))
 
 
 def _turn(work: Work, turn: Turn) -> Outcome:

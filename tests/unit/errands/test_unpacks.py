@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -98,3 +99,23 @@ def test_it_is_idle_unless_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> No
     for is_awaited in (False, True, True, False):
         priority.set(is_awaited)
     assert told == [True, False, True]
+
+
+@pytest.mark.report
+def test_what_is_done_is_not_ended_as_if_withdrawn(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its errand goes before its process does, and whoever began it may look in between."""
+    ended = []
+    drop = Errands.drop
+
+    def is_seen(errands: Errands, key: str, but: str = "") -> None:
+        drop(errands, key, but)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(unpacking, "unpack", lambda *_, **__: ABOUT)
+    monkeypatch.setattr(Errands, "drop", is_seen)
+    former = signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
+    try:
+        run(site)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert ended == []
