@@ -157,3 +157,10 @@ def test_inductor_keeps_its_place_whatever_the_users_name(
 ) -> None:
     """It is where Inductor looks without warmstart; in a TMPDIR of the job's own each job would find it empty."""
     assert f"export TORCHINDUCTOR_CACHE_DIR=/tmp/torchinductor_{directory}" in printed(base, **known)
+
+
+@pytest.mark.parametrize("name", ["a\nexport EVIL=1", ".", "../x", ""])
+def test_a_name_that_is_no_directorys_leads_nowhere(base: Path, run: Path, name: str) -> None:
+    """A line of the task prolog's is a directive."""
+    lines = printed(base, LOGNAME=name)
+    assert not [line for line in lines if "torchinductor_" in line or "EVIL" in line]
