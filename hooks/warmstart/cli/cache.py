@@ -45,7 +45,6 @@ from warmstart.profiles.defined import FILES
 from warmstart.repack import rewrite
 from warmstart.session import Session, is_root, open_session, require_root, store_deadline
 from warmstart.store import blocklist, bundles
-from warmstart.store.bundles import Published
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
@@ -366,15 +365,13 @@ def reindex(installation: Installation, /, listing: Listing, **options: str | No
         raise click.exceptions.Exit(NO)
 
 
-@cache.command("promote")
+@cache.command()
 @click.argument("bundle")
 @click.argument("entries", nargs=-1, metavar="[ENTRY]...")
 @click.option("--to", "scope", required=True, help="The more trusted scope: account-NAME or site.")
 @json_option
 @click.pass_obj
-def promote_command(
-    installation: Installation, bundle: str, entries: tuple[str, ...], scope: str, as_json: bool
-) -> None:
+def promote(installation: Installation, bundle: str, entries: tuple[str, ...], scope: str, as_json: bool) -> None:
     """Copy entries of a bundle (default: all) into a more trusted scope.
 
     Every job that reads that scope will run them, so check first who made them (`show`). They also stay in their own
@@ -382,27 +379,10 @@ def promote_command(
 
     Exit status: 0 published; 1 that scope has them all, or no such bundle; 2 refused, not root, or the store fails.
     """
-
-    def publish(session: Session, where: Namespace, source: str) -> Published:
-        return rewrite.promote(repack_settings(session), where, source, entries, bundle_deadline(), scope=scope)
-
-    promoted(installation, bundle, entries, scope, publish, as_json=as_json)
-
-
-def promoted(
-    installation: Installation,
-    bundle: str,
-    entries: tuple[str, ...],
-    scope: str,
-    publish: Callable[[Session, Namespace, str], Published],
-    *,
-    as_json: bool,
-) -> None:
-    """Have `publish` put entries of a bundle into a scope, audit it, and say what came of it."""
     with store_maintenance(installation) as (session, work):
         source = find(list(work.bundles()), bundle)
         where = namespace_of(source, session.store)
-        made = publish(session, where, source.bundle)
+        made = rewrite.promote(repack_settings(session), where, source.bundle, entries, bundle_deadline(), scope=scope)
         session.audit.emit(
             events.ENTRY_PROMOTED,
             **labels(where),

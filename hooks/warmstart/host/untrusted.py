@@ -55,7 +55,7 @@ def open_directory(name: str, parent_fd: int, mount: str) -> int:
 def opened_of_job(name: str, parent_fd: int) -> Iterator[int]:
     """Open a directory of a job's, below one of root's, for a `with`; `OSError` for anything else.
 
-    All of root's own code opens a job's directories by this, or by `open_directory` below one.
+    Once a job may run, the hooks open what it owns by this function, and by `open_directory` and `open_file` below it.
     """
     try:
         fd = open_directory(name, parent_fd, mount_id(parent_fd))

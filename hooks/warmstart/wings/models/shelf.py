@@ -92,11 +92,6 @@ def take(shelf: str, name: str, paths: NodePaths, run: Record, deadline: Deadlin
     return None
 
 
-def is_on(policy: Policy, paths: NodePaths, name: str) -> bool:
-    """Return whether a node has a set."""
-    return os.path.isdir(f"{path_of(policy, os.path.basename(paths.root))}/{SETS}/{name}")
-
-
 def is_second(policy: Policy, node: str, name: str) -> bool:
     """Note that a job has named a model; return whether another one did within a day. Raises as `make`."""
     make(policy, node)
