@@ -7,6 +7,7 @@ so that a run that tested nothing does not pass.
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import time
 from contextlib import suppress
@@ -68,8 +69,9 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
     A client that was not closed has a process, and may hold a lock of a store.
     """
-    before, priority = _children(), os.nice(0)
+    before, priority, on_term = _children(), os.nice(0), signal.getsignal(signal.SIGTERM)
     yield
+    signal.signal(signal.SIGTERM, on_term)  # a program that ends ignores it, and all that later tests start would, too
     assert os.nice(0) == priority
     if "unit" not in request.path.parts:  # others start daemons
         return
