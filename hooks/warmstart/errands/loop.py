@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from warmstart.errand import Errand, Errands, Kind, at_work
-from warmstart.host.deadline import after
 from warmstart.host.identity import WorkerSilent
 from warmstart.paths import NodePaths
 from warmstart.session import Session
@@ -56,7 +55,6 @@ class Work(NamedTuple):
     due: Callable[[Session, Kind], Sequence[Errand]] = waiting_here  # others wait elsewhere than on this node
     enter: Callable[[Session], bool] = lambda _: True  # with the node's lock; returns whether to go on
     owner_s: float = math.inf  # after which no further errand of an owner begins in this process
-    process_s: float = math.inf  # after which no further errand begins
     step: str = "maintenance"  # that failures are audited under
     while_off: bool = False  # whether it is done while warmstart is off, too
     by_maintenance: bool = True  # which otherwise starts the program: it takes longer than maintenance may
@@ -67,20 +65,17 @@ class Work(NamedTuple):
 
 def run(session: Session, work: Work, patience_s: float = 0.0) -> int:
     """Do the errands of a kind that are due, unless another process is at it; return how many are done."""
-    done, over, until = 0, set[str](), after(work.process_s)
+    done, over = 0, set[str]()
     owners: dict[str, float] = {}  # seconds that each has had
     had: dict[str, float] = {}  # … each errand
     with at_work(session.paths, work.kind.name, patience_s) as is_ours:
         if not is_ours or not work.enter(session):
             return 0
-        while not until.expired():
-            due = [
-                errand
-                for errand in work.due(session, work.kind)
-                if errand.key not in over and owners.get(errand.owner, 0.0) < work.owner_s
-            ]
-            if not due:
-                break
+        while due := [
+            errand
+            for errand in work.due(session, work.kind)
+            if errand.key not in over and owners.get(errand.owner, 0.0) < work.owner_s
+        ]:
             errand = min(due, key=lambda errand: (owners.get(errand.owner, 0.0), had.get(errand.key, 0.0)))
             began, outcome = time.monotonic(), LATER
             with session.isolated(f"{work.kind.name} of {errand.key}", step=work.step):

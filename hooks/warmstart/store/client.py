@@ -225,11 +225,11 @@ class StoreClient:
 
     # Maintenance
 
-    def lock(self, deadline: Deadline, work: str = "maintenance") -> bool:
-        """Take the store's lock of a kind of work until `close`; return False if another host has it."""
+    def lock(self, deadline: Deadline) -> bool:
+        """Take the store's maintenance lock until `close`; return False if another host has it."""
         from warmstart.store import maintenance
 
-        return self._locker.run(deadline, maintenance.lock, self.path, work)
+        return self._locker.run(deadline, maintenance.lock, self.path)
 
     def survey(self, where: Namespace, deadline: Deadline) -> list[Bundle]:
         """Return every bundle of a namespace that readers see."""

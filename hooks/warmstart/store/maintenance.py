@@ -23,7 +23,6 @@ from warmstart.host.files import (
     opened_dir,
     read_small,
     replace_file,
-    touch,
     unlink_if_there,
 )
 from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple, Sequence, suppress
@@ -130,11 +129,11 @@ class Expired(NamedTuple):
     reason: str
 
 
-def lock(store: str, work: str = "maintenance") -> bool:
-    """Take the lock of a kind of work until this process ends; return False if another host has it."""
-    with store_errors(f"lock the store's {work}"):
+def lock(store: str) -> bool:
+    """Take the lock of maintenance until this process ends; return False if another host has it."""
+    with store_errors("lock the store's maintenance"):
         ensure_dir(os.path.join(store, ARTIFACTS), 0o700)
-        held = try_lock(os.path.join(store, ARTIFACTS, LOCKS), work)
+        held = try_lock(os.path.join(store, ARTIFACTS, LOCKS), "maintenance")
     if held is not None:
         _held.append(held)
     return held is not None
@@ -144,31 +143,6 @@ def record_maintained(store: str) -> None:
     """Record the time of a maintenance run that got to its end."""
     with store_errors("record the store's maintenance"), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
         replace_file(fd, _MAINTAINED, b"", 0o600)
-
-
-def mark(where: Namespace, writer: str, name: str) -> None:
-    """Mark that some work was done on a namespace now, and update the index; a mark is a file among its locks.
-
-    Who took a bundle out of use and died may have left it there: jobs would be offered what is gone. A namespace that
-    is gone stays so.
-    """
-    path = where.path
-    with store_errors("mark a namespace"), suppress(FileNotFoundError), opened_dir(path) as fd:
-        with publish_lock(path):
-            index.update(fd, writer)
-        with opened_dir(LOCKS, fd) as locks:
-            touch(name, locks)
-
-
-def marked(wheres: list[Namespace], name: str) -> list[float]:
-    """Return when each namespace was last marked with a name, 0 if never."""
-    times = []
-    for where in wheres:
-        at = 0.0
-        with suppress(OSError):
-            at = os.stat(f"{where.path}/{LOCKS}/{name}", follow_symlinks=False).st_mtime
-        times.append(at)
-    return times
 
 
 def last_maintained(store: str) -> float | None:

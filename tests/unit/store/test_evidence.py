@@ -268,7 +268,6 @@ def test_the_turns_of_two_configurations_in_a_store(tmp_path: Path, monkeypatch:
     assert shop.publish("a").bundle is None
     ahead = time.time() + DAY
     maintenance.remove(shop.where, OWNER, maintenance.superseded(shop.where, OWNER, ahead))
-    maintenance.mark(shop.where, OWNER, "maintained")
     assert shop.seen() == (set(), "")
     assert shop.publish("a").bundle is None
     monkeypatch.setattr(time, "time", lambda: ahead + WEEK)

@@ -19,7 +19,7 @@ from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
 from warmstart.seed import node_cache
 from warmstart.store import maintenance
-from warmstart.wings.trees import errands, requests
+from warmstart.wings.trees import requests
 from warmstart.wings.trees.offered import PROFILE, directory
 from warmstart.wings.trees.requests import TreeRequest
 
@@ -28,7 +28,7 @@ NODE = "n1"
 _FIRST = 64301 + 2 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 ALICE, BOB = Identity("ws-tree-alice", _FIRST, _FIRST), Identity("ws-tree-bob", _FIRST + 1, _FIRST + 1)
 POLICY = """\
-trees: {{prefixes: ["{base}/trees"], max_size: {size}, max_files: {files}, compare: {compare}}}
+trees: {{prefixes: ["{base}/trees"], max_size: {size}, max_files: {files}}}
 maintenance: {{per_user: {quota}}}
 """
 
@@ -44,11 +44,11 @@ class TreeSite:
         for path in (self.paths.state, directory(self.paths)):
             Path(path).mkdir(parents=True, mode=0o700)
 
-    def policy(self, size: str = "64MiB", files: int = 2000, quota: str = "1GiB", compare: str = "24h") -> None:
+    def policy(self, size: str = "64MiB", files: int = 2000, quota: str = "1GiB") -> None:
         """Write the policy anew."""
         path = Path(self.site.installation.policy)
         text = path.read_text().partition("trees:")[0]
-        path.write_text(text + POLICY.format(base=self.base, size=size, files=files, quota=quota, compare=compare))
+        path.write_text(text + POLICY.format(base=self.base, size=size, files=files, quota=quota))
 
     @property
     def paths(self) -> NodePaths:
@@ -92,10 +92,6 @@ class TreeSite:
                         self.paths.bundles, where, offer, asker, store=store, most_bytes=1 << 30, deadline=after(20)
                     )
         return offer.bundle
-
-    def compare(self) -> None:
-        """Run the program that compares."""
-        assert background.main(str(self.base), [errands.COMPARISONS.name, NODE]) == 0
 
     def bundles(self, user: Identity = ALICE) -> list[str]:
         """Return what jobs of a user are offered."""

@@ -17,26 +17,22 @@ from warmstart.policy.shared import is_below
 if TYPE_CHECKING:
     from warmstart.policy.shared import SharedPath
     from warmstart.wings.trees.current import Look
-    from warmstart.wings.trees.differences import Differences
     from warmstart.wings.trees.stage import Stage
     from warmstart.wings.trees.walk import Bounds
 
-ROOMS = tuple(f"{__package__}.{module}:" for module in ("client", "current", "differences", "walk"))
+ROOMS = tuple(f"{__package__}.{module}:" for module in ("client", "current", "walk"))
 PIECE_S = 120.0  # for one piece of a walk
 
 
 class TreeClient:
     """A tree as its user sees it; `close` ends the process that looks."""
 
-    def __init__(self, user: Identity, tree: str, shared: int = -1) -> None:
-        """Work with a user's rights on the tree at a path.
-
-        `shared` is a descriptor of root's: an open file for the records of `walk`, or the copy for `compare`.
-        """
+    def __init__(self, user: Identity, tree: str, records: int = -1) -> None:
+        """Work with a user's rights on the tree at a path; `records` is an open file of root's, for those of `walk`."""
         self._tree = tree
-        self._shared = shared
+        self._records = records
         groups = os.getgrouplist(user.name, user.gid)
-        keep = (shared,) if shared >= 0 else ()
+        keep = (records,) if records >= 0 else ()
         self._worker = Worker(user, f"the file system of {tree}", rooms=ROOMS, keep=keep, groups=groups)
 
     def __enter__(self) -> TreeClient:
@@ -72,15 +68,6 @@ class TreeClient:
             raise current.TreeUnusable(tree=self._tree, problem="it belongs to root")
         return seen
 
-    def check_compiled(self, path: str, deadline: Deadline) -> None:
-        """Raise `TreeNotCompiled` if Python files of the tree at a path without links lack bytecode.
-
-        Raises `OSError`, too, and `WorkerSilent`.
-        """
-        from warmstart.wings.trees import current
-
-        self._worker.run(deadline, current.check_compiled, path)
-
     def walk(
         self, path: str, bounds: Bounds, stage: Stage, deadline: Deadline, owners: list[int] | None = None
     ) -> None:
@@ -94,20 +81,7 @@ class TreeClient:
         self._worker.run(deadline.within(PIECE_S), walk.begin, path, bounds, owners)
         is_whole = False
         while not is_whole:
-            has_more = self._worker.run(deadline.within(PIECE_S), walk.more, self._shared)
-            is_whole = stage.take(self._shared)
+            has_more = self._worker.run(deadline.within(PIECE_S), walk.more, self._records)
+            is_whole = stage.take(self._records)
             if not has_more and not is_whole:
                 raise walk.TreeChanged(tree=self._tree, problem="the walk ended early")
-
-    def compare(self, path: str, most: int, deadline: Deadline) -> Differences:
-        """Return how the tree at a path without links differs from its copy, after at most so many names.
-
-        Raises `TreeUnusable`, `WorkerSilent`, and `OSError` where a file system fails.
-        """
-        from warmstart.wings.trees import differences
-
-        self._worker.run(deadline.within(PIECE_S), differences.begin, path, self._shared, most)
-        while True:
-            found = self._worker.run(deadline.within(PIECE_S), differences.more)
-            if found.is_over:
-                return found._replace(examples=found.examples[: differences.MOST_EXAMPLES])

@@ -22,9 +22,6 @@ _PYTHONS = ("python", "pypy", "graalpy")
 _ENVIRONMENTS = "envs"  # where conda keeps them below its own
 _MOST_IN_TOP = 1000  # names
 _MOST = 64  # of them, names in `lib` that begin as a Python's, and directories of packages that are looked at
-_BYTECODE = "__pycache__"
-_FEW = 20  # Python files; so few take no time to compile
-_COMPILED = 0.9  # of the files; templates and tests of syntax cannot be compiled
 
 
 class TreeUnusable(ResourceError):
@@ -33,17 +30,6 @@ class TreeUnusable(ResourceError):
     code = "tree-unusable"
     template = "tree {tree}: {problem}"
     hint = "name a directory that you can read, below one of the policy's trees.prefixes"
-
-
-class TreeNotCompiled(ResourceError):
-    """The Python of a tree has no bytecode, and none could be written into a tree that is read-only.
-
-    Each process would compile what it imports. So the job's tree is left as it is.
-    """
-
-    code = "tree-not-compiled"
-    template = "tree {tree}: {problem}"
-    hint = "as its owner: TREE/bin/python -m compileall -q TREE/lib; uv compiles with UV_COMPILE_BYTECODE=1"
 
 
 class Look(NamedTuple):
@@ -77,30 +63,6 @@ def look(tree: str, prefixes: list[str], marker: str, shared: list[SharedPath]) 
     except OSError as error:
         why = unknown_group(tree) if isinstance(error, PermissionError) else ""
         raise TreeUnusable(tree=tree, problem=f"{error.strerror or error}{why}") from error
-
-
-def check_compiled(tree: str) -> None:
-    """Raise `TreeNotCompiled` if Python files of the tree at a path without links lack bytecode.
-
-    pip and conda compile all, uv nothing. Looks at some directories of each `site-packages`, those higher up first.
-    """
-    fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        directories = [name for name in _names(fd, "") if name not in _MARKS]
-        files = compiled = looked = 0
-        while looked < min(len(directories), _MOST):
-            names = _listed(fd, directories[looked], "")
-            cached = {name.partition(".")[0] for name in _listed(fd, f"{directories[looked]}/{_BYTECODE}", "")}
-            modules = [name[:-3] for name in names if name.endswith(".py")]
-            files += len(modules)
-            compiled += len(cached.intersection(modules))
-            directories += [f"{directories[looked]}/{name}" for name in names if "." not in name and name != _BYTECODE]
-            looked += 1
-    finally:
-        os.close(fd)
-    if files >= _FEW and compiled < files * _COMPILED:
-        problem = f"of {files} Python files {files - compiled} have no bytecode, which it could not get in a copy; "
-        raise TreeNotCompiled(tree=tree, problem=f"{problem}compile them once: python -m compileall")
 
 
 def _look(fd: int, tree: str, path: str, marker: str) -> Look:

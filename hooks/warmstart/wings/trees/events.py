@@ -7,4 +7,3 @@ from warmstart.audit.events import Event
 TREE_SHOWN = Event("tree.shown")
 TREE_PACKED = Event("tree.packed")
 TREE_PACK_FAILED = Event("tree.pack-failed")
-TREE_COMPARED = Event("tree.compared")

@@ -10,7 +10,9 @@ from warmstart.profiles.defined import WHOLE
 
 KEY = "trees"  # of the policy, and of a rule
 WORD = "tree"  # of a request
-TREE_S = 2 * 3600  # how long the packing of one tree may take, or one comparison
+TREE_S = 2 * 3600  # how long the packing of one tree may take
+RENEWED_S = 12 * 3600  # age at which a copy is packed anew if a job asks for it
+OLDEST_S = 2 * RENEWED_S  # age at which jobs are shown a copy no more
 PROFILE = f"{WHOLE}{KEY}"  # where packed trees lie in a scope of the store
 WAYS = ("spank", "namespace", "containers", "enroot")  # values of `constant_path` that show jobs their trees
 
@@ -21,7 +23,6 @@ class Trees(NamedTuple):
     prefixes: tuple[str, ...] = ()
     max_size: int = 0  # bytes
     max_files: int = 0
-    compare: int | None = None  # seconds between two comparisons of a copy with its tree; None: never
     keep: int = 0  # bytes of copies on a node
 
 

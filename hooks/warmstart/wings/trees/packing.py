@@ -31,10 +31,10 @@ from warmstart.store.maintenance import IN_USE_SECONDS, OVER
 from warmstart.store.manifest import Draft, File, Producer
 from warmstart.wings.trees import copies
 from warmstart.wings.trees.client import TreeClient
-from warmstart.wings.trees.copies import told_of
+from warmstart.wings.trees.copies import TreeCopy, told_of
 from warmstart.wings.trees.current import Look, TreeUnusable
-from warmstart.wings.trees.offered import TREE_S, directory, offered
-from warmstart.wings.trees.place import ENTRY, LEFT_OUT, facts_of, place_of
+from warmstart.wings.trees.offered import RENEWED_S, TREE_S, directory, offered
+from warmstart.wings.trees.place import ENTRY, LEFT_OUT, facts_of, packed_at, place_of
 from warmstart.wings.trees.requests import TreeRequest
 from warmstart.wings.trees.stage import Stage, Staged
 from warmstart.wings.trees.walk import Bounds, TreeChanged, TreeTooLarge
@@ -62,7 +62,7 @@ def pack_tree(
     """Pack a tree as it is now; None if there is nothing to do: it is published, or another node packs it.
 
     Where the scope's quota needs the room, copies of trees go that nobody has used for long. Only one process of a node
-    may do this at a time. Raises `TreeUnusable`, `TreeNotCompiled`, `TreeChanged`, `TreeTooLarge`, `TreeNotShared`,
+    may do this at a time. Raises `TreeUnusable`, `TreeChanged`, `TreeTooLarge`, `TreeNotShared`,
     `QuotaExceeded`, `PublishBlocked`, `PackFailed`, other errors of the store and of programs, and `OSError`.
     """
     deadline = after(TREE_S)
@@ -73,7 +73,6 @@ def pack_tree(
         with TreeClient(user, request.tree, records) as client:
             work = _Pack(request, paths, policy, store, client, audit)
             seen = work.look(deadline)
-            client.check_compiled(seen.path, deadline.within(LOOK_S))
             where = place_of(store.path, request.scope, facts_of(seen, request.shared))
             with store.locked_namespace(where, deadline.within(STORE_S)) as is_ours:
                 if not is_ours or work.is_published(where, deadline.within(STORE_S)):
@@ -131,18 +130,27 @@ class _Pack(NamedTuple):
             producer = Producer(request.job_id, user, uid, request.node, request.cluster)
             whole = {ENTRY: {ENTRY: File(staged.size, seen.stamp, 0)}}
             draft, quota = Draft(producer, facts, whole), self._quota
+            for copy in self._old(where):
+                copies.take_out(self.store, self.audit, copy, "packed anew")
             published = self._within_quota(lambda: self.store.publish(where, squashfs, draft, deadline, quota=quota))
             return Packed(seen, staged, published)
         finally:
             os.close(squashfs)
 
     def is_published(self, where: Namespace, deadline: Deadline) -> bool:
-        """Return whether there is a copy. Raises `PublishBlocked`, or `QuotaExceeded` if there is no room for one."""
+        """Return whether there is a copy that is not old.
+
+        Raises `PublishBlocked`, or `QuotaExceeded` if there is no room for one.
+        """
         user, uid = self.request.user, self.request.uid
         known = self._within_quota(
             lambda: self.store.run_in(deadline, bundles.known_entries, where, user, uid, quota=self._quota)
         )
-        return bool(known)
+        return bool(known) and not self._old(where)
+
+    def _old(self, where: Namespace) -> list[TreeCopy]:
+        before = time.time() - RENEWED_S
+        return [copy for copy in copies.copies_of(self.store, where) if packed_at(copy.bundle) < before]
 
     @property
     def _quota(self) -> int:

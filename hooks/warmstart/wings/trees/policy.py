@@ -9,7 +9,7 @@ from warmstart.host.wire import Json
 from warmstart.policy import shared_rules
 from warmstart.policy.checks import FindUser, shared_prefixes
 from warmstart.policy.document import Fault
-from warmstart.policy.schema import Duration, Path, PolicyModel, Rule, Section, Size, in_schema, key, matching
+from warmstart.policy.schema import Path, PolicyModel, Rule, Section, Size, in_schema, key, matching
 from warmstart.policy.shared_rules import SharedDirectory
 from warmstart.wings.trees.offered import KEY
 
@@ -31,11 +31,6 @@ class Trees(Section):
     )
     max_size: Size = key("20GiB", "Bytes of one tree's files. A larger one is not packed.")
     max_files: int = key(1_000_000, "Files and directories of one tree. One with more is not packed.", ge=1)
-    compare: Duration | None = key(
-        "24h",
-        "How often a copy that nodes have is compared with its tree, name by name, at a low pace ([what it "
-        "finds](../wings/trees.md#what-no-marker-shows)). `null`: never.",
-    )
     keep: Size = key(
         "50GiB",
         "Packed copies that `warmstart maintain` leaves on a node, beside `seed.keep`. Least recently used copies go "

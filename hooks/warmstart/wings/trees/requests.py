@@ -61,10 +61,10 @@ class Waiting(NamedTuple):
         """Return what comes of it, for the job that asks: a copy, or why there is none, and when it is tried again."""
         if not self.next:
             return "a copy is packed in the background"
-        again = f"after {_clock(self.next)}"
+        again = f"after {clock(self.next)}"
         if self.request.problem:
             return f"it was not packed: {self.request.problem}; it is tried again {again}"
-        return f"a pack of it began at {_clock(self.errand.tried(PACKS))}; another one may begin {again}"
+        return f"a pack of it began at {clock(self.errand.tried(PACKS))}; another one may begin {again}"
 
 
 def ask(paths: NodePaths, request: TreeRequest) -> Waiting | None:
@@ -113,5 +113,6 @@ def start_due(paths: NodePaths) -> None:
         start(paths, PACKS.name)
 
 
-def _clock(at: float) -> str:
+def clock(at: float) -> str:
+    """Return a time as jobs are told it."""
     return time.strftime("%H:%M UTC", time.gmtime(at))

@@ -25,9 +25,9 @@ from warmstart.slurm import nodes
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.trees import events, requests, shown
 from warmstart.wings.trees.client import TreeClient
-from warmstart.wings.trees.current import Look, TreeNotCompiled, TreeUnusable
-from warmstart.wings.trees.offered import KEY, PROFILE, WAYS, WORD, offered
-from warmstart.wings.trees.place import LEFT_OUT, Home, facts_of, home_of, place_of
+from warmstart.wings.trees.current import Look, TreeUnusable
+from warmstart.wings.trees.offered import KEY, OLDEST_S, PROFILE, RENEWED_S, WAYS, WORD, offered
+from warmstart.wings.trees.place import LEFT_OUT, Home, facts_of, home_of, packed_at, place_of
 
 if TYPE_CHECKING:
     from warmstart.job import Job
@@ -98,6 +98,7 @@ class _Mounted(NamedTuple):
     lacks: list[str]  # how many things it lacks, then `path: reason` for some of them; empty if nothing
     files: int  # files and directories that it has
     size: int  # bytes
+    packed: float  # seconds since the epoch
     scope: str  # of the store, where it is
 
 
@@ -157,7 +158,7 @@ def _show(context: Context, options: Options) -> Outcome:
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Show the job its tree. Raises `TreeUnusable`, or `TreeNotCompiled`: then it is neither shown nor read-only."""
+    """Show the job its tree. Raises `TreeUnusable`: then it is neither shown nor read-only."""
     started = time.monotonic()
     record = context.record
     try:
@@ -173,10 +174,6 @@ def run(context: Context, options: Options) -> Outcome:
         found = _isolated(options, partial(_alone, context, options, tree))
     else:
         found = _Found(None, SEVERAL_NODES)
-    if found.reason in (SEVERAL_NODES, NOTHING_PROPOSED):
-        found = _not_compiled(context, options, tree) or found
-    if isinstance(found.failure, TreeNotCompiled):
-        raise found.failure
     try:
         with opened_dir(record.run_directory) as base:
             if found.copy:
@@ -224,19 +221,6 @@ def _look(context: Context, options: Options) -> _Tree:
     return _Tree(seen, home, facts_of(seen, home.shared))
 
 
-def _not_compiled(context: Context, options: Options, tree: _Tree) -> _Found | None:
-    """Return what to show of a tree that would be slower for being read-only; None if it would not be."""
-    user = Identity(context.record.user, context.record.uid, context.record.gid)
-    try:
-        with TreeClient(user, options.tree) as client:
-            client.check_compiled(tree.seen.path, context.deadline.within(LOOK_S))
-    except TreeNotCompiled as error:
-        return _Found(None, error.code, error)
-    except (OSError, WorkerSilent):
-        return None
-    return None
-
-
 def _isolated(options: Options, find: Callable[[], _Found]) -> _Found:
     """Return what `find` finds, or the tree itself after an error."""
     try:
@@ -249,10 +233,8 @@ def _isolated(options: Options, find: Callable[[], _Found]) -> _Found:
 
 
 def _alone(context: Context, options: Options, tree: _Tree) -> _Found:
-    offers = _offers(context, tree)
-    if offers.offers:
-        return _fetched(context, tree, offers.offers[0])
-    return _without(context, options, tree, offers)
+    chosen = _chosen(context, options, tree)
+    return chosen if isinstance(chosen, _Found) else _fetched(context, tree, chosen)
 
 
 def _agreed(
@@ -269,12 +251,12 @@ def _agreed(
     own: dict[str, ProposedProfile] = {}
     without = _Found(None, NOTHING_PROPOSED if tree else problem)
     if record.head and tree:
-        offers = _offers(context, tree)
-        if offers.offers:
-            where = place_of(context.store.path, offers.offers[0].scope, tree.facts)
-            own[PROFILE] = ProposedProfile(where.name, tree.facts, offers.offers[:1])
+        chosen = _chosen(context, options, tree)
+        if isinstance(chosen, _Found):
+            without = chosen
         else:
-            without = _without(context, options, tree, offers)
+            where = place_of(context.store.path, chosen.scope, tree.facts)
+            own[PROFILE] = ProposedProfile(where.name, tree.facts, [chosen])
     proposed = together.proposal(own, context.deadline).get(PROFILE)
     if proposed is None or not proposed.offers:
         return without
@@ -309,7 +291,8 @@ def _told(found: _Found) -> str:
         return f"read from the shared file system: {found.reason if found.failure else _why(found)}"
     fetched = f", {found.copy.fetched:,} bytes fetched" if found.copy.fetched else ""
     lacking = f"; {found.copy.lacks[0]} files are not, or not wholly, in it" if found.copy.lacks else ""
-    return f"read from a packed copy of {found.copy.files:,} files, {found.copy.size:,} bytes{fetched}{lacking}"
+    age = f"packed at {requests.clock(found.copy.packed)}"
+    return f"read from a copy of {found.copy.files:,} files, {found.copy.size:,} bytes, {age}{fetched}{lacking}"
 
 
 def _notices(context: Context, options: Options, found: _Found) -> tuple[str, ...]:
@@ -325,10 +308,17 @@ def _notices(context: Context, options: Options, found: _Found) -> tuple[str, ..
     return ()
 
 
-def _offers(context: Context, tree: _Tree) -> Offers:
+def _chosen(context: Context, options: Options, tree: _Tree) -> Offer | _Found:
+    """Return the copy to show, or why there is none. One that grows old is packed anew, and shown meanwhile."""
     where = place_of(context.store.path, tree.home.scope, tree.facts)
     deadline = context.deadline.within(context.policy.seed.fetch_budget)
-    return context.store.offers([tree.home.scope], where.profile, where.name, deadline)
+    offers = context.store.offers([tree.home.scope], where.profile, where.name, deadline)
+    youngest = next(iter(offers.offers), None)
+    age = time.time() - packed_at(youngest.bundle) if youngest else OLDEST_S
+    if youngest and age < RENEWED_S:
+        return youngest
+    without = _without(context, options, tree, offers)
+    return youngest if youngest and age < OLDEST_S else without
 
 
 def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Found:
@@ -360,7 +350,8 @@ def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Found:
             lacks = read_small(LEFT_OUT, _LONGEST, fd).decode("utf-8", "replace").splitlines()
         finally:
             os.close(fd)
-    return _Found(_Mounted(root, copy.fetched, lacks, os.fstatvfs(root).f_files, offer.size, offer.scope), "")
+    files, packed = os.fstatvfs(root).f_files, packed_at(offer.bundle)
+    return _Found(_Mounted(root, copy.fetched, lacks, files, offer.size, packed, offer.scope), "")
 
 
 def _without(context: Context, options: Options, tree: _Tree, offers: Offers) -> _Found:
@@ -369,8 +360,6 @@ def _without(context: Context, options: Options, tree: _Tree, offers: Offers) ->
         context.audit.emit(core_events.BUNDLE_REFUSED, profile=PROFILE, bundle=bundle, reason=why)
     if offers.refused:
         return _Found(None, REFUSED)
-    if found := _not_compiled(context, options, tree):
-        return found
     record = context.record
     request = requests.TreeRequest(
         options.tree, tree.seen.marker, tree.home.scope, record.user, record.uid, record.gid,

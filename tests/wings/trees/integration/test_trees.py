@@ -354,30 +354,6 @@ def test_a_damaged_copy_is_found(site: Site) -> None:
         assert not squashfs.exists()
 
 
-@pytest.mark.threat(57)
-def test_a_file_that_was_edited_in_place_is_found_by_maintenance(site: Site) -> None:
-    """Jobs read the old one until then; after that the tree itself, and then a copy of it as it is now."""
-    with shared(site, "tree.edited") as (target, source):
-        packages, tree = make_environment(site, source / "env"), target / "env"
-        on = ("--nodelist=n1",)
-        run(site, tree, SHOW, ALICE, *on)
-        edited = packages / "one" / "__init__.py"
-        edited.write_text("mended\n")
-        stale = run(site, tree, SHOW, ALICE, *on)
-        assert (stale.output.splitlines()[0], stale.output.splitlines()[-1]) == ("one", "copy")
-        look = ["stat", "-c", "%s", str(tree / edited.relative_to(source / "env"))]
-        processes.wait_until("the change", lambda: site.cluster.run(look, ALICE).stdout.strip() == "7", 10)
-        assert site.command("maintain", "--node", "n1").returncode == 0
-        site.wait_imports()
-        (found,) = [event for event in site.audit("--event", "tree.compared") if event["tree"] == str(tree)]
-        assert found["examples"] == [["lib/python3.11/site-packages/one/__init__.py", "size"]]
-        assert (found["user"], found["tree"]) == (ALICE, str(tree))
-        fresh = run(site, tree, SHOW, ALICE, *on)
-        assert (fresh.output.splitlines()[1], fresh.output.splitlines()[-1]) == ("mended", "itself")
-        again = run(site, tree, SHOW, ALICE, *on)
-        assert (again.output.splitlines()[0], again.output.splitlines()[-1]) == ("mended", "copy")
-
-
 @pytest.mark.sweep
 @pytest.mark.threat(50)
 def test_a_hostile_tree_stops_no_job(site: Site) -> None:

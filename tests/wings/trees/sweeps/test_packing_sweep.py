@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -17,11 +16,11 @@ import pytest
 from tests.support import judge
 from tests.support.faults import Done, Faults
 from tests.support.sweeping import chosen
-from tests.wings.trees.sites import ALICE, NODE, TreeSite, a_tree_site
+from tests.wings.trees.sites import NODE, TreeSite, a_tree_site
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background
 from warmstart.host import process
-from warmstart.wings.trees import comparison, errands, packing, requests
+from warmstart.wings.trees import packing, requests
 
 WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
 LATER_S = 2 * 86_400.0  # what those left that died stays for a day, at most
@@ -93,41 +92,6 @@ def test_packing_killed_before_every_change(site: TreeSite, whole: bool) -> None
             assert killed(site, pack, later=requests.PACKS.backoff_s * 2).status == 0
         if len(site.bundles()) != 1 or requests.waiting(site.paths):
             found.append(f"{len(site.bundles())} copies, {requests.waiting(site.paths)}")
-        maintained(site)
-        wrong += [f"before call {call} of {calls}, {done.stopped_at}: {text}" for text in found]
-        wrong += [f"{call}, later: {text}" for text in problems(site, settled=True)]
-    assert not wrong, "\n".join(wrong)
-
-
-@WHOLE
-def test_comparing_killed_before_every_change(site: TreeSite, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next run takes the copy out of use."""
-    monkeypatch.setattr(comparison, "_user", lambda *_: ALICE)
-
-    def compare() -> int:
-        return background.main(str(site.base), [errands.COMPARISONS.name, NODE])
-
-    def prepare() -> None:
-        shutil.rmtree(site.base / "store/artifacts", ignore_errors=True)
-        shutil.rmtree(site.paths.bundles, ignore_errors=True)
-        (edited := site.trees / "env/lib/python3.11/site-packages/one/__init__.py").write_text("one\n")
-        assert site.ask(site.trees / "env")
-        site.pack()
-        site.fetch()
-        edited.write_text("another\n")
-
-    prepare()
-    calls = killed(site, compare).calls
-    assert calls > 5
-    wrong = []
-    for call in chosen(range(1, calls + 1), whole=whole):
-        prepare()
-        done = killed(site, compare, call)
-        found = problems(site, settled=False)
-        for stamp in (site.base / "store").rglob("compared"):
-            os.utime(stamp, (1, 1))
-        assert killed(site, compare).status == 0
-        found += [f"{bundle} is still in use" for bundle in site.bundles()]
         maintained(site)
         wrong += [f"before call {call} of {calls}, {done.stopped_at}: {text}" for text in found]
         wrong += [f"{call}, later: {text}" for text in problems(site, settled=True)]

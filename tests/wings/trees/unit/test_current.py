@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -165,31 +164,3 @@ def test_who_may_read_it_is_part_of_what_it_looks_like(tree: Path) -> None:
     before = stamp(tree)
     tree.chmod(0o750)
     assert stamp(tree) != before
-
-
-def make_packages(tree: Path, compiled: int) -> None:
-    """Make an environment of 30 modules, of which so many have bytecode."""
-    for number in range(30):
-        package = tree / "lib" / "python3.11" / "site-packages" / f"package{number % 3}"
-        (package / "__pycache__").mkdir(parents=True, exist_ok=True)
-        (package / f"module{number}.py").write_text("")
-        if number < compiled:
-            (package / "__pycache__" / f"module{number}.cpython-311.pyc").write_bytes(b"")
-
-
-@pytest.mark.parametrize(("compiled", "enough"), [(0, False), (26, False), (27, True), (30, True)])
-def test_an_environment_needs_bytecode(tmp_path: Path, compiled: int, *, enough: bool) -> None:
-    """As pip and conda leave one, but for files that cannot be compiled; what was imported once is not enough."""
-    make_packages(tmp_path, compiled)
-    with (
-        nullcontext() if enough else pytest.raises(current.TreeNotCompiled, match=f"of 30 Python files {30 - compiled}")
-    ):
-        current.check_compiled(str(tmp_path))
-
-
-def test_a_few_modules_need_no_bytecode(tmp_path: Path) -> None:
-    """Nor does a tree without Python."""
-    current.check_compiled(str(tmp_path))
-    (tmp_path / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
-    (tmp_path / "lib" / "python3.11" / "site-packages" / "one.py").write_text("")
-    current.check_compiled(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Trees are packed: what becomes of each, and who is told. tests/wings/trees/root/test_comparison.py compares some."""
+"""Trees are packed: what becomes of each, and who is told."""
 
 from __future__ import annotations
 

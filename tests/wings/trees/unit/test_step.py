@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +33,7 @@ from warmstart.store.bundles import FetchOverBudget
 from warmstart.store.manifest import Draft, File, Producer
 from warmstart.store.meeting import Meeting
 from warmstart.wings.trees import current, place, requests, shown, step
-from warmstart.wings.trees.current import TreeNotCompiled, TreeUnusable
+from warmstart.wings.trees.current import TreeUnusable
 from warmstart.wings.trees.offered import PROFILE
 from warmstart.wings.trees.requests import TreeRequest
 from warmstart.wings.trees.step import Options
@@ -340,19 +338,18 @@ def test_what_is_no_tree_is_not_shown(site: Shown) -> None:
     assert site.sources == []
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_a_tree_without_bytecode_is_left_as_it_is(site: Shown, *, alone: bool) -> None:
-    """Read-only it would never get any: nothing is shown, and nothing is packed."""
-    packages = site.tree / "lib" / "python3.11" / "site-packages"
-    packages.mkdir(parents=True)
-    for number in range(20):
-        (packages / f"module{number}.py").write_text("")
-    with pytest.raises(TreeNotCompiled, match="have no bytecode"):
-        site.run(alone=alone)
-    assert (site.sources, site.started) == ([], [])
-    subprocess.run([sys.executable, "-m", "compileall", "-q", str(packages)], check=True)
-    site.run(alone=alone)
-    assert site.event() == ("itself", "no-copy" if alone else "several-nodes")
+@pytest.mark.threat(57)
+@pytest.mark.parametrize(
+    ("hours", "way", "asked"), [(11, "copy", 0), (13, "copy", 1), (23, "copy", 1), (25, "itself", 1)]
+)
+def test_an_old_copy_is_packed_anew(
+    site: Shown, monkeypatch: pytest.MonkeyPatch, hours: float, way: str, asked: int
+) -> None:
+    """After twelve hours it is shown meanwhile, after a day it is not: no marker shows an edit in place."""
+    site.publish()
+    monkeypatch.setattr(step, "packed_at", lambda _: time.time() - hours * 3600)
+    site.run()
+    assert (site.event()[0], len(site.started)) == (way, asked)
 
 
 ASKED = Request((), (), words={"tree": "/lustre/envs/train/"})
