@@ -262,11 +262,9 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     if names:
         from warmstart.steps import seed
 
-        sampled = is_sampled(policy, job) and not requested.fresh
-        is_cold = requested.fresh or sampled
-        in_step = not is_cold and any(registry.get(name, policy.profiles).on_all for name in names)
+        in_step = not requested.fresh and any(registry.get(name, policy.profiles).on_all for name in names)
         place = meeting if in_step else None
-        seeded = seed.Options(tuple(names), requested.files, requested.fresh, place, sampled, grant.cache)
+        seeded = seed.Options(tuple(names), requested.files, requested.fresh, place, grant.cache)
         steps.append(Step(seed.NAME, partial(seed.run, options=seeded), in_workspace=True))
     return steps + late
 
@@ -287,17 +285,6 @@ def _of_wings(policy: Policy, job: Job, grant: Grant, requested: Request) -> tup
         if word.refuses and word.name in requested.words and word.wing not in used:
             raise NotOffered(sentence=word.refused)
     return early, late
-
-
-def is_sampled(policy: Policy, job: Job) -> bool:
-    """Return whether a run of a job starts cold so that its work is compared (`seed.verify`), the same on all nodes.
-
-    Multiplying by 2^32 divided by the golden ratio spreads ids that follow each other evenly.
-    """
-    if policy.seed.verify is None:
-        return False
-    place = (job.view_id + 10_007 * job.restarts) * 2_654_435_769 % (1 << 32)
-    return place * 100 < policy.seed.verify << 32
 
 
 def meeting_of(job: Job, grant: Grant) -> Meeting | None:

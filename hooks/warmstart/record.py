@@ -187,7 +187,6 @@ class Record(NamedTuple):
     facts: dict[str, str] = {}  # noqa: RUF012 - from which the namespaces were computed
     seeded: dict[str, Seeded] = {}  # noqa: RUF012 - by profile
     fresh: bool = False  # the job asked to start cold: what it builds takes the place of what is published
-    sampled: bool = False  # the job started cold on purpose: what it builds is compared with what is published
     publish_scope: str = ""  # the scope's directory name in the store; "" = nothing is harvested
     read_scopes: list[str] = []  # noqa: RUF012
     cache: str = ""  # the path at which the job sees its cache; "" if it has none
@@ -263,7 +262,6 @@ if TYPE_CHECKING:
         facts: dict[str, str]
         seeded: dict[str, Seeded]
         fresh: bool
-        sampled: bool
         live: bool
         began: float
         suspicions: dict[str, str]

@@ -239,19 +239,6 @@ def test_nobody_waits_for_a_head_node_that_does_not_look(tmp_path: Path) -> None
     assert agreed(policy._replace(rules=(a_rule(together=False), policy.rules[1]._replace(together=True))), job) is None
 
 
-def test_a_share_of_jobs_is_sampled_as_a_whole() -> None:
-    """Evenly over ids that follow each other, and by the id that all nodes and components know; a new run anew."""
-    policy = defaults()
-    jobs = [a_job(id=number) for number in range(1, 10_001)]
-    assert not any(plan.is_sampled(policy, job) for job in jobs)
-    policy = policy._replace(seed=policy.seed._replace(verify=1))
-    chosen = [job for job in jobs if plan.is_sampled(policy, job)]
-    assert 95 <= len(chosen) <= 105
-    for job in chosen:
-        assert plan.is_sampled(policy, job._replace(node="n9", user="b"))
-    assert not all(plan.is_sampled(policy, job._replace(restarts=1)) for job in chosen)
-
-
 def test_a_step_for_a_word_is_planned_where_a_job_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other job loads the wing."""
     loaded: list[str] = []

@@ -73,9 +73,7 @@ _DEGREES = {
 # The step of failures whose events name none.
 _STEPS = {events.IMAGE_IMPORT_FAILED: "import", events.IMAGE_UNPACK_FAILED: "unpack"}
 KILLED = "killed"  # why a hook crashed, if it was no bug
-COMPARISONS = ("equal", "different", "incomparable")  # what entries that a job built again may be
 ON_SUSPICION = "on-suspicion"  # … because of how another job ended, which is named after it
-SAMPLED = "sampled"  # a profile that began cold on purpose (`steps.seed`), which counts as neither warm nor cold
 OBSERVED = "it is only observed (mode: observe)"
 _WITHOUT_RUN = ("", "", "", 0)
 # Fields that lines have under another name.
@@ -214,7 +212,6 @@ class Run:
     harvests: list[Harvest] = field(default_factory=list)
     handed_in: dict[str, int] = field(default_factory=dict)  # profile → entries, to be published with other nodes'
     rejected: dict[str, dict[str, int]] = field(default_factory=dict)  # profile → reason → entries
-    compared: Counter[tuple[str, str]] = field(default_factory=Counter)  # profile and result → entries
     published: Counter[str] = field(default_factory=Counter)  # profile → bytes of bundles
     made: list[Made] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -363,11 +360,6 @@ def _add_rejected(run: Run, line: Line) -> None:
         reasons[reason] = reasons.get(reason, 0) + count
 
 
-def _add_compared(run: Run, line: Line) -> None:
-    for result in COMPARISONS:
-        run.compared[values.text(line, "profile"), result] += values.count(line, result)
-
-
 def _add_published(run: Run, line: Line) -> None:
     profile, size = values.text(line, "profile"), values.count(line, "size")
     run.published[profile] += size
@@ -388,7 +380,6 @@ _ADD: dict[events.Event, Callable[[Run, Line], None]] = {
     events.CACHE_AGREED: _add_agreed,
     events.IMAGE_UNPACKED: _add_unpacked,
     events.CACHE_HARVESTED: _add_harvest,
-    events.CACHE_COMPARED: _add_compared,
     events.BUNDLE_HANDED_IN: _add_handed_in,
     events.ENTRY_REJECTED: _add_rejected,
     events.BUNDLE_PUBLISHED: _add_published,

@@ -72,8 +72,8 @@ class Taken(NamedTuple):
 
 def why_not(policy: Policy, record: Record) -> str:
     """Return why a job is harvested at its end alone, "" if it is harvested while it runs, too."""
-    if record.fresh or record.sampled:
-        return "it began cold on purpose"
+    if record.fresh:
+        return "it asked to start fresh"
     if policy.harvest.only_successful:
         return "harvest.only_successful"
     return "" if record.publish_scope else "nodes publish nothing of it"

@@ -110,7 +110,6 @@ class Seed(NamedTuple):
     fetch_budget: int  # seconds
     max_fetch: int  # bytes
     keep: int  # bytes
-    verify: int | None = None  # percent of jobs that start cold, and whose work is compared; None: of none
     suspect: int | None = None  # seconds: a job that dies within them casts suspicion on its cache; None: none does
     set_aside: int = 0  # seconds
 

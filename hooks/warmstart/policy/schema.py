@@ -360,10 +360,6 @@ class Seed(Section):
     keep: Size = key(
         "20GiB", "Copies of bundles that `warmstart maintain` leaves on a node. Least recently used copies go first."
     )
-    verify: Percent | None = key(
-        None,
-        "Share of jobs that start cold on purpose, for [a sample built again](profiles.md#a-sample-built-again).",
-    )
     suspect: Duration | None = key(
         "5m",
         "A job that began warm and ends badly within this time casts [suspicion](profiles.md#wrong-hits) on its cache.",

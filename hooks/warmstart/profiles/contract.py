@@ -22,16 +22,12 @@ Keeps = Literal["changed", "larger"]
 # What a job did with a profile's cache (`use` of `cache.harvested`; docs/reference/profiles.md, Seen hits).
 BUILT = "built"  # it made entries
 HIT = "hit"  # it was seeded, made none, and left a trace of its use
-UNKNOWN = "unknown"  # it was seeded and left no trace, of a tool that leaves none; or began cold on purpose
+UNKNOWN = "unknown"  # it was seeded and left no trace, of a tool that leaves none
 UNTOUCHED = "untouched"  # not used, as far as can be seen
 AROUND = "around"  # it left nothing to see, and says that a variable of the profile had another value than ours
 SUSPECTED = "suspected"  # it began cold because of how another job ended, which says nothing of how it used the cache
 USES = (HIT, BUILT, UNKNOWN, UNTOUCHED, AROUND, SUSPECTED)
 UNUSED = frozenset({UNTOUCHED, AROUND})  # of such a cache it does not matter whether it was cold
-
-
-def _never(_: str) -> bool:
-    return False
 
 
 class Profile(NamedTuple):
@@ -79,9 +75,6 @@ class Profile(NamedTuple):
     `user_scope`: the tool's own key tells too little apart for entries of several users: they are seeded and published
     in the user's own scope alone. A job that publishes into a shared one is left without the profile.
 
-    `repeats` tells by its path which file the tool makes with the same bytes whenever it makes it for the same
-    namespace, as measured: what a job has built again is compared by these (`harvest.sample`).
-
     `wrong_hits`: what shows that the tool leaves out of its key what its entries depend on, so that a hit can end a job
     (docs/adr/0060): issues, as REPOSITORY#NUMBER. "": none is known.
 
@@ -111,7 +104,6 @@ class Profile(NamedTuple):
     user_scope: bool = False
     wrong_hits: str = ""
     experimental: bool = False
-    repeats: Callable[[str], bool] = _never
     revision: int = 1
 
     @property

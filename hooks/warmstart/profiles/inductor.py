@@ -83,11 +83,6 @@ def _require_results(files: EntryFiles) -> None:
         raise EntryInvalid("incomplete")
 
 
-def repeats(path: str) -> bool:
-    """Return whether a file is the same whenever it is made: generated sources."""
-    return path.endswith((".py", ".cpp"))
-
-
 def looked_up(path: str) -> str:
     """Return the generated code whose lock this is, as an entry; "" for another file.
 
@@ -116,7 +111,6 @@ PROFILE = Profile(
     # The stem of generated code, the key directory of a graph, or the path of a single file.
     entry_of=named_by(_CODE, _GRAPH, _ALONE, rf"({_HELION}[0-9a-f]{{64}}\.best_config)"),
     validate=validate,
-    repeats=repeats,
     leaves_trace=True,  # a lock for each code that it looks up
     looked_up=looked_up,
     refers_to=("inductor", "triton"),  # a graph its code, an autograd entry its graphs, code its kernels

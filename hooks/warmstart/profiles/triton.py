@@ -162,11 +162,6 @@ def _keys(digest: object) -> set[str]:
     return {digest, *(text.decode().rstrip("=") for text in letters)}
 
 
-def repeats(path: str) -> bool:
-    """Return whether a file is the same whenever it is made: those of a kernel."""
-    return not posixpath.basename(path).startswith(_GROUP) and not path.endswith((".so", ".autotune.json"))
-
-
 PROFILE = Profile(
     name="triton",
     variables={"TRITON_CACHE_DIR": "{dir}"},
@@ -175,6 +170,5 @@ PROFILE = Profile(
     facts=("image", "gpu", "machine"),
     entry_of=named_by(_FILE),  # the key directory
     validate=validate,
-    repeats=repeats,
     in_step=True,
 )

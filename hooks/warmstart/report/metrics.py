@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from warmstart.audit import events, told
-from warmstart.audit.runs import EPILOG, FAILED, IMPORTED, OF_WINGS, PROLOG, REFUSED, SAMPLED, SUSPICIONS, Run, kind_of
+from warmstart.audit.runs import EPILOG, FAILED, IMPORTED, OF_WINGS, PROLOG, REFUSED, SUSPICIONS, Run, kind_of
 from warmstart.audit.told import Metric
 from warmstart.profiles import contract
 
@@ -59,11 +59,6 @@ JOBS_MADE_COLD = Metric(
 )
 SEEDED = Metric("warmstart_entries_seeded", "Entries that jobs were seeded with.", ("profile",))
 FETCHED_BYTES = Metric("warmstart_bundle_fetched_bytes", "Bytes of bundles that nodes fetched from the store.")
-COMPARED = Metric(
-    "warmstart_entries_compared",
-    "Entries that jobs built again, by what is published under their names: equal, different or incomparable.",
-    ("profile", "result"),
-)
 SUSPICIONS_TOLD = Metric("warmstart_suspicions", "What early deaths after warm starts came to.", ("event",))
 HARVESTED = Metric("warmstart_entries_harvested", "Entries that were published.", ("profile",))
 REJECTED = Metric("warmstart_entries_rejected", "Entries that were not taken.", ("reason",))
@@ -205,7 +200,7 @@ class Counters:
 
     def _add_starts(self, run: Run) -> None:
         began = [Start(profile, "") for profile in run.warm]
-        began += [Start(profile, kind_of(reason)) for profile, reason in run.cold.items() if reason != SAMPLED]
+        began += [Start(profile, kind_of(reason)) for profile, reason in run.cold.items()]
         job = (run.cluster, run.node, run.job)
         if starts := [*self._running.pop(job, []), *began]:
             self._running[job] = self._settled(starts, run)
@@ -239,8 +234,6 @@ class Counters:
         for seeding in run.seedings.values():
             self.add(SEEDED, seeding.profile, value=seeding.entries)
             self.add(FETCHED_BYTES, value=seeding.fetched)
-        for (profile, result), entries in run.compared.items():
-            self.add(COMPARED, profile, result, value=entries)
         for harvest in run.harvests:
             self.add(HARVESTED, harvest.profile, value=harvest.entries)
             if harvest.use in contract.USES:

@@ -14,7 +14,6 @@ from warmstart.audit.runs import (
     PROLOG,
     REFUSED,
     REMARKS,
-    SAMPLED,
     Harvest,
     ImageUse,
     Remark,
@@ -38,14 +37,13 @@ NO_ENTRY = "no file of an entry"
 _COLD = {
     NO_ENTRIES: "cold: nothing is published for its facts in the scopes that this job reads",
     "asked-fresh": "cold: the job asked to start fresh",
-    SAMPLED: "cold: on purpose, what it builds is compared with what is published (seed.verify)",
     REFUSED_BUNDLES: "cold: what is published is not used",
     "bundles-left-out": "cold: what is published is more than a prolog may fetch",
     "fetch-goes-on": "cold: what is published had not come to the node yet; it is fetched in the background",
     "nothing-proposed": "cold: the job's first node has nothing for it",
     "nodes-differ": "cold: the job's nodes differ in what its entries depend on",
     "no-vote": "cold: a node of the job was not ready in time",
-    ON_SUSPICION: "cold: a job died early of what this one would be seeded with, or a sample differed",
+    ON_SUSPICION: "cold: a job died early of what this one would be seeded with",
     "head-silent": "cold: the job's first node was not heard of in time",
 }
 _ADVICE = {

@@ -34,7 +34,6 @@ from warmstart.audit.runs import (
     ON_SUSPICION,
     PROLOG,
     REFUSED,
-    SAMPLED,
     SUSPICIONS,
     Harvest,
     ImageUse,
@@ -52,7 +51,7 @@ MOST_DISTINCT = 1 << 16  # users and nodes that are told apart
 MOST_PERIODS = 4000  # days: ten years
 DAY = 86400.0  # seconds
 # In `cold`: nothing was there, or nothing was wanted.
-_NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh", SAMPLED})
+_NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh"})
 _HOOKS = frozenset({PROLOG, EPILOG, "job-container", *wing.programs()})
 _Job = tuple[str, str, int]  # cluster, node, id
 _FOUND = frozenset({"reused", "stale"})
@@ -391,11 +390,10 @@ class _Adding:
 
     def _add_cold(self, run: Run) -> None:
         for profile, reason in run.cold.items():
-            if reason != SAMPLED:
-                job = (run.cluster, run.node, run.job)
-                self._open_cold.setdefault(job, []).append((profile, run.user, kind_of(reason)))
-                if len(self._open_cold) > MOST_DISTINCT:
-                    self._count_cold(self._open_cold.pop(next(iter(self._open_cold))), contract.UNKNOWN)
+            job = (run.cluster, run.node, run.job)
+            self._open_cold.setdefault(job, []).append((profile, run.user, kind_of(reason)))
+            if len(self._open_cold) > MOST_DISTINCT:
+                self._count_cold(self._open_cold.pop(next(iter(self._open_cold))), contract.UNKNOWN)
             if reason not in _NO_ENTRY:
                 told = kind_of(reason) if kind_of(reason) == ON_SUSPICION else reason  # each names a job
                 self._cold.add(f"{profile}: {told}")

@@ -21,7 +21,7 @@ import time
 
 from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
-from warmstart.harvest import sample, spool
+from warmstart.harvest import spool
 from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_overlay, place_of
 from warmstart.harvest.pack import pack
 from warmstart.harvest.scan import MOST_EXAMPLES, OUT_OF_TIME
@@ -78,7 +78,6 @@ _LAST = "last"  # a stage and an item of the spool: that this node hands in noth
 BUSY_SECONDS = 5.0  # wait for a process that still writes to the cache
 CLEANING_SECONDS = 10.0
 CONTROLLER_SECONDS = 5.0  # for slurmctld to say how the job ended
-COMPARING_SECONDS = 10.0  # for the manifests of what a sampled job would have been offered
 STORE_SECONDS = 5.0  # for the store to list its entries; without the list, everything that was not seeded is new
 
 
@@ -454,8 +453,6 @@ class _ProfileHarvest:
                 collected = collected._replace(entries={}, changed=[], truncated="")
             is_whole = not (collected.unsettled or collected.truncated)
             valid, last = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
-            if self._context.record.sampled:
-                valid = self._compared(entries_fd, valid)
             changed = {*collected.changed}
             judged = place_of(last, changed) if last else collected.reached or self._limits.after
             retired = self._retired(collected)
@@ -550,7 +547,7 @@ class _ProfileHarvest:
                     overlay,
                     owner=owner,
                     entry_of=entry_of,
-                    skip=() if record.sampled else self._skip,
+                    skip=self._skip,
                     seeded=self._seeded,
                     stage=stage,
                     limits=limits,
@@ -561,7 +558,7 @@ class _ProfileHarvest:
                     f"cache/{profile.name}",
                     owner=owner,
                     entry_of=entry_of,
-                    skip=() if record.sampled else self._skip,
+                    skip=self._skip,
                     # An overlay that is not mounted any more shows nothing: not what the job removed.
                     seeded=NOTHING_SEEDED if was_shown(base, profile.name) else self._seeded,
                     stage=stage,
@@ -636,35 +633,6 @@ class _ProfileHarvest:
         where = self._namespace
         self._context.audit.emit(event, profile=where.profile, namespace=where.name, scope=where.scope, **fields)
 
-    def _compared(self, entries_fd: int, built: Entries) -> Entries:
-        """Compare what the job built, and say what came of it; return what is new. Removes the rest from the stage."""
-        published = [*self._published()]
-        result = sample.compare(self._profile, built, published)
-        if result.different and self._context.record.head and self._context.policy.seed.suspect is not None:
-            self._suspect([(one.scope, one.bundle, len(one.entries)) for one in published], None)
-        self._context.audit.emit(
-            events.CACHE_COMPARED,
-            profile=self._profile.name,
-            namespace=self._namespace.name,
-            **{**result._asdict(), "differences": [difference._asdict() for difference in result.differences]},
-        )
-        known = {entry for entry in built if entry in self._skip}
-        for entry in known:
-            Stage(entries_fd).discard(list(built[entry]))
-        return {entry: files for entry, files in built.items() if entry not in known}
-
-    def _published(self) -> Iterator[sample.Published]:
-        """Yield what the job would have been offered; less of it where the store fails."""
-        store, record, profile = self._context.store, self._context.record, self._profile.name
-        deadline = self._limits.deadline.within(COMPARING_SECONDS)
-        with suppress(StoreError, WorkerSilent):
-            for offer in store.offers(record.read_scopes, profile, self._namespace.name, deadline).offers:
-                where = self._namespace._replace(scope=offer.scope)
-                entries = store.manifest(where, offer.bundle, deadline).entries
-                yield sample.Published(
-                    offer.scope, offer.bundle, {entry: entries.get(entry, {}) for entry in offer.entries}
-                )
-
     def _use(self, collected: Collected) -> str:
         """Return what became of the cache: one of `contract.USES`."""
         is_suspected = self._profile.name in self._context.record.suspicions
@@ -677,8 +645,6 @@ class _ProfileHarvest:
 
     def _seen(self, collected: Collected) -> str:
         """Return what can be seen of it."""
-        if self._context.record.sampled:  # it had no choice
-            return contract.UNKNOWN
         if collected.entries or collected.rejected or self._skip.was_asked or self._taken:
             return contract.BUILT
         if not self._seeded_number:

@@ -41,7 +41,6 @@ NAME = "seed"
 # Why a profile is cold, if no error is the reason; docs/reference/audit.md explains them.
 NOTHING_PUBLISHED = "nothing-published"
 ASKED_FRESH = "asked-fresh"
-SAMPLED = "sampled"  # on purpose: what the job builds is compared with what is published (`harvest.sample`)
 BUNDLES_REFUSED = "bundles-refused"
 BUNDLES_LEFT_OUT = "bundles-left-out"
 NOTHING_PROPOSED = "nothing-proposed"  # by the job's head node
@@ -79,7 +78,6 @@ class Options(NamedTuple):
     declared: str = ""  # the name of the job's declared files
     fresh: bool = False  # the job asked to start cold
     meeting: Meeting | None = None  # where the job's nodes agree on what they show it; None: each decides for itself
-    sampled: bool = False  # it starts cold on purpose
     cache: str = ""  # the grant's: a name that parts its caches from others
     attach: Callable[[list[str]], None] | None = None  # shows the overlays where else they must be seen; `OSError`
 
@@ -145,8 +143,8 @@ def run(context: Context, options: Options) -> Outcome:
         facts = _facts(context, options)
         profiles = _profiles(context, options)
         seeding.seeded = {profile.name: Seeded(host_facts.namespace(profile, facts)) for profile in profiles}
-        if options.fresh or options.sampled:
-            seeding.cold = dict.fromkeys(seeding.seeded, ASKED_FRESH if options.fresh else SAMPLED)
+        if options.fresh:
+            seeding.cold = dict.fromkeys(seeding.seeded, ASKED_FRESH)
         else:
             seeding.plan(profiles, facts)
             seeding.fetch()
@@ -167,13 +165,11 @@ def run(context: Context, options: Options) -> Outcome:
     record: RecordChange = {"facts": facts, "seeded": seeding.seeded, "fresh": options.fresh, "began": time.time()}
     if seeding.suspicions:
         record["suspicions"] = {name: one.id for name, one in seeding.suspicions.items()}
-    if options.sampled:
-        record["sampled"] = True
     topics: tuple[str, ...] = (options.meeting.path,) if options.meeting and context.record.head else ()
     if context.policy.harvest.while_running is not None and not context.record.key:
         from warmstart.harvest import live
 
-        run = context.record._replace(fresh=options.fresh, sampled=options.sampled)
+        run = context.record._replace(fresh=options.fresh)
         detail |= live.watch(context.policy, context.paths, run)
         record["live"] = "look" in detail
         topics += (live.meeting(run).path,) if record["live"] and run.nodelist and run.head else ()

@@ -79,7 +79,7 @@ class Suspicion(NamedTuple):
 
     id: str  # the run that it was
     job: int
-    after: float | None  # seconds that the job had lived; None: what a sampled job built is something else
+    after: float | None  # seconds that the job had lived
     began: float  # when its caches were shown, in seconds since the epoch
     at: float  # since when jobs begin cold for it
     seeded: str  # a hash of what the job was seeded with

@@ -65,7 +65,7 @@ class Runs:
         policy = self.site.policy
         policy = policy._replace(harvest=policy.harvest._replace(while_running=first_s))
         if "look" not in live.watch(policy, paths, record):  # it was left while the policy had another rule
-            live.watch(policy, paths, record._replace(fresh=False, sampled=False, publish_scope="site"))
+            live.watch(policy, paths, record._replace(fresh=False, publish_scope="site"))
         return record
 
     def program(self) -> list[int]:
@@ -156,7 +156,7 @@ def test_a_clock_that_was_set_back_delays_none_for_ever(runs: Runs) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"boot_id": "another"}, {"fresh": True}, {"sampled": True}, {"publish_scope": ""}],
+    [{"boot_id": "another"}, {"fresh": True}, {"publish_scope": ""}],
 )
 def test_what_is_harvested_at_its_end_alone_waits_for_it(runs: Runs, changes: dict[str, object]) -> None:
     """Such an errand is dropped, also that of a run of an earlier boot."""

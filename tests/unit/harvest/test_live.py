@@ -32,7 +32,6 @@ def test_which_jobs_wait_for_the_end(tmp_path: Path) -> None:
     choosy = policy._replace(harvest=policy.harvest._replace(only_successful=True))
     told = [
         live.why_not(policy, record._replace(fresh=True)),
-        live.why_not(policy, record._replace(sampled=True)),
         live.why_not(choosy, record),
         live.why_not(policy, record._replace(publish_scope="")),
     ]

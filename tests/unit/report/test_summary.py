@@ -186,7 +186,6 @@ def test_why_it_was_cold() -> None:
         "triton": "bundles-left-out",
         "jax": "asked-fresh",
         "vllm": "nothing-proposed",
-        "sglang": "sampled",
     }
     found = summarize([prolog(cold=cold), prolog(user="bob", cold={"numba": "nodes-differ: cpu"})])
     assert found.cold_anyway == (Counted("numba: nodes-differ: cpu", 1), Counted("triton: bundles-left-out", 1))

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.support.bundles import draft
-from tests.support.cache_files import numba_files, triton_kernel
+from tests.support.cache_files import numba_files
 from tests.support.numba_entries import numba_entry
 from tests.support.runs import a_context, events
 from tests.support.worker_calls import answer_here
@@ -785,46 +785,6 @@ def test_what_an_overlay_tells_of_its_use(  # noqa: PLR0917 - a row
     job.seeded(**{profile: Seeded("ns", [given])})
     assert job.harvest().state == "unchanged"
     assert [event["use"] for event in events(job.context, "cache.harvested")] == [use]
-
-
-@pytest.mark.threat(53)
-def test_a_sample_tells_a_planted_entry_and_withdraws_nothing(job: Job) -> None:
-    """The job began cold on purpose. What differs is told with both hashes, what is new is published, no more."""
-    built = dict(sorted(triton_kernel("3.9").items(), key=lambda item: "__grp__" in item[0]))  # the group comes last
-    (key,) = {name.partition("/")[0] for name in built}
-    cubin = f"{key}/add_kernel.cubin"
-    code = 0x1090  # in .text.add_kernel (readelf -S)
-    planted = {**built, cubin: built[cubin][:code] + b"!!" + built[cubin][code + 2 :]}
-    job.seeded(triton=Seeded("ns", []))
-    job.write("triton", planted)
-    assert job.harvest().detail == {"entries": 1}
-    before = job.offered("triton")
-    job.write("triton", built)
-    record = job.context.record._replace(sampled=True, read_scopes=[SCOPE])
-    job.context = job.context._replace(record=record)
-    assert job.harvest().state == "unchanged"
-    (told,) = events(job.context, "cache.compared")
-    assert events(job.context, "cache.harvested")[-1]["use"] == "unknown"
-    assert (told["profile"], told["equal"], told["different"], told["incomparable"]) == ("triton", 0, 1, 0)
-    (difference,) = told["differences"]
-    assert (difference["entry"], difference["file"], difference["scope"]) == (key, cubin, SCOPE)
-    assert difference["built"] != difference["published"]
-    assert job.offered("triton") == before
-    (event,) = events(job.context, "bundle.published")
-    assert difference["bundle"] == event["bundle"]
-    (suspected,) = events(job.context, "cache.suspected")  # for this user alone
-    assert (suspected["opened"], suspected["after_s"]) == (True, None)
-
-
-def test_a_sample_publishes_what_is_new(job: Job) -> None:
-    """Where nothing is published, or nothing can be compared, it is a cold job like any other."""
-    job.seeded(numba=Seeded("ns", []))
-    job.context = job.context._replace(record=job.context.record._replace(sampled=True, read_scopes=[SCOPE]))
-    job.write("numba", numba_files())
-    assert job.harvest().detail == {"entries": 1}
-    assert job.harvest().state == "unchanged"
-    first, second = events(job.context, "cache.compared")
-    assert [first["incomparable"], second["incomparable"]] == [0, 1]
 
 
 TOY = DefinedProfile("toy", {"TOY": "{dir}"}, "relocatable", ["image"], ["*"], [], [], {}, 1 << 20, wrong_hits="#1")

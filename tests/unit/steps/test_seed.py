@@ -329,14 +329,6 @@ def test_what_each_entry_is_from_is_recorded(node: Node) -> None:
     assert [found.bundles for found in seeded(cold).values()] == [[], []]
 
 
-def test_a_sampled_job_begins_cold_and_says_that_it_is_on_purpose(node: Node) -> None:
-    """It knows no bundle, so its harvest retires nothing."""
-    node.publish(ENTRIES)
-    cold = node.run(Options(("numba",), sampled=True))
-    assert (cold.record["sampled"], cold.detail["cold"]) == (True, {"numba": "sampled"})
-    assert seeded(cold)["numba"].bundles == []
-
-
 def test_a_failed_extraction_leaves_an_empty_directory(node: Node) -> None:
     """The profile's variable names it, and not every tool makes it. Its mode lets nobody else in."""
     node.publish(ENTRIES)

@@ -164,7 +164,7 @@ def _claim(context: Context, image: StepImage, meeting: Meeting | None, deadline
 def _is_in_step(context: Context) -> bool:
     """Return whether the nodes have to show the same."""
     run, defined = context.record, context.policy.profiles
-    return not (run.fresh or run.sampled) and any(registry.get(name, defined).on_all for name in run.seeded)
+    return not run.fresh and any(registry.get(name, defined).on_all for name in run.seeded)
 
 
 @contextmanager
@@ -246,7 +246,6 @@ def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[in
         run.facts.get("declared", ""),
         run.fresh,
         meeting,
-        sampled=run.sampled,
         cache=run.facts.get("cache", ""),
         attach=lambda profiles: _attach(context, profiles, namespaces),
     )
