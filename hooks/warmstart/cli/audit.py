@@ -18,7 +18,7 @@ import click
 
 from warmstart.audit.line import ORDER, Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
-from warmstart.cli.output import Column, Listing, brief_time, duration, fail, table_options, text, warn
+from warmstart.cli.output import Column, brief_time, duration, fail, json_option, show_json, show_rows, text, warn
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
@@ -33,15 +33,6 @@ COLUMNS = (
     Column("job_id"),
     Column("event"),
     Column("detail", cut=True),
-    Column("user", listed=False),
-    Column("uid", listed=False),
-    Column("hook", listed=False),
-    Column("step", listed=False),
-    Column("outcome", listed=False),
-    Column("duration_ms", listed=False),
-    Column("run_id", listed=False),
-    Column("cluster", listed=False),
-    Column("error", listed=False),
 )
 
 
@@ -84,7 +75,7 @@ def moment(_context: click.Context, _param: click.Parameter, value: str | None) 
     is_flag=True,
     help="Show the last events (-n, default 10), then new ones, each whole on a line; ends by ^C.",
 )
-@table_options(COLUMNS, others=True)
+@json_option
 @click.pass_obj
 def audit(
     installation: Installation,
@@ -93,7 +84,7 @@ def audit(
     sources: tuple[str, ...],
     last: int | None,
     follow: bool,
-    listing: Listing,
+    as_json: bool,
     **only: int | str | None,
 ) -> None:
     """Show the audit events that match all options.
@@ -103,13 +94,11 @@ def audit(
 
     Exit status: 0 events were found; 1 no event matches; 2 wrong usage, or a log cannot be read.
     """
-    if follow and not listing.as_json and (listing.fields or listing.sort):
-        raise click.UsageError("-f shows events whole, as they come: leave -o and --sort out, or add --json")
     where = LineFilter(**only)  # type: ignore[arg-type]  # click has checked the types
     log = opened_log(installation, sources)
     try:
         with reading(sources):
-            any_event = _show(log, where, listing, last, follow=follow)
+            any_event = _show(log, where, last, follow=follow, as_json=as_json)
     except KeyboardInterrupt:
         return
     if log.broken:
@@ -150,25 +139,27 @@ def reading(sources: Sequence[str]) -> Iterator[None]:
         fail(error, NOT_READABLE)
 
 
-def _show(log: AuditLog, where: LineFilter, listing: Listing, last: int | None, *, follow: bool) -> bool:
+def _show(log: AuditLog, where: LineFilter, last: int | None, *, follow: bool, as_json: bool) -> bool:
     """Print the events and return whether there were any."""
+    events = _last(log.lines(where), last or TAIL) if last or follow else log.lines(where)
     if follow:
-        lines = chain(_last(log.lines(where), last or TAIL), log.follow(where))
-        if listing.as_json:
-            return listing.stream(lines)
+        events = chain(events, log.follow(where))
+    any_event = False
+    if as_json:
+        for line in events:
+            show_json(line)
+            any_event = True
+        return any_event
+    if follow:
         from warmstart.audit.rendering import console
 
         show = console(text, colors=sys.stdout.isatty())
-        for line in lines:
+        for line in events:
             click.echo(show(line))
         return True
-    events = _last(log.lines(where), last) if last else log.lines(where)
-    if listing.as_json and not listing.sort:
-        return listing.stream(events)
-    rows = sorted(events, key=lambda line: str(line.get("ts")))
-    if listing.as_json:
-        return listing.stream(listing.sorted(rows))
-    listing.show({**line, "detail": _detail(line)} for line in rows)
+    rows = [{**line, "detail": _detail(line)} for line in sorted(events, key=lambda line: str(line.get("ts")))]
+    if rows:
+        show_rows(COLUMNS, rows, as_json=False)
     return bool(rows)
 
 

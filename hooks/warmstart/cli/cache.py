@@ -20,7 +20,6 @@ from warmstart.cli import LazyGroup
 from warmstart.cli.output import (
     UNUSABLE,
     Column,
-    Listing,
     answer,
     fail,
     json_option,
@@ -28,9 +27,9 @@ from warmstart.cli.output import (
     say,
     show_fields,
     show_json,
+    show_rows,
     show_table,
     size,
-    table_options,
     warn,
 )
 from warmstart.cli.own import OwnLog, of_lines
@@ -59,7 +58,6 @@ BLOCKS = (
     Column("by"),
     Column("at", rfc3339),
     Column("reason"),
-    Column("before", listed=False),
 )
 REINDEXED = (Column("scope"), Column("profile"), Column("namespace"), Column("bundles"), Column("refused"))
 SHORTEST = 6  # characters of a bundle's id or of its hash
@@ -72,11 +70,6 @@ COLUMNS = (
     Column("user"),
     Column("namespace"),
     Column("image"),
-    Column("bundle", listed=False),
-    Column("used", rfc3339, listed=False),
-    Column("scope", listed=False),
-    Column("sha256", listed=False),
-    Column("stored", size, listed=False),
 )
 _FILTERS = (
     click.option("--scope", help="Only bundles of this scope: user-UID-NAME, account-NAME, site."),
@@ -155,10 +148,10 @@ def cache() -> None:
 @filter_options
 @click.option("--user", help="Only bundles that jobs of this user made, by name.")
 @click.option("--blocked", is_flag=True, help="List what `block` has withdrawn instead, with reason, author and time.")
-@table_options((*COLUMNS, *(column for column in BLOCKS if column.name not in {known.name for known in COLUMNS})))
+@json_option
 @click.pass_obj
 def list_bundles(
-    installation: Installation, /, user: str | None, blocked: bool, listing: Listing, **options: str | None
+    installation: Installation, /, user: str | None, blocked: bool, as_json: bool, **options: str | None
 ) -> None:
     """List bundles, the most recently used last. `id` is enough of a bundle's hash to name it by.
 
@@ -169,7 +162,7 @@ def list_bundles(
     """
     only = NamespaceFilter(**options)
     if not is_root() and not blocked:
-        _show_own(installation, only, user, listing)
+        _show_own(installation, only, user, as_json=as_json)
         return
     failures: list[WarmstartError] = []  # of namespaces that could not be read
     with store_reading(installation) as store:
@@ -183,9 +176,9 @@ def list_bundles(
             ]
             images = _images(installation, store, chosen)
     if blocked:
-        listing.of(BLOCKS).show([block._asdict() for block in blocks])
+        show_rows(BLOCKS, [block._asdict() for block in blocks], as_json=as_json)
     else:
-        _show_bundles(listing, chosen, lambda bundle: {"image": images[_group(bundle)]})
+        _show_bundles(chosen, lambda bundle: {"image": images[_group(bundle)]}, as_json=as_json)
     for failure in failures:
         warn(str(failure))
     if failures:
@@ -194,21 +187,21 @@ def list_bundles(
         raise click.exceptions.Exit(NO)
 
 
-def _show_own(installation: Installation, only: NamespaceFilter, user: str | None, listing: Listing) -> None:
+def _show_own(installation: Installation, only: NamespaceFilter, user: str | None, *, as_json: bool) -> None:
     """List what the caller's own jobs say of bundles. Of those that no report tells the size of it is unknown."""
     known = of_lines(OwnLog(installation).lines(LineFilter()))
     chosen = [bundle for bundle in known if only.matches(bundle) and user in (None, bundle.user)]
-    _show_bundles(listing, chosen, lambda bundle: {"size": bundle.size or None})
+    _show_bundles(chosen, lambda bundle: {"size": bundle.size or None}, as_json=as_json)
     if not chosen:
         raise click.exceptions.Exit(NO)
 
 
 def _show_bundles(
-    listing: Listing, bundles: Iterable[Bundle], further: Callable[[Bundle], Mapping[str, object]]
+    bundles: Iterable[Bundle], further: Callable[[Bundle], Mapping[str, object]], *, as_json: bool
 ) -> None:
-    """Print bundles, the most recently used last. Namespaces are cut as ids are, unless the user names fields."""
-    cut = None if listing.as_json or listing.fields else SHORT
-    listing.of(COLUMNS).show(
+    """Print bundles, the most recently used last. A table has namespaces cut as ids are."""
+    cut = None if as_json else SHORT
+    rows = [
         {
             **bundle._asdict(),
             "id": bundle.bundle.partition("-")[2][:SHORT],
@@ -216,7 +209,8 @@ def _show_bundles(
             **further(bundle),
         }
         for bundle in sorted(bundles, key=lambda bundle: bundle.used)
-    )
+    ]
+    show_rows(COLUMNS, rows, as_json=as_json)
 
 
 def _group(bundle: Bundle) -> tuple[str, str]:
@@ -345,9 +339,9 @@ def compact(installation: Installation, /, as_json: bool, **options: str | None)
 
 @cache.command()
 @filter_options
-@table_options(REINDEXED)
+@json_option
 @click.pass_obj
-def reindex(installation: Installation, /, listing: Listing, **options: str | None) -> None:
+def reindex(installation: Installation, /, as_json: bool, **options: str | None) -> None:
     """Rebuild the indexes from the bundles' manifests alone.
 
     An index stays as it is where a manifest cannot be read or is damaged: what it took the place of would come back.
@@ -360,7 +354,8 @@ def reindex(installation: Installation, /, listing: Listing, **options: str | No
         for where in filter(only.matches, work.namespaces()):
             with work.isolated():
                 made.append((where, session.store.run_in(session.store_deadline(), bundles.reindex, where)))
-    listing.show({**where._asdict(), "namespace": where.name, **answer._asdict()} for where, answer in made)
+    rows = [{**where._asdict(), "namespace": where.name, **answer._asdict()} for where, answer in made]
+    show_rows(REINDEXED, rows, as_json=as_json)
     if _tell_failures(session) or any(answer.refused for _, answer in made):
         raise click.exceptions.Exit(NO)
 

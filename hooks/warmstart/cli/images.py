@@ -13,7 +13,6 @@ from warmstart.cli import LazyGroup
 from warmstart.cli.image_store import LISTING_S, NOT_DONE, ImageStore, Import, canonical, changed, opened
 from warmstart.cli.output import (
     Column,
-    Listing,
     answer,
     bar,
     duration,
@@ -23,9 +22,9 @@ from warmstart.cli.output import (
     say,
     show_fields,
     show_json,
+    show_rows,
     show_table,
     size,
-    table_options,
     text,
     warn,
 )
@@ -59,19 +58,12 @@ COLUMNS = (
     Column("bytes", size),
     Column("last_use", rfc3339),
     Column("protected"),
-    Column("private", listed=False),
     Column("reference"),
-    *(
-        Column(name, listed=False)
-        for name in ("tags", "name", "path", "digest", "importer", "nodes", "user", "account", "sha256")
-    ),
-    Column("published", rfc3339, listed=False),
 )
 QUARANTINE_COLUMNS = (
     Column("name"),
     Column("bytes", size),
     Column("at", rfc3339),
-    Column("private", listed=False),
     Column("reference"),
     Column("reason"),
 )
@@ -85,10 +77,7 @@ IMPORT_COLUMNS = (
     Column("rate", lambda value: f"{size(value)}/s" if value else "-"),
     Column("left", _seconds),
     Column("phase"),
-    Column("machine", listed=False),
-    Column("private", listed=False),
 )
-ALL_COLUMNS = {column.name: column for column in (*IMPORT_COLUMNS, *QUARANTINE_COLUMNS, *COLUMNS)}
 
 
 def _common(command: Callable[..., None]) -> Callable[..., None]:
@@ -107,9 +96,9 @@ def images() -> None:
 @images.command(name="list")
 @click.option("--quarantined", is_flag=True, help="List the quarantined images, which are damaged, instead. For root.")
 @click.option("--imports", "importing", is_flag=True, help="List only the imports under way. For root.")
-@table_options(tuple(ALL_COLUMNS.values()))
+@json_option
 @click.pass_obj
-def list_images(installation: Installation, /, quarantined: bool, importing: bool, listing: Listing) -> None:
+def list_images(installation: Installation, /, quarantined: bool, importing: bool, as_json: bool) -> None:
     """List all images, least recently used first; for root also those of private stores, and imports under way.
 
     Exit status: 0 listed; 2 wrong usage, or the store cannot be read.
@@ -119,20 +108,20 @@ def list_images(installation: Installation, /, quarantined: bool, importing: boo
             require_root(f"images list --{'imports' if importing else 'quarantined'}")
         coming = [] if quarantined else store.imports()
         if importing:
-            listing.of(IMPORT_COLUMNS).show([known._asdict() for known in coming])
+            show_rows(IMPORT_COLUMNS, [known._asdict() for known in coming], as_json=as_json)
             return
         damaged = store.quarantined() if quarantined else []
         images = [] if quarantined else store.inventory()
     listed: list[ImageEntry | QuarantinedImage] = [*damaged, *images]
-    columns = QUARANTINE_COLUMNS if quarantined else COLUMNS
+    columns: tuple[Column, ...] = QUARANTINE_COLUMNS if quarantined else COLUMNS
     if any(entry.private for entry in listed):
-        columns = tuple(column._replace(listed=True) if column.name == "private" else column for column in columns)
+        columns = (*columns, Column("private"))
     rows = [entry._asdict() for entry in listed]
-    if not listing.as_json:
+    if not as_json:
         rows = [{**row, "id": str(row["name"])[:SHORT]} for row in rows]
-    if rows or listing.as_json:
-        listing.of(columns).show(rows)
-    if not listing.as_json:
+    if rows or as_json:
+        show_rows(columns, rows, as_json=as_json)
+    if not as_json:
         _show_imports(coming)
         warn(f"{len(listed)} images, {size(sum(entry.bytes for entry in listed))}")
 
@@ -335,6 +324,6 @@ def _verify(store: ImageStore, entry: ImageEntry, again: bool) -> dict[str, str]
 
 def _show_imports(coming: list[Import]) -> None:
     if coming:
-        shown = [column for column in IMPORT_COLUMNS if column.listed]
+        shown = IMPORT_COLUMNS
         rows = [known._asdict() for known in coming]
         show_table([column.name for column in shown], [[c.show(row[c.name]) for c in shown] for row in rows])

@@ -16,7 +16,6 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from functools import wraps
 from typing import NamedTuple, NoReturn, TypeVar
 
 import click
@@ -32,7 +31,6 @@ INDENT = "    "
 _NUMBER = re.compile(r"-|[0-9][0-9.,]*[A-Za-z%]*")
 
 _T = TypeVar("_T")
-_Command = Callable[..., None]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
@@ -75,103 +73,22 @@ def brief_time(value: object) -> str:
 
 
 class Column(NamedTuple):
-    """A field of a listing's rows."""
+    """A column of a list."""
 
-    name: str  # for -o, --sort and --json
+    name: str  # the field of a row, as --json has it
     show: Callable[[object], str] = text
-    listed: bool = True  # also without -o
     cut: bool = False  # on a terminal, where it is the last one and too long: it is no identifier
 
 
-class Listing(NamedTuple):
-    """How a command that lists something prints its rows: `table_options` makes it of the options."""
-
-    columns: tuple[Column, ...]
-    fields: tuple[str, ...]  # () for those that are `listed`
-    sort: str  # "-NAME" for descending, "" for the command's own order
-    header: bool
-    as_json: bool
-
-    def of(self, columns: Sequence[Column]) -> Listing:
-        """Return the same for rows of another kind, whose fields the command's columns include."""
-        return self._replace(columns=tuple(columns))
-
-    def show(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Print the rows, as JSON with all fields or those of -o."""
-        ordered = self.sorted(rows)
-        if self.as_json:
-            show_json([self._picked(row) for row in ordered])
-        elif ordered:
-            _print_table(self._heads(), [self._cells(row) for row in ordered], cut=self._chosen()[-1].cut)
-        else:
-            warn("nothing to list")
-
-    def stream(self, rows: Iterable[Mapping[str, object]]) -> bool:
-        """Print the rows as they come, one JSON object per line, and return whether there were any."""
-        any_row = False
-        for row in rows:
-            show_json(self._picked(row))
-            any_row = True
-        return any_row
-
-    def _picked(self, row: Mapping[str, object]) -> Mapping[str, object]:
-        return {name: row.get(name) for name in self.fields} if self.fields else row
-
-    def _chosen(self) -> list[Column]:
-        named = {column.name: column for column in self.columns}
-        chosen = [named.get(name, Column(name)) for name in self.fields]
-        return chosen or [column for column in self.columns if column.listed]
-
-    def _heads(self) -> list[str] | None:
-        return [column.name.upper() for column in self._chosen()] if self.header else None
-
-    def _cells(self, row: Mapping[str, object]) -> list[str]:
-        return [column.show(row.get(column.name)) for column in self._chosen()]
-
-    def sorted(self, rows: Iterable[Mapping[str, object]]) -> list[Mapping[str, object]]:
-        """Return the rows in the order of --sort."""
-        name = self.sort.lstrip("-")
-        if not name:
-            return list(rows)
-
-        def order(row: Mapping[str, object]) -> tuple[bool, float, str]:
-            value = row.get(name)
-            if isinstance(value, (int, float)):
-                return (True, value, "")
-            return (value is not None, 0.0, text(value))
-
-        return sorted(rows, key=order, reverse=self.sort.startswith("-"))
-
-
-def table_options(columns: Sequence[Column], *, others: bool = False) -> Callable[[_Command], _Command]:
-    """Add --json, -o, --sort and --no-header to a command, which gets a `Listing` as the argument `listing`.
-
-    With `others`, -o and --sort take any name: rows have more fields than can be listed here.
-    """
-    names = [column.name for column in columns]
-
-    def known(_context: click.Context, param: click.Parameter, value: str) -> str:
-        for name in filter(None, value.split(",") if param.name == "fields" else [value.removeprefix("-")]):
-            if name not in names and not others:
-                raise click.BadParameter(f"no field {name!a}; fields: {', '.join(names)}")
-        return value
-
-    def decorate(command: _Command) -> _Command:
-        @wraps(command)
-        def wrapped(*args: object, fields: str, sort: str, no_header: bool, as_json: bool, **options: object) -> None:
-            chosen = tuple(filter(None, fields.split(",")))
-            command(*args, listing=Listing(tuple(columns), chosen, sort, not no_header, as_json), **options)
-
-        return json_option(select(by(plain(wrapped))))
-
-    plain = click.option("--no-header", is_flag=True, help="Print no line with the names of the columns.")
-    by = click.option(
-        "--sort", default="", metavar="FIELD", callback=known, help="Sort by a field; -FIELD: descending."
-    )
-    fields_help = f"Print these fields, comma-separated: {', '.join(names)}."
-    select = click.option("-o", "fields", default="", metavar="FIELDS", callback=known, help=fields_help)
-
-    return decorate
+def show_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, object]], *, as_json: bool) -> None:
+    """Print a list's rows: as a table of these columns, or as JSON with all their fields."""
+    if as_json:
+        show_json(rows)
+    elif rows:
+        cells = [[column.show(row.get(column.name)) for column in columns] for row in rows]
+        _print_table([column.name.upper() for column in columns], cells, cut=columns[-1].cut)
+    else:
+        warn("nothing to list")
 
 
 def say(words: str, **style: bool | str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from warmstart.cli.image_store import NOT_DONE, ImageStore, changed, opened
-from warmstart.cli.output import UNUSABLE, Column, Listing, rfc3339, say, size, table_options, warn
+from warmstart.cli.output import UNUSABLE, Column, json_option, rfc3339, say, show_rows, size, warn
 from warmstart.errand import Asker, Errands
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import unpacking, unpacks
@@ -28,16 +28,14 @@ COLUMNS = (
     Column("user"),
     Column("private"),
     Column("reason"),
-    *(Column(name, listed=False) for name in ("name", "image", "files", "uid")),
-    Column("made", rfc3339, listed=False),
 )
 ADMINISTRATOR = Asker(0, 0, "root", "")
 
 
 @click.command()
-@table_options(COLUMNS)
+@json_option
 @click.pass_obj
-def unpacked(installation: Installation, /, listing: Listing) -> None:
+def unpacked(installation: Installation, /, as_json: bool) -> None:
     """List the images that lie unpacked on this host, least recently used first, and those that wait for it. For root.
 
     `state` is `in use` if a run has it, `unpacked`, `waiting`, or `failed`, with the reason. `user` is whose job asked
@@ -48,7 +46,7 @@ def unpacked(installation: Installation, /, listing: Listing) -> None:
     with opened(installation) as store:
         require_root("images unpacked")
         rows = [row for paths in _nodes(installation) for row in _rows(store, paths)]
-    listing.of(COLUMNS).show(rows)
+    show_rows(COLUMNS, rows, as_json=as_json)
 
 
 def _rows(store: ImageStore, paths: NodePaths) -> Iterator[dict[str, object]]:

@@ -121,7 +121,6 @@ def test_a_policy_whose_log_is_missing_says_so(tmp_path: Path) -> None:
         (("-n", "1"), [8]),
         (("-n", "5"), [7, 8]),
         (("--until", "2026-01-01T12:00"), [7]),
-        (("--sort", "-job_id"), [8, 7]),
     ],
 )
 def test_the_events_wanted_come_in_order(
@@ -131,16 +130,16 @@ def test_the_events_wanted_come_in_order(
     Path(log).write_text("".join(json.dumps(line) + "\n" for line in reversed(LINES)))
     result = run(nowhere, "audit", "--from", log, "--json", *arguments)
     assert [json.loads(line)["job_id"] for line in result.stdout.splitlines()] in (jobs, jobs[::-1])
-    shown = run(nowhere, "audit", "--from", log, "-o", "job_id,image", "--no-header", *arguments).stdout
-    assert [int(line.split()[0]) for line in shown.splitlines()] == jobs
+    _, *shown = run(nowhere, "audit", "--from", log, *arguments).stdout.splitlines()
+    assert [int(line.split()[2]) for line in shown] == jobs
 
 
 def test_many_logs_are_one(nowhere: Installation, log: str, tmp_path: Path) -> None:
     """A directory with one log per node, and a file besides."""
     (tmp_path / "nodes" / "n3").mkdir(parents=True)
     (tmp_path / "nodes" / "n3" / "audit.jsonl").write_text(json.dumps({**LINES[0], "node": "n3"}) + "\n")
-    result = run(nowhere, "audit", "--from", str(tmp_path / "nodes"), "--from", log, "-o", "node", "--no-header")
-    assert sorted(result.stdout.split()) == ["n1", "n2", "n3"]
+    result = run(nowhere, "audit", "--from", str(tmp_path / "nodes"), "--from", log, "--json")
+    assert sorted(json.loads(line)["node"] for line in result.stdout.splitlines()) == ["n1", "n2", "n3"]
 
 
 def test_following_shows_the_last_events_and_then_new_ones(
@@ -162,10 +161,9 @@ def test_following_shows_the_last_events_and_then_new_ones(
     assert " hook=prolog node=n2 job_id=8 user=b step=image reason=" in last
     assert ("no such image" in last, "\x1b" in last) == (True, False)
     assert (result.exit_code, "[info" in new, " job_id=9 " in new) == (0, True, True)
-    assert run(nowhere, "audit", "--from", log, "-f", "-o", "job_id").exit_code == 2
     Path(log).write_text(Path(log).read_text().replace(f"{line}\n", ""))
-    result = run(nowhere, "audit", "--from", log, "-f", "-n", "1", "-o", "job_id", "--json")
-    assert [json.loads(one) for one in result.stdout.splitlines()] == [{"job_id": 8}, {"job_id": 9}]
+    result = run(nowhere, "audit", "--from", log, "-f", "-n", "1", "--json")
+    assert [json.loads(one)["job_id"] for one in result.stdout.splitlines()] == [8, 9]
 
 
 def test_no_field_looks_like_python(nowhere: Installation, log: str) -> None:

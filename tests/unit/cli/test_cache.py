@@ -162,17 +162,6 @@ def test_what_only_reads_writes_no_events(site: EntrySite) -> None:
     assert len(site.events("hook.started")) == 1
 
 
-def test_a_list_can_be_cut_sorted_and_without_a_header(site: EntrySite) -> None:
-    """For scripts: the fields that are named, in that order."""
-    rows = site.json("cache", "list", "--sort", "-bundle", "-o", "bundle,size")
-    assert [list(row) for row in rows] == [["bundle", "size"]] * 2
-    assert rows[0]["bundle"] > rows[1]["bundle"]
-    shown = site.command("cache", "list", "-o", "profile,entries", "--no-header").stdout
-    assert shown == "numba  1\n" * 2
-    unknown = site.command("cache", "list", "-o", "nosuch")
-    assert (unknown.exit_code, "fields: id, profile" in unknown.stderr) == (2, True)
-
-
 def test_indexes_are_made_again(site: EntrySite) -> None:
     """Manifests that can't be used are counted, and status 1 says so."""
     (index,) = Path(site.store).rglob("index.json")

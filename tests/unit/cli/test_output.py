@@ -164,5 +164,5 @@ def test_a_list_wraps_after_its_commas() -> None:
 @pytest.mark.parametrize(("as_json", "out", "err"), [(False, "", "warmstart: nothing to list\n"), (True, "[]\n", "")])
 def test_an_empty_listing_says_so(capsys: pytest.CaptureFixture[str], *, as_json: bool, out: str, err: str) -> None:
     """To people; programs have their empty list."""
-    output.Listing((output.Column("a"),), (), "", header=True, as_json=as_json).show([])
+    output.show_rows((output.Column("a"),), [], as_json=as_json)
     assert capsys.readouterr() == (out, err)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from warmstart.cli.cache import NO, admin_session
-from warmstart.cli.output import Column, Listing, json_option, rfc3339, say, show_json, size, table_options, warn
+from warmstart.cli.output import Column, json_option, rfc3339, say, show_json, show_rows, size, warn
 from warmstart.errand import Errand, Errands
 from warmstart.job import Job
 from warmstart.paths import Installation
@@ -38,9 +38,9 @@ def models() -> None:
 
 
 @models.command("list")
-@table_options(COLUMNS)
+@json_option
 @click.pass_obj
-def list_models(installation: Installation, /, listing: Listing) -> None:
+def list_models(installation: Installation, /, as_json: bool) -> None:
     """List the copies of models, the least recently used first; below the list, what waits to be copied.
 
     JOBS have them now. SCOPE is the account, or the site, that has one copy by a rule.
@@ -53,7 +53,7 @@ def list_models(installation: Installation, /, listing: Listing) -> None:
             for node in installation.nodes()
             for item in shelf.on_node(session.policy, installation.node(node))
         ]
-        listing.of(COLUMNS).show(rows)
+        show_rows(COLUMNS, rows, as_json=as_json)
         for node, _, request in _waiting(installation):
             why = f": {request.problem}" if request.problem else ""
             warn(f"{request.model} waits on {node} to be copied for {request.asker.user}{why}")

@@ -1,4 +1,4 @@
-"""`warmstart trees`: list, show, refresh and remove packed copies of trees (docs/wings/trees.md).
+"""`warmstart trees`: list, refresh and remove packed copies of trees (docs/wings/trees.md).
 
 Root only, but for a list: others are told which trees their own jobs had.
 """
@@ -9,7 +9,6 @@ import os
 import pwd
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
 
 import click
 
@@ -20,16 +19,12 @@ from warmstart.cli.cache import NO, SHORT, admin_session, administrator, store_r
 from warmstart.cli.output import (
     UNUSABLE,
     Column,
-    Listing,
     json_option,
     rfc3339,
     say,
-    show_fields,
     show_json,
-    show_table,
+    show_rows,
     size,
-    table_options,
-    text,
     warn,
 )
 from warmstart.cli.own import OwnLog
@@ -40,7 +35,6 @@ from warmstart.host.identity import Identity
 from warmstart.job import Job
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
-from warmstart.policy.current import current_policy
 from warmstart.policy.match import Grant
 from warmstart.policy.shared import granted, is_below
 from warmstart.request import Request
@@ -57,7 +51,6 @@ from warmstart.wings.trees.requests import PACKS, TreeRequest, Waiting
 
 LOOK_S = 10.0
 NEWEST, OLDER = "newest", "older"  # of a tree's copies; an older one is never shown any more
-CURRENT, STALE, UNKNOWN = "current", "stale", "unknown"  # after a look at the tree with its user's rights
 _View = tuple[str, str, str]  # tree, marker, user
 COLUMNS = (
     Column("id"),
@@ -69,115 +62,45 @@ COLUMNS = (
     Column("state"),
     Column("node"),
     Column("tree"),
-    *(
-        Column(name, listed=False)
-        for name in ("here", "scope", "owners", "marker", "left_out", "bundle", "namespace", "stamp")
-    ),
-    Column("bytes", size, listed=False),
 )
 OWN = (Column("job"), Column("how"), Column("node"), Column("tree"))  # of a user
-WAITING = ("node", "user", "marker", "attempts", "next attempt", "last problem")
-
-
-class _Row(NamedTuple):
-    """A copy, and what this host knows of it."""
-
-    copy: TreeCopy
-    state: str
-    here: list[str]  # this host's nodes that have it on their disks
-    why: str = ""  # the state is `unknown`
-
-    def fields(self) -> dict[str, object]:
-        """Return it as --json has it."""
-        known = {**self.copy._asdict(), "id": self.copy.bundle.partition("-")[2][:SHORT]}
-        return {**known, "state": self.state, "here": self.here, **({"why": self.why} if self.why else {})}
 
 
 @click.group()
 def trees() -> None:
-    """List and show packed copies of trees, have a tree packed anew, and remove copies. For root; `list` for users."""
+    """List packed copies of trees, have a tree packed anew, and remove copies. For root; `list` for users."""
 
 
 @trees.command("list")
 @click.option("--user", help="Only copies that jobs of this user asked for, by name.")
-@table_options((*COLUMNS, *OWN[:2]))
+@json_option
 @click.pass_obj
-def list_trees(installation: Installation, /, user: str | None, listing: Listing) -> None:
+def list_trees(installation: Installation, /, user: str | None, as_json: bool) -> None:
     """List packed copies of trees, those of one tree after each other, the youngest of them last.
 
-    STATE is `older` for a copy that no job is shown any more, since the tree has changed and was packed again. Whether
-    the newest one is current, `show` finds out. What waits on this host to be packed is named below the list. Users are
-    told which trees their own jobs that are over had, and HOW the last of them read it.
+    STATE is `older` for a copy that no job is shown any more, since the tree has changed and was packed again. What
+    waits on this host to be packed is named below the list, with the last attempt's problem. Users are told which trees
+    their own jobs that are over had, and HOW the last of them read it.
 
     Exit status: 0 listed; 1 there are none; 2 no policy, or the store fails.
     """
     if not is_root():
         last = {tree: row for row in _own(installation) for tree in [row["tree"]]}
-        listing.of(OWN).show(last.values())
+        show_rows(OWN, list(last.values()), as_json=as_json)
         if not last:
             raise click.exceptions.Exit(NO)
         return
-    rows, failures = _rows(installation, "", user)
-    listing.of(COLUMNS).show(row.fields() for row in rows)
-    for tree in sorted({item.request.tree for _, item in _waiting(installation, "", user)}):
-        warn(f"{tree} waits on this host to be packed: `warmstart trees show` has more")
+    rows, failures = _rows(installation, user)
+    show_rows(COLUMNS, rows, as_json=as_json)
+    for node, item in _waiting(installation, user=user):
+        problem = f": {item.request.problem}" if item.request.problem else ""
+        warn(f"{item.request.tree} waits on {node} to be packed for {item.request.user}{problem}")
     for failure in failures:
         warn(str(failure))
     if failures:
         raise click.exceptions.Exit(UNUSABLE)
     if not rows:
         raise click.exceptions.Exit(NO)
-
-
-@trees.command()
-@click.argument("path")
-@click.option("--user", help="Only copies that jobs of this user asked for, by name.")
-@json_option
-@click.pass_obj
-def show(installation: Installation, path: str, user: str | None, as_json: bool) -> None:
-    """Show what is known of one tree: its copies, and what waits on this host to be packed.
-
-    Looks at the tree with the rights of each copy's user, as a job's start does, and says which copy is current.
-
-    Exit status: 0 shown; 1 nothing is known of the tree; 2 not root, or no policy, or the store fails.
-    """
-    tree = _named(path)
-    found, failures = _rows(installation, tree, user)
-    policy = current_policy(installation).policy
-    rows = [_looked(row, policy) for row in found]
-    waiting = _waiting(installation, tree, user)
-    for failure in failures:
-        warn(str(failure))
-    if not (rows or waiting):
-        _say_nothing(tree, user)
-        raise click.exceptions.Exit(NO)
-    if as_json:
-        requested = [
-            {**item.request._asdict(), "attempts": item.errand.attempts, "node": node, "next": item.next}
-            for node, item in waiting
-        ]
-        show_json({"tree": tree, "copies": [row.fields() for row in rows], "waiting": requested})
-        return
-    shown = {column.name: column.show for column in COLUMNS}
-    for row in rows:
-        show_fields((key, shown.get(key, text)(value)) for key, value in row.fields().items() if value not in ("", []))
-        click.echo()
-    if waiting:
-        show_table(
-            WAITING,
-            [
-                (
-                    node, item.request.user, item.request.marker, item.errand.attempts,
-                    *(
-                        rfc3339(item.next) if item.next else "now",
-                        item.request.problem,
-                    ),
-                )
-                for node, item in waiting
-            ],
-        )  # fmt: skip
-    else:
-        say("Nothing of it waits on this host to be packed.")
 
 
 @trees.command()
@@ -270,11 +193,11 @@ def _named(path: str) -> str:
     return os.path.normpath(os.path.join(os.getcwd(), path))
 
 
-def _rows(installation: Installation, tree: str, user: str | None) -> tuple[list[_Row], list[WarmstartError]]:
-    """Return the copies of a tree (or of all: ""), and the errors of what could not be read."""
+def _rows(installation: Installation, user: str | None) -> tuple[list[dict[str, object]], list[WarmstartError]]:
+    """Return the copies as --json has them, and the errors of what could not be read."""
     failures: list[WarmstartError] = []
     with store_reading(installation, "trees") as store:
-        found = _found(store, tree, user, failures)
+        found = _found(store, "", user, failures)
     here: dict[str, list[str]] = {}
     for node in installation.nodes():
         for use in node_cache.uses(installation.node(node).bundles):
@@ -282,7 +205,12 @@ def _rows(installation: Installation, tree: str, user: str | None) -> tuple[list
                 here.setdefault(use.bundle, []).append(node)
     newest = {(_view(copy), copy.scope): copy for copy in found}
     return [
-        _Row(copy, NEWEST if newest[_view(copy), copy.scope] is copy else OLDER, sorted(here.get(copy.bundle, [])))
+        {
+            **copy._asdict(),
+            "id": copy.bundle.partition("-")[2][:SHORT],
+            "state": NEWEST if newest[_view(copy), copy.scope] is copy else OLDER,
+            "here": sorted(here.get(copy.bundle, [])),
+        }
         for copy in found
     ], failures
 
@@ -339,17 +267,7 @@ def _look(policy: Policy, copy: TreeCopy) -> Look | str:
         return str(TreeUnusable(tree=copy.tree, problem=error.strerror))
 
 
-def _looked(row: _Row, policy: Policy) -> _Row:
-    if row.state == OLDER:
-        return row._replace(state=STALE)
-    seen = _look(policy, row.copy)
-    if isinstance(seen, str):
-        return row._replace(state=UNKNOWN, why=seen)
-    is_current = (seen.path, seen.stamp) == (row.copy.tree, row.copy.stamp)
-    return row._replace(state=CURRENT if is_current else STALE)
-
-
-def _waiting(installation: Installation, tree: str, user: str | None) -> list[tuple[str, Waiting]]:
+def _waiting(installation: Installation, tree: str = "", user: str | None = None) -> list[tuple[str, Waiting]]:
     """Return what waits on this host's nodes to be packed of a tree, or of all, for one user or all."""
     return [
         (node, item)
