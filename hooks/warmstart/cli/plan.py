@@ -17,7 +17,6 @@ import click
 from warmstart import plan as planning
 from warmstart import wing
 from warmstart.cli.output import duration, fail, json_option, say, show_json, show_table, warn
-from warmstart.cli.policy import written
 from warmstart.doctor import containers, slurm_conf
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.wire import Json
@@ -144,11 +143,6 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
             *(() if verdict else _remarks_of_wings(policy, job, grant, requested)),
         ],
         "keep": policy.limits.keep if verdict is None and planning.keeps(policy, requested) else None,
-        "limits": {
-            "images.wait": policy.images.wait,
-            **{f"seed.{key}": value for key, value in policy.seed._asdict().items()},
-            **{f"harvest.{key}": value for key, value in policy.harvest._asdict().items()},
-        },
         "steps": steps,
     }
 
@@ -311,10 +305,5 @@ def _print_parts(shown: dict[str, Json]) -> None:
         scopes = shown["scopes"]
         named = f"; the caches' name: {shown['cache']}" if shown["cache"] else ""
         say(f"Reads the caches of: {', '.join(scopes['read'])}; publishes to: {scopes['publish'] or 'no scope'}{named}")
-        from warmstart.policy.schema import key_types
-
-        types = key_types()
-        limits = [f"{key} {written(types.get(key, ''), value)}" for key, value in shown["limits"].items()]
-        say(f"Limits: {', '.join(limits)}")
         for hook, steps in shown["steps"].items():
             say(f"{hook}: {' → '.join(steps)}")

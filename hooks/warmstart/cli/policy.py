@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from warmstart.cli.output import UNUSABLE, fail, json_option, rfc3339, say, show_fields, show_json, text, warn
+from warmstart.cli.output import UNUSABLE, fail, json_option, rfc3339, say, show_json, warn
 from warmstart.errors import PolicyError
 from warmstart.host.identity import Identity
 from warmstart.paths import Installation
@@ -20,7 +20,6 @@ from warmstart.policy.compiled import Condition, Policy, User
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem
 from warmstart.policy.trust import TrustUnproven
-from warmstart.policy.units import BYTES, SECONDS
 from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 WRONG = 1
 Json = dict[str, object]
-_UNITS = {"duration": SECONDS, "size": BYTES, "share": {"%": 1}}  # by the schema's words for types
 
 
 @click.group()
@@ -216,7 +214,9 @@ def _unproven(policy: Policy, installation: Installation) -> list[TrustUnproven]
 @json_option
 @click.pass_obj
 def show(installation: Installation, as_json: bool) -> None:
-    """Show the policy in force, since when, and whether the files have changed since.
+    """Show the policy in force as JSON, in seconds and bytes.
+
+    Above it stands since when it is in force, and whether the files have changed since.
 
     Only root can read the form that hooks compiled; for other users the files are compiled here, with the same result.
 
@@ -226,17 +226,17 @@ def show(installation: Installation, as_json: bool) -> None:
         current = current_policy(installation)
     except PolicyError as error:
         fail(error, hint_for(error))
-    values = _values(current.policy)
     rules = [_plain(rule) | {"match": _plain(rule.match) or {}} for rule in current.policy.rules]
+    shown = {**_values(current.policy), "rules": rules}
     since = _compiled_at(current.origin) if current.origin == installation.compiled_policy else None
     if as_json:
         problem = current.problem.as_audit() if current.problem else None
         off = installation.is_off
         state = {"file": current.origin, "compiled": since, "changed": current.changed, "problem": problem, "off": off}
-        show_json({**state, "policy": {**values, "rules": rules}})
+        show_json({**state, "policy": shown})
     else:
         _print(installation, current, since)
-        _print_values(values, rules)
+        click.echo(json.dumps(shown, indent=2))
     if current.problem:
         raise click.exceptions.Exit(WRONG)
 
@@ -247,20 +247,6 @@ def _print(installation: Installation, current: CurrentPolicy, since: str | None
     say(f"{current.origin}: {_state(current, since)}")
     if current.problem:
         warn(str(current.problem))
-
-
-def _print_values(values: Json, rules: list[Json]) -> None:
-    from warmstart.policy.schema import key_types
-
-    types = key_types()
-    # Profiles of the site's own have the keys of `files`, as far as they have units.
-    pairs = [
-        (key, written(types.get(re.sub(r"^profiles\.[^.]+", "files", key), ""), value))
-        for key, value in _flat(values, "")
-    ]
-    for number, rule in enumerate(rules, 1):
-        pairs += [(f"rules[{number}].{key}", text(value)) for key, value in rule.items() if value]
-    show_fields(pairs)
 
 
 def _state(current: CurrentPolicy, since: str | None) -> str:
@@ -294,29 +280,3 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {key: _plain(item) for key, item in value._asdict().items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _flat(values: Json, prefix: str) -> Iterator[tuple[str, object]]:
-    """Yield the values with their dotted keys."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-            for number, item in enumerate(value):
-                yield from _flat(item, f"{prefix}{key}[{number}].")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def written(kind: str, value: object) -> str:
-    """Format a value as a policy writes it: the number of a duration, a size or a share with its unit.
-
-    `kind` is the schema's word for the type of its key.
-    """
-    units = _UNITS.get(kind)
-    if units is None or not isinstance(value, int):
-        return text(value)
-    if not value:
-        return "-"  # no limit; a policy cannot write 0
-    name = max((unit for unit in units if value % units[unit] == 0), key=lambda unit: units[unit])
-    return f"{value // units[name]}{name}"

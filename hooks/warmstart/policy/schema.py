@@ -8,7 +8,6 @@ checks across several keys are in `policy.checks`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -657,22 +656,6 @@ def _section_in(annotation: Any) -> type[Section]:  # noqa: ANN401 - what typing
         if isinstance(candidate, type) and issubclass(candidate, Section):
             return candidate
     raise TypeError(f"no section in {annotation!r}")
-
-
-def key_types() -> dict[str, str]:
-    """Return the word for the type of each key that is always there: `{"images.wait": "duration", …}`."""
-    schema = json_schema()
-
-    def below(section: Json, prefix: str) -> Iterator[tuple[str, str]]:
-        for key, value in section["properties"].items():
-            choices = [value, *value.get("anyOf", [])]
-            for choice in choices:
-                if "$ref" in choice:
-                    yield from below(schema["$defs"][choice["$ref"].rpartition("/")[2]], f"{prefix}{key}.")
-                elif "title" in choice:
-                    yield f"{prefix}{key}", choice["title"]
-
-    return dict(below(schema, ""))
 
 
 class _TypeTitles(GenerateJsonSchema):

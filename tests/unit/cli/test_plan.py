@@ -43,7 +43,6 @@ def test_a_job_is_shown_all_that_it_gets(site: Installation) -> None:
     assert found["profiles"][0]["variables"] == {"NUMBA_CACHE_DIR": "$WARMSTART_CACHE/numba"}
     assert found["scopes"] == {"read": ["user-65534-nobody"], "publish": "user-65534-nobody"}
     assert found["environment"] == {"CUDA_MODULE_LOADING": "EAGER"}
-    assert found["limits"]["harvest.budget"] == 30
     assert found["steps"]["prolog"] == ["workspace", "image", "seed", "environment"]
     assert found["steps"]["epilog"] == ["harvest", "release", "spool"]
     assert (found["verdict"], found["off"], found["nothing_because"]) == (None, False, "")

@@ -101,13 +101,6 @@ def test_warnings_have_places_and_leave_the_policy_good(tmp_path: Path, monkeypa
         (1, 1, "warning"), (14, 42, "warning"), (14, 57, "warning")]  # fmt: skip
 
 
-def test_show_writes_values_as_the_policy_does(site: Installation) -> None:
-    """With units, and no Python."""
-    shown = dict(line.split(None, 1) for line in run(site, "policy", "show").stdout.splitlines()[1:])
-    assert (shown["images.wait:"], shown["images.keep.high:"], shown["seed.max_fetch:"]) == ("4m", "85%", "1GiB")
-    assert (shown["images.insecure:"], shown["harvest.only_successful:"]) == ("-", "no")
-
-
 SLURM_CONF = """\
 PrologEpilogTimeout={limit}
 BatchStartTimeout=360
