@@ -3,23 +3,25 @@
 Finding, checking and reading seventy modules, each in its own file, takes a thousand system calls, and the import
 system's work for each takes as long as running the module. The file holds their compiled code by name; `install` has
 hooks take it from there. It is made from the release's own modules and lies beside them, is never edited, and can be
-removed: then, and where another Python runs, modules are found as usual. The code is without docstrings, and lies in
-the order in which it is imported: a job that no rule matches needs its beginning only.
+removed: then, where another Python runs, and for what is damaged of it, modules are found as usual. The code is without
+docstrings, and lies in the order in which it is imported: a job that no rule matches needs its beginning only.
 """
 
 import marshal
 import os
 import sys
+from _imp import source_hash
 
 TYPE_CHECKING = False  # as in `lean`, which comes from the file
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Iterator, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from importlib.machinery import ModuleSpec, SourceFileLoader
+    from types import CodeType, ModuleType
 else:
     from _frozen_importlib import ModuleSpec
+    from _frozen_importlib_external import SourceFileLoader
 
 NAME = "hot.code"
 # What these import, in this order, and the modules of the shipped profiles. Anything else that a hook needs it finds
@@ -41,9 +43,10 @@ ROOTS = (
 )
 
 # By name: the module's own file, relative to the release's directory; whether it is a package; the modules of the file
-# that its body imports; where its code, as `marshal` writes it, begins and ends behind this table.
-Table = dict[str, tuple[str, bool, tuple[str, ...], int, int]]
-_LENGTH = 4  # bytes of the table's length, before it
+# that its body imports; where its code, as `marshal` writes it, begins and ends behind this table, and its hash.
+Table = dict[str, tuple[str, bool, tuple[str, ...], int, int, bytes]]
+_LENGTH = 4  # bytes of the table's length, before it and its hash
+_HASH = 8  # bytes
 _FIRST = 384 << 10  # bytes: what every hook comes to. More memory takes longer, as the kernel gives it page by page
 
 
@@ -57,10 +60,12 @@ def install(release: str) -> None:
         return
     magic = _magic()
     if data.startswith(magic):
-        start = len(magic) + _LENGTH
-        end = start + int.from_bytes(data[len(magic) : start], "little")
-        table = marshal.loads(data[start:end])  # noqa: S302 - root's, as the modules are
-        sys.meta_path.insert(0, _Hot(release, table, data, end))
+        checked = len(magic) + _LENGTH
+        start = checked + _HASH
+        end = start + int.from_bytes(data[len(magic) : checked], "little")
+        if source_hash(0, data[start:end]) == data[checked:start]:
+            table = marshal.loads(data[start:end])  # noqa: S302 - root's, as the modules are
+            sys.meta_path.insert(0, _Hot(release, table, data, end))
 
 
 def build(release: str) -> None:
@@ -101,14 +106,16 @@ def build(release: str) -> None:
         tree.body = [node for node in tree.body if getattr(node, "module", "") != "__future__"]
         code = compile(tree, path, "exec", __future__.annotations.compiler_flag, dont_inherit=True, optimize=2)
         start = len(codes)
-        codes.extend(marshal.dumps(code))
-        table[name] = path, hasattr(sys.modules[name], "__path__"), imports, start, len(codes)
+        written = marshal.dumps(code)
+        codes.extend(written)
+        is_package = hasattr(sys.modules[name], "__path__")
+        table[name] = path, is_package, imports, start, len(codes), source_hash(0, written)
 
     for name in files:
         add(name)
     head = marshal.dumps(table)
     with open(f"{release}/{NAME}", "wb") as file:
-        file.write(_magic() + len(head).to_bytes(_LENGTH, "little") + head + codes)
+        file.write(_magic() + len(head).to_bytes(_LENGTH, "little") + source_hash(0, head) + head + codes)
 
 
 def _imports(tree: "ast.Module") -> "Iterator[str]":
@@ -161,13 +168,23 @@ class _Hot:
 
     def exec_module(self, module: "ModuleType") -> None:
         """Run a module's code, after that of the modules that it imports: it then finds them in `sys.modules`."""
-        path, _, imports, start, end = self._table[module.__name__]
+        path, _, imports, *_ = self._table[module.__name__]
         module.__file__ = f"{self._release}/{path}"
         for name in imports:
             if name not in sys.modules:
                 self._load(name)
-        code = self._read(self._codes + start, self._codes + end)
-        exec(marshal.loads(code), module.__dict__)  # noqa: S102, S302 - this is how modules are loaded
+        exec(self._code(module.__name__), module.__dict__)  # noqa: S102 - this is how modules are loaded
+
+    def _code(self, name: str) -> "CodeType":
+        """Return a module's code: from the file, or from the module's own where that part is damaged."""
+        path, _, _, start, end, checked = self._table[name]
+        try:
+            written = self._read(self._codes + start, self._codes + end)
+        except OSError:
+            written = memoryview(b"")
+        if source_hash(0, written) == checked:
+            return marshal.loads(written)  # type: ignore[no-any-return]  # noqa: S302 - root's, as the modules are
+        return SourceFileLoader(name, f"{self._release}/{path}").get_code(name)  # type: ignore[return-value]
 
     def _read(self, start: int, end: int) -> memoryview:
         """Return a part of the file. It is opened anew: a worker keeps no descriptor that it was not given."""

@@ -7,6 +7,15 @@ import gc
 import os
 import sys
 
+
+def _say(words: str) -> None:
+    """Tell stderr, and syslog: slurmd drops what a hook writes to stderr."""
+    job = os.environ.get("SLURM_JOB_ID", "")
+    words = f"warmstart: {sys.argv[1].rpartition('.')[2]} of job {job} {words}"
+    sys.stderr.write(f"{words}\n")
+    os.spawnv(os.P_WAIT, "/usr/bin/logger", ["logger", "-t", "warmstart", "-p", "daemon.err", words])  # noqa: S606
+
+
 if __name__ == "__main__":
     gc.disable()  # a hook lives for milliseconds
     try:
@@ -15,13 +24,8 @@ if __name__ == "__main__":
         release = os.path.realpath(release)
         seen = os.stat(release)
         if seen.st_mode & 0o022 or (seen.st_uid and seen.st_uid != os.geteuid()):
-            job = os.environ.get("SLURM_JOB_ID", "")
-            hook = module.rpartition(".")[2]
-            words = f"warmstart: {hook} of job {job} did nothing: others than root can change {release}; "
-            words += "chown -R root and chmod -R go-w what warmstart doctor names, and find out what was changed there"
-            sys.stderr.write(f"{words}\n")
-            argv = ["logger", "-t", "warmstart", "-p", "daemon.err", words]
-            os.spawnv(os.P_WAIT, "/usr/bin/logger", argv)  # noqa: S606 - slurmd drops what a hook writes to stderr
+            words = f"did nothing: others than root can change {release}; chown -R root and chmod -R go-w "
+            _say(f"{words}what warmstart doctor names, and find out what was changed there")
             sys.stderr.flush()
             os._exit(0)
         sys.path.insert(0, release)
@@ -29,11 +33,17 @@ if __name__ == "__main__":
 
         hot.install(release)
         status = __import__(f"warmstart.{module}", fromlist=["main"]).main(prefix)
-    except BaseException:  # noqa: BLE001 - whatever it is
-        import traceback
-
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001 - whatever it is
         status = 0
+        try:
+            import traceback
+
+            traceback.print_exc()
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{place.filename}:{place.lineno}"
+            _say(f"failed: {error!r:.500} ({where}); run warmstart doctor, or install warmstart anew")
+        except Exception:  # noqa: BLE001, S110 - no process or memory is left to say it
+            pass
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # skip the interpreter's clean-up

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,63 @@ def test_without_the_file_hooks_work(prefix: Path, content: bytes | None) -> Non
         assert {"prolog", "compiled", "wire"} <= opened(prefix)
     finally:
         file.write_bytes(before)
+
+
+def _flipped(content: bytes, at: int) -> bytes:
+    """Return what a disk made of it: one bit is another."""
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+@pytest.mark.report
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[:100],
+        lambda whole: whole[: len(whole) // 20],
+        lambda whole: whole[:50_000] + bytes(len(whole) - 50_000),
+        lambda whole: whole[:8] + bytes(len(whole) - 8),
+        lambda whole: _flipped(whole, 5),
+        lambda whole: _flipped(whole, 500),
+        lambda whole: (
+            whole[:20_000] + b"".join(_flipped(whole[at : at + 100], 0) for at in range(20_000, len(whole), 100))
+        ),
+    ],
+    ids=["cut in the table", "cut", "zeros", "all zeros", "length", "table", "code"],
+)
+def test_a_damaged_file_switches_nothing_off(prefix: Path, damage: Callable[[bytes], bytes]) -> None:
+    """What cannot be read of it is found as usual, and the hook does its work."""
+    file = prefix / "lib/warmstart/python" / hot.NAME
+    before = file.read_bytes()
+    file.write_bytes(damage(before))
+    try:
+        assert {"prolog", "compiled"} <= opened(prefix)
+    finally:
+        file.write_bytes(before)
+
+
+@pytest.mark.report
+@pytest.mark.parametrize(
+    "cause", ["raise RuntimeError('first\\nsecond')", "import warmstart.gone", "import sys; sys.exit(7)"]
+)
+def test_what_ends_a_hook_is_said_to_syslog(prefix: Path, tmp_path: Path, cause: str) -> None:
+    """Slurmd drops what a hook writes to stderr. One line: what, of which job, where, and what to do."""
+    said = tmp_path / "said"
+    logger = tmp_path / "logger"
+    logger.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{said}\n')
+    logger.chmod(0o755)
+    start = (prefix / "start").read_text().replace("/usr/bin/logger", str(logger))
+    failing = start.replace("        from warmstart import hot", f"        {cause}", 1)
+    (prefix / "failing").write_text(failing)
+    line = failing.splitlines().index(f"        {cause}") + 1
+    done = subprocess.run(
+        command(prefix, "failing"), check=False, capture_output=True, text=True, env={"SLURM_JOB_ID": "7"}
+    )
+    assert done.returncode == 0
+    assert "Traceback" in done.stderr
+    *options, words = said.read_text().splitlines()
+    assert options == ["-t", "warmstart", "-p", "daemon.err"]
+    assert words.startswith("warmstart: prolog of job 7 failed: ")
+    assert words.endswith(f"({prefix}/failing:{line}); run warmstart doctor, or install warmstart anew")
 
 
 def test_code_that_others_can_change_is_not_run(prefix: Path) -> None:
