@@ -241,18 +241,18 @@ class Site:
             path.unlink()
 
     def runs(self, node: str = "n1") -> list[str]:
-        """Return the names of what lies in a node's workspaces, beside the layers that imports keep."""
-        return [name for name in os.listdir(self.workspace / node) if name != "layers"]
+        """Return the names of what lies in a node's workspaces."""
+        return os.listdir(self.workspace / node)
 
     def leftovers(self) -> list[str]:
-        """Return leftovers of jobs on the nodes: workspaces, records, views, journals, stages, imports; no layers."""
+        """Return leftovers of jobs on the nodes: workspaces, records, views, journals, stages, imports."""
         found = []
         for node in self.cluster.nodes:
             places = [self.cluster.base / "workspace" / node]
             places += [self.var / node / part for part in ("state", "view", "stage")]
             for place in places:
                 names = os.listdir(place) if place.is_dir() else []
-                found += [f"{place}/{name}" for name in names if name != "layers"]
+                found += [f"{place}/{name}" for name in names]
         return found
 
 

@@ -25,7 +25,6 @@ from warmstart.images.importers.base import (
 )
 from warmstart.images.importers.oci import Oci
 from warmstart.images.imports import making
-from warmstart.images.layers import LayerPlace
 from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
@@ -84,13 +83,11 @@ class Interrupted(Oci):
         digest: str,
         work: Scratch,
         deadline: Deadline,
-        *,
-        kept: LayerPlace | None = None,
         report: Report = unreported,
     ) -> str:
         """Fetch from a stopped registry."""
         with self.place.registry.silent():
-            return super().import_image(reference, digest, work, deadline, kept=kept, report=report)
+            return super().import_image(reference, digest, work, deadline, report)
 
 
 @pytest.mark.timed

@@ -47,7 +47,6 @@ from warmstart.images.importers.oci import RESULT, Oci
 from warmstart.images.imports import making, verify
 from warmstart.images.imports.making import ImageNotOurs
 from warmstart.images.imports.waiting import ImageWaitExpired
-from warmstart.images.layers import LayerPlace
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.store import eviction
@@ -202,8 +201,6 @@ class Sleeper(Oci):
         digest: str,  # noqa: ARG002
         work: scratch.Scratch,
         deadline: Deadline,
-        *,
-        kept: LayerPlace | None = None,  # noqa: ARG002
         report: Report = unreported,  # noqa: ARG002
     ) -> str:
         """Sleep for ever."""
@@ -245,12 +242,10 @@ class Leftover(Ready):
         digest: str,
         work: scratch.Scratch,
         deadline: Deadline,
-        *,
-        kept: LayerPlace | None = None,
         report: Report = unreported,
     ) -> str:
         """Import, and leave a process that has the result open for writing."""
-        name = super().import_image(reference, digest, work, deadline, kept=kept, report=report)
+        name = super().import_image(reference, digest, work, deadline, report)
         script = f"(exec 3<>{name}; exec setsid /bin/sh -c 'sleep 300; echo evil >&3') & sleep 0.2"
         process.run_alone(
             ["/bin/sh", "-c", script],
@@ -277,12 +272,10 @@ class Accomplice(Ready):
         digest: str,
         work: scratch.Scratch,
         deadline: Deadline,
-        *,
-        kept: LayerPlace | None = None,
         report: Report = unreported,
     ) -> str:
         """Import, and keep the result open, as a process that was handed a descriptor would."""
-        name = super().import_image(reference, digest, work, deadline, kept=kept, report=report)
+        name = super().import_image(reference, digest, work, deadline, report)
         os.open(f"{work.path}/{name}", os.O_RDWR | os.O_CLOEXEC)  # this test's child ends, and it with it
         return name
 

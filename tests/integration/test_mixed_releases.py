@@ -160,7 +160,7 @@ class Node:
             self.base / "workspace/n1",
             *(var / name for name in ("state", "view", "stage", "spool", "errands/harvests")),
         ]
-        return [str(path) for place in places if place.is_dir() for path in place.iterdir() if path.name != "layers"]
+        return [str(path) for place in places if place.is_dir() for path in place.iterdir()]
 
     def job(self, number: int, *entries: int, expected: int, then: str = "") -> None:
         """Run a job that finds `expected` entries and compiles `entries`; `then` is in force at its end."""

@@ -21,7 +21,6 @@ from tests.support.image_site import KEEP, RULES
 from warmstart.host.deadline import Deadline, after
 from warmstart.images.importers.base import Report, unreported
 from warmstart.images.imports import making
-from warmstart.images.layers import LayerPlace
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import ImageTooLarge, Scratch
@@ -72,8 +71,6 @@ class Bomb(Ready):
         digest: str,  # noqa: ARG002
         work: Scratch,
         deadline: Deadline,  # noqa: ARG002
-        *,
-        kept: LayerPlace | None = None,  # noqa: ARG002
         report: Report = unreported,  # noqa: ARG002
     ) -> str:
         """Work for an hour, and refuse the image."""

@@ -24,7 +24,6 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.importers.base import ImportFailed, Progress, Report, unreported
 from warmstart.images.importers.oci import Oci
-from warmstart.images.layers import LAYERS, LayerPlace
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Scratch
@@ -103,8 +102,8 @@ class Place(NamedTuple):
         return parse(f"{self.registry.url}/{name}")
 
     def left_in_scratch(self) -> list[str]:
-        """Return what imports left on the node, without the layers that it keeps."""
-        return [name for name in os.listdir(self.base / "workspace" / "n1") if name != LAYERS]
+        """Return what imports left on the node."""
+        return os.listdir(self.base / "workspace" / "n1")
 
 
 @contextmanager
@@ -210,8 +209,6 @@ class Ready(NamedTuple):
         digest: str,  # noqa: ARG002
         work: Scratch,
         deadline: Deadline,
-        *,
-        kept: LayerPlace | None = None,  # noqa: ARG002
         report: Report = unreported,
     ) -> str:
         """Sleep and copy, as the import account."""

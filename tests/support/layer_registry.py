@@ -1,4 +1,4 @@
-"""A registry in this process that counts what is asked for, and stops in the middle of a download on demand."""
+"""A registry in this process that counts what it sends, and stops in the middle of a download on demand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import json
 import os
 import tarfile
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,10 +26,7 @@ class LayerRegistry:
 
     def __init__(self) -> None:
         self.url = ""  # HOST:PORT
-        self.gets: Counter[str] = Counter()  # by digest; manifests by what was asked for
         self.sent = 0  # bytes of blobs
-        self.whole: set[str] = set()  # digests of blobs that a client got to the end
-        self.stopped = threading.Event()  # set while a download is held back
         self._content: dict[str, tuple[str, bytes]] = {}
         self._left = float("inf")
         self._free = threading.Condition()
@@ -71,8 +67,6 @@ class LayerRegistry:
         """Hold all downloads back once `size` bytes of blobs were sent from now on, until `resume`."""
         with self._free:
             self._left = size
-            self.stopped.clear()
-            self.whole = set()
 
     def resume(self) -> None:
         """Send whatever is asked for."""
@@ -81,18 +75,16 @@ class LayerRegistry:
             self._free.notify_all()
 
     def answer(self, path: str) -> tuple[str, bytes] | None:
-        """Return type and content for the path of a request, and count it."""
+        """Return type and content for the path of a request."""
         if path == "/v2/":
             return "application/json", b"{}"
         name = path.rpartition("/")[2]
-        self.gets[name] += 1
         return self._content.get(name)
 
     def may_send(self, size: int) -> None:
         """Wait until that many bytes may be sent."""
         with self._free:
             while self._left < size:
-                self.stopped.set()
                 self._free.wait()
             self._left -= size
             self.sent += size
@@ -107,7 +99,6 @@ def serving() -> Iterator[LayerRegistry]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            whole = registry.whole  # a client that was killed since then counts no more
             found = registry.answer(self.path)
             kind, content = found or ("application/json", b'{"errors":[{"code":"MANIFEST_UNKNOWN"}]}')
             self.send_response(200 if found else 404)
@@ -124,8 +115,6 @@ def serving() -> Iterator[LayerRegistry]:
                     self.wfile.write(chunk)
             except OSError:  # the client was killed
                 self.close_connection = True
-                return
-            whole.add(self.path.rpartition("/")[2])
 
         def log_message(self, *_: object) -> None:
             """Log nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -83,6 +83,6 @@ class OwnProcesses:
         self.now = max(self.now, self.now + seconds if is_new else min(end for end, _ in self.ends.values()))
 
 
-def apart(most: int, waits_s: Callable[[Errand, Errand], float] = lambda *_: 0.0, **changes: Any) -> Apart:  # noqa: ANN401
+def apart(most: int, of: Callable[[str], str] = str) -> Apart:
     """Return how errands are done side by side."""
-    return Apart("wish", lambda _: most, waits_s)._replace(**changes)
+    return Apart("wish", lambda _: most, of)

@@ -49,7 +49,7 @@ class Node:
         directory.mkdir()
         self._paths = NodePaths(str(directory), "/nowhere")
         self._own = OwnProcesses(
-            self._paths, apart(parallel, requests.waits_s), self._lasts_s, monkeypatch, requests.IMPORTS
+            self._paths, apart(parallel, requests.image_of), self._lasts_s, monkeypatch, requests.IMPORTS
         )
         self._users = set[int]()
         self._asked: dict[str, float] = {}

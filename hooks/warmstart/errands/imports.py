@@ -191,4 +191,4 @@ def _killed_for_memory() -> str:
     return ""
 
 
-WORK = {IMPORTS.name: Work(IMPORTS, make, by_maintenance=False, apart=Apart(HOOK, _most, requests.waits_s))}
+WORK = {IMPORTS.name: Work(IMPORTS, make, by_maintenance=False, apart=Apart(HOOK, _most, requests.image_of))}

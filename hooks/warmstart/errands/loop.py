@@ -44,7 +44,7 @@ class Apart(NamedTuple):
 
     hook: str  # of its events
     most: Callable[[Session], int]  # at a time
-    waits_s: Callable[[Errand, Errand], float]  # how long after the other one began an errand may
+    of: Callable[[str], str]  # what an errand is about, by its key: of these one at a time is at work
 
 
 class Work(NamedTuple):

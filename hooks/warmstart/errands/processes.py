@@ -15,7 +15,7 @@ import signal
 import time
 from collections import Counter
 from itertools import count
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from warmstart.errand import Errand, Errands, at_work
 from warmstart.errands.loop import Apart, Work
@@ -23,11 +23,6 @@ from warmstart.session import Session
 
 LOCK_S = 1.0  # hooks probe the lock, which takes a moment
 LOOK_S = 0.2
-
-
-class _Begun(NamedTuple):
-    errand: Errand
-    at: float  # monotonic
 
 
 def run(session: Session, work: Work, apart: Apart) -> None:
@@ -43,7 +38,7 @@ class _Processes:
         self._work = work
         self._apart = apart
         self._errands = Errands(session.paths, work.kind)
-        self._at_work: dict[int, _Begun] = {}  # by pid
+        self._at_work: dict[int, Errand] = {}  # by pid
         self._turns = count(1)
         self._last: dict[str, int] = {}  # the turn of each owner's last one
         self._again: dict[Errand, float] = {}  # when it may begin again if its process has not counted an attempt
@@ -66,17 +61,18 @@ class _Processes:
     def _look(self) -> bool:
         """Begin what may begin; return whether anything is at work."""
         waiting = {errand.key for errand in self._errands.all()}
-        for pid, begun in [*self._at_work.items()]:
+        for pid, errand in [*self._at_work.items()]:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 del self._at_work[pid]
-            elif begun.errand.key not in waiting and self._errands.find(begun.errand.key) is None:  # it may be renamed
+            elif errand.key not in waiting and self._errands.find(errand.key) is None:  # it may be renamed
                 os.kill(pid, signal.SIGTERM)
-        while not self._session.installation.is_off and (errand := self._next()) is not None:
-            self._begin(errand)
+        while not self._session.installation.is_off and (following := self._next()) is not None:
+            self._begin(following)
         return bool(self._at_work)
 
     def _next(self) -> Errand | None:
-        owners = Counter(begun.errand.owner for begun in self._at_work.values())
+        owners = Counter(errand.owner for errand in self._at_work.values())
+        about = {self._apart.of(errand.key) for errand in self._at_work.values()}
         most, now = self._apart.most(self._session), time.monotonic()
 
         def may_begin(errand: Errand) -> bool:
@@ -84,10 +80,7 @@ class _Processes:
             return (
                 len(self._at_work) < most + is_other
                 and now >= self._again.get(errand, 0.0)
-                and all(
-                    begun.errand.key != errand.key and now - begun.at >= self._apart.waits_s(errand, begun.errand)
-                    for begun in self._at_work.values()
-                )
+                and self._apart.of(errand.key) not in about
             )
 
         may = filter(may_begin, self._work.due(self._session, self._work.kind))
@@ -96,7 +89,6 @@ class _Processes:
     def _begin(self, errand: Errand) -> None:
         program = self._session.paths.background_program
         pid = os.posix_spawn(program, [program, self._work.kind.name, self._session.node, errand.key], os.environ)
-        now = time.monotonic()
-        self._at_work[pid] = _Begun(errand, now)
+        self._at_work[pid] = errand
         self._last[errand.owner] = next(self._turns)
-        self._again[errand] = now + self._work.kind.backoff_s
+        self._again[errand] = time.monotonic() + self._work.kind.backoff_s

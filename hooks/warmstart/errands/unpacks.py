@@ -94,5 +94,5 @@ def _most(_: object) -> int:
 
 
 WORK = {
-    UNPACKS.name: Work(UNPACKS, unpack, by_maintenance=False, apart=Apart(HOOK, _most, lambda *_: 0.0)),
+    UNPACKS.name: Work(UNPACKS, unpack, by_maintenance=False, apart=Apart(HOOK, _most, str)),
 }

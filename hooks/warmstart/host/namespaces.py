@@ -37,17 +37,6 @@ class Mount(NamedTuple):
     point: str
 
 
-class Arrangement(NamedTuple):
-    """What a mount namespace shows of a directory whose mounts belong to different accounts' programs."""
-
-    hidden: str  # mounts whose path begins with this are not there …
-    shown: str  # … but for this directory and what is mounted below it
-    source: str = ""  # bind-mounted at `name` in `shown`, if given; owned by uid `owner`
-    name: str = ""
-    owner: int = 0
-    read_only: bool = False
-
-
 def show(namespace: str, run: str, owner: Identity, groups: list[int], shown: list[Shown]) -> dict[str, str]:
     """Join a mount namespace, and show there what the list of the run in the directory `run` says.
 
@@ -208,15 +197,16 @@ def _bind(source: int, name: str, folder: int, owner: int, more: int = 0, *, pro
         raise
 
 
-def new_namespace(wanted: Arrangement) -> int:
-    """Return a descriptor of a new mount namespace with these mounts. Raises `OSError`.
+def new_namespace(hidden: str, shown: str) -> int:
+    """Return a descriptor of a new mount namespace without the mounts whose path begins with `hidden`.
 
-    Nobody but root may be able to change the names above `shown` and `source`, and of what is hidden.
+    `shown` is still there, with what is mounted below it. Nobody but root may be able to change the names above it, and
+    of what is hidden. Raises `OSError`.
     """
 
     def enter() -> None:
         enter_new()
-        _arrange(wanted)
+        _hide(hidden, shown)
 
     with linux.child_in(enter, "mount namespace") as pid:
         return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -261,23 +251,19 @@ def _narrow(at: str, shown: str) -> None:
     os.chdir("/")
 
 
-def _arrange(wanted: Arrangement) -> None:
+def _hide(hidden: str, shown: str) -> None:
     gone = "\0"
-    for point in _hidden_points(wanted):  # a mount comes before those on it
+    for point in _hidden_points(hidden, shown):  # a mount comes before those on it
         if not point.startswith(f"{gone}/"):
             with suppress(OSError):  # whoever removes its directory detaches it here, too
                 linux.detach_path(point)
             gone = point
-    if left := _hidden_points(wanted):
+    if left := _hidden_points(hidden, shown):
         raise OSError(errno.EBUSY, "cannot be hidden", left[0])
-    if wanted.source:
-        folder = os.open(wanted.shown, PATH)
-        flags = linux.MS_RDONLY if wanted.read_only else 0
-        _bind(os.open(wanted.source, PATH), wanted.name, folder, wanted.owner, flags)
 
 
-def _hidden_points(wanted: Arrangement) -> list[str]:
-    hidden, shown = os.path.realpath(wanted.hidden), os.path.realpath(wanted.shown)
+def _hidden_points(hidden: str, shown: str) -> list[str]:
+    hidden, shown = os.path.realpath(hidden), os.path.realpath(shown)
     points = [mount.point for mount in mounts() if mount.point.startswith(hidden)]
     return [point for point in points if point != shown and not point.startswith(f"{shown}/")]
 

@@ -10,7 +10,7 @@ import os
 import sys
 
 from warmstart.host.identity import Identity
-from warmstart.lean import TYPE_CHECKING, NamedTuple
+from warmstart.lean import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warmstart.images.credentials import Login
@@ -21,19 +21,9 @@ ENROOT = "/usr/bin/enroot"
 UMOCI = "/usr/bin/umoci"  # the only program of `oci` that `enroot` does without
 
 
-class Kind(NamedTuple):
-    """What hooks know of an importer without its module.
-
-    `recipe` goes up with every change of options that changes the bytes of an image. A new release of the importer's
-    programs does not count, because a job finds the same files in the image. `keeps_layers`: on the node, between
-    imports (layers.py).
-    """
-
-    recipe: int
-    keeps_layers: bool = False
-
-
-IMPORTERS = {"enroot": Kind(recipe=1), "oci": Kind(recipe=2, keeps_layers=True)}
+# Importers, and the numbers of their recipes. A number goes up with every change of options that changes the bytes of
+# an image. A new release of the importer's programs does not count: a job finds the same files in the image.
+IMPORTERS = {"enroot": 1, "oci": 2}
 
 
 def choose(rules: Images, identity: Identity, mount_point: str, login: Login | None = None) -> Importer:
@@ -56,18 +46,7 @@ def programs(name: str) -> tuple[str, ...]:
 def recipe(name: str) -> str:
     """Return the part of an image's name that stands for the importer and its recipe: `oci1`."""
     importer = installed(name)
-    return f"{importer}{IMPORTERS[importer].recipe}"
-
-
-def keeps_layers(name: str) -> bool:
-    """Return whether an importer keeps layers on the node."""
-    return IMPORTERS[installed(name)].keeps_layers
-
-
-def shares_layers(kind: str) -> bool:
-    """Return whether images of a kind (MACHINE.RECIPE) share layers that their importer keeps on the node."""
-    importer = IMPORTERS.get(kind.rpartition(".")[2].rstrip("0123456789"))
-    return importer is not None and importer.keeps_layers
+    return f"{importer}{IMPORTERS[importer]}"
 
 
 def installed(name: str) -> str:

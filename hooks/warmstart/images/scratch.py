@@ -37,7 +37,6 @@ PREFIX = "import."
 REMOVAL_S = 60.0
 MKE2FS = "/sbin/mke2fs"
 DISK = "disk"
-LAYOUT = "layout"
 MAKING_S = 30.0
 FILESYSTEM_BLOCK = 4096
 INODE = 256
@@ -115,8 +114,6 @@ class Scratch(NamedTuple):
     fd: int
     caps: Caps
     is_loop_filesystem: bool = False  # its size enforces the caps; otherwise `Watch` does
-    layout: str = ""  # a directory of kept layers (layers.py), which programs see as `LAYOUT` in here
-    is_layout_fixed: bool = False  # they can't write it
 
     def used(self) -> int:
         """Return the bytes that the import has on its own file system; 0 if it has none."""

@@ -29,7 +29,7 @@ from warmstart.errands import loop, registry
 from warmstart.host import files, reserve
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
-from warmstart.images import choice, layers, notes, scratch, unpacking
+from warmstart.images import notes, scratch, unpacking
 from warmstart.images.imports import requests
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.wings import of_wings
@@ -230,9 +230,6 @@ class _NodeMaintenance:
         session = self._session
         with suppress(FileNotFoundError), self._opened_workspaces() as fd:
             scratch.remove_abandoned(fd)
-        rules = session.policy.images
-        kept = f"{session.policy.paths.workspace}/{session.node}/{layers.LAYERS}"
-        layers.tidy(kept, rules.keep_layers if choice.keeps_layers(rules.importer) else 0)
         requests.forget_failures(session.paths, FAILURES_KEPT_S)
 
     def _uses(self) -> int:

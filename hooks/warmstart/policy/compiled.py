@@ -100,7 +100,6 @@ class Images(NamedTuple):
     proxy: str | None
     import_deadline: int  # seconds
     parallel: int
-    keep_layers: int  # bytes
     unpack: Unpack
 
 

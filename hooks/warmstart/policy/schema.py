@@ -314,11 +314,6 @@ class Images(Section):
         "Files and directories that one import may create on a node, and entries of all its layers.",
         ge=1000,
     )
-    keep_layers: Size = key(
-        "100GiB",
-        "Bytes of [layers that a node keeps](images.md#layers-that-are-kept); never more than a quarter of "
-        "the disk; with `1B` none. Only with importer `oci`.",
-    )
     tag_ttl: Duration = key("24h", "How long a tag is trusted before the registry is asked again.")
     wait: Duration = key(
         "4m",

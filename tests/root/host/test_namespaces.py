@@ -14,7 +14,6 @@ from warmstart.host import namespaces
 from warmstart.host.client import attach_in_namespace, show_in_namespace
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.host.namespaces import Arrangement
 from warmstart.paths import NOTHING, Shown
 
 
@@ -155,18 +154,18 @@ def test_a_mount_that_is_made_later_is_attached_where_it_is_not_seen(base: Path,
 def test_a_namespaces_maker_goes_no_further_than_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that makes a mount namespace for one that is killed meanwhile ends, and does none of its work."""
 
-    def parent_dies(_: Arrangement) -> None:
+    def parent_dies(_hidden: str, _shown: str) -> None:
         parent = os.getppid()
         os.kill(parent, signal.SIGKILL)
         while os.getppid() == parent:
             pass
 
-    monkeypatch.setattr(namespaces, "_arrange", parent_dies)
+    monkeypatch.setattr(namespaces, "_hide", parent_dies)
     read, write = os.pipe()
     pid = os.fork()
     if not pid:
         try:
-            namespaces.new_namespace(Arrangement("/hidden", "/shown"))
+            namespaces.new_namespace("/hidden", "/shown")
         finally:
             os.write(write, b"escaped")
             os._exit(0)

@@ -13,11 +13,10 @@ from tests.support.worker_calls import put_in_place
 from warmstart.host import files, linux, loops
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
-from warmstart.host.identity import ROOT, Identity, ProgramNotStarted
+from warmstart.host.identity import ROOT, Identity
 from warmstart.host.worker import Worker
-from warmstart.images import layers, scratch
+from warmstart.images import scratch
 from warmstart.images.importers.base import run
-from warmstart.images.layers import LayerPlace
 from warmstart.images.reference import parse
 
 
@@ -142,71 +141,26 @@ cut -d' ' -f5 /proc/self/mountinfo
 
 @pytest.mark.threat(31)
 def test_imports_do_not_see_each_other(base: Path) -> None:
-    """Neither in mountinfo nor by a name that somebody told: not their scratches, not their layers.
+    """Neither in mountinfo nor by a name that somebody told.
 
     docs/threats.md, row 31: a program read another import's credentials and wrote its image.
     """
     account = Identity("importer", 60001, 60001)
-    place = LayerPlace(str(base / "n1" / "layers"), "repository", 1 << 30)
     with (
         scratch.opened(str(base), "n1", "r1", account, CAPS) as one,
         scratch.opened(str(base), "n1", "r2", account, CAPS) as other,
-        layers.opened(place, account, after(1), lambda: None) as mine,
-        layers.opened(place._replace(repository="other"), account, after(1), lambda: None) as theirs,
     ):
-        assert mine is not None
-        assert theirs is not None
+        Path(one.path, "own").touch()
         Path(other.path, "auth.json").write_text("secret")
-        Path(mine.path, "own").touch()
-        hidden = [other.path, f"{other.path}/auth.json", mine.path, theirs.path, place.directory]
         completed = run(
-            ["/bin/sh", "-c", SPY, "spy", *hidden, f"{one.path}/layout/own"],
-            reference=parse("reg.io/a:1"), scratch=one._replace(layout=mine.path), deadline=after(20),
+            ["/bin/sh", "-c", SPY, "spy", other.path, f"{other.path}/auth.json", f"{one.path}/own"],
+            reference=parse("reg.io/a:1"), scratch=one, deadline=after(20),
             identity=account, env={"PATH": "/usr/bin:/bin"},
         )  # fmt: skip
         found = completed.stdout.decode().splitlines()
-        assert [line for line in found if line.startswith("reached")] == [f"reached {one.path}/layout/own"]
-        seen = [line for line in found if line.startswith(str(base))]
-        assert seen == [one.path, f"{one.path}/layout"]
+        assert [line for line in found if line.startswith("reached")] == [f"reached {one.path}/own"]
+        assert [line for line in found if line.startswith(str(base))] == [one.path]
         assert os.path.ismount(other.path)
-        assert not os.path.ismount(f"{one.path}/layout")
-
-
-def test_only_a_download_writes_where_layers_are_kept(base: Path) -> None:
-    """What unpacks them could fill the node's disk there, where no file system of the import's own has a limit."""
-    account = Identity("importer", 60001, 60001)
-    place = LayerPlace(str(base / "n1" / "layers"), "repository", 1 << 30)
-    with (
-        scratch.opened(str(base), "n1", "r1", account, CAPS) as work,
-        layers.opened(place, account, after(1), lambda: None) as mine,
-    ):
-        assert mine is not None
-        for is_fixed in (False, True):
-            completed = run(
-                ["/bin/sh", "-c", f"echo x > layout/{is_fixed}"], reference=parse("reg.io/a:1"),
-                scratch=work._replace(layout=mine.path, is_layout_fixed=is_fixed), deadline=after(20),
-                identity=account, env={},
-            )  # fmt: skip
-            assert (completed.status != 0, b"Read-only" in completed.stderr) == (is_fixed, is_fixed)
-        assert sorted(os.listdir(mine.path)) == ["False", "blobs"]
-
-
-@pytest.mark.threat(31)
-def test_what_an_import_put_in_the_place_of_its_layers(base: Path) -> None:
-    """A link there leads nowhere: the next program does not start."""
-    account = Identity("importer", 60001, 60001)
-    place = LayerPlace(str(base / "n1" / "layers"), "repository", 1 << 30)
-    with (
-        scratch.opened(str(base), "n1", "r1", account, CAPS) as work,
-        layers.opened(place, account, after(1), lambda: None) as mine,
-    ):
-        assert mine is not None
-        Path(work.path, "layout").symlink_to("/etc")
-        with pytest.raises(ProgramNotStarted):
-            run(
-                ["/bin/true"], reference=parse("reg.io/a:1"), scratch=work._replace(layout=mine.path),
-                deadline=after(20), identity=account, env={},
-            )  # fmt: skip
 
 
 @pytest.mark.threat(12)

@@ -122,7 +122,7 @@ def test_nobody_is_held_back_by_a_stranger_who_wants_the_same(
     paths: NodePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a user with many requests asks for all images of another one, too. One import is made of each."""
-    node = OwnProcesses(paths, apart(1, requests.waits_s), all_short, monkeypatch, requests.IMPORTS)
+    node = OwnProcesses(paths, apart(1, requests.image_of), all_short, monkeypatch, requests.IMPORTS)
 
     def asks(uid: int, *names: str) -> None:
         for name in names:
@@ -149,17 +149,12 @@ def test_nobody_is_held_back_by_a_stranger_who_wants_the_same(
     assert at_work[:4] == ["m0", "b0", "m1", "b1"]
 
 
-def test_some_wait_for_others(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a while, or until those are done; the next in line goes first."""
-
-    def waits_s(errand: Errand, other: Errand) -> float:
-        return {"aa": float("inf"), "bb": LONG_S / 2}.get(errand.key[1] + other.key[1], 0.0)
-
-    node = OwnProcesses(paths, apart(8, waits_s), lambda e: LONG_S if e.key[1] != "c" else SHORT_S, monkeypatch)
-    ask(node, "1a", "1b", "2a", "2b", "3c", ago_s=9)
-    monkeypatch.setattr(node.time, "sleep", lambda _: setattr(node, "now", node.now + 600))
+def test_one_at_a_time_about_the_same(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next in line goes first."""
+    node = OwnProcesses(paths, apart(8, lambda key: key[1]), all_short, monkeypatch)
+    ask(node, "1a", "2a", "3b", ago_s=9)
     node.run()
-    assert begun(node) == ["1a", "2b", "3c", "1b", "2a"]
+    assert begun(node) == ["1a", "3b", "2a"]
 
 
 def test_an_errand_whose_process_dies_has_another_turn_later(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def test_every_importer_is_complete(name: str) -> None:
     assert callable(importer.import_image)
     assert choice.programs(name)
     assert all(os.path.isabs(program) for program in choice.programs(name))
-    assert choice.recipe(name) == f"{name}{choice.IMPORTERS[name].recipe}"
+    assert choice.recipe(name) == f"{name}{choice.IMPORTERS[name]}"
 
 
 @pytest.mark.parametrize(

@@ -120,21 +120,6 @@ def test_one_run_at_a_time(node: Node) -> None:
     node.maintain()
 
 
-@pytest.mark.parametrize(("importer", "stays"), [("oci", True), ("enroot", False)])
-def test_layers_that_imports_keep(node: Node, importer: str, stays: bool) -> None:
-    """What a dead download left goes; layers go, too, once the importer is one that keeps none."""
-    blobs = node.workspaces / "layers" / "repository" / "layout" / "blobs" / "sha256"
-    blobs.mkdir(parents=True)
-    (blobs / ("1" * 64)).write_bytes(b"layer")
-    unfinished = blobs.parents[1] / "oci-put-blob1"
-    unfinished.write_bytes(b"half")
-    policy = node.site.policy
-    node.site.write(policy._replace(images=policy.images._replace(importer=importer)))
-    node.maintain()
-    assert not unfinished.exists()
-    assert (os.listdir(node.workspaces / "layers") != []) == stays
-
-
 def test_a_run_without_an_epilog_is_finished(node: Node) -> None:
     """When its job is over for sure: harvested and removed as its epilog would have done it."""
     record = node.run()

@@ -22,10 +22,8 @@ from warmstart.errors import StoreError, UserError
 from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, ProgramNotStarted
-from warmstart.host.namespaces import Arrangement
-from warmstart.images.layers import LayerPlace
 from warmstart.images.reference import DOCKER_HUB, Reference
-from warmstart.images.scratch import LAYOUT, PREFIX, Exceeded, ImageTooLarge, Scratch, Watch
+from warmstart.images.scratch import PREFIX, Exceeded, ImageTooLarge, Scratch, Watch
 
 PRLIMIT = "/usr/bin/prlimit"
 LARGEST_FILE = 256 << 30  # bytes; of any single file that an import writes
@@ -145,13 +143,10 @@ class Importer(Protocol):
         digest: str,
         scratch: Scratch,
         deadline: Deadline,
-        *,
-        kept: LayerPlace | None = None,
         report: Report = unreported,
     ) -> str:
         """Make a squashfs of the image with that digest; return its file name in the scratch directory.
 
-        `kept` is where an importer that can verify layers keeps them for later imports; None if it may keep none.
         `report` is called in this process at every new phase and about once a second, and should return soon.
 
         No process of the importer is alive when this returns or raises. Raises the errors of this module,
@@ -187,7 +182,7 @@ def run(
         if not _is_alone(identity):
             completed = common(env=env)
         else:
-            with _mounts(scratch, identity) as mounts:
+            with _mounts(scratch) as mounts:
                 completed = process.run_alone(
                     *common.args, **common.keywords, env=env,
                     identity=identity, capabilities=capabilities, mounts=mounts, network=network,
@@ -259,12 +254,11 @@ def _is_alone(identity: Identity) -> bool:
 
 
 @contextmanager
-def _mounts(scratch: Scratch, identity: Identity) -> Iterator[int]:
-    """Yield a mount namespace without other imports' scratches, and with the kept layers (layers.py) in this one."""
+def _mounts(scratch: Scratch) -> Iterator[int]:
+    """Yield a mount namespace without other imports' scratches."""
     others = os.path.join(os.path.dirname(os.path.dirname(scratch.path)), PREFIX)
-    wanted = Arrangement(others, scratch.path, scratch.layout, LAYOUT, identity.uid, scratch.is_layout_fixed)
     try:
-        fd = namespaces.new_namespace(wanted)
+        fd = namespaces.new_namespace(others, scratch.path)
     except OSError as error:
         raise ProgramNotStarted(program="an import's program", problem=error.strerror) from error
     try:

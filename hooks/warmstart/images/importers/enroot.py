@@ -38,7 +38,6 @@ from warmstart.images.importers.base import (
     unreported,
     with_retries,
 )
-from warmstart.images.layers import LayerPlace
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Scratch
 from warmstart.policy.compiled import Images
@@ -89,15 +88,12 @@ class Enroot(NamedTuple):
         digest: str,
         scratch: Scratch,
         deadline: Deadline,
-        *,
-        kept: LayerPlace | None = None,  # noqa: ARG002 - enroot's layers cannot be verified
         report: Report = unreported,
     ) -> str:
         """Fetch, unpack and pack the image with that digest in one `enroot import`; return the squashfs' file name.
 
         If `digest` is "", import what the tag means now: in a user's own import skopeo does not have the user's
-        credentials to resolve it. No layers are kept: enroot stores them recompressed under the digests that they had
-        before, so nothing could tell a changed one.
+        credentials to resolve it.
         """
         exact = reference._replace(tag="", digest=digest) if digest else reference
         insecure = {"ENROOT_ALLOW_HTTP": "y"} if reference.registry in self.insecure else {}

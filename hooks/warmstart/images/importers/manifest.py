@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from warmstart.images.layers import Layer
 from warmstart.images.reference import is_digest
 
 MOST_LAYERS = 1000
@@ -23,7 +22,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "
 class ImageManifest(NamedTuple):
     """What a manifest says. All is empty if it is not understood; skopeo then decides."""
 
-    layers: list[Layer]
+    size: int  # bytes of all layers
     child: str = ""  # in a list: the digest of the manifest for this machine
     is_one: bool = True  # False: the text is neither a manifest nor a list of manifests
     problem: str = ""  # why no image can be made of it
@@ -34,19 +33,19 @@ def read(text: str, machine: str) -> ImageManifest:
     try:
         document = json.loads(text)
         if not any(isinstance(document[key], list) for key in ("manifests", "layers") if key in document):
-            return ImageManifest([], is_one=False)
+            return ImageManifest(0, is_one=False)
     except (ValueError, TypeError, RecursionError):
-        return ImageManifest([], is_one=False)
+        return ImageManifest(0, is_one=False)
     try:
         if "manifests" in document:
-            return ImageManifest([], _choose(document["manifests"], machine))
+            return ImageManifest(0, _choose(document["manifests"], machine))
         described = document["layers"]
         if len(described) > MOST_LAYERS:
-            return ImageManifest([], problem=TOO_MANY)
-        layers = [_layer(each) for each in described]
+            return ImageManifest(0, problem=TOO_MANY)
+        size = sum(map(_size_of, described))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return ImageManifest([])
-    return ImageManifest(layers, problem=FOREIGN if any(map(is_foreign, described)) else "")
+        return ImageManifest(0)
+    return ImageManifest(size, problem=FOREIGN if any(map(is_foreign, described)) else "")
 
 
 def is_foreign(descriptor: dict[str, object]) -> bool:
@@ -73,10 +72,10 @@ def _choose(manifests: object, machine: str) -> str:
     return digests[0] if len(digests) == 1 and is_digest(digests[0]) else ""
 
 
-def _layer(descriptor: object) -> Layer:
+def _size_of(descriptor: object) -> int:
     if not isinstance(descriptor, dict):
         raise TypeError
     digest, size = descriptor["digest"], descriptor["size"]
     if type(digest) is not str or not is_digest(digest) or type(size) is not int or not 0 <= size <= LARGEST:
         raise ValueError
-    return Layer(digest, size)
+    return size

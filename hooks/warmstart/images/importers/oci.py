@@ -13,12 +13,13 @@ import os
 import re
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.errors import WarmstartError
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
+from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, credentials_file, for_skopeo
 from warmstart.images.importers import flatten, unpacked
@@ -42,9 +43,8 @@ from warmstart.images.importers.base import (
 )
 from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.manifest import ImageManifest
-from warmstart.images.layers import KeptLayers, Layer, LayerPlace, opened
 from warmstart.images.reference import Reference
-from warmstart.images.scratch import LAYOUT, ImageTooLarge, Scratch, ScratchUnusable, disk_errors
+from warmstart.images.scratch import ImageTooLarge, Scratch, Watch
 from warmstart.policy.compiled import Images
 
 SKOPEO = "/usr/bin/skopeo"
@@ -52,7 +52,7 @@ UMOCI = "/usr/bin/umoci"
 MKSQUASHFS = "/usr/bin/mksquashfs"
 
 PROGRAMS = (SKOPEO, UMOCI)  # besides those that every node has
-TAG = "import"
+LAYOUT, TAG = "layout", "import"
 ROOTFS = "rootfs"
 RESULT = "image.sqsh"
 AUTHFILE = "auth.json"
@@ -61,7 +61,6 @@ RESOLVE_S = 30.0  # skopeo itself waits and retries on status 429 (too many requ
 ANOTHER = "another manifest than the one that it was asked for"
 PACE_S, LEAST_FETCHED = 300.0, 8 << 20  # seconds in which a registry sends at least so many bytes
 SLOWEST_DISK = 32 << 20  # bytes a second; skopeo waits for it once all has arrived
-LOCK_S = 10.0  # how long an import waits for one of its repository (imports/requests.py); then it keeps no layers
 
 _SECONDS = re.compile(rb"[1-9][0-9]{0,8}\n")
 # Messages of skopeo (containers/image and Go's net). `_failure` decides in which order they count.
@@ -131,43 +130,25 @@ class Oci(NamedTuple):
         digest: str,
         scratch: Scratch,
         deadline: Deadline,
-        *,
-        kept: LayerPlace | None = None,
         report: Report = unreported,
     ) -> str:
         """Fetch, unpack and pack the image with that digest; return the file name of the squashfs."""
-        exact, wanted = self._manifest(reference, digest, scratch, deadline)
-        if _total(wanted) > scratch.caps.size:
+        exact, total = self._manifest(reference, digest, scratch, deadline)
+        if total > scratch.caps.size:
             raise ImageTooLarge.of(reference.canonical(), scratch.caps)
 
         def looking(phase: str) -> Callable[[], None]:
             return every_second(lambda: report(Progress(phase, scratch.used())))
 
-        def waiting() -> None:
-            report(Progress("waiting for another image of this repository"))
-
-        with ExitStack() as stack:
-            layered, layers = scratch, None
-            if kept is not None and wanted:
-                layers = stack.enter_context(opened(kept, self.identity, deadline.within(LOCK_S), waiting))
-            if layers is None:
-                copied = _fetching(exact, scratch.used, _total(wanted), report)
-            else:
-                layered = scratch._replace(layout=layers.path)
-                copied = _prepare(exact, layers, wanted, deadline, report)
-            self._skopeo(exact, self._copy(exact, scratch), layered, deadline, deadline.left(), copied)
-            # Only the download is watched, so that only it may write where no file system has a limit.
-            layered = layered._replace(is_layout_fixed=True)
-            left = self._flatten(exact, layered, deadline, looking("packing"))
-            if left:
-                unpack = [UMOCI, "raw", "unpack", "--rootless", "--image", f"{left.layout}:{TAG}", ROOTFS]
-                self._do(exact, unpack, layered, deadline, looking("unpacking"), left.cpu_s)
-                # mksquashfs replaces files that their owner may not read (RHEL's shadow, 0000) by empty ones.
-                finish = unpacked.command(left.layout, TAG, ROOTFS, self.mount_point)
-                self._do(exact, finish, layered, deadline, looking("unpacking"), left.cpu_s)
-            if layers is not None:
-                layers.make_room()
+        fetching = _fetching(exact, scratch, total, report)
+        self._skopeo(exact, self._copy(exact, scratch), scratch, deadline, deadline.left(), fetching)
+        left = self._flatten(exact, scratch, deadline, looking("packing"))
         if left:
+            unpack = [UMOCI, "raw", "unpack", "--rootless", "--image", f"{left.layout}:{TAG}", ROOTFS]
+            self._do(exact, unpack, scratch, deadline, looking("unpacking"), left.cpu_s)
+            # mksquashfs replaces files that their owner may not read (RHEL's shadow, 0000) by empty ones.
+            finish = unpacked.command(left.layout, TAG, ROOTFS, self.mount_point)
+            self._do(exact, finish, scratch, deadline, looking("unpacking"), left.cpu_s)
             self._do(exact, _pack(), scratch, deadline, looking("packing"), left.cpu_s)
         return RESULT
 
@@ -203,8 +184,8 @@ class Oci(NamedTuple):
 
     def _manifest(
         self, reference: Reference, digest: str, scratch: Scratch, deadline: Deadline
-    ) -> tuple[Reference, list[Layer]]:
-        """Return the reference to the manifest for this machine, and its layers; [] if nobody can tell.
+    ) -> tuple[Reference, int]:
+        """Return the reference to the manifest for this machine, and the bytes of its layers; 0 if nobody can tell.
 
         Raises `ImageMalformed` for one of which no image can be made: it would be fetched in vain.
         """
@@ -219,9 +200,9 @@ class Oci(NamedTuple):
             if manifest.problem:
                 raise ImageMalformed(image=reference.canonical(), problem=manifest.problem)
             if not manifest.child:
-                return exact, manifest.layers
+                return exact, manifest.size
             exact = exact._replace(digest=manifest.child)
-        return reference._replace(tag="", digest=digest), []
+        return reference._replace(tag="", digest=digest), 0
 
     def _show(self, reference: Reference, scratch: Scratch, deadline: Deadline) -> tuple[str, str]:
         """Return what the registry answers when it is asked for a manifest: its digest, and its text."""
@@ -303,21 +284,18 @@ class Oci(NamedTuple):
         return "false" if reference.registry in self.insecure else "true"
 
 
-def _total(layers: list[Layer]) -> int:
-    return sum(layer.size for layer in layers)
-
-
-def _fetching(reference: Reference, arrived: Callable[[], int], total: int, report: Report) -> Callable[[], None]:
+def _fetching(reference: Reference, scratch: Scratch, total: int, report: Report) -> Callable[[], None]:
     """Return what looks after a download: it reports how far it is, and gives it up if too little comes.
 
     A registry that sends a byte now and then would hold a slot of this node until the import's deadline.
     """
-    due, before = time.monotonic() + PACE_S, arrived()
+    due, before = time.monotonic() + PACE_S, 0
     writing = total / SLOWEST_DISK  # seconds that skopeo may need once all has arrived
 
     def look() -> None:
         nonlocal due, before, writing
-        here = arrived()
+        here = _fetched(scratch)
+        here = min(here, total or here)  # what nobody has spoken of is no progress
         report(Progress("fetching", here, total))
         before = min(before, here)  # another attempt begins with less
         if time.monotonic() < due:
@@ -334,33 +312,13 @@ def _fetching(reference: Reference, arrived: Callable[[], int], total: int, repo
     return every_second(look)
 
 
-def _prepare(
-    reference: Reference, layers: KeptLayers, wanted: list[Layer], deadline: Deadline, report: Report
-) -> Callable[[], None]:
-    """Check which layers are here, and make room for the rest; return what looks after the download of these."""
-    total, done = _total(wanted), 0
-
-    def check() -> None:
-        report(Progress("checking", done, total))
-
-    look = every_second(check)
-
-    def count(read: int) -> None:
-        nonlocal done
-        done = read
-        look()
-
-    with disk_errors(layers.path):
-        missing = total - _total(layers.check(wanted, deadline, count))
-        layers.make_room(wanted, missing)
-        watch = layers.watch(missing)
-    fetching = _fetching(reference, lambda: layers.arrived(wanted), total, report)
-
-    def copied() -> None:
-        watch()
-        fetching()
-
-    return copied
+def _fetched(scratch: Scratch) -> int:
+    """Return how many bytes of the image have come, with those of unfinished layers."""
+    with suppress(OSError), opened_dir(LAYOUT, scratch.fd) as layout:
+        watch = Watch(layout, scratch.caps)
+        watch.look()
+        return scratch.caps.size - watch.left.size
+    return 0  # it has not begun
 
 
 def _pack() -> list[str]:
@@ -378,8 +336,6 @@ def _failure(
     """Return the error for a program that failed, by the last line of its stderr."""
     image, problem = reference.canonical(), _cause(completed.complaint(), reference)
     if found_no_space(completed):
-        if program == SKOPEO and scratch.layout:  # that is the node's own disk
-            return ScratchUnusable(path=scratch.layout, problem=problem)
         return scratch.full(image, problem)
     if program == SKOPEO and (error := _answer(image, problem)):
         return error

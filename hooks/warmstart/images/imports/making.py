@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import os
 import random
 import stat
@@ -27,7 +26,7 @@ from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import open_regular
 from warmstart.host.identity import Identity
-from warmstart.images import layers, scratch
+from warmstart.images import scratch
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageMalformed,
@@ -39,7 +38,6 @@ from warmstart.images.importers.base import (
 )
 from warmstart.images.imports import verify, waiting
 from warmstart.images.imports.waiting import ImageWaitExpired
-from warmstart.images.layers import LayerPlace
 from warmstart.images.places import Copied
 from warmstart.images.query import Missing, Obtained, Site, as_obtained, query_by_rules
 from warmstart.images.reference import Reference
@@ -322,9 +320,7 @@ def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> lis
     # Fail before minutes of work rather than after them. Whether a quota has room depends on the image's size.
     evicted = _make_room(flight, 0, NOBODY)
     with _refused_once(flight, digest), _reporting(flight) as report:
-        result = importer.import_image(
-            query.reference, digest, work, deadline, kept=_layer_place(flight), report=report
-        )
+        result = importer.import_image(query.reference, digest, work, deadline, report)
     work.sync(deadline)
     with work.errors():
         fd = claim(work.fd, result, importer.identity.uid)
@@ -417,14 +413,6 @@ def _places_held(flight: Flight) -> Iterator[str]:
     with ExitStack() as stack:
         held = [place.held(query.reference, site.store, deadline, flight.tell) for place in site.places()]
         yield "; ".join(filter(None, map(stack.enter_context, held)))
-
-
-def _layer_place(flight: Flight) -> LayerPlace:
-    """Return where layers of the image's repository are kept: others for each store, since stores have readers."""
-    site, reference = flight.site, flight.query.reference
-    directory = os.path.join(site.workspace, site.requester.node, layers.LAYERS)
-    of = f"{site.store.path}\n{reference.registry}/{reference.repository}"
-    return LayerPlace(directory, hashlib.sha256(of.encode()).hexdigest(), site.rules.keep_layers)
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Requests for background imports on one node: errands, one for each image and user. Runs as root.
 
     <node state>/errands/imports/       root, 0700 (`errand`)
-        UID,DUE,ATTEMPTS,KEY            an `ImportRequest`; KEY is LAYERS.IMAGE.UID, LAYERS that of all that share them
+        UID,DUE,ATTEMPTS,KEY            an `ImportRequest`; KEY is IMAGE.UID
     <node state>/imports/               root, 0700
-        LAYERS.IMAGE.failed             how its last import on this node failed, for the hooks that wait here
+        IMAGE.failed                    how its last import on this node failed, for the hooks that wait here
 
 Hooks write requests, and start the program that does them (`errands.imports`) where it is not at work. A request goes
 when its image is published, when trying again is useless, when it is cancelled, or when it is tried
@@ -26,7 +26,6 @@ from warmstart.errand import Errand, Errands, Kind
 from warmstart.errors import StoreError
 from warmstart.host import files, wire
 from warmstart.host.files import ensure_path, names_in, opened_dir, read_small, replace_file
-from warmstart.images import choice
 from warmstart.images.query import Site
 from warmstart.images.store.layout import CLOCK_SKEW, ImageQuery
 from warmstart.images.store.published import RememberedFailure
@@ -34,7 +33,6 @@ from warmstart.paths import NodePaths
 
 IMPORTS = Kind("imports", most=16, backoff_s=10.0, unit="warmstart-import@{}.service")
 MOST_ATTEMPTS = 5
-SAME_REPOSITORY_S = 600.0  # how long an import keeps others of its repository from beginning
 EXPIRED = "its time is over (images.import_deadline)"
 FAILED = ".failed"
 _LONGEST = 16384
@@ -72,11 +70,8 @@ class ImportRequest(NamedTuple):
 
     @property
     def image(self) -> str:
-        """Its image's name here, whoever asks. Begins with that of its repository, if their layers are kept."""
-        own = f"{self.reference}\0{self.kind}\0{self.private}"
-        parent, _, name = self.reference.partition("@")[0].rpartition("/")
-        repository = f"{self.private}\0{parent}/{name.partition(':')[0]}"
-        return f"{_hash(repository if choice.shares_layers(self.kind) else own)}.{_hash(own)}"
+        """Its image's name here, whoever asks."""
+        return hashlib.sha256(f"{self.reference}\0{self.kind}\0{self.private}".encode()).hexdigest()[:32]
 
     @property
     def key(self) -> str:
@@ -88,21 +83,9 @@ class ImportRequest(NamedTuple):
         return not -CLOCK_SKEW <= time.time() - self.asked < deadline_s
 
 
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
 def image_of(key: str) -> str:
     """Return the image of an errand's key (`ImportRequest.image`)."""
-    return key.rpartition(".")[0]
-
-
-def waits_s(errand: Errand, other: Errand) -> float:
-    """Return how long after another import began one may begin: they share layers, and it would wait for them."""
-    if image_of(errand.key) == image_of(other.key):
-        return float("inf")
-    is_shared = errand.key.partition(".")[0] == other.key.partition(".")[0]
-    return SAME_REPOSITORY_S if is_shared else 0.0
+    return key.partition(".")[0]
 
 
 def submit(paths: NodePaths, request: ImportRequest, lifetime_s: float) -> str:

@@ -88,7 +88,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
     """Return the stand-in, in place, with no pauses between attempts."""
     stand_in = Programs(tmp_path)
     monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
-    monkeypatch.setattr(namespaces, "new_namespace", lambda _: os.open("/dev/null", os.O_RDONLY))
+    monkeypatch.setattr(namespaces, "new_namespace", lambda *_: os.open("/dev/null", os.O_RDONLY))
     monkeypatch.setattr(base, "PAUSES_S", (0.0, 0.0))
     monkeypatch.setattr(ImportUserClient, "read_manifest", lambda _, text, machine, __: manifest.read(text, machine))
     return stand_in

@@ -86,7 +86,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     """Return the stand-in, in place, with no pauses between attempts."""
     stand_in = Programs()
     monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
-    monkeypatch.setattr(namespaces, "new_namespace", lambda _: os.open("/dev/null", os.O_RDONLY))
+    monkeypatch.setattr(namespaces, "new_namespace", lambda *_: os.open("/dev/null", os.O_RDONLY))
     monkeypatch.setattr(base, "PAUSES_S", (0.0, 0.0))
     monkeypatch.setattr(ImportUserClient, "read_manifest", lambda _, text, machine, __: manifest.read(text, machine))
     return stand_in
@@ -139,7 +139,7 @@ def test_layers_that_cannot_be_flattened_are_unpacked(programs: Programs, status
     told: list[Progress] = []
     unsupported = CompletedProgram(status, b"61\n", b"'f' occurs twice in a layer\n")
     programs.answer = lambda argv: unsupported if is_flatten(argv) else CompletedProgram(0, b"", b"")
-    assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9), report=told.append) == "image.sqsh"
+    assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9), told.append) == "image.sqsh"
     assert [argv[0] for argv, _ in programs.started[3:]] == [*UNPACKING]
     assert f"{layout}:import" in programs.started[3][0]
     assert programs.started[4][0] == unpacked.command(layout, "import", "rootfs", "/cache")
@@ -184,13 +184,13 @@ def test_a_list_names_the_manifest_that_is_fetched(programs: Programs, monkeypat
     index = json.dumps({"manifests": [{"digest": digest_of(image), "platform": platform}]}).encode()
     programs.answer = showing([index, image])
     told: list[Progress] = []
-    IMPORTER.import_image(parse("reg.io/a:1"), digest_of(index), SCRATCH, after(9), report=told.append)
+    IMPORTER.import_image(parse("reg.io/a:1"), digest_of(index), SCRATCH, after(9), told.append)
     assert programs.started[2][0][-2:] == [f"docker://reg.io/a@{digest_of(image)}", "oci:layout:import"]
     assert told[0] == Progress("fetching", 0, 100)
     programs.answer = showing([index, image])
     with pytest.raises(ImageTooLarge):
         IMPORTER.import_image(
-            parse("reg.io/a:1"), digest_of(index), SCRATCH._replace(caps=Caps(99, 9)), after(9), report=told.append
+            parse("reg.io/a:1"), digest_of(index), SCRATCH._replace(caps=Caps(99, 9)), after(9), told.append
         )
 
 

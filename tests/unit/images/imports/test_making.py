@@ -15,8 +15,7 @@ from warmstart.host.files import opened_dir
 from warmstart.images.importers.base import Progress
 from warmstart.images.imports import making, waiting
 from warmstart.images.imports.making import ImageNotOurs, claim
-from warmstart.images.layers import LayerPlace
-from warmstart.images.query import Site, query_by_rules
+from warmstart.images.query import query_by_rules
 from warmstart.images.reference import parse
 from warmstart.images.store import published
 from warmstart.images.store.client import ImageStoreClient
@@ -118,19 +117,3 @@ def test_who_is_not_elected_gives_up_soon(
     monkeypatch.setattr(InlineWorker, "run", lambda _self, _deadline, function, *args: function(*args))
     assert (making.elect(query, here, after(9)) is None) == recorded
     assert len(asked) == tries
-
-
-def test_layers_are_kept_for_one_repository_of_one_store(tmp_path: Path) -> None:
-    """Another tag has the same; private images of the same repository have others."""
-    here = site(tmp_path, tmp_path / "workspace")
-
-    def place(text: str, where: Site) -> LayerPlace:
-        query = query_by_rules(parse(text), RULES, "none1")
-        return making._layer_place(making.Flight(query, where, after(9), ImageProducer("h", 1, 1, ""), "", ""))
-
-    first = place("reg.io/a:1", here)
-    assert (first.directory, first.limit) == (f"{tmp_path}/workspace/n1/layers", RULES.keep_layers)
-    assert place("reg.io/a:2", here) == first
-    private = here._replace(store=here.store.at(f"{tmp_path}/private/team"))
-    others = [place("reg.io/b:1", here), place("reg.io:5000/a:1", here), place("reg.io/a:1", private)]
-    assert len({first, *others}) == 4

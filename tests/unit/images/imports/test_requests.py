@@ -13,7 +13,7 @@ from tests.support.vanish import WHENS, vanishes
 from warmstart.errand import Errand, Errands, is_at_work
 from warmstart.host import detached
 from warmstart.images.imports import requests
-from warmstart.images.imports.requests import IMPORTS, SAME_REPOSITORY_S, ImportRequest
+from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import NodePaths
 
@@ -75,19 +75,6 @@ def test_one_user_has_a_bounded_number(paths: NodePaths) -> None:
         assert submit(paths, asked_for(f"a{number}")) == ""
     assert submit(paths, asked_for("more")) == f"{IMPORTS.most} imports of user alice wait on node n1 already"
     assert submit(paths, asked_for("a0")) == submit(paths, asked_for("a0", uid=2002)) == ""
-
-
-def test_images_of_a_repository_come_one_after_the_other() -> None:
-    """Else the second would wait for the layers of the first. Not for ever, and not if none are kept."""
-    second = ASKED._replace(reference=f"reg.io/a@sha256:{'0' * 64}", uid=2002)
-    alike = [second._replace(kind="x86_64.enroot1"), second._replace(private="team"), asked_for("b")]
-
-    def waits_s(request: ImportRequest) -> float:
-        return requests.waits_s(*(Errand("1", 0, 0, each.key) for each in (request, ASKED)))
-
-    assert waits_s(second) == SAME_REPOSITORY_S
-    assert [waits_s(request) for request in alike] == [0, 0, 0]
-    assert waits_s(ASKED._replace(uid=2002)) == float("inf")
 
 
 def test_a_failed_import_may_be_tried_at_once(paths: NodePaths) -> None:
