@@ -64,6 +64,7 @@ shared_files() { # all that is no part of a release
     for part in hooks/warmstart/wings/*/slurm.conf; do
         [ ! -e "$part" ] || sed "s|@PREFIX@|$prefix|g" "$part" >>"$share/slurm.conf"
     done
+    fill slurm/slurmd.conf "$share/slurmd.conf" -
     words=$("$interpreter" -BISXutf8 -c '
 import sys
 sys.path.insert(0, "hooks")
@@ -80,7 +81,8 @@ print(*(word + "+" * (word in found.repeats) for found in wing.found().values() 
     done
     fill nhc/warmstart.nhc "$share/nhc/warmstart.nhc" -
     fill tmpfiles.d/warmstart.conf "$destdir$prefix/lib/tmpfiles.d/warmstart.conf" -
-    chmod 644 "$destdir$prefix/lib/tmpfiles.d/warmstart.conf" "$share/slurm.conf" "$share/nhc/warmstart.nhc" \
+    chmod 644 "$destdir$prefix/lib/tmpfiles.d/warmstart.conf" "$share/slurm.conf" "$share/slurmd.conf" \
+        "$share/nhc/warmstart.nhc" \
         "$share/warmstart.lua" "$share"/systemd/*
     install -m 644 packaging/monitoring/* "$share/monitoring/"
     install -m 644 packaging/logging/*.conf "$share/logging/"

@@ -41,6 +41,7 @@ FILES = (
     "share/man/man1/warmstart-cache.1.gz",
     "share/warmstart/enroot/40-warmstart.sh",
     "share/warmstart/slurm.conf",
+    "share/warmstart/slurmd.conf",
     "share/warmstart/warmstart.lua",
     "share/zsh/vendor-completions/_warmstart",
 )

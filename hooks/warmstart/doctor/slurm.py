@@ -18,7 +18,9 @@ from warmstart.doctor import namespaces, probe, wrapper
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.doctor.node import CHANGE_CODE
 from warmstart.doctor.slurm_conf import SlurmConf, pairs
+from warmstart.host import process
 from warmstart.host.deadline import after
+from warmstart.host.detached import SYSTEMCTL, SYSTEMCTL_S, SYSTEMD
 from warmstart.host.files import read_small
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
@@ -30,11 +32,16 @@ from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 SLURMD_TIMEOUT = 300
 BATCH_START_TIMEOUT = 10
 NO_LIMIT = 65534  # INFINITE and NO_VAL of 16 bits
+FOR_EVER = float("inf")
+DROP_IN = "/etc/systemd/system/slurmd.service.d/warmstart.conf"
+SHIPPED_S = 270  # what hooks may take by the policy that is shipped
 MARGIN_S = 10  # between times that depend on each other, in what is advised
 SEVERAL_LINES = (24, 5)  # since this release each Prolog= and Epilog= line counts (slurm.conf(5))
 HIDDEN = ("/tmp", "/dev/shm")
 IMPLY_ALLOC = {"alloc", "contain", "x11", "runinjob", "forcerequeueonfail"}
 ALLOC_BY_DEFER_BATCH = (26, 5)  # the first release in which DeferBatch implies Alloc
+_STOP = "TimeoutStopUSec"
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}  # of what systemctl shows (systemd.time(7))
 NO_RELEASE = Finding(
     UNKNOWN,
     "this depends on the release of Slurm, which is unknown",
@@ -193,7 +200,7 @@ def _fits(hook: str, budget: Callable[[Policy], float], keys: str) -> Callable[[
             yield NO_POLICY
             return
         limit, needed = _limit(slurm.conf, hook), budget(slurm.policy)
-        longest = slurm.conf.seconds("SlurmdTimeout", SLURMD_TIMEOUT) or float("inf")  # 0: never set DOWN
+        longest = slurm.conf.seconds("SlurmdTimeout", SLURMD_TIMEOUT) or FOR_EVER  # 0: never set DOWN
         if limit is None:
             found = f"{hook}s have no timeout: a hung file system blocks the node for ever"
             yield Finding(WRONG, found, _agreeing(slurm))
@@ -212,13 +219,15 @@ def _fits(hook: str, budget: Callable[[Policy], float], keys: str) -> Callable[[
 def _agreeing(slurm: Slurm) -> str:
     """Return what to set so that the times fit the policy and each other; what fits stays as it is."""
     conf, policy = slurm.conf, slurm.policy
-    needed = int(max(plan.prolog_budget(policy), plan.epilog_budget(policy))) if policy else 0
-    longest = conf.seconds("SlurmdTimeout", SLURMD_TIMEOUT) or float("inf")  # 0: never set DOWN
+    needed = int(max(plan.prolog_budget(policy), plan.epilog_budget(policy))) if policy else SHIPPED_S
+    longest = conf.seconds("SlurmdTimeout", SLURMD_TIMEOUT) or FOR_EVER  # 0: never set DOWN
     set_now = {key: conf.seconds(key, 0) for key in ("PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout")}
     limits = {key: seconds for key, seconds in set_now.items() if 0 < seconds < NO_LIMIT}
     times: dict[str, int] = {}
-    if not limits or not all(needed < seconds < longest for seconds in limits.values()):
-        times = limits = dict.fromkeys(limits or ["PrologEpilogTimeout"], needed + MARGIN_S)
+    if None in (_limit(conf, "prolog"), _limit(conf, "epilog")):
+        limits["PrologEpilogTimeout"] = times["PrologEpilogTimeout"] = needed + MARGIN_S
+    if not all(needed < seconds < longest for seconds in limits.values()):
+        times = limits = dict.fromkeys(limits, needed + MARGIN_S)
     limit = max(limits.values())
     if limit >= longest:
         times["SlurmdTimeout"] = limit + MARGIN_S
@@ -232,12 +241,39 @@ def batch_start(slurm: Slurm) -> Iterator[Finding]:
     start, limit = slurm.conf.seconds("BatchStartTimeout", BATCH_START_TIMEOUT), _limit(slurm.conf, "prolog")
     if limit is None:
         found = "the prolog has no timeout, so no BatchStartTimeout is long enough"
-        yield Finding(WRONG, found, _agreeing(slurm) if slurm.policy else "set PrologEpilogTimeout=280")
+        yield Finding(WRONG, found, _agreeing(slurm))
     elif start <= limit:
         found = f"BatchStartTimeout is {start} s, a prolog may take {limit} s: a reconfigure meanwhile requeues its job"
         yield Finding(WRONG, found, _agreeing(slurm))
     else:
         yield Finding(OK, f"BatchStartTimeout is {start} s, the prolog's timeout is {limit} s")
+
+
+def slurmd_stop(slurm: Slurm) -> Iterator[Finding]:
+    """Check that systemd lets slurmd finish a hook: killed in a prolog, slurmd leaves its job there for ever."""
+    if not os.path.isdir(SYSTEMD):
+        yield Finding(OK, "systemd does not run here: what else stops slurmd has to let it finish its hooks")
+        return
+    argv = [SYSTEMCTL, "show", f"--property=ActiveState,{_STOP}", "slurmd.service"]
+    done = process.run(argv, deadline=after(SYSTEMCTL_S))
+    shown = dict(line.split("=", 1) for line in done.stdout.decode().splitlines() if "=" in line)
+    # A number with a unit each, as in "1min 30s"; "infinity" has none.
+    parts = re.findall(r"([\d.]+)([a-z]+)", shown.get(_STOP, ""))
+    longest = sum(float(number) * _SECONDS.get(unit, FOR_EVER) for number, unit in parts) if parts else FOR_EVER
+    limit = max(_limit(slurm.conf, hook) or FOR_EVER for hook in ("prolog", "epilog"))
+    if done.status or _STOP not in shown:
+        found = f"how long slurmd has to stop: {done.complaint()}"
+        yield Finding(UNKNOWN, found, f"see what {' '.join(argv)} says")
+    elif shown.get("ActiveState") != "active":
+        yield Finding(OK, "systemd runs no slurmd here")
+    elif longest == FOR_EVER or longest > limit:
+        yield Finding(OK, f"slurmd has {shown[_STOP]} to stop, as long as a hook may take")
+    elif limit == FOR_EVER:
+        yield Finding(WRONG, "hooks have no timeout, so no TimeoutStopSec of slurmd is long enough", _agreeing(slurm))
+    else:
+        found = f"slurmd has {shown[_STOP]} to stop, a hook may take {limit:.0f} s: killed, its job waits for ever"
+        lines = f"`[Service]` and `TimeoutStopSec={limit + MARGIN_S:.0f}`"
+        yield Finding(WRONG, found, f"put the lines {lines} in {DROP_IN}, then `systemctl daemon-reload`")
 
 
 def nohold(slurm: Slurm) -> Iterator[Finding]:
@@ -355,6 +391,7 @@ CHECKS = {
     "slurm.hook-places": hook_places,
     "slurm.prolog-flags": flags,
     **TIMES,
+    "slurm.slurmd-stop": slurmd_stop,
     "slurm.nohold": nohold,
     "slurm.time-limits": time_limits,
     "slurm.running": running,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +39,7 @@ DeferBatch
 PrologEpilogTimeout=290 BatchStartTimeout=360
 """
 Check = Callable[..., dict[str, list[str]]]
+Stopping = Callable[[str, "str | None"], Result]
 
 
 @pytest.fixture
@@ -61,6 +63,7 @@ def check(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(probe, "changeable", lambda _: [])  # the files are those of who runs the tests
     libexec = f"{site.prefix}/libexec/warmstart"
     monkeypatch.setattr(slurm, "SCRIPTS", ())  # no slurmctld runs with these files
+    monkeypatch.setattr(slurm, "SYSTEMD", str(tmp_path / "none"))
     monkeypatch.setattr(commands, "configuration", lambda *_: Configuration([], {}))
 
     def statuses(
@@ -188,7 +191,8 @@ def test_each_bad_setting_is_told(check: Check, old: str, new: str, name: str, s
 @pytest.mark.parametrize(
     "times",
     ["", "PrologEpilogTimeout=280", "PrologEpilogTimeout=60", "PrologEpilogTimeout=900\nBatchStartTimeout=10",
-     "PrologTimeout=5\nEpilogTimeout=5", "SlurmdTimeout=0\nPrologEpilogTimeout=20"],
+     "PrologTimeout=5\nEpilogTimeout=5", "PrologTimeout=290\nBatchStartTimeout=360",
+     "SlurmdTimeout=0\nPrologEpilogTimeout=20"],
 )  # fmt: skip
 def test_times_that_are_advised_agree(site: Installation, tmp_path: Path, times: str, shelf: str | None) -> None:
     """Each hint, followed word by word, leaves nothing wrong, also where a node unpacks images."""
@@ -219,6 +223,77 @@ def test_a_shelf_without_images_takes_no_time(site: Installation, tmp_path: Path
     conf = tmp_path / "times.conf"
     conf.write_text("PrologEpilogTimeout=280\nBatchStartTimeout=360\n")
     assert {found.status for found in results(conf, site, policy)} == {"ok"}
+
+
+@pytest.mark.report
+@pytest.mark.parametrize(
+    ("shown", "times", "status"),
+    [
+        ("TimeoutStopUSec=1min 30s", "PrologEpilogTimeout=280", "wrong"),  # systemd's default
+        ("TimeoutStopUSec=5min", "PrologEpilogTimeout=280", "ok"),
+        ("TimeoutStopUSec=4min 40s", "PrologEpilogTimeout=280", "wrong"),
+        ("TimeoutStopUSec=4min 40s 500ms", "PrologEpilogTimeout=280", "ok"),
+        ("TimeoutStopUSec=5min", "PrologTimeout=100\nEpilogTimeout=310", "wrong"),
+        ("TimeoutStopUSec=infinity", "PrologEpilogTimeout=280", "ok"),
+        ("TimeoutStopUSec=1w", "PrologEpilogTimeout=280", "ok"),
+        ("TimeoutStopUSec=5min", "", "wrong"),  # a hook may take for ever
+        ("TimeoutStopUSec=infinity", "", "ok"),  # slurm.prolog-timeout tells it
+        (None, "PrologEpilogTimeout=280", "unknown"),
+    ],
+)
+def test_slurmd_may_finish_a_hook_when_it_is_stopped(
+    stopping: Stopping, shown: str | None, times: str, status: str
+) -> None:
+    """Killed in a prolog it never tells slurmctld of its end, and the job waits for ever."""
+    found = stopping(times, f"ActiveState=active\n{shown}" if shown else None)
+    assert found.status == status
+    if status == "wrong" and times:
+        (seconds,) = re.findall(r"TimeoutStopSec=(\d+)", found.change)
+        assert stopping(times, f"ActiveState=active\nTimeoutStopUSec={seconds}s").status == "ok"
+
+
+@pytest.mark.report
+def test_how_long_slurmd_may_stop_is_told_of_systemd_alone(
+    stopping: Stopping, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host on which it does not run, or slurmd not under it, is said to be one."""
+    none = "ActiveState=inactive\nTimeoutStopUSec=1min 30s"
+    assert stopping("PrologEpilogTimeout=280", none)[1:3] == ("ok", "systemd runs no slurmd here")
+    monkeypatch.setattr(slurm, "SYSTEMD", str(tmp_path / "none"))
+    found = stopping("PrologEpilogTimeout=280", None)
+    assert (found.status, found.found.partition(":")[0]) == ("ok", "systemd does not run here")
+
+
+@pytest.mark.report
+def test_the_shipped_times_agree(stopping: Stopping) -> None:
+    """The drop-in for slurmd's unit goes with the slurm.conf beside it."""
+    directory = Path(__file__).resolve().parents[3] / "packaging/slurm"
+    drop_in = (directory / "slurmd.conf").read_text()
+    (seconds,) = re.findall(r"^\[Service\]\nTimeoutStopSec=(\d+)$", drop_in, re.MULTILINE)
+    shown = f"ActiveState=active\nTimeoutStopUSec={seconds}s"
+    assert stopping((directory / "warmstart.conf").read_text(), shown).status == "ok"
+
+
+@pytest.fixture
+def stopping(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stopping:
+    """Return a function that returns what doctor finds beside some times, and what systemctl shows (None: it cannot).
+
+    A program stands in for it.
+    """
+    program, conf = tmp_path / "systemctl", tmp_path / "times.conf"
+    asked = "show --property=ActiveState,TimeoutStopUSec slurmd.service"
+    monkeypatch.setattr(slurm, "SYSTEMD", str(tmp_path))
+    monkeypatch.setattr(slurm, "SYSTEMCTL", str(program))
+
+    def found(times: str, shown: str | None) -> Result:
+        program.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] && ' + (f"echo '{shown}'\n" if shown else "false\n"))
+        program.chmod(0o755)
+        conf.write_text(f"{times}\n")
+        subject = Slurm(slurm_conf.read(str(conf)), site, current_policy(site).policy)
+        (result,) = run({"slurm.slurmd-stop": slurm.slurmd_stop}, subject)
+        return result
+
+    return found
 
 
 def test_with_run_in_job_no_early_death_is_seen(site: Installation, tmp_path: Path) -> None:
