@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -32,17 +33,19 @@ from warmstart.doctor.finding import (
     WRONG,
     Result,
     left_out,
+    part,
     run,
 )
 from warmstart.doctor.node import Node
 from warmstart.doctor.slurm import Slurm
 from warmstart.doctor.wings import of_wings
-from warmstart.errors import PolicyError, StoreError
+from warmstart.errors import StoreError
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.session import known_store_id
 
+NO_POLICY = "no policy is in force"
 GOOD, PROBLEMS, SEVERE, NOT_RUN = range(4)  # the exit statuses
 _WINGS = of_wings()
 _OF_WINGS = {name: check for part in _WINGS for name, check in part.node.items()}
@@ -120,31 +123,34 @@ def status_of(results: Sequence[Result]) -> int:
 
 def examine(installation: Installation, conf_path: str | None = None) -> list[Result]:
     """Return the findings of all checks. `conf_path` is a slurm.conf to check instead of the default one."""
-    try:
+    policy = None
+    with suppress(Exception):  # of which policy.in-force tells
         policy = current_policy(installation).policy
-    except PolicyError:
-        policy = None
-    results = run(site_policy.CHECKS, installation)
-    results += _node_and_store(installation, policy)
-    return results + _slurm(installation, policy, conf_path)
+    return [
+        *run(site_policy.CHECKS, installation),
+        *part("node", _node, installation, policy),
+        *part("store", _store, installation, policy),
+        *part("slurm", _slurm, installation, policy, conf_path),
+    ]
 
 
-def _node_and_store(installation: Installation, policy: Policy | None) -> list[Result]:
-    """Run the checks that need the paths and accounts of a policy."""
+def _node(installation: Installation, policy: Policy | None) -> list[Result]:
     if policy is None:
-        return [
-            left_out("node", NODE, "no policy is in force"),
-            left_out("store", STORE, "no policy is in force"),
-        ]
-    results = run(NODE, Node(installation, policy))
+        return [left_out("node", NODE, NO_POLICY)]
+    return run(NODE, Node(installation, policy))
+
+
+def _store(installation: Installation, policy: Policy | None) -> list[Result]:
+    if policy is None:
+        return [left_out("store", STORE, NO_POLICY)]
     if os.geteuid() not in (0, policy.store_user.uid):
         # Only the store's owner can read the store, and only root can become that owner.
-        return [*results, left_out("store", STORE, "only root can read the store as its owner", AS_ROOT)]
+        return [left_out("store", STORE, "only root can read the store as its owner", AS_ROOT)]
     try:
         with store.opened(policy, known_store_id(installation.store_id), installation.var) as opened:
-            return results + run(STORE, opened)
+            return run(STORE, opened)
     except StoreError as error:  # one row, and one deadline: the other checks would hang, too
-        return [*results, Result("store.reachable", CRITICAL, str(error), error.hint)]
+        return [Result("store.reachable", CRITICAL, str(error), error.hint)]
 
 
 def _slurm(installation: Installation, policy: Policy | None, conf_path: str | None) -> list[Result]:
@@ -159,14 +165,14 @@ def _slurm(installation: Installation, policy: Policy | None, conf_path: str | N
         return [left_out("slurm", checks, why, "run it on a node, or give the file's path: --slurm-conf FILE")]
     version = installed.release(scontrol, path) if scontrol else None
     subject = Slurm(conf, installation, policy, version)
+    return run(SLURM, subject) + part("slurm.tasks", _tasks, subject)
+
+
+def _tasks(subject: Slurm) -> list[Result]:
     try:
-        tasks = containers.tasks(subject)
+        return run(TASKS, containers.tasks(subject))
     except OSError as error:
-        return [
-            *run(SLURM, subject),
-            left_out("slurm.tasks", TASKS, f"{error.filename}: {error.strerror}", AS_ROOT),
-        ]
-    return run(SLURM, subject) + run(TASKS, tasks)
+        return [left_out("slurm.tasks", TASKS, f"{error.filename}: {error.strerror}", AS_ROOT)]
 
 
 def _print(results: list[Result], *, everything: bool) -> None:

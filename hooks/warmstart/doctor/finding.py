@@ -1,13 +1,15 @@
 """Findings, and the function that runs a group of checks.
 
 A check is a function that takes its group's subject and yields findings. What it cannot determine is `unknown`, never
-a guess: a store that hangs is `wrong`; a directory that the caller may not read is `unknown`.
+a guess: a store that hangs is `wrong`; a directory that the caller may not read is `unknown`, and so is what a bug
+keeps from being seen.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from warmstart.errors import WarmstartError
@@ -50,7 +52,7 @@ class Result(NamedTuple):
 
 
 def run(checks: Mapping[str, Callable[[_Subject], Iterable[Finding]]], subject: _Subject) -> list[Result]:
-    """Run a group's checks. A check that raises is `unknown`; one whose worker does not answer is `wrong`."""
+    """Run a group's checks. What a check that raises has not told is `unknown`; a worker that is silent is `wrong`."""
     return [Result(name, *finding) for name, check in checks.items() for finding in _findings(check, subject)]
 
 
@@ -64,17 +66,33 @@ def left_out(group: str, checks: Collection[str], why: str, change: str = "") ->
     return Result(group, UNKNOWN, f"{len(checks)} checks were not made: {why}", change)
 
 
-def _findings(check: Callable[[_Subject], Iterable[Finding]], subject: _Subject) -> list[Finding]:
+def part(group: str, examine: Callable[..., list[Result]], *subject: object) -> list[Result]:
+    """Return the results of a group, with what its checks need; a bug there is one row, and leaves other groups."""
     try:
-        return list(check(subject))
+        return examine(*subject)
+    except Exception as error:  # noqa: BLE001 - a bug
+        return [Result(group, *_bug(error))]
+
+
+def _findings(check: Callable[[_Subject], Iterable[Finding]], subject: _Subject) -> Iterator[Finding]:
+    try:
+        yield from check(subject)
     except WorkerSilent as error:
-        return [Finding(WRONG, str(error), error.hint)]
+        yield Finding(WRONG, str(error), error.hint)
     except PermissionError as error:
-        return [Finding(UNKNOWN, f"{error.filename}: {error.strerror}", AS_ROOT)]
+        yield Finding(UNKNOWN, f"{error.filename}: {error.strerror}", AS_ROOT)
     except OSError as error:
-        return [Finding(UNKNOWN, f"{error.filename or 'a system call'}: {error.strerror}")]
+        yield Finding(UNKNOWN, f"{error.filename or 'a system call'}: {error.strerror}")
     except WarmstartError as error:
-        return [Finding(UNKNOWN, on_one_line(error), error.hint)]
+        yield Finding(UNKNOWN, on_one_line(error), error.hint)
+    except Exception as error:  # noqa: BLE001 - a bug
+        yield _bug(error)
+
+
+def _bug(error: Exception) -> Finding:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(place.filename)}:{place.lineno}"
+    return Finding(UNKNOWN, f"a bug in this check: {error!r} ({where})", "report it")
 
 
 def on_one_line(error: WarmstartError) -> str:

@@ -9,7 +9,7 @@ import pwd
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -591,8 +591,7 @@ def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: 
     policy = current_policy(site).policy
     monkeypatch.setattr(store, "opened", hangs)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(doctor, "NODE", {})
-    found = {r.check: r.status for r in doctor._node_and_store(site, policy)}
+    found = {r.check: r.status for r in doctor._store(site, policy)}
     assert found == {"store.reachable": "critical"}
 
 
@@ -600,7 +599,7 @@ def test_what_a_user_cannot_do_is_said(site: Installation, monkeypatch: pytest.M
     """Only root can check the store."""
     policy = current_policy(site).policy
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    found = {r.check: (r.status, r.change) for r in doctor._node_and_store(site, policy)}
+    found = {r.check: (r.status, r.change) for r in doctor._store(site, policy)}
     assert found["store"] == ("unknown", "run it as root")
 
 
@@ -669,3 +668,60 @@ def test_the_documentation_has_every_check() -> None:
         page = DOCS.parents[1] / "wings" / f"{name}.md"
         assert re.findall(row, page.read_text(), re.MULTILINE) == known
     assert CRITICAL_CHECKS - {"node", "store", "slurm", "slurm.tasks"} <= {*documented}
+
+
+def _broken(*_: object) -> object:
+    raise KeyError("x")
+
+
+def _half(_: object) -> Iterator[Finding]:
+    yield Finding("wrong", "half")
+    _broken()
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("check", [_broken, _half])
+@pytest.mark.parametrize("group", [site_policy.CHECKS, doctor.NODE, doctor.STORE, doctor.SLURM, doctor.TASKS])
+def test_a_bug_in_a_check_is_one_finding(
+    site: Installation,
+    group: dict[str, object],
+    check: Callable[[object], object],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Which names the place; what this check found before, and all other checks, are told."""
+    conf = tmp_path / "slurm.conf"
+    conf.touch()
+    whole = doctor.examine(site, str(conf))
+    name = next(iter(group))
+    monkeypatch.setitem(group, name, check)
+    found = doctor.examine(site, str(conf))
+    of_it = [(r.status, r.found, r.change) for r in found if r.check == name]
+    bug = f"a bug in this check: KeyError('x') ({Path(__file__).name}:{_broken.__code__.co_firstlineno + 1})"
+    half = [("wrong", "half", "")] if check is _half else []
+    assert of_it == [*half, ("unknown", bug, "report it")]
+    assert {r.check for r in found} == {r.check for r in whole}
+
+
+@pytest.mark.report
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        ((doctor, "Node"), "node"),
+        ((store, "opened"), "store"),
+        ((doctor, "Slurm"), "slurm"),
+        ((containers, "tasks"), "slurm.tasks"),
+        ((doctor, "current_policy"), "node"),
+    ],
+)
+def test_a_bug_beside_the_checks_leaves_the_other_parts(
+    site: Installation, place: tuple[object, str], named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What one part begins with is nothing to the others."""
+    conf = tmp_path / "slurm.conf"
+    conf.touch()
+    monkeypatch.setattr(*place, _broken)
+    found = {result.check: result for result in doctor.examine(site, str(conf))}
+    assert found[named].status == "unknown"
+    others = {"node": "slurm.conf", "store": "node.code", "slurm": "node.code", "slurm.tasks": "slurm.conf"}
+    assert {"policy.in-force", others[named]} <= found.keys()
