@@ -50,10 +50,11 @@ from warmstart.images.store.published import (
 from warmstart.policy.compiled import Keep
 from warmstart.policy.units import format_size
 from warmstart.store.atomic import TEMP_PREFIX, replace
-from warmstart.store.locks import try_lock
+from warmstart.store.locks import lock_or_proceed
 
 OUT_OF_SIGHT = ".evicted-"
 LOCK = "evict.lock"
+PATIENCE_S = 60.0  # with another process that makes room; two at once are safe, but may evict more than they need
 NEW_S = 3600.0  # a new image is protected that long: its producer may not have recorded a use yet
 RETENTION_S = 14 * 86400.0  # of a quarantined image
 MOST = 8  # quarantined images to keep
@@ -121,24 +122,19 @@ def make_room(store: str, need: int, keep: Keep, charged: Charged) -> list[str]:
     Raises `ImageQuotaExceeded`, and `OSError` (ENOSPC) if less free space than `keep.floor` percent would be left.
     """
     room = Room(store, keep.lease)
+    there = _There(room)
     with opened_folder(store, LOCKS):
-        held = try_lock(f"{store}/{IMAGES}/{LOCKS}", LOCK)
-    gone: list[str] = []
-    if held is not None:  # otherwise another process is making room
-        try:
-            _finish(room)
-            there = _There(room)
-            if keep.user and charged.uid != -1:
-                _within_quota(there, need, keep.user, charged.user, lambda image: image.uid == charged.uid)
-            if keep.account and charged.account:
-                whose = f"account {charged.account}"
-                _within_quota(there, need, keep.account, whose, lambda image: image.account == charged.account)
-            _below_watermark(there, need, keep)
-            gone = there.gone
-        finally:
-            held.release()
+        pass  # is there
+    with lock_or_proceed(f"{store}/{IMAGES}/{LOCKS}", LOCK, PATIENCE_S):  # another process may be making room
+        _finish(room)
+        if keep.user and charged.uid != -1:
+            _within_quota(there, need, keep.user, charged.user, lambda image: image.uid == charged.uid)
+        if keep.account and charged.account:
+            whose = f"account {charged.account}"
+            _within_quota(there, need, keep.account, whose, lambda image: image.account == charged.account)
+        _below_watermark(there, need, keep)
     _check_floor(store, need, keep.floor)
-    return gone
+    return there.gone
 
 
 class _There:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -123,6 +126,48 @@ def test_a_store_without_room_says_so(store: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(OSError, match=rf"the file system of {store} has \S+ free; the image has \S+, and \S+ must"):
         make_room(store, need=SIZE)
     make_room(store, need=SIZE // 2)
+
+
+@pytest.fixture
+def another(store: Path) -> Iterator[Callable[[], None]]:
+    """Hold the eviction's lock as another process does; yield what lets it go."""
+    locks = store / "images" / "locks"
+    locks.mkdir(mode=0o700)
+    fd = os.open(locks / eviction.LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    yield lambda: fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
+
+
+@pytest.mark.report
+def test_room_that_another_process_makes_is_waited_for(
+    store: Path, monkeypatch: pytest.MonkeyPatch, another: Callable[[], None]
+) -> None:
+    """An import is not told that the store is full while images go, nor lets a quota be."""
+    put(store, "old", 9000, uid=1)
+    fill(monkeypatch, store, 2)
+
+    def evicts() -> None:
+        eviction.evict(str(store), "old", LEASE)
+        another()
+
+    end = threading.Timer(0.3, evicts)
+    end.start()
+    assert make_room(store, need=SIZE) == []
+    end.join()
+    assert there(store) == []
+
+
+@pytest.mark.report
+def test_a_process_that_makes_room_for_ever_is_not_waited_for(
+    store: Path, monkeypatch: pytest.MonkeyPatch, another: Callable[[], None]
+) -> None:
+    """It may be stopped. Two that evict at the same time are safe; at worst an image more goes."""
+    put(store, "old", 9000)
+    fill(monkeypatch, store, 2)
+    monkeypatch.setattr(eviction, "PATIENCE_S", 0.1)
+    assert make_room(store, need=SIZE) == ["old"]
+    another()
 
 
 def test_a_store_without_inodes_says_so(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
