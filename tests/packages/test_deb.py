@@ -92,6 +92,14 @@ def test_the_audit_log_is_current(debian: Suite, packages: Path) -> None:
         assert " passed" in root.pytest("current_audit.py", packages)
 
 
+@pytest.mark.report
+def test_a_restarted_slurmd_finishes_a_prolog(debian: Suite, packages: Path) -> None:
+    """By what the package has for slurmd's unit: tests/packages/slurmd_stop.py."""
+    with debian.fresh() as root:
+        root.apt("systemd", *NODE, "passwd", *packages.glob("warmstart_*.deb"))
+        assert " passed" in root.pytest("slurmd_stop.py", packages)
+
+
 @pytest.mark.parametrize("path", OF_WINGS)
 def test_a_wings_units_do_their_work(debian: Suite, packages: Path, path: str) -> None:
     """Under systemd, on a node that runs Slurm."""

@@ -1,0 +1,93 @@
+"""slurmd is restarted in a long prolog, under a systemd of its own: without our drop-in, and with it.
+
+Run by `test_deb` in a root file system of `tests/packages/fresh`, where the package is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.processes import wait_until
+from tests.packages.systemd import Systemd, started
+from tests.packages.trial import SLURM
+
+SECONDS = 60
+DEFAULT_S = 4  # of systemd's own, 90 elsewhere
+PROLOG_S = 15
+DROP_IN = "install -D -m 644 /usr/share/warmstart/slurmd.conf /etc/systemd/system/slurmd.service.d/warmstart.conf"
+PROLOG = f"""\
+#!/bin/sh
+touch /var/tmp/in-prolog.$SLURM_JOB_ID
+sleep {PROLOG_S}
+touch /var/tmp/prolog-done.$SLURM_JOB_ID
+"""
+
+
+@pytest.fixture(scope="module")
+def systemd() -> Iterator[Systemd]:
+    """Yield a systemd that runs Slurm with a slow prolog, and kills what does not stop in time."""
+    shorter = Path("/etc/systemd/system.conf.d/shorter.conf")
+    shorter.parent.mkdir(exist_ok=True)
+    shorter.write_text(f"[Manager]\nDefaultTimeoutStopSec={DEFAULT_S}s\n")
+    prolog = Path("/etc/slurm/slow")
+    prolog.write_text(PROLOG)
+    prolog.chmod(0o755)
+    settings = f"Prolog={prolog}\nPrologFlags=Alloc,DeferBatch\nPrologEpilogTimeout=280\nBatchStartTimeout=360\n"
+    Path("/etc/slurm/slurm.conf").write_text(SLURM + settings)
+    Path("/etc/slurm/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+    Path("/etc/default/slurmd").write_text('SLURMD_OPTIONS="-N localhost"\n')
+    subprocess.run(["useradd", "--create-home", "alice"], check=True)
+    subprocess.run(["install", "-d", "-o", "slurm", "/var/lib/slurm/slurmctld", "/var/lib/slurm/slurmd"], check=True)
+    with started() as running:
+        running.ctl("start", "munge", "slurmctld", "slurmd")
+        wait_until("the node", lambda: "idle" in running.run("sinfo", "--noheader"), SECONDS)
+        yield running
+
+
+def restarted_in_prolog(systemd: Systemd) -> str:
+    """Submit a job, and restart slurmd in its prolog; return the job's id once that prolog is over."""
+    argv = ["runuser", "-u", "alice", "--", "sbatch", "--parsable", "--chdir=/tmp", "--output=/dev/null", "--wrap=true"]
+    job = systemd.run(*argv)
+    wait_until("the prolog", Path(f"/var/tmp/in-prolog.{job}").exists, SECONDS)
+    systemd.ctl("restart", "slurmd")
+    wait_until("the prolog's end", Path(f"/var/tmp/prolog-done.{job}").exists, SECONDS)
+    return job
+
+
+def state(systemd: Systemd, job: str) -> str:
+    """Return a job's state and its reason; "" once it is over."""
+    return systemd.run("squeue", "--noheader", "--jobs", job, "--states=all", "--format=%T %r")
+
+
+def found(systemd: Systemd) -> tuple[str, str]:
+    """Return what doctor finds of slurmd's stop."""
+    said = systemd.run("sh", "-c", "warmstart doctor --json || true")
+    (finding,) = (row for row in json.loads(said)["findings"] if row["check"] == "slurm.slurmd-stop")
+    return finding["status"], finding["found"]
+
+
+@pytest.mark.report
+def test_a_job_waits_for_ever_without_the_drop_in(systemd: Systemd) -> None:
+    """Nobody tells slurmctld that its prolog is over. doctor says so."""
+    assert found(systemd)[0] == "wrong"
+    assert f"slurmd has {DEFAULT_S}s to stop" in found(systemd)[1]
+    job = restarted_in_prolog(systemd)
+    time.sleep(PROLOG_S)
+    assert state(systemd, job) == "RUNNING Prolog"
+    systemd.run("scancel", job)
+    wait_until("the node", lambda: "idle" in systemd.run("sinfo", "--noheader"), SECONDS)
+
+
+@pytest.mark.report
+def test_a_job_runs_after_its_prolog_with_the_drop_in(systemd: Systemd) -> None:
+    """slurmd ends when the prolog has, and the new one starts the job."""
+    systemd.run("sh", "-ec", f"{DROP_IN}; systemctl daemon-reload")
+    assert found(systemd)[0] == "ok"
+    job = restarted_in_prolog(systemd)
+    wait_until("its end", lambda: "COMPLETED" in state(systemd, job), SECONDS)
