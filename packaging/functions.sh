@@ -72,6 +72,7 @@ from warmstart import wing
 print(*(word + "+" * (word in found.repeats) for found in wing.found().values() for word in found.words))')
     sed -e "s|@PREFIX@|$prefix|g" -e "s|@WORDS@|$words|g" packaging/slurm/warmstart.lua >"$share/warmstart.lua"
     fill enroot/40-warmstart.sh.in "$share/enroot/40-warmstart.sh" -
+    fill enroot/50-warmstart.fstab "$share/enroot/50-warmstart.fstab" -
     for hook in hooks/warmstart/wings/*/enroot/*.in; do
         name=${hook##*/}
         [ ! -e "$hook" ] || fill "../$hook" "$share/enroot/${name%.in}" -
@@ -82,7 +83,7 @@ print(*(word + "+" * (word in found.repeats) for found in wing.found().values() 
     fill nhc/warmstart.nhc "$share/nhc/warmstart.nhc" -
     fill tmpfiles.d/warmstart.conf "$destdir$prefix/lib/tmpfiles.d/warmstart.conf" -
     chmod 644 "$destdir$prefix/lib/tmpfiles.d/warmstart.conf" "$share/slurm.conf" "$share/slurmd.conf" \
-        "$share/nhc/warmstart.nhc" \
+        "$share/enroot/50-warmstart.fstab" "$share/nhc/warmstart.nhc" \
         "$share/warmstart.lua" "$share"/systemd/*
     install -m 644 packaging/monitoring/* "$share/monitoring/"
     install -m 644 packaging/logging/*.conf "$share/logging/"

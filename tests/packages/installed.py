@@ -40,6 +40,7 @@ FILES = (
     "share/fish/vendor_completions.d/warmstart.fish",
     "share/man/man1/warmstart-cache.1.gz",
     "share/warmstart/enroot/40-warmstart.sh",
+    "share/warmstart/enroot/50-warmstart.fstab",
     "share/warmstart/slurm.conf",
     "share/warmstart/slurmd.conf",
     "share/warmstart/warmstart.lua",

@@ -86,7 +86,7 @@ def test_a_job_waits_for_ever_without_the_drop_in(systemd: Systemd) -> None:
 
 @pytest.mark.report
 def test_a_job_runs_after_its_prolog_with_the_drop_in(systemd: Systemd) -> None:
-    """slurmd ends when the prolog has, and the new one starts the job."""
+    """The old slurmd ends when the prolog has, and the new one starts the job."""
     systemd.run("sh", "-ec", f"{DROP_IN}; systemctl daemon-reload")
     assert found(systemd)[0] == "ok"
     job = restarted_in_prolog(systemd)

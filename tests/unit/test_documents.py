@@ -13,6 +13,7 @@ from tools.documents import ROOT
 LINK = re.compile(r"(?:\]\(|\bsrc(?:set)?=\")(?!https?:|mailto:)([^)#\s\"]*)(?:#([^)\s\"]*))?[)\"]")
 LONGEST = 120
 DOCUMENTS = documents.documents()
+FOR_CONTAINERS = ("hooks.d/40-warmstart.sh", "mounts.d/50-warmstart.fstab")
 FORMS = sorted((ROOT / ".github").rglob("*.yml"))
 
 
@@ -148,3 +149,24 @@ def test_every_decision_with_a_page_is_in_the_index_and_has_a_status() -> None:
 def test_every_diagram_is_drawn() -> None:
     """`make screenshots` draws those that changed, and removes what no document has any more."""
     assert diagrams.pictures() == diagrams.sources().keys()
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("page", ["docs/start/ten-minutes.md", "docs/operations/slurm-settings.md"])
+def test_a_page_gives_containers_the_task_prolog_before_slurm_names_it(page: str) -> None:
+    """Since pyxis runs TaskProlog inside, whoever types a page from its top breaks no container meanwhile."""
+    before, included, _ = (ROOT / page).read_text().partition("include warmstart.conf")
+    assert included
+    assert [file for file in FOR_CONTAINERS if file not in before] == []
+    assert "pyxis" in before
+
+
+@pytest.mark.report
+def test_the_shipped_slurm_conf_says_what_containers_need_first() -> None:
+    """Above the setting itself, and before its Prolog: a comment that is read last is read too late."""
+    before, is_set, _ = (ROOT / "packaging/slurm/warmstart.conf").read_text().partition("\nProlog=")
+    assert is_set
+    assert [file for file in FOR_CONTAINERS if file not in before] == []
+    assert "pyxis" in before
+    role = (ROOT / "packaging/ansible/roles/warmstart/tasks/main.yml").read_text()
+    assert [file for file in FOR_CONTAINERS if file not in role.partition("include warmstart.conf")[0]] == []

@@ -41,7 +41,6 @@ rules:
     scope: site
     publish: {users: [ws-alice]}
 """
-FSTAB = "{0} {0} none x-create=dir,{1},ro,nosuid,nodev,nofail,silent\n"
 CONF = ENROOT / "enroot.conf.d/tests.conf"
 ENTRY = "/entry"  # each image's entrypoint; pyxis takes the variables that it leaves
 SETTINGS = "".join(
@@ -62,8 +61,7 @@ def set_up_enroot(site: Site, private: str) -> None:
         leave_out_task_prolog(site)
     shutil.copy(site.cluster.prefix / "share/warmstart/enroot/40-warmstart.sh", ENROOT / "hooks.d")
     (ENROOT / "hooks.d/40-warmstart.sh").chmod(0o755)
-    libexec = site.cluster.prefix / "libexec/warmstart"
-    (ENROOT / "mounts.d/50-warmstart.fstab").write_text(FSTAB.format(libexec, "bind") + FSTAB.format(site.var, "rbind"))
+    shutil.copy(site.cluster.prefix / "share/warmstart/enroot/50-warmstart.fstab", ENROOT / "mounts.d")
     CONF.write_text(f"{SETTINGS.format(base=base)}ENROOT_ALLOW_HTTP yes\n")
     for user in (ALICE, BOB, CAROL):
         account = site.cluster.account(user)

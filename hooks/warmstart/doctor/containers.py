@@ -118,7 +118,10 @@ def pyxis(seen: Tasks) -> Iterator[Finding]:
         found = (
             f"pyxis runs TaskProlog inside of containers, where {' and '.join(missing)} is missing: every task fails"
         )
-        change = "bind them into containers, or unset TaskProlog and use the enroot hook (docs/guides/pyxis.md)"
+        change = (
+            f"cp {seen.slurm.installation.prefix}/share/warmstart/enroot/50-warmstart.fstab {seen.enroot}/mounts.d/, "
+            "or unset TaskProlog and use the enroot hook (docs/guides/pyxis.md)"
+        )
         yield Finding(CRITICAL, found, change)
     elif not seen.slurm.conf.last("TaskProlog") and not seen.enroot_hook:
         found = f"neither TaskProlog nor {seen.enroot}/hooks.d/{HOOK} is set up: containers get no environment or cache"

@@ -409,8 +409,8 @@ def test_the_task_prolog_with_pyxis(check: Check, site: Installation, tmp_path: 
     assert check(plugins=pyxis)["slurm.pyxis"] == ["critical"]
     assert check("TaskProlog=@/task-prolog", "", plugins=pyxis)["slurm.pyxis"] == ["ok"]
     assert check("TaskProlog=@/task-prolog", "", plugins=pyxis)["slurm.task-prolog"] == ["advice"]
-    places = (f"{site.prefix}/libexec/warmstart", site.var)
-    (mounts / "50.fstab").write_text("".join(f"{place} {place} none x-create=dir,bind,ro\n" for place in places))
+    shipped = (Path(__file__).resolve().parents[3] / "packaging/enroot/50-warmstart.fstab").read_text()
+    (mounts / "50.fstab").write_text(shipped.replace("@PREFIX@", site.prefix).replace("@VAR@", site.var))
     assert check(plugins=pyxis)["slurm.pyxis"] == ["ok"]
     expected = {(24, 11, 5): "critical", (24, 11, 7): "ok", (25, 5, 1): "critical", None: "unknown"}
     for release, status in expected.items():
