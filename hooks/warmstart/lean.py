@@ -169,9 +169,7 @@ else:
         return made
 
     def fnmatchcase(name, pat):
-        """As in fnmatch, and by it for a pattern with other special characters than `*`."""
-        if "?" in pat or "[" in pat:
-            return __import__("fnmatch").fnmatchcase(name, pat)
+        """As in fnmatch, for patterns with `*` alone."""
         head, *others = pat.split("*")
         if not others:
             return name == pat

@@ -17,8 +17,8 @@ from warmstart.errors import UserError
 from warmstart.host.deadline import Deadline
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, partial, suppress
-from warmstart.policy.compiled import Policy, Rule
-from warmstart.policy.match import NO_RULE, Grant, combine, matching, observed_on, private_repository, scope_key
+from warmstart.policy.compiled import Policy
+from warmstart.policy.match import NO_RULE, Grant, combine, matching, names_nodes, private_repository, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.defined import FILES
 from warmstart.record import Record
@@ -75,26 +75,8 @@ class ProfileNotOffered(UserError):
 
 
 def grant(policy: Policy, job: Job) -> Grant:
-    """Return what the matching rules grant the job. It is observed if it is on any of its nodes."""
-    own = combine(policy, matching(policy, job, partial(groups, job)), job)
-    if own.observed or not nodes.has_several(job.nodelist) or not _depends_on_node(policy):
-        return own
-    names: list[str | None] = []
-
-    def once() -> list[str | None]:
-        names.extend(() if names else groups(job))
-        return names
-
-    return own._replace(observed=observed_on(policy, job, nodes.expand(job.nodelist), once))
-
-
-def _depends_on_node(policy: Policy) -> bool:
-    """Return whether the mode of a job may differ between its nodes."""
-    return any(rule.mode and _matches_on_node(rule) for rule in policy.rules)
-
-
-def _matches_on_node(rule: Rule) -> bool:
-    return any(condition.attribute == "node" for condition in rule.match)
+    """Return what the matching rules grant the job."""
+    return combine(policy, matching(policy, job, partial(groups, job)), job)
 
 
 def groups(job: Job) -> list[str | None]:
@@ -304,7 +286,7 @@ def _agreed_images(policy: Policy, job: Job, requested: Request, job_images: lis
     if login and login.has_login:
         own -= {login.reference}  # pyxis imports it
     head = nodes.first(job.nodelist)
-    if not own or head == job.node or not any(map(_matches_on_node, policy.rules)):
+    if not own or head == job.node or not any(map(names_nodes, policy.rules)):
         return own
     there = job._replace(node=head)
     granted = combine(policy, matching(policy, there, partial(groups, job)), there)

@@ -184,7 +184,7 @@ def test_it_loads_none_of_them() -> None:
     assert not found & originals
 
 
-@given(st.text(st.sampled_from("ab-.[]*?!^é\n"), max_size=8), st.text(st.sampled_from("ab-.[]*?!^é\n"), max_size=6))
+@given(st.text(st.sampled_from("ab-.[]*?!^é\n"), max_size=8), st.text(st.sampled_from("ab-.*!^é\n"), max_size=6))
 def test_a_glob_fits_what_it_usually_does(name: str, glob: str) -> None:
-    """By our own way where it has no special character but `*`."""
+    """If it has no special character but `*`, as all of the policy's."""
     assert lean.fnmatchcase(name, glob) == fnmatch.fnmatchcase(name, glob)

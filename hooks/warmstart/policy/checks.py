@@ -7,9 +7,7 @@ faults.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Protocol
 
 from warmstart import wing
@@ -19,7 +17,6 @@ from warmstart.paths import Installation, longest_node_name
 from warmstart.policy.document import Fault, Loc, dotted, nearest
 from warmstart.policy.schema import DefinedProfile, Match, PolicyModel, Rule
 from warmstart.profiles.defined import FILES, is_whole
-from warmstart.slurm.nodes import expand
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
 UNSEEN = ("qos", "job_name")  # attributes that slurmd does not tell a prolog, the first one before 26.05
@@ -61,9 +58,6 @@ _OF_THE_SYSTEM = (
 _RESERVED = ("WARMSTART_", "SLURM_")  # prefixes of variables that a policy may not set
 _RESERVED_PROBLEM = "is reserved for warmstart or Slurm; a policy may not set it"
 
-# Brackets with a number of several digits, or with a comma: no class of characters that somebody would write.
-_HOST_LIST = re.compile(r"\[[0-9,-]*(?:[0-9]{2}|,)[0-9,-]*\]")
-MOST_SPELT_OUT = 16  # names in a fault
 
 FindUser = Callable[[str], "Identity | None"]
 
@@ -222,8 +216,6 @@ def _credentials(model: PolicyModel) -> Iterator[Fault]:
             yield _fault((*loc, "repository"), problem)
         if all(value is None for value in item.match.model_dump().values()):
             yield _fault((*loc, "match"), "is empty; name who may use these images, e.g. {group: team}")
-        for fault in _host_lists(item.match):
-            yield _fault((*loc, *fault.loc), fault.problem)
         for fault in claimed(model, item.match, "credentials", "user, group or partition"):
             yield _fault((*loc, *fault.loc), fault.problem, at_key=True)
 
@@ -290,7 +282,8 @@ def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user:
     for number, name in enumerate(rule.profiles):
         if name not in profiles:
             yield Fault(("profiles", number), f"no profile {name!a}; {nearest(name, profiles)}")
-    yield from _host_lists(rule.match)
+    if rule.mode == "observe" and rule.match.node:
+        yield Fault(("mode",), "a rule that matches node may only say enforce, which counts for jobs of one node")
     yield from _scope(rule, model)
     yield from _untold(rule, model, find_user)
     yield from _publish(rule)
@@ -302,20 +295,6 @@ def _in_rule(rule: Rule, model: PolicyModel, profiles: Sequence[str], find_user:
             yield Fault(("env", name), _RESERVED_PROBLEM, at_key=True)
     for part in of_wings():
         yield from part.rule_faults(rule, model, find_user)
-
-
-def _host_lists(match: Match) -> Iterator[Fault]:
-    """Yield Slurm's host lists among the patterns: `n[10-12]` would match n0, n1 and n2."""
-    for attribute, globs in match.model_dump(exclude_none=True).items():
-        for number, glob in enumerate(globs):
-            if not _HOST_LIST.search(glob):
-                continue
-            names: list[str] = []
-            with suppress(ValueError):
-                names = expand(glob, MOST_SPELT_OUT)
-            better = f"write [{', '.join(names)}]" if names else "write a list of names, or of patterns with *"
-            problem = f"{glob!a} is a host list; in a pattern [...] stands for one character: {better}"
-            yield Fault(("match", attribute, number), problem)
 
 
 def _scope(rule: Rule, model: PolicyModel) -> Iterator[Fault]:
@@ -347,7 +326,7 @@ def _publish(rule: Rule) -> Iterator[Fault]:
     if rule.match.partition is None:
         yield Fault(("publish",), "needs match.partition in the same rule: where users may publish", at_key=True)
     for number, glob in enumerate(rule.match.partition or []):
-        if not glob.strip("*?"):
+        if not glob.strip("*"):
             yield Fault(("match", "partition", number), f"{glob!a} matches every partition; publish needs names")
 
 

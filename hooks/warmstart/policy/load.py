@@ -17,6 +17,7 @@ from warmstart.policy.schema import Credentials, Images, Match, PolicyModel, Rul
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Fact
 from warmstart.profiles.defined import FILES, DefinedProfile
+from warmstart.slurm import nodes
 
 T = TypeVar("T")
 
@@ -174,6 +175,8 @@ def _user(users: checks.FindUser, name: str) -> compiled.User:
 
 def condition(attribute: str, globs: Sequence[str]) -> compiled.Condition:
     """Compile one key of a `match`."""
+    if attribute == "node":
+        globs = [name for hosts in globs for name in nodes.expand(hosts)]
     return compiled.Condition(attribute, tuple(globs))
 
 

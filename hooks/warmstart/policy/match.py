@@ -12,6 +12,7 @@ from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence, fnmatchcase
 from warmstart.policy.compiled import Condition, Policy, Rule
 from warmstart.policy.trust import unproven
+from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
     Groups = Callable[[], Sequence[str | None]]
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 SCOPES = ("user", "account", "site")  # from the narrowest to the widest
 NO_RULE = "no rule matches it on this node"  # so it is left alone, whatever it asks for
 OBSERVE = "observe"
+_MOST_TOLD = 8  # patterns of a condition that does not hold; of a host list there may be thousands
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 
 
@@ -28,9 +30,8 @@ class Matched(NamedTuple):
     rule: Rule
     matched: bool
     reason: str  # values in it are quoted as ASCII
-    unknown: bool = (
-        False  # the node lacks an attribute that the rule matches on: the rule grants nothing, but restricts
-    )
+    # The node lacks an attribute that the rule matches on: the rule grants nothing, but restricts.
+    unknown: bool = False
 
 
 class Grant(NamedTuple):
@@ -72,7 +73,7 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
     """Combine the matching rules into a grant. Later rules add to earlier ones and override their single values."""
     rules = [match.rule for match in matches if match.matched]
     if reason := _exclusion(policy, job) or ("" if rules else NO_RULE):
-        return Grant([], [], {}, "user", [], "", reason, observed=is_observed(policy, matches))
+        return Grant([], [], {}, "user", [], "", reason, observed=is_observed(policy, matches, job))
     env: dict[str, str] = {}
     for rule in rules:
         env.update(rule.env)
@@ -89,7 +90,7 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         override=frozenset(name for rule in rules for name in rule.override),
         rules=tuple(rule.name for rule in rules),
         together=next((rule.together for rule in reversed(rules) if rule.together is not None), True),
-        observed=is_observed(policy, matches),
+        observed=is_observed(policy, matches, job),
         own=_own(rules),
         cache=next((f"rule:{rule.cache}" for rule in reversed(rules) if rule.cache), ""),
     )
@@ -115,63 +116,22 @@ def _own(rules: Sequence[Rule]) -> dict[str, list[Json]]:
     return found
 
 
-def is_observed(policy: Policy, matches: Sequence[Matched]) -> bool:
-    """Return whether the last rule with a mode says so; a rule with `unknown` attributes counts only if it does."""
-    mode = policy.mode
+def is_observed(policy: Policy, matches: Sequence[Matched], job: Job) -> bool:
+    """Return whether the last rule with a mode says so; a rule with `unknown` attributes counts only if it does.
+
+    All nodes of a job find the same: a rule that matches `node` counts for jobs of one node.
+    """
+    mode, is_alone = policy.mode, not nodes.has_several(job.nodelist)
     for match in matches:
-        if match.rule.mode and (match.matched or (match.unknown and match.rule.mode == OBSERVE)):
+        counts = match.matched or (match.unknown and match.rule.mode == OBSERVE)
+        if match.rule.mode and counts and (is_alone or not names_nodes(match.rule)):
             mode = match.rule.mode
     return mode == OBSERVE
 
 
-def observed_on(policy: Policy, job: Job, nodes: Sequence[str], groups: Groups) -> bool:
-    """Return whether the job is observed on any of these nodes: `is_observed` of each one's matches.
-
-    From the last rule on, so each node is decided once; what is no matter of the node is asked once for each rule.
-    """
-    observing = [at for at, rule in enumerate(policy.rules) if rule.mode == OBSERVE]
-    first = 0 if policy.mode == OBSERVE else min(observing, default=len(policy.rules))
-    names, decided, doubted = sorted(nodes), set[str](), unproven(policy)
-    for rule in reversed(policy.rules[first:]):
-        if not rule.mode:
-            continue
-        here = _undecided(rule, names, decided)
-        others = rule._replace(match=tuple(condition for condition in rule.match if condition.attribute != "node"))
-        match = _match(others, job, groups, doubted if _grants_rights(rule) else frozenset()) if here else None
-        if match and rule.mode == OBSERVE and (match.matched or match.unknown):
-            return True
-        if match and match.matched:
-            decided.update(here)
-            if len(decided) == len(names):
-                return False
-    return policy.mode == OBSERVE
-
-
-def _undecided(rule: Rule, names: list[str], decided: set[str]) -> list[str]:
-    """Return which of the sorted names of nodes a rule matches; looks at no name that begins in another way."""
-    globs = [condition.globs for condition in rule.match if condition.attribute == "node"]
-    if not globs:
-        return [name for name in names if name not in decided]
-    here = []
-    for glob in globs[0]:
-        head = glob
-        for special in "*?[":
-            head = head.partition(special)[0]
-        for at in range(_at(names, head), len(names)):
-            if not names[at].startswith(head):
-                break
-            if names[at] not in decided and fnmatchcase(names[at], glob):
-                here.append(names[at])
-    return here
-
-
-def _at(names: list[str], head: str) -> int:
-    """Return where the names that begin with `head` begin (`bisect` would be a module more)."""
-    low, high = 0, len(names)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if names[middle] < head else (low, middle)
-    return low
+def names_nodes(rule: Rule) -> bool:
+    """Return whether the rule may match a job on one of its nodes and not on another."""
+    return any(condition.attribute == "node" for condition in rule.match)
 
 
 def private_repository(policy: Policy, job: Job, groups: Groups, repository: str) -> str:
@@ -278,7 +238,8 @@ def _condition(condition: Condition, job: Job, groups: Groups, doubted: frozense
                 return True, f"{attribute} {value!a} matches {glob!a}"
     if None in values:
         return None, f"{attribute} is not known on this node"
-    globs = ", ".join(f"{glob!a}" for glob in condition.globs)
+    more = ", …" if len(condition.globs) > _MOST_TOLD else ""
+    globs = ", ".join(f"{glob!a}" for glob in condition.globs[:_MOST_TOLD]) + more
     return False, f"{attribute} {', '.join(f'{value!a}' for value in values)} is not {globs}"
 
 

@@ -36,6 +36,7 @@ from warmstart.policy.units import (
     parse_ports,
     parse_size,
 )
+from warmstart.slurm import nodes
 
 LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 ACCOUNT = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
@@ -54,7 +55,7 @@ REFERENCE = (
 )
 # The name of a profile's directory in the store, in stages and in caches.
 PROFILE = r"[a-z][a-z0-9-]{0,31}"
-_SIGN = r"[A-Za-z0-9_.+@%=,~?!\[\]-]"
+_SIGN = r"[A-Za-z0-9_.+@%=,~!-]"
 _NAME_PART = rf"(?!\.{{1,2}}(/|$))({_SIGN}|\*(?!\*))+"
 NAME_PATTERN = rf"(?=.{{1,128}}$){_NAME_PART}"
 PATH_PATTERN = rf"(?=.{{1,256}}$)(?!.*\*\*.*\*\*)(\*\*|{_NAME_PART})(/(\*\*|{_NAME_PART})){{0,7}}/?"
@@ -62,7 +63,8 @@ VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
 _PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 # A value in a task prolog's output ends at the newline and is not quoted (Slurm's prolog_epilog.html).
 VALUE = rf"{_PRINTABLE}{{0,4096}}"
-GLOB = rf"{_PRINTABLE}{{1,256}}"
+GLOB = rf"((?![?\[\]]){_PRINTABLE}){{1,256}}"
+HOST_LIST = rf"((?!\?){_PRINTABLE}){{1,256}}"
 _MOST = 32  # patterns of a kind: root compares each with every name
 
 
@@ -81,6 +83,19 @@ def matching(pattern: str, what: str) -> AfterValidator:
 def in_schema(word: str, pattern: str) -> WithJsonSchema:
     """Return what policies/schema.json says of a type; docs/reference/policy.md calls it `word`."""
     return WithJsonSchema({"type": "string", "title": word, "pattern": f"^{pattern}$"})
+
+
+def _host_list(text: str) -> str:
+    try:
+        nodes.expand(text)
+    except ValueError as error:
+        raise ValueError(f"{text!a} is not a host list, such as n[01-16],login*: {error}") from None
+    return text
+
+
+def _one_or_more(word: str) -> WithJsonSchema:
+    anything = [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]
+    return WithJsonSchema({"title": word, "anyOf": anything})
 
 
 def _as_list(value: object) -> object:
@@ -105,18 +120,19 @@ Reference = Annotated[
 ]
 Variable = Annotated[str, matching(VARIABLE, "a variable's name"), in_schema("variable", VARIABLE)]
 Value = Annotated[str, matching(VALUE, "one line of at most 4096 printable characters"), in_schema("text", VALUE)]
-Glob = Annotated[str, matching(GLOB, "one line of at most 256 printable characters"), in_schema("pattern", GLOB)]
-Globs = Annotated[
-    list[Glob],
-    BeforeValidator(_as_list),
-    Field(min_length=1),
-    WithJsonSchema(
-        {
-            "title": "pattern or list",
-            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
-        }
-    ),
+Glob = Annotated[
+    str,
+    matching(GLOB, "a pattern: one line of at most 256 printable characters, with * alone, and no ?, [ and ]"),
+    in_schema("pattern", GLOB),
 ]
+HostList = Annotated[
+    str,
+    matching(HOST_LIST, "a host list, such as n[01-16],login*: of at most 256 characters, with * alone, and no ?"),
+    AfterValidator(_host_list),
+    in_schema("host list", HOST_LIST),
+]
+Globs = Annotated[list[Glob], BeforeValidator(_as_list), Field(min_length=1), _one_or_more("pattern or list")]
+HostLists = Annotated[list[HostList], BeforeValidator(_as_list), Field(min_length=1), _one_or_more("host list or list")]
 Profile = Annotated[
     str,
     matching(PROFILE, "a profile's name: lower-case letters, digits and -, at most 32"),
@@ -125,12 +141,12 @@ Profile = Annotated[
 AnyProfile = Annotated[str, WithJsonSchema({"type": "string", "title": "name"})]  # `checks` knows which ones exist
 NamePattern = Annotated[
     str,
-    matching(NAME_PATTERN, "a pattern of names: letters, digits, _.+@%=,~-, *, ? and [...]"),
+    matching(NAME_PATTERN, "a pattern of names: letters, digits, _.+@%=,~!- and *"),
     in_schema("name pattern", NAME_PATTERN),
 ]
 PathPattern = Annotated[
     str,
-    matching(PATH_PATTERN, "a pattern of paths: at most 8 names with *, ? and [...], one of them may be **"),
+    matching(PATH_PATTERN, "a pattern of paths: at most 8 names with *, one of them may be **"),
     in_schema("path pattern", PATH_PATTERN),
 ]
 Duration = Annotated[int, BeforeValidator(parse_duration), in_schema("duration", DURATION)]
@@ -222,7 +238,7 @@ class Match(Section):
     account: Globs | None = key(None, "The job's account. Claimed, unless `trust.account` is `enforced`.")
     user: Globs | None = key(None, "The job's user name. Verified.")
     group: Globs | None = key(None, "Any group that the user is in according to the node's own NSS. Verified.")
-    node: Globs | None = key(None, "The node's Slurm name. Verified.")
+    node: HostLists | None = key(None, "The node's Slurm name, as a host list: `n[01-16]`, `gpu*`. Verified.")
     constraint: Globs | None = key(None, "The job's `--constraint` as submitted, such as `a100&nvme`. Claimed.")
     qos: Globs | None = key(
         None,
@@ -538,8 +554,8 @@ class Rule(Section):
     match: Match = Field(default_factory=Match)
     mode: Mode | None = key(
         None,
-        "`mode` for these jobs. The last matching rule's counts; a job of several nodes is observed on all of"
-        " them if it is on one.",
+        "`mode` for these jobs. The last matching rule's counts. A rule that matches `node` may only say `enforce`, "
+        "for jobs of one node.",
     )
     images: list[Reference] = key([], "Images that are ready before the job starts. Several rules add up.")
     profiles: list[AnyProfile] = key(

@@ -6,14 +6,15 @@ what `Known` says of this site; what it does not say is not judged.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Callable, Iterable, Iterator
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from warmstart.policy.document import Fault, nearest
 from warmstart.policy.schema import Match, PolicyModel, Rule
 from warmstart.policy.units import format_size
+from warmstart.slurm import nodes
 
 # What a name of Slurm or of the system does not hold, and a regular expression often does.
 _REGEX = re.compile(r"\.\*|\.\+|[\^$|()\\]|\[\^")
@@ -21,7 +22,6 @@ _MOST_NAMED = 20  # names that a hint lists
 _EXPANDED = re.compile(r"\$[A-Za-z_{]")  # what a shell would put a variable for
 DAY_S = 86_400
 OF_EVERY_PROGRAM = frozenset({"PATH", "LD_PRELOAD", "LD_AUDIT"})
-_WILD = re.compile(r"[*?\[]")
 
 
 class Known(NamedTuple):
@@ -131,7 +131,7 @@ def _patterns(match: Match) -> Iterator[Fault]:
             if _REGEX.search(glob):
                 better = re.sub(r"[\^$]", "", re.sub(r"\.[*+]", "*", glob))
                 advice = f"; write {better!a}" if not _REGEX.search(better) and "|" not in better else ""
-                problem = f"{glob!a} looks like a regular expression; patterns have *, ? and [...] only{advice}"
+                problem = f"{glob!a} looks like a regular expression; patterns have * only{advice}"
                 yield Fault(("match", attribute, index), problem)
 
 
@@ -141,17 +141,19 @@ def _unknown(match: Match, known: Known) -> Iterator[Fault]:
     questions = {"user": known.is_user, "group": known.is_group}
     for attribute, globs in _conditions(match):
         names, exists = lists.get(attribute), questions.get(attribute)
-        missing = [glob for glob in globs if _is_missing(glob, names, exists)]
+        spelt = {glob: nodes.expand(glob) if attribute == "node" else [glob] for glob in globs}
+        missing = [glob for glob, patterns in spelt.items() if _is_missing(patterns, names, exists)]
         for glob in missing:
             hint = f"; {nearest(glob, sorted(names))}" if names and len(names) <= _MOST_NAMED else ""
             end = ": the rule can never match" if len(missing) == len(globs) else ""
             yield Fault(("match", attribute, globs.index(glob)), f"no {attribute} {glob!a} on this cluster{hint}{end}")
 
 
-def _is_missing(glob: str, names: Iterable[str] | None, exists: Callable[[str], bool] | None) -> bool:
+def _is_missing(patterns: list[str], names: Iterable[str] | None, exists: Callable[[str], bool] | None) -> bool:
     if names is not None:
-        return not any(fnmatchcase(name, glob) for name in names)
-    return exists is not None and not _WILD.search(glob) and not exists(glob)
+        known = set(names)
+        return not any(one in known or ("*" in one and fnmatch.filter(known, one)) for one in patterns)
+    return exists is not None and "*" not in patterns[0] and not exists(patterns[0])
 
 
 def _without_a_path(model: PolicyModel, number: int) -> Iterator[Fault]:
@@ -207,9 +209,13 @@ def _covers(wide: Rule, narrow: Rule) -> bool:
     """Return whether all jobs of `narrow` certainly match `wide`, too."""
     patterns = dict(_conditions(narrow.match))
     return all(
-        attribute in patterns and all(any(fnmatchcase(glob, other) for other in globs) for glob in patterns[attribute])
+        attribute in patterns and all(any(_fits(glob, other) for other in globs) for glob in patterns[attribute])
         for attribute, globs in _conditions(wide.match)
     )
+
+
+def _fits(pattern: str, wide: str) -> bool:
+    return pattern == wide or ("[" not in wide and fnmatch.fnmatchcase(pattern, wide))
 
 
 def _conditions(match: Match) -> list[tuple[str, list[str]]]:

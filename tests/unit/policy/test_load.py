@@ -192,6 +192,10 @@ RIGHTS = [
     ("scope: site, match: {account: ml}", "match.account: scope site may not depend on a claimed attribute"),
     ("scope: site, match: {qos: high}", "match.qos: scope site may not depend on a claimed attribute"),
     ("scope: site, match: {constraint: gpu}", "match.constraint: scope site may not depend on a claimed attribute"),
+    ("mode: observe, match: {node: 'gpu*'}", "mode: a rule that matches node may only say enforce"),
+    ("match: {node: 'n[1-'}", "match.node[0]: 'n[1-' is not a host list, such as n[01-16],login*: a bracket too many"),
+    ("match: {node: 'n?'}", "match.node[0]: 'n?' is not a host list"),
+    ("match: {partition: 'gpu[ab]'}", "match.partition[0]: 'gpu[ab]' is not a pattern: one line"),
     ("publish: {users: [svc_ci]}, match: {partition: ci}", "publish: needs scope: account or scope: site"),
     ("scope: user, publish: {users: [svc_ci]}, match: {partition: ci}", "publish: needs scope: account or"),
     ("scope: site, publish: {users: [svc_ci]}", "publish: needs match.partition in the same rule"),
@@ -203,7 +207,7 @@ RIGHTS = [
     ("scope: site, publish: {users: ['svc*']}, match: {partition: ci}", "publish.users[0]: 'svc*' is not a user"),
     ("scope: site, publish: {users: [operator]}, match: {partition: ci}", "'operator' has uid 800, below limits"),
     ("scope: site, publish: {users: [svc_ci]}, match: {partition: '*'}", "match.partition[0]: '*' matches every"),
-    ("scope: site, publish: {users: [svc_ci]}, match: {partition: [ci, '?*']}", "match.partition[1]: '?*' matches"),
+    ("scope: site, publish: {users: [svc_ci]}, match: {partition: [ci, '**']}", "match.partition[1]: '**' matches"),
 ]  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def test_a_policy_without_rules() -> None:
 @pytest.mark.parametrize(
     "match",
     [
-        {"partition": ["gpu*", "cpu"]}, {"node": "n[12]"}, {"user": ["alice", "a*"]}, {"group": "team"},
+        {"partition": ["gpu*", "cpu"]}, {"node": "n[1-12]"}, {"user": ["alice", "a*"]}, {"group": "team"},
         {"account": "any", "qos": "any"},
     ],
 )  # fmt: skip
@@ -146,7 +146,7 @@ def test_regular_expressions(glob: str, better: str) -> None:
     """They match nothing, or something else."""
     ((*loc, problem),) = found({"match": {"account": ["ok", glob]}})
     assert loc == [0, "match", "account", 1]
-    assert str(problem).endswith(f"looks like a regular expression; patterns have *, ? and [...] only{better}")
+    assert str(problem).endswith(f"looks like a regular expression; patterns have * only{better}")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_regular_expressions(glob: str, better: str) -> None:
     [
         ({"scope": "user"}, True),
         ({"scope": "user", "match": {"partition": "*"}}, True),
-        ({"scope": "user", "match": {"partition": "c?", "user": "svc"}}, True),
+        ({"scope": "user", "match": {"partition": "c*", "user": "svc"}}, True),
         ({"scope": "user", "match": {"partition": "gpu"}}, False),
         ({"scope": "user", "match": {"group": "team"}}, False),
         ({"scope": "account"}, False),
