@@ -604,7 +604,7 @@ MISTAKES = (
     ),
     _store(
         "behind a link of somebody's",
-        "link is owned by uid 5",
+        "link (uid 5)",
         lambda site: site.behind_a_link(5),
     ),
     _store(

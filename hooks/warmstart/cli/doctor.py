@@ -43,7 +43,6 @@ from warmstart.errors import StoreError
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
-from warmstart.session import known_store_id
 
 NO_POLICY = "no policy is in force"
 GOOD, PROBLEMS, SEVERE, NOT_RUN = range(4)  # the exit statuses
@@ -147,7 +146,7 @@ def _store(installation: Installation, policy: Policy | None) -> list[Result]:
         # Only the store's owner can read the store, and only root can become that owner.
         return [left_out("store", STORE, "only root can read the store as its owner", AS_ROOT)]
     try:
-        with store.opened(policy, known_store_id(installation.store_id), installation.var) as opened:
+        with store.opened(policy, installation) as opened:
             return run(STORE, opened)
     except StoreError as error:  # one row, and one deadline: the other checks would hang, too
         return [Result("store.reachable", CRITICAL, str(error), error.hint)]

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from warmstart.errors import WarmstartError
-from warmstart.host.detached import SYSTEMD
 from warmstart.host.identity import WorkerSilent
 
 OK, ADVICE, WRONG, CRITICAL, UNKNOWN = "ok", "advice", "wrong", "critical", "unknown"
@@ -56,11 +55,6 @@ def run(checks: Mapping[str, Callable[[_Subject], Iterable[Finding]]], subject: 
     return [Result(name, *finding) for name, check in checks.items() for finding in _findings(check, subject)]
 
 
-def scheduled(unit: str, otherwise: str) -> str:
-    """Return what to do so that a unit's work is done: enable it, or, where systemd does not run, `otherwise`."""
-    return f"enable {unit}" if os.path.isdir(SYSTEMD) else otherwise
-
-
 def left_out(group: str, checks: Collection[str], why: str, change: str = "") -> Result:
     """Return `unknown` for a group of checks that cannot run, as one row."""
     return Result(group, UNKNOWN, f"{len(checks)} checks were not made: {why}", change)
@@ -80,7 +74,7 @@ def _findings(check: Callable[[_Subject], Iterable[Finding]], subject: _Subject)
     except WorkerSilent as error:
         yield Finding(WRONG, str(error), error.hint)
     except PermissionError as error:
-        yield Finding(UNKNOWN, f"{error.filename}: {error.strerror}", AS_ROOT)
+        yield Finding(UNKNOWN, f"{error.filename}: {error.strerror}", AS_ROOT if os.geteuid() else "")
     except OSError as error:
         yield Finding(UNKNOWN, f"{error.filename or 'a system call'}: {error.strerror}")
     except WarmstartError as error:

@@ -22,6 +22,7 @@ from warmstart.images.store.layout import IMAGE, IMAGES
 
 SOMEBODY = Identity("a job's user", 65534, 65534)  # nobody: in no group that a site gives rights
 SECONDS = 10.0
+OPEN = stat.S_IROTH | stat.S_IXOTH
 PROGRAMS = ("task-prolog", "pyxis-importer")  # that run as the job's user
 
 _Subject = TypeVar("_Subject")
@@ -57,11 +58,14 @@ def _tried(
     if refused is None:
         yield Finding(OK, f"a job's user can {what}")
     elif refused.mode & stat.S_IXGRP:
-        change = f"check that all users of jobs are in that group, or chmod o+rx {refused.path}"
+        change = f"check that all users of jobs are in that group, or `chmod o+rX {refused.path}`"
         yield Finding(ADVICE, f"only members of group {refused.gid} can {what} ({refused.path})", change)
     else:
-        found = f"a job's user cannot {what}: {refused.path} has mode {refused.mode:04o}, or is mounted noexec"
-        yield Finding(status, f"{found}; {outcome}", f"chmod o+rx {refused.path}")
+        found = f"a job's user cannot {what}: {refused.path} has mode {refused.mode:04o}"
+        change = f"`chmod o+rX {refused.path}`"
+        if refused.mode & OPEN == OPEN:
+            found, change = f"{found}, and is mounted noexec", f"mount it with exec (findmnt -T {refused.path})"
+        yield Finding(status, f"{found}; {outcome}", change)
 
 
 def execution(node: Node) -> Iterator[Finding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import grp
 import os
 import pwd
@@ -19,7 +18,7 @@ from warmstart.audit import pending
 from warmstart.audit.events import HOOK_CRASHED, STATE_FULL, Event
 from warmstart.audit.line import Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
-from warmstart.doctor import probe
+from warmstart.doctor import probe, units
 from warmstart.doctor.finding import (
     ADVICE,
     AS_ROOT,
@@ -29,8 +28,8 @@ from warmstart.doctor.finding import (
     UNKNOWN,
     WRONG,
     Finding,
-    scheduled,
 )
+from warmstart.doctor.probe import Owned
 from warmstart.errand import Errands, is_at_work
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
@@ -80,10 +79,9 @@ CURRENT_S = 300.0  # warmstart-audit.path moves them within a minute
 LATELY_S = 86400.0
 ROUNDS_LATE_S = 900.0  # three intervals of warmstart-harvest.timer
 LEASES = "/proc/sys/fs/leases-enable"
-UNITS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
 LARGEST_HOOK = 1 << 20
 MOST_NAMED = 3  # places in a finding
-CHANGE_CODE = "chown -R root and chmod -R go-w what it names; compare what is there with a new installation"
+AFTER_CHANGES = "; then install it anew, because it may have been changed"
 
 
 class Node(NamedTuple):
@@ -142,16 +140,17 @@ def state(node: Node) -> Iterator[Finding]:
 
 def code(node: Node) -> Iterator[Finding]:
     """Check who can change what root runs: programs, modules, their Python and units. They are root on this node."""
-    own = node.installation
-    units = [unit for place in UNITS for unit in glob.glob(f"{place}/warmstart-*")]
+    own, python = node.installation, list[str]()
     with suppress(OSError):
         hook = read_small(f"{own.libexec}/prolog", LARGEST_HOOK).decode("utf-8", "replace")
-        units += re.findall(r"^python=(/\S+)", hook, re.MULTILINE)
-    weak = probe.changeable([own.lib, own.libexec, f"{own.prefix}/bin/warmstart", *units])
+        python = re.findall(r"^python=(/\S+)", hook, re.MULTILINE)
+    weak = probe.changeable([own.lib, own.libexec, f"{own.prefix}/bin/warmstart", *units.files(), *python])
     if weak:
         more = f"; and {len(weak) - MOST_NAMED} more" if len(weak) > MOST_NAMED else ""
-        found = f"others than root can change code that root runs: {'; '.join(weak[:MOST_NAMED])}{more}"
-        yield Finding(CRITICAL, found, CHANGE_CODE)
+        found = f"others than root can change code that root runs: {'; '.join(map(str, weak[:MOST_NAMED]))}{more}"
+        ours = f"{own.lib} {own.libexec}"  # what is below them is warmstart's alone
+        whole = f"`chown -R root {ours}`, `chmod -R go-w {ours}`"
+        yield Finding(CRITICAL, found, (whole if more else probe.closing(weak)) + AFTER_CHANGES)
     else:
         yield Finding(OK, "only root can change the code that root runs")
 
@@ -279,9 +278,10 @@ def audit_log(node: Node) -> Iterator[Finding]:
     path = existing(os.path.dirname(log))
     kind, mount_point = mount_of(os.path.realpath(path))
     places = [str(place) for place in (Path(log), *Path(log).parents) if os.path.lexists(place)]
-    if any(_is_others(os.stat(place)) for place in places):
+    others = [Owned(at, seen.st_uid, stat.S_IMODE(seen.st_mode)) for at in places if _is_others(seen := os.stat(at))]
+    if others:
         found = f"others than root can change the audit log {log}: a user could remove what it says, or fill it"
-        yield Finding(WRONG, found, f"chown root {path}; chmod go-w {path}; the same of the log")
+        yield Finding(WRONG, found, probe.closing(others, bits="o-w"))
     elif kind in SHARED or kind.startswith("fuse"):
         found = f"the audit log {log} is on {kind} ({mount_point}): nodes that write one file lose lines"
         change = "put paths.audit on a local disk, and collect the logs (docs/reference/audit.md#rotation)"
@@ -308,7 +308,7 @@ def credentials(node: Node) -> Iterator[Finding]:
     if os.path.exists(keys.file) and weakness_of_secret(os.stat(keys.file)):
         found = f"others than root can read {keys.file}, or change it: they have the site's logins"
         yield Finding(
-            CRITICAL, found, f"chown root {keys.file}; chmod 600 {keys.file}; then change the passwords in it"
+            CRITICAL, found, f"`chown root {keys.file}`, `chmod 600 {keys.file}`; then change the passwords in it"
         )
     elif problems:
         yield Finding(WRONG, "; ".join(map(str, problems)), problems[0].hint)
@@ -525,7 +525,8 @@ def rounds(node: Node) -> Iterator[Finding]:
 
 
 def _timers(node: Node) -> str:
-    return scheduled("warmstart.target", f"let slurmd's supervisor run {node.installation.libexec}/timers")
+    otherwise = f"let slurmd's supervisor run {node.installation.libexec}/timers"
+    return units.scheduled(node.installation, "warmstart.target", otherwise)
 
 
 def _of_last_day(node: Node, event: Event) -> list[Line]:
@@ -545,22 +546,27 @@ def _owned_by_root(paths: list[str], status: str, otherwise: str) -> Iterator[Fi
 
     If one is not, the finding has `status`; of directories that do not exist it adds `otherwise`.
     """
-    bad = dict[str, None]()  # each once, in order
+    bad, links = dict[Owned, None](), dict[str, None]()  # each once, in order
     missing = [path for path in paths if not os.path.lexists(path)]
+    first = next((path for path in missing if weakness(os.lstat(existing(path)))), "")
     for path in paths:
         directory = existing(path)
-        if path == next(iter(missing), None) and weakness(os.stat(directory, follow_symlinks=False)):
-            bad[f"{path}, which anybody can create first in {directory}"] = None
         while True:
-            seen = os.stat(directory, follow_symlinks=False)
-            if not stat.S_ISDIR(seen.st_mode) or weakness(seen, sticky=True):
-                bad[f"{directory} (uid {seen.st_uid}, mode {stat.S_IMODE(seen.st_mode):04o})"] = None
+            seen = os.lstat(directory)
+            if not stat.S_ISDIR(seen.st_mode):
+                links[directory] = None
+            elif weakness(seen, sticky=True):
+                bad[Owned(directory, seen.st_uid, stat.S_IMODE(seen.st_mode))] = None
             if directory == "/":
                 break
             directory = os.path.dirname(directory)
-    if bad:
-        change = "make root the owner, and let only root write (or set the sticky bit): docs/operations/install.md"
-        yield Finding(status, f"others than root can change {', '.join(bad)}", change)
+    if bad or first:
+        told = [*map(str, bad), *([f"{first}, which anybody can create first in {existing(first)}"] if first else [])]
+        change = [*([probe.closing(bad)] if bad else []), *([f"`install -d -m 755 {first}`"] if first else [])]
+        yield Finding(status, f"others than root can change {', '.join(told)}", ", ".join(change))
+    elif links:
+        found = f"{', '.join(links)} is a link, or no directory, which hooks do not follow"
+        yield Finding(status, found, f"name the directory itself ({os.path.realpath(paths[0])}), or put it there")
     elif missing:
         yield Finding(OK, f"{', '.join(missing)} does not exist yet; {otherwise}")
     else:

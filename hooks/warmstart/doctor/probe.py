@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 import time
 from collections.abc import Collection
@@ -25,28 +26,32 @@ MOST_DIRECTORIES = 20_000
 FILES_OF_EACH = 20
 MOST_FOUND = 100
 MOST_SCOPES = 1000  # looked at; a large store has tens of thousands
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 MOST_LINKS = 40  # in one path, as Linux (path_resolution(7))
 _held: list[int] = []  # keeps the lock until the process ends
 
 
 class Owned(NamedTuple):
-    """Who owns a directory or link, and who can write it."""
+    """Who owns a file, directory or link, and who can write it."""
 
     path: str
     uid: int
     mode: int  # 0 of a link: its own says nothing
+
+    def __str__(self) -> str:
+        return f"{self.path} (uid {self.uid}{f', mode {self.mode:04o}' if self.mode else ''})"
 
 
 class Weak(NamedTuple):
     """What others can change: how many directories were looked at, the first places with why, whether that is all."""
 
     directories: int
-    places: list[str]
+    places: list[Owned]
     is_all: bool
 
 
 class Look(NamedTuple):
-    """The store's owner, mode and whether it is empty, and its file system's size and free space in bytes.
+    """The store's owner, mode and what is in it, and its file system's size and free space in bytes.
 
     Of what is in the store probes do not count.
     """
@@ -55,38 +60,59 @@ class Look(NamedTuple):
     mode: int
     size: int
     free: int
-    empty: bool
+    inside: tuple[int, ...] = ()  # the uids of what is in it
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is in it."""
+        return not self.inside
 
 
 def look(path: str) -> Look:
     """Return the store's owner, mode and space."""
     with opened_dir(path) as fd:
         status, space = os.fstat(fd), os.fstatvfs(fd)
-        empty = all(name.startswith(PREFIX) for name in os.listdir(fd))
+        names = [name for name in os.listdir(fd) if not name.startswith(PREFIX)]
+        inside = {os.stat(name, dir_fd=fd, follow_symlinks=False).st_uid for name in names}
     return Look(
         uid=status.st_uid,
         mode=stat.S_IMODE(status.st_mode),
         size=space.f_blocks * space.f_frsize,
         free=space.f_bavail * space.f_frsize,
-        empty=empty,
+        inside=tuple(inside),
     )
 
 
-def unsafe(places: list[Owned], owners: Collection[int]) -> list[str]:
+def unsafe(places: list[Owned], owners: Collection[int]) -> list[Owned]:
     """Return by which of the places that `above` returned a uid outside `owners` can put something else at the path."""
-    bad = []
-    for place in places:
-        if place.uid not in owners:
-            bad.append(f"{place.path} is owned by uid {place.uid}")
-        elif place.mode & (stat.S_IWGRP | stat.S_IWOTH) and not place.mode & stat.S_ISVTX:
-            bad.append(f"{place.path} has mode {place.mode:04o}")
-    return bad
+    return [
+        place
+        for place in places
+        if place.uid not in owners or (place.mode & OTHERS_WRITE and not place.mode & stat.S_ISVTX)
+    ]
 
 
-def changeable(paths: list[str]) -> list[str]:
-    """Return where others than root can change programs, or directories of them: there, below, or on the way there."""
-    found = dict[str, None]()  # each once, in order
-    for path in filter(os.path.exists, paths):
+def closing(places: Collection[Owned], owners: Collection[int] = files.ROOT_ALONE, bits: str = "go-w") -> str:
+    """Return the commands after which only `owners` can change some places: nothing else changes, nor below them."""
+    theirs = [place.path for place in places if place.uid not in owners]
+    others = stat.S_IWOTH if bits == "o-w" else OTHERS_WRITE
+    # In a sticky directory others change nothing that is not theirs, once it is root's.
+    still = [
+        place.path for place in places if place.mode & others and (place.uid in owners or not place.mode & stat.S_ISVTX)
+    ]
+    commands = [("chown -h root", theirs), (f"chmod {bits}", still)]
+    return ", ".join(f"`{command} {shlex.join(paths)}`" for command, paths in commands if paths)
+
+
+def changeable(paths: list[str]) -> list[Owned]:
+    """Return where others than root can change programs, or directories of them: there, below, or on the way there.
+
+    A path that leads to a device is none: a masked unit is a link to /dev/null.
+    """
+    found = dict[Owned, None]()  # each once, in order
+    for path in paths:
+        if not (os.path.isfile(path) or os.path.isdir(path)):
+            continue
         places = writable_by_others(os.path.realpath(path), 0, MOST_DIRECTORIES).places
         found.update(dict.fromkeys([*unsafe(above(path), files.ROOT_ALONE), *places]))
     return list(found)
@@ -94,7 +120,7 @@ def changeable(paths: list[str]) -> list[str]:
 
 def writable_by_others(path: str, owner: int, few_files: int = FILES_OF_EACH) -> Weak:
     """Return what in a directory somebody else than its owner can change: all directories, a few files of each."""
-    found: list[str] = []
+    found: list[Owned] = []
     looked, number = [path], 0
     for directory in looked:
         if number == MOST_DIRECTORIES:
@@ -102,8 +128,7 @@ def writable_by_others(path: str, owner: int, few_files: int = FILES_OF_EACH) ->
         number += 1
         few = few_files
         with suppress(FileNotFoundError, PermissionError, NotADirectoryError):  # gone, or another's, as is told; a file
-            if weak := files.weakness(os.lstat(directory), (0, owner)):
-                found.append(f"{directory} {weak}")
+            found += _weak(directory, os.lstat(directory), owner)
             with os.scandir(directory) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
@@ -111,9 +136,13 @@ def writable_by_others(path: str, owner: int, few_files: int = FILES_OF_EACH) ->
                     elif few and entry.is_file(follow_symlinks=False):
                         few -= 1
                         with suppress(FileNotFoundError):
-                            weak = files.weakness(entry.stat(follow_symlinks=False), (0, owner))
-                            found += [f"{entry.path} {weak}"] if weak else []
+                            found += _weak(entry.path, entry.stat(follow_symlinks=False), owner)
     return Weak(number, found[:MOST_FOUND], is_all=True)
+
+
+def _weak(path: str, status: os.stat_result, owner: int) -> list[Owned]:
+    is_weak = files.weakness(status, (0, owner))
+    return [Owned(path, status.st_uid, stat.S_IMODE(status.st_mode))] if is_weak else []
 
 
 def in_use_for(store: str) -> float:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from warmstart import plan
 from warmstart.doctor import namespaces, probe, wrapper
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
-from warmstart.doctor.node import CHANGE_CODE
+from warmstart.doctor.node import AFTER_CHANGES
 from warmstart.doctor.slurm_conf import SlurmConf, pairs
 from warmstart.host import process
 from warmstart.host.deadline import after
@@ -129,8 +129,8 @@ def hook_places(slurm: Slurm) -> Iterator[Finding]:
     bad = [value for value in values if is_below(value, HIDDEN)]
     weak = probe.changeable([path for value in values for path in (glob.glob(value) if _is_glob(value) else [value])])
     if weak:
-        found = f"others than root can change what root runs for each job: {'; '.join(weak)}"
-        yield Finding(CRITICAL, found, CHANGE_CODE)
+        found = f"others than root can change what root runs for each job: {'; '.join(map(str, weak))}"
+        yield Finding(CRITICAL, found, probe.closing(weak) + AFTER_CHANGES)
     if bad:
         found = f"{', '.join(bad)}: hidden from jobs by job_container/tmpfs, and any user could create it"
         yield Finding(WRONG, found, "install under another prefix")

@@ -23,8 +23,8 @@ from warmstart.doctor.finding import (
     UNKNOWN,
     WRONG,
     Finding,
-    scheduled,
 )
+from warmstart.doctor.units import scheduled
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import ROOT
@@ -32,9 +32,10 @@ from warmstart.host.namespaces import Mount, mount_of
 from warmstart.host.worker import Worker
 from warmstart.images.store import published
 from warmstart.images.store.layout import reference_of
+from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration
-from warmstart.session import STORE_INTERVAL_S
+from warmstart.session import STORE_INTERVAL_S, known_store_id
 from warmstart.store import maintenance
 from warmstart.store.client import rooms_of
 
@@ -72,7 +73,7 @@ class Store(NamedTuple):
     code: int = 0  # the errno of that
     mount: Mount = Mount("unknown", "")
     known_id: str = ""  # the store's id that this node remembers; "" if it remembers none
-    shared: str = ""  # directory of this host's state
+    installation: Installation = Installation("/usr")
 
     @property
     def path(self) -> str:
@@ -81,10 +82,8 @@ class Store(NamedTuple):
 
 
 @contextmanager
-def opened(policy: Policy, known_id: str = "", shared: str = "") -> Iterator[Store]:
+def opened(policy: Policy, installation: Installation) -> Iterator[Store]:
     """Open the store for a `with` block, with a probe's directory that is removed at the end.
-
-    `known_id` is the store's id that this node remembers, `shared` the directory of this host's state.
 
     Raises `WorkerSilent` if the store hangs.
     """
@@ -97,7 +96,8 @@ def opened(policy: Policy, known_id: str = "", shared: str = "") -> Iterator[Sto
         try:
             run_root = RunAs(root) if os.geteuid() == 0 else None
             mount = mount_of(policy.paths.store)
-            yield Store(policy, run, run_second, run_root, directory, problem, code, mount, known_id, shared)
+            known_id = known_store_id(installation.store_id)
+            yield Store(policy, run, run_second, run_root, directory, problem, code, mount, known_id, installation)
         finally:
             if directory:
                 with suppress(OSError, WarmstartError):
@@ -121,8 +121,11 @@ def reachable(store: Store) -> Iterator[Finding]:
     try:
         store.run(probe.look, store.path)
     except OSError as error:
-        change = f"mount it; on its file server, for a new one: install -d -o {store.policy.store_user.name} -m 755"
-        yield Finding(CRITICAL, f"{store.path}: {error.strerror}, as {store.policy.store_user.name}", change)
+        user = store.policy.store_user
+        change = f"mount it; on its file server, for a new one: `install -d -o {user.uid} -m 755 {store.path}`"
+        if error.errno == errno.EACCES:
+            change = f"let {user.name} into the directories above it (chmod o+x), and into it (the check store.owner)"
+        yield Finding(CRITICAL, f"{store.path}: {error.strerror}, as {user.name}", change)
         return
     yield Finding(OK, f"{store.policy.store_user.name} can read {store.path}")
 
@@ -143,7 +146,7 @@ def mounted(store: Store) -> Iterator[Finding]:
 def identity(store: Store) -> Iterator[Finding]:
     """Compare the store's id with the one that this node remembers: another directory may be in its place."""
     store_id = store.run(maintenance.identity, store.path)
-    forget = "mount the right file system; if the store was made anew, remove store-id in warmstart's state"
+    forget = f"mount the right file system; if the store was made anew: `rm {store.installation.store_id}`"
     if store.known_id and not store_id:
         words = f"{store.path} has no id, but the store that this node has used has ({store.known_id[:8]})"
         yield Finding(CRITICAL, f"{words}: something else is in its place", forget)
@@ -179,12 +182,18 @@ def owner(store: Store) -> Iterator[Finding]:
     seen = store.run(probe.look, store.path)
     if _is_unmounted(store):
         return  # whose directory is below the mount point does not matter
-    change = f"chown {user.name} {store.path} on the file server; give {user.name} the same uid on every node"
+    change = f"on the file server: `chown {user.uid} {store.path}`"
     if seen.uid in NOBODY:
         found = f"{store.path} is owned by nobody (uid {seen.uid}): root made it and was squashed"
         yield Finding(CRITICAL, found, change)
     elif seen.uid != user.uid:
-        yield Finding(WRONG, f"{store.path} is owned by uid {seen.uid}, not by {user.name} ({user.uid})", change)
+        if seen.inside and user.uid not in seen.inside:
+            change = (
+                f"if other nodes use it so, give {user.name} the uid {seen.uid} here, too, and touch "
+                f"{store.installation.policy}; else, on the file server: `chown -R {user.uid} {store.path}`"
+            )
+        found = f"{store.path} is owned by uid {seen.uid}, not by {user.name} ({user.uid})"
+        yield Finding(CRITICAL, found, change)
     else:
         yield Finding(OK, f"{user.name} owns {store.path}")
 
@@ -192,15 +201,17 @@ def owner(store: Store) -> Iterator[Finding]:
 def writers(store: Store) -> Iterator[Finding]:
     """Check who can write the store: they can run code in every job that reads it."""
     owner = store.policy.store_user
+    if store.run(probe.look, store.path).uid != owner.uid:
+        return  # `owner` says what to do; all that is in it would be named here, to be removed
     weak = store.run(probe.writable_by_others, store.path, owner.uid)
     if weak.places:
-        first = "; ".join(weak.places[:MOST_NAMED])
+        first = "; ".join(map(str, weak.places[:MOST_NAMED]))
         found = f"others than {owner.name} can put code into every job that reads {store.path}: {first}"
         more = len(weak.places) - MOST_NAMED
         found += f"; and {more} more" if more > 0 else ""
         change = (
-            f"remove what is not its owner's (find {store.path} ! -user {owner.name} ! -user root), then chmod -R go-w "
-            f"{store.path}, and check what was written there meanwhile"
+            f"on the file server: remove what is not its owner's (find {store.path} ! -uid {owner.uid} ! -uid 0), then "
+            f"`chmod -R go-w {store.path}`, and check what was written there meanwhile"
         )
         yield Finding(CRITICAL, found, change)
     elif not weak.is_all:
@@ -211,12 +222,11 @@ def writers(store: Store) -> Iterator[Finding]:
 
 def parents(store: Store) -> Iterator[Finding]:
     """Check what the path of the store leads through: who can rename a directory there can put another store there."""
-    bad = probe.unsafe(store.run(probe.above, store.path), (0, store.policy.store_user.uid))
+    owners = (0, store.policy.store_user.uid)
+    bad = probe.unsafe(store.run(probe.above, store.path), owners)
     if bad:
-        change = (
-            "make root the owner of the directories above the store, and let only root write (or set the sticky bit)"
-        )
-        yield Finding(CRITICAL, f"others can put another store in its place: {', '.join(bad)}", change)
+        found = f"others can put another store in its place: {', '.join(map(str, bad))}"
+        yield Finding(CRITICAL, found, probe.closing(bad, owners))
     else:
         yield Finding(OK, "nobody else can move the store")
 
@@ -285,10 +295,10 @@ def maintained(store: Store) -> Iterator[Finding]:
     """Check when the store's maintenance last succeeded, on any host: three intervals ago is overdue."""
     age = store.run(maintenance.last_maintained, store.path)
     since = "has never succeeded" if age is None else f"last succeeded {format_duration(age)} ago"
-    nightly = scheduled("warmstart-store.target", "run `warmstart maintain --store` each night")
-    nightly += " on one host of the cluster"
+    nightly = scheduled(store.installation, "warmstart-store.target", "run `warmstart maintain --store` each night")
+    nightly = f"on one host of the cluster: {nightly}"
     if (store.run(probe.in_use_for, store.path) if age is None else age) > OVERDUE_INTERVALS * STORE_INTERVAL_S:
-        change = f"{nightly} and see its `step.failed` events; run `warmstart maintain --store`"
+        change = f"{nightly}; its `step.failed` events say what fails; `warmstart maintain --store` does it now"
         yield Finding(WRONG, f"the store's maintenance {since}", change)
     elif age is None:
         yield Finding(ADVICE, "the store's maintenance has not succeeded yet", nightly)

@@ -22,7 +22,7 @@ from tests.support.runs import a_record
 from warmstart import wing
 from warmstart.audit.line import timestamp
 from warmstart.cli import doctor
-from warmstart.doctor import constant_path, containers, finding, job_side, kernel, node, slurm, store
+from warmstart.doctor import constant_path, containers, job_side, kernel, node, slurm, store, units
 from warmstart.doctor import policy as site_policy
 from warmstart.doctor.finding import CRITICAL_CHECKS, Finding, Result
 from warmstart.doctor.finding import run as run_checks
@@ -516,7 +516,7 @@ def test_units_are_named_where_systemd_runs(
     here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_systemd: bool
 ) -> None:
     """In a pod a supervisor has to run what does their work."""
-    monkeypatch.setattr(finding, "SYSTEMD", str(tmp_path if has_systemd else tmp_path / "none"))
+    monkeypatch.setattr(units, "SYSTEMD", str(tmp_path if has_systemd else tmp_path / "none"))
     place, long_ago = here.installation.node("n1"), time.time() - 7200
     waiting = [place.maintained, f"{place.journal}/prolog-r1-1.done", f"{place.spool}/1.2.3.numba/bundle.sqsh"]
     os.makedirs(place.state)
@@ -565,8 +565,10 @@ def test_mounts_are_tried_by_root_in_a_directory_of_roots(here: Node, monkeypatc
         assert one(check, here).status == "unknown"
 
 
-def test_a_check_that_fails_itself_is_unknown() -> None:
-    """It neither crashes nor is ok; a hang is wrong."""
+@pytest.mark.parametrize(("uid", "change"), [(1000, "run it as root"), (0, "")])
+def test_a_check_that_fails_itself_is_unknown(monkeypatch: pytest.MonkeyPatch, uid: int, change: str) -> None:
+    """It neither crashes nor is ok; a hang is wrong. Root is not told to be root."""
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
 
     def denied(_: None) -> list[Finding]:
         raise PermissionError(13, "Permission denied", "/x")
@@ -578,7 +580,7 @@ def test_a_check_that_fails_itself_is_unknown() -> None:
         raise WorkerSilent(what="f", problem="no answer")
 
     found = run_checks({"a": denied, "b": broken, "c": hangs}, None)
-    assert [(r.status, r.change) for r in found[:2]] == [("unknown", "run it as root"), ("unknown", "")]
+    assert [(r.status, r.change) for r in found[:2]] == [("unknown", change), ("unknown", "")]
     assert found[2].status == "wrong"
 
 

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import pytest
 
 from tests.support.command_line import installed
-from warmstart.doctor import finding, probe, store
+from warmstart.doctor import probe, store, units
 from warmstart.doctor.finding import Result, run
 from warmstart.doctor.probe import Look, Owned, Weak
 from warmstart.doctor.store import Store
@@ -21,6 +21,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.host.namespaces import Mount
 from warmstart.images.store.published import ImageProducer
+from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.store.maintenance import Indexes, Unreadable
@@ -28,7 +29,7 @@ from warmstart.store.maintenance import Indexes, Unreadable
 OWNER = 4711
 P = ParamSpec("P")
 R = TypeVar("R")
-LOOK = Look(OWNER, 0o755, size=1000, free=500, empty=False)
+LOOK = Look(OWNER, 0o755, size=1000, free=500, inside=(OWNER,))
 GOOD: dict[str, Any] = {
     "look": LOOK,
     "writable_by_others": Weak(3, [], is_all=True),
@@ -90,13 +91,13 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
     [
         ("store.reachable", "critical", {"look": OSError(errno.ENOENT, "No such file", "/s")}),
         ("store.reachable", "wrong", {"look": WorkerSilent(what="look", problem="no answer")}),
-        ("store.owner", "wrong", {"look": LOOK._replace(uid=1)}),
+        ("store.owner", "critical", {"look": LOOK._replace(uid=1)}),
         ("store.imports", "wrong", {"under_way": {"a.b.c": ImageProducer("n9", 9, 8, "x", at=time.time() - 7200)}}),
         ("store.owner", "critical", {"look": LOOK._replace(uid=65534)}),
         (
             "store.writers",
             "critical",
-            {"writable_by_others": Weak(3, ["/p/images can be written by others"], is_all=True)},
+            {"writable_by_others": Weak(3, [Owned("/p/images", OWNER, 0o777)], is_all=True)},
         ),
         ("store.parents", "critical", {"above": [Owned("/s", 1000, 0o755)]}),
         ("store.parents", "critical", {"above": [Owned("/s", 0, 0o777)]}),
@@ -126,7 +127,7 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.writable", "critical", {"place": "", "code": errno.EDQUOT}),
         ("store.writable", "critical", {"place": "", "code": errno.EACCES}),
         ("store.mount", "advice", {"kind": "ext4"}),
-        ("store.mount", "critical", {"kind": "ext4", "look": LOOK._replace(uid=0, empty=True)}),
+        ("store.mount", "critical", {"kind": "ext4", "look": LOOK._replace(uid=0, inside=())}),
         ("store.identity", "critical", {"identity": ""}),
         ("store.identity", "critical", {"identity": "0123"}),
         ("store.identity", "advice", {"identity": "", "known": ""}),
@@ -143,7 +144,7 @@ def test_units_are_named_where_systemd_runs(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_systemd: bool
 ) -> None:
     """Elsewhere something else has to maintain the store."""
-    monkeypatch.setattr(finding, "SYSTEMD", str(tmp_path if has_systemd else tmp_path / "none"))
+    monkeypatch.setattr(units, "SYSTEMD", str(tmp_path if has_systemd else tmp_path / "none"))
     for age in (None, 3 * 86400.0 + 1):
         changes = {result.check: result.change for result in results(policy, last_maintained=age)}
         assert ("warmstart-store.target" in changes["store.maintenance"]) is has_systemd
@@ -152,9 +153,7 @@ def test_units_are_named_where_systemd_runs(
 
 def test_an_unmounted_store_is_to_be_mounted_and_not_given_away(policy: Policy) -> None:
     """What the owner of a mount point should be is no question: nothing but `mount it` is advised."""
-    found = results(
-        policy, place="", code=errno.EACCES, kind="ext4", look=LOOK._replace(uid=0, empty=True), identity=""
-    )
+    found = results(policy, place="", code=errno.EACCES, kind="ext4", look=LOOK._replace(uid=0, inside=()), identity="")
     bad = {result.check: result.change for result in found if result.status not in ("ok", "advice")}
     assert bad["store.mount"].startswith("mount it")
     assert not [change for change in bad.values() if "chown" in change]
@@ -164,7 +163,7 @@ def test_the_probe_in_a_good_directory(tmp_path: Path, policy: Policy) -> None:
     """Two processes of the owner try the real file system and leave nothing behind."""
     me = Identity("me", os.getuid(), os.getgid())
     mine = policy._replace(paths=policy.paths._replace(store=str(tmp_path)), store_user=me)
-    with store.opened(mine) as opened:
+    with store.opened(mine, Installation(str(tmp_path / "prefix"))) as opened:
         assert Path(opened.directory).stat().st_mode & 0o777 == 0o700
         found = {result.check: result.status for result in run(store.CHECKS, opened)}
     for name in (
@@ -191,9 +190,7 @@ def test_what_others_can_write_is_found_below_the_top(tmp_path: Path) -> None:
     for path in (deep, deep / "index.json", store / "artifacts"):
         path.chmod(0o777)
     found = probe.writable_by_others(str(store), me).places
-    assert sorted(place.partition(" ")[0] for place in found) == sorted(
-        map(str, (deep, deep / "index.json", store / "artifacts"))
-    )
+    assert sorted(place.path for place in found) == sorted(map(str, (deep, deep / "index.json", store / "artifacts")))
     assert len(probe.writable_by_others(str(store), me + 1).places) == (6 if me else 3)
     subprocess.run(["/bin/chmod", "-R", "go-w", str(store)], check=True)
     assert probe.writable_by_others(str(store), me).places == []

@@ -7,8 +7,9 @@ import stat
 from collections.abc import Iterator
 
 from warmstart.doctor import containers
-from warmstart.doctor.finding import ADVICE, OK, Finding, scheduled
+from warmstart.doctor.finding import ADVICE, OK, Finding
 from warmstart.doctor.slurm import Slurm, is_ours
+from warmstart.doctor.units import scheduled
 from warmstart.doctor.wings import Checks
 from warmstart.wings.step_images.place import socket_of
 
@@ -22,7 +23,9 @@ def step_images(seen: Slurm) -> Iterator[Finding]:
     elif not _is_roots_socket(path):
         found = f"there is no socket {path}: an image that only a step names is imported by each user alone"
         otherwise = f"let slurmd's supervisor run {seen.installation.libexec}/step-images"
-        change = f"{scheduled('warmstart-step-images.socket', otherwise)} (docs/wings/step_images.md)"
+        change = (
+            f"{scheduled(seen.installation, 'warmstart-step-images.socket', otherwise)} (docs/wings/step_images.md)"
+        )
         yield Finding(ADVICE, found, change)
     else:
         yield Finding(OK, "steps can ask for images")

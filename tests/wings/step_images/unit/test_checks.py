@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import POLICY, installed
-from warmstart.doctor import finding, slurm_conf
+from warmstart.doctor import slurm_conf, units
 from warmstart.doctor.finding import Result, run
 from warmstart.doctor.slurm import Slurm
 from warmstart.wings.step_images import place
@@ -40,7 +40,7 @@ def test_steps_can_ask_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     pyxis = f"required spank_pyxis.so importer={importer}\n"
     assert [status(""), status("required spank_pyxis.so\n"), status(pyxis)] == ["ok", "ok", "advice"]
     for systemd, names_unit in ((tmp_path, True), (tmp_path / "none", False)):
-        monkeypatch.setattr(finding, "SYSTEMD", str(systemd))
+        monkeypatch.setattr(units, "SYSTEMD", str(systemd))
         assert ("warmstart-step-images.socket" in looked(pyxis).change) is names_unit
     path.touch()
     assert status(pyxis) == "advice"
