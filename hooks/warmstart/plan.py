@@ -244,7 +244,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     if names:
         from warmstart.steps import seed
 
-        in_step = not requested.fresh and any(registry.get(name, policy.profiles).on_all for name in names)
+        in_step = not requested.fresh and any(registry.get(name, policy.profiles).in_step for name in names)
         place = meeting if in_step else None
         seeded = seed.Options(tuple(names), requested.files, requested.fresh, place, grant.cache)
         steps.append(Step(seed.NAME, partial(seed.run, options=seeded), in_workspace=True))

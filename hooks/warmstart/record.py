@@ -112,10 +112,6 @@ def using_state(path: str) -> Iterator[None]:
         raise cls(path=path, problem=error.strerror or str(error)) from error
 
 
-# How a job ended, as far as that says something of its caches.
-DIED, LIVED = "died", "lived"
-
-
 class SeededBundle(NamedTuple):
     """The entries that a job was seeded with from one bundle."""
 
@@ -163,7 +159,6 @@ class CacheSet(NamedTuple):
     deferred: list[str] = []  # noqa: RUF012
     judged: dict[str, str] = {}  # noqa: RUF012
     began: float = 0.0
-    suspicions: dict[str, str] = {}  # noqa: RUF012
 
 
 class Record(NamedTuple):
@@ -201,9 +196,8 @@ class Record(NamedTuple):
     deferred: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time to harvest
     judged: dict[str, str] = {}  # noqa: RUF012 - of those: up to which place (`harvest.collect`) all is judged
     began: float = 0.0  # when its caches were shown, in seconds since the epoch
-    suspicions: dict[str, str] = {}  # noqa: RUF012 - profile → the suspicion for which it began cold (`store.evidence`)
     ended: float = 0.0  # when its epilog began; 0: that is not known
-    end: str = ""  # DIED | LIVED; "": it says nothing of its caches
+    died: bool = False  # whether it was a batch job that ended badly, as far as Slurm tells its epilog
     key: str = ""  # of the set that the fields above are about; "" is the first one
     sets: list[CacheSet] = []  # noqa: RUF012 - the others, of the first one's record alone
 
@@ -264,7 +258,6 @@ if TYPE_CHECKING:
         fresh: bool
         live: bool
         began: float
-        suspicions: dict[str, str]
         deferred: list[str]
         judged: dict[str, str]
         sets: list[CacheSet]

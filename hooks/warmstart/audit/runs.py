@@ -44,10 +44,6 @@ REMARKS = {
     events.BUNDLE_LEFT_OUT: "a bundle was left out",
     events.BUNDLE_SPOOLED: "the store did not take the bundle; it is kept on the node until maintenance",
     events.BUNDLE_DROPPED: "a bundle on the node was dropped",
-    events.CACHE_SUSPECTED: "suspected: the job died early after a warm start, or a sample differed",
-    events.CACHE_ACQUITTED: "acquitted: a job that began cold has died early, too",
-    events.CACHE_SET_ASIDE: "two configurations replace each other's entries: neither version is kept for a while; "
-    "give each a name, cache=NAME",
     events.HARVEST_LEFT_OUT: "not harvested",
     events.HARVEST_DEFERRED: "the epilog had no time or no space; maintenance harvests it",
     events.HARVEST_DROPPED: "the deferred harvest was dropped",
@@ -61,7 +57,6 @@ REMARKS = {
     events.RECORD_DAMAGED: "the job's record was damaged",
     events.RUN_SUPERSEDED: "an earlier run of the job was removed: it was requeued, or the node was started again",
 }
-SUSPICIONS = {events.CACHE_SUSPECTED, events.CACHE_ACQUITTED, events.CACHE_SET_ASIDE}
 REFUSED, DRAINED, FAILED = "refused", "drained", "failed"
 _DEGREES = {
     events.JOB_REFUSED: REFUSED,
@@ -73,12 +68,12 @@ _DEGREES = {
 # The step of failures whose events name none.
 _STEPS = {events.IMAGE_IMPORT_FAILED: "import", events.IMAGE_UNPACK_FAILED: "unpack"}
 KILLED = "killed"  # why a hook crashed, if it was no bug
-ON_SUSPICION = "on-suspicion"  # … because of how another job ended, which is named after it
 OBSERVED = "it is only observed (mode: observe)"
 _WITHOUT_RUN = ("", "", "", 0)
 # Fields that lines have under another name.
 _KEYS = {
     "building": "building_ms",
+    "died": "died_ms",
     "ended": "outcome",
     "fetched": "fetched_bytes",
     "from_bundles": "bundle_ids",
@@ -207,6 +202,7 @@ class Run:
     set_of: str = ""  # the image, which only a step names, whose caches these are; "" of a prolog
     look: int = 0  # when its job is harvested next while it runs, in seconds since the epoch
     at_end: str = ""  # … or why it is at its end alone
+    died: float = 0.0  # seconds after which its job died, if it began warm
     told: list[tuple[str, str, str]] = field(default_factory=list)  # step of a wing, what it tells of, and the text
     counted: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)  # of wings: metric and labels → sum
     harvests: list[Harvest] = field(default_factory=list)
@@ -324,6 +320,8 @@ def _add_step(run: Run, line: Line) -> None:
         run.set_of = values.text(line, "image")
     if "look" in line or "at_end" in line:
         _take(run, line, "look", "at_end")
+    if step == "release":
+        _take(run, line, "died")
     for name, value in values.mapping(line, "told").items():
         run.told.append((step, name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
 

@@ -144,7 +144,6 @@ def _show(summary: Summary) -> None:
     cold = [(cold.user, cold.times, cold.unknown, _reasons(cold.why)) for cold in summary.cold_by_user]
     _table(("user", "began cold", "use unknown", "because"), cold)
     _counts("cold, although there were entries", summary.cold_anyway)
-    _counts("early deaths after warm starts", summary.suspicions)
     unsettled = [(one.profile, one.user, one.jobs, one.why) for one in summary.unsettled]
     _table(("built again each time", "of", "jobs", "most likely"), unsettled)
     _around(summary.around)

@@ -185,8 +185,6 @@ def _run_in_job(slurm: Slurm) -> Finding:
         )
         return Finding(WRONG, found, "remove it")
     found = "PrologFlags has RunInJob: the hooks' own memory is charged to the job"
-    if slurm.policy is not None and slurm.policy.seed.suspect is not None:
-        found += ", and no epilog is told that a job ended badly, so wrong hits are not seen (`seed.suspect`)"
     return Finding(ADVICE, found, "remove it")
 
 

@@ -16,7 +16,7 @@ from warmstart.entry.hook import Hook, run_hook
 from warmstart.errors import NodeError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.lean import Mapping, suppress
-from warmstart.record import DIED, LIVED, Record, StateFull
+from warmstart.record import Record, StateFull
 
 SECONDS_FOR_LOCK = 10.0
 _OUT_OF_MEMORY = 125  # the signal in what slurmstepd says then, SIG_OOM (253), of 22.05 to 26.05
@@ -49,7 +49,7 @@ def _finish_locked(hook: Hook) -> WarmstartError | None:
 
         # slurmd says "nobody" where it does not know the user, as with nss_slurm.
         hook.audit.correct(user=record.user, uid=record.uid)
-        record = record._replace(ended=time.time(), end=end_of(os.environ, record))
+        record = record._replace(ended=time.time(), died=has_died(os.environ, record))
         try:
             steps = plan.epilog(hook.policy, record, os.environ.get("SLURM_CONF", ""))
             ended = run_epilog(hook.context(record, after(plan.epilog_budget(hook.policy))), steps)
@@ -65,8 +65,8 @@ def _remove_spare(hook: Hook) -> None:
         view.remove_spare(hook.paths.view, str(hook.job.id))
 
 
-def end_of(environ: Mapping[str, str], record: Record) -> str:
-    """Return how a job ended: `DIED`, `LIVED`, or "" if nothing tells.
+def has_died(environ: Mapping[str, str], record: Record) -> bool:
+    """Return whether a job ended badly, as far as Slurm tells.
 
     The codes are raw wait statuses, of the batch script and the worst of the steps. A time limit, a cancellation and a
     requeue show 0, on each release. Only batch jobs have a stdin: how people leave a shell says nothing.
@@ -74,10 +74,10 @@ def end_of(environ: Mapping[str, str], record: Record) -> str:
     codes = [environ.get(name, "") for name in ("SLURM_JOB_EXIT_CODE", "SLURM_JOB_DERIVED_EC")]
     is_requeued = environ.get("SLURM_JOB_RESTART_COUNT", "0") != str(record.restarts)
     if is_requeued or "SLURM_JOB_STDIN" not in environ or not all(code.isdecimal() for code in codes):
-        return ""
+        return False
     if any(int(code) == _NODE_FAILED or int(code) & 0x7F == _OUT_OF_MEMORY for code in codes):
-        return ""
-    return LIVED if not any(map(int, codes)) else DIED
+        return False
+    return any(map(int, codes))
 
 
 def _end_wings(hook: Hook) -> None:

@@ -141,14 +141,6 @@ class _Merge:
                 entries=len(draft.entries),
                 **({"running": True} if self._is_round else {}),
             )
-        elif published.settled:
-            self._audit.emit(
-                events.CACHE_SET_ASIDE,
-                profile=where.profile,
-                namespace=where.name,
-                scope=where.scope,
-                entries=len(published.superseding),
-            )
         if late := sorted(draft.based_on.keys() - {*published.superseding}):
             examples = [(entry, harvest.SUPERSEDED) for entry in late[:MOST_NAMED]]
             reasons = {harvest.SUPERSEDED: len(late)}

@@ -79,21 +79,14 @@ def why_not(policy: Policy, record: Record) -> str:
     return "" if record.publish_scope else "nodes publish nothing of it"
 
 
-def profiles(policy: Policy, one: Record, now: float) -> list[str]:
+def profiles(policy: Policy, one: Record) -> list[str]:
     """Return the profiles of a set that are harvested while its job runs, those first that others refer to.
 
-    Left out are single files that are rewritten, declared files, what counts only after success, and all that says
-    something by how the job ends (docs/adr/0060).
+    Left out are single files that are rewritten, declared files, and what counts only after success.
     """
-    known, young = {*registry.names(policy.profiles)} - {FILES, *one.suspicions}, now - one.began
+    known = {*registry.names(policy.profiles)} - {FILES}
     found = [registry.get(name, policy.profiles) for name in one.seeded if name in known]
-    taken = [
-        profile
-        for profile in found
-        if profile.keeps == "changed"
-        and not profile.after_success
-        and not (profile.wrong_hits and young < (policy.seed.suspect or 0))
-    ]
+    taken = [profile for profile in found if profile.keeps == "changed" and not profile.after_success]
     return [profile.name for profile in sorted(taken, key=lambda profile: bool(profile.refers_to))]
 
 

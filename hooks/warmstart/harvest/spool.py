@@ -267,7 +267,6 @@ def _encode(spooled: Spooled) -> bytes:
         "entries": draft.entries,
         "based_on": draft.based_on,
         "fresh": draft.fresh,
-        "suspicion": draft.suspicion,
     }
     return dumps({**spooled._asdict(), "draft": text}).encode()
 
@@ -285,7 +284,6 @@ def _decode(data: bytes) -> Spooled:
             wire.decode(Entries, written["entries"]),
             based_on=wire.decode(dict[str, Base], written["based_on"]),
             fresh=wire.decode(bool, written["fresh"]),
-            suspicion=wire.decode(str, written.get("suspicion", "")),
         )
         return Spooled(**wire.decode(dict[str, str], wire.known_fields(Spooled, raw)), draft=draft)
     except (KeyError, TypeError, AttributeError) as error:

@@ -54,8 +54,7 @@ from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 from warmstart.steps import spool
 from warmstart.steps.contract import Context
-from warmstart.store import evidence, maintenance
-from warmstart.store.layout import Namespace
+from warmstart.store import maintenance
 
 SPOOL_SECONDS = 600.0
 FAILURES_KEPT_S = 3600.0  # of imports, for the hooks that wait for them
@@ -147,7 +146,6 @@ class _NodeMaintenance:
         self._part("trust", self._trust)
         self._part("store", self._store)
         spooled = self._part("spool", self._spool)
-        self._part("survivors", orphans.tell_survivors)
         self._part("runs", orphans.finish_runs)
         self._part("leftovers", orphans.remove_leftovers)
         self._part("scratch", self._scratch)
@@ -311,21 +309,6 @@ class Orphans:
             if name.isdigit():
                 with self._session.isolated(f"run of job {name}"), suppress(JobBusy):
                     self._finish_run(int(name))
-
-    def tell_survivors(self) -> None:
-        """Say of jobs that began cold on suspicion that they live: a later one's death acquits nothing then."""
-        session, limit = self._session, self._session.policy.seed.suspect
-        if limit is None:
-            return
-        for name in filter(str.isdigit, names_in(session.paths.state)):
-            with self._session.isolated(f"run of job {name}"), suppress(RecordUnreadable):
-                run = records.load(session.paths.state, int(name))
-                for one in run.each() if run and not self._is_gone(run.job_id, run) else ():
-                    is_told = one.head and time.time() - one.began >= limit
-                    for profile, suspicion in one.suspicions.items() if is_told else ():
-                        scope, namespace = one.publish_scope, one.seeded[profile].namespace
-                        where = Namespace(session.policy.paths.store, scope, profile, namespace)
-                        session.store.run_in(session.store_deadline(), evidence.outlive, where, suspicion)
 
     def remove_leftovers(self) -> None:
         """Remove stages, workspaces and views without a record."""

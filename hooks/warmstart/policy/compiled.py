@@ -109,8 +109,6 @@ class Seed(NamedTuple):
     fetch_budget: int  # seconds
     max_fetch: int  # bytes
     keep: int  # bytes
-    suspect: int | None = None  # seconds: a job that dies within them casts suspicion on its cache; None: none does
-    set_aside: int = 0  # seconds
 
 
 class Harvest(NamedTuple):

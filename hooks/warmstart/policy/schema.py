@@ -370,15 +370,6 @@ class Seed(Section):
     keep: Size = key(
         "20GiB", "Copies of bundles that `warmstart maintain` leaves on a node. Least recently used copies go first."
     )
-    suspect: Duration | None = key(
-        "5m",
-        "A job that began warm and ends badly within this time casts [suspicion](profiles.md#wrong-hits) on its cache.",
-    )
-    set_aside: Duration = key(
-        "7d",
-        "Entries that such jobs replace twice within this time: for so long nothing is published under their "
-        "names in that user's scope.",
-    )
 
 
 class Harvest(Section):
@@ -506,11 +497,6 @@ class DefinedProfile(Section):
     in_step: bool = key(
         False,
         "The tool compiles in step with its job's other ranks: see a rule's `together`.",
-    )
-    wrong_hits: Annotated[str, Field(max_length=200)] = key(
-        "",
-        "A report's address, say, that shows that the tool's key leaves out what matters: jobs that die early"
-        " cast [suspicion](profiles.md#wrong-hits) on this cache.",
     )
     only_successful: bool = key(False, "Harvest it only from jobs that [ended well](#which-jobs-count-as-successful).")
 

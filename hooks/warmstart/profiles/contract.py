@@ -25,8 +25,7 @@ HIT = "hit"  # it was seeded, made none, and left a trace of its use
 UNKNOWN = "unknown"  # it was seeded and left no trace, of a tool that leaves none
 UNTOUCHED = "untouched"  # not used, as far as can be seen
 AROUND = "around"  # it left nothing to see, and says that a variable of the profile had another value than ours
-SUSPECTED = "suspected"  # it began cold because of how another job ended, which says nothing of how it used the cache
-USES = (HIT, BUILT, UNKNOWN, UNTOUCHED, AROUND, SUSPECTED)
+USES = (HIT, BUILT, UNKNOWN, UNTOUCHED, AROUND)
 UNUSED = frozenset({UNTOUCHED, AROUND})  # of such a cache it does not matter whether it was cold
 
 
@@ -75,9 +74,6 @@ class Profile(NamedTuple):
     `user_scope`: the tool's own key tells too little apart for entries of several users: they are seeded and published
     in the user's own scope alone. A job that publishes into a shared one is left without the profile.
 
-    `wrong_hits`: what shows that the tool leaves out of its key what its entries depend on, so that a hit can end a job
-    (docs/adr/0060): issues, as REPOSITORY#NUMBER. "": none is known.
-
     `experimental`: it was never run with its tool; docs/results has no run of it, which `tools.tried` compares.
 
     `revision`: raised to begin new namespaces, where entries that earlier releases published must not be seeded any
@@ -102,7 +98,6 @@ class Profile(NamedTuple):
     exact_times: bool = False
     follows_links: bool = False
     user_scope: bool = False
-    wrong_hits: str = ""
     experimental: bool = False
     revision: int = 1
 
@@ -110,11 +105,6 @@ class Profile(NamedTuple):
     def suits_overlay(self) -> bool:
         """Whether an overlay serves it: no exact times are needed, and one file that is made anew gains nothing."""
         return not self.exact_times and self.keeps == "changed"
-
-    @property
-    def on_all(self) -> bool:
-        """Whether a job's nodes agree on it: all are warm or none, of what may be suspected, too."""
-        return self.in_step or bool(self.wrong_hits)
 
     def environment(self, cache_root: str) -> dict[str, str]:
         """Return the variables with their values for a job whose cache root is `cache_root`."""

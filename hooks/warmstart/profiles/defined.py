@@ -48,7 +48,6 @@ class DefinedProfile(NamedTuple):
     sidecars: bool = False  # whether NAME.sha256 belongs to the entry NAME and holds its checksum
     empty: bool = False  # whether an empty file is one, whatever its format
     hidden: bool = False  # whether names that begin with a dot are kept
-    wrong_hits: str = ""  # as in `Profile`
 
 
 def is_whole(profile: str) -> bool:
@@ -76,7 +75,6 @@ def profile_of(defined: DefinedProfile) -> Profile:
         validate=validate,
         after_success=defined.after_success,
         in_step=defined.in_step,
-        wrong_hits=defined.wrong_hits,
     )
 
 

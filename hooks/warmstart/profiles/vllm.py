@@ -129,6 +129,5 @@ PROFILE = Profile(
     validate=validate,
     in_step=True,
     refers_to=("vllm", "triton"),  # what is compiled of a model names artifacts, and those of the caches in it
-    wrong_hits="vllm#53366, #53313, #47911, #28759, #32842, #16150",  # configurations that its key leaves out
     experimental=True,
 )

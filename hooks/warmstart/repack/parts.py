@@ -89,7 +89,6 @@ class _Union:
         self._weight = 0
         self._first: Manifest | None = None
         self._is_fresh = False
-        self._suspicion = ""
         self.selections: list[BundleSelection] = []
         self.left_out = 0
 
@@ -98,7 +97,6 @@ class _Union:
         part = handed.manifest
         self._first = self._first or part
         self._is_fresh = self._is_fresh or handed.fresh
-        self._suspicion = self._suspicion or handed.suspicion
         new = {entry: files for entry, files in part.entries.items() if entry not in self._entries}
         taken = [entry for entry, files in new.items() if self._take(entry, files)]
         self.left_out += len(new) - len(taken)
@@ -123,7 +121,6 @@ class _Union:
             self._origins,
             based_on=self._based_on,
             fresh=self._is_fresh,
-            suspicion=self._suspicion,
         )
 
     def _take(self, entry: str, files: dict[str, File]) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from warmstart.audit import events, told
-from warmstart.audit.runs import EPILOG, FAILED, IMPORTED, OF_WINGS, PROLOG, REFUSED, SUSPICIONS, Run, kind_of
+from warmstart.audit.runs import EPILOG, FAILED, IMPORTED, OF_WINGS, PROLOG, REFUSED, Run, kind_of
 from warmstart.audit.told import Metric
 from warmstart.profiles import contract
 
@@ -59,7 +59,6 @@ JOBS_MADE_COLD = Metric(
 )
 SEEDED = Metric("warmstart_entries_seeded", "Entries that jobs were seeded with.", ("profile",))
 FETCHED_BYTES = Metric("warmstart_bundle_fetched_bytes", "Bytes of bundles that nodes fetched from the store.")
-SUSPICIONS_TOLD = Metric("warmstart_suspicions", "What early deaths after warm starts came to.", ("event",))
 HARVESTED = Metric("warmstart_entries_harvested", "Entries that were published.", ("profile",))
 REJECTED = Metric("warmstart_entries_rejected", "Entries that were not taken.", ("reason",))
 PUBLISHED_BYTES = Metric("warmstart_bundle_published_bytes", "Bytes of bundles that were published.", ("profile",))
@@ -165,8 +164,6 @@ class Counters:
         """Add what a run of a hook did."""
         for event in run.counts.keys() & _COUNTED.keys():
             self.add(_COUNTED[event], value=run.counts[event])
-        for event in run.counts.keys() & SUSPICIONS:
-            self.add(SUSPICIONS_TOLD, event, value=run.counts[event])
         for event in run.counts.keys() & OF_WINGS.keys():
             self.add(REMARKS, event, value=run.counts[event])
         if run.counts[events.HOOK_FINISHED]:

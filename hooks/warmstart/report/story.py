@@ -10,7 +10,6 @@ from warmstart.audit import events
 from warmstart.audit.line import timestamp
 from warmstart.audit.runs import (
     FAILED,
-    ON_SUSPICION,
     PROLOG,
     REFUSED,
     REMARKS,
@@ -28,6 +27,7 @@ from warmstart.report.summary import SettlingProfile, override_of, set_by
 MOST_JOBS = 4096  # of a user's history
 MOST_NAMED = 8  # nodes, in a line
 MOST_NEW_NAMES = 4
+EARLY_S = 300.0  # an end that may be the doing of what the job was given
 SEED, HARVEST = "seed", "harvest"
 IMPORT = "import"
 NO_ENTRIES, REFUSED_BUNDLES = "nothing-published", "bundles-refused"
@@ -43,7 +43,6 @@ _COLD = {
     "nothing-proposed": "cold: the job's first node has nothing for it",
     "nodes-differ": "cold: the job's nodes differ in what its entries depend on",
     "no-vote": "cold: a node of the job was not ready in time",
-    ON_SUSPICION: "cold: a job died early of what this one would be seeded with",
     "head-silent": "cold: the job's first node was not heard of in time",
 }
 _ADVICE = {
@@ -116,7 +115,6 @@ _NOTHING_NEW = {
     contract.UNKNOWN: "nothing new; whether it used what it was given cannot be seen",
     contract.UNTOUCHED: "nothing new: not used; the script may set its variables itself",
     contract.AROUND: "nothing new: the job went around it",
-    contract.SUSPECTED: "nothing new: it began cold, because of how another job ended",
 }
 
 
@@ -313,8 +311,6 @@ def _profiles(run: Run, history: History) -> Iterable[Part]:
     for profile, reason in run.cold.items():
         kind, _, details = reason.partition(": ")
         why = f"{_COLD[kind]}{f' ({details})' if details else ''}" if kind in _COLD else f"cold: {reason}"
-        if kind == ON_SUSPICION and details:
-            why = f"cold this time, because {details}"
         if kind == REFUSED_BUNDLES:
             why = _refused(run, profile) or why
         why += f"; on all nodes of the job{whose}" if (whose := _whose(run, profile)) else ""
@@ -408,6 +404,11 @@ def _advice(runs: Sequence[Run]) -> Iterable[str]:
         for reason, profiles in by_reason.items()
         if reason in _ADVICE
     ]
+    if early := [run.died for run in runs if 0 < run.died < EARLY_S]:
+        told.append(
+            f"the job began warm and died after {format_duration(max(early))}: if that repeats, submit it with "
+            "--warm-fresh, or with cache=NAME, another one for each configuration"
+        )
     return dict.fromkeys([*hints, *told])
 
 

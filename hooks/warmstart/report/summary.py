@@ -31,10 +31,8 @@ from warmstart.audit.runs import (
     EPILOG,
     FAILED,
     IMPORTED,
-    ON_SUSPICION,
     PROLOG,
     REFUSED,
-    SUSPICIONS,
     Harvest,
     ImageUse,
     Run,
@@ -66,7 +64,6 @@ class Uses(NamedTuple):
     unknown: int
     untouched: int
     around: int
-    suspected: int
 
     @property
     def percent(self) -> str:
@@ -201,7 +198,6 @@ class Summary(NamedTuple):
     saved: Saved
     compiling: Saved
     cold_anyway: tuple[Counted, ...]  # "profile: reason", although there were entries
-    suspicions: tuple[Counted, ...]  # what became of caches, by event
     entries: Entries
     of_wings: tuple[Counted, ...]  # what wings count, on each node, by its metric and labels
     refused: tuple[Counted, ...]  # jobs, by code
@@ -313,7 +309,7 @@ class _Adding:
         self._dropped = 0  # uses of images that were forgotten
         self._imported = self._imported_bytes = self._uses = 0
         self._waits, self._imports = Durations(), Durations()
-        self._cold, self._suspicions, self._rejected = Tally[str](), Tally[str](), Tally[str]()
+        self._cold, self._rejected = Tally[str](), Tally[str]()
         self._harvested = self._harvested_bytes = self._retired = 0
         self._sets = self._warm_sets = self._warm_by_running = 0
         self._of_running = dict[str, int]()  # bundle that was published while its job ran → the job
@@ -383,8 +379,6 @@ class _Adding:
         self._removed += run.counts[events.BUNDLE_REMOVED]
         self._evicted += run.counts[events.IMAGE_EVICTED]
         self._fetched += run.unpacked + sum(seeding.fetched for seeding in run.seedings.values())
-        for event in SUSPICIONS & run.counts.keys():
-            self._suspicions.add(event, run.counts[event])
         for (name, labels), number in run.counted.items():
             self._of_wings.add(_title(name, labels), int(number))
 
@@ -395,8 +389,7 @@ class _Adding:
             if len(self._open_cold) > MOST_DISTINCT:
                 self._count_cold(self._open_cold.pop(next(iter(self._open_cold))), contract.UNKNOWN)
             if reason not in _NO_ENTRY:
-                told = kind_of(reason) if kind_of(reason) == ON_SUSPICION else reason  # each names a job
-                self._cold.add(f"{profile}: {told}")
+                self._cold.add(f"{profile}: {reason}")
 
     def _settle_cold(self, run: Run) -> None:
         """Count what began cold and was used, as its harvest has seen."""
@@ -574,7 +567,6 @@ class _Adding:
             saved=self._saved(),
             compiling=self._compiling(),
             cold_anyway=_counts(self._cold),
-            suspicions=_counts(self._suspicions),
             entries=Entries(self._harvested, self._harvested_bytes, _counts(self._rejected), self._retired),
             of_wings=tuple(Counted(name, number) for name, number in sorted(self._of_wings.items()) if number),
             refused=_counts(self._failures[REFUSED]),

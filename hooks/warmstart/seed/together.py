@@ -21,7 +21,6 @@ from warmstart.record import Record
 from warmstart.slurm.nodes import expand, first
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
-from warmstart.store.index import Suspicion
 from warmstart.store.meeting import HeadSilent, Meeting
 
 VOTES_S = 5.0  # for mounts, votes and what the store is late by
@@ -44,7 +43,6 @@ class Proposal(NamedTuple):
     """What the head node proposes."""
 
     profiles: dict[str, ProposedProfile]
-    suspicions: dict[str, Suspicion] = {}  # noqa: RUF012 - profile → that for which it begins cold; never mutated
 
 
 class Vote(NamedTuple):
@@ -83,7 +81,6 @@ class Together:
         self._nodelist = meeting.nodelist
         self._board = meeting.joined(store, record)
         self._budget_s = budget_s
-        self.suspicions: dict[str, Suspicion] = {}  # of the proposal; the head node sets its own before
         self._proposed: list[str] = []  # profiles
         self._chosen_by = Deadline(0.0)  # when the choice must be there
 
@@ -95,7 +92,7 @@ class Together:
         """
         scopes = self._record.read_scopes
         if self._record.head:
-            made = self._board.begin(_PROPOSAL, Proposal(dict(own), self.suspicions), deadline)
+            made = self._board.begin(_PROPOSAL, Proposal(dict(own)), deadline)
         else:
             made = self._heard(deadline)
         for profile in made.profiles.values():
@@ -103,7 +100,6 @@ class Together:
                 self._store.check_offer(offer, scopes)
         self._chosen_by = after(self._budget_s + VOTES_S + (0.0 if self._record.head else MARGIN_S))
         self._proposed = [*made.profiles]
-        self.suspicions = made.suspicions
         return made.profiles
 
     def _heard(self, deadline: Deadline) -> Proposal:

@@ -43,18 +43,15 @@ from warmstart.lean import (
     Mapping,
     NamedTuple,
     contextmanager,
-    dumps,
-    sha256,
     suppress,
 )
 from warmstart.profiles import contract, last_use, registry
 from warmstart.profiles.client import Validator
-from warmstart.record import DIED, LIVED, Record, RecordChange, SeededBundle, incarnation
+from warmstart.record import Record, RecordChange, SeededBundle, incarnation
 from warmstart.seed import node_cache
 from warmstart.seed.overlay import opened_overlay, was_shown
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles, parts
-from warmstart.store.index import Suspicion
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull, is_user_scope
 from warmstart.store.manifest import Draft, Entries, File, Producer, content_digest
 from warmstart.store.parts import RunParts
@@ -67,7 +64,6 @@ SUPERSEDED = "superseded"  # another job's version took the place of the seeded 
 SMALLER = "smaller"
 CLEANED_UP = "removed with most others, as by a cleaner; it stays published"
 CUT_SHORT = "removed, but the harvest was cut short; it stays published"
-EARLY_DEATH = "the job died early after a warm start"
 # Before a variable's name, in the cache: a value of the job's own stood there (task prolog, enroot's hook).
 OWN = ".own-"
 MOST_RETIRED = 5  # names in an event
@@ -167,7 +163,7 @@ def run_live(context: Context, options: Options) -> Outcome:
     deadline, total, is_late = context.deadline.within(options.budget), _Total(), False
     for one in context.record.each():
         audit = context.audit.bind(set=one.key) if one.key else context.audit
-        names = live.profiles(context.policy, one, time.time())
+        names = live.profiles(context.policy, one)
         left = _harvest(context._replace(record=one, audit=audit), options, deadline, names, total)
         is_late = is_late or bool(left.deferred)
     if context.record.nodelist and not (is_late or total.degraded):  # else the round lacks this node, and is dropped
@@ -277,7 +273,6 @@ def _to_harvest(context: Context, options: Options, deadline: Deadline) -> list[
     if options.failure and (reason := options.failure(deadline.within(CONTROLLER_SECONDS))):
         every = dict.fromkeys(name for of_set in names.values() for name in of_set)
         left_out = [name for name in every if options.after_success is None or name in options.after_success]
-        left_out = [name for name in left_out if not any(casts_suspicion(context, one, name) for one in record.each())]
         context.audit.emit(events.HARVEST_LEFT_OUT, reason=reason, profiles=left_out)
         names = {key: [name for name in of_set if name not in left_out] for key, of_set in names.items()}
     return [(one, names[one.key]) for one in context.record.each()]
@@ -323,18 +318,6 @@ def _finish(context: Context, options: Options) -> list[WarmstartError]:
     except (OSError, _Late) as error:  # the run is merged without this node's word, later
         degraded.append(spool.SpoolFailed(path=context.paths.spool, problem=str(error) or "no time was left"))
     return degraded
-
-
-def casts_suspicion(context: Context, record: Record, name: str) -> bool:
-    """Return whether a job has died so early that it says something of a profile's cache; `record` is of the set."""
-    limit = context.policy.seed.suspect
-    if limit is None or record.end != DIED or not record.began or record.ended - record.began >= limit:
-        return False
-    if name in record.suspicions:
-        return True
-    known = name in registry.names(context.policy.profiles)
-    seeded = record.seeded.get(name)
-    return bool(known and seeded and seeded.number and registry.get(name, context.policy.profiles).wrong_hits)
 
 
 class KnownEntries:
@@ -402,11 +385,6 @@ class _ProfileHarvest:
         self._skip = KnownEntries(self._all_seeded, self._stored_entries)
         self._is_overlaid = False
         self._changed: list[str] = []  # seeded entries that the job rewrote or removed
-        self._is_dead = casts_suspicion(context, record, profile_name)
-        limit = policy.seed.suspect
-        has_lived = limit is not None and (record.end == LIVED or record.ended - record.began >= limit)
-        # The suspicion that is settled by what this job has built.
-        self._settles = record.suspicions.get(profile_name, "") if has_lived and record.began else ""
         self._degraded = degraded
 
     def _replaceable(self, bundles: list[SeededBundle]) -> list[SeededBundle]:
@@ -447,10 +425,6 @@ class _ProfileHarvest:
         stage = _staged(self._context, f"live.{name}" if self._is_live else name, self._degraded)
         with stage as (path, entries_fd), Reservation(entries_fd) as space:
             collected = self._collect(Stage(entries_fd, space), collecting)
-            if self._is_dead:  # it proves nothing that it was built
-                self._testify(collected)
-                self._reject_all(collected.entries, EARLY_DEATH)
-                collected = collected._replace(entries={}, changed=[], truncated="")
             is_whole = not (collected.unsettled or collected.truncated)
             valid, last = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
             changed = {*collected.changed}
@@ -529,7 +503,10 @@ class _ProfileHarvest:
         most, deadline = context.policy.seed.max_fetch, self._limits.deadline
         try:
             if (made := rewrite.absorb(settings, self._namespace, both, most, deadline)).bundle:
-                self._tell(events.BUNDLE_COMPACTED, **made._asdict())
+                where, told = self._namespace, made._asdict()
+                context.audit.emit(
+                    events.BUNDLE_COMPACTED, profile=where.profile, namespace=where.name, scope=where.scope, **told
+                )
                 return made.bundle
         except WarmstartError as error:
             self._degraded.append(error)
@@ -583,63 +560,8 @@ class _ProfileHarvest:
         self._reject_all(kept, CLEANED_UP if collected.saw_changed else CUT_SHORT)
         return [entry for entry in removed if entry not in given]
 
-    def _testify(self, collected: Collected) -> None:
-        """Say what an early death means for the cache that the job began with. The head node's word is enough."""
-        record, use = self._context.record, self._done(collected)
-        suspicion = record.suspicions.get(self._profile.name, "")
-        if not record.head or use in contract.UNUSED:
-            return
-        if suspicion and use == contract.BUILT:
-            from warmstart.store import evidence  # few jobs die
-
-            if self._note(lambda by: self._context.store.run_in(by, evidence.acquit, self._namespace, suspicion)):
-                self._tell(events.CACHE_ACQUITTED, after_s=round(record.ended - record.began, 1))
-        elif not suspicion:
-            seeded = record.seeded[self._profile.name].bundles
-            known = [(bundle.scope, bundle.bundle, len(bundle.entries) + bundle.number) for bundle in seeded]
-            self._suspect(known, round(record.ended - record.began, 1))
-
-    def _suspect(self, seeded: list[tuple[str, str, int]], after: float | None) -> None:
-        """Suspect what a job was seeded with: bundles by scope and id, each with its number of entries.
-
-        It counts for the user alone whose job it was, so not of a job that publishes for others.
-        """
-        record, rules = self._context.record, self._context.policy.seed
-        own = is_user_scope(self._namespace.scope) and self._namespace.scope in record.read_scopes
-        suspicion = Suspicion(
-            id=record.set_name,
-            job=record.job_id,
-            after=after,
-            began=record.began,
-            at=time.time(),
-            seeded=sha256(dumps(sorted(seeded)).encode()).hexdigest(),
-            window=float(rules.set_aside),
-        )
-        from warmstart.store import evidence
-
-        store, where = self._context.store, self._namespace
-        is_opened = own and self._note(lambda by: store.run_in(by, evidence.suspect, where, suspicion))
-        self._tell(events.CACHE_SUSPECTED, after_s=after, opened=is_opened)
-
-    def _note(self, note: Callable[[Deadline], bool]) -> bool:
-        """Write down how the job ended; return whether that has changed anything. Of a store that fails it is told."""
-        try:
-            return note(self._limits.deadline.within(STORE_SECONDS))
-        except (StoreError, WorkerSilent) as error:
-            self._degraded.append(error)
-            return False
-
-    def _tell(self, event: events.Event, **fields: object) -> None:
-        where = self._namespace
-        self._context.audit.emit(event, profile=where.profile, namespace=where.name, scope=where.scope, **fields)
-
     def _use(self, collected: Collected) -> str:
-        """Return what became of the cache: one of `contract.USES`."""
-        is_suspected = self._profile.name in self._context.record.suspicions
-        return contract.SUSPECTED if is_suspected else self._done(collected)
-
-    def _done(self, collected: Collected) -> str:
-        """Return what the job did with the cache. What was seen counts more than its word."""
+        """Return what became of the cache: one of `contract.USES`. What was seen counts more than the job's word."""
         seen = self._seen(collected)
         return contract.AROUND if self._own and seen in (contract.UNTOUCHED, contract.UNKNOWN) else seen
 
@@ -691,7 +613,7 @@ class _ProfileHarvest:
         with suppress(StoreFailed, WorkerSilent):
             known += store.run_in(
                 answer_by, bundles.known_entries, self._namespace, record.user, record.uid,
-                quota=self._quota, fresh=record.fresh or bool(self._settles),
+                quota=self._quota, fresh=record.fresh,
             )  # fmt: skip
             if self._place and not record.head:
                 known += store.worker.run(answer_by, parts.entries, self._place, self._namespace)
@@ -780,8 +702,6 @@ class _ProfileHarvest:
                 run=self._context.record.run_name,
                 **{**published._asdict(), "superseding": len(published.superseding)},
             )
-        elif published.settled:
-            self._tell(events.CACHE_SET_ASIDE, entries=len(published.superseding))
         if late := sorted({*self._changed} - {*published.superseding}):
             self._reject_all(late, SUPERSEDED)
         return published.bundle
@@ -805,8 +725,7 @@ class _ProfileHarvest:
         record = self._context.record
         producer = Producer(record.job_id, record.user, record.uid, record.node, record.cluster)
         based_on = {entry: self._seeded.base(entry) for entry in self._changed}
-        fresh = record.fresh or bool(self._settles)
-        return Draft(producer, record.facts, entries, based_on=based_on, fresh=fresh, suspicion=self._settles)
+        return Draft(producer, record.facts, entries, based_on=based_on, fresh=record.fresh)
 
     def _spool(self, stage: str, draft: Draft, error: StoreError) -> None:
         """Move the bundle into this node's spool. A later epilog or maintenance publishes it."""

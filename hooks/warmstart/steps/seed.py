@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from warmstart.seed.node_cache import Copy
     from warmstart.seed.overlay import JobIds
     from warmstart.seed.together import ProposedProfile, Together
-    from warmstart.store.index import Suspicion
     from warmstart.store.meeting import Meeting
 
 NAME = "seed"
@@ -45,7 +44,6 @@ BUNDLES_REFUSED = "bundles-refused"
 BUNDLES_LEFT_OUT = "bundles-left-out"
 NOTHING_PROPOSED = "nothing-proposed"  # by the job's head node
 NODES_DIFFER = "nodes-differ"  # in these facts
-ON_SUSPICION = "on-suspicion"  # of what a job was seeded with (`store.evidence`)
 
 MOST_NAMED = 64  # bundles in an event; an overlay has fewer
 JUST_BOOTED_S = 900.0  # of uptime; nodes that start together lack the same bundles
@@ -163,8 +161,6 @@ def run(context: Context, options: Options) -> Outcome:
     warm = [name for name, seeded in seeding.seeded.items() if seeded.number]
     detail: dict[str, object] = {"warm": warm, "cold": seeding.cold, "facts": facts}
     record: RecordChange = {"facts": facts, "seeded": seeding.seeded, "fresh": options.fresh, "began": time.time()}
-    if seeding.suspicions:
-        record["suspicions"] = {name: one.id for name, one in seeding.suspicions.items()}
     topics: tuple[str, ...] = (options.meeting.path,) if options.meeting and context.record.head else ()
     if context.policy.harvest.while_running is not None and not context.record.key:
         from warmstart.harvest import live
@@ -195,7 +191,6 @@ class _Seeding:
         self.seeded: dict[str, Seeded] = {}
         self.degraded: list[WarmstartError] = []
         self.cold: dict[str, str] = {}  # profile → why it is without entries
-        self.suspicions: dict[str, Suspicion] = {}  # profile → for which it is
         self._context = context
         self._budget = _Budget(context)
         self._identity = Identity(context.record.user, context.record.uid, context.record.gid)
@@ -221,7 +216,7 @@ class _Seeding:
             _Target(profile, self.seeded[profile.name].namespace, {name: facts[name] for name in profile.facts})
             for profile in profiles
         ]
-        agreed = [target for target in targets if self._together and target.profile.on_all]
+        agreed = [target for target in targets if self._together and target.profile.in_step]
         for target in targets:
             if target not in agreed or self._context.record.head:
                 self._list(target)
@@ -232,16 +227,7 @@ class _Seeding:
         with self._cold_on_failure(target.profile):
             offers = _offered(self._context, target.profile, target.namespace, self._budget)
             self.cold[target.profile.name] = _why_cold(offers)
-            if offers.suspicion and self._context.policy.seed.suspect is not None:
-                self._suspect(target.profile.name, offers.suspicion)
-                offers = offers._replace(offers=[])
             self._offers.append((target, offers.offers))
-
-    def _suspect(self, name: str, suspicion: Suspicion) -> None:
-        """Begin cold, and say why."""
-        self.suspicions[name] = suspicion
-        died = f"died {suspicion.after:.0f} s after a warm start" if suspicion.after is not None else "built otherwise"
-        self.cold[name] = f"{ON_SUSPICION}: job {suspicion.job} {died}"
 
     def _agree(self, together: Together, agreed: list[_Target]) -> None:
         """Take what the head node proposes of these profiles in place of what this node has listed."""
@@ -249,7 +235,6 @@ class _Seeding:
         self._offers = [one for one in self._offers if one not in mine]
         own = {target.profile.name: self._proposed(target, offers) for target, offers in mine}
         try:
-            together.suspicions = dict(self.suspicions)
             proposed = together.proposal(own, self._context.deadline)
         except StoreError as error:
             self.degraded.append(error)
@@ -259,9 +244,6 @@ class _Seeding:
             name = target.profile.name
             there = proposed.get(name)
             self.cold[name] = self.cold.get(name, NOTHING_PROPOSED)
-            self.suspicions.pop(name, None)
-            if suspicion := together.suspicions.get(name):
-                self._suspect(name, suspicion)
             if there is not None and there.offers:
                 self._agreed.append(name)
                 if there.namespace == target.namespace:

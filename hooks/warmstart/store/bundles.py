@@ -32,7 +32,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTupl
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import blocklist, index, layout, manifest
 from warmstart.store.blocklist import Blocks
-from warmstart.store.index import Evidence, Head, Listed, Suspicion
+from warmstart.store.index import Head, Listed
 from warmstart.store.layout import (
     ARTIFACTS,
     BUNDLE,
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from warmstart.store.locks import HeldLock
 
 _MAKING = "making"  # a lock's name
-REPLACED, SET_ASIDE = "replaced", "set-aside"  # how a suspicion was settled
 SUM = "size."  # before a scope's name, among the locks of ARTIFACTS: the sum of its bytes
 SUM_KEPT_S = 86_400.0
 SUM_EXACT_S = 600.0  # maintenance may make room at any time
@@ -134,7 +133,6 @@ class Offers(NamedTuple):
     offers: list[Offer]  # in the order of an overlay's layers, topmost first
     # Bundle → why it is not used, or not all of it; "*" if the namespace is blocked, SCOPE/* if it cannot be read there
     refused: dict[str, str]
-    suspicion: Suspicion | None = None  # for which jobs begin cold all the same
 
 
 class Published(NamedTuple):
@@ -145,7 +143,6 @@ class Published(NamedTuple):
     size: int  # of the squashfs file, bytes
     indexed: bool  # False if it is published but the index could not be written; the next update lists it
     superseding: list[str] = []  # noqa: RUF012 - entries of which it takes the place, or that it retires
-    settled: str = ""  # "replaced" or "set-aside": it has settled a suspicion
 
 
 class _Sum(NamedTuple):
@@ -208,8 +205,6 @@ def offers(  # noqa: PLR0917 - what to whom
         if len(usable[scope]) < len(listing.bundles):
             whose = {listed.bundle: blocked.hides(listed.bundle, listed.user, listed.uid) for listed in listing.bundles}
             offers.refused.update({bundle: why for bundle, why in whose.items() if why})
-        if listing.evidence and is_user_scope(scope):
-            offers = offers._replace(suspicion=listing.evidence.opened(time.time()))
     offers.offers.extend(_offers(usable, never, offers.refused))
     if not offers.offers:
         _require_store(store)
@@ -300,7 +295,7 @@ def _require_store(store: str) -> None:
 def known_entries(
     where: Namespace, writer: str, user: str, uid: int, *, quota: int = 0, fresh: bool = False
 ) -> list[str]:
-    """Return the entries that need not be harvested: readers of the scope have them; or they are blocked or set aside.
+    """Return the entries that need not be harvested: readers of the scope have them; or they are blocked.
 
     A `fresh` job replaces entries, so only the latter are returned. `quota` is in bytes, 0 for none.
     Raises `PublishBlocked` if the user or the namespace is blocked, `QuotaExceeded` if the scope's quota is used up,
@@ -313,8 +308,6 @@ def known_entries(
         never = blocked.entries(where.profile)
         listing = index.read(where.path, writer)
         index.check_user_weight(user, uid, listing, 1)
-        if listing.evidence:
-            never |= listing.evidence.names_aside(time.time())
         if fresh:
             return sorted(never)
         return sorted(index.providers(listing.usable(blocked)).keys() | never)
@@ -447,19 +440,7 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: 
         check_quota(where.store, where.scope, size, quota, announced=True)
     with store_errors("read the blocklist"):
         blocked = blocklist.read(where.store)
-    if not draft.suspicion:
-        return publish_as(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))[0]
-    from warmstart.store.evidence import Settlement
-
-    settlement = Settlement(draft, blocked)
-    published, made = publish_as(
-        where, fd, draft, writer, settlement.with_id, lambda: settlement.settled and settlement.settled.evidence
-    )
-    if settlement.settled is None or made is None:
-        return published
-    if settlement.settled.aside:
-        return published._replace(bundle=None, settled=SET_ASIDE)
-    return published._replace(settled=REPLACED)
+    return publish_as(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))
 
 
 def lock_making(where: Namespace) -> bool:
@@ -479,21 +460,11 @@ def publish_compacted(where: Namespace, fd: int, draft: Draft, writer: str) -> P
 
     The result's `bundle` is None if one of the replaced bundles is gone.
     """
-    return publish_as(where, fd, draft, writer, lambda new, before, _: index.with_older_id(new, before))[0]
+    return publish_as(where, fd, draft, writer, lambda new, before, _: index.with_older_id(new, before))
 
 
-def publish_as(  # noqa: PLR0917 - of `publish_bundle`, and how it is named
-    where: Namespace,
-    fd: int,
-    draft: Draft,
-    writer: str,
-    with_id: _WithId,
-    evidence: Callable[[], Evidence | None] = lambda: None,
-) -> tuple[Published, Manifest | None]:
-    """Publish a bundle with the id that `with_id` gives it; return its manifest, too. Errors as `publish_bundle`.
-
-    `evidence` is then called for what takes the place of the index's.
-    """
+def publish_as(where: Namespace, fd: int, draft: Draft, writer: str, with_id: _WithId) -> Published:
+    """Publish a bundle with the id that `with_id` gives it. Errors as `publish_bundle`."""
     from warmstart.store.atomic import temp_file  # not needed to read
     from warmstart.store.locks import publish_lock
 
@@ -511,11 +482,11 @@ def publish_as(  # noqa: PLR0917 - of `publish_bundle`, and how it is named
                     if identified is not None:
                         index.check_weight(identified, before)
                         link(dir_fd, writer, (temp, out), identified)
-                    indexed = _is_listed(dir_fd, writer, evidence())
+                    indexed = _is_listed(dir_fd, writer)
         finally:
             os.close(dir_fd)
     superseding = list(identified.supersedes) if identified else []
-    return Published(identified and identified.bundle, sha256, size, indexed, superseding), identified
+    return Published(identified and identified.bundle, sha256, size, indexed, superseding)
 
 
 def described(where: Namespace, draft: Draft, sha256: str, size: int) -> Manifest:
@@ -543,10 +514,10 @@ def link(
                 raise FileExistsError(errno.EEXIST, "another bundle has this id", new.bundle)
 
 
-def _is_listed(dir_fd: int, writer: str, evidence: Evidence | None) -> bool:
+def _is_listed(dir_fd: int, writer: str) -> bool:
     """Update the index; return whether it lists all bundles."""
     try:
-        index.update(dir_fd, writer, evidence)
+        index.update(dir_fd, writer)
     except OSError:
         return False
     return True

@@ -46,7 +46,6 @@ from warmstart.store.manifest import (
 FORMAT = 2
 NAME = "index.json"
 LARGEST = 256 << 20
-OPEN_S = 86_400.0  # that a suspicion lasts which nobody settles
 FIRST = 64 << 10  # bytes that are read at first: all of most indexes
 
 
@@ -74,43 +73,11 @@ class Listed(NamedTuple):
     cache: str = ""  # the fact of that name
 
 
-class Suspicion(NamedTuple):
-    """That what a job was seeded with may have killed it, or that a sample of it was wrong (`store.evidence`)."""
-
-    id: str  # the run that it was
-    job: int
-    after: float | None  # seconds that the job had lived
-    began: float  # when its caches were shown, in seconds since the epoch
-    at: float  # since when jobs begin cold for it
-    seeded: str  # a hash of what the job was seeded with
-    window: float  # seconds in which its replacement counts as the first of two
-    survived: bool = False  # a job that began cold for it lives
-
-
-class Evidence(NamedTuple):
-    """What the ends of jobs say of a namespace of their user's scope (`store.evidence`)."""
-
-    suspicion: Suspicion | None = None
-    acquitted: str = ""  # a hash of what was not the cause
-    settled: float = 0.0  # when the last suspicion was
-    replaced: dict[str, float] = {}  # noqa: RUF012 - bundle that a survivor published → until when that counts
-    aside: dict[str, float] = {}  # noqa: RUF012 - entry → until when nothing is published under this name
-
-    def opened(self, now: float) -> Suspicion | None:
-        """Return the suspicion for which jobs begin cold, if there is one; it lasts a day."""
-        return self.suspicion if self.suspicion and abs(now - self.suspicion.at) < OPEN_S else None
-
-    def names_aside(self, now: float) -> set[str]:
-        """Return the names under which nothing may be published yet."""
-        return {name for name, until in self.aside.items() if now < until}
-
-
 class Index(NamedTuple):
     """The bundles of a namespace."""
 
     bundles: list[Listed]  # oldest first
     refused: dict[str, str]  # bundle → why its manifest is unusable
-    evidence: Evidence | None = None
 
     def usable(self, blocked: Blocks) -> list[Listed]:
         """Return the bundles that are not blocked as a whole; neither entries nor marks of the others count."""
@@ -206,14 +173,10 @@ def current(dir_fd: int) -> Index:
     return _brought_up(dir_fd, _load(dir_fd))
 
 
-def update(dir_fd: int, writer: str, evidence: Evidence | None = None) -> Index:
-    """Update the index to list all bundles of the directory, and return it; raises `OSError`.
-
-    `evidence` takes the place of what it has, unless it is None.
-    """
+def update(dir_fd: int, writer: str) -> Index:
+    """Update the index to list all bundles of the directory, and return it; raises `OSError`."""
     there = _load(dir_fd)
-    index = _brought_up(dir_fd, there)
-    return _written(dir_fd, writer, index._replace(evidence=evidence) if evidence else index, there)
+    return _written(dir_fd, writer, _brought_up(dir_fd, there), there)
 
 
 def rebuild(dir_fd: int, writer: str) -> Index:
@@ -274,7 +237,7 @@ def _covering(dir_fd: int, old: Index) -> Index:
                 bundles.append(listed)
             else:
                 refused[bundle] = listed
-    return Index(bundles, refused, old.evidence)
+    return Index(bundles, refused)
 
 
 def _manifests(dir_fd: int) -> set[str]:
@@ -362,8 +325,6 @@ def _encode(index: Index) -> bytes:
     is_plain = len(names) == sum(listed.number for listed in index.bundles) and not marks(index.bundles)
     rows = [{**listed._asdict(), "entries": {}} for listed in index.bundles]
     head = {"format": FORMAT, "plain": is_plain, "bundles": rows, "refused": index.refused}
-    if index.evidence:
-        head["evidence"] = index.evidence._asdict()
     lines = [head, *(listed.entries for listed in index.bundles)]
     return "\n".join(dumps(line, separators=(",", ":")) for line in lines).encode()
 
@@ -397,8 +358,7 @@ def _decoded(head: Json, data: bytes) -> Index:
         listed = [row._replace(entries=entries) for row, entries in zip(listed, names, strict=True)]
         if any(row.number != len(row.entries) for row in listed):
             raise ValueError("not as many entries as it says")
-    evidence = wire.from_object(Evidence, head["evidence"]) if "evidence" in head else None
-    return Index(listed, wire.decode(dict[str, str], head["refused"]), evidence)
+    return Index(listed, wire.decode(dict[str, str], head["refused"]))
 
 
 def listed_row(row: Json) -> Listed:
@@ -447,8 +407,6 @@ def with_new_id(draft: Draft, blocked: Blocks, new: Manifest, before: Index, dir
     what readers have now. The clocks of nodes differ: a bundle from a node with a slow clock must not provide entries
     of older bundles.
     """
-    if before.evidence and not before.evidence.names_aside(time.time()).isdisjoint(new.entries):
-        return None  # nobody knows whose version is right
     usable = before.usable(blocked)
     provided = providers(usable)
     published = Content(dir_fd)

@@ -88,7 +88,6 @@ class Draft(NamedTuple):
     supersedes: dict[str, str] = {}  # noqa: RUF012 - of a compacted bundle; as in `Manifest`
     based_on: dict[str, Base] = {}  # noqa: RUF012 - entries that the job changed, or removed if `entries` lacks them
     fresh: bool = False  # the job asked to start cold: what it built takes the place of what is published
-    suspicion: str = ""  # for which the job began cold, and lived: the same, unless that is settled (`store.evidence`)
 
 
 class Manifest(NamedTuple):

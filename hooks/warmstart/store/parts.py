@@ -84,7 +84,6 @@ class Handed(NamedTuple):
     manifest: Manifest
     based_on: dict[str, Base]  # as in `Draft`
     fresh: bool  # as in `Draft`
-    suspicion: str  # as in `Draft`
 
 
 class Standing(NamedTuple):
@@ -140,7 +139,6 @@ def hand_in(  # noqa: PLR0917 - as `bundles.publish_bundle`, and where to
             new = bundles.described(where, draft, sha256, size)
             new = new._replace(bundle=layout.bundle_id(now, sha256), created=now / 1e6)
             known = {"based_on": draft.based_on, "fresh": draft.fresh, "nodelist": nodelist}
-            known["suspicion"] = draft.suspicion
             bundles.link(dir_fd, writer, (temp, out), new, known)
     return new.bundle
 
@@ -250,8 +248,7 @@ def read(place: RunParts, bundle: str) -> Handed:
             with opened_dir(place.path) as dir_fd:
                 raw = _raw(dir_fd, bundle + MANIFEST)
                 based_on = wire.decode(dict[str, Base], raw.get("based_on"))
-                suspicion: str = wire.decode(str, raw.get("suspicion", ""))
-                return Handed(index.read_manifest(dir_fd, bundle), based_on, raw.get("fresh") is True, suspicion)
+                return Handed(index.read_manifest(dir_fd, bundle), based_on, raw.get("fresh") is True)
         except FileNotFoundError:
             raise BundleGone(bundle=bundle) from None
         except (ValueError, AttributeError) as error:

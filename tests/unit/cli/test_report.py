@@ -82,7 +82,7 @@ def test_a_host_reports_its_own(entry_site: EntrySite) -> None:
     for hook in (prolog, epilog):
         assert hook.main(entry_site.installation.prefix) == 0
     found = entry_site.json("report", "--since", "1h")
-    unused = {"name": "numba", "hit": 0, "built": 0, "unknown": 0, "untouched": 1, "around": 0, "suspected": 0}
+    unused = {"name": "numba", "hit": 0, "built": 0, "unknown": 0, "untouched": 1, "around": 0}
     assert (found["jobs"], found["profiles"]) == (1, [unused])
     assert found["cold_by_user"] == []
     entry_site.environ(SLURM_JOB_ID="8")

@@ -296,16 +296,6 @@ def stopping(site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return found
 
 
-def test_with_run_in_job_no_early_death_is_seen(site: Installation, tmp_path: Path) -> None:
-    """Slurm then tells every epilog that the job ended well."""
-    (tmp_path / "bare.conf").write_text("PrologFlags=RunInJob\n")
-    policy = current_policy(site).policy
-    off = policy._replace(seed=policy.seed._replace(suspect=None))
-    bare = Slurm(slurm_conf.read(str(tmp_path / "bare.conf")), site, policy)
-    told = ["`seed.suspect`" in slurm._run_in_job(one).found for one in (bare, bare._replace(policy=off))]
-    assert told == [True, False]
-
-
 @pytest.mark.parametrize(("version", "status"), [((22, 5), "wrong"), (None, "unknown"), ((24, 5), "ok")])
 def test_the_line_that_counts(
     check: Check, site: Installation, tmp_path: Path, version: tuple[int, int] | None, status: str

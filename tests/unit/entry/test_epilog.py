@@ -13,7 +13,7 @@ from tests.support.entry_site import NODE, SCOPE, EntrySite
 from tests.support.privileges import make_removable
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
-from warmstart.record import DIED, LIVED, Record
+from warmstart.record import Record
 from warmstart.slurm import commands
 from warmstart.steps import release
 
@@ -100,26 +100,26 @@ def test_only_a_broken_node_drains(entry_site: EntrySite, record: Record, monkey
 
 
 @pytest.mark.parametrize(
-    ("codes", "changes", "end"),
+    ("codes", "changes", "died"),
     [
-        (("0", "0"), {}, LIVED),
-        (("768", "0"), {}, DIED),  # exit 3
-        (("9", "0"), {}, DIED),
-        (("0", "256"), {}, DIED),  # a step
-        (("0", "11"), {}, DIED),
-        (("1", "0"), {}, ""),  # another node failed
-        (("125", "0"), {}, ""),  # out of memory
-        (("0", "253"), {}, ""),
-        (("256", "0"), {"SLURM_JOB_STDIN": None}, ""),  # salloc, srun
-        (("0", "0"), {"SLURM_JOB_RESTART_COUNT": "1"}, ""),  # requeued
-        ((None, None), {}, ""),
-        (("x", "0"), {}, ""),
+        (("0", "0"), {}, False),
+        (("768", "0"), {}, True),  # exit 3
+        (("9", "0"), {}, True),
+        (("0", "256"), {}, True),  # a step
+        (("0", "11"), {}, True),
+        (("1", "0"), {}, False),  # another node failed
+        (("125", "0"), {}, False),  # out of memory
+        (("0", "253"), {}, False),
+        (("256", "0"), {"SLURM_JOB_STDIN": None}, False),  # salloc, srun
+        (("0", "0"), {"SLURM_JOB_RESTART_COUNT": "1"}, False),  # requeued
+        ((None, None), {}, False),
+        (("x", "0"), {}, False),
     ],
 )
-def test_how_a_job_ended(
-    record: Record, codes: tuple[str | None, str | None], changes: dict[str, str | None], end: str
+def test_whether_a_job_has_died(
+    record: Record, codes: tuple[str | None, str | None], changes: dict[str, str | None], died: bool
 ) -> None:
-    """As Slurm's own codes say, of which some mean nothing for the job's caches."""
+    """As Slurm's own codes say, of which some say nothing of what the job did."""
     batch = {"SLURM_JOB_STDIN": "/dev/null", "SLURM_JOB_RESTART_COUNT": "0"}
     environ = {"SLURM_JOB_EXIT_CODE": codes[0], "SLURM_JOB_DERIVED_EC": codes[1], **batch, **changes}
-    assert epilog.end_of({name: value for name, value in environ.items() if value is not None}, record) == end
+    assert epilog.has_died({name: value for name, value in environ.items() if value is not None}, record) is died

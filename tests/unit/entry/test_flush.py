@@ -95,12 +95,12 @@ def test_what_concerns_others_is_in_no_report(entry_site: EntrySite) -> None:
             {"event": "cache.seeded", "job_id": None, "uid": None},
             {"event": "image.evicted"},
             {"event": "cache.harvested", "done_by": {"hook": "maintain"}},
-            {"event": "cache.acquitted"},
+            {"event": "entry.rejected"},
         ):
             file.write(json.dumps({**known, **more}) + "\n")
         file.write('{"ts": 1, "event": "cache.se')
     (report,) = left(entry_site)
-    assert report[-2:] == [("epilog", "cache.harvested"), ("epilog", "cache.acquitted")]
+    assert report[-2:] == [("epilog", "cache.harvested"), ("epilog", "entry.rejected")]
     assert {event for _, event in report}.isdisjoint({"cache.seeded", "image.evicted"})
 
 

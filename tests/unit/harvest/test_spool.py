@@ -27,23 +27,12 @@ ITEM = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", "ab" * 3
 
 @pytest.mark.parametrize("based_on", [{}, {"a": Base("site", "ab" * 32)}])
 def test_a_spooled_bundle_comes_back_as_it_was(based_on: dict[str, Base]) -> None:
-    """What the job was seeded with is kept, too: late as it is, the bundle takes the place of that or of nothing.
-
-    And the suspicion for which it began cold: what is delivered settles that.
-    """
-    suspicion = "41.aa" if based_on else ""
-    item = ITEM._replace(draft=ITEM.draft._replace(based_on=based_on, fresh=bool(based_on), suspicion=suspicion))
+    """What the job was seeded with is kept, too: late as it is, the bundle takes the place of that or of nothing."""
+    item = ITEM._replace(draft=ITEM.draft._replace(based_on=based_on, fresh=bool(based_on)))
     data = spool._encode(item)
     assert spool._decode(data) == item
     written = json.loads(data)
     assert written["draft"]["entries"] == {"a": {"a.nbi": [3, "ab" * 32, 17]}}
-
-
-def test_a_description_of_an_older_release_settles_nothing() -> None:
-    """It has no suspicion."""
-    written = json.loads(spool._encode(ITEM))
-    del written["draft"]["suspicion"]
-    assert spool._decode(json.dumps(written).encode()) == ITEM
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,7 @@ from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import bundles, evidence
-from warmstart.store.index import Suspicion
-from warmstart.store.layout import Namespace, StoreFailed
+from warmstart.store.layout import StoreFailed
 from warmstart.store.maintenance import identify, identity
 
 
@@ -323,18 +321,3 @@ def test_another_store_in_its_place_is_told(node: Node) -> None:
     assert {event["error"]["code"] for event in node.site.events("step.failed")} == {"store-replaced"}
     known.unlink()  # the store was made anew
     assert node.maintain().failed == ()
-
-
-def test_a_job_that_began_cold_on_suspicion_and_lives_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After `seed.suspect`, by its first node, while it runs."""
-    monkeypatch.setattr(commands, "with_daemons", lambda: frozenset({7}))
-    node.over[7] = True
-    where, now = Namespace(str(node.site.store), SCOPE, "numba", "ns"), time.time()
-    assert evidence.suspect(where, "n1-test", Suspicion("6.aa", 6, 20.0, now, now, "v", 1e6))
-    record = node.run(began=now - 299, suspicions={"numba": "6.aa"})
-    for changes, survived in (({}, False), ({"began": now - 301, "head": False}, False), ({"began": now - 301}, True)):
-        node.recorded(record._replace(**changes))  # type: ignore[arg-type]
-        assert node.maintain().failed == ()
-        found = bundles.offers(where.store, [SCOPE], "numba", "ns", "n1-test").suspicion
-        assert found
-        assert found.survived is survived

@@ -83,8 +83,7 @@ def while_running(profile: Profile) -> str:
     if profile.keeps != "changed" or profile.after_success:
         return "at its end alone"
     others = ", ".join(f"`{name}`" for name in profile.refers_to if name != profile.name)
-    taken = f"all at once, with {others}" if profile.refers_to else "each entry"
-    return f"{taken}, after `seed.suspect`" if profile.wrong_hits else taken
+    return f"all at once, with {others}" if profile.refers_to else "each entry"
 
 
 def test_an_unknown_profile_is_the_policys_fault() -> None:

@@ -233,10 +233,3 @@ def test_names_follow_the_conventions() -> None:
         assert not metric.name.endswith("_total")
         assert metric.help.endswith(".")
         assert list(metric.bounds) == sorted(metric.bounds)
-
-
-def test_early_deaths() -> None:
-    """By what came of them."""
-    died: Line = {"event": "cache.suspected", "profile": "vllm"}
-    counters = counted(died, died, {**died, "event": "cache.acquitted"})
-    assert values(counters, metrics.SUSPICIONS_TOLD) == {"cache.suspected": 2, "cache.acquitted": 1}

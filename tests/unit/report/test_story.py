@@ -319,7 +319,6 @@ def test_what_a_job_set_itself_is_named() -> None:
     run.harvests = [
         Harvest("triton", 0, 0, 0, 0, 0.1, 2, "around", own=own[1:]),
         Harvest("flashinfer", 1, 0, 0, 2048, 0.1, 0, "built", own=own[:1]),
-        Harvest("numba", 0, 0, 0, 0, 0.1, 0, "suspected"),
     ]
     history = History()
     for job in range(7, 47):
@@ -328,7 +327,6 @@ def test_what_a_job_set_itself_is_named() -> None:
     assert [part.what for part in parts(told)[1:]] == [
         "nothing new: the job went around it; set by the job itself: TRITON_CACHE_DIR",
         "1 new entry published, 2KiB; set by the job itself: FLASHINFER_WORKSPACE_BASE",
-        "nothing new: it began cold, because of how another job ended",
     ]
     assert told.advice[:2] == (
         "40 jobs of this user set TRITON_CACHE_DIR themselves, or their image does",
@@ -364,8 +362,12 @@ def test_a_name_that_is_new_in_each_job_is_told() -> None:
         assert tell([run], history).advice == ((expected,) if told else ())
 
 
-def test_whose_death_it_was_is_told() -> None:
-    """In words of its own."""
-    cold = {"vllm": "on-suspicion: job 41 died 20 s after a warm start"}
-    told = parts(tell([prolog(steps={"seed": 0.01}, cold=cold)], History()))[1].what
-    assert told == "cold this time, because job 41 died 20 s after a warm start"
+@pytest.mark.parametrize(("died", "told"), [(0.0, False), (40.0, True), (400.0, False)])
+def test_an_early_death_after_a_warm_start_is_told(died: float, told: bool) -> None:
+    """Once, however many nodes the job had, with what to try."""
+    ends = [Run("epilog", f"0{node}", f"n{node}", job=7, steps={"release": 0.1}, died=died) for node in (1, 2)]
+    line = (
+        "the job began warm and died after 40s: if that repeats, submit it with --warm-fresh, or with cache=NAME, "
+        "another one for each configuration"
+    )
+    assert tell(ends, History()).advice == ((line,) if told else ())

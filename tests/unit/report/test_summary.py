@@ -110,13 +110,13 @@ def test_hit_rates() -> None:
         ]
     )
     assert found.profiles == (
-        Uses("numba", 2, 1, 0, 0, 0, 0),
-        Uses("triton", 0, 0, 2, 0, 0, 0),
-        Uses("jax", 0, 1, 0, 1, 0, 0),
+        Uses("numba", 2, 1, 0, 0, 0),
+        Uses("triton", 0, 0, 2, 0, 0),
+        Uses("jax", 0, 1, 0, 1, 0),
     )
-    assert found.by_user == (Uses("alice", 1, 1, 2, 1, 0, 0), Uses("bob", 1, 1, 0, 0, 0, 0))
+    assert found.by_user == (Uses("alice", 1, 1, 2, 1, 0), Uses("bob", 1, 1, 0, 0, 0))
     assert [uses.percent for uses in found.profiles] == ["66.7%", "-", "0.0%"]
-    assert found.caches == Uses("", 2, 2, 2, 1, 0, 0)
+    assert found.caches == Uses("", 2, 2, 2, 1, 0)
 
 
 def test_a_profile_whose_hits_nobody_sees_has_no_rate() -> None:
@@ -127,10 +127,10 @@ def test_a_profile_whose_hits_nobody_sees_has_no_rate() -> None:
             *(epilog(harvest("jax", "unknown"), harvest("numba", "hit")) for _ in range(3)),
         ]
     )
-    assert found.profiles == (Uses("jax", 0, 0, 4, 0, 0, 0), Uses("numba", 3, 1, 0, 0, 0, 0))
+    assert found.profiles == (Uses("jax", 0, 0, 4, 0, 0), Uses("numba", 3, 1, 0, 0, 0))
     assert [uses.percent for uses in found.profiles] == ["-", "75.0%"]
     assert (found.caches.percent, found.caches.unknown) == ("75.0%", 4)
-    assert found.by_user == (Uses("alice", 3, 1, 4, 0, 0, 0),)
+    assert found.by_user == (Uses("alice", 3, 1, 4, 0, 0),)
     assert [(day.hits, day.built) for day in found.periods] == [(3, 1)]
 
 
@@ -143,14 +143,13 @@ def test_who_goes_around_a_cache() -> None:
             epilog(around, built),
             epilog(around, node="n2"),
             *(epilog(around, job=job, user="bob") for job in (8, 9)),
-            epilog(harvest("triton", "suspected"), job=10),
         ]
     )
     assert found.around == (
         SetByJobs("TRITON_CACHE_DIR", "triton", 3, 2),
         SetByJobs("QUACK_CACHE_DIR", "cute-dsl", 1, 1),
     )
-    assert found.profiles == (Uses("cute-dsl", 0, 1, 0, 0, 0, 0), Uses("triton", 0, 0, 0, 0, 4, 1))
+    assert found.profiles == (Uses("cute-dsl", 0, 1, 0, 0, 0), Uses("triton", 0, 0, 0, 0, 4))
     assert found.caches.percent == "0.0%"
 
 
@@ -315,11 +314,3 @@ def test_memory_is_bounded_whatever_the_names_are() -> None:
     assert peak < 24 << 20
     assert found.images.avoided == found.saved.unknown == 12_000
     assert sum(one.times for one in found.cold_anyway) == 12_000
-
-
-def test_what_early_deaths_came_to() -> None:
-    """By event; jobs that began cold for one are one line, whichever job it was that died."""
-    cold = [prolog(cold={"vllm": f"on-suspicion: job {job} died 20 s after a warm start"}) for job in (41, 42)]
-    found = summarize([*cold, epilog(counts=Counter({"cache.suspected": 2, "cache.set-aside": 1}))])
-    assert found.cold_anyway == (Counted("vllm: on-suspicion", 2),)
-    assert found.suspicions == (Counted("cache.suspected", 2), Counted("cache.set-aside", 1))

@@ -18,7 +18,6 @@ from warmstart.seed.together import Cold, ProposedProfile, Settled, Together
 from warmstart.store import board
 from warmstart.store.board import Topic
 from warmstart.store.client import StoreClient
-from warmstart.store.index import Suspicion
 from warmstart.store.meeting import HeadSilent, Meeting
 
 pytestmark = pytest.mark.timed
@@ -182,13 +181,3 @@ def test_a_prolog_that_runs_again_keeps_to_the_choice(tmp_path: Path) -> None:
     agree(tmp_path, NODES[:2], {"n2": {"alpha": "seed-failed"}})
     cold = [{"alpha": Cold("seed-failed", ["n2"])}]
     assert colds(agree(tmp_path, NODES[:2], {})) == cold
-
-
-def test_the_head_nodes_proposal_says_what_is_under_suspicion(tmp_path: Path) -> None:
-    """All nodes hear it, also a head node whose prolog runs again and has found none."""
-    found = {"alpha": Suspicion("6.aa", 6, 20.0, 1.0, 2.0, "v", 3.0)}
-    head, again, other = (member(tmp_path, node, NODES[:2]) for node in ("n1", "n1", "n2"))
-    head.suspicions = found
-    for part in (head, again, other):
-        part.proposal(OFFERED, after(30))
-        assert part.suspicions == found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,16 +26,14 @@ from warmstart.host.files import remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.profiles.client import Validator
-from warmstart.profiles.defined import DefinedProfile
-from warmstart.record import DIED, LIVED, CacheSet, RecordChange, Seeded, SeededBundle
+from warmstart.record import CacheSet, RecordChange, Seeded, SeededBundle
 from warmstart.seed.overlay import CacheBusy
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.harvest import HarvestFailed, Options, StageLeft
-from warmstart.store import bundles, evidence, parts
+from warmstart.store import bundles, parts
 from warmstart.store.bundles import Offers
 from warmstart.store.client import StoreClient
-from warmstart.store.index import Suspicion
 from warmstart.store.layout import Namespace, StoreFailed, bundle_id
 from warmstart.store.parts import Listing, RunParts
 
@@ -785,130 +782,3 @@ def test_what_an_overlay_tells_of_its_use(  # noqa: PLR0917 - a row
     job.seeded(**{profile: Seeded("ns", [given])})
     assert job.harvest().state == "unchanged"
     assert [event["use"] for event in events(job.context, "cache.harvested")] == [use]
-
-
-TOY = DefinedProfile("toy", {"TOY": "{dir}"}, "relocatable", ["image"], ["*"], [], [], {}, 1 << 20, wrong_hits="#1")
-GIVEN = Seeded("ns", [SeededBundle(SCOPE, bundle_id(1, "ab" * 32), "ab" * 32, ["old"])])
-
-
-def ended(job: Job, end: str, seconds: float = 20.0, **changes: object) -> None:
-    """Have the job end so, so long after it was shown the toy's cache."""
-    policy, record = job.context.policy, job.context.record
-    record = record._replace(read_scopes=[SCOPE], began=1e9, ended=1e9 + seconds, end=end, seeded={"toy": GIVEN})
-    record = record._replace(**changes)  # type: ignore[arg-type]
-    job.context = job.context._replace(policy=policy._replace(profiles=(TOY,)), record=record)
-
-
-def suspected(job: Job) -> str:
-    """Return the run for which the next job begins cold, "" if it does not."""
-    found = bundles.offers(job.store, [SCOPE], "toy", "ns", "n1-test").suspicion
-    return found.id if found else ""
-
-
-@pytest.mark.parametrize(
-    ("end", "seconds", "changes", "opened"),
-    [
-        (DIED, 20, {}, [True]),
-        (DIED, 300, {}, []),
-        (LIVED, 20, {}, []),
-        ("", 20, {}, []),
-        (DIED, 20, {"head": False}, []),
-        (DIED, 20, {"seeded": {"toy": Seeded("ns")}}, []),
-        (DIED, 20, {"publish_scope": "site", "read_scopes": ["site"]}, [False]),
-    ],
-)
-def test_who_casts_suspicion(
-    job: Job, end: str, seconds: float, changes: dict[str, object], opened: list[bool]
-) -> None:
-    """A job that was warm and dies early, for its own user; of one that publishes for others it is told."""
-    ended(job, end, seconds, **changes)
-    assert job.harvest().degraded == []
-    assert [told["opened"] for told in events(job.context, "cache.suspected")] == opened
-    assert suspected(job) == (job.context.record.run_name if opened == [True] else "")
-
-
-def test_a_job_that_went_around_the_cache_casts_no_suspicion(job: Job) -> None:
-    """What it would have been seeded with did not end it."""
-    ended(job, DIED)
-    (Path(job.context.record.run_directory) / "cache" / ".own-TOY").touch()
-    job.harvest()
-    assert (suspected(job), events(job.context, "cache.suspected")) == ("", [])
-    assert [event["use"] for event in events(job.context, "cache.harvested")] == ["around"]
-
-
-def test_what_a_job_that_died_had_built_is_not_published(job: Job) -> None:
-    """And the profile is looked at where only successful jobs are harvested, too."""
-    ended(job, DIED)
-    job.write("toy", {"new": b"x"})
-    job.harvest(PLENTY._replace(failure=lambda _: "it ended with exit code 1:0"))
-    assert (job.offered("toy"), job.rejections()) == ([], [{harvest.EARLY_DEATH: 1}])
-    assert suspected(job)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"seed": {"suspect": None}}, {"profiles": (TOY._replace(wrong_hits=""),)}], ids=["off", "not known"]
-)
-def test_where_nothing_is_suspected(job: Job, changes: dict[str, Any]) -> None:
-    """An administrator has switched it off, or nobody knows of wrong hits of the tool: all is as without it."""
-    ended(job, DIED)
-    policy = job.context.policy
-    seed = policy.seed._replace(**changes.get("seed", {}))
-    profiles = changes.get("profiles", policy.profiles)
-    job.context = job.context._replace(policy=policy._replace(seed=seed, profiles=profiles))
-    job.write("toy", {"new": b"x"})
-    job.harvest()
-    assert (job.offered("toy"), events(job.context, "cache.suspected")) == (["new"], [])
-
-
-@pytest.mark.parametrize(
-    ("end", "seconds", "files", "then"),
-    [
-        (LIVED, 20, {"k": b"b"}, ("", "replaced", [])),
-        (DIED, 900, {"k": b"b"}, ("", "replaced", [])),  # it has outlived the time
-        (DIED, 20, {"k": b"b"}, ("", "", [20.0])),
-        (DIED, 20, {}, ("7.first", "", [])),  # it never came so far
-        (LIVED, 20, {}, ("7.first", "", [])),
-        ("", 20, {"k": b"b"}, ("7.first", "", [])),
-    ],
-)
-def test_what_a_job_that_began_cold_settles(
-    job: Job, end: str, seconds: float, files: dict[str, bytes], then: tuple[str, str, list[float]]
-) -> None:
-    """If it lives, its version takes the place; if it dies, the cache is acquitted. Who built nothing says nothing."""
-    ended(job, LIVED, seeded={"toy": Seeded("ns")})
-    job.write("toy", {"k": b"a"})
-    job.harvest()
-    where = Namespace(job.store, SCOPE, "toy", "ns")
-    now = time.time()
-    assert evidence.suspect(where, "n1-test", Suspicion("7.first", 7, 20.0, now, now, "v", 1e6))
-    shutil.rmtree(f"{job.context.record.run_directory}/cache/toy")
-    job.write("toy", files)
-    ended(job, end, seconds, seeded={"toy": Seeded("ns")}, suspicions={"toy": "7.first"})
-    job.harvest()
-    published = [event["settled"] for event in events(job.context, "bundle.published")][1:]
-    acquitted = [event["after_s"] for event in events(job.context, "cache.acquitted")]
-    assert (suspected(job), "".join(published), acquitted) == then
-    assert [event["use"] for event in events(job.context, "cache.harvested")] == ["built", "suspected"]
-
-
-def test_the_second_replacement_sets_aside(job: Job) -> None:
-    """It is told, and the next job does not even look at such an entry."""
-    where = Namespace(job.store, SCOPE, "toy", "ns")
-    for number in range(3):
-        now = time.time()
-        evidence.suspect(where, "n1-test", Suspicion(f"7.{number}", 7, 20.0, now, now, "v", 1e6))
-        job.write("toy", {"k": b"%d" % number})
-        ended(job, LIVED, seeded={"toy": Seeded("ns")}, suspicions={"toy": f"7.{number}"} if number < 2 else {})
-        job.harvest()
-    (told,) = events(job.context, "cache.set-aside")
-    assert (told["profile"], told["scope"], told["entries"]) == ("toy", SCOPE, 1)
-    assert job.offered("toy") == []
-    assert events(job.context, "cache.harvested")[-1]["entries"] == 0
-
-
-def test_a_store_that_is_away_learns_nothing(job: Job) -> None:
-    """The harvest goes on; the failure is told."""
-    ended(job, DIED)
-    shutil.rmtree(job.store)
-    assert [error.code for error in job.harvest().degraded] == ["store-failed"]
-    assert [told["opened"] for told in events(job.context, "cache.suspected")] == [False]

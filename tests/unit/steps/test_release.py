@@ -9,6 +9,7 @@ import pytest
 
 from warmstart import record as records
 from warmstart import run_end
+from warmstart.record import Seeded, SeededBundle
 from warmstart.steps import release
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import board
@@ -38,6 +39,14 @@ def test_a_retained_directory_is_named(ended: Context) -> None:
     os.mkdir(f"{record.run_directory}/tmp")
     outcome = release.run(ended._replace(record=record), release.Options())
     assert outcome == Outcome("changed", detail={"kept": record.run_directory})
+
+
+@pytest.mark.parametrize(("entries", "detail"), [([], {}), (["a"], {"died_ms": 40_000.0})])
+def test_a_job_that_began_warm_and_died_is_told(ended: Context, entries: list[str], detail: dict[str, object]) -> None:
+    """With the time since its caches were shown, for `explain`."""
+    given = SeededBundle("user-1", "b", "ab" * 32, entries)
+    record = ended.record._replace(died=True, began=1e9, ended=1e9 + 40, seeded={"numba": Seeded("ns", [given])})
+    assert release.run(ended._replace(record=record), release.Options()).detail == detail
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -29,9 +29,8 @@ from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.seed import CacheWithheld, Options, SeedFailed
-from warmstart.store import blocklist, bundles, evidence, index
+from warmstart.store import blocklist, bundles, index
 from warmstart.store.blocklist import Block
-from warmstart.store.index import Suspicion
 from warmstart.store.layout import Namespace, StoreFailed
 
 SCOPES = ["site", "user-64201-ws-alice"]
@@ -419,22 +418,3 @@ def test_a_cache_with_a_name_is_another_one(node: Node) -> None:
     outcome = node.run(Options(("numba",), cache="job:a"))
     assert outcome.detail["cold"] == {"numba": seed.NOTHING_PUBLISHED}
     assert outcome.record["facts"]["cache"] == "job:a"
-
-
-@pytest.mark.parametrize("limit", [300, None])
-def test_a_profile_under_suspicion_begins_cold(node: Node, limit: int | None) -> None:
-    """The job is told whose death it is for; with `seed.suspect` off it is warm."""
-    node.publish(ENTRIES)
-    policy = node.context.policy
-    node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(suspect=limit)))
-    name = seeded(node.run(NUMBA._replace(fresh=True)))["numba"].namespace
-    where, now = Namespace(node.context.store.path, SCOPES[1], "numba", name), time.time()
-    assert evidence.suspect(where, "n1-test", Suspicion("41.aa", 41, 20.4, now, now, "v", 1e6))
-    outcome = node.run()
-    if limit is None:
-        assert (outcome.detail["warm"], outcome.record.get("suspicions")) == (["numba"], None)
-    else:
-        cold = {"numba": "on-suspicion: job 41 died 20 s after a warm start"}
-        assert (outcome.detail["cold"], outcome.record.get("suspicions")) == (cold, {"numba": "41.aa"})
-        assert node.cached() == {}
-    assert outcome.record.get("began", 0) >= now

@@ -164,7 +164,7 @@ def _claim(context: Context, image: StepImage, meeting: Meeting | None, deadline
 def _is_in_step(context: Context) -> bool:
     """Return whether the nodes have to show the same."""
     run, defined = context.record, context.policy.profiles
-    return not run.fresh and any(registry.get(name, defined).on_all for name in run.seeded)
+    return not run.fresh and any(registry.get(name, defined).in_step for name in run.seeded)
 
 
 @contextmanager
@@ -258,7 +258,6 @@ def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[in
             raise outcome.degraded[0]
         made = outcome.record
         whole = new._replace(facts=made["facts"], seeded=made["seeded"], began=made["began"])
-        whole = whole._replace(suspicions=made.get("suspicions", {}))
         with locked_run(context._replace(deadline=after(LOCK_S))):
             records.save_set(context.paths.state, run.job_id, whole)
             _show(context, image, new.key)
