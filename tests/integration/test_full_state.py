@@ -146,7 +146,6 @@ def test_a_job_without_its_image_fails_and_one_without_its_cache_is_told(
         if finding["check"] == "node.full-state" and finding["status"] == "wrong"
     ]
     assert "found the disk of warmstart's state" in finding["found"]
-    assert "warmstart_state_full_total" in (site.metrics / "warmstart.prom").read_text()
     assert reserve.missing(f"{state}/reserve") == 0
 
 

@@ -29,13 +29,12 @@ IMAGE_EVENTS = {
     events.IMAGE_STALE: "stale",
 }
 # Events that explain a result and are no failure of a step, in words; those of wings have theirs in `events.py`.
-OF_WINGS: dict[events.Event, str] = {
-    event: text
-    for module in wing.with_part("events")
-    for event, text in getattr(wing.load(module), "REMARKS", {}).items()
-}
-REMARKS = {
-    **OF_WINGS,
+REMARKS: dict[events.Event, str] = {
+    **{
+        event: text
+        for module in wing.with_part("events")
+        for event, text in getattr(wing.load(module), "REMARKS", {}).items()
+    },
     events.PROFILE_LEFT_OUT: "is not among the job's profiles",
     events.TMPDIR_LEFT_OUT: "TMPDIR stays the user's: programs could not bind sockets in a path so long",
     events.OVERLAY_FAILED: "could not be mounted; extracted instead",
@@ -204,7 +203,7 @@ class Run:
     at_end: str = ""  # … or why it is at its end alone
     died: float = 0.0  # seconds after which its job died, if it began warm
     told: list[tuple[str, str, str]] = field(default_factory=list)  # step of a wing, what it tells of, and the text
-    counted: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)  # of wings: metric and labels → sum
+    counted: Counter[str] = field(default_factory=Counter)  # of wings: a line of reports → sum
     harvests: list[Harvest] = field(default_factory=list)
     handed_in: dict[str, int] = field(default_factory=dict)  # profile → entries, to be published with other nodes'
     rejected: dict[str, dict[str, int]] = field(default_factory=dict)  # profile → reason → entries
@@ -331,8 +330,7 @@ def _add_told(run: Run, line: Line, of_wing: told.Told) -> None:
         run.failures.append(_read(Failure, error, degree=FAILED, step=of_wing.step))
     if of_wing.text:
         run.told.append((of_wing.step, of_wing.about, of_wing.text))
-    for counted, number in of_wing.counts.items():
-        run.counted[counted] += number  # type: ignore[assignment] # seconds are no whole numbers
+    run.counted.update(of_wing.counts)
 
 
 def _add_agreed(run: Run, line: Line) -> None:

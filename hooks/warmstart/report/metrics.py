@@ -10,9 +10,8 @@ from bisect import bisect_left
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from warmstart.audit import events, told
-from warmstart.audit.runs import EPILOG, FAILED, IMPORTED, OF_WINGS, PROLOG, REFUSED, Run, kind_of
-from warmstart.audit.told import Metric
+from warmstart.audit import events
+from warmstart.audit.runs import EPILOG, FAILED, IMPORTED, PROLOG, REFUSED, Run, kind_of
 from warmstart.profiles import contract
 
 MOST_LABELS = 200
@@ -20,6 +19,16 @@ MOST_RUNNING = 4096  # jobs; beyond these the first count as if they had used th
 OTHER = "other"
 HOOK_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
 IMPORT_BOUNDS = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
+
+
+class Metric(NamedTuple):
+    """A counter or, with `bounds`, a histogram. A counter's exposed name ends in `_total`."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()  # upper bounds in seconds
+    zeros: tuple[tuple[str, ...], ...] = ()  # labels with a value from the start, so that the first increase is seen
 
 
 HOOK_RUNS = Metric("warmstart_hook_runs", "Finished runs of hooks and of maintenance.", ("hook", "outcome"))
@@ -32,20 +41,11 @@ HOOK_CRASHES = Metric(
 HOOK_SECONDS = Metric("warmstart_hook_duration_seconds", "Durations of hooks.", ("hook",), HOOK_BOUNDS)
 STEP_FAILURES = Metric("warmstart_step_failures", "Failures of steps, by the error's code.", ("step", "code"))
 JOBS_REFUSED = Metric("warmstart_jobs_refused", "Jobs that failed with a verdict.", ("code",))
-REMARKS = Metric("warmstart_remarks", "Events of wings that say what became of a job.", ("event",))
 NODE_DRAINS = Metric("warmstart_node_drains", "Hooks that drained their node.")
-STATE_FULL = Metric("warmstart_state_full", "Hooks that found the disk of warmstart's state full.")
-POLICY_ERRORS = Metric("warmstart_policy_errors", "Hooks that found the policy's files wrong.")
 IMAGE_USES = Metric("warmstart_image_uses", "Images of jobs, by how a prolog got them.", ("outcome",))
 IMPORTS = Metric("warmstart_image_imports", "Imports.", ("outcome",), zeros=(("ok",), ("failed",)))
 IMPORT_SECONDS = Metric("warmstart_image_import_duration_seconds", "Durations of imports.", (), IMPORT_BOUNDS)
 WAIT_SECONDS = Metric("warmstart_image_wait_duration_seconds", "Waits for others' imports.", (), IMPORT_BOUNDS)
-IMPORTED_BYTES = Metric("warmstart_image_imported_bytes", "Bytes of images that were imported.")
-UNPACKED = Metric("warmstart_images_unpacked", "Images that nodes unpacked.")
-UNPACKED_BYTES = Metric(
-    "warmstart_image_fetched_bytes", "Bytes of images that nodes read from the store to unpack them."
-)
-IMAGES_EVICTED = Metric("warmstart_images_evicted", "Images that were evicted.")
 IMAGES_QUARANTINED = Metric("warmstart_images_quarantined", "Images that were damaged.")
 CACHE_STARTS = Metric(
     "warmstart_cache_starts",
@@ -54,37 +54,21 @@ CACHE_STARTS = Metric(
 )
 CACHE_USES = Metric("warmstart_cache_uses", "Caches of jobs that ended, by use.", ("profile", "use"))
 CACHE_MISSES = Metric("warmstart_cache_misses", "Caches that jobs used, and began cold, by reason.", ("reason",))
-JOBS_MADE_COLD = Metric(
-    "warmstart_jobs_made_cold", "Jobs on several nodes that began cold for what one of these lacked.", ("reason",)
-)
-SEEDED = Metric("warmstart_entries_seeded", "Entries that jobs were seeded with.", ("profile",))
-FETCHED_BYTES = Metric("warmstart_bundle_fetched_bytes", "Bytes of bundles that nodes fetched from the store.")
 HARVESTED = Metric("warmstart_entries_harvested", "Entries that were published.", ("profile",))
 REJECTED = Metric("warmstart_entries_rejected", "Entries that were not taken.", ("reason",))
-PUBLISHED_BYTES = Metric("warmstart_bundle_published_bytes", "Bytes of bundles that were published.", ("profile",))
-BUNDLES_REMOVED = Metric("warmstart_bundles_removed", "Bundles that maintenance removed.")
 BUNDLES_QUARANTINED = Metric("warmstart_bundles_quarantined", "Bundles that were damaged.")
-DEFERRED = Metric("warmstart_harvests_deferred", "Harvests that epilogs had no time for.")
 HARVESTS_DROPPED = Metric("warmstart_harvests_dropped", "Deferred harvests that were lost.")
-SPOOLED = Metric("warmstart_bundles_spooled", "Bundles that the store did not take at once.")
 BUNDLES_DROPPED = Metric("warmstart_bundles_dropped", "Spooled bundles that were lost.")
 
-CATALOGUE = (*(value for value in globals().values() if isinstance(value, Metric)), *told.metrics())
+CATALOGUE = tuple(value for value in globals().values() if isinstance(value, Metric))
 _BY_NAME = {metric.name: metric for metric in CATALOGUE}
 
 # Counters of events, one by one.
 _COUNTED: dict[str, Metric] = {
     events.NODE_DRAINED: NODE_DRAINS,
-    events.STATE_FULL: STATE_FULL,
-    events.POLICY_REJECTED: POLICY_ERRORS,
-    events.IMAGE_UNPACKED: UNPACKED,
-    events.IMAGE_EVICTED: IMAGES_EVICTED,
     events.IMAGE_QUARANTINED: IMAGES_QUARANTINED,
-    events.BUNDLE_REMOVED: BUNDLES_REMOVED,
     events.BUNDLE_QUARANTINED: BUNDLES_QUARANTINED,
-    events.HARVEST_DEFERRED: DEFERRED,
     events.HARVEST_DROPPED: HARVESTS_DROPPED,
-    events.BUNDLE_SPOOLED: SPOOLED,
     events.BUNDLE_DROPPED: BUNDLES_DROPPED,
 }
 
@@ -164,8 +148,6 @@ class Counters:
         """Add what a run of a hook did."""
         for event in run.counts.keys() & _COUNTED.keys():
             self.add(_COUNTED[event], value=run.counts[event])
-        for event in run.counts.keys() & OF_WINGS.keys():
-            self.add(REMARKS, event, value=run.counts[event])
         if run.counts[events.HOOK_FINISHED]:
             self.add(HOOK_RUNS, run.hook, run.ended)
             self.observe(HOOK_SECONDS, run.hook, seconds=run.seconds)
@@ -177,14 +159,11 @@ class Counters:
             elif failure.degree == FAILED:
                 self.add(STEP_FAILURES, failure.step, failure.code)
         self._add_images(run)
-        for (name, labels), value in run.counted.items():
-            self.add(_BY_NAME[name], *labels, value=value)
         self._add_starts(run)
         self._add_entries(run)
 
     def _add_images(self, run: Run) -> None:
         self.add(IMPORTS, "failed", value=run.counts[events.IMAGE_IMPORT_FAILED])
-        self.add(UNPACKED_BYTES, value=run.unpacked)
         for image in run.images:
             if run.hook == PROLOG:
                 self.add(IMAGE_USES, image.how)
@@ -193,7 +172,6 @@ class Counters:
             if image.how == IMPORTED:
                 self.add(IMPORTS, "ok")
                 self.observe(IMPORT_SECONDS, seconds=max(image.seconds - image.waited, 0.0))
-                self.add(IMPORTED_BYTES, value=image.size)
 
     def _add_starts(self, run: Run) -> None:
         began = [Start(profile, "") for profile in run.warm]
@@ -205,9 +183,6 @@ class Counters:
                 del self._running[job]
         if len(self._running) > MOST_RUNNING:
             self._count_starts(self._running.pop(next(iter(self._running))))
-        if run.head:  # a job counts once for each reason: on its first node
-            for reason in sorted({kind_of(cold.reason) for cold in run.agreed.values()}):
-                self.add(JOBS_MADE_COLD, reason)
 
     def _settled(self, starts: list[Start], run: Run) -> list[Start]:
         """Count the caches that a job used, as far as a run of its hooks tells; return those of which none does."""
@@ -228,9 +203,6 @@ class Counters:
                 self.add(CACHE_MISSES, why)
 
     def _add_entries(self, run: Run) -> None:
-        for seeding in run.seedings.values():
-            self.add(SEEDED, seeding.profile, value=seeding.entries)
-            self.add(FETCHED_BYTES, value=seeding.fetched)
         for harvest in run.harvests:
             self.add(HARVESTED, harvest.profile, value=harvest.entries)
             if harvest.use in contract.USES:
@@ -238,8 +210,6 @@ class Counters:
         for reasons in run.rejected.values():
             for reason, entries in reasons.items():
                 self.add(REJECTED, reason, value=entries)
-        for profile, size in run.published.items():
-            self.add(PUBLISHED_BYTES, profile, value=size)
 
     def samples(self, metric: Metric) -> list[Sample]:
         """Return a counter's values; one without labels has a value from the start."""

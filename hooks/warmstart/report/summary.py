@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -379,8 +379,8 @@ class _Adding:
         self._removed += run.counts[events.BUNDLE_REMOVED]
         self._evicted += run.counts[events.IMAGE_EVICTED]
         self._fetched += run.unpacked + sum(seeding.fetched for seeding in run.seedings.values())
-        for (name, labels), number in run.counted.items():
-            self._of_wings.add(_title(name, labels), int(number))
+        for name, number in run.counted.items():
+            self._of_wings.add(name, number)
 
     def _add_cold(self, run: Run) -> None:
         for profile, reason in run.cold.items():
@@ -609,11 +609,6 @@ def in_units(counted: Counted) -> str:
     """Return the number of something that a wing counts: bytes, or times."""
     is_size = counted.name.partition(":")[0].endswith("bytes")
     return format_size(counted.times) if is_size else f"{counted.times:,}"
-
-
-def _title(metric: str, labels: Sequence[str]) -> str:
-    name = metric.removeprefix("warmstart_").replace("_", " ")
-    return ": ".join(filter(None, (name, ", ".join(filter(None, labels)))))
 
 
 def _counts(tally: Tally[str]) -> tuple[Counted, ...]:

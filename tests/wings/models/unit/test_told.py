@@ -1,14 +1,11 @@
-"""What reports, metrics and `explain` say of models."""
+"""What reports and `explain` say of models."""
 
 from __future__ import annotations
 
 from warmstart.audit.line import Line
 from warmstart.audit.runs import Failure, Run, runs
-from warmstart.audit.told import Metric
-from warmstart.report.metrics import Counters
 from warmstart.report.story import History, Part, tell
 from warmstart.report.summary import Counted, summarize
-from warmstart.wings.models import told
 
 COPY: Line = {"event": "model.shown", "model": "/m", "way": "copy", "reason": ""}
 ITSELF: Line = {**COPY, "way": "itself", "reason": "first"}
@@ -24,21 +21,6 @@ def one(*lines: Line) -> Run:
     run = {"hook": "background", "run_id": "0a", "node": "n1", "job_id": 7, "ts": "2026-01-31T09:30:00.250Z"}
     (found,) = runs({**run, **line} for line in lines)
     return found
-
-
-def test_metrics_count_how_models_were_read_and_copied() -> None:
-    """Bytes are those that were read for copies."""
-    counters = Counters()
-    counters.add_run(one(COPY, ITSELF, COPIED, FAILED))
-
-    def values(metric: Metric) -> dict[tuple[str, ...], float]:
-        return {
-            tuple(one.labels): one.value for one in counters.save().samples if one.metric == metric.name and one.value
-        }
-
-    assert values(told.SHOWN) == {("copy", ""): 1, ("itself", "first"): 1}
-    assert values(told.COPIES) == {("ok",): 1, ("failed",): 1}
-    assert values(told.COPIED_BYTES) == {(): 4096}
 
 
 def test_a_report_has_what_is_counted() -> None:

@@ -1,10 +1,9 @@
-"""What reports, metrics and `explain` say of containers."""
+"""What reports and `explain` say of containers."""
 
 from __future__ import annotations
 
 from warmstart.audit.line import Line
 from warmstart.audit.runs import Run, runs
-from warmstart.report.metrics import Counters
 from warmstart.report.story import History, Part, tell
 from warmstart.report.summary import Counted, summarize
 from warmstart.wings.ready_roots import told
@@ -20,16 +19,6 @@ def one(*lines: Line) -> Run:
     run = {"hook": "epilog", "run_id": "0a", "node": "n1", "job_id": 7, "ts": "2026-01-31T09:30:00.250Z"}
     (found,) = runs({**run, **line} for line in lines)
     return found
-
-
-def test_metrics_count_containers_by_way() -> None:
-    """And images, by whether they were unpacked."""
-    counters = Counters()
-    counters.add_run(one(TREE, NONE, STARTED))
-    values = {(one.metric, *one.labels): one.value for one in counters.save().samples if one.value}
-    assert values[told.STARTED.name, "tree"] == 3
-    assert values[told.STARTED.name, "image"] == 1
-    assert values[told.SHOWN.name, "none", "not-unpacked"] == 1
 
 
 def test_a_report_has_them() -> None:
