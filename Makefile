@@ -34,7 +34,6 @@ setup-sweeps: setup
 
 screenshots: setup-sweeps ## docs/images, docs/reference/terminal.md: what people see
 	@set -e; $(foreach tool,$(wildcard tests/wings/*/screenshots.py),$(BIN)/python -m $(subst /,.,$(tool:.py=));)
-	@$(BIN)/python -m tools.diagrams
 	@$(BIN)/python -m tools.terminal
 
 demo: ## a real four-node cluster here, as root, the same jobs without warmstart and with it; KEEP=1 leaves it up

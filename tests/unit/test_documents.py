@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import diagrams, documents
+from tools import documents
 from tools.documents import ROOT
 
 LINK = re.compile(r"(?:\]\(|\bsrc(?:set)?=\")(?!https?:|mailto:)([^)#\s\"]*)(?:#([^)\s\"]*))?[)\"]")
@@ -122,14 +122,6 @@ def test_lines_of_prose_fit(path: Path) -> None:
     assert long == addresses
 
 
-def test_every_page_is_in_the_navigation_of_the_site() -> None:
-    """Decisions and wings are added when it is built (packaging/site/hooks.py)."""
-    listed = re.findall(r"^ +- (?:\w+: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
-    beside = {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
-    assert sorted(listed) == sorted({page for page in pages if not page.startswith(("adr/", "wings/"))} | beside)
-
-
 def test_every_decision_with_a_page_is_in_the_index_and_has_a_status() -> None:
     """Under its number and title; a status says since when. Numbers are in order, and each stands once."""
     folder = ROOT / "docs/adr"
@@ -144,11 +136,6 @@ def test_every_decision_with_a_page_is_in_the_index_and_has_a_status() -> None:
     assert re.findall(r"^\| \[.*", index, re.MULTILINE) == rows
     numbers = [int(number) for number in re.findall(r"^\| \[?(\d+)", index, re.MULTILINE)]
     assert numbers == sorted({*numbers})
-
-
-def test_every_diagram_is_drawn() -> None:
-    """`make screenshots` draws those that changed, and removes what no document has any more."""
-    assert diagrams.pictures() == diagrams.sources().keys()
 
 
 @pytest.mark.report
