@@ -477,9 +477,9 @@ PARSERS: dict[str, Parser] = {
     "slurm-plugin": Parser(_file(installed.built_for), (OSError,), ("doctor/installed.py:built_for",), (_SHARED,)),
     "spool": Parser(spool._decode, (ValueError,), ("harvest/spool.py:_decode",), (spool._encode(_SPOOLED),)),
     "squeue": Parser(
-        _text(lambda text: commands.parse_jobs(text, [7])),
+        _text(lambda text: commands.parse_job(text, 7)),
         (ValueError,),
-        ("slurm/commands.py:parse_jobs",),
+        ("slurm/commands.py:parse_job",),
         (b"7|RUNNING|normal|7|N/A|0|\n",),
     ),
     "squeue-outcome": Parser(

@@ -80,10 +80,9 @@ def run(
     cwd: str = "/",
     keep: Sequence[int] = (),
     watch: Callable[[], None] | None = None,
-    most: int = MOST_OUTPUT,
     stdin: int | None = None,
 ) -> CompletedProgram:
-    """Run a program to its end, as `identity` (default: our own). Each stream is cut after about `most` bytes.
+    """Run a program to its end, as `identity` (default: our own). Each stream is cut after about `MOST_OUTPUT` bytes.
 
     It reads the descriptor `stdin`, without one nothing. `watch` is called every second; an exception from it kills the
     program. If we are not root, a watched program gets a session of its own, whose process group is killed at the end,
@@ -118,7 +117,7 @@ def run(
             raise
         raise ProgramNotStarted(program=argv[0], problem=error.strerror) from error
     try:
-        stdout, stderr = _collect(process, deadline, watch, most)
+        stdout, stderr = _collect(process, deadline, watch)
         return CompletedProgram(process.wait(max(deadline.left(), 1.0)), stdout, stderr)
     except (TimeoutError, subprocess.TimeoutExpired) as error:
         raise ProgramTooSlow(program=argv[0]) from error
@@ -190,7 +189,7 @@ def run_alone(
 
 
 def _collect(
-    process: subprocess.Popen[bytes], deadline: Deadline, watch: Callable[[], None] | None, most: int
+    process: subprocess.Popen[bytes], deadline: Deadline, watch: Callable[[], None] | None
 ) -> tuple[bytes, bytes]:
     import selectors
 
@@ -210,6 +209,6 @@ def _collect(
                 chunk = os.read(key.fd, 65536)
                 if not chunk:
                     selector.unregister(key.fd)
-                elif len(collected[key.fd]) < most:
+                elif len(collected[key.fd]) < MOST_OUTPUT:
                     collected[key.fd] += chunk
     return bytes(collected[streams[0].fileno()]), bytes(collected[streams[1].fileno()])

@@ -25,9 +25,10 @@ from contextlib import suppress
 
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.process import MOST_OUTPUT, CompletedProgram, run
+from warmstart.host.process import CompletedProgram, run
 from warmstart.slurm.facts import SCRIPTS, Access, Configuration, JobFacts
 
+NAME = "squeue"  # of what answers queries, in the audit
 _DRAIN_S = 5.0
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
 _LONGEST_REASON = 200
@@ -44,32 +45,28 @@ _FIELDS = ("JobID", "State", "Reason", "exit_code", "EndTime")
 _ENDED = ("COMPLETING", "COMPLETED")
 
 
-def jobs(access: Access, job_ids: list[int], deadline: Deadline) -> list[JobFacts]:
-    """Return those of the jobs that slurmctld knows. `ValueError` if squeue fails."""
-    process = _squeue(access, job_ids, JOB_FIELDS, deadline)
+def job(access: Access, job_id: int, deadline: Deadline) -> JobFacts | None:
+    """Return a job; None if slurmctld does not know it any more. `ValueError` if squeue fails."""
+    process = _squeue(access, job_id, JOB_FIELDS, deadline)
     if process.status != 0:
         if _UNKNOWN_JOB in process.stderr + process.stdout:
-            return []
+            return None
         raise ValueError(f"squeue: {process.complaint()}")
-    return parse_jobs(process.stdout.decode("utf-8", "replace"), job_ids)
+    return parse_job(process.stdout.decode("utf-8", "replace"), job_id)
 
 
-def parse_jobs(text: str, job_ids: list[int]) -> list[JobFacts]:
-    """Return the jobs in squeue's output, which may have lines of other tasks of a job's array.
+def parse_job(text: str, job_id: int) -> JobFacts:
+    """Return the job in squeue's output, which may have lines of other tasks of its array.
 
-    `ValueError` if it has a job twice, or not one line of the jobs.
+    `ValueError` if it does not have exactly one line of the job.
     """
     rows = [line.removesuffix("|").split("|") for line in text.splitlines()]
-    facts = [_job(row) for row in rows if len(row) == len(JOB_FIELDS) and row[0].isdigit() and int(row[0]) in job_ids]
-    if len({job.job_id for job in facts}) != len(facts) or (len(job_ids) == 1 and not facts):
+    own = [row for row in rows if len(row) == len(JOB_FIELDS) and row[0] == str(job_id)]
+    if len(own) != 1:
         raise ValueError("squeue gives no clear answer")
-    return facts
-
-
-def _job(row: list[str]) -> JobFacts:
-    job_id, state, qos, array, task, eligible = row
+    _, state, qos, array, task, eligible = own[0]
     return JobFacts(
-        job_id=int(job_id),
+        job_id=job_id,
         state=state,
         qos=_set(qos),
         array=f"{array}_{task.partition('%')[0]}" if _set(task) else "",  # %: how many may run at a time
@@ -95,7 +92,7 @@ def configuration(access: Access, deadline: Deadline) -> Configuration:
 
 def knows_node(access: Access, node: str, deadline: Deadline) -> bool:
     """Return whether slurmctld has a node of this name. `ValueError` if scontrol does not say clearly."""
-    process = asked(access, [access.scontrol, "show", "node", node], deadline)
+    process = _asked(access, [access.scontrol, "show", "node", node], deadline)
     told = (process.stdout + process.stderr).decode("utf-8", "replace")
     if process.status == 0 and f"NodeName={node} " in told:
         return True
@@ -111,7 +108,7 @@ def slurm_conf(access: Access, deadline: Deadline) -> str:
 
 
 def _show_config(access: Access, deadline: Deadline) -> str:
-    process = asked(access, [access.scontrol, "show", "config"], deadline)
+    process = _asked(access, [access.scontrol, "show", "config"], deadline)
     if process.status != 0:
         raise ValueError(f"scontrol: {process.complaint()}")
     return process.stdout.decode("utf-8", "replace")
@@ -119,7 +116,7 @@ def _show_config(access: Access, deadline: Deadline) -> str:
 
 def release(access: Access, deadline: Deadline) -> str:
     """Return the release of Slurm's commands (`25.11.2`), "" if scontrol, which needs slurm.conf, tells none."""
-    process = asked(access, [access.scontrol, "-V"], deadline)
+    process = _asked(access, [access.scontrol, "-V"], deadline)
     match = _RELEASE.search(process.stdout.decode("ascii", "replace"))
     return match[0] if match else ""
 
@@ -156,7 +153,7 @@ def _is_step_daemon(process: str) -> bool:
 def failure(scontrol: str, job_id: int, slurm_conf: str, deadline: Deadline) -> str:
     """Return why a job does not count as successful, "" if it does. Without a clear answer it does not."""
     try:
-        process = _squeue(Access(scontrol, slurm_conf), [job_id], _FIELDS, deadline)
+        process = _squeue(Access(scontrol, slurm_conf), job_id, _FIELDS, deadline)
     except WarmstartError as error:
         return f"not known: {error}"
     if process.status != 0:
@@ -201,20 +198,20 @@ def drain_node(scontrol: str, node: str, reason: str, slurm_conf: str) -> bool:
 def change(access: Access, arguments: list[str], deadline: Deadline) -> str:
     """Have scontrol change something; return "", or what went wrong. Raises no `WarmstartError`."""
     try:
-        process = asked(access, [access.scontrol, *arguments], deadline)
+        process = _asked(access, [access.scontrol, *arguments], deadline)
     except (WarmstartError, OSError) as error:  # also a missing program: never this node's fault
         return str(error)
     return "" if process.status == 0 else f"scontrol: {process.complaint()}"
 
 
-def _squeue(access: Access, job_ids: list[int], fields: tuple[str, ...], deadline: Deadline) -> CompletedProgram:
-    """Query jobs in all states. Each line of the output has the fields, each followed by `|`; times are in seconds."""
-    argv = [squeue(access.scontrol), "--noheader", "--states=all", f"--jobs={','.join(map(str, job_ids))}"]
+def _squeue(access: Access, job_id: int, fields: tuple[str, ...], deadline: Deadline) -> CompletedProgram:
+    """Query a job in all states. Each line of the output has the fields, each followed by `|`; times are in seconds."""
+    argv = [squeue(access.scontrol), "--noheader", "--states=all", f"--jobs={job_id}"]
     argv.append("--Format=" + ",".join(f"{field}:|" for field in fields))
-    return asked(access, argv, deadline)
+    return _asked(access, argv, deadline)
 
 
-def asked(access: Access, argv: list[str], deadline: Deadline, most: int = MOST_OUTPUT) -> CompletedProgram:
-    """Run one of Slurm's programs to its end, with times in seconds; each stream is cut after about `most` bytes."""
+def _asked(access: Access, argv: list[str], deadline: Deadline) -> CompletedProgram:
+    """Run one of Slurm's programs to its end, with times in seconds."""
     env = {"SLURM_TIME_FORMAT": "%s", **({"SLURM_CONF": access.slurm_conf} if access.slurm_conf else {})}
-    return run(argv, deadline=deadline, identity=access.identity, env=env, most=most)
+    return run(argv, deadline=deadline, identity=access.identity, env=env)

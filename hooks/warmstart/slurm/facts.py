@@ -10,7 +10,6 @@ from warmstart.host.identity import Identity
 FINAL = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "PREEMPTED"}
 )
-PENDING = "PENDING"
 COMPLETING = "COMPLETING"
 
 
@@ -41,11 +40,6 @@ class JobFacts(NamedTuple):
     def has_left_its_nodes(self) -> bool:
         """Whether nothing of it starts any more on the nodes that it had: it has ended, or it will be requeued."""
         return self.is_over or self.state == COMPLETING
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether the job waits to be started."""
-        return self.state == PENDING
 
 
 class Configuration(NamedTuple):

@@ -5,7 +5,7 @@
 | a prolog that waits long for an image, on the job's first node | whether its job is over |
 | maintenance | whether a job without a step daemon is over, and whether there is a node of a name |
 | maintenance, a hook that compiles the policy, doctor | what slurmctld enforces, and which hooks it runs |
-| wings | what jobs are, and which ones are pending |
+| wings | what jobs are |
 
 A wing's `answers.py` is asked where it fits the running release of Slurm, and not repeated through a command if it
 fails. Elsewhere `squeue` and `scontrol` are run, with formats that no text of a user is in.
@@ -13,20 +13,17 @@ fails. Elsewhere `squeue` and `scontrol` are run, with formats that no text of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from warmstart import wing
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, Configuration, JobFacts
-from warmstart.slurm.pending import PendingJob
 
 QUERY_S = 10.0
-COMMANDS = "squeue"
-_Answer = TypeVar("_Answer")
 
 
 class LookUpFailed(ResourceError):
@@ -37,22 +34,23 @@ class LookUpFailed(ResourceError):
     hint = "is slurmctld slow or down? see whether squeue and scontrol answer here, as the same user"
 
 
-class AnswersPart(Protocol):
-    """`answers.py` of a wing. All but `fits` return None if it cannot answer here after all, and raise `OSError`."""
+class Answers(Protocol):
+    """What answers for slurmctld. Both queries raise `OSError` or `ValueError`."""
 
     NAME: str
 
-    def fits(self, access: Access, deadline: Deadline) -> bool:
-        """Return whether it may be asked about the Slurm that runs."""
+    def job(self, access: Access, job_id: int, deadline: Deadline) -> JobFacts | None:
+        """Return a job; None if slurmctld does not know it any more."""
 
-    def jobs(self, access: Access, job_ids: list[int], deadline: Deadline) -> list[JobFacts] | None:
-        """Return those of the jobs that slurmctld knows."""
-
-    def pending(self, access: Access, deadline: Deadline) -> list[PendingJob] | None:
-        """Return the jobs that wait and can start as they are, by priority."""
-
-    def configuration(self, access: Access, deadline: Deadline) -> Configuration | None:
+    def configuration(self, access: Access, deadline: Deadline) -> Configuration:
         """Return slurmctld's settings."""
+
+
+class AnswersPart(Answers, Protocol):
+    """`answers.py` of a wing."""
+
+    def fits(self, access: Access, deadline: Deadline) -> bool:
+        """Return whether it can be asked about the Slurm that runs."""
 
 
 class Slurmctld:
@@ -60,58 +58,33 @@ class Slurmctld:
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._parts: list[AnswersPart] | None = None  # those that fit; None until the first query
-        self._source = ""  # until the first query
+        self._found: Answers | None = None  # until the first query
 
     @property
     def source(self) -> str:
-        """What answered the last query: a part's name, or `squeue`; "" before the first."""
-        return self._source
+        """What answers queries: a part's name, or `squeue`; "" before the first."""
+        return self._found.NAME if self._found else ""
 
     def job(self, job_id: int, deadline: Deadline) -> JobFacts | None:
         """Return a job; None if slurmctld does not know it any more."""
         with _problems(f"job {job_id}"):
-            jobs = [job for job in self._jobs([job_id], deadline) if job.job_id == job_id]
-            return jobs[0] if jobs else None
+            return self._answers(deadline).job(self._access, job_id, deadline)
 
     def knows_node(self, node: str, deadline: Deadline) -> bool:
         """Return whether the cluster has a node of this name."""
         with _problems(f"node {node}"):
             return commands.knows_node(self._access, node, deadline)
 
-    def pending(
-        self, deadline: Deadline, by_commands: Callable[[Access, Deadline], list[PendingJob]]
-    ) -> list[PendingJob]:
-        """Return the jobs that wait and can start as they are, by priority, at most `slurm.pending.MOST`. One query.
-
-        `by_commands` asks Slurm's commands, where no wing answers; it raises `ValueError` without a clear answer.
-        """
-        with _problems("pending jobs"):
-            jobs = self._by_wings(deadline, lambda part: part.pending(self._access, deadline))
-            return by_commands(self._access, deadline) if jobs is None else jobs
-
     def configuration(self, deadline: Deadline) -> Configuration:
         """Return settings that are in force, whatever slurm.conf says by now."""
         with _problems("its configuration"):
-            answer = self._by_wings(deadline, lambda part: part.configuration(self._access, deadline))
-            return commands.configuration(self._access, deadline) if answer is None else answer
+            return self._answers(deadline).configuration(self._access, deadline)
 
-    def _jobs(self, job_ids: list[int], deadline: Deadline) -> list[JobFacts]:
-        jobs = self._by_wings(deadline, lambda part: part.jobs(self._access, job_ids, deadline))
-        return commands.jobs(self._access, job_ids, deadline) if jobs is None else jobs
-
-    def _by_wings(self, deadline: Deadline, query: Callable[[AnswersPart], _Answer | None]) -> _Answer | None:
-        """Return a wing's answer; None if commands are to be asked. A part that cannot answer is not asked again."""
-        if self._parts is None:
-            found: list[AnswersPart] = [wing.load(module) for module in wing.with_part("answers")]
-            self._parts = [part for part in found if part.fits(self._access, deadline)]
-        while self._parts:
-            self._source = self._parts[0].NAME
-            if (answer := query(self._parts[0])) is not None:
-                return answer
-            del self._parts[0]
-        self._source = COMMANDS
-        return None
+    def _answers(self, deadline: Deadline) -> Answers:
+        if self._found is None:
+            parts: Iterator[AnswersPart] = (wing.load(module) for module in wing.with_part("answers"))
+            self._found = next((part for part in parts if part.fits(self._access, deadline)), commands)
+        return self._found
 
 
 @contextmanager

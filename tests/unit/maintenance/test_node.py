@@ -40,18 +40,18 @@ class Node:
         self.site = site
         self.over: dict[int, bool | None] = {}
         self.asked: list[int] = []
-        monkeypatch.setattr(commands, "jobs", self._jobs)
+        monkeypatch.setattr(commands, "job", self._job)
         for path in (site.paths.state, site.paths.view):
             os.makedirs(path, mode=0o755)
         self.workspaces = site.root / "workspace" / NODE
         self.workspaces.mkdir(parents=True)
 
-    def _jobs(self, _access: Access, job_ids: list[int], _deadline: Deadline) -> list[JobFacts]:
-        self.asked += job_ids
-        over = self.over.get(job_ids[0], False)
+    def _job(self, _access: Access, job_id: int, _deadline: Deadline) -> JobFacts:
+        self.asked.append(job_id)
+        over = self.over.get(job_id, False)
         if over is None:
             raise ValueError("squeue: Unable to contact slurm controller")
-        return [JobFacts(job_ids[0], "COMPLETED" if over else "COMPLETING", "", "", 0)]
+        return JobFacts(job_id, "COMPLETED" if over else "COMPLETING", "", "", 0)
 
     def run(self, job_id: int = 7, **changes: object) -> Record:
         """Have a run of a job on the node, with a function that numba compiled."""

@@ -35,42 +35,39 @@ def squeue(tmp_path: Path, script: str) -> Access:
 
 def test_a_job_among_the_tasks_of_its_array() -> None:
     """For an array's own id squeue shows all tasks."""
-    assert commands.parse_jobs(TASKS, [2]) == [JobFacts(2, "RUNNING", "", "2_2", 1795333348)]
-    assert commands.parse_jobs(TASKS, [4]) == [JobFacts(4, "PENDING", "high", "2_1", 1795333348)]
-    assert [job.job_id for job in commands.parse_jobs(TASKS, [2, 4, 9])] == [2, 4]
+    assert commands.parse_job(TASKS, 2) == JobFacts(2, "RUNNING", "", "2_2", 1795333348)
+    assert commands.parse_job(TASKS, 4) == JobFacts(4, "PENDING", "high", "2_1", 1795333348)
 
 
 def test_a_job_outside_of_arrays() -> None:
     """Squeue has no task for it, and no time for a job that never ran."""
-    (array,) = commands.parse_jobs("7|PENDING|N/A|7|3-9%2|N/A|\n", [7])
-    assert array.array == "7_3-9"
-    (job,) = commands.parse_jobs("7|PENDING|N/A|7|N/A|N/A|\n", [7])
-    assert job == JobFacts(7, "PENDING", "", "", 0)
+    assert commands.parse_job("7|PENDING|N/A|7|3-9%2|N/A|\n", 7).array == "7_3-9"
+    assert commands.parse_job("7|PENDING|N/A|7|N/A|N/A|\n", 7) == JobFacts(7, "PENDING", "", "", 0)
 
 
 @pytest.mark.parametrize("text", ["", TASKS, "7|PENDING\n", "7|RUNNING|a|7|N/A|1|\n" * 2])
 def test_an_unclear_answer_is_none(text: str) -> None:
     """No line about the job, half a line, or two."""
     with pytest.raises(ValueError, match="no clear answer"):
-        commands.parse_jobs(text, [7])
+        commands.parse_job(text, 7)
 
 
-def test_squeue_is_called_once_for_all(tmp_path: Path) -> None:
-    """In every state, with the site's slurm.conf, times in seconds."""
+def test_squeue_is_called_once(tmp_path: Path) -> None:
+    """For a job in any state, with the site's slurm.conf, times in seconds."""
     access = squeue(tmp_path, f"cat <<'E'\n{TASKS}E")
-    assert len(commands.jobs(access, [2, 4], after(60))) == 2
+    assert commands.job(access, 4, after(60)) == commands.parse_job(TASKS, 4)
     (call,) = (tmp_path / "asked").read_text().splitlines()
-    assert call.startswith("--noheader --states=all --jobs=2,4 --Format=JobID:|,State:|,")
+    assert call.startswith("--noheader --states=all --jobs=4 --Format=JobID:|,State:|,")
     assert call.endswith(" /etc/s.conf %s")
 
 
 def test_a_job_that_slurm_has_forgotten(tmp_path: Path) -> None:
     """Squeue says so in so many words; any other failure is no answer."""
     gone = squeue(tmp_path, "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    assert commands.jobs(gone, [7], after(60)) == []
+    assert commands.job(gone, 7, after(60)) is None
     silent = squeue(tmp_path, "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(ValueError, match="Unable to contact"):
-        commands.jobs(silent, [7], after(60))
+        commands.job(silent, 7, after(60))
 
 
 def scontrol(tmp_path: Path, text: str, status: int = 0) -> Access:

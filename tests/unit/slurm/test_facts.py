@@ -8,19 +8,19 @@ from warmstart.slurm.facts import JobFacts
 
 
 @pytest.mark.parametrize(
-    ("state", "over", "left", "pending"),
+    ("state", "over", "left"),
     [
-        ("PENDING", False, False, True),
-        ("RUNNING", False, False, False),
-        ("COMPLETING", False, True, False),
-        ("REQUEUED", False, False, False),
-        ("COMPLETED", True, True, False),
-        ("CANCELLED", True, True, False),
-        ("TIMEOUT", True, True, False),
-        ("SOMETHING_NEW", False, False, False),
+        ("PENDING", False, False),
+        ("RUNNING", False, False),
+        ("COMPLETING", False, True),
+        ("REQUEUED", False, False),
+        ("COMPLETED", True, True),
+        ("CANCELLED", True, True),
+        ("TIMEOUT", True, True),
+        ("SOMETHING_NEW", False, False),
     ],
 )
-def test_a_state_that_is_not_known_to_be_final_is_not(state: str, over: bool, left: bool, pending: bool) -> None:
+def test_a_state_that_is_not_known_to_be_final_is_not(state: str, over: bool, left: bool) -> None:
     """What maintenance takes away is gone for good."""
     job = JobFacts(7, state, "", "", 0)
-    assert (job.is_over, job.has_left_its_nodes, job.is_pending) == (over, left, pending)
+    assert (job.is_over, job.has_left_its_nodes) == (over, left)

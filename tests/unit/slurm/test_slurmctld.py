@@ -17,29 +17,28 @@ from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
 @pytest.mark.parametrize(
     ("fits", "answer", "found", "source", "queries"),
     [
-        (True, [JobFacts(7, "PENDING", "", "", 0)], "PENDING", "other", 2),
-        (True, [], None, "other", 2),
-        (True, None, "RUNNING", "squeue", 1),
-        (False, [], "RUNNING", "squeue", 0),
+        (True, JobFacts(7, "PENDING", "", "", 0), "PENDING", "other", 2),
+        (True, None, None, "other", 2),
+        (False, None, "RUNNING", "squeue", 0),
     ],
 )
 def test_a_wing_is_asked_in_place_of_commands(  # noqa: PLR0917 - a case, and two fixtures
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     fits: bool,
-    answer: list[JobFacts] | None,
+    answer: JobFacts | None,
     found: str | None,
     source: str,
     queries: int,
 ) -> None:
-    """Where it fits what runs, as long as it can answer."""
-    asked: list[list[int]] = []
+    """Where it fits what runs."""
+    asked: list[int] = []
 
-    def jobs(_access: Access, job_ids: list[int], _deadline: object) -> list[JobFacts] | None:
-        asked.append(job_ids)
+    def job_of(_access: Access, job_id: int, _deadline: object) -> JobFacts | None:
+        asked.append(job_id)
         return answer
 
-    part = SimpleNamespace(NAME="other", fits=lambda *_: fits, jobs=jobs)
+    part = SimpleNamespace(NAME="other", fits=lambda *_: fits, job=job_of)
     monkeypatch.setattr(wing, "with_part", lambda name: [f"w.{name}"])
     monkeypatch.setattr(wing, "load", {"w.answers": part}.__getitem__)
     slurmctld = controller(tmp_path)

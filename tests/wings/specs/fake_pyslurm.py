@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from warmstart.slurm.facts import JobFacts
-from warmstart.slurm.pending import PendingJob
 
 VERSION = "25.11.2"
 # Names that must be there: in which file of the source, and the line that says so (a regular expression).
@@ -26,22 +25,11 @@ API = {
         r"wrap = Job\.from_ptr\(&info\.job_array\[0\]\)",
         r"    @property\n    def id\(self\):\n        return self\.ptr\.job_id\n",
         r"    @property\n    def qos\(self\):\n        return cstr\.to_unicode\(self\.ptr\.qos\)\n",
-        r"    def state_reason\(self\):\n        if self\.ptr\.state_desc:",
         r"    def state\(self\):\n        return cstr\.to_unicode\(slurm_job_state_string\(self\.ptr\.job_state\)\)\n",
         r"    def array_id\(self\):\n        return u32_parse\(self\.ptr\.array_job_id\)\n",
         r"    def array_task_id\(self\):\n        return u32_parse\(self\.ptr\.array_task_id\)\n",
         r"    def array_tasks_waiting\(self\):",
         r"    def eligible_time\(self\):\n        return _raw_time\(self\.ptr\.eligible_time\)\n",
-        r"    def user_id\(self\):\n        return u32_parse\(self\.ptr\.user_id, zero_is_noval=False\)\n",
-        r"    def group_id\(self\):\n        return u32_parse\(self\.ptr\.group_id, zero_is_noval=False\)\n",
-        r"    def priority\(self\):\n        return u32_parse\(self\.ptr\.priority, zero_is_noval=False\)\n",
-        r"    def constraints\(self\):\n        return cstr\.to_list\(self\.ptr\.features\)\n",
-        *(
-            rf"    def {name}\(self\):\n        return cstr\.to_unicode\(self\.ptr\.{name}\)\n"
-            for name in ("account", "cluster", "comment", "name", "partition", "submit_line")
-        ),
-        r"cdef class Jobs\(MultiClusterMap\):",
-        r"    def load\(preload_passwd_info=False, frozen=False\):",
     ],
     "pyslurm/core/slurmctld/config.pyx": [
         r"    def accounting_storage_enforce\(self\):",
@@ -59,10 +47,6 @@ API = {
     "pyslurm/utils/cstr.pyx": [r"^cdef to_unicode\(char \*_str, default=None\):$"],
 }
 
-# Of a job that is pending, once `Job.state` says so.
-PENDING = PendingJob(
-    7, 2001, 2001, "c1", "main", "team", "high", "a100&nvme,ib", "train", 5, "warmstart: image=a:1", "b:1"
-)
 JOB = JobFacts(7, "RUNNING", "high", "5_2", 1795333348)  # that it tells of; 8 is another one
 
 _SOURCE = """\
@@ -73,11 +57,7 @@ class RPCError(Exception):
 
 class Job:
     state, qos, array_id, array_task_id, array_tasks_waiting = "RUNNING", "high", 5, 2, None
-    state_reason = "Resources"
     eligible_time = 1795333348
-    user_id, group_id, cluster, partition, account, priority = 2001, 2001, "c1", "main", "team", 5
-    constraints, name, comment = ["a100&nvme", "ib"], "train", "warmstart: image=a:1"
-    submit_line = "sbatch --container-image=b:1 job.sh"
 
     def __init__(self, job_id):
         if not hasattr(Job, "id"):
@@ -88,11 +68,6 @@ class Job:
         if job_id == 99:
             raise RPCError(2017, "Invalid job id specified")
         return Job(job_id)
-
-class Jobs(dict):
-    @staticmethod
-    def load():
-        return Jobs({{number: Job(number) for number in (6, 7, 8)}})
 
 class slurmctld:
     class Config:

@@ -18,39 +18,28 @@ from warmstart.wings.prefetch import events, work
 
 
 @click.command()
-@click.option("--policy", "of_policy", is_flag=True, help="Only the images of prefetch.images.")
-@click.option("--pending", "of_jobs", is_flag=True, help="Only those that pending jobs will need.")
 @json_option
 @click.pass_obj
-def prefetch(installation: Installation, of_policy: bool, of_jobs: bool, as_json: bool) -> None:
-    """Start background imports of the images of prefetch.images, and of those that pending jobs will need. For root.
+def prefetch(installation: Installation, as_json: bool) -> None:
+    """Start background imports of the images of prefetch.images. For root.
 
     Does not wait for them. warmstart-prefetch.timer runs it on a host with the nodes' CPU and importer.
 
-    Exit status: 0 done; 1 slurmctld could not be asked, or the policy's files are rejected; 2 wrong usage, or the
-    store cannot be read.
+    Exit status: 0 done; 1 the policy's files are rejected; 2 wrong usage, or the store cannot be read.
     """
     if installation.is_off:
         warn(f"switched off by {installation.off_switch}")
         return
     with changed(installation) as store:
-        chosen, refused, problem = work.wanted(
-            store.policy, installation, of_policy=of_policy or not of_jobs, of_jobs=of_jobs or not of_policy
-        )
-        done = work.run(store.site(), installation, chosen)
-        asked = [row.reference for row in done if row.result == work.REQUESTED]
-        if asked or refused:
-            store.emit(events.IMAGE_PREFETCHED, images=asked, refused=refused)
+        done = work.run(store.policy, store.site(), installation)
+        if asked := [row.reference for row in done if row.result == work.REQUESTED]:
+            store.emit(events.IMAGE_PREFETCHED, images=asked)
     if as_json:
-        show_json({"images": [row._asdict() for row in done], "refused": refused})
+        show_json({"images": [row._asdict() for row in done]})
     else:
-        show_table(("result", "job", "image"), [(row.result, row.job_id or "-", row.reference) for row in done])
-        if refused:
-            warn(f"{refused} pending jobs are malformed, or ask for what the policy forbids")
-    rejected = current_policy(installation).problem  # what was done is by the last good policy
-    for error in filter(None, (problem, rejected)):
-        warn(f"{error} ({error.hint})")
-    if problem or rejected:
+        show_table(("result", "image"), [(row.result, row.reference) for row in done])
+    if rejected := current_policy(installation).problem:  # what was done is by the last good policy
+        warn(f"{rejected} ({rejected.hint})")
         raise click.exceptions.Exit(NOT_DONE)
 
 

@@ -12,7 +12,6 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, Configuration, JobFacts
-from warmstart.slurm.pending import PendingJob
 from warmstart.wings.specs import pyslurm_lookup
 from warmstart.wings.specs.client import ask_pyslurm
 
@@ -20,23 +19,22 @@ NAME = "pyslurm"
 
 
 def fits(access: Access, deadline: Deadline) -> bool:
-    """Return whether it is installed for the release of Slurm that runs."""
+    """Return whether it is installed for the release of Slurm that runs, and can be loaded."""
     installed = pyslurm_lookup.release(access.libraries) if os.path.isdir(access.libraries) else ""
-    return bool(installed) and commands.release(access, deadline).startswith(f"{installed}.")
+    return (
+        bool(installed)
+        and commands.release(access, deadline).startswith(f"{installed}.")
+        and ask_pyslurm(_identity(access), access, deadline, pyslurm_lookup.loads)
+    )
 
 
-def jobs(access: Access, job_ids: list[int], deadline: Deadline) -> list[JobFacts] | None:
-    """Return those of the jobs that slurmctld knows; None if pyslurm cannot be loaded."""
-    return ask_pyslurm(_identity(access), access, deadline, pyslurm_lookup.jobs, job_ids)
+def job(access: Access, job_id: int, deadline: Deadline) -> JobFacts | None:
+    """Return a job; None if slurmctld does not know it any more."""
+    return ask_pyslurm(_identity(access), access, deadline, pyslurm_lookup.job, job_id)
 
 
-def pending(access: Access, deadline: Deadline) -> list[PendingJob] | None:
-    """Return the pending jobs, by priority; None if pyslurm cannot be loaded."""
-    return ask_pyslurm(_identity(access), access, deadline, pyslurm_lookup.pending)
-
-
-def configuration(access: Access, deadline: Deadline) -> Configuration | None:
-    """Return slurmctld's settings; None if pyslurm cannot be loaded."""
+def configuration(access: Access, deadline: Deadline) -> Configuration:
+    """Return slurmctld's settings."""
     return ask_pyslurm(_identity(access), access, deadline, pyslurm_lookup.configuration)
 
 

@@ -1,8 +1,8 @@
 """Query slurmctld through pyslurm. The only module that imports it. Runs in a child of its own.
 
-Names and types as in pyslurm 25.11.2: `Job.load(int) -> Job` and `Jobs.load() -> Jobs`, a mapping by id
-(pyslurm/core/job/job.pyx), `slurmctld.Config.load() -> Config` (pyslurm/core/slurmctld/config.pyx), and
-`RPCError.errno` (pyslurm/core/error.pyx). Importing the package calls slurm_init(), which reads SLURM_CONF.
+Names and types as in pyslurm 25.11.2: `Job.load(int) -> Job` (pyslurm/core/job/job.pyx), `slurmctld.Config.load() ->
+Config` (pyslurm/core/slurmctld/config.pyx), and `RPCError.errno` (pyslurm/core/error.pyx). Importing the package calls
+slurm_init(), which reads SLURM_CONF.
 `tests/wings/specs/integration/test_pyslurm_contract.py` checks them against the released source, and against a running
 controller where there is one of that release.
 """
@@ -12,13 +12,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from contextlib import suppress
 from importlib import metadata
 from types import ModuleType
 from typing import Protocol
 
-from warmstart.slurm.facts import PENDING, SCRIPTS, Configuration, JobFacts
-from warmstart.slurm.pending import PendingJob, SubmitLine, by_priority, is_bounded, is_stuck
+from warmstart.slurm.facts import SCRIPTS, Configuration, JobFacts
 
 INVALID_JOB_ID = 2017  # ESLURM_INVALID_JOB_ID (slurm/slurm_errno.h)
 _ATTRIBUTES = ("prolog", "epilog", "prolog_slurmctld", "epilog_slurmctld")
@@ -29,22 +27,11 @@ class _Job(Protocol):
 
     id: int
     state: str
-    state_reason: str | None
     qos: str | None
     array_id: int | None
     array_task_id: int | None
     array_tasks_waiting: str | None
     eligible_time: int | None
-    priority: int | None
-    user_id: int | None
-    group_id: int | None
-    cluster: str | None
-    partition: str | None
-    account: str | None
-    constraints: list[str] | None
-    name: str | None
-    comment: str | None
-    submit_line: str | None
 
 
 def release(libraries: str) -> str:
@@ -54,53 +41,33 @@ def release(libraries: str) -> str:
     return ""
 
 
-def jobs(libraries: str, slurm_conf: str, job_ids: list[int]) -> list[JobFacts] | None:
-    """Return the jobs that slurmctld knows; None if pyslurm cannot be loaded. Raises `OSError` with Slurm's message."""
-    pyslurm = _load(libraries, slurm_conf)
-    if pyslurm is None:
-        return None
+def loads(libraries: str, slurm_conf: str) -> bool:
+    """Return whether pyslurm can be loaded: libslurm is there, and of its release."""
     try:
-        if len(job_ids) > 1:
-            known = pyslurm.Jobs.load()
-            return [_facts(job) for job in known.values() if job.id in job_ids]
+        _load(libraries, slurm_conf)
+    except ImportError:
+        return False
+    return True
+
+
+def job(libraries: str, slurm_conf: str, job_id: int) -> JobFacts | None:
+    """Return a job; None if slurmctld does not know it any more. Raises `OSError` with Slurm's message."""
+    pyslurm = _load(libraries, slurm_conf)
+    try:
         # For an array's own id slurmctld describes all tasks, and pyslurm returns the first of them.
-        job = pyslurm.Job.load(job_ids[0])
+        known = pyslurm.Job.load(job_id)
     except pyslurm.RPCError as error:
         if error.errno == INVALID_JOB_ID:
-            return []
+            return None
         raise OSError(errno.EIO, str(error)) from error
-    if job.id != job_ids[0]:
-        raise OSError(errno.ESRCH, f"slurmctld answered about job {job.id}")
-    return [_facts(job)]
+    if known.id != job_id:
+        raise OSError(errno.ESRCH, f"slurmctld answered about job {known.id}")
+    return _facts(known)
 
 
-def pending(libraries: str, slurm_conf: str) -> list[PendingJob] | None:
-    """Return the pending jobs that are not stuck, by priority; None if pyslurm cannot be loaded.
-
-    Raises `OSError` with Slurm's message.
-    """
+def configuration(libraries: str, slurm_conf: str) -> Configuration:
+    """Return slurmctld's settings. Raises `OSError` with Slurm's message."""
     pyslurm = _load(libraries, slurm_conf)
-    if pyslurm is None:
-        return None
-    try:
-        known = pyslurm.Jobs.load()
-    except pyslurm.RPCError as error:
-        raise OSError(errno.EIO, str(error)) from error
-    prioritized = []
-    for job in known.values():
-        with suppress(UnicodeDecodeError):  # its owner wrote something else than UTF-8, which pyslurm expects
-            if job.state != PENDING or is_stuck(job.priority, job.state_reason or ""):
-                continue
-            if is_bounded(pending_job := _pending(job)):
-                prioritized.append((job.priority or 1, pending_job))
-    return by_priority(prioritized)
-
-
-def configuration(libraries: str, slurm_conf: str) -> Configuration | None:
-    """Return slurmctld's settings; None if pyslurm cannot be loaded. Raises `OSError` with Slurm's message."""
-    pyslurm = _load(libraries, slurm_conf)
-    if pyslurm is None:
-        return None
     try:
         config = pyslurm.slurmctld.Config.load()
     except pyslurm.RPCError as error:
@@ -109,15 +76,13 @@ def configuration(libraries: str, slurm_conf: str) -> Configuration | None:
     return Configuration([word.lower() for word in config.accounting_storage_enforce], scripts)
 
 
-def _load(libraries: str, slurm_conf: str) -> ModuleType | None:
+def _load(libraries: str, slurm_conf: str) -> ModuleType:
     if libraries not in sys.path:
         sys.path.append(libraries)
     if slurm_conf:
         os.environ["SLURM_CONF"] = slurm_conf
-    try:
-        import pyslurm  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError:  # libslurm is missing, or of another release
-        return None
+    import pyslurm  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
     module: ModuleType = pyslurm
     return module
 
@@ -132,20 +97,3 @@ def _facts(job: _Job) -> JobFacts:
         array=f"{job.array_id}_{task}" if job.array_id else "",
         eligible=job.eligible_time or 0,
     )
-
-
-def _pending(job: _Job) -> PendingJob:
-    pending_job = PendingJob(
-        job_id=job.id,
-        uid=job.user_id or 0,
-        gid=job.group_id or 0,
-        cluster=job.cluster or "",
-        partition=job.partition or "",
-        account=job.account or "",
-        qos=job.qos or "",
-        constraints=",".join(job.constraints or ()),
-        name=job.name or "",
-        array=job.array_id or 0,
-        comment=job.comment or "",
-    )
-    return pending_job._replace(**SubmitLine.of(job.submit_line or "")._asdict())

@@ -10,12 +10,12 @@ from warmstart.policy import source
 
 def test_a_prefetch_tells_that_the_policy_was_rejected(entry_site: EntrySite) -> None:
     """It works by the last good one, which may not name the images that the edit adds."""
-    done = entry_site.command("prefetch", "--policy")
+    done = entry_site.command("prefetch")
     assert (done.exit_code, done.stderr) == (0, "")
     file = Path(entry_site.installation.policy)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("")
     entry_site.write(entry_site.policy._replace(signature=source.signature(str(file))))
     file.write_text("registeries: []\n")
-    refused = entry_site.command("prefetch", "--policy")
+    refused = entry_site.command("prefetch")
     assert (refused.exit_code, "registeries: unknown key" in refused.stderr) == (1, True)

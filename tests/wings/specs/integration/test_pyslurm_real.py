@@ -65,7 +65,7 @@ def test_both_say_the_same(site: Site, pyslurm: str) -> None:
         assert ordered(by_pyslurm, several) == ordered(by_commands, several)
         pending = by_pyslurm.job(held, after(30))
         assert pending is not None
-        assert (pending.is_pending, pending.array.partition("_")[0]) == (True, str(held))
+        assert (pending.state, pending.array.partition("_")[0]) == ("PENDING", str(held))
         assert by_pyslurm.job(99_999, after(30)) is None
         assert by_pyslurm.configuration(after(30)) == by_commands.configuration(after(30))
         assert by_pyslurm.configuration(after(30)).scripts["Prolog"] == [f"{cluster.prefix}/libexec/warmstart/prolog"]

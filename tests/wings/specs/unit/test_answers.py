@@ -7,16 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.slurmctld import BY_COMMANDS, controller
-from tests.wings.specs.fake_pyslurm import JOB, PENDING, install
-from warmstart.host.deadline import Deadline, after
-from warmstart.slurm.facts import Access
-from warmstart.slurm.pending import PendingJob
+from tests.wings.specs.fake_pyslurm import JOB, install
+from warmstart.host.deadline import after
 from warmstart.slurm.slurmctld import LookUpFailed
-
-
-def not_asked(_access: Access, _deadline: Deadline) -> list[PendingJob]:
-    """Fail where Slurm's commands are asked."""
-    pytest.fail("squeue is asked")
 
 
 def test_pyslurm_of_the_running_release_is_asked_instead(tmp_path: Path) -> None:
@@ -35,25 +28,6 @@ def test_pyslurm_tells_of_the_configuration(tmp_path: Path) -> None:
     assert slurmctld.job(8, after(60)) == JOB._replace(job_id=8)
     found = slurmctld.configuration(after(60))
     assert (found.enforced, found.scripts["Prolog"], found.scripts["Epilog"]) == (["limits"], ["/site/prolog"], [])
-
-
-def test_pyslurm_tells_of_pending_jobs(tmp_path: Path) -> None:
-    """Whatever one user wrote, the jobs of others count: pyslurm takes all texts for UTF-8."""
-    broken = (
-        "Job.state = 'PENDING'\n"
-        "Job.comment = property(lambda job: b'\\xff'.decode() if job.id == 8 else 'warmstart: image=a:1')"
-    )
-    install(tmp_path / "libraries", broken=broken)
-    found = controller(tmp_path, "25.11.1").pending(after(60), not_asked)
-    assert found == [PENDING._replace(job_id=6), PENDING]
-    assert not (tmp_path / "asked").exists()
-
-
-@pytest.mark.parametrize("change", ["Job.priority = 0", "Job.state_reason = 'JobHeldAdmin'"])
-def test_pyslurm_leaves_out_jobs_that_cannot_start(tmp_path: Path, change: str) -> None:
-    """As with squeue."""
-    install(tmp_path / "libraries", broken=f"Job.state = 'PENDING'\n{change}")
-    assert controller(tmp_path, "25.11.1").pending(after(60), not_asked) == []
 
 
 @pytest.mark.parametrize(
