@@ -52,7 +52,7 @@ from warmstart.policy.load import parsed
 from warmstart.profiles import facts, helion
 from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
-from warmstart.profiles.formats import compressed, elf, literal, ninja, pickle_framing, plain
+from warmstart.profiles.formats import compressed, elf, ninja, pickle_framing, plain
 from warmstart.seed import together
 from warmstart.slurm import commands, nodes
 from warmstart.store import blocklist, board, bundles, index, parts
@@ -402,11 +402,6 @@ PARSERS: dict[str, Parser] = {
         layers.samples(),
         layers.images(),
     ),
-    "literal": _format(
-        literal.read_dict,
-        b"{'a': (1, [None, -2]), 'b': {'c': True}}",
-        covers=("profiles/formats/literal.py:read_dict",),
-    ),
     "manifest": Parser(partial(manifests.decode, BUNDLE), _REFUSED, ("store/manifest.py:decode",), (_manifest(),)),
     "metrics": Parser(
         in_directory(metrics._read, "metrics.json"),
@@ -493,11 +488,6 @@ PARSERS: dict[str, Parser] = {
         (),
         ("images/store/layout.py:parse_pointer",),
         (_json({"digest": f"sha256:{SHA256}", "resolved": 1.5}),),
-    ),
-    "torch-artifact": _format(
-        plain.check_artifact,
-        cache_files.torch_artifact(b"CacheCompiledArtifact", b"key", b"a2V5", b"x" * 99),
-        covers=("profiles/formats/plain.py:check_artifact",),
     ),
     "triton": _profile("triton", _TRITON),
     "worker-answer": Parser(

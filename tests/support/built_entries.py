@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 
-from tests.support.cache_files import cubin, relocatable, shared, torch_artifact
+from tests.support.cache_files import cubin, relocatable, shared
 
 SHARED = shared()
 NINJA_LOG = b"# ninja log v5\n0\t36721\t1795207062665183497\tmain.o\te8c90a8ab269e656\n"
@@ -33,15 +32,6 @@ GEMM = {f"{KERNEL}/kernel.cu": b"// hash\n#include <x>\n", f"{KERNEL}/kernel.cub
 TILE = f"0.1.15/linux-x86_64/kernels/{'a' * 64}"
 SOURCES = {"device_kernel.cu": b"__global__ void f() {}\n", "kernel_lib.so": SHARED, "params.json": b'{"x": [1]}'}
 RANK = "torch_compile_cache/0123456789/rank_0_0"
-PART = f"{RANK}/backbone"
-ARTIFACT = "artifact_compile_range_1_8192_subgraph_0"
-VLLM_SAVED = torch_artifact(b"CacheCompiledArtifact", b"torch key", b"a2V5", pickle.dumps([1]))
-VLLM_INDEX = f"{{((1, 8192), 0, 'inductor_standalone'):\n  ('{ARTIFACT}', '/old/{PART}/{ARTIFACT}')}}\n".encode()
-VLLM = {
-    f"{PART}/vllm_compile_cache.py": VLLM_INDEX,
-    f"{PART}/computation_graph.py": b"class GraphModule: pass\n",
-    f"{PART}/{ARTIFACT}": VLLM_SAVED,
-}
 
 
 def operation(files: dict[str, bytes]) -> dict[str, bytes]:

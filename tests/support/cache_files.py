@@ -8,7 +8,6 @@ import pickle
 import struct
 import sysconfig
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -93,12 +92,6 @@ def of_tool(tool: str) -> dict[str, bytes]:
 def cubin(release: str = "3.9") -> bytes:
     """Return a real cubin: of ptxas 12.4 (ABI 7) for 3.1 to 3.4, of a newer one (ABI 8) for 3.9."""
     return next(content for name, content in triton_kernel(release).items() if name.endswith(".cubin"))
-
-
-def torch_artifact(*fields: bytes) -> bytes:
-    """Return what torch's `BytesWriter` makes of these fields."""
-    payload = b"".join(len(field).to_bytes(8, "big") + field for field in fields)
-    return zlib.crc32(payload).to_bytes(4, "big") + payload
 
 
 # What JAX compresses, as libzstd does it with 494 bytes: one compressed block with sequences, no checksum.

@@ -31,7 +31,6 @@ REASONS = {
     "elf-malformed": "not a 64-bit little-endian ELF file of the expected type",
     "text-malformed": "empty, or not UTF-8 text",
     "json-malformed": "not a JSON value of the expected form",
-    "literal-malformed": "not a Python literal of the expected form",
     "field-malformed": "a field that the tool relies on is missing or malformed",
     "hash-differs": "not what the recorded hash or checksum says",
     "compressed-malformed": "compressed data that is damaged, cut or followed by other bytes",

@@ -83,6 +83,6 @@ PROFILE = Profile(
     entry_of=_NESTED.entry_of,  # a module's directory, an object's path, or another tool's entry
     validate=validate,
     in_step=True,
-    refers_to=("sglang", "triton"),  # as vllm: Inductor's cache is in it
+    refers_to=("sglang", "triton"),  # Inductor's cache is in it
     experimental=True,
 )

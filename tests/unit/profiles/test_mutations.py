@@ -13,21 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.built_entries import (
-    ARTIFACT,
     BUILT,
     GEMM,
     KERNEL,
     OPS,
-    PART,
     SGLANG,
     SGLANG_LEAF,
     SOURCES,
     TILE,
-    VLLM,
     operation,
     tile,
 )
-from tests.support.cache_files import torch_artifact
 from tests.support.mutations import MUTATIONS
 from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
@@ -35,7 +31,6 @@ from warmstart.profiles.judge import judge
 NOISE = random.Random(7).randbytes(20_000)
 LOG = f"{OPS}/cached_ops/x/.ninja_log"
 DEPS = f"{OPS}/cached_ops/x/.ninja_deps"
-ARTIFACTS = {**VLLM, f"{PART}/{ARTIFACT}": torch_artifact(b"CacheCompiledArtifact", b"key", b"a2V5", NOISE)}
 RTX = {"runtime_cache.bin": NOISE}
 DRIVER = {"index": NOISE[:5000], "a/f/0123456789abcdef": NOISE}
 
@@ -44,8 +39,6 @@ ROWS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
     "DeepGEMM cubin": ("deepgemm", GEMM, f"{KERNEL}/kernel.cubin", "29/29 20/20 20/20 3/40"),
     "TileLang kernel source": ("tilelang", tile(SOURCES), f"{TILE}/device_kernel.cu", "29/29 20/20 20/20 40/40"),
     "TileLang manifest": ("tilelang", tile(SOURCES), f"{TILE}/manifest.json", "29/29 20/20 20/20 40/40"),
-    "vLLM artifact": ("vllm", ARTIFACTS, f"{PART}/{ARTIFACT}", "29/29 20/20 20/20 40/40"),
-    "vLLM index": ("vllm", ARTIFACTS, f"{PART}/vllm_compile_cache.py", "28/29 20/20 20/20 18/40"),
     "SGLang dependencies": ("sglang", SGLANG, f"{SGLANG_LEAF}/sgl_deps.json", "29/29 20/20 20/20 40/40"),
     "ninja's log": ("flashinfer", operation(BUILT), LOG, "29/29 20/20 20/20 26/40"),
     "ninja's dependencies": ("flashinfer", operation(BUILT), DEPS, "28/29 12/15 20/20 20/40"),

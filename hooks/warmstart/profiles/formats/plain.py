@@ -1,11 +1,7 @@
-"""Check source text, small JSON, torch's byte records, and bytes of unknown format.
+"""Check source text, small JSON, and bytes of unknown format.
 
 For unpublished formats the checks find only what a crash typically leaves: an empty file, one of zeroes, one that ends
 in a page of zeroes. They cannot find other truncation or changes.
-
-torch's `BytesWriter` writes a CRC-32, then fields of an eight-byte length and that many bytes. From the source of torch
-2.13 (`utils/_appending_byte_serializer.py`, `_inductor/standalone_compile.py`), and tried on its files. The first field
-names the kind of content. The last field is a pickle that torch's reader loads; it is not inspected.
 
 What few formats need is imported in the function that needs it: most files are checked for having been written.
 """
@@ -19,8 +15,6 @@ from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 LARGEST_TEXT = 64 << 20
 LARGEST_JSON = 1 << 20
 PAGE = 4096
-_PIECE = 1 << 20
-_KINDS = {b"CacheCompiledArtifact": 4, b"AOTCompiledArtifact": 3}  # first field → number of fields
 
 
 def check_text(files: EntryFiles, name: str) -> None:
@@ -116,29 +110,3 @@ def check_total(files: EntryFiles, limit: int) -> None:
             total += size
     if total > limit:
         raise EntryInvalid("too-large")
-
-
-def check_artifact(files: EntryFiles, name: str) -> None:
-    """Raise `EntryInvalid` unless the file is one whole artifact of torch's standalone compiler."""
-    import zlib
-
-    with files.open(name) as (file, size):
-        recorded = file.read(4)
-        crc = 0
-        while piece := file.read(_PIECE):
-            crc = zlib.crc32(piece, crc)
-        if len(recorded) < 4 or int.from_bytes(recorded, "big") != crc:
-            raise EntryInvalid("hash-differs")
-        file.seek(4)
-        kind = b""
-        fields = 0
-        while file.tell() < size:
-            length = int.from_bytes(file.read(8), "big")
-            if file.tell() + length > size:
-                raise EntryInvalid("field-malformed")
-            if not fields:
-                kind = file.read(min(length, 64))
-            file.seek(length - (len(kind) if not fields else 0), 1)
-            fields += 1
-    if _KINDS.get(kind) != fields:
-        raise EntryInvalid("field-malformed")

@@ -8,12 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cache_files import torch_artifact
 from tests.support.judging import SAME_STAGE, Reason
-from warmstart.profiles.entry_files import EntryFiles
 from warmstart.profiles.formats import plain
-
-CACHE = b"CacheCompiledArtifact"
 
 
 @SAME_STAGE
@@ -67,28 +63,3 @@ def test_what_ends_in_a_page_of_zeroes_was_not_written(reason: Reason, start: by
 def test_an_entrys_files_count_together(reason: Reason, limit: int, said: str | None) -> None:
     """To the last byte."""
     assert reason({"a": b"123", "b": b"45"}, lambda files: plain.check_total(files, limit)) == said
-
-
-@SAME_STAGE
-@given(st.lists(st.binary(max_size=80), max_size=4), st.sampled_from([CACHE, b"AOTCompiledArtifact", b"Other"]))
-def test_a_record_of_torch_has_its_fields(reason: Reason, fields: list[bytes], kind: bytes) -> None:
-    """As many as its first one says; a change of any byte, or of the length, is found."""
-    content = torch_artifact(kind, *fields)
-    good = {CACHE: 3, b"AOTCompiledArtifact": 2}.get(kind) == len(fields)
-    assert reason({"f": content}, artifact) == (None if good else "field-malformed")
-    for damaged in (content[:-1], content + b"x", b"\0" + content[1:] if content[:1] != b"\0" else b"x" + content[1:]):
-        assert reason({"f": damaged}, artifact) == "hash-differs"
-
-
-def test_a_field_that_is_longer_than_the_file(reason: Reason) -> None:
-    """Its checksum may be right all the same."""
-    import zlib
-
-    payload = (1 << 40).to_bytes(8, "big") + CACHE
-    content = zlib.crc32(payload).to_bytes(4, "big") + payload
-    assert reason({"f": content}, artifact) == "field-malformed"
-
-
-def artifact(files: EntryFiles) -> None:
-    """Check one record."""
-    plain.check_artifact(files, "f")
