@@ -30,7 +30,7 @@ from tests.support.image_place import (
     result,
     squashfs,
 )
-from tests.support.image_site import RULES, Elsewhere
+from tests.support.image_site import RULES
 from warmstart.host.deadline import after
 from warmstart.images.imports import making
 from warmstart.images.query import Site
@@ -64,18 +64,10 @@ def new_store(place: Place, squashed: Store, name: str) -> Store:
     return Store(squashed.path / name, place.own(squashed.source / name))
 
 
-def site_of(place: Place, store: Store, run: str, places: tuple[Elsewhere, ...] = ()) -> Site:
+def site_of(place: Place, store: Store, run: str) -> Site:
     """Return node n1's view of a store, with an importer that takes no time."""
     importer = partial(Ready, place.identity(IMPORT), str(place.base / "ready.sqsh"))
-    return place.site(store.path, importer=importer, run_id=run, places=lambda: places)
-
-
-def places_for(place: Place, how: str) -> tuple[Elsewhere, ...]:
-    """Return none where the image is imported, or the place from which it is adopted."""
-    if how == "imported":
-        return ()
-    (place.base / "ready.sqsh").touch()  # as new as a tag has to be
-    return (Elsewhere(place.base / "ready.sqsh"),)
+    return place.site(store.path, importer=importer, run_id=run)
 
 
 class Counter:
@@ -138,11 +130,11 @@ def _changes(name: str, arguments: tuple[Any, ...]) -> bool:
     return name != "open" or (len(arguments) > 1 and bool(arguments[1] & os.O_CREAT))
 
 
-def dies(place: Place, store: Store, places: tuple[Elsewhere, ...], last: int) -> bool:
+def dies(place: Place, store: Store, last: int) -> bool:
     """Obtain the image in a child that is killed at a step. Return False if the child finished first."""
 
     def work() -> str:
-        site = site_of(place, store, "killed", places)
+        site = site_of(place, store, "killed")
         with site.store:
             return making.obtain(place.image(TAG), site, after(60)).how
 
@@ -150,32 +142,28 @@ def dies(place: Place, store: Store, places: tuple[Elsewhere, ...], last: int) -
 
 
 @pytest.mark.parametrize("stride", [6, pytest.param(1, marks=pytest.mark.sweep)])
-@pytest.mark.parametrize("how", ["imported", "adopted"])
-def test_killed_at_every_step(
-    place: Place, squashed: Store, monkeypatch: pytest.MonkeyPatch, how: str, stride: int
-) -> None:
+def test_killed_at_every_step(place: Place, squashed: Store, monkeypatch: pytest.MonkeyPatch, stride: int) -> None:
     """After each kill the next import gets one whole image, and maintenance removes the leftovers.
 
     `make test` kills at every sixth step, `make test-all` at each.
     """
     whole = (place.base / "ready.sqsh").read_bytes()
     monkeypatch.setattr(published, "ABANDONED_S", -1.0)
-    places = places_for(place, how)
     again = 0
     for last in count(1, stride):
-        if not dies(place, store := new_store(place, squashed, f"killed-{last}"), places, last):
+        if not dies(place, store := new_store(place, squashed, f"killed-{last}"), last):
             break
-        site = site_of(place, store, "next", places)
+        site = site_of(place, store, "next")
         with site.store:
             found = making.obtain(place.image(TAG), site, after(30))
-            again += found.how == how
+            again += found.how == "imported"
             _look_after(place, site, store)
         images = list((store.source / "images").glob("*.sqsh"))
         assert images == [store.file(found.path)], last
         assert images[0].read_bytes() == whole, last
         assert (leftovers(store.source), place.left_in_scratch()) == ([], []), last
     assert processes_of(place.accounts[IMPORT].uid, place.base) == []
-    print(f"{last} steps: {how} again after {again} kills, found whole after the others")  # noqa: T201
+    print(f"{last} steps: imported again after {again} kills, found whole after the others")  # noqa: T201
     assert 30 < again * stride < last
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -17,7 +16,6 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 from warmstart.images.importers.base import Importer
-from warmstart.images.places import Copied
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps
@@ -67,11 +65,9 @@ class NoImporter:
 
 
 class Elsewhere(NamedTuple):
-    """A place with one image, which it has under all names. Where `seen` is a list, it notes there what it is told."""
+    """A place that notes in `seen` what it is told."""
 
-    image: Path
-    seen: list[str] | None = None
-    problem: str = ""  # why the image is not copied
+    seen: list[str]
     unheld: str = ""  # why others cannot be kept from importing
 
     @contextmanager
@@ -84,37 +80,17 @@ class Elsewhere(NamedTuple):
     ) -> Iterator[str]:
         """Note the begin and the end."""
         tell("waiting for others")
-        self._note(f"held {reference.canonical()}")
+        self.seen.append(f"held {reference.canonical()}")
         yield self.unheld
-        self._note("released")
-
-    def copy(
-        self,
-        target: int,
-        reference: Reference,  # noqa: ARG002
-        not_before: float,
-        store: ImageStoreClient,  # noqa: ARG002
-        deadline: Deadline,  # noqa: ARG002
-    ) -> Copied | str:
-        """Copy the image, in this process, if it is new enough."""
-        changed = self.image.stat().st_mtime
-        if self.problem or changed < not_before:
-            return self.problem
-        data = self.image.read_bytes()
-        os.write(target, data)
-        return Copied(str(self.image), hashlib.sha256(data).hexdigest(), changed)
+        self.seen.append("released")
 
     def show(self, reference: Reference, path: str, store: ImageStoreClient, deadline: Deadline) -> None:  # noqa: ARG002
         """Note it."""
-        self._note(f"{reference.canonical()} is {os.path.basename(path)}")
+        self.seen.append(f"{reference.canonical()} is {os.path.basename(path)}")
 
     def forget(self, store: ImageStoreClient, deadline: Deadline) -> None:  # noqa: ARG002
         """Note it."""
-        self._note("forgets")
-
-    def _note(self, text: str) -> None:
-        if self.seen is not None:
-            self.seen.append(text)
+        self.seen.append("forgets")
 
 
 def client(store: Path, worker: InlineWorker | None = None) -> ImageStoreClient:

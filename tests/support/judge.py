@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _BUNDLE = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{16}")
-_IMAGE = re.compile(r"(adopted-)?[0-9a-f]{64}\.[^.]+\.[^.]+")
+_IMAGE = re.compile(r"[0-9a-f]{64}\.[^.]+\.[^.]+")
 _BELOW_NAMESPACE = {"index.json", "locks", "quarantine"}
 _MODES = {"artifacts": 0o700, "locks": 0o700, "quarantine": 0o700}
 

@@ -356,7 +356,6 @@ BLOCKS = {
 
 OLD, NEW = ("sha256:" + letter * 64 for letter in "ab")
 KIND, TAG, LEASE_S = "x86_64.oci1", "reg.example.com+app=1", 3600.0
-ADOPTED = "adopted:" + "c" * 64
 
 
 def import_image(store: StoreClient, digest: str, size: int = superblocks.PADDED) -> object:
@@ -447,7 +446,6 @@ def observe_images(store: StoreClient, _known: Known) -> State:
 IMAGES = {
     "elect and import": Operation(partial(import_image, digest=NEW), holds=True),
     "import again what is evicted": Operation(partial(import_image, digest=OLD), holds=True),
-    "adopt": Operation(partial(import_image, digest=ADOPTED), holds=True),
     "evict": Operation(evict_image),
     "make room": Operation(
         lambda store: eviction.make_room(store.path, 0, Keep(0, 0, 0, int(LEASE_S), None, None), NOBODY)

@@ -37,11 +37,9 @@ IMAGE_IMPORT_STARTED = Event("image.import-started")
 IMAGE_IMPORT_FAILED = Event("image.import-failed")
 IMAGE_IMPORT_CANCELLED = Event("image.import-cancelled")
 IMAGE_IMPORTED = Event("image.imported")
-IMAGE_ADOPTED = Event("image.adopted")
 IMAGE_STALE = Event("image.stale")
 IMAGE_QUARANTINED = Event("image.quarantined")
 IMAGE_LOCKLESS = Event("image.lockless")
-IMAGE_LEFT_OUT = Event("image.left-out")
 IMAGE_LEFT_TO_PYXIS = Event("image.left-to-pyxis")
 IMAGE_EVICTED = Event("image.evicted")
 IMAGE_UNPACKED = Event("image.unpacked")
@@ -85,7 +83,7 @@ SHOWN_TO_JOB = frozenset(
     {
         HOOK_STARTED, JOB_PLANNED, JOB_REFUSED, STEP_FINISHED, STEP_FAILED, STATE_FULL,
         RUN_SUPERSEDED, JOB_UNINFORMED,
-        IMAGE_REUSED, IMAGE_WAITED, IMAGE_IMPORTED, IMAGE_ADOPTED, IMAGE_STALE, IMAGE_LOCKLESS,
+        IMAGE_REUSED, IMAGE_WAITED, IMAGE_IMPORTED, IMAGE_STALE, IMAGE_LOCKLESS,
         PROFILE_LEFT_OUT, TMPDIR_LEFT_OUT,
         CACHE_SEEDED, CACHE_AGREED, OVERLAY_FAILED, BUNDLE_LEFT_OUT, BUNDLE_REFUSED,
         CACHE_HARVESTED, HARVEST_LEFT_OUT, HARVEST_DEFERRED, ENTRY_REJECTED,

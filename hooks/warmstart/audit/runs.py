@@ -25,7 +25,6 @@ IMAGE_EVENTS = {
     events.IMAGE_REUSED: "reused",
     events.IMAGE_WAITED: "waited",
     events.IMAGE_IMPORTED: IMPORTED,
-    events.IMAGE_ADOPTED: "adopted",
     events.IMAGE_STALE: "stale",
 }
 # Events that explain a result and are no failure of a step, in words; those of wings have theirs in `events.py`.
@@ -49,7 +48,6 @@ REMARKS: dict[events.Event, str] = {
     events.HARVEST_MERGED: "published without these nodes, which had not handed in all by then",
     events.IMAGE_QUARANTINED: "the file in the store was damaged; it was quarantined",
     events.IMAGE_LOCKLESS: "was imported without a lock",
-    events.IMAGE_LEFT_OUT: "the image that another place has was not adopted",
     events.POLICY_REJECTED: "the policy's files are wrong",
     events.STATE_FULL: "the disk of warmstart's state was full",
     events.TRUST_UNPROVEN: "a rule that needs a verified attribute granted nothing",

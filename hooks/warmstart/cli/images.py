@@ -29,10 +29,9 @@ from warmstart.cli.output import (
     warn,
 )
 from warmstart.errors import WarmstartError
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import after
 from warmstart.images.imports import making, requests
-from warmstart.images.query import Obtained, Site, query_by_rules
-from warmstart.images.reference import Reference
+from warmstart.images.query import query_by_rules
 from warmstart.images.store import eviction, published
 from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
 from warmstart.paths import Installation
@@ -158,13 +157,26 @@ def import_image(installation: Installation, reference: str, refresh: bool, as_j
 
     Exit status: 0 the image is in the store; 1 the import failed, or the registry does not answer; 2 wrong usage.
     """
-    image = obtain(installation, reference, "importing", _refreshed if refresh else making.obtain, as_json)
+    with changed(installation) as store, _errors_shown(as_json):
+        wanted, site = store.reference(reference), store.site()
+        if refresh:
+            site = site._replace(rules=site.rules._replace(tag_ttl=0))
+        with bar(f"importing {wanted.canonical()}", quiet=as_json) as show_bytes:
+            site = site._replace(watch=lambda now: show_bytes(now.phase, now.done, now.total))
+            started = time.monotonic()
+            image = making.obtain(wanted, site, after(IMPORT_S))
+            assert store.audit is not None
+            tell(store.audit, wanted.canonical(), image, time.monotonic() - started)
+            if not image.reason:
+                query = query_by_rules(wanted, site.rules, site.recipe)
+                with suppress(OSError):  # then doctor warns of it for an hour
+                    requests.forget_failure(site.paths, requests.ImportRequest.of(query, site).image)
+    made = {"digest": image.digest, "path": image.path, "bytes": image.size, "how": image.how}
+    answer(f"{image.how}: {image.path}", made, as_json=as_json)
+    if image.reason:
+        warn(f"it is what the tag meant last, and may be out of date: {image.reason}")
     if refresh and image.how == "stale":
         raise click.exceptions.Exit(NOT_DONE)
-
-
-def _refreshed(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
-    return making.obtain(reference, site._replace(rules=site.rules._replace(tag_ttl=0)), deadline)
 
 
 @images.command()
@@ -281,33 +293,6 @@ def _errors_shown(as_json: bool) -> Iterator[None]:
             warn(str(error))
             warn(error.hint)
         raise click.exceptions.Exit(NOT_DONE) from None
-
-
-def obtain(
-    installation: Installation,
-    name: str,
-    doing: str,
-    function: Callable[[Reference, Site, Deadline], Obtained],
-    as_json: bool,
-) -> Obtained:
-    """Obtain the image that the command line names, audit that and print it. Exits with 1 if it fails."""
-    with changed(installation) as store, _errors_shown(as_json):
-        reference = store.reference(name)
-        with bar(f"{doing} {reference.canonical()}", quiet=as_json) as show_bytes:
-            site = store.site()._replace(watch=lambda now: show_bytes(now.phase, now.done, now.total))
-            started = time.monotonic()
-            image = function(reference, site, after(IMPORT_S))
-            assert store.audit is not None
-            tell(store.audit, reference.canonical(), image, time.monotonic() - started)
-            if not image.reason:
-                query = query_by_rules(reference, site.rules, site.recipe)
-                with suppress(OSError):  # then doctor warns of it for an hour
-                    requests.forget_failure(site.paths, requests.ImportRequest.of(query, site).image)
-    made = {"digest": image.digest, "path": image.path, "bytes": image.size, "how": image.how}
-    answer(f"{image.how}: {image.path}", made, as_json=as_json)
-    if image.reason:
-        warn(f"it is what the tag meant last, and may be out of date: {image.reason}")
-    return image
 
 
 def _verify(store: ImageStore, entry: ImageEntry, again: bool) -> dict[str, str]:

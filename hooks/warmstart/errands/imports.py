@@ -38,7 +38,6 @@ from warmstart.session import Session
 from warmstart.steps.image import tell
 
 HOOK = "import"  # of its events
-MADE = ("imported", "adopted")  # not: found in the store, or left to another host
 MEMORY_EVENTS = "/sys/fs/cgroup/memory.events"  # of a container; a whole machine has none there
 _LONGEST_EVENTS = 4096
 OVERTIME_S = 60.0  # after its deadline the process is killed: something hangs
@@ -71,12 +70,12 @@ class _Import:
         started = time.monotonic()
         try:
             image = self._obtain(deadline)
-            if image is not None and image.how in MADE:
+            if image is not None and image.how == "imported":  # not: found in the store
                 tell(self._audit, self._request.reference, image, time.monotonic() - started)
             if image is not None:
                 with suppress(OSError):  # then doctor warns of it for an hour
                     requests.forget_failure(self._session.paths, self._request.image)
-            if image is None or image.how in MADE:
+            if image is None or image.how == "imported":
                 self._drop_others()
         except WarmstartError as error:
             return self._failed(error)

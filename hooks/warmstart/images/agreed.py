@@ -15,9 +15,8 @@ import time
 from warmstart.errors import StoreError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.images import single_flight
-from warmstart.images.query import Obtained, Site, query_by_rules
+from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference, is_digest
-from warmstart.images.store.layout import is_adopted
 from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple
 from warmstart.record import Record
 from warmstart.slurm.nodes import first
@@ -37,7 +36,7 @@ _WORD = "word"  # the head node's notice
 class HeadImage(NamedTuple):
     """What the head node has for one image: a digest, or an error by its code, fields and message."""
 
-    digest: str = ""  # "sha256:HEX" or "adopted:HEX"; "" if it has none
+    digest: str = ""  # "sha256:HEX"; "" if it has none
     waited: bool = False  # for an import
     stale: str = ""  # why that is what the tag meant last
     code: str = ""
@@ -102,32 +101,19 @@ class Heads:
 
     def obtain(self, said: HeadImage | None, reference: Reference, site: Site, deadline: Deadline) -> Obtained:
         """Return the image that the head node has; raise its error if it has none."""
-        if said is None or not said.digest:
+        if said is None or not is_digest(said.digest):
             raise self._error(reference, said)
-        if is_digest(said.digest):
-            image = single_flight.obtain(reference._replace(tag="", digest=said.digest), site, deadline)
-        else:
-            image = self._adopted(reference, said.digest, site, deadline)
+        image = single_flight.obtain(reference._replace(tag="", digest=said.digest), site, deadline)
         if said.stale:
             return image._replace(how="stale", reason=said.stale)
         return image._replace(how="waited", waited_s=self._waited_s + image.waited_s) if said.waited else image
-
-    def _adopted(self, reference: Reference, digest: str, site: Site, deadline: Deadline) -> Obtained:
-        """Return an adopted image, which is in the store or nowhere."""
-        query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
-        image = site.find_intact(query, deadline, digest) if is_adopted(digest) else None
-        if image is None:
-            problem = f"what it found, {digest}, is not in the store"
-            raise HeadHasNone(head=self._head, image=reference.canonical(), problem=problem)
-        site.record_use(image.name, deadline)
-        return image
 
     def _error(self, reference: Reference, said: HeadImage | None) -> WarmstartError:
         from warmstart.images.imports import waiting
         from warmstart.images.store.published import RememberedFailure
 
         own = waiting.as_error(RememberedFailure(said.code, said.fields, said.text)) if said else None
-        problem = said.text if said else "it did not look for it"
+        problem = (said.text or "it named none") if said else "it did not look for it"
         return own or HeadHasNone(head=self._head, image=reference.canonical(), problem=problem)
 
 

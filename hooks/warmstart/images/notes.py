@@ -23,7 +23,7 @@ FOLDER = "warmstart-images"
 NOTE = ".used-"
 MOST = 64  # of one job's notes are read
 LOOKED_AT = 1000  # of the names in a job's directory are read
-_NAME = r"(adopted-)?[0-9a-f]{64}\.[a-z0-9_]{1,32}\.[a-z0-9]{1,32}"
+_NAME = r"[0-9a-f]{64}\.[a-z0-9_]{1,32}\.[a-z0-9]{1,32}"
 
 
 def collect(run: int, known: str, *, node: str, store: ImageStoreClient, deadline: Deadline) -> int:

@@ -127,7 +127,6 @@ class Missing(NamedTuple):
     quarantined: str = ""  # what was wrong with the damaged file that was moved to quarantine
     lockless: str = ""  # why there was no lock
     evicted: tuple[str, ...] = ()  # names of images that were evicted for it
-    left_out: str = ""  # why the image that another place has was not adopted
 
 
 class Obtained(NamedTuple):
@@ -135,9 +134,9 @@ class Obtained(NamedTuple):
 
     name: str  # its file name without the ending
     path: str
-    digest: str  # the registry's, sha256:HEX; adopted:HEX for an adopted image
+    digest: str  # the registry's, sha256:HEX
     size: int  # bytes
-    how: str  # "reused" | "waited" (for another import) | "imported" | "adopted" | "stale" (what the tag meant last)
+    how: str  # "reused" | "waited" (for another import) | "imported" | "stale" (what the tag meant last)
     waited_s: float
     missing: Missing = Missing()
     reason: str = ""  # why it is stale

@@ -57,7 +57,6 @@ _GOT = {
     "reused": "was in the store",
     "waited": "was imported meanwhile",
     "imported": "was imported",
-    "adopted": "was adopted from another place",
     "stale": "was in the store: it is what its tag meant last, and may be out of date",
 }
 

@@ -31,7 +31,6 @@ EVENTS = {
     "reused": events.IMAGE_REUSED,
     "waited": events.IMAGE_WAITED,
     "imported": events.IMAGE_IMPORTED,
-    "adopted": events.IMAGE_ADOPTED,
     "stale": events.IMAGE_STALE,
 }
 
@@ -212,7 +211,7 @@ class _Job:
         images = self.images.values()
         paths = [image.path for image in images]
         return Outcome(
-            "changed" if any(image.how in ("imported", "adopted") for image in images) else "unchanged",
+            "changed" if any(image.how == "imported" for image in images) else "unchanged",
             detail={"images": len(images)},
             record={
                 "image": next((image.digest for image in images), ""),
@@ -264,8 +263,6 @@ def tell(audit: Journal, name: str, image: Obtained, seconds: float) -> None:
         audit.emit(events.IMAGE_QUARANTINED, image=name, digest=image.digest, reason=missing.quarantined)
     if missing.lockless:
         audit.emit(events.IMAGE_LOCKLESS, image=name, reason=missing.lockless)
-    if missing.left_out:
-        audit.emit(events.IMAGE_LEFT_OUT, image=name, reason=missing.left_out)
     for evicted in missing.evicted:
         audit.emit(events.IMAGE_EVICTED, name=evicted, reason=f"room for {name}")
     stale = {"reason": image.reason} if image.reason else {}

@@ -104,13 +104,13 @@ def test_an_image_is_brought_into_the_store(site: EntrySite, monkeypatch: pytest
         if reference.repository == "none":
             raise ImageNotFound(image=reference.canonical())
         digest = f"sha256:{hashlib.sha256(b'x').hexdigest()}"
-        return Obtained("x", "/store/x.sqsh", digest, 5, "imported", 0.0, Missing(left_out="odd"))
+        return Obtained("x", "/store/x.sqsh", digest, 5, "imported", 0.0, Missing(lockless="odd"))
 
     monkeypatch.setattr(making, "obtain", obtain)
     found = site.json("images", "import", "reg.example.com/a:1")
     assert (found["path"], found["bytes"], found["how"]) == ("/store/x.sqsh", 5, "imported")
     assert "imported: /store/x.sqsh" in site.command("images", "import", "reg.example.com/a:1").stdout
-    assert len(site.events("image.imported")) == len(site.events("image.left-out")) == 2
+    assert len(site.events("image.imported")) == len(site.events("image.lockless")) == 2
     assert last_failure(*asked[-1]) is None  # doctor no longer warns of it
     gone = site.command("images", "import", "reg.example.com/none:1")
     assert (gone.exit_code, "does not exist" in gone.stderr) == (1, True)

@@ -16,7 +16,7 @@ from warmstart.images.store.layout import DAY
 from warmstart.images.user import own_images
 
 NAME = f"{'ab' * 32}.x86_64.oci1"
-OTHER = f"adopted-{'cd' * 32}.x86_64.enroot1"
+OTHER = f"{'cd' * 32}.x86_64.enroot1"
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def stored(tmp_path: Path, data: bytes) -> Obtained:
 
 def test_has_a_store_of_its_own(site: Site) -> None:
     """Made for the owner alone, and only its path is another: nothing goes in or out elsewhere."""
-    site = site._replace(places=lambda: (image_site.Elsewhere(Path("x")),))
+    site = site._replace(places=lambda: (image_site.Elsewhere([]),))
     apart = private.site_of(site, "team", after(9))
     assert apart.store.path == f"{site.store.path}/private/team"
     assert apart.places() == ()

@@ -228,7 +228,7 @@ def test_imports_and_what_avoided_one() -> None:
         prolog(images=[image("imported", 50, waited=10)]),
         prolog(hook="import", images=[image("imported", 40)]),
         prolog(images=[image("waited", 30, waited=30)], head=False),
-        prolog(images=[image("reused", 1)]), prolog(images=[image("adopted", 5, "d2")]),
+        prolog(images=[image("reused", 1)]), prolog(images=[image("reused", 5, "d2")]),
     ])  # fmt: skip
     images = found.images
     assert (images.imported, images.imported_bytes, images.avoided, images.waits) == (2, 2000, 2, 2)

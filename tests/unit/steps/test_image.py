@@ -78,9 +78,8 @@ def test_the_first_image_is_the_jobs(context: Context, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("how", "state"),
-    [("reused", "unchanged"), ("waited", "unchanged"), ("stale", "unchanged"), ("imported", "changed"),
-     ("adopted", "changed")],
-)  # fmt: skip
+    [("reused", "unchanged"), ("waited", "unchanged"), ("stale", "unchanged"), ("imported", "changed")],
+)
 def test_how_it_was_obtained_is_the_event(
     context: Context, monkeypatch: pytest.MonkeyPatch, how: str, state: str
 ) -> None:
@@ -117,12 +116,11 @@ def test_a_hook_asks_for_a_background_import(context: Context, monkeypatch: pyte
 
 def test_what_happened_on_the_way_is_told(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the image itself; of what did not happen there is no event."""
-    fly(monkeypatch, "imported", Missing("damaged", "no locks", ("old1", "old2"), "not ours"))
+    fly(monkeypatch, "imported", Missing("damaged", "no locks", ("old1", "old2")))
     image.run(context, Options((FIRST,)))
-    assert [event["reason"] for name in ("quarantined", "lockless", "left-out") for event in told(context, name)] == [
+    assert [event["reason"] for name in ("quarantined", "lockless") for event in told(context, name)] == [
         "damaged",
         "no locks",
-        "not ours",
     ]
     assert [event["name"] for event in told(context, "evicted")] == ["old1", "old2"]
     fly(monkeypatch)

@@ -10,7 +10,6 @@ from warmstart.host.worker import Worker
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.store.client import OWNERS_ROOMS
 from warmstart.wings.launchers.places import Launchers
-from warmstart.wings.launchers.stored import Adopt
 
 ROOMS = (*OWNERS_ROOMS, "warmstart.wings.launchers.stored:")
 
@@ -20,7 +19,6 @@ def client(owner: Identity, store: Path) -> ImageStoreClient:
     return ImageStoreClient(Worker(owner, rooms=ROOMS), str(store))
 
 
-def launchers(directory: Path, *owners: int, lock: bool = False) -> Callable[[], tuple[Launchers]]:
-    """Return what gives a site the launchers of a directory, where images of these owners are adopted."""
-    adopt = (Adopt(str(directory), owners),) if owners else ()
-    return lambda: (Launchers(str(directory), lock, adopt),)
+def launchers(directory: Path, *, lock: bool = False) -> Callable[[], tuple[Launchers]]:
+    """Return what gives a site the launchers of a directory."""
+    return lambda: (Launchers(str(directory), lock),)

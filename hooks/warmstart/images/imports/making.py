@@ -19,13 +19,12 @@ import random
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import open_regular
-from warmstart.host.identity import Identity
 from warmstart.images import scratch
 from warmstart.images.importers.base import (
     ImageForbidden,
@@ -38,17 +37,15 @@ from warmstart.images.importers.base import (
 )
 from warmstart.images.imports import verify, waiting
 from warmstart.images.imports.waiting import ImageWaitExpired
-from warmstart.images.places import Copied
 from warmstart.images.query import Missing, Obtained, Site, as_obtained, query_by_rules
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps, Scratch
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store import eviction, published
-from warmstart.images.store.layout import ADOPTED, NOBODY, Charged, ImageQuery, image_name, is_adopted
+from warmstart.images.store.layout import NOBODY, Charged, ImageQuery, image_name
 from warmstart.images.store.published import ImageDraft, ImageProducer, RememberedFailure
 
 RESOLVE_KNOWN_S = 20.0  # for a registry's answer on a tag whose last digest is in the store
-ADOPTED_FILE = "adopted.sqsh"
 CLEAN_UP_S = 5.0
 ELECTION_S = 3.0
 ELECTION_PAUSE_S = 0.1
@@ -180,75 +177,14 @@ def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
             raise error
 
 
-def adopt(reference: Reference, site: Site, deadline: Deadline) -> Obtained | str:
-    """Adopt the image that another place has for a tag, however old it is; else return why not, "" if none has it."""
-    query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
-    flight = begin(query._replace(fresh_after=0.0), site, deadline)
-    if flight is None:
-        return waiting.describe_producer(query, site) or "another process imports it"
-    try:
-        with _scratch(site, site.store.identity) as work:
-            image, left_out = _adopt(flight, work)
-    finally:
-        site.store.end(query, after(CLEAN_UP_S))
-    if image is None:
-        return left_out
-    site.store.run(deadline, published.point, query.key, image.digest, time.time(), flight.writer)
-    return image
-
-
 def _import(flight: Flight) -> Obtained:
     query, site = flight.query, flight.site
     site.store.run(flight.deadline, published.sweep, query.lock)
-    importer = site.importer()
-    with _places_held(flight) as lockless, _scratch(site, importer.identity) as work:
-        image, left_out = _adopt(flight, work)
-        image = image or _fetch(flight, importer, work)
-    return image._replace(missing=image.missing._replace(lockless=lockless, left_out=left_out))
-
-
-def _scratch(site: Site, identity: Identity) -> AbstractContextManager[Scratch]:
-    caps = Caps(site.rules.max_size, site.rules.max_files)
-    return scratch.opened(site.workspace, site.requester.node, site.requester.run_id, identity, caps)
-
-
-def _adopt(flight: Flight, work: Scratch) -> tuple[Obtained | None, str]:
-    """Adopt what another place has for a tag; else return None and the reason, "" if there is none."""
-    query, site, deadline = flight[:3]
-    if query.reference.digest or not site.places():
-        return None, ""
-    with work.errors():
-        fd = os.open(ADOPTED_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=work.fd)
-    try:
-        copied = _copy(flight, fd)
-        if isinstance(copied, str):
-            return None, copied
-        digest = ADOPTED + copied.sha256
-        try:
-            evicted = _publish(flight, work, fd, digest, f"adopted from {copied.path}")
-        except (ImageInvalid, ImageMalformed) as error:  # it is incomplete: import as if there were none
-            return None, f"{copied.path}: {error}"
-    finally:
-        os.close(fd)
-        with work.errors():
-            os.unlink(ADOPTED_FILE, dir_fd=work.fd)
-    image = site.look_up(query, "adopted", deadline, digest)
-    if image is None:  # evicted meanwhile
-        return None, ""
-    _point(flight, image, min(copied.changed, time.time()))
-    return image._replace(missing=Missing(evicted=tuple(evicted))), ""
-
-
-def _copy(flight: Flight, target: int) -> Copied | str:
-    """Copy the image of the first place that has it into a descriptor; else return why not, "" if none has it."""
-    query, site, deadline = flight[:3]
-    problem = ""
-    for place in site.places():
-        copied = place.copy(target, query.reference, query.fresh_after, site.store, deadline)
-        if isinstance(copied, Copied):
-            return copied
-        problem = copied or problem
-    return problem
+    importer, caps = site.importer(), Caps(site.rules.max_size, site.rules.max_files)
+    where = (site.workspace, site.requester.node, site.requester.run_id)
+    with _places_held(flight) as lockless, scratch.opened(*where, importer.identity, caps) as work:
+        image = _fetch(flight, importer, work)
+    return image._replace(missing=image.missing._replace(lockless=lockless))
 
 
 def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
@@ -400,7 +336,7 @@ def _point(flight: Flight, image: Obtained, resolved: float) -> None:
     if query.reference.tag:
         site.store.run(deadline, published.point, query.key, image.digest, resolved, flight.writer)
     # Not what a user chose: elsewhere `a_b` and `a/b` may be the same name.
-    if site.charged.uid == -1 and not is_adopted(image.digest):
+    if site.charged.uid == -1:
         for place in site.places():
             with suppress(WarmstartError):
                 place.show(query.reference, image.path, site.store, deadline)

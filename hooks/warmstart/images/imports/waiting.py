@@ -33,7 +33,7 @@ from warmstart.images.imports.job_end import JobOver
 from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.query import Obtained, Site
 from warmstart.images.store import published
-from warmstart.images.store.layout import ImageQuery, is_adopted
+from warmstart.images.store.layout import ImageQuery
 from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.policy.units import format_duration, format_size
 from warmstart.record import using_state
@@ -215,9 +215,9 @@ def name_images(error: WarmstartError, query: ImageQuery, old: Obtained | None, 
     if "image" in error.fields:
         error.fields["image"] = query.reference.canonical()
     if old is not None:
-        name = old.digest if is_adopted(old.digest) else query.reference.at(old.digest)
+        before = query.reference.at(old.digest)
         error.fields[NEW_DIGEST] = new
-        error.fields["also"] = f"; the tag means {new} now, and {name}, which it meant before, is in the store"
+        error.fields["also"] = f"; the tag means {new} now, and {before}, which it meant before, is in the store"
 
 
 def describe_producer(query: ImageQuery, site: Site) -> str:

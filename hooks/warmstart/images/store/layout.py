@@ -3,7 +3,6 @@
     images/                                   0755
         <hex64>.<machine>.<recipe>.sqsh       0444: the image whose registry digest is sha256:<hex64>
         <hex64>.<machine>.<recipe>.json       0400: what is known of it (published.py)
-        adopted-<hex64>.<machine>.<recipe>.*  an image from elsewhere (adopted); <hex64> is its own SHA-256
         tags/<key>.json                       the digest that a tag had, and when (published.py)
         used/<name>/<node>[~<uid>]            0700; mtime: when a node last used it, to the day (uses.py)
         leases/<name>[~]                      mtime: when any node last did; for the jobs' users (uses.py)
@@ -42,7 +41,6 @@ QUARANTINE = "quarantine"
 IMAGE = ".sqsh"
 META = ".json"
 PRIVATE_STORES = "private"  # directory of the stores of private images (private.py)
-ADOPTED = "adopted:"  # prefix of the SHA-256 of an image that has no registry digest
 LONGEST_KEY = 150
 LONGEST_POINTER = 4096
 DAY = 86400.0  # between two records of a use (uses.py)
@@ -76,7 +74,7 @@ NOBODY = Charged()
 class Pointer(NamedTuple):
     """The content of `tags/<key>.json`."""
 
-    digest: str  # `sha256:HEX` or `adopted:HEX`
+    digest: str  # `sha256:HEX`
     resolved: float  # seconds since the epoch
 
 
@@ -104,14 +102,13 @@ def reference_of(key: str) -> str:
 
 
 def image_name(digest: str, kind: str) -> str:
-    """Return an image's file name without its ending, for a digest (`sha256:HEX`, `adopted:HEX`) and a kind."""
-    return f"{digest.removeprefix('sha256:').replace(':', '-')}.{kind}"
+    """Return an image's file name without its ending, for a digest (`sha256:HEX`) and a kind."""
+    return f"{digest.removeprefix('sha256:')}.{kind}"
 
 
 def digest_of(name: str) -> str:
     """Return the digest in an image's file name."""
-    text = name.partition(".")[0]
-    return text.replace("-", ":") if text.startswith("adopted-") else f"sha256:{text}"
+    return f"sha256:{name.partition('.')[0]}"
 
 
 def find(store: str, key: str, digest: str, kind: str, fresh_after: float, *, owner: int = -1) -> Found | None:
@@ -157,7 +154,7 @@ def parse_pointer(data: bytes) -> Pointer | None:
         pointer = Pointer(str(content["digest"]), wire.decode(float, content["resolved"]))
     except (ValueError, KeyError, TypeError):
         return None
-    return pointer if is_digest(pointer.digest) or is_adopted(pointer.digest) else None
+    return pointer if is_digest(pointer.digest) else None
 
 
 def _tag_digest(path: str, fresh_after: float, owners: Collection[int]) -> str:
@@ -176,8 +173,3 @@ def _tag_digest(path: str, fresh_after: float, owners: Collection[int]) -> str:
     if pointer is None or not fresh_after <= pointer.resolved <= time.time() + CLOCK_SKEW:
         return ""
     return pointer.digest
-
-
-def is_adopted(digest: str) -> bool:
-    """Return whether the digest is that of an adopted image (`adopted:HEX`). No image reference has such a digest."""
-    return digest.startswith(ADOPTED) and is_digest("sha256:" + digest.removeprefix(ADOPTED))

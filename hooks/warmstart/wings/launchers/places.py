@@ -1,4 +1,4 @@
-"""Where launchers have their images: their lock, their names for images, and what they left. Runs as root."""
+"""Where launchers have their images: their lock, and their names for images. Runs as root."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from typing import NamedTuple
 from warmstart.errors import WarmstartError
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline, after
-from warmstart.images.places import Copied
 from warmstart.images.reference import Reference
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import IMAGES
 from warmstart.policy.compiled import Policy
 from warmstart.wings.launchers import stored
-from warmstart.wings.launchers.stored import Adopt
 
 KEY = "launchers"  # of the policy
 SHARE = 4  # waiting for a launcher's lock may take one part in this many of the time left,
@@ -28,23 +26,23 @@ UNLOCK_S = 5.0
 class Launchers(NamedTuple):
     """The policy's `launchers`, as it is compiled."""
 
-    directory: str | None  # where they look for images
+    directory: str  # where they look for images
     lock: bool
-    adopt: tuple[Adopt, ...]
 
     @contextmanager
     def held(
         self, reference: Reference, store: ImageStoreClient, deadline: Deadline, tell: Callable[[str], None]
     ) -> Iterator[str]:
         """Hold the launchers' lock of an image, if the policy wants it."""
-        if not self.lock or self.directory is None:
+        if not self.lock:
             yield ""
             return
         there, name = store.at(self.directory), stored.names_of(reference)[0]
         until = deadline.within(min(deadline.left() / SHARE, LONGEST_S))
         problem = there.run(deadline, stored.try_lock, name)
-        while problem == stored.BUSY and not until.expired():
+        if problem == stored.BUSY:
             tell("waiting for the launcher that has the lock beside the image")
+        while problem == stored.BUSY and not until.expired():
             time.sleep(min(POLL_S, until.left()))
             problem = there.run(deadline, stored.try_lock, name)
         try:
@@ -53,24 +51,13 @@ class Launchers(NamedTuple):
             with suppress(WarmstartError):
                 there.run(after(UNLOCK_S), stored.unlock, name)
 
-    def copy(
-        self, target: int, reference: Reference, not_before: float, store: ImageStoreClient, deadline: Deadline
-    ) -> Copied | str:
-        """Copy the image that a launcher left, if the policy names its directory and its owner."""
-        if not self.adopt or not stored.is_unambiguous(reference):
-            return ""
-        names = stored.names_of(reference)
-        return store.run_with(target, deadline, stored.adopt, target, self.adopt, names, not_before)
-
     def show(self, reference: Reference, path: str, store: ImageStoreClient, deadline: Deadline) -> None:
         """Make links to an image under the launchers' names."""
-        if self.directory is not None:
-            store.at(self.directory).run(deadline, stored.link, stored.names_of(reference), path)
+        store.at(self.directory).run(deadline, stored.link, stored.names_of(reference), path)
 
     def forget(self, store: ImageStoreClient, deadline: Deadline) -> None:
         """Remove the links to images that are gone."""
-        if self.directory is not None:
-            store.at(self.directory).run(deadline, stored.forget, f"{store.path}/{IMAGES}")
+        store.at(self.directory).run(deadline, stored.forget, f"{store.path}/{IMAGES}")
 
 
 def of_policy(policy: Policy) -> Launchers:

@@ -6,17 +6,9 @@ from collections.abc import Iterator
 
 from warmstart.host.wire import Json
 from warmstart.policy.checks import FindUser, not_normal, within
-from warmstart.policy.document import Fault, Loc
-from warmstart.policy.load import existing
-from warmstart.policy.schema import Path, PolicyModel, Rule, Section, User, key, required
+from warmstart.policy.document import Fault
+from warmstart.policy.schema import Path, PolicyModel, Rule, Section, key
 from warmstart.wings.launchers.places import KEY
-
-
-class Adopt(Section):
-    """A directory whose images, made by launchers, are copied into the store."""
-
-    directory: Path = required("Only the owners, `store_user` and root may be able to write it or a parent.")
-    owners: list[User] = required("Users whose files are adopted. Each must exist on the node.", min_length=1)
 
 
 class Launchers(Section):
@@ -32,32 +24,24 @@ class Launchers(Section):
         "An import also holds `NAME.sqsh.lock` in `directory` for part of its time, as launchers that use `flock(1)` "
         "do. Needs `directory`.",
     )
-    adopt: list[Adopt] = key(
-        [], "Directories whose images, made by launchers, are copied into the store, for references by tag."
-    )
 
 
 SECTIONS = {KEY: (Launchers, Launchers())}
 RULE_KEYS: dict[str, tuple[object, object]] = {}
 
 
-def faults(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
-    """Yield faults of directories: a missing one, those that overlap with warmstart's own, and unknown owners."""
+def faults(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:  # noqa: ARG001 - all wings' shape
+    """Yield faults of the directory: it is missing, or overlaps with warmstart's own."""
     given = _given(model)
     if given.lock and given.directory is None:
         yield Fault((KEY, "lock"), "needs launchers.directory, where the locks are")
-    directories: list[tuple[Loc, str]] = [((KEY, "directory"), given.directory)] if given.directory else []
-    directories += [((KEY, "adopt", number, "directory"), item.directory) for number, item in enumerate(given.adopt)]
-    for loc, path in directories:
-        if problem := not_normal(path):
-            yield Fault(loc, problem)
-        for name, ours in (("store", model.paths.store), ("workspace", model.paths.workspace)):
-            if within(path, ours) or within(ours, path):
-                yield Fault(loc, f"may not be in paths.{name} ({ours}) or contain it")
-    for number, item in enumerate(given.adopt):
-        for index, owner in enumerate(item.owners):
-            if find_user(owner) is None:
-                yield Fault((KEY, "adopt", number, "owners", index), f"no user {owner!r} on this node")
+    if given.directory is None:
+        return
+    if problem := not_normal(given.directory):
+        yield Fault((KEY, "directory"), problem)
+    for name, ours in (("store", model.paths.store), ("workspace", model.paths.workspace)):
+        if within(given.directory, ours) or within(ours, given.directory):
+            yield Fault((KEY, "directory"), f"may not be in paths.{name} ({ours}) or contain it")
 
 
 def rule_faults(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:  # noqa: ARG001 - all wings' shape
@@ -65,13 +49,10 @@ def rule_faults(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
     yield from ()
 
 
-def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:
-    """Return the keys, if any is given."""
+def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - as above
+    """Return the keys, if a directory is given."""
     given = _given(model)
-    if given.directory is None and not given.adopt:
-        return {}
-    adopt = [[item.directory, [existing(find_user, name).uid for name in item.owners]] for item in given.adopt]
-    return {KEY: {"directory": given.directory, "lock": given.lock, "adopt": adopt}}
+    return {KEY: {"directory": given.directory, "lock": given.lock}} if given.directory is not None else {}
 
 
 def of_rule(rule: Rule, find_user: FindUser) -> dict[str, Json]:  # noqa: ARG001 - as above

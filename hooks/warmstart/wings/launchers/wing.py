@@ -4,7 +4,4 @@ from __future__ import annotations
 
 from warmstart.wing import Wing
 
-WING = Wing(
-    about="images are shared with launchers that keep NAME.sqsh and lock NAME.sqsh.lock",
-    commands={"adopt": "adopt"},
-)
+WING = Wing(about="images are shared with launchers that keep NAME.sqsh and lock NAME.sqsh.lock")

@@ -33,7 +33,6 @@ from warmstart.images.imports.waiting import ImageWaitExpired, name_images
 from warmstart.images.query import Site, query_by_rules
 from warmstart.images.reference import parse
 from warmstart.images.store import published
-from warmstart.images.store.layout import ADOPTED
 from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.store.layout import StoreFull
 
@@ -184,13 +183,3 @@ def test_a_last_image_that_is_damaged_is_none(site: Site, started: list[Callable
     started.append(lambda: told(site, OUTAGE))
     with pytest.raises(RegistryUnreachable):
         single_flight.obtain(WANTED, site, after(5))
-
-
-def test_an_adopted_image_has_no_reference(site: Site) -> None:
-    """It is named as it is known."""
-    query = query_by_rules(WANTED, site.rules, site.recipe)
-    old = waiting.known(query, site, after(5))
-    assert old is not None
-    error = ImportFailed(image="i", program="p", problem="x")
-    name_images(error, query, old._replace(digest=ADOPTED + HEX), NEW)
-    assert f"; the tag means {NEW} now, and adopted:{HEX}, which" in str(error)

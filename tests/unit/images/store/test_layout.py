@@ -126,15 +126,3 @@ def test_long_references_have_short_keys() -> None:
     first, second = f"reg.io/{'a' * 250}:1", f"reg.io/{'a' * 250}:2"
     assert len(layout.key_of(first)) < 100
     assert layout.key_of(first) != layout.key_of(second)
-
-
-def test_an_adopted_image_answers_tags_only(store: Path) -> None:
-    """Its name begins differently from every digest's, and a damaged one leads nowhere."""
-    (store / "images" / f"{HEX}.x86_64.sqsh").rename(store / "images" / f"adopted-{HEX}.x86_64.sqsh")
-    point(store, {"digest": f"adopted:{HEX}", "resolved": time.time()})
-    found = find(store)
-    assert found is not None
-    assert found.path.endswith(f"/adopted-{HEX}.x86_64.sqsh")
-    assert find(store, DIGEST) is None
-    point(store, {"digest": "adopted:../../x", "resolved": time.time()})
-    assert find(store) is None

@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def session(entry_site: EntrySite, folder: Path) -> Iterator[Session]:
     """Return a session of maintenance under a policy that names the directory."""
-    own = {KEY: {"directory": str(folder), "lock": False, "adopt": []}}
+    own = {KEY: {"directory": str(folder), "lock": False}}
     used = Wing("launchers", used=True, step="", early=False, end="")
     entry_site.write(entry_site.policy._replace(own=own, wings=(used,)))
     with open_session(entry_site.installation, "maintain", "n1") as opened:

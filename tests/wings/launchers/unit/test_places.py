@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.policy_site import MINIMAL, Compile
-from tests.support.superblocks import image
 from tests.wings.launchers.values import client, launchers
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.images.places import Copied
 from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.store.client import StoreClient
@@ -84,24 +82,6 @@ def test_without_a_lock_nothing_is_touched(folder: Path, store: ImageStoreClient
     assert list(folder.iterdir()) == []
 
 
-def test_what_they_left_is_copied(folder: Path, store: ImageStoreClient, tmp_path: Path) -> None:
-    """Under the name that only this image has."""
-    (there,) = launchers(folder, os.getuid())()
-    fd = os.open(tmp_path / "copy", os.O_RDWR | os.O_CREAT)
-    try:
-        assert there.copy(fd, REFERENCE, 0.0, store, after(30)) == ""
-        for name in (NAME, "reg.io_a_b_1"):
-            (folder / f"{name}.sqsh").write_bytes(image())
-            (folder / f"{name}.sqsh").chmod(0o644)
-        assert there.copy(fd, parse("reg.io/a_b:1"), 0.0, store, after(30)) == ""
-        copied = there.copy(fd, REFERENCE, 0.0, store, after(30))
-        assert isinstance(copied, Copied)
-        assert copied.path == str(folder / f"{NAME}.sqsh")
-        assert os.pread(fd, 1 << 20, 0) == image()
-    finally:
-        os.close(fd)
-
-
 def test_links_come_and_go(folder: Path, store: ImageStoreClient) -> None:
     """With the images of the store."""
     (there,) = launchers(folder)()
@@ -116,10 +96,9 @@ def test_links_come_and_go(folder: Path, store: ImageStoreClient) -> None:
 
 
 def test_the_policy_says_where_they_are(compiled_of: Compile) -> None:
-    """Owners are uids there."""
-    keys = "launchers: {directory: /images, lock: true, adopt: [{directory: /old, owners: [root]}]}\n"
-    policy = compiled_of(f"{MINIMAL}{keys}")
-    assert places.of_policy(policy) == Launchers("/images", True, (stored.Adopt("/old", (0,)),))
+    """And no other site's imports load this."""
+    policy = compiled_of(f"{MINIMAL}launchers: {{directory: /images, lock: true}}\n")
+    assert places.of_policy(policy) == Launchers("/images", True)
     assert policy.parts("places") == ["launchers.places"]
     assert compiled_of(MINIMAL).parts("places") == []
 

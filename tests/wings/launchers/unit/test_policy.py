@@ -1,4 +1,4 @@
-"""The policy's `launchers`: directories that are not warmstart's own, and owners that exist."""
+"""The policy's `launchers`: a directory that is not warmstart's own."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from warmstart.policy.invalid import PolicyInvalid
         ("{lock: true}", "3:19: launchers.lock: needs launchers.directory, where the locks are"),
         ("{directory: /shared}", "3:24: launchers.directory: may not be in paths.store (/shared/warmstart) or contain"),
         ("{directory: /a//b}", "3:24: launchers.directory: write /a/b"),
-        ("{adopt: [{directory: /a, owners: [no]}]}", "3:46: launchers.adopt[0].owners[0]: no user 'no'"),
-        ("{adopt: [{directory: /a}]}", "3:21: launchers.adopt[0].owners: missing"),
-        ("{adopt: [{directory: /a, owners: []}]}", "3:45: launchers.adopt[0].owners: is empty; name at least one"),
     ],
 )
 def test_what_cannot_hold_is_refused(site: Site, text: str, refusal: str) -> None:
