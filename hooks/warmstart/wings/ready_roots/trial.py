@@ -14,6 +14,7 @@ attributes of users. What works is tried, and no version is compared. Runs as ro
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -32,6 +33,7 @@ OWNER = (65533, 65532)  # of the files on the shelf, uid and gid; any others tha
 PREFIX = ".trial-"
 RESULT = "ready-roots"
 LONGEST = 4096
+AGAIN_S = 3600.0
 _PR_SET_DUMPABLE = 4
 
 
@@ -48,31 +50,41 @@ class Tried(NamedTuple):
 
 
 def of_this_boot(policy: Policy, paths: NodePaths) -> bool:
-    """Return whether it works here; tried once after each boot. Raises `OSError`."""
-    boot = incarnation()
+    """Return whether it works here; tried once after each boot with these disks. Raises `OSError`.
+
+    What did not work is tried again after an hour: an admin may have mended it.
+    """
+    key = " ".join((incarnation(), *(str(os.stat(path).st_dev) for path in _places(policy))))
     ensure_path(paths.work, 0o700)
     fd = os.open(paths.work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
-            known, _, works = read_small(RESULT, LONGEST, fd).decode().partition(" ")
+            known, _, works = read_small(RESULT, LONGEST, fd).decode().rpartition(" ")
+            age = time.time() - os.stat(RESULT, dir_fd=fd).st_mtime
         except FileNotFoundError:
-            known = works = ""
-        if known != boot:
+            known = ""
+        if known != key or (works == "no" and age > AGAIN_S):
             works = "yes" if tried(policy).works else "no"
-            replace_file(fd, RESULT, f"{boot} {works}".encode(), 0o600, durable=False)
+            replace_file(fd, RESULT, f"{key} {works}".encode(), 0o600, durable=False)
         return works == "yes"
     finally:
         os.close(fd)
 
 
-def tried(policy: Policy) -> Tried:
-    """Try it. Raises `OSError` if a directory cannot be made on one of the disks."""
+def _places(policy: Policy) -> tuple[str, str]:
+    """Return the directories on the two disks, which are made if they are missing. Raises `OSError`."""
     assert policy.paths.shelf
     for path in (policy.paths.shelf, policy.paths.workspace):
         ensure_path(path, 0o755)
+    return policy.paths.shelf, policy.paths.workspace
+
+
+def tried(policy: Policy) -> Tried:
+    """Try it. Raises `OSError` if a directory cannot be made on one of the disks."""
+    shelf, workspace = _places(policy)
     with (
-        TemporaryDirectory(prefix=PREFIX, dir=policy.paths.shelf) as tree,
-        TemporaryDirectory(prefix=PREFIX, dir=policy.paths.workspace) as room,
+        TemporaryDirectory(prefix=PREFIX, dir=shelf) as tree,
+        TemporaryDirectory(prefix=PREFIX, dir=workspace) as room,
     ):
         os.mkdir(f"{tree}/old")
         with open(f"{tree}/old/file", "wb"):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.faults import Faults
 from tests.support.shelf_site import NODE, ShelfSite
+from warmstart.policy.compiled import Policy
 from warmstart.session import Session, open_session
 from warmstart.wings.ready_roots import maintenance, trial
+from warmstart.wings.ready_roots.trial import Tried
 
 
 @pytest.fixture
@@ -27,6 +31,42 @@ def left(site: ShelfSite) -> list[str]:
 def removed(session: Session) -> int:
     """Have maintenance remove it."""
     return maintenance.PARTS.node["trials"](session) or 0
+
+
+@pytest.mark.report
+def test_a_trial_is_of_the_disks_that_it_was_made_on(site: ShelfSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shelf that moved, or whose disk was mounted since, is tried; what failed is tried again after an hour."""
+    tries: list[str | None] = []
+
+    def tried(policy: Policy) -> Tried:
+        tries.append(policy.paths.shelf)
+        return Tried("no", "no") if policy is bad else Tried("", "")
+
+    monkeypatch.setattr(trial, "tried", tried)
+    bad, paths = site.policy, site.paths
+    other = site.base / "other"
+    other.mkdir()
+    good = bad._replace(paths=bad.paths._replace(shelf=str(other)))
+    mount = ["mount", "-t", "tmpfs", "none", str(other)]
+    subprocess.run(mount, check=True)
+    try:
+        assert [trial.of_this_boot(policy, paths) for policy in (bad, bad, good, good)] == [False, False, True, True]
+        assert tries == [bad.paths.shelf, good.paths.shelf]
+        subprocess.run(mount, check=True)
+        assert trial.of_this_boot(good, paths)
+        assert len(tries) == 3
+        assert not trial.of_this_boot(bad, paths)
+        aged = Path(paths.work, trial.RESULT)
+        os.utime(aged, (time.time() - 3700,) * 2)
+        assert not trial.of_this_boot(bad, paths)
+        assert len(tries) == 5
+        assert trial.of_this_boot(good, paths)
+        os.utime(aged, (time.time() - 3700,) * 2)
+        assert trial.of_this_boot(good, paths)
+        assert len(tries) == 6
+    finally:
+        while other.is_mount():
+            subprocess.run(["umount", str(other)], check=True)
 
 
 def test_a_trial_killed_before_every_change(site: ShelfSite, monkeypatch: pytest.MonkeyPatch) -> None:
