@@ -13,7 +13,6 @@ from warmstart.doctor import namespaces
 from warmstart.doctor.containers import HOOK, Tasks, why_unfit
 from warmstart.doctor.finding import ADVICE, OK, UNKNOWN, WRONG, Finding
 from warmstart.doctor.slurm import is_ours
-from warmstart.host.namespaces import mounts
 from warmstart.policy.compiled import Policy
 
 SCRIPT = "job-container"
@@ -115,30 +114,4 @@ PROBLEMS = {
 }
 
 
-def base_path(seen: Tasks) -> Iterator[Finding]:
-    """Check for foreign mounts below BasePath: Slurm empties it recursively, mounted file systems included."""
-    bases = [node.base for node in namespaces.read(seen.slurm.conf).nodes if "%" not in (node.base or "%")]
-    foreign = [mount.point for mount in mounts() for base in bases if _is_foreign(mount.point, base)]
-    if foreign:
-        found = f"{', '.join(sorted(set(foreign)))}: mounted below BasePath, where Slurm removes all files after a job"
-        yield Finding(WRONG, found, "mount it elsewhere")
-    else:
-        yield Finding(OK, "only Slurm's own mounts are below BasePath")
-
-
-def _is_foreign(target: str, base: str) -> bool:
-    """Return whether a mount point below `base` is not Slurm's.
-
-    Slurm mounts BasePath (or, with several slurmds per host, a directory per slurmd), and in it JOB and JOB/.ns;
-    namespace/linux mounts JOB/.ns/mnt, pid and user.
-    """
-    if not target.startswith(f"{base}/"):
-        return False
-    parts = target[len(base) + 1 :].split("/")
-    job = next((at for at, part in enumerate(parts) if part.isdigit()), None)
-    if job is None:
-        return len(parts) > 1
-    return job > 1 or parts[job + 1 :] not in ([], [".ns"], *([".ns", name] for name in ("mnt", "pid", "user")))
-
-
-CHECKS = {"slurm.base-path": base_path, "slurm.constant-path": constant_path}
+CHECKS = {"slurm.constant-path": constant_path}

@@ -45,7 +45,7 @@ from warmstart.images.importers import base, layer_reader
 from warmstart.images.imports import requests, verify
 from warmstart.images.imports.requests import IMPORTS
 from warmstart.images.unpacks import NO_DISKS
-from warmstart.paths import Installation, NodePaths, longest_node_name
+from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration, format_size
 from warmstart.session import NODE_INTERVAL_S, NodeOfAnotherPod, require_keeper
@@ -160,19 +160,6 @@ def workspace(node: Node) -> Iterator[Finding]:
     yield from _owned_by_root(node.workspaces(), WRONG, "the first prolog creates it")
 
 
-def tmpdir(node: Node) -> Iterator[Finding]:
-    """Check that a path in TMPDIR fits into a Unix socket's address. If not, jobs keep their own TMPDIR."""
-    names = [os.path.basename(paths.root) for paths in node.nodes()] or [os.uname().nodename.partition(".")[0]]
-    most = longest_node_name(node.policy.paths.workspace)
-    longer = [name for name in names if len(name) > most]
-    if longer:
-        found = f"jobs on {', '.join(longer)} keep their own TMPDIR: paths in the workspace are too long for sockets"
-        change = f"make paths.workspace {max(map(len, longer)) - most} bytes shorter"
-        yield Finding(WRONG, found, change)
-    else:
-        yield Finding(OK, f"paths in TMPDIR are short enough for sockets (node names: at most {most} bytes)")
-
-
 def file_system(node: Node) -> Iterator[Finding]:
     """Check that workspaces are on a local disk: a job that hangs on a file server would hang its epilog."""
     kind, mount_point = mount_of(os.path.realpath(existing(node.policy.paths.workspace)))
@@ -225,18 +212,6 @@ def disks(node: Node) -> Iterator[Finding]:
 
 def _is_full(seen: os.statvfs_result) -> bool:
     return seen.f_bavail * seen.f_frsize < LEAST_BYTES or bool(seen.f_files and seen.f_favail < LEAST_INODES)
-
-
-def metrics(node: Node) -> Iterator[Finding]:
-    """Check the directory in which maintenance writes metrics."""
-    path = node.policy.paths.metrics
-    if path is None:
-        yield Finding(OK, "the policy wants no metrics")
-    elif not os.path.isdir(path):
-        found = f"there is no directory {path} (paths.metrics): no metrics are written"
-        yield Finding(WRONG, found, f"install -d -m 755 {path}, and point node_exporter's textfile collector there")
-    else:
-        yield from _owned_by_root([path], WRONG, "")
 
 
 def shelf(node: Node) -> Iterator[Finding]:
@@ -620,12 +595,10 @@ CHECKS = {
     "node.code": code,
     "node.state": state,
     "node.workspace": workspace,
-    "node.tmpdir": tmpdir,
     "node.file-system": file_system,
     "node.space": space,
     "node.disks": disks,
     "node.audit-log": audit_log,
-    "node.metrics": metrics,
     "node.shelf": shelf,
     "node.credentials": credentials,
     "node.proxy": proxy,

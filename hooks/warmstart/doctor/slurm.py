@@ -10,21 +10,19 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart import plan
-from warmstart.doctor import namespaces, probe, wrapper
+from warmstart.doctor import namespaces, probe
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
 from warmstart.doctor.node import AFTER_CHANGES
-from warmstart.doctor.slurm_conf import SlurmConf, pairs
+from warmstart.doctor.slurm_conf import SlurmConf
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.detached import SYSTEMCTL, SYSTEMCTL_S, SYSTEMD
 from warmstart.host.files import read_small
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
-from warmstart.policy.units import format_duration
 from warmstart.slurm import nodes
 from warmstart.slurm.facts import SCRIPTS, Access
 from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
@@ -41,6 +39,7 @@ HIDDEN = ("/tmp", "/dev/shm")
 IMPLY_ALLOC = {"alloc", "contain", "x11", "runinjob", "forcerequeueonfail"}
 ALLOC_BY_DEFER_BATCH = (26, 5)  # the first release in which DeferBatch implies Alloc
 _STOP = "TimeoutStopUSec"
+_LARGEST_SCRIPT = 1 << 20
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}  # of what systemctl shows (systemd.time(7))
 NO_RELEASE = Finding(
     UNKNOWN,
@@ -106,11 +105,6 @@ def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]
         elif (times := sum(is_ours(script, ours) for script in scripts)) > 1:
             found = f"{key} names {ours} {times} times, and Slurm runs it as often for each job"
             yield Finding(WRONG, found, f"remove a line, or an include that stands twice, from {slurm.conf.path}")
-        elif wrong := next(((script, why) for script in scripts if (why := _mistake(script, ours))), None):
-            script, why = wrong
-            found = f"{script} runs {ours} and {why}"
-            change = f"call it as the script's last command, `exec {ours}`, or with `|| exit $?`"
-            yield Finding(WRONG, found, change)
         elif globs:
             found = f"{key}={globs[0]} runs in reverse order, stops at the first failure, and drains the node if empty"
             yield Finding(ADVICE, found, "use one script that runs yours first, then warmstart's")
@@ -274,48 +268,6 @@ def slurmd_stop(slurm: Slurm) -> Iterator[Finding]:
         yield Finding(WRONG, found, f"put the lines {lines} in {DROP_IN}, then `systemctl daemon-reload`")
 
 
-def nohold(slurm: Slurm) -> Iterator[Finding]:
-    """Check for nohold_on_prolog_fail: with it, one job whose prolog always fails drains node after node."""
-    if "nohold_on_prolog_fail" in slurm.conf.words("SchedulerParameters"):
-        found = "SchedulerParameters has nohold_on_prolog_fail: one bad job drains node after node"
-        yield Finding(WRONG, found, "remove it")
-    else:
-        yield Finding(OK, "jobs are held when their prolog fails")
-
-
-def time_limits(slurm: Slurm) -> Iterator[Finding]:
-    """Check partitions' time limits against images.keep.lease: what a longer job uses can be evicted meanwhile."""
-    if slurm.policy is None:
-        yield NO_POLICY
-        return
-    limits, default = {}, ""
-    for line in pairs(slurm.conf.path):
-        values = dict(line)
-        if name := values.get("partitionname", ""):
-            limits[name] = values.get("maxtime", default)
-            default = limits.pop("DEFAULT", default)
-    lease = slurm.policy.images.keep.lease
-    longer = {name: seconds for name, limit in limits.items() if (seconds := _time(limit)) and seconds > lease}
-    if longer:
-        told = ", ".join(f"{name} ({format_duration(seconds)})" for name, seconds in longer.items())
-        found = f"jobs may run longer than images.keep.lease ({format_duration(lease)}) in {told}"
-        change = f"set images.keep.lease above {format_duration(max(longer.values()))}"
-        yield Finding(WRONG, f"{found}: the image of a running job can be evicted", change)
-    else:
-        yield Finding(OK, f"no partition's time limit is above images.keep.lease ({format_duration(lease)})")
-
-
-def _time(limit: str) -> int:
-    """Return a MaxTime in seconds, 0 for none: `minutes[:seconds]`, `hours:minutes:seconds`, `days-hours[:…]`."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
-    if match is None:
-        return 0
-    days, first, second, third = (int(part or 0) for part in match.groups())
-    if match[1] is not None:
-        return ((days * 24 + first) * 60 + second) * 60 + third
-    return (first * 60 + second) * 60 + third if match[4] is not None else first * 60 + second
-
-
 def running(slurm: Slurm) -> Iterator[Finding]:
     """Check that slurmctld runs the hooks that slurm.conf names: 22.05 takes PrologSlurmctld from a restart only."""
     if slurm.policy is None:
@@ -355,20 +307,12 @@ def is_below(path: str, directories: tuple[str, ...]) -> bool:
     return any(f"{path}/".startswith(f"{directory.rstrip('/')}/") for directory in directories)
 
 
-def _mistake(script: str, ours: str) -> str:
-    """Return what a wrapper does wrong with a hook, "" for the hook itself and for what cannot be read."""
-    with suppress(OSError):
-        if os.path.realpath(script) != os.path.realpath(ours):
-            return wrapper.mistake(os.path.realpath(script), ours)
-    return ""
-
-
 def is_ours(script: str, ours: str) -> bool:
     """Return whether a script is the hook `ours`, or a wrapper that names it."""
     if os.path.realpath(script) == os.path.realpath(ours):
         return True
     try:
-        return ours.encode() in read_small(os.path.realpath(script), wrapper.LARGEST_SCRIPT)
+        return ours.encode() in read_small(os.path.realpath(script), _LARGEST_SCRIPT)
     except OSError:
         return False
 
@@ -390,7 +334,5 @@ CHECKS = {
     "slurm.prolog-flags": flags,
     **TIMES,
     "slurm.slurmd-stop": slurmd_stop,
-    "slurm.nohold": nohold,
-    "slurm.time-limits": time_limits,
     "slurm.running": running,
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -30,8 +29,6 @@ from warmstart.host.deadline import after
 from warmstart.host.identity import ROOT
 from warmstart.host.namespaces import Mount, mount_of
 from warmstart.host.worker import Worker
-from warmstart.images.store import published
-from warmstart.images.store.layout import reference_of
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration
@@ -359,18 +356,6 @@ def indexes(store: Store) -> Iterator[Finding]:
         yield Finding(OK, f"the indexes of {seen.looked} namespaces can be read" + ("" if seen.is_all else ", of more"))
 
 
-def imports(store: Store) -> Iterator[Finding]:
-    """Check for imports that have reported nothing for long: whoever wants their image waits in vain."""
-    producers = store.run(published.under_way, store.path)
-    silent = {key: known for key, known in producers.items() if time.time() - known.at > SILENT_S}
-    for key, known in silent.items():
-        words = f"{known.host} (pid {known.pid}) imports {reference_of(key.rsplit('.', 2)[0])} since {known.since}, and"
-        change = "see that node's disk and network; `warmstart images cancel` there"
-        yield Finding(WRONG, f"{words} has reported nothing for {format_duration(time.time() - known.at)}", change)
-    if not silent:
-        yield Finding(OK, f"{len(producers)} imports are under way")
-
-
 CHECKS = {
     "store.reachable": reachable,
     "store.mount": mounted,
@@ -385,7 +370,6 @@ CHECKS = {
     "store.clock": clock,
     "store.maintenance": maintained,
     "store.indexes": indexes,
-    "store.imports": imports,
     "store.root": root,
     "store.space": space,
 }

@@ -18,7 +18,6 @@ from warmstart.doctor import installed as slurm_installed
 from warmstart.doctor.finding import Result, run
 from warmstart.doctor.slurm import Slurm
 from warmstart.host.deadline import Deadline
-from warmstart.host.namespaces import Mount
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
@@ -122,25 +121,6 @@ def test_what_a_configless_slurmctld_runs_with(site: Installation, monkeypatch: 
     assert [found.status for found in slurm.running(Slurm(conf, site, current_policy(site).policy))] == ["ok"]
 
 
-@pytest.mark.parametrize(
-    ("lines", "status"),
-    [
-        ("PartitionName=a Nodes=n1 MaxTime=7-0", "ok"),
-        ("PartitionName=a Nodes=n1 MaxTime=7-00:01", "wrong"),
-        ("PartitionName=a Nodes=n1 MaxTime=168:00:01", "wrong"),
-        ("PartitionName=a Nodes=n1 MaxTime=10080", "ok"),
-        ("PartitionName=a Nodes=n1 MaxTime=10081:00", "wrong"),
-        ("PartitionName=a Nodes=n1 MaxTime=UNLIMITED", "ok"),
-        ("PartitionName=a Nodes=n1", "ok"),
-        ("PartitionName=DEFAULT MaxTime=9-0\nPartitionName=a Nodes=n1 MaxTime=1", "ok"),
-        ("PartitionName=DEFAULT MaxTime=9-0\nPartitionName=a Nodes=n1", "wrong"),
-    ],
-)
-def test_time_limits_against_an_images_lease(check: Check, lines: str, status: str) -> None:
-    """A job that runs for longer than seven days can lose its image."""
-    assert check(new=f"{lines}\n")["slurm.time-limits"] == [status]
-
-
 def bad(found: dict[str, list[str]]) -> dict[str, list[str]]:
     """Return the checks that are not just ok."""
     return {name: statuses for name, statuses in found.items() if statuses != ["ok"]}
@@ -172,7 +152,6 @@ def test_a_good_file_has_nothing_to_change(check: Check) -> None:
         ("PrologEpilogTimeout=290", "PrologEpilogTimeout=60", "slurm.epilog-timeout", "wrong"),
         ("BatchStartTimeout=360", "", "slurm.batch-start", "wrong"),
         ("BatchStartTimeout=360", "BatchStartTimeout=290", "slurm.batch-start", "wrong"),
-        ("", "SchedulerParameters=a,nohold_on_prolog_fail\n", "slurm.nohold", "wrong"),
         ("TaskProlog=@/task-prolog", "", "slurm.task-prolog", "wrong"),
         ('"@/prolog"', "/nowhere/prolog", "slurm.hook-places", "wrong"),
         ("", "Prolog=/etc/slurm/other\n", "slurm.prolog", "wrong"),
@@ -629,27 +608,6 @@ def test_a_policy_that_counts_on_the_enroot_hook(check: Check, site: Installatio
     (hooks / "40-warmstart.sh").write_text("")
     (hooks / "40-warmstart.sh").chmod(0o755)
     assert check()["slurm.constant-path"] == ["ok"]
-
-
-@pytest.mark.parametrize(
-    ("target", "status"),
-    [
-        ("/srv/c", "ok"),
-        ("/srv/c/n1", "ok"),
-        ("/srv/c/7", "ok"),
-        ("/srv/c/n1/7/.ns", "ok"),
-        ("/srv/cold/7/x", "ok"),
-        ("/srv/c/7/.7/_tmp/cache", "wrong"),
-        ("/srv/c/n1/scratch", "wrong"),
-    ],
-)
-def test_mounts_below_base_path(
-    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, status: str
-) -> None:
-    """Slurm emptied a bind mount there (seen on 22.05)."""
-    monkeypatch.setattr(constant_path, "mounts", lambda: [Mount("ext4", "/"), Mount("tmpfs", target)])
-    (tmp_path / "job_container.conf").write_text("BasePath=/srv/c\n")
-    assert check("", TMPFS)["slurm.base-path"] == [status]
 
 
 NAMESPACE_LINUX = """\

@@ -92,7 +92,6 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.reachable", "critical", {"look": OSError(errno.ENOENT, "No such file", "/s")}),
         ("store.reachable", "wrong", {"look": WorkerSilent(what="look", problem="no answer")}),
         ("store.owner", "critical", {"look": LOOK._replace(uid=1)}),
-        ("store.imports", "wrong", {"under_way": {"a.b.c": ImageProducer("n9", 9, 8, "x", at=time.time() - 7200)}}),
         ("store.owner", "critical", {"look": LOOK._replace(uid=65534)}),
         (
             "store.writers",
