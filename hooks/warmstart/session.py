@@ -6,11 +6,13 @@ Its events take the same way as a hook's: into a journal on this host, and from 
 from __future__ import annotations
 
 import os
+import signal
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, NoReturn
 
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
@@ -72,6 +74,10 @@ class StoreReplaced(StoreError):
     hint = "mount the right file system; if the store was made anew, remove store-id in warmstart's state"
 
 
+class _ToldToEnd(SystemExit):
+    """SIGTERM has come."""
+
+
 class Session(NamedTuple):
     """One run of maintenance, of an import, or of a command that changes something."""
 
@@ -124,7 +130,8 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
         PolicyError: There is no usable policy.
         StateUnusable, StateFull: The node's state directory cannot be written.
 
-    An error that ends the session, such as a lock that another run holds, is audited.
+    An error that ends the session, such as a lock that another run holds, is audited. So is SIGTERM, which is no crash:
+    a job or step is over, or a unit is stopped.
     """
     require_root(hook)
     os.umask(0o022)
@@ -138,6 +145,9 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
     journal.emit(events.HOOK_STARTED)
     started = time.monotonic()
     outcome = "failed"
+    former = signal.getsignal(signal.SIGTERM)
+    if former is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, partial(_end, os.getpid()))
     try:
         with StoreClient.of(policy, f"{node}-{run_id}") as store:
             session = Session(installation, policy, paths, node, journal, run_id, store, [])
@@ -146,11 +156,25 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
     except WarmstartError as error:
         journal.emit(events.STEP_FAILED, step=hook, error=error.as_audit())
         raise
+    except _ToldToEnd:
+        outcome = "ended"
+        raise
     finally:
         from warmstart import journals  # structlog is slow to import, and a look at the images needs none
 
         journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
         journals.move(policy, paths, node, after(journals.STORE_SECONDS))
+        if former is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, former)
+            if outcome == "ended":
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _end(own: int, number: int, _frame: object) -> NoReturn:
+    if os.getpid() != own:  # a child that has forked
+        os._exit(128 + number)
+    signal.signal(number, signal.SIG_IGN)
+    raise _ToldToEnd(128 + number)
 
 
 def keep(paths: NodePaths) -> int | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 
 import pytest
 
@@ -51,6 +53,29 @@ def test_a_session_that_fails_says_so(entry_site: EntrySite) -> None:
     assert [event["outcome"] for event in entry_site.events("hook.finished")] == ["failed"]
     with entry_site.client() as client:
         assert client.lock(after(5))
+
+
+@pytest.mark.report
+def test_a_session_that_is_told_to_end_is_no_crash(entry_site: EntrySite) -> None:
+    """Its job is over, its step has gone, or its unit was stopped: none of these is a hook that was killed."""
+    ready, said = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            with open_session(entry_site.installation, "step-images", "n1"):
+                os.write(said, b"1")
+                time.sleep(60)
+        finally:
+            os._exit(0)
+    os.read(ready, 1)
+    os.kill(child, signal.SIGTERM)
+    assert os.waitpid(child, 0)[1] == signal.SIGTERM  # which units, and who waits for it, take for what it is
+    assert [event["outcome"] for event in entry_site.events("hook.finished")] == ["ended"]
+    assert entry_site.events("hook.crashed") == []
+    before = signal.getsignal(signal.SIGTERM)
+    with open_session(entry_site.installation, "step-images", "n1"):
+        pass
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_only_root_has_one(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:

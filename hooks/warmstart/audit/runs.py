@@ -178,7 +178,7 @@ class Run:
     account: str = ""
     first: str = ""  # `ts` of its first event, and of its last
     last: str = ""
-    outcome: str = ""  # "ok", "failed", "crashed"; "" while it is not finished
+    outcome: str = ""  # "ok", "ended", "failed", "crashed"; "" while it is not finished
     ended: str = ""  # the same as its last event has it, which of a crash it may not
     seconds: float = 0.0  # of the whole hook, once it is finished
     head: bool = False

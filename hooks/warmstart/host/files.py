@@ -455,16 +455,19 @@ def flock_holders(fd: int) -> list[int]:
 def end_flock_holders(fd: int, patience: Deadline) -> bool:
     """End the processes that hold a flock(2) on what `fd` has open, which nobody but root can open.
 
-    Takes it, and returns whether it could.
+    They may finish their journals, within a moment. Takes it, and returns whether it could.
     """
     if try_flock(fd):
         return True
     import signal
 
-    for pid in flock_holders(fd):
-        with suppress(OSError):  # it has ended by itself
-            os.kill(pid, signal.SIGKILL)
-    return wait_flock(fd, patience)
+    for number, moment in ((signal.SIGTERM, patience.within(patience.left() / 2)), (signal.SIGKILL, patience)):
+        for pid in flock_holders(fd):
+            with suppress(OSError):  # it has ended by itself
+                os.kill(pid, number)
+        if wait_flock(fd, moment):
+            return True
+    return False
 
 
 def open_lock(directory: str, name: str) -> int:

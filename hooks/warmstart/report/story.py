@@ -84,7 +84,7 @@ class HookStory(NamedTuple):
     node: str
     started: str  # `ts`
     seconds: float  # 0.0 while it is not finished
-    outcome: str  # ok | failed | crashed | unfinished
+    outcome: str  # ok | ended | failed | crashed | unfinished
     parts: tuple[Part, ...]
 
 

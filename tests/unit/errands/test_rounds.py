@@ -180,7 +180,7 @@ def test_an_errand_of_a_run_that_is_over(runs: Runs) -> None:
 
 
 def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
-    """The process that has its lock is killed, what it had copied goes, and no other begins."""
+    """The process that has its lock is ended, what it had copied goes, and no other begins."""
     record = runs.begin(7, first_s=-1)
     stage = Path(runs.paths.stage)
     for name in (f"{record.run_name}.live.numba", f"{record.run_name}.key.live.numba", "8.0a1b2c3d.live.numba"):
@@ -199,7 +199,7 @@ def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
         audit = Journal(runs.paths.journal, {"hook": "epilog", "run_id": record.run_id})
         ending = run_end.Ending(runs.site.policy, runs.paths, record, audit, store)
         run_end.supersede(ending, after(10), rebooted=False)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
     assert (runs.waiting(), os.path.lexists(record.run_directory)) == ([], False)
     assert os.listdir(stage) == ["8.0a1b2c3d.live.numba"]
 

@@ -3,7 +3,10 @@
 import errno
 import hashlib
 import os
+import signal
 import stat
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
@@ -527,6 +530,24 @@ def test_one_holder_at_a_time(two: tuple[int, int]) -> None:
     assert not files.try_flock(second, shared=True)
     files.unlock(first)
     assert files.try_flock(second)
+
+
+@pytest.mark.report
+@pytest.mark.timed
+@pytest.mark.parametrize(("on_term", "status"), [("import sys; sys.exit(7)", 7), ("pass", -signal.SIGKILL)])
+def test_who_holds_a_lock_may_end_by_itself(tmp_path: Path, on_term: str, status: int) -> None:
+    """And is killed if it does not, within the caller's patience."""
+    program = (
+        f"import fcntl, signal, time\ndef end(*_):\n {on_term}\nsignal.signal(signal.SIGTERM, end)\n"
+        f"file = open({str(tmp_path / 'lock')!r}, 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\n"
+        "print(flush=True)\nwhile True: time.sleep(1)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with descriptor(tmp_path / "lock") as fd:
+            assert files.end_flock_holders(fd, after(2.0))
+        assert holder.wait(5) == status
 
 
 def test_a_directory_can_be_locked(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.support.numba_entries import numba_entries, write_as
 from tests.wings.step_images.steps import answering, importer, naming, served
 
 JOB = 7401
+ENDS = ("hook.finished", "hook.crashed")
 
 
 @pytest.fixture
@@ -29,6 +31,12 @@ def asked(site: Site) -> Iterator[Site]:
     """Return the site with the socket."""
     with served(site):
         yield site
+
+
+def ended(site: Site) -> Counter[str]:
+    """Return how often processes that answer steps came to which end."""
+    lines = [line for line in site.audit() if line["hook"] == "step-images"]
+    return Counter(line.get("outcome") or line.get("reason", "bug") for line in lines if line["event"] in ENDS)
 
 
 def image_path(output: str) -> str:
@@ -119,6 +127,21 @@ def test_a_cancelled_job_does_not_hold_its_step(
         assert asked.cluster.wait(job).state == "CANCELLED"
         asked.cluster.wait_idle()
         wait_until("the end of root's wait", lambda: answering(asked) == [], 10)
+    asked.wait_imports()
+
+
+@pytest.mark.report
+def test_a_cancelled_jobs_step_is_no_crash(asked: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
+    """Root's process for it ends with it, as it should: nobody is to look into dmesg, and no alert fires."""
+    image, before = fresh_image(), ended(asked)
+    with registry.silent():
+        job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
+        wait_until("the wait", lambda: answering(asked) != [], 60)
+        time.sleep(1)  # its journal is open by now
+        asked.cluster.admin("scancel", str(job))
+        asked.cluster.wait_idle()
+        wait_until("the end of root's wait", lambda: answering(asked) == [], 10)
+    assert ended(asked) - before == Counter({"ended": 1})
     asked.wait_imports()
 
 

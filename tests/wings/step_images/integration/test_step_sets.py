@@ -161,6 +161,7 @@ def test_a_job_that_ends_while_a_set_is_made_leaves_nothing(
 ) -> None:
     """Its maker ends with the step that asks, and the node takes the next job; a second run has its own set."""
     image, container = fresh_image(), Container(asked, 759)
+    crashes = asked.audit("--event", "hook.crashed")
     assert found(container.job(image)) == ["cold"]
     with slow_store(asked):
         job = asked.cluster.submit(
@@ -181,6 +182,7 @@ def test_a_job_that_ends_while_a_set_is_made_leaves_nothing(
         assert "warm" in asked.finish(job).output
     assert asked.leftovers() == []
     assert asked.cluster.drained() == []
+    assert asked.audit("--event", "hook.crashed") == crashes
 
 
 @contextmanager

@@ -158,7 +158,7 @@ def test_the_end_of_a_run_ends_who_makes_a_set(run: Run, monkeypatch: pytest.Mon
     context = run.context
     ending = run_end.Ending(context.policy, context.paths, record, context.audit, context.store)
     assert run_end.release(ending, after(10)) == []
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
     assert not os.path.exists(record.run_directory)
 
 
