@@ -11,22 +11,17 @@ import os
 import subprocess
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.accounts import ALICE, IMPORT
 from tests.support.image_place import Place, Ready, Store, opened_place, squashfs
 from tests.support.image_site import KEEP, RULES
-from warmstart.host.deadline import Deadline, after
-from warmstart.images.importers.base import Report, unreported
+from warmstart.host.deadline import after
 from warmstart.images.imports import making
 from warmstart.images.query import Obtained, Site
-from warmstart.images.reference import Reference
-from warmstart.images.scratch import ImageTooLarge, Scratch
 from warmstart.images.store import eviction
 from warmstart.images.store.layout import Charged
-from warmstart.policy.compiled import Images
 
 pytestmark = pytest.mark.threat(6)
 
@@ -56,49 +51,6 @@ def site(place: Place, shared: Store) -> Iterator[Site]:
     made = place.site(shared.path / "store", importer=importer)
     with made.store:
         yield made
-
-
-class Bomb(Ready):
-    """An importer of a registry whose images all have one digest, and are too large. `image` counts the attempts."""
-
-    def resolve(self, reference: Reference, work: Scratch, deadline: Deadline) -> str:  # noqa: ARG002
-        """Return the digest."""
-        return reference.digest or f"sha256:{'ab' * 32}"
-
-    def import_image(
-        self,
-        reference: Reference,
-        digest: str,  # noqa: ARG002
-        work: Scratch,
-        deadline: Deadline,  # noqa: ARG002
-        report: Report = unreported,  # noqa: ARG002
-    ) -> str:
-        """Work for an hour, and refuse the image."""
-        with open(self.image, "a", encoding="ascii") as count:
-            count.write("x")
-        raise ImageTooLarge.of(reference.canonical(), work.caps)
-
-
-@pytest.mark.threat(15)
-def test_an_image_that_is_refused_is_not_tried_again_by_each_job(place: Place, shared: Store, tmp_path: Path) -> None:
-    """Under none of its names, for a day; but by an administrator, and when the limits have changed."""
-    attempts = tmp_path / "attempts"
-    rules = RULES._replace(remember_failures=0)  # that of the name is over
-
-    def refused(name: str, rules: Images = rules, job: int = 7) -> int:
-        site = place.site(
-            shared.path / "store", importer=partial(Bomb, place.identity(IMPORT), str(attempts)), rules=rules
-        )
-        reference = place.image(name)
-        with site.store, pytest.raises(ImageTooLarge) as raised:
-            making.obtain(reference, site._replace(requester=site.requester._replace(job_id=job)), after(60))
-        assert raised.value.fields["image"] == reference.canonical()
-        return len(attempts.read_text())
-
-    assert [refused(name) for name in ("team/a:1", "team/a:1", "team/a:2", f"team/a@sha256:{'ab' * 32}")] == [1] * 4
-    assert refused("team/b:1") == 2  # another repository's blobs are asked for by other requests
-    assert refused("team/a:1", rules._replace(max_size=rules.max_size * 2)) == 3
-    assert refused("team/a:1", job=0) == 4
 
 
 def is_good(image: Obtained, place: Place, shared: Store) -> bool:

@@ -255,7 +255,7 @@ def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> lis
     query, deadline = flight.query, flight.deadline
     # Fail before minutes of work rather than after them. Whether a quota has room depends on the image's size.
     evicted = _make_room(flight, 0, NOBODY)
-    with _refused_once(flight, digest), _reporting(flight) as report:
+    with _reporting(flight) as report:
         result = importer.import_image(query.reference, digest, work, deadline, report)
     work.sync(deadline)
     with work.errors():
@@ -264,30 +264,6 @@ def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> lis
         return [*evicted, *_publish(flight, work, fd, digest, importer.name)]
     finally:
         os.close(fd)
-
-
-@contextmanager
-def _refused_once(flight: Flight, digest: str) -> Iterator[None]:
-    """Raise what the image with this digest was refused for lately, under whatever tag; remember it if it is now.
-
-    An administrator's import tries again.
-    """
-    query, site, deadline = flight[:3]
-    by_digest = query_by_rules(query.reference._replace(tag="", digest=digest), site.rules, site.recipe)
-    failure = site.store.look(deadline, published.last_failure, by_digest.lock) if site.requester.job_id else None
-    if failure and published.is_refusal(failure, site.rules.max_size, site.rules.max_files):
-        named = failure._replace(fields={**failure.fields, "image": query.reference.canonical()})
-        if error := published.as_error(named):
-            raise error
-    try:
-        yield
-    except UserError as error:
-        if error.code in published.REFUSED:
-            with suppress(WarmstartError):
-                site.store.run(
-                    after(CLEAN_UP_S), published.remember, by_digest.lock, RememberedFailure.of(error), flight.writer
-                )
-        raise
 
 
 def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str) -> list[str]:

@@ -83,8 +83,9 @@ LONGEST_META = 16384
 LONGEST_FAILURE = 16384
 LONGEST_CHECK = 4096
 FAILURES_KEPT_S = 86400.0
-REFUSED = frozenset({"image-malformed", "image-too-large"})  # for what the image holds
-DEFINITIVE = REFUSED | {"image-not-found", "image-forbidden", "image-not-for-machine"}
+DEFINITIVE = frozenset(
+    {"image-malformed", "image-too-large", "image-not-found", "image-forbidden", "image-not-for-machine"}
+)
 PERSONAL = frozenset({"image-quota-exceeded"})  # concern the user who is charged, and nobody else
 
 _held: dict[str, HeldLock] = {}
@@ -541,13 +542,6 @@ def is_recent(failure: RememberedFailure, max_age_s: float) -> bool:
 def is_definitive(failure: RememberedFailure, max_age_s: float) -> bool:
     """Return whether a failure is recent and definitive: an import would end with it."""
     return failure.code in DEFINITIVE and is_recent(failure, max_age_s)
-
-
-def is_refusal(failure: RememberedFailure, size: int, files: int) -> bool:
-    """Return whether an image was refused in the last day for what it holds, by limits of these bytes and files."""
-    limits = {"size": str(size), "files": str(files)}
-    is_by_limits = all(failure.fields.get(name, limit) == limit for name, limit in limits.items())
-    return failure.code in REFUSED and is_by_limits and is_recent(failure, FAILURES_KEPT_S)
 
 
 def forget_failures(store: str, older_than_s: float) -> None:
