@@ -37,8 +37,7 @@ SIGKILL before each call that changes something, then the same hook, then mainte
 """
 ORDERS_INTRO = """\
 Pairs of operations on the store in all orders with up to two switches. Locks do nothing, the second one's clock is half
-an hour behind, and once it may have an old view. Readers must see what they could see if one came after the other. Only
-the list of what is blocked needs locks that work.
+an hour behind, and once it may have an old view. Readers must see what they could see if one came after the other.
 """
 CALLS_INTRO = """\
 # Reliability, call by call

@@ -23,7 +23,7 @@ from warmstart.harvest import spool
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.store import blocklist, bundles, index, layout, maintenance
+from warmstart.store import bundles, index, layout, maintenance
 from warmstart.store.bundles import BundleGone
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
@@ -207,20 +207,6 @@ def test_a_delivery_killed_at_any_step(tmp_path: Path, when: str) -> None:
             assert call > 10
             break
     assert len(seen(store)) == call
-
-
-@WHENS
-def test_blocking_killed_at_any_step(tmp_path: Path, when: str) -> None:
-    """The list of blocks is the old one or the new one."""
-    publish(tmp_path, "e")
-    for call in count(1):
-        new = blocklist.Block(user=f"u{call}")
-        before = blocklist.listed(str(tmp_path))
-        died = vanishes(lambda new=new: blocklist.block(str(tmp_path), new, OWNER), call, when)  # type: ignore[misc]
-        assert blocklist.listed(str(tmp_path)) in (before, [*before, new])
-        if not died:
-            assert call > 8
-            return
 
 
 def test_two_publishers_and_a_compaction_at_once(tmp_path: Path) -> None:

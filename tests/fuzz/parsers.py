@@ -55,7 +55,7 @@ from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import compressed, elf, ninja, pickle_framing, plain
 from warmstart.seed import together
 from warmstart.slurm import commands, nodes
-from warmstart.store import blocklist, board, bundles, index, parts
+from warmstart.store import board, bundles, index, parts
 from warmstart.store import manifest as manifests
 from warmstart.store.bundles import BundleGone
 from warmstart.store.client import StoreClient
@@ -275,12 +275,6 @@ PARSERS: dict[str, Parser] = {
         _REFUSED,
         ("images/credentials.py:_read", "images/credentials.py:_login"),
         (_json({"auths": {"reg.example.com": {"auth": "YTpi"}}}),),
-    ),
-    "blocks": Parser(
-        _store_file("artifacts/blocked.json", blocklist.read),
-        _REFUSED,
-        ("store/blocklist.py:read",),
-        (_json({"format": 1, "blocks": [{"user": "m", "reason": "r", "by": "b", "at": 0.0}]}),),
     ),
     "board": Parser(
         _store_file("runs/c.7.0/caches.x", lambda store: board.hear(store, _TOPIC, ["x"], [])),

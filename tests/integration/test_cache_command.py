@@ -1,4 +1,4 @@
-"""`warmstart cache` on real bundles: list, verify, compact, block and promote on the command line."""
+"""`warmstart cache` on real bundles: list, verify, compact and promote on the command line."""
 
 from __future__ import annotations
 
@@ -194,46 +194,6 @@ def test_a_newer_format_is_not_quarantined(site: MaintenanceSite) -> None:
     assert site.command("cache", "reindex") == 1
 
 
-def test_a_blocked_user_reaches_nobody(site: MaintenanceSite) -> None:
-    """By name or uid, in every scope, and compaction keeps users apart. Unblocked, all is there again."""
-    site.publish(one("a"))
-    site.publish(one("b"), user="mallory", uid=666)
-    assert site.command("cache", "block", "--user", "mallory", "--reason", "ticket 17") == 0
-    assert site.command("cache", "block", "--user", "mallory", "--reason", "again") == 1
-    assert set(site.seen()) == {"a"}
-    (known,) = site.json("cache", "list", "--blocked")
-    assert (known["user"], known["reason"]) == ("mallory", "ticket 17")
-    assert site.command("cache", "unblock", "--user", "mallory") == 0
-    assert site.command("cache", "block", "--user", "666", "--reason", "x") == 0
-    assert set(site.seen()) == {"a"}
-    assert site.command("cache", "unblock", "--all") == 0
-    assert set(site.seen()) == {"a", "b"}
-    assert site.command("cache", "list", "--blocked") == 1
-    assert len(site.events("cache.blocked")) == 3
-
-
-def test_a_blocked_users_bundles_are_not_compacted(site: MaintenanceSite) -> None:
-    """They stay as they are, and other users' bundles are compacted."""
-    for name in "abc":
-        site.publish(one(name), user="mallory", uid=666)
-        site.publish(one(f"{name}2"))
-    site.command("cache", "block", "--user", "mallory", "--reason", "x")
-    assert site.json("cache", "compact")["compacted"] == 1
-    assert set(site.seen()) == {"a2", "b2", "c2"}
-    assert len(set(site.seen().values())) == 1
-
-
-def test_a_blocked_entry_and_a_blocked_namespace(site: MaintenanceSite) -> None:
-    """One entry, then all of the namespace; the options must name exactly one thing."""
-    site.publish({**one("a"), **one("b")})
-    assert site.command("cache", "block", "--profile", "numba", "--entry", "a", "--reason", "x") == 0
-    assert set(site.seen()) == {"b"}
-    assert site.command("cache", "block", "--profile", "numba", "--namespace", "ns", "--reason", "x") == 0
-    assert site.seen() == {}
-    for wrong in (["--profile", "numba"], ["--entry", "a"], ["--user", "u", "--profile", "numba"], []):
-        assert site.command("cache", "block", *wrong, "--reason", "x") == 2
-
-
 def test_promotion_goes_up_only_and_keeps_the_name(site: MaintenanceSite) -> None:
     """Chosen entries arrive in scope site with their user's name. The other direction is refused."""
     bundle = site.publish({**one("a", b"A"), **one("b")})
@@ -245,8 +205,6 @@ def test_promotion_goes_up_only_and_keeps_the_name(site: MaintenanceSite) -> Non
     assert site.command("cache", "promote", bundle, "a", "--to", "site") == 1
     assert site.command("cache", "promote", made["bundle"], "--to", "user-1-a") == 2
     assert site.command("cache", "promote", bundle, "nothing", "--to", "site") == 2
-    site.command("cache", "block", "--user", "a", "--reason", "x")
-    assert site.seen("site") == {}
 
 
 def test_a_lost_index_is_made_again(site: MaintenanceSite) -> None:

@@ -247,16 +247,6 @@ def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Node, monkey
     assert set(node.site.seen("user-1-a")) == {ENTRY}
 
 
-def test_a_harvest_of_a_blocked_user_is_not_spooled(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks apply to harvests, too."""
-    node.site.publish(one("other"))
-    assert node.site.command("cache", "block", "--user", str(a_record().uid), "--reason", "x") == 0
-    outcome = harvest(node, monkeypatch, str(node.site.store))
-    assert [error.code for error in outcome.degraded] == ["publish-blocked"]
-    assert not os.path.exists(node.paths.spool)
-    assert set(node.site.seen()) == {"other"}
-
-
 def test_the_next_epilog_publishes_the_spool(node: Node) -> None:
     """As its last step, within seconds. If the store is still away it gives the reason, and the bundle stays."""
     spooled(node, "a")
@@ -275,23 +265,17 @@ def test_the_next_epilog_publishes_the_spool(node: Node) -> None:
     audit.finish()
 
 
-def test_damaged_and_blocked_bundles_leave_the_spool(node: Node) -> None:
-    """Bundles that changed on the node's disk, or of a blocked user, are dropped with a reason."""
+def test_a_damaged_bundle_leaves_the_spool(node: Node) -> None:
+    """One that changed on the node's disk is dropped with a reason."""
     spooled(node, "a")
     (bundle,) = Path(node.paths.spool).glob("*/bundle.sqsh")
     data = bundle.read_bytes()
     bundle.chmod(0o600)
     bundle.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     node.maintain()
-    assert node.site.command("cache", "block", "--user", "1", "--reason", "x") == 0
-    spooled(node, "b")
-    node.maintain()
     assert os.listdir(node.paths.spool) == []
     assert node.site.seen() == {}
-    assert [e["reason"] for e in node.site.events("bundle.dropped")] == [
-        "damaged",
-        "cannot publish: the user a is blocked",
-    ]
+    assert [e["reason"] for e in node.site.events("bundle.dropped")] == ["damaged"]
 
 
 @pytest.mark.threat(15)

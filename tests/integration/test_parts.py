@@ -15,8 +15,7 @@ from tests.support.whole_jobs import WholeJob
 from warmstart.errands import merges
 from warmstart.host import process
 from warmstart.host.deadline import after
-from warmstart.store import blocklist, parts
-from warmstart.store.blocklist import Block
+from warmstart.store import parts
 from warmstart.store.manifest import Base, content_digest
 
 if TYPE_CHECKING:
@@ -171,24 +170,6 @@ def test_a_run_with_lost_nodes_is_merged_after_an_hour(base: Path, monkeypatch: 
         age(patch, parts.PATIENCE_S + 60)
         job.merge()
     assert (set(job.site.seen()), job.left()) == ({"a", "b", "c"}, [])
-
-
-@pytest.mark.threat(47)
-def test_the_parts_of_a_blocked_user_are_not_merged(job: WholeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They wait a day for the block to be lifted."""
-    for node in ("n1", "n2"):
-        job.hand_in(node, one(node))
-    with job.site.client() as client:
-        client.run(after(20), blocklist.block, Block("a", "", "", "", "why", "root", 0.0), client.writer)
-    assert job.merge() == 0
-    assert bundles(job.site) == []
-    assert job.left()
-    assert job.site.command("maintain", "--node", "n1") == 0
-    age(monkeypatch, parts.KEPT_S + 60)
-    job.merge()
-    dropped = job.site.events("bundle.dropped")
-    assert {event["reason"] for event in dropped} == {"cannot publish: the user a is blocked"}
-    assert (len(dropped), job.left()) == (2, [])
 
 
 def test_a_damaged_part_keeps_no_other(job: WholeJob) -> None:

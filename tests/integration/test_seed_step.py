@@ -30,8 +30,7 @@ from warmstart.seed.wanted import FETCHES
 from warmstart.session import Session
 from warmstart.steps import release, seed, workspace
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import blocklist, bundles
-from warmstart.store.blocklist import Block
+from warmstart.store import bundles
 from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import File
@@ -102,13 +101,10 @@ def emitted(context: Context, event: str) -> list[dict[str, Any]]:
 
 @pytest.mark.threat(8)
 @pytest.mark.parametrize("overlays", [True, False])
-def test_of_each_entry_one_bundle_and_nothing_blocked(
-    root: Path, monkeypatch: pytest.MonkeyPatch, overlays: bool
-) -> None:
-    """A shared entry comes from the older bundle, a blocked one from neither, however they are seeded."""
-    published(root, {"m/k": {"m/k.nbi": b"old", "m/k.1": b"old"}, "bad": {"bad.nbi": b"bad"}})
-    published(root, {"m/k": {"m/k.nbi": b"new", "m/k.2": b"new"}, "m/n": {"m/n.nbi": b"n"}, "bad": {"bad.2": b"bad"}})
-    blocklist.block(f"{root}/store", Block(profile="numba", entry="bad", reason="reason", by="admin"), "n1-test")
+def test_of_each_entry_one_bundle(root: Path, monkeypatch: pytest.MonkeyPatch, overlays: bool) -> None:
+    """A shared entry comes from the older bundle alone, however they are seeded."""
+    published(root, {"m/k": {"m/k.nbi": b"old", "m/k.1": b"old"}})
+    published(root, {"m/k": {"m/k.nbi": b"new", "m/k.2": b"new"}, "m/n": {"m/n.nbi": b"n"}})
     if not overlays:
         without_overlays(monkeypatch)
     context = a_run(root, "aaaaaaaa")

@@ -48,7 +48,6 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
 OF_FILES: dict[str, tuple[str, Callable[[int], object]]] = {
     "authfile": ("auth.json", lambda _: of("images.credentials").login_at("auth.json", "reg.example.com")),
     "board": ("runs/c.7.0/caches.x", lambda _: hear()),
-    "blocks": ("artifacts/blocked.json", lambda _: of("store.blocklist").read(".")),
     "compiled-policy": ("policy", lambda _: of("policy.compiled").read("policy")),
     "deferred": ("errands/harvests/0,1,0,7.0a1b2c3d", lambda _: read_left()),
     "failure": ("images/failed/key.json", lambda _: of("images.store.published").last_failure(".", "key")),

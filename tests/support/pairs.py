@@ -85,8 +85,8 @@ class Failure(NamedTuple):
 class Explorer:
     """The pairs of one group, each in its orders."""
 
-    def __init__(self, top: Path, group: Group, *, locks: bool = False) -> None:
-        self._group, self._locks = group, locks
+    def __init__(self, top: Path, group: Group) -> None:
+        self._group = group
         self._template, self._stage = top / TEMPLATE, top / "stage"
         for path in (self._template, self._stage):
             path.mkdir(mode=0o755)
@@ -108,7 +108,7 @@ class Explorer:
     def play(self, pair: Sequence[str], schedule: Schedule, footprints: Sequence[frozenset[Touch]]) -> tuple[Run, Seen]:
         """Run one schedule; return what was seen after each part, and which operations had ended then."""
         restore(self._template, self._stage)
-        self.stage.begin(locks=self._locks)
+        self.stage.begin()
         seen = [(self._group.observe(self._observer, self._known), (False, False))]
 
         def watch(actors: Sequence[Actor]) -> None:

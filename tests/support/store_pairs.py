@@ -22,8 +22,7 @@ from warmstart.images.store.published import ImageDraft, ImageProducer
 from warmstart.policy.compiled import Keep
 from warmstart.repack import parts as repack_parts
 from warmstart.repack import rewrite
-from warmstart.store import blocklist, board, bundles, index, maintenance, parts
-from warmstart.store.blocklist import Block
+from warmstart.store import board, bundles, index, maintenance, parts
 from warmstart.store.board import Topic, Whose
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
@@ -336,22 +335,6 @@ AGREEMENTS = {
 }
 
 
-# What is blocked. The one thing for which two administrators at once need a lock.
-
-
-def observe_blocks(store: StoreClient, _known: Known) -> State:
-    """Return what is blocked."""
-    return {block.user: "blocked" for block in store.run(after(60), blocklist.listed)}
-
-
-BLOCKS = {
-    "block": Operation(lambda store: store.run(after(60), blocklist.block, Block(user="u1"), store.writer)),
-    "block another": Operation(lambda store: store.run(after(60), blocklist.block, Block(user="u2"), store.writer)),
-    "unblock": Operation(lambda store: store.run(after(60), blocklist.unblock, Block(user="u0"), store.writer)),
-    "list what is blocked": Operation(lambda store: observe_blocks(store, {})),
-}
-
-
 # Images. One is there that nobody uses, and a tag that means it.
 
 OLD, NEW = ("sha256:" + letter * 64 for letter in "ab")
@@ -476,12 +459,6 @@ GROUPS = {
         lambda store: store.run(after(60), board.begin, topic(store)._replace(name="images"), "word", "x"),
         AGREEMENTS,
         observe_agreement,
-        nothing,
-    ),
-    "blocks": Group(
-        lambda store: store.run(after(60), blocklist.block, Block(user="u0"), store.writer),
-        BLOCKS,
-        observe_blocks,
         nothing,
     ),
     "images": Group(make_images, IMAGES, observe_images, settle_images, may_return=True),

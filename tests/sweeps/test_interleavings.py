@@ -28,14 +28,13 @@ from warmstart.images.store import eviction, published
 from warmstart.store import atomic, index, maintenance, parts
 
 SHARE = 100
-NEEDS_LOCKS = ("blocks",)  # docs/store-format.md, What is blocked
 
 
 @pytest.fixture
 def explorer() -> Iterator[Callable[[str], Explorer]]:
     """Return what makes the explorer of a group, in memory."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as top, in_process():
-        yield lambda name: Explorer(Path(top), GROUPS[name], locks=name in NEEDS_LOCKS)
+        yield lambda name: Explorer(Path(top), GROUPS[name])
 
 
 def pairs(name: str) -> list[tuple[str, str]]:

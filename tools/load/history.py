@@ -1,6 +1,6 @@
 """The audit log as a history: what each job saw, against a small model of the store.
 
-The model knows what was published, superseded, retired, removed and blocked, and when. An event says when something had
+The model knows what was published, superseded, retired and removed, and when. An event says when something had
 happened, the start of its hook when it had not; what lies in between may be seen either way, and only what is certain
 counts. Of a bundle the model knows its entries only if its job made as many as the harvest says.
 """
@@ -49,12 +49,10 @@ class Seeding(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """Bundles of a scope that were removed, or a user who was blocked from `at` until `until`."""
+    """Bundles of a scope that were removed at `at`."""
 
     at: float
-    scope: str = ""
-    user: str = ""
-    until: float = float("inf")
+    scope: str
 
 
 class History:
@@ -133,7 +131,7 @@ class History:
 
     def _seen(self, seeding: Seeding, word: str) -> str:
         """Return why a job should not have seen an entry, "" if it may have."""
-        name, user, maker = word.split()
+        name, _, maker = word.split()
         who = f"job {seeding.job} saw {word}"
         own = [made for made in self._by_job.get(int(maker), []) if name in made.names]
         visible = [made for made in own if made.may <= seeding.end]
@@ -141,8 +139,6 @@ class History:
             return ""
         if not visible:
             return f"{who}, which nobody had published"
-        if any(gone.user == user and gone.at < seeding.begin and seeding.end < gone.until for gone in self.gone):
-            return f"{who}, whose user was blocked"
         hidden = [
             other
             for made in visible
@@ -167,15 +163,11 @@ class History:
         return [f"job {seeding.job} did not see {name}, which job {made.job} had published" for name, made in missed]
 
     def _may_be_gone(self, name: str, made: Publication, seeding: Seeding) -> bool:
-        """Return whether an entry may have been retired, removed or blocked by the time of a job's start.
+        """Return whether an entry may have been retired or removed by the time of a job's start.
 
         What a user's own scope hides of another one it hides for good, also of what is published there later.
         """
-        user = self._jobs[made.job].user
-        return any(
-            (gone.scope == made.scope or gone.user == user) and gone.at <= seeding.end and made.may <= gone.until
-            for gone in self.gone
-        ) or any(
+        return any(gone.scope == made.scope and gone.at <= seeding.end for gone in self.gone) or any(
             other.job != made.job
             and other.may <= seeding.end
             and (made.may <= other.must or (other.scope != made.scope and other.scope.startswith("user-")))
@@ -193,17 +185,12 @@ def _is_start(event: Event) -> bool:
 
 
 def _gone(events: Iterable[Event]) -> list[Gone]:
-    gone, blocked = [], {}
-    for event in events:
-        if event.name in {"bundle.removed", "bundle.quarantined", "bundle.dropped"}:
-            if event.fields.get("reason") != COMPACTED:
-                gone.append(Gone(event.at - _HOOK_S, scope=str(event.fields.get("scope", ""))))
-        elif event.name in {"cache.blocked", "cache.unblocked"} and isinstance(block := event.fields["block"], dict):
-            if event.name == "cache.blocked":
-                blocked[str(block["user"])] = event.at
-            else:
-                gone.append(Gone(blocked.pop(str(block["user"]), 0.0), user=str(block["user"]), until=event.at))
-    return [*gone, *(Gone(at, user=user) for user, at in blocked.items())]
+    return [
+        Gone(event.at - _HOOK_S, str(event.fields.get("scope", "")))
+        for event in events
+        if event.name in {"bundle.removed", "bundle.quarantined", "bundle.dropped"}
+        and event.fields.get("reason") != COMPACTED
+    ]
 
 
 def _list(value: object) -> list[object]:
@@ -217,6 +204,6 @@ def judged(events: Sequence[Event], jobs: Mapping[int, Witness]) -> list[Judged]
     saw = sum(len(jobs[seeding.job].said.saw) for seeding in history.seedings)
     known = sum(not seeding.is_excused for seeding in history.seedings)
     return [
-        Judged("entries that jobs saw had been published, and were neither superseded nor blocked", saw, seen),
+        Judged("entries that jobs saw had been published, and were not superseded", saw, seen),
         Judged("starts of jobs that missed nothing they had a right to", known, missed),
     ]

@@ -16,7 +16,6 @@ import click
 from warmstart.audit import events
 from warmstart.audit.line import visible
 from warmstart.audit.query import LineFilter
-from warmstart.cli import LazyGroup
 from warmstart.cli.output import (
     UNUSABLE,
     Column,
@@ -43,22 +42,13 @@ from warmstart.policy.current import current_policy, hint_for
 from warmstart.profiles.defined import FILES
 from warmstart.repack import rewrite
 from warmstart.session import Session, is_root, open_session, require_root, store_deadline
-from warmstart.store import blocklist, bundles
+from warmstart.store import bundles
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
 from warmstart.store.manifest import File, Manifest
 
 NO = 1
-BLOCKS = (
-    Column("user"),
-    Column("profile"),
-    Column("namespace"),
-    Column("entry"),
-    Column("by"),
-    Column("at", rfc3339),
-    Column("reason"),
-)
 REINDEXED = (Column("scope"), Column("profile"), Column("namespace"), Column("bundles"), Column("refused"))
 SHORTEST = 6  # characters of a bundle's id or of its hash
 SHORT = 12  # characters of an id in a list
@@ -136,23 +126,17 @@ def admin_session(installation: Installation, command: str = "cache") -> Iterato
         fail(error, getattr(error, "hint", ""))
 
 
-@click.group(
-    cls=LazyGroup,
-    modules={name: f"warmstart.cli.blocks:{name}" for name in ("block", "unblock")},
-)
+@click.group
 def cache() -> None:
-    """List, verify, clean and block the caches in the store. For root; `list` for users, too."""
+    """List, verify and clean the caches in the store. For root; `list` for users, too."""
 
 
 @cache.command("list")
 @filter_options
 @click.option("--user", help="Only bundles that jobs of this user made, by name.")
-@click.option("--blocked", is_flag=True, help="List what `block` has withdrawn instead, with reason, author and time.")
 @json_option
 @click.pass_obj
-def list_bundles(
-    installation: Installation, /, user: str | None, blocked: bool, as_json: bool, **options: str | None
-) -> None:
+def list_bundles(installation: Installation, /, user: str | None, as_json: bool, **options: str | None) -> None:
     """List bundles, the most recently used last. `id` is enough of a bundle's hash to name it by.
 
     Root is told of all. Others are told what their own jobs that are over published, or were seeded with and published
@@ -161,29 +145,21 @@ def list_bundles(
     Exit status: 0 listed; 1 there are none; 2 no policy, or the store fails.
     """
     only = NamespaceFilter(**options)
-    if not is_root() and not blocked:
+    if not is_root():
         _show_own(installation, only, user, as_json=as_json)
         return
     failures: list[WarmstartError] = []  # of namespaces that could not be read
     with store_reading(installation) as store:
-        if blocked:
-            blocks = store.run(store_deadline(), blocklist.listed)
-        else:
-            chosen = [
-                bundle
-                for bundle in survey(store, failures.append)
-                if only.matches(bundle) and user in (None, bundle.user)
-            ]
-            images = _images(installation, store, chosen)
-    if blocked:
-        show_rows(BLOCKS, [block._asdict() for block in blocks], as_json=as_json)
-    else:
-        _show_bundles(chosen, lambda bundle: {"image": images[_group(bundle)]}, as_json=as_json)
+        chosen = [
+            bundle for bundle in survey(store, failures.append) if only.matches(bundle) and user in (None, bundle.user)
+        ]
+        images = _images(installation, store, chosen)
+    _show_bundles(chosen, lambda bundle: {"image": images[_group(bundle)]}, as_json=as_json)
     for failure in failures:
         warn(str(failure))
     if failures:
         raise click.exceptions.Exit(UNUSABLE)
-    if not (blocks if blocked else chosen):
+    if not chosen:
         raise click.exceptions.Exit(NO)
 
 
@@ -307,7 +283,7 @@ def verify(installation: Installation, /, bundles: tuple[str, ...], as_json: boo
 def remove(installation: Installation, bundles: tuple[str, ...], as_json: bool) -> None:
     """Remove bundles from the store. Nodes that have copies seed nobody from them any more.
 
-    What jobs publish later can have the same entries again; `block` withdraws them for good.
+    What jobs publish later can have the same entries again.
 
     Exit status: 0 removed; 1 no such bundle, or more than one; 2 not root, or the store fails or is busy.
     """

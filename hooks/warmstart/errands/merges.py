@@ -16,7 +16,7 @@ from warmstart.session import Session
 from warmstart.slurm.nodes import first
 from warmstart.steps import harvest
 from warmstart.store import bundles, parts
-from warmstart.store.bundles import BundleDamaged, PublishBlocked
+from warmstart.store.bundles import BundleDamaged
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import ManifestUnreadable, Producer
 from warmstart.store.parts import PARTS, Listing, Part, RunParts
@@ -79,7 +79,8 @@ class _Merge:
         for where, group in merge.by_namespace(self._listing).items():
             done = False
             with self._session.isolated(f"parts of {self._run.name}"):
-                done = self._publish(where, group)
+                self._publish(where, group)
+                done = True
             is_whole = is_whole and done
         if is_whole:
             self._remove([])  # the nodes' last words, where there was nothing else
@@ -95,8 +96,8 @@ class _Merge:
             )
         return is_whole
 
-    def _publish(self, where: Namespace, group: list[Part]) -> bool:
-        """Publish the parts of one namespace, and remove them; return whether they are gone."""
+    def _publish(self, where: Namespace, group: list[Part]) -> None:
+        """Publish the parts of one namespace, and remove them."""
         session, rules = self._session, self._session.policy
         settings = RepackSettings(session.paths.merging, session.store, rules.validate_user)
         limits = MergeLimits(rules.seed.max_fetch, rules.harvest.max_entries)
@@ -115,17 +116,14 @@ class _Merge:
                 if self._is_old:
                     for bundle in left:
                         self._drop(bundle, str(error))
-                    return True
-                if isinstance(error, PublishBlocked):  # until an administrator changes that
-                    return False
+                    return
                 raise
             else:
                 self._tell(where, merged)
                 self._remove([*left])
                 if self._is_round and merged.published.bundle:
                     self._absorb(settings, where, merged.draft.producer)
-                return True
-        return True
+                return
 
     def _tell(self, where: Namespace, merged: Merged) -> None:
         published, draft = merged.published, merged.draft

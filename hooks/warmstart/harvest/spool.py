@@ -33,7 +33,7 @@ from warmstart.host.wire import Json
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.store import bundles, manifest, parts
-from warmstart.store.bundles import PublishBlocked, Published, QuotaExceeded
+from warmstart.store.bundles import Published, QuotaExceeded
 from warmstart.store.client import StoreClient
 from warmstart.store.index import TooManyNames
 from warmstart.store.layout import Namespace
@@ -228,7 +228,7 @@ def _deliver_one(parent: int, name: str, store: StoreClient, rules: Maintenance,
                 os.close(bundle)
     except _OtherFormat:
         raise
-    except (PublishBlocked, QuotaExceeded, PartsFull, TooManyNames, ValueError, TypeError, FileNotFoundError) as error:
+    except (QuotaExceeded, PartsFull, TooManyNames, ValueError, TypeError, FileNotFoundError) as error:
         reason = str(error) if isinstance(error, WarmstartError) else DAMAGED
     return Delivered(name, spooled, published, reason)
 

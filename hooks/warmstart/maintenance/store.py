@@ -32,7 +32,7 @@ from warmstart.profiles.defined import is_whole
 from warmstart.repack import rewrite
 from warmstart.session import MaintenanceBusy, Session
 from warmstart.store import maintenance, reports
-from warmstart.store.bundles import BundleDamaged, PublishBlocked
+from warmstart.store.bundles import BundleDamaged
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle, Merger
 from warmstart.store.parts import PARTS
@@ -208,8 +208,6 @@ class StoreMaintenance:
             made = rewrite.compact(repack_settings(session), where, merger, bundle_deadline())
         except BundleDamaged as error:
             self._quarantine(where, str(error.fields["bundle"]), str(error.fields["problem"]))
-            return
-        except PublishBlocked:  # the bundles' user is blocked: leave them as they are
             return
         if made.bundle:
             entries = sum(map(len, merger.entries.values()))

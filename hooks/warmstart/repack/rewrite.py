@@ -8,10 +8,9 @@ Compaction merges bundles of one user into one; readers get the same entries as 
 that readers take from its sources, their marks (`store.index`), and an id one microsecond before its oldest source, so
 readers of the new index take all of its entries from it. The sources stay for readers of the old index
 (`maintenance.superseded`). A crash leaves the sources alone or with the new bundle; both states are complete. Bundles
-of different users are never merged, because an administrator may block a user.
+of different users are never merged, because an administrator may remove a user's.
 
-Promotion copies entries into a more trusted scope at an administrator's command. Their producer stays the same, so
-blocking that user blocks them there, too.
+Promotion copies entries into a more trusted scope at an administrator's command. Their producer stays the same.
 
 Scrubbing verifies a thirtieth of the store each day, chosen by hash and date, so it needs no state. Damaged bundles
 are quarantined.

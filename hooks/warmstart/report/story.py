@@ -31,7 +31,6 @@ EARLY_S = 300.0  # an end that may be the doing of what the job was given
 SEED, HARVEST = "seed", "harvest"
 IMPORT = "import"
 NO_ENTRIES, REFUSED_BUNDLES = "nothing-published", "bundles-refused"
-BLOCKED = ("the namespace is blocked", "its user is blocked", "some of its entries are blocked", "jobs start cold")
 NO_ENTRY = "no file of an entry"
 
 _COLD = {
@@ -48,8 +47,7 @@ _COLD = {
 _ADVICE = {
     NO_ENTRIES: "{profiles}: nothing; what this job compiles is published when it ends, for the next ones with the "
     "same facts",
-    REFUSED_BUNDLES: "{profiles}: administrators: `warmstart audit --event bundle.refused --job {job}`; what is "
-    "blocked: `warmstart cache list --blocked`",
+    REFUSED_BUNDLES: "{profiles}: administrators: `warmstart audit --event bundle.refused --job {job}`",
     "bundles-left-out": "{profiles}: administrators: raise seed.max_fetch or seed.fetch_budget in the policy, or let "
     "`warmstart maintain --store` compact the store",
 }
@@ -321,8 +319,7 @@ def _refused(run: Run, profile: str) -> str:
     """Return why no bundle of a profile is used, "" if the log does not say."""
     refused = [remark for remark in run.remarks if (remark.event, remark.about) == (events.BUNDLE_REFUSED, profile)]
     reasons = {*(remark.reason for remark in refused)}
-    what = "blocked" if reasons <= {*BLOCKED} else "not used"
-    return f"cold: what is published is {what} ({'; '.join(sorted(reasons))})" if reasons else ""
+    return f"cold: what is published is not used ({'; '.join(sorted(reasons))})" if reasons else ""
 
 
 def _warm(seeding: Seeding | None) -> str:

@@ -221,10 +221,7 @@ def fetch_wanted(directory: str, item: Wanted, *, store: StoreClient, rate: int,
 
 
 def _require_offer(item: Wanted, store: StoreClient, deadline: Deadline) -> Offer:
-    """Return what readers of the scope are offered of the bundle: it is there, and nothing of it blocked.
-
-    Raises `BundleGone`.
-    """
+    """Return what readers of the scope are offered of the bundle; raises `BundleGone` if that is nothing."""
     for offer in store.offers([item.scope], item.profile, item.namespace, deadline).offers:
         if offer.sha256 == item.sha256:
             return offer

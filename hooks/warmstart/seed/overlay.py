@@ -20,7 +20,7 @@ bundle below it:
   from the topmost bundle that has it, or not at all.
 - So if an entry is shown from a bundle, no bundle above has a file of it. In the bundles below, whiteouts hide the
   other files of the entry; files of the same name are covered anyway.
-- A path of an entry that is not shown (blocked, or in a bundle that was not fetched) is hidden in all bundles.
+- A path of an entry that is not shown (it is in a bundle that was not fetched) is hidden in all bundles.
 
 Bundles can break the first rule if a release whose profile divides its cache differently published them. Then an entry
 that cannot be shown whole and alone is not shown.

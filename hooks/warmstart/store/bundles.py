@@ -30,8 +30,7 @@ from warmstart.host.files import (
 from warmstart.host.wire import Json
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTuple, dumps, partial, suppress
 from warmstart.policy.compiled import Maintenance
-from warmstart.store import blocklist, index, layout, manifest
-from warmstart.store.blocklist import Blocks
+from warmstart.store import index, layout, manifest
 from warmstart.store.index import Head, Listed
 from warmstart.store.layout import (
     ARTIFACTS,
@@ -73,7 +72,7 @@ class BundleDamaged(StoreError):
 
 
 class BundleGone(StoreError):
-    """A bundle that the index had is missing, or offered to nobody: it was removed, blocked or replaced meanwhile."""
+    """A bundle that the index had is missing, or offered to nobody: it was removed or replaced meanwhile."""
 
     code = "bundle-gone"
     template = "bundle {bundle} is not offered by the store any more"
@@ -94,14 +93,6 @@ class FetchOverBudget(ResourceError):
     code = "fetch-over-budget"
     template = "bundle {bundle}: {problem}"
     hint = "raise seed.max_fetch or seed.fetch_budget in the policy, or what nodes keep of its kind"
-
-
-class PublishBlocked(StoreError):
-    """An administrator has blocked the user or the namespace."""
-
-    code = "publish-blocked"
-    template = "cannot publish: {what} is blocked"
-    hint = "run `warmstart cache list --blocked` to see by whom and why"
 
 
 class QuotaExceeded(UserError):
@@ -131,8 +122,7 @@ class Offers(NamedTuple):
     """What a namespace offers a job."""
 
     offers: list[Offer]  # in the order of an overlay's layers, topmost first
-    # Bundle → why it is not used, or not all of it; "*" if the namespace is blocked, SCOPE/* if it cannot be read there
-    refused: dict[str, str]
+    refused: dict[str, str]  # bundle → why it is not used; SCOPE/* if the namespace cannot be read there
 
 
 class Published(NamedTuple):
@@ -175,16 +165,11 @@ def offers(  # noqa: PLR0917 - what to whom
 
     Each entry is in one offer at most. A missing namespace counts as empty, and so does one of a shared scope that
     cannot be read; what a user's own scope hides in the others must be known. Raises `StoreFailed` if the store fails
-    or is not mounted, `BlocksUnreadable` if the blocklist is damaged.
+    or is not mounted.
     """
     offers = Offers([], {})
-    with store_errors("read the blocklist"):
-        blocked = blocklist.read(store)
-    if blocked.namespace(profile, namespace):
-        return Offers([], {"*": "the namespace is blocked"})
-    never = blocked.entries(profile)
     usable: dict[str, list[Listed]] = {}
-    heads = {} if named or never else _heads(store, scopes, profile, namespace)
+    heads = {} if named else _heads(store, scopes, profile, namespace)
     is_plain = _is_one_plain(heads)
     for scope in scopes:
         where = Namespace(store, scope, profile, namespace)
@@ -201,11 +186,8 @@ def offers(  # noqa: PLR0917 - what to whom
             offers.refused[f"{scope}/*"] = str(error)
             continue
         offers.refused.update(listing.refused)
-        usable[scope] = listing.usable(blocked)
-        if len(usable[scope]) < len(listing.bundles):
-            whose = {listed.bundle: blocked.hides(listed.bundle, listed.user, listed.uid) for listed in listing.bundles}
-            offers.refused.update({bundle: why for bundle, why in whose.items() if why})
-    offers.offers.extend(_offers(usable, never, offers.refused))
+        usable[scope] = listing.bundles
+    offers.offers.extend(_offers(usable))
     if not offers.offers:
         _require_store(store)
     return offers
@@ -227,10 +209,10 @@ def _is_one_plain(heads: dict[str, Head | None]) -> bool:
     return all(head and head.is_plain for head in there) and len(there) <= 1
 
 
-def _offers(usable: dict[str, list[Listed]], never: set[str], refused: dict[str, str]) -> list[Offer]:
+def _offers(usable: dict[str, list[Listed]]) -> list[Offer]:
     """Return the offers of these scopes, most trusted first, in the order of layers."""
     hidden = _hidden_by_user(usable)
-    taken = set(never)
+    taken: set[str] = set()
     offered: list[tuple[Offer, Listed]] = []
     has_marks = False
     for scope, bundles in usable.items():
@@ -238,8 +220,6 @@ def _offers(usable: dict[str, list[Listed]], never: set[str], refused: dict[str,
         has_marks = has_marks or bool(youngest)
         unwanted = taken if is_user_scope(scope) else taken | hidden
         for listed in bundles:
-            if not never.isdisjoint(listed.entries):
-                refused[listed.bundle] = "some of its entries are blocked"
             new = [entry for entry in listed.entries if entry not in unwanted]
             if youngest:
                 new = [entry for entry in new if not index.is_superseded(listed, entry, youngest)]
@@ -295,22 +275,18 @@ def _require_store(store: str) -> None:
 def known_entries(
     where: Namespace, writer: str, user: str, uid: int, *, quota: int = 0, fresh: bool = False
 ) -> list[str]:
-    """Return the entries that need not be harvested: readers of the scope have them; or they are blocked.
+    """Return the entries that need not be harvested: readers of the scope have them.
 
-    A `fresh` job replaces entries, so only the latter are returned. `quota` is in bytes, 0 for none.
-    Raises `PublishBlocked` if the user or the namespace is blocked, `QuotaExceeded` if the scope's quota is used up,
-    `TooManyNames` if the user's names in the namespace are, `BlocksUnreadable`, `StoreFailed`.
+    A `fresh` job replaces entries, so none are. `quota` is in bytes, 0 for none.
+    Raises `QuotaExceeded` if the scope's quota is used up, `TooManyNames` if the user's names in the namespace are, or
+    `StoreFailed`.
     """
     with store_errors("read the index"):
         if quota:
             check_quota(where.store, where.scope, 1, quota)
-        blocked = unblocked(where, user, uid)
-        never = blocked.entries(where.profile)
         listing = index.read(where.path, writer)
         index.check_user_weight(user, uid, listing, 1)
-        if fresh:
-            return sorted(never)
-        return sorted(index.providers(listing.usable(blocked)).keys() | never)
+        return [] if fresh else sorted(index.providers(listing.bundles))
 
 
 def of_job(where: Namespace, job: Producer) -> list[str]:
@@ -332,16 +308,6 @@ def provided(where: Namespace, digests: dict[str, str]) -> list[str]:
         there = digests.keys() & providers
         return [entry for entry in there if published.digest(providers[entry], entry) == digests[entry]]
     return []
-
-
-def unblocked(where: Namespace, user: str, uid: int) -> Blocks:
-    """Return the blocklist; raises `PublishBlocked` if the user or the namespace is blocked."""
-    blocked = blocklist.read(where.store)
-    if blocked.user(user, uid):
-        raise PublishBlocked(what=f"the user {user}")
-    if blocked.namespace(where.profile, where.name):
-        raise PublishBlocked(what=f"{where.profile}'s namespace {where.name}")
-    return blocked
 
 
 def fetch(where: Namespace, offer: Offer, fd: int, seconds: float = 0, rate: int = 0) -> Entries:
@@ -431,16 +397,14 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: 
     `writer` (node and run id) is part of the names of temp files. `quota` is in bytes, 0 for none. The result's
     `bundle` is None if readers would take nothing from it (`index.with_new_id`).
 
-    Raises `QuotaExceeded` if the scope would exceed `quota`, `TooManyNames` (`index.check_weight`), `PublishBlocked`,
-    `BlocksUnreadable`, `StoreFull` or `StoreFailed`. After the last two, readers see nothing of the bundle, or all of
-    it if only the final sync of the directory failed.
+    Raises `QuotaExceeded` if the scope would exceed `quota`, `TooManyNames` (`index.check_weight`), `StoreFull` or
+    `StoreFailed`. After the last two, readers see nothing of the bundle, or all of it if only the final sync of the
+    directory failed.
     """
     if quota:
         size = stored_size(described(where, draft, "0" * 64, os.fstat(fd).st_size))
         check_quota(where.store, where.scope, size, quota, announced=True)
-    with store_errors("read the blocklist"):
-        blocked = blocklist.read(where.store)
-    return publish_as(where, fd, draft, writer, partial(index.with_new_id, draft, blocked))
+    return publish_as(where, fd, draft, writer, partial(index.with_new_id, draft))
 
 
 def lock_making(where: Namespace) -> bool:
@@ -469,7 +433,6 @@ def publish_as(where: Namespace, fd: int, draft: Draft, writer: str, with_id: _W
     from warmstart.store.locks import publish_lock
 
     with store_errors("publish a bundle", where.path):
-        unblocked(where, draft.producer.user, draft.producer.uid)
         dir_fd = layout.make_namespace(where)
         try:
             with temp_file(dir_fd, writer) as (temp, out):

@@ -99,8 +99,7 @@ class StoreClient:
     ) -> Offers:
         """Return which entries to take from which bundle; `scopes` are ordered most trusted first.
 
-        Unless they are to be `named`, the names of a large bundle's entries are left out where all are taken. Raises
-        `BlocksUnreadable` if the blocklist is damaged.
+        Unless they are to be `named`, the names of a large bundle's entries are left out where all are taken.
         """
         from warmstart.store import bundles
 
@@ -143,8 +142,7 @@ class StoreClient:
     ) -> Published:
         """Publish an open squashfs file; readers see it whole or not at all. `quota` is in bytes, 0 for none.
 
-        Raises `QuotaExceeded` if the scope would exceed `quota`, `TooManyNames`, `PublishBlocked`, `BlocksUnreadable`
-        or `StoreFull`.
+        Raises `QuotaExceeded` if the scope would exceed `quota`, `TooManyNames` or `StoreFull`.
         """
         from warmstart.store import bundles
 
@@ -181,7 +179,7 @@ class StoreClient:
     ) -> str:
         """Hand in an open squashfs file, to be published with those of the job's other nodes; return the part's id.
 
-        Raises `PartsFull`, `QuotaExceeded`, `PublishBlocked`, `BlocksUnreadable` or `StoreFull`.
+        Raises `PartsFull`, `QuotaExceeded` or `StoreFull`.
         """
         from warmstart.store import parts
 

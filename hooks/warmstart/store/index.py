@@ -29,7 +29,6 @@ from warmstart.host.files import DIRECTORY, REGULAR, file_of, weakness
 from warmstart.host.wire import Json
 from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, suppress
 from warmstart.store import layout, manifest
-from warmstart.store.blocklist import Blocks
 from warmstart.store.layout import MANIFEST, is_bundle_id, is_user_scope
 from warmstart.store.manifest import (
     MOST_PER_BUNDLE,
@@ -78,10 +77,6 @@ class Index(NamedTuple):
 
     bundles: list[Listed]  # oldest first
     refused: dict[str, str]  # bundle → why its manifest is unusable
-
-    def usable(self, blocked: Blocks) -> list[Listed]:
-        """Return the bundles that are not blocked as a whole; neither entries nor marks of the others count."""
-        return [listed for listed in self.bundles if not blocked.hides(listed.bundle, listed.user, listed.uid)]
 
 
 class Head(NamedTuple):
@@ -400,17 +395,16 @@ def _check_bound(what: str, size: int, bound: int) -> None:
         raise TooManyNames(what=what, size=size, bound=bound)
 
 
-def with_new_id(draft: Draft, blocked: Blocks, new: Manifest, before: Index, dir_fd: int) -> Manifest | None:
+def with_new_id(draft: Draft, new: Manifest, before: Index, dir_fd: int) -> Manifest | None:
     """Set a bundle's id to sort after all others, and mark the entries of which it takes the place.
 
     Returns None if readers would take nothing from it: the namespace has all its entries, and no base of the draft is
     what readers have now. The clocks of nodes differ: a bundle from a node with a slow clock must not provide entries
     of older bundles.
     """
-    usable = before.usable(blocked)
-    provided = providers(usable)
+    provided = providers(before.bundles)
     published = Content(dir_fd)
-    taking = _taking_place(draft, new, usable, provided, published)
+    taking = _taking_place(draft, new, before.bundles, provided, published)
     there = {entry for entry, listed in provided.items() if not published.is_gone(listed)}
     if not taking and there >= new.entries.keys():
         return None
@@ -427,7 +421,7 @@ def with_youngest_id(new: Manifest, before: Index) -> Manifest:
 
 
 def _taking_place(
-    draft: Draft, new: Manifest, usable: Sequence[Listed], provided: dict[str, Listed], published: Content
+    draft: Draft, new: Manifest, there: Sequence[Listed], provided: dict[str, Listed], published: Content
 ) -> list[str]:
     """Return the entries of which the draft's version, or their absence, takes the place.
 
@@ -443,7 +437,7 @@ def _taking_place(
         )
         return sorted(new.entries) if differs else []
     taking = []
-    youngest = marks(usable)
+    youngest = marks(there)
     for entry, base in draft.based_on.items():
         if base.scope != new.scope:  # its own jobs are a user's only readers
             is_current = own and entry not in youngest

@@ -28,9 +28,8 @@ from warmstart.host.files import (
 from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple, Sequence, suppress
 from warmstart.policy.compiled import Maintenance
 from warmstart.profiles.defined import is_whole
-from warmstart.store import blocklist, board, bundles, index
+from warmstart.store import board, bundles, index
 from warmstart.store.atomic import TEMP_PREFIX
-from warmstart.store.blocklist import Block, Blocks
 from warmstart.store.index import Listed
 from warmstart.store.layout import (
     ARTIFACTS,
@@ -292,8 +291,8 @@ def quarantine(where: Namespace, writer: str, bundle: str) -> bool:
 def _hand_on_marks(where: Namespace, fd: int, names: Collection[str], writer: str) -> None:
     """Publish the marks of bundles that are about to go, in bundles without entries.
 
-    Otherwise readers would get the stale entries again of which these bundles took the place. Each user has a bundle,
-    because the marks of a blocked user do not count.
+    Otherwise readers would get the stale entries again of which these bundles took the place. A bundle has one
+    producer, so each user has a bundle.
     """
     staying = []
     going: dict[tuple[str, int], list[Listed]] = {}
@@ -420,11 +419,10 @@ def superseded(where: Namespace, writer: str, now: float) -> list[str]:
     with store_errors("look for replaced bundles", where.path), opened_dir(where.path) as fd:
         with publish_lock(where.path):
             indexed = index.update(fd, writer).bundles
-        blocked = blocklist.read(where.store)
         elsewhere = _elsewhere(where, writer, index.marks(indexed))
         settled = [listed for listed in indexed if _is_past_grace(fd, listed, now)]
     replaced = {old for listed in settled for old in listed.replaces}
-    youngest = index.marks(listed for listed in settled if not blocked.hides(listed.bundle, listed.user, listed.uid))
+    youngest = index.marks(settled)
     needed = {
         listed.bundle: {entry for entry in listed.entries if not index.is_superseded(listed, entry, youngest)}
         for listed in indexed
@@ -473,32 +471,15 @@ def _elsewhere(where: Namespace, writer: str, marked: Collection[str]) -> set[st
     return {entry for listing in indexes for listed in listing.bundles for entry in listed.entries.keys() & marked}
 
 
-def hides(where: Namespace, writer: str, block: Block) -> int:
-    """Return how many bundles of a namespace a block would hide, in whole or in part."""
-    with store_errors("read the index", where.path):
-        listing = index.read(where.path, writer)
-    only = Blocks((block,))
-    if only.namespace(where.profile, where.name):
-        return len(listing.bundles)
-    entries = only.entries(where.profile)
-    left = [listed for listed in listing.usable(only) if entries.isdisjoint(listed.entries)]
-    return len(listing.bundles) - len(left)
-
-
 def plan_compaction(
     where: Namespace, writer: str, fewest: int, most_bytes: int, only: list[str] | None = None
 ) -> list[Merger]:
     """Return which bundles of a namespace to merge; arguments as in `mergers`."""
     with store_errors("plan a compaction", where.path), opened_dir(where.path) as fd:
         with publish_lock(where.path):
-            listing = index.update(fd, writer)
-        blocked = {listed.bundle for listed in listing.bundles} - {
-            listed.bundle for listed in listing.usable(blocklist.read(where.store))
-        }
-        elsewhere = _elsewhere(where, writer, index.marks(listing.bundles))
-    # Blocked bundles stay as they are, until they are unblocked or nobody has used them for long.
-    usable = [listed for listed in listing.bundles if listed.bundle not in blocked]
-    return mergers(usable, fewest, most_bytes, elsewhere, only)
+            indexed = index.update(fd, writer).bundles
+        elsewhere = _elsewhere(where, writer, index.marks(indexed))
+    return mergers(indexed, fewest, most_bytes, elsewhere, only)
 
 
 def mergers(

@@ -119,13 +119,12 @@ def hand_in(  # noqa: PLR0917 - as `bundles.publish_bundle`, and where to
     """Hand in the squashfs of the inherited descriptor `fd`, to be published in the namespace `where`; return its id.
 
     `quota` of the scope is in bytes, 0 for none; all parts of the user count. Raises `PartsFull`, `QuotaExceeded`,
-    `PublishBlocked`, `BlocksUnreadable`, `StoreFull` or `StoreFailed`.
+    `StoreFull` or `StoreFailed`.
     """
     from warmstart.host.files import copy_hashed
     from warmstart.store.atomic import temp_file
 
     with store_errors("hand in a part", place.path), _opened(place) as dir_fd:
-        bundles.unblocked(where, draft.producer.user, draft.producer.uid)
         more = bundles.stored_size(bundles.described(where, draft, "0" * 64, os.fstat(fd).st_size))
         used = _size(dir_fd)
         if used + more > MOST_BYTES:

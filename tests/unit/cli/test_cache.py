@@ -156,7 +156,6 @@ def test_what_only_reads_writes_no_events(site: EntrySite) -> None:
     """Who lists the store every minute does not fill the audit log."""
     bundle = site.json("cache", "list")[0]["bundle"]
     site.command("cache", "show", bundle)
-    site.command("cache", "list", "--blocked")
     assert site.events("hook.started") == []
     site.command("cache", "verify")
     assert len(site.events("hook.started")) == 1
@@ -198,7 +197,6 @@ def test_one_host_maintains_at_a_time(site: EntrySite) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("list", "--blocked"),
         ("rm", "x"),
         ("show", "x"),
         ("verify",),

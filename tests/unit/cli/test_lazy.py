@@ -32,11 +32,11 @@ def commands(group: click.Group) -> dict[str, click.Command]:
 def test_every_command_can_be_imported_and_says_what_it_does() -> None:
     """Under the name that the help and the shell's completion list."""
     found = commands(cli)
-    assert {"audit", "plan", "policy check", "cache list", "cache unblock", "images import"} <= {*found}
+    assert {"audit", "plan", "policy check", "cache list", "images import"} <= {*found}
     assert all(command.help and command.name == words.split()[-1] for words, command in found.items())
 
 
-@pytest.mark.parametrize("group", [(), ("cache",)])
+@pytest.mark.parametrize("group", [(), ("images",)])
 def test_the_help_lists_commands_of_other_modules(group: tuple[str, ...]) -> None:
     """Each with the first line of its own help."""
     shown = CliRunner().invoke(cli, [*group, "--help"]).output
@@ -54,7 +54,7 @@ def test_an_unknown_command_is_refused() -> None:
     assert "No such command 'compress'" in result.output
 
 
-@pytest.mark.parametrize(("typed", "offered"), [("warmstart ma", "maintain"), ("warmstart cache unbl", "unblock")])
+@pytest.mark.parametrize(("typed", "offered"), [("warmstart ma", "maintain"), ("warmstart images unpacke", "unpacked")])
 def test_a_shell_completes_names_of_commands(typed: str, offered: str) -> None:
     """By click's protocol for bash."""
     variables = {"_WARMSTART_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}

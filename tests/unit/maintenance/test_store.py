@@ -21,7 +21,7 @@ from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.repack import rewrite
 from warmstart.session import MaintenanceBusy, Session, open_session
 from warmstart.store import index, maintenance
-from warmstart.store.bundles import BundleDamaged, PublishBlocked
+from warmstart.store.bundles import BundleDamaged
 from warmstart.store.layout import Namespace, StoreFailed
 from warmstart.store.maintenance import Bundle, Merger
 
@@ -112,7 +112,7 @@ def damaged(*_: object) -> None:
 
 
 def test_what_can_not_be_merged_stays(entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A damaged bundle is quarantined, a blocked user's are left."""
+    """A damaged bundle is quarantined."""
     merger = Merger("a", ["x"], {}, {})
     answer_here(monkeypatch, maintenance.plan_compaction, lambda *_: [merger])
     quarantined: list[str] = []
@@ -126,12 +126,6 @@ def test_what_can_not_be_merged_stays(entry_site: EntrySite, session: Session, m
     monkeypatch.setattr(rewrite, "compact", damaged)
     work.compact(next(work.namespaces()))
     assert quarantined == ["20200101T000000.000000Z-0123456789abcdef"]
-
-    def blocked(*_: object) -> None:
-        raise PublishBlocked(what="a")
-
-    monkeypatch.setattr(rewrite, "compact", blocked)
-    work.compact(next(work.namespaces()))
     assert (work.report.compacted, work.report.quarantined) == (0, 1)
     assert [event["reason"] for event in entry_site.events("bundle.quarantined")] == ["cut"]
 

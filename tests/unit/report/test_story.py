@@ -177,14 +177,13 @@ def test_an_import_in_the_background() -> None:
 @pytest.mark.parametrize(
     ("reasons", "why"),
     [
-        (["its user is blocked"] * 2, "cold: what is published is blocked (its user is blocked)"),
-        (["jobs start cold"], "cold: what is published is blocked (jobs start cold)"),
-        (["jobs start cold", "size"], "cold: what is published is not used (jobs start cold; size)"),
+        (["damaged"] * 2, "cold: what is published is not used (damaged)"),
+        (["damaged", "size"], "cold: what is published is not used (damaged; size)"),
         ([], "cold: what is published is not used"),
     ],
 )
-def test_what_is_blocked_is_called_blocked(reasons: list[str], why: str) -> None:
-    """Not damaged; and many bundles are one line."""
+def test_why_what_is_published_is_not_used(reasons: list[str], why: str) -> None:
+    """Many bundles are one line."""
     remarks = [Remark("bundle.refused", "numba", reason) for reason in reasons]
     told = tell([prolog(steps={"seed": 0.01}, cold={"numba": "bundles-refused"}, remarks=remarks)], History())
     assert parts(told)[1].what == why

@@ -24,11 +24,10 @@ from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, FetchGoesOn, Keep, local_copy
 from warmstart.seed.wanted import Wanted, beside
-from warmstart.store import blocklist, bundles
-from warmstart.store.blocklist import Block
+from warmstart.store import bundles, maintenance
 from warmstart.store.bundles import BundleDamaged, BundleGone, FetchOverBudget, Offer
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import StoreFailed
+from warmstart.store.layout import Namespace, StoreFailed
 from warmstart.store.maintenance import Use
 from warmstart.store.manifest import Entries
 
@@ -220,20 +219,25 @@ def test_a_fetch_that_cannot_be_complete_goes_on_later(node: Node, too_slow: pyt
 @pytest.mark.timed
 @pytest.mark.threat(41)
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_what_is_blocked_while_it_is_fetched_is_not_there(
+def test_what_is_removed_while_it_is_fetched_is_not_there(
     node: Node, too_slow: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """The store is asked again at the end: a fetch may take an hour."""
     (item,) = wants(node, node.publish("a", content=b"0123456789ab"))
     too_slow.undo()
-    block = Block(profile="numba", entry="a")
+
+    def remove() -> None:
+        where = Namespace(node.client.path, item.scope, item.profile, item.namespace)
+        node.client.run_in(after(10), maintenance.remove, where, [item.bundle])
+
     if when == "before":
-        node.client.run(after(10), blocklist.block, block, node.client.writer)
+        remove()
     real = StoreClient.fetch
 
     def fetch(*args: Any, **kwargs: Any) -> Entries:  # noqa: ANN401 - the method's
-        node.client.run(after(10), blocklist.block, block, node.client.writer)
-        return real(*args, **kwargs)
+        came = real(*args, **kwargs)
+        remove()
+        return came
 
     monkeypatch.setattr(StoreClient, "fetch", fetch)
     with pytest.raises(BundleGone):

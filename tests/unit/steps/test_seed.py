@@ -19,7 +19,7 @@ from tests.support.runs import a_context, events
 from warmstart.errand import Errands
 from warmstart.harvest.live import ROUNDS
 from warmstart.host import process
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import Deadline
 from warmstart.profiles import facts, registry
 from warmstart.record import Seeded
 from warmstart.seed import overlay
@@ -29,8 +29,7 @@ from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.seed import CacheWithheld, Options, SeedFailed
-from warmstart.store import blocklist, bundles, index
-from warmstart.store.blocklist import Block
+from warmstart.store import bundles, index
 from warmstart.store.layout import Namespace, StoreFailed
 
 SCOPES = ["site", "user-64201-ws-alice"]
@@ -279,7 +278,7 @@ def test_no_more_is_fetched_than_an_overlay_takes(node: Node) -> None:
     assert len(list(Path(node.context.paths.bundles).glob("*.sqsh"))) == overlay.MOST_BUNDLES
 
 
-@pytest.mark.parametrize(("change", "reason"), [("budget", "bundles-left-out"), ("block", "bundles-refused")])
+@pytest.mark.parametrize(("change", "reason"), [("budget", "bundles-left-out"), ("format", "bundles-refused")])
 def test_why_all_of_a_profile_is_cold(node: Node, change: str, reason: str) -> None:
     """Although there are entries: the step says so, for reports."""
     node.publish(ENTRIES)
@@ -287,9 +286,10 @@ def test_why_all_of_a_profile_is_cold(node: Node, change: str, reason: str) -> N
         policy = node.context.policy
         node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(max_fetch=20)))
     else:
-        node.context.store.run(
-            after(10), blocklist.block, Block(profile="numba", entry="m/f"), node.context.store.writer
-        )
+        (manifest,) = Path(node.context.store.path).rglob("*Z-*.json")
+        manifest.chmod(0o644)
+        manifest.write_text('{"format": 2}')
+        (manifest.parent / "index.json").unlink()
     outcome = node.run()
     assert (outcome.detail["warm"], outcome.detail["cold"]) == ([], {"numba": reason})
 

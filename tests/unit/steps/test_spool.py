@@ -16,8 +16,7 @@ from warmstart.harvest.spool import Spooled, SpoolFailed
 from warmstart.host.files import remove_tree, try_flock
 from warmstart.steps import spool
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import blocklist, bundles
-from warmstart.store.blocklist import Block
+from warmstart.store import bundles
 from warmstart.store.layout import StoreFailed
 
 SOON = spool.Options(30)
@@ -118,15 +117,16 @@ def test_a_store_that_fails_keeps_the_rest_here(context: Context, tmp_path: Path
 
 
 def test_what_will_never_be_taken_is_dropped(context: Context) -> None:
-    """A damaged bundle, and one of a namespace that an administrator has blocked since."""
+    """A damaged bundle, and one for which its scope has no room any more."""
     (first, _) = sorted(os.listdir(context.paths.spool))
     Path(context.paths.spool, first, spooling.DRAFT).write_bytes(b"{")
-    blocklist.block(context.store.path, Block(profile="numba", namespace="ns", reason="x"), "n1-test")
-    assert spool.run(context, SOON).detail == {"bundles": 2}
+    policy = context.policy
+    full = context._replace(policy=policy._replace(maintenance=policy.maintenance._replace(per_user=1)))
+    assert spool.run(full, SOON).detail == {"bundles": 2}
     assert (offered(context), left(context)) == ([], [])
     reasons = [event["reason"] for event in events(context, "bundle.dropped")]
     assert reasons[0] == spooling.DAMAGED
-    assert "blocked" in reasons[1]
+    assert "more do not fit" in reasons[1]
 
 
 def test_what_others_have_published_meanwhile_just_goes(context: Context) -> None:

@@ -18,8 +18,7 @@ import pytest
 from tests.support.bundles import OWNER, draft, namespace, publish
 from tests.support.policy_site import defaults
 from warmstart.store import atomic as publishing
-from warmstart.store import blocklist, bundles, index, locks
-from warmstart.store.blocklist import Block
+from warmstart.store import bundles, index, locks
 from warmstart.store.bundles import BundleDamaged, BundleGone, Offer, Offers, Published, QuotaExceeded, Reindexed
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull
 from warmstart.store.manifest import ManifestUnreadable, content_digest
@@ -238,7 +237,7 @@ def test_an_update_sees_what_was_published_while_it_wrote(tmp_path: Path, monkey
 
 
 def test_a_warm_read_of_the_index_opens_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the number of bundles: one open besides the blocklist's, and no listing."""
+    """Whatever the number of bundles: one open, and no listing."""
     for number in range(5):
         publish(tmp_path, f"e{number}", content=b"%d" % number)
     opened: list[object] = []
@@ -251,8 +250,7 @@ def test_a_warm_read_of_the_index_opens_one_file(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "open", note)
     monkeypatch.setattr(os, "listdir", lambda *_: pytest.fail("a listing"))
     assert len(offered(tmp_path).offers) == 5
-    blocked = str(tmp_path / "artifacts" / blocklist.NAME)
-    assert opened == [blocked, os.path.join(namespace(tmp_path).path, index.NAME)]
+    assert opened == [os.path.join(namespace(tmp_path).path, index.NAME)]
 
 
 LONG = [f"{number}{'n' * 200}" for number in range(40)]
@@ -277,7 +275,7 @@ def test_a_large_index_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "read", note)
     calls = calls_of(monkeypatch, lambda: unnamed(tmp_path))
-    assert calls == ["open", "open"]  # the blocklist, the index
+    assert calls == ["open"]
     assert sum(read) < 1500 < Path(namespace(tmp_path).path, index.NAME).stat().st_size
     found = unnamed(tmp_path)
     assert [(offer.bundle, offer.entries, offer.whole, offer.number) for offer in found.offers] == [
@@ -285,13 +283,10 @@ def test_a_large_index_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytes
     ]
     named = offered(tmp_path)
     assert [offer._replace(entries=[], number=20) for offer in named.offers] == found.offers
-    blocklist.block(str(tmp_path), Block(user="a", reason="r", by="b"), OWNER)
-    blocked = unnamed(tmp_path)
-    assert (blocked.offers, [*blocked.refused]) == ([], [one.bundle for one in made])
 
 
 @pytest.mark.threat(8)
-@pytest.mark.parametrize("why", ["two have it", "other scope", "superseded", "blocked", "damaged", "old format"])
+@pytest.mark.parametrize("why", ["two have it", "other scope", "superseded", "damaged", "old format"])
 def test_the_names_are_read_where_not_all_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     """What a job gets does not depend on how much of the index was read."""
     monkeypatch.setattr(index, "FIRST", 512)
@@ -303,8 +298,6 @@ def test_the_names_are_read_where_not_all_is_taken(tmp_path: Path, monkeypatch: 
     elif why == "superseded":
         monkeypatch.setattr(index, "_taking_place", lambda *_: [LONG[5]])
         publish(tmp_path, LONG[5], content=b"3")
-    elif why == "blocked":
-        blocklist.block(str(tmp_path), Block(profile="numba", entry=LONG[7], reason="r", by="b"), OWNER)
     elif why in ("damaged", "old format"):
         data = path.read_bytes()
         path.unlink()

@@ -14,8 +14,7 @@ from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
 from tests.support.worker_calls import put_in_place
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerDied, WorkerSilent
-from warmstart.store import blocklist, bundles, maintenance, parts
-from warmstart.store.blocklist import Block
+from warmstart.store import bundles, maintenance, parts
 from warmstart.store.bundles import BundleGone, Offer, Offers
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
@@ -135,15 +134,6 @@ def test_an_error_of_a_process_of_its_own_names_the_store(client: StoreClient, t
         with pytest.raises(WorkerSilent, match=f"the store {tmp_path}"):
             call()
     os.close(fd)
-
-
-def test_blocks_come_back_as_they_were(client: StoreClient) -> None:
-    """They survive writing and reading in the store's process."""
-    block = Block(user="mallory", reason="x", by="root", at=1.5)
-    assert client.run(after(10), blocklist.block, block, client.writer)
-    assert client.run(after(10), blocklist.listed) == [block]
-    assert client.run(after(10), blocklist.unblock, block._replace(reason=""), client.writer)
-    assert client.run(after(10), blocklist.unblock_all)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from tests.support.bundles import OWNER, draft, namespace
 from warmstart.policy.compiled import Maintenance
 from warmstart.seed import overlay
 from warmstart.seed.overlay import Layer
-from warmstart.store import blocklist, bundles, index, maintenance
-from warmstart.store.blocklist import Block
+from warmstart.store import bundles, index, maintenance
 from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace, StoreFailed
 from warmstart.store.manifest import Base, Entries, File, content_digest
@@ -217,19 +216,6 @@ def test_removing_the_newest_leaves_its_entry_cold(shop: Shop) -> None:
     maintenance.quarantine(shop.where(), OWNER, str(third))
     bundles.reindex(shop.where(), OWNER)
     assert shop.seen() == {"g": "g1"}
-
-
-@pytest.mark.threat(8)
-def test_a_blocked_users_version_gives_way_to_the_one_before(shop: Shop) -> None:
-    """An administrator blocks the user: then neither entries nor removals of that user count."""
-    shop.publish(SITE, f="v1", g="g1")
-    shop.publish(SITE, f="bad", based_on={"f": (SITE, "v1"), "g": (SITE, "g1")}, user="mallory")
-    assert shop.seen(SITE) == {"f": "bad"}
-    blocklist.block(str(shop.store), Block(user="mallory"), OWNER)
-    assert shop.seen(SITE) == {"f": "v1", "g": "g1"}
-    shop.publish(SITE, f="good", based_on={"f": (SITE, "v1")})
-    blocklist.unblock_all(str(shop.store))
-    assert shop.seen(SITE) == {"f": "good"}
 
 
 def test_compaction_keeps_what_readers_get(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tests.support.policy_site import defaults
 from warmstart.repack import rewrite
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import Keep
-from warmstart.store import blocklist, bundles, maintenance
+from warmstart.store import bundles, maintenance
 from warmstart.store.maintenance import Bundle, Use
 
 WHOLES = "whole-things"
@@ -140,7 +140,7 @@ def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "c.7.0.json").touch()
     left = [".maintained.7.tmp", ".tmp-n1-dead"]
-    for name in (*left, blocklist.NAME):
+    for name in (*left, "id"):
         (tmp_path / "artifacts" / name).touch()
     now = time.time()
     assert maintenance.sweep_top(str(tmp_path), now + 80_000) == []
@@ -148,7 +148,7 @@ def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
         f"artifacts/{name}" for name in (*left, "locks/size.user-1")
     ]
     assert maintenance.sweep_top(str(tmp_path), now + 700_000) == ["runs/c.7.0.json"]
-    assert (tmp_path / "artifacts" / blocklist.NAME).exists()
+    assert (tmp_path / "artifacts" / "id").exists()
 
 
 def test_what_a_dead_head_node_left_goes_after_a_week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,8 @@ import pytest
 
 from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
 from warmstart.host.files import opened_dir
-from warmstart.store import atomic, blocklist, parts
-from warmstart.store.blocklist import Block
-from warmstart.store.bundles import BundleDamaged, BundleGone, PublishBlocked, QuotaExceeded
+from warmstart.store import atomic, parts
+from warmstart.store.bundles import BundleDamaged, BundleGone, QuotaExceeded
 from warmstart.store.layout import StoreFailed
 from warmstart.store.manifest import Base, Draft, ManifestUnreadable
 from warmstart.store.parts import PartsFull, RunParts, Standing
@@ -222,16 +221,6 @@ def test_parts_count_against_the_quota(run: RunParts) -> None:
     hand_in(run._replace(name="1000.c.6.0"), "a", content=b"x" * 1000, quota=4500)
     with pytest.raises(QuotaExceeded):
         hand_in(run, "b", content=b"x" * 1000, quota=4500)
-
-
-@pytest.mark.threat(47)
-def test_a_blocked_user_hands_in_nothing(run: RunParts) -> None:
-    """As nothing is published."""
-    os.makedirs(f"{run.store}/artifacts")
-    blocklist.block(run.store, Block(user="a", profile="", namespace="", entry="", reason="", by="", at=0.0), OWNER)
-    with pytest.raises(PublishBlocked):
-        hand_in(run, "a")
-    assert os.listdir(run.path) == []
 
 
 def test_a_damaged_part_is_named(run: RunParts) -> None:

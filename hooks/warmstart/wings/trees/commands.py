@@ -148,8 +148,8 @@ def refresh(installation: Installation, path: str, user: str | None, as_json: bo
 def remove(installation: Installation, path: str, user: str | None, as_json: bool) -> None:
     """Remove all copies of a tree, and what waits on this host to be packed of it.
 
-    Running jobs keep what they have. The next job that asks for the tree has it packed again: `cache block` withholds a
-    user's copies from all jobs, and the policy's trees.prefixes says where trees may be.
+    Running jobs keep what they have. The next job that asks for the tree has it packed again: the
+    policy's trees.prefixes says where trees may be.
 
     Exit status: 0 removed; 1 nothing is known of the tree; 2 not root, or the store fails.
     """

@@ -63,7 +63,7 @@ def pack_tree(
 
     Where the scope's quota needs the room, copies of trees go that nobody has used for long. Only one process of a node
     may do this at a time. Raises `TreeUnusable`, `TreeChanged`, `TreeTooLarge`, `TreeNotShared`,
-    `QuotaExceeded`, `PublishBlocked`, `PackFailed`, other errors of the store and of programs, and `OSError`.
+    `QuotaExceeded`, `PackFailed`, other errors of the store and of programs, and `OSError`.
     """
     deadline = after(TREE_S)
     user = Identity(request.user, request.uid, request.gid)
@@ -138,10 +138,7 @@ class _Pack(NamedTuple):
             os.close(squashfs)
 
     def is_published(self, where: Namespace, deadline: Deadline) -> bool:
-        """Return whether there is a copy that is not old.
-
-        Raises `PublishBlocked`, or `QuotaExceeded` if there is no room for one.
-        """
+        """Return whether there is a copy that is not old; raises `QuotaExceeded` if there is no room for one."""
         user, uid = self.request.user, self.request.uid
         known = self._within_quota(
             lambda: self.store.run_in(deadline, bundles.known_entries, where, user, uid, quota=self._quota)
