@@ -227,6 +227,11 @@ class Record(NamedTuple):
         return [self, *(self.of(other) for other in self.sets if other.seeded)]
 
     @property
+    def all_topics(self) -> list[str]:
+        """The topics of all sets."""
+        return [*self.topics, *(topic for other in self.sets for topic in other.topics)]
+
+    @property
     def left(self) -> list[str]:
         """The profiles that are still to be harvested, of all sets."""
         return list(dict.fromkeys([*self.deferred, *(name for other in self.sets for name in other.deferred)]))

@@ -484,7 +484,7 @@ def _unmount(node: int, run_name: str) -> list[str]:
 
 def _withdraw(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
     """Take down what this node has put on the run's board. After a `StoreError` maintenance of the store does it."""
-    for path in [*ending.record.topics, *(topic for other in ending.record.sets for topic in other.topics)]:
+    for path in ending.record.all_topics:
         from warmstart.store import board  # most runs have no topic
 
         with _collected(path, failures):

@@ -54,7 +54,7 @@ from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 from warmstart.steps import spool
 from warmstart.steps.contract import Context
-from warmstart.store import maintenance
+from warmstart.store import board, maintenance
 
 SPOOL_SECONDS = 600.0
 FAILURES_KEPT_S = 3600.0  # of imports, for the hooks that wait for them
@@ -147,6 +147,7 @@ class _NodeMaintenance:
         self._part("store", self._store)
         spooled = self._part("spool", self._spool)
         self._part("runs", orphans.finish_runs)
+        self._part("boards", self._boards)
         self._part("leftovers", orphans.remove_leftovers)
         self._part("scratch", self._scratch)
         noted = self._part("uses", self._uses)
@@ -236,6 +237,12 @@ class _NodeMaintenance:
         recorded = session.store.run(session.store_deadline(), maintenance.record_uses, uses) if uses else 0
         return recorded + self._notes()
 
+    def _boards(self) -> None:
+        """Keep the boards of jobs that run here: steps may meet there after a week."""
+        session = self._session
+        if runs := sorted({topic.partition("/")[0] for topic in self._orphans.topics}):
+            session.store.run(session.store_deadline(), board.keep, runs)
+
     def _notes(self) -> int:
         """Record the uses of images that steps got without a hook (`images.notes`)."""
         session, recorded = self._session, 0
@@ -300,6 +307,7 @@ class Orphans:
         self._incarnation = incarnation
         self._is_over = is_over
         self._slurm_conf = slurm_conf
+        self.topics: list[str] = []  # of runs that are not over
         self.finished = 0  # runs
         self.removed = 0  # directories
 
@@ -340,7 +348,10 @@ class Orphans:
             record = records.load(self._session.paths.state, job_id)
         except RecordUnreadable:
             return self._is_over(job_id)
-        return record is None or self._is_gone(job_id, record)
+        if record is None or self._is_gone(job_id, record):
+            return True
+        self.topics += record.all_topics
+        return False
 
     def _is_gone(self, job_id: int, record: Record) -> bool:
         return record.boot_id != self._incarnation or self._is_over(job_id)

@@ -124,6 +124,14 @@ def take_down(store: str, path: str) -> None:
                 return
 
 
+def keep(store: str, runs: list[str]) -> None:
+    """Have maintenance leave the boards of running jobs, as if something had been said now. Raises `StoreFailed`."""
+    with store_errors("keeping boards"), opened_dir(store) as root:
+        for run in runs:
+            with suppress(FileNotFoundError):
+                os.utime(f"{DIRECTORY}/{run}", dir_fd=root, follow_symlinks=False)
+
+
 def remove(run: str, above: int) -> bool:
     """Remove a run's board from the open directory of all; return whether it was there. Raises `OSError`."""
     with suppress(FileNotFoundError), opened_dir(run, above) as fd:

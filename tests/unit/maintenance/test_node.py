@@ -22,15 +22,17 @@ from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_lock, try_flock
 from warmstart.maintenance.node import Report, maintain_node
-from warmstart.record import Record, Seeded
+from warmstart.record import CacheSet, Record, Seeded
 from warmstart.seed import node_cache
 from warmstart.session import MaintenanceBusy
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
+from warmstart.store import board
+from warmstart.store.board import Topic, Whose
 from warmstart.store.layout import StoreFailed
-from warmstart.store.maintenance import identify, identity
+from warmstart.store.maintenance import BOARD_SECONDS, identify, identity, sweep_top
 
 
 class Node:
@@ -129,6 +131,27 @@ def test_a_run_without_an_epilog_is_finished(node: Node) -> None:
     assert (node.maintain().finished, node.left()) == (1, [])
     assert len(node.site.offered()) == 1
     assert [event["rebooted"] for event in node.site.events("run.abandoned")] == [False]
+
+
+@pytest.mark.report
+def test_the_board_of_a_long_job_stays(node: Node) -> None:
+    """Its steps may meet there after weeks of silence: each maintenance of the node that began a topic says so."""
+    store = str(node.site.store)
+    kept, other = "c.7.0", "c.8.0"
+    topics = [Topic(run, "caches", "n1", Whose(1, "c", "n[1-2]")) for run in (kept, other, "c.7.1")]
+    for topic in topics:
+        board.begin(store, topic, "proposal", "{}")
+    began = max(path.stat().st_ctime for path in node.site.store.glob("runs/*"))
+    run = node.run(topics=[topics[0].path, "c.9.0/gone"])
+    node.recorded(run)
+    steps = CacheSet(run.run_id, "0a1b2c3d", "sha256:a", topics=[topics[2].path])
+    records.save_set(node.site.paths.state, run.job_id, steps)
+    while time.time() < began + 0.1:
+        time.sleep(0.01)
+    node.maintain()
+    assert sweep_top(store, began + BOARD_SECONDS + 0.05) == [f"runs/{other}"]
+    assert board.hear(store, topics[0], ["proposal"], []) == {"proposal": "{}"}
+    assert os.listdir(node.site.store / "runs" / "c.7.1") == ["caches.proposal"]
 
 
 def test_a_run_before_the_reboot_is_over(node: Node) -> None:
