@@ -51,7 +51,7 @@ def importing(site: Site, node: str) -> list[Path]:
 
 def outcomes(site: Site, image: str) -> list[str]:
     """Return the names of all events of the image's import, in their order."""
-    names = ("image.import-started", "image.import-failed", "image.imported")
+    names = ("image.import-failed", "image.imported")
     found: list[dict[str, Any]] = [event for name in names for event in site.audit("--event", name)]
     return [event["event"] for event in sorted(found, key=lambda event: event["ts"]) if event["image"] == image]
 
@@ -80,7 +80,7 @@ def test_an_import_outlives_jobs_and_slurmd(
             site.cluster.start_slurmd(node)
         assert site.imports() == [pid]
     site.wait_imports()
-    assert outcomes(site, image) == ["image.import-started", "image.imported"]
+    assert outcomes(site, image) == ["image.imported"]
     later = site.finish(site.cluster.submit(SHOW, BOB, wanting(image), "--nodelist=n3"))
     assert later.output == "found\n"
     assert len(site.events(later.job_id, "image.reused")) == 1
@@ -120,7 +120,7 @@ def test_an_image_that_takes_longer_than_any_job_waits(site: Site, registry: Reg
         later = site.finish(site.cluster.submit(SHOW, BOB, wanting(image), "--nodelist=n3"))
         assert later.output == "found\n"
         assert len(site.events(later.job_id, "image.reused")) == 1
-        assert outcomes(site, image) == ["image.import-started", "image.imported"]
+        assert outcomes(site, image) == ["image.imported"]
     blobs = registry.requests("GET", f"/{name.partition(':')[0]}/blobs/")
     assert blobs == 3  # two layers and the configuration
 
@@ -164,7 +164,7 @@ def test_an_import_outlives_a_job_that_contains_it(
             (pid,) = site.imports()
             assert "slurm" not in Path(f"/proc/{pid}/cgroup").read_text()
         site.wait_imports()
-        assert outcomes(site, image) == ["image.import-started", "image.imported"]
+        assert outcomes(site, image) == ["image.imported"]
         later = site.finish(site.cluster.submit(SHOW, BOB, wanting(image), "--nodelist=n1"))
         assert later.output == "found\n"
 
@@ -249,7 +249,7 @@ def test_an_import_that_is_killed_is_made_again(site: Site, registry: Registry, 
             os.kill(pid, signal.SIGKILL)
     ended = site.finish(job)
     assert ended.output == "found\n"
-    assert outcomes(site, image) == ["image.import-started"] * 2 + ["image.imported"]
+    assert outcomes(site, image) == ["image.imported"]
     assert importing(site, "n1") == []
 
 
@@ -267,7 +267,7 @@ def test_a_prolog_that_slurm_kills_leaves_its_import(
         assert site.run_hook("epilog", variables).returncode == 0
         assert len(site.imports()) == 1
     site.wait_imports()
-    assert outcomes(site, image) == ["image.import-started", "image.imported"]
+    assert outcomes(site, image) == ["image.imported"]
 
 
 def test_maintenance_starts_what_nobody_works_on(site: Site, fresh_image: Callable[[], str]) -> None:
@@ -287,5 +287,5 @@ def test_maintenance_starts_what_nobody_works_on(site: Site, fresh_image: Callab
     assert site.run_hook("epilog", variables).returncode == 0
     assert site.command("maintain").returncode == 0
     site.wait_imports()
-    assert outcomes(site, image) == ["image.import-started", "image.imported"]
+    assert outcomes(site, image) == ["image.imported"]
     assert requests.waiting(paths) == []

@@ -56,7 +56,6 @@ def imports(site: Site, node: str) -> list[Path]:
 def test_an_epilog_without_a_prolog_by_hand(site: Site) -> None:
     """It is normal and there is nothing to do: no message, status 0."""
     assert quiet(site.run_hook("epilog", site.variables(910001)))
-    assert len(site.events(910001, "run.unknown")) == 1
 
 
 def test_an_epilog_without_a_prolog_in_slurm(site: Site) -> None:
@@ -72,7 +71,6 @@ def test_an_epilog_without_a_prolog_in_slurm(site: Site) -> None:
     site.cluster.cancel(job_id)
     site.cluster.wait(job_id)
     site.cluster.wait_idle()
-    assert [event["hook"] for event in site.events(job_id, "run.unknown")] == ["epilog"]
     assert hooks_of(site, job_id) == [("epilog", "ok")]
 
 
@@ -130,7 +128,6 @@ def test_an_epilog_that_runs_twice_at_once(site: Site) -> None:
     answers = [process.communicate(timeout=60) for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert answers == [("", "")] * 2
-    assert len(site.events(910003, "run.unknown")) == 1
     assert len({event["run_id"] for event in site.events(910003, "cache.harvested")}) == 1
 
 

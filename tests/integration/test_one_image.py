@@ -71,7 +71,7 @@ def test_all_nodes_wait_for_one_import(imaged: Site, registry: Registry, fresh_i
     job = submit(site, f"image={image}")
     (number,) = set(shown(site, job).values())
     assert number
-    started = [event for event in site.events(job, "image.import-started") if event["image"] == image]
+    started = [event for event in site.events(job, "image.imported") if event["image"] == image]
     assert [event["node"] for event in started] == ["n1"]
     alone = site.finish(site.cluster.submit(ONE, ALICE, f"--comment=warmstart: image={image}", "--nodelist=n3"))
     assert alone.output.strip() == number

@@ -106,7 +106,6 @@ class _Sample:
     def _import(self, run: Line, got: Line, at: float, took: float) -> Iterator[Line]:
         ended = timestamp(at + took / 1000)
         yield {**run, "ts": timestamp(at), "event": "hook.started"}
-        yield {**run, "ts": timestamp(at), "event": "image.import-started", "image": got["image"], "attempt": 1}
         yield {**run, **got, "ts": ended, "event": "image.imported", "waited_ms": 0, "duration_ms": round(took, 3)}
         yield {**run, "ts": ended, "event": "hook.finished", "outcome": "ok", "duration_ms": round(took + 9, 3)}
 

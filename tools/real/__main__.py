@@ -231,8 +231,6 @@ def run(site: Site, registry: Registry, private: str) -> None:
         check("a user without credentials: the step fails, no node is drained", seen="private\n" not in text)
         check("no noise of enroot's", seen="[INFO]" not in text and "anonymous" not in text)
         check("no node is drained", seen=site.cluster.drained() == [])
-        events = site.audit("--event", "image.left-to-pyxis")
-        check(f"left to pyxis: {[event['reason'] for event in events]}", seen=len(events) == 4)
         scopes = {event["scope"] for event in site.audit("--event", "bundle.published")[by_wings:]}
         check(f"nothing was published for the site: {scopes}", seen="site" not in scopes)
 

@@ -11,7 +11,6 @@ import time
 
 from warmstart import plan, view
 from warmstart import record as records
-from warmstart.audit import events
 from warmstart.entry.hook import Hook, run_hook
 from warmstart.errors import NodeError, WarmstartError
 from warmstart.host.deadline import after
@@ -41,7 +40,6 @@ def _finish_locked(hook: Hook) -> WarmstartError | None:
     with records.job_lock(hook.paths.state, hook.job.id, after(SECONDS_FOR_LOCK)):
         record = hook.earlier_record()
         if record is None:
-            hook.audit.emit(events.RUN_UNKNOWN)
             _end_wings(hook)
             _remove_spare(hook)
             return None

@@ -119,7 +119,6 @@ class _Import:
         flight = making.elect(query, site, deadline)
         if flight is None:
             return None
-        self._audit.emit(events.IMAGE_IMPORT_STARTED, image=self._request.reference, attempt=self._errand.attempts)
         return making.produce(flight, "reused")
 
     def _site(self, reference: Reference, deadline: Deadline) -> Site:

@@ -6,7 +6,6 @@ import sys
 import time
 
 from warmstart import wing
-from warmstart.audit import events
 from warmstart.errand import KEPT_S, Errands, Kind
 from warmstart.errands.loop import Work
 from warmstart.host.files import names_in
@@ -45,7 +44,6 @@ def drop_unknown(session: Session) -> None:
         for errand in errands.all() if kind not in known else ():
             if abs(time.time() - errand.due) > KEPT_S:
                 errands.drop(errand.key)
-                session.audit.emit(events.ERRAND_DROPPED, kind=kind, owner=errand.owner, key=errand.key)
 
 
 def _modules() -> dict[str, str]:

@@ -181,14 +181,14 @@ class _Job:
                     raise
                 left = str(error)
         outcome = self._outcome()
-        return _left_to_pyxis(self._context, pyxis, left, outcome) if pyxis and left else outcome
+        return _left_to_pyxis(pyxis, left, outcome) if pyxis and left else outcome
 
     def without_heads(self, error: WarmstartError) -> Outcome:
         """Leave pyxis's image to pyxis where the head node's word cannot be read; raise the error for other images."""
         pyxis = self._options.pyxis
         if pyxis is None or {*self._options.references} != {pyxis.reference} or not _is_pyxis_turn(error):
             raise error
-        return _left_to_pyxis(self._context, pyxis, str(error), self._outcome())
+        return _left_to_pyxis(pyxis, str(error), self._outcome())
 
     def _obtain(self, reference: Reference, find: Find, patience_s: float) -> Obtained:
         context, started = self._context, time.monotonic()
@@ -240,13 +240,12 @@ def _job_end(context: Context, options: Options) -> Callable[[Deadline], bool]:
     return JobEnd(record, context.store, scontrol, stands_in=second).is_known
 
 
-def _left_to_pyxis(context: Context, image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:
+def _left_to_pyxis(image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:
     """Return the outcome of a job whose container pyxis imports as the user.
 
     Nobody but the user vouches for what is in it. So its caches lie in the user's own scope, below the reference.
     """
     name = image.reference.canonical()
-    context.audit.emit(events.IMAGE_LEFT_TO_PYXIS, image=name, reason=reason)
     notice = f"image {name} is left to pyxis, which imports it as you ({reason}); caches made in it stay yours alone"
     own: RecordChange = {
         "image": f"{CLAIMED}{name}",
